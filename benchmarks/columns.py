@@ -88,12 +88,12 @@ def columns(data: Path, only: str, rows: int) -> None:
         ("direct, sealed, FedSGD", job("direct", vfl.Ckks(), vfl.FedSGD(lr=0.1)), one),
         ("direct, sealed, FedPBCD", job("direct", vfl.Ckks(), vfl.FedPBCD(lr=0.1, mu=0.1)), one),
     ]
-    for name, own, parties in settings:
+    for name, local, parties in settings:
         if not name.startswith(only):
             continue
-        stage = RealIdealPair(own, parties, 0)
+        stage = RealIdealPair(local, parties, 0)
         for attack in ("column_space", "binary_columns", "first_difference"):
-            if not ATTACKS[attack].skip_reason(own):
+            if not ATTACKS[attack].skip_reason(local):
                 show(f"{name}: {attack}", ATTACKS[attack].score(stage))
 
 
@@ -102,7 +102,7 @@ def own_parts(data: Path, only: str, seeds: int) -> None:
     guest, host = (side[np.argsort(side[:, 0])] for side in (guest, host))
     a9a = np.load(data / "a9a.npz", allow_pickle=False)
     X, y = a9a["X"][:32561].astype(np.float64), a9a["y"][:32561] > 0
-    ours, theirs = (X[:, own][:, X[:, own].any(axis=0)] for own in (a9a["g"], a9a["h"]))
+    ours, theirs = (X[:, this_job][:, X[:, this_job].any(axis=0)] for this_job in (a9a["g"], a9a["h"]))
     tables = {
         "breast_cancer": (vfl.datasets.breast_cancer(), 128),
         "default_credit": (
@@ -118,8 +118,8 @@ def own_parts(data: Path, only: str, seeds: int) -> None:
         for residual in (vfl.Ckks(), "open"):
             if not f"own part, {name}".startswith(only):
                 continue
-            own = job("direct", residual, epochs=10).model_copy(update={"batch_size": batch})
-            scores = [ATTACKS["partial_score"](own, parties, seed).real for seed in range(seeds)]
+            this_job = job("direct", residual, epochs=10).model_copy(update={"batch_size": batch})
+            scores = [ATTACKS["partial_score"](this_job, parties, seed).real for seed in range(seeds)]
             print(f"own part, {name}, {residual}: {np.mean(scores):.3f}", flush=True)
 
 
@@ -135,9 +135,9 @@ def main() -> None:
     options.add_argument("--only", default="", help="lines that begin like this")
     options.add_argument("--rows", type=int, default=ROWS, help="clients of the credit table")
     options.add_argument("--seeds", type=int, default=SEEDS, help="runs of each own part")
-    given = options.parse_args()
-    columns(given.data, given.only, given.rows)
-    own_parts(given.data, given.only, given.seeds)
+    arguments = options.parse_args()
+    columns(arguments.data, arguments.only, arguments.rows)
+    own_parts(arguments.data, arguments.only, arguments.seeds)
 
 
 if __name__ == "__main__":

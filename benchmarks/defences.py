@@ -97,13 +97,13 @@ def main() -> None:
         print(f"\n{name}: {len(parties[0])} rows, batches of {batch_size}, {epochs} epochs, {seeds} seeds\n")
         print("| residual | AUC | direct | by X^T g | epsilon |\n|---|---|---|---|---|")
         residuals = {"open": vfl.OpenResidual()}
-        residuals |= {repr(own): vfl.OpenResidual(defence=own) for own in DEFENCES}
+        residuals |= {repr(defence): vfl.OpenResidual(defence=defence) for defence in DEFENCES}
         for label, residual in [*residuals.items(), ("sealed (CKKS)", vfl.SealedResidual(engine=vfl.Ckks()))]:
             auc, spread, direct, projected = measure(
                 residual, parties, batch_size=batch_size, epochs=epochs, seeds=seeds
             )
-            own = residual.defence if isinstance(residual, vfl.OpenResidual) else None
-            epsilon = f"{own.epsilon(epochs, 1e-5):.3g}" if isinstance(own, Gaussian) else ""
+            defence = residual.defence if isinstance(residual, vfl.OpenResidual) else None
+            epsilon = f"{defence.epsilon(epochs, 1e-5):.3g}" if isinstance(defence, Gaussian) else ""
             seen = f"{direct:.3f}" if residual.name == "open" else ""
             print(f"| {label} | {auc:.3f} ± {spread:.3f} | {seen} | {projected:.3f} | {epsilon} |", flush=True)
 

@@ -160,12 +160,12 @@ class Told(NamedTuple):
 Tables = Callable[[], Sequence[vfl.Party]]
 
 
-def play(name: str, kit: Path, work: vfl.Job, tables: Tables, listen: str | None, told: Any) -> None:
+def play(name: str, kit: Path, work: vfl.Job, tables: Tables, listen: str | None, disclosed: Any) -> None:
     """One party, in a process of its own."""
     network = slowest(measure_lines(name, PeerSettings.of(kit / "peers.toml", listen=listen)))
     party = next(party for party in tables() if party.name == name)
     part = join(work, party, kit / "peers.toml", listen=listen, ledger=kit / "ledger")
-    told.put((name, Told(network, part.path[Stage.TRAIN], part.rounds)))
+    disclosed.put((name, Told(network, part.path[Stage.TRAIN], part.rounds)))
 
 
 def measured(work: vfl.Job, tables: Tables, mbps: float, rtt_ms: float) -> dict[str, Told]:
@@ -176,13 +176,13 @@ def measured(work: vfl.Job, tables: Tables, mbps: float, rtt_ms: float) -> dict[
     with tempfile.TemporaryDirectory() as folder:
         kits = Path(folder)
         init_certs(kits / "authority", peers)
-        told: Any = PROCESSES.Queue()
+        disclosed: Any = PROCESSES.Queue()
         started = []
         for name, listen in (("bank", f"127.0.0.1:{real}"), ("shop", None)):
             kit = write_kit(kits / name, name, work, peers, kits / "authority")
-            started.append(PROCESSES.Process(target=play, args=(name, kit, work, tables, listen, told)))
+            started.append(PROCESSES.Process(target=play, args=(name, kit, work, tables, listen, disclosed)))
             started[-1].start()
-        heard = dict(told.get(timeout=300) for _ in started)
+        heard = dict(disclosed.get(timeout=300) for _ in started)
         for process in started:
             process.join()
     return heard
@@ -201,16 +201,16 @@ def main() -> None:
     options.add_argument("--repeats", type=int, default=3)
     options.add_argument("--residuals", nargs="*", default=["open", "ckks"])
     options.add_argument("--json", type=Path, default=Path("out/delay.json"))
-    given = options.parse_args()
+    arguments = options.parse_args()
     rows: list[dict[str, str | int | float]] = []
-    for rtt_ms, residual in product(given.rtt_ms, given.residuals):
-        work = job(residual, given.epochs)
+    for rtt_ms, residual in product(arguments.rtt_ms, arguments.residuals):
+        work = job(residual, arguments.epochs)
         tables = vfl.datasets.breast_cancer
-        tries = [measured(work, tables, given.mbps, rtt_ms)["bank"] for _ in range(given.repeats)]
-        found, path, rounds = min(tries, key=lambda each: each.seconds.sum())
+        tries = [measured(work, tables, arguments.mbps, rtt_ms)["bank"] for _ in range(arguments.repeats)]
+        result, path, rounds = min(tries, key=lambda item: item.seconds.sum())
         seconds = float(path.sum())
         nominal, calibrated = (
-            min(virtual(work, tables, each) for _ in tries) for each in (vfl.Network(given.mbps, rtt_ms), found)
+            min(virtual(work, tables, item) for _ in tries) for item in (vfl.Network(arguments.mbps, rtt_ms), result)
         )
         rows.append(
             {
@@ -222,13 +222,15 @@ def main() -> None:
                 "nominal_ratio": seconds / nominal,
                 "calibrated_s": calibrated,
                 "calibrated_ratio": seconds / calibrated,
-                **{f"found_{name}": figure for name, figure in asdict(found).items()},
+                **{f"found_{name}": figure for name, figure in asdict(result).items()},
             }
         )
     print(format_table(rows))
-    given.json.parent.mkdir(parents=True, exist_ok=True)
+    arguments.json.parent.mkdir(parents=True, exist_ok=True)
     machine = {"platform": platform.platform(), "python": platform.python_version()}
-    given.json.write_text(json.dumps({"schema": "securevfl.bench.delay/2", "machine": machine, "rows": rows}, indent=1))
+    arguments.json.write_text(
+        json.dumps({"schema": "securevfl.bench.delay/2", "machine": machine, "rows": rows}, indent=1)
+    )
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ from securevfl.families.shares import shares_participant
 from securevfl.families.state import State
 from securevfl.job import Job
 from securevfl.models.forest_inputs import ForestInputs
-from securevfl.optim.curvature import of_rows
+from securevfl.optim.curvature import preconditioner_of_rows
 from securevfl.organisations.join import join
 from securevfl.organisations.kit import init_certs, write_kit
 from securevfl.protocols.shares.shares_params import SharesParams
@@ -81,7 +81,7 @@ class Outcome:
     fault: str = ""
 
 
-def play(kit: Path, setting: Setting, listen: str | None, told: Connection, mangle: Any) -> None:
+def play(kit: Path, setting: Setting, listen: str | None, disclosed: Connection, mangle: Any) -> None:
     """One party, in a process of its own."""
     party = next(party for party in setting.tables if party.name == kit.name)
     draw = random.Random(os.getpid())
@@ -100,7 +100,7 @@ def play(kit: Path, setting: Setting, listen: str | None, told: Connection, mang
     shares_participant.SharesParams = partial(SharesParams, block=BLOCK)
 
     def on_round(done: int, of: int) -> None:
-        told.send(("round", done))
+        disclosed.send(("round", done))
         time.sleep(0.02)
 
     try:
@@ -114,15 +114,15 @@ def play(kit: Path, setting: Setting, listen: str | None, told: Connection, mang
             checkpoints=Checkpoints(kit / "states", kit.name, every=2),
             ledger=kit / f"{kit.name}.ledger",
             save=kit / "part.json",
-            ahead=kit / "ahead" if setting.shared else None,
+            preprocessing=kit / "ahead" if setting.shared else None,
             workers=1,
             on_round=on_round,
         )
-        told.send(("end", "model"))
+        disclosed.send(("end", "model"))
     except SecureVFLError as error:
-        told.send(("end", f"{type(error).__name__}: {error}"))
+        disclosed.send(("end", f"{type(error).__name__}: {error}"))
     except Exception as error:
-        told.send(("end", f"untyped {type(error).__name__}: {error}"))
+        disclosed.send(("end", f"untyped {type(error).__name__}: {error}"))
 
 
 class Member:
@@ -174,8 +174,8 @@ def run_one(seed: int, setting: Setting, folder: Path) -> Outcome:
     def starter(name: str) -> Callable[[Connection, Any], Any]:
         listen = f"127.0.0.1:{ports[name]}" if name in ports else None
 
-        def start(told: Connection, mangle: Any) -> Any:
-            process = PROCESSES.Process(target=play, args=(folder / name, setting, listen, told, mangle))
+        def start(disclosed: Connection, mangle: Any) -> Any:
+            process = PROCESSES.Process(target=play, args=(folder / name, setting, listen, disclosed, mangle))
             process.start()
             return process
 
@@ -184,32 +184,32 @@ def run_one(seed: int, setting: Setting, folder: Path) -> Outcome:
     began = time.monotonic()
     members = {name: Member(name, starter(name)) for name in names}
     due = sorted(draw.randrange(ROUNDS + 1) for _ in range(draw.randint(1, 3)))
-    gone: set[str] = set()
+    missing: set[str] = set()
     done = 0
     blows = [
-        each for each in BLOWS if each != "full disk" or not setting.seal
+        item for item in BLOWS if item != "full disk" or not setting.seal
     ]  # whose memory files the limit is for too
 
     def follow() -> None:
         nonlocal done
-        while time.monotonic() - began < LIMIT and any(not m.end for m in members.values() if m.name not in gone):
-            wait([m.told for m in members.values() if not m.end and m.name not in gone], 0.05)
+        while time.monotonic() - began < LIMIT and any(not m.end for m in members.values() if m.name not in missing):
+            wait([m.told for m in members.values() if not m.end and m.name not in missing], 0.05)
             done = max([done, *(m.listen() for m in members.values())])
-            for name in [m.name for m in members.values() if not m.end and m.name not in gone]:
+            for name in [m.name for m in members.values() if not m.end and m.name not in missing]:
                 if not members[name].process.is_alive() and not members[name].listen() and not members[name].end:
                     members[name].end = "died without a word"
             if due and done >= due[0]:
                 due.pop(0)
                 victim = draw.choice(names)
-                blow = draw.choices(blows, [BLOWS[each] for each in blows])[0]
-                if not members[victim].end and victim not in gone:
+                blow = draw.choices(blows, [BLOWS[item] for item in blows])[0]
+                if not members[victim].end and victim not in missing:
                     outcome.blows.append(f"{blow} {victim} at {done}")
                     time.sleep(draw.uniform(0, 0.05 if done < ROUNDS else 0.4))
-                    strike(blow, members[victim], proxies.get(victim) or next(iter(proxies.values())), draw, gone)
+                    strike(blow, members[victim], proxies.get(victim) or next(iter(proxies.values())), draw, missing)
 
     try:
         follow()
-        if not gone and any(m.end.startswith("StorageError") for m in members.values()):
+        if not missing and any(m.end.startswith("StorageError") for m in members.values()):
             outcome.blows.append("all begin again, with room on the disk")
             for member in members.values():
                 member.process.join()
@@ -220,7 +220,7 @@ def run_one(seed: int, setting: Setting, folder: Path) -> Outcome:
             if any(m.end != "model" for m in members.values()):
                 outcome.fault = "all began again, and not all have a model"
         outcome.seconds = round(time.monotonic() - began, 2)
-        outcome.ends = {name: "killed" if name in gone else m.end or "no end" for name, m in members.items()}
+        outcome.ends = {name: "killed" if name in missing else m.end or "no end" for name, m in members.items()}
         outcome.fault = outcome.fault or judge(outcome.ends, folder, setting)
         if not outcome.fault and not outcome.blows and set(outcome.ends.values()) != {"model"}:
             outcome.fault = f"no blow fell, and there is no model: {outcome.ends}"
@@ -235,12 +235,12 @@ def run_one(seed: int, setting: Setting, folder: Path) -> Outcome:
     return outcome
 
 
-def strike(blow: str, member: Member, proxy: Proxy, draw: random.Random, gone: set[str]) -> None:
+def strike(blow: str, member: Member, proxy: Proxy, draw: random.Random, missing: set[str]) -> None:
     """Lets a blow fall."""
     if blow == "kill for good":
         member.kill()
         if not member.end:
-            gone.add(member.name)
+            missing.add(member.name)
     elif blow == "kill":
         member.kill()
         time.sleep(draw.uniform(0, 0.5))
@@ -285,7 +285,7 @@ def judge(ends: dict[str, str], folder: Path, setting: Setting) -> str:
                 parts[name] = ModelPart.load(path)
             except SecureVFLError as error:
                 return f"{name}: {error}"
-        left = [each.name for each in path.parent.iterdir() if each.name == "states" or each.name.startswith(".")]
+        left = [item.name for item in path.parent.iterdir() if item.name == "states" or item.name.startswith(".")]
         if end == "model" and left:
             return f"{name}: {', '.join(left)} left beside the model"
     drawn = keys(folder, setting) if parts and setting.kernel else None
@@ -296,9 +296,9 @@ def judge(ends: dict[str, str], folder: Path, setting: Setting) -> str:
         if len(parts) == setting.count and (trees_apart if setting.trees else apart)(parts, setting) > setting.bound:
             return "all: another model"
     elif parts:
-        wanted = weights(setting, drawn)
+        expected = weights(setting, drawn)
         for name, part in parts.items():
-            if np.abs(part.theta - wanted[name]).max(initial=0.0) > setting.bound:
+            if np.abs(part.theta - expected[name]).max(initial=0.0) > setting.bound:
                 return f"{name}: another model"
     if len({part.run for part in parts.values()}) > 1:
         return "parts of different trainings"
@@ -311,41 +311,45 @@ def keys(folder: Path, setting: Setting) -> dict[str, bytes] | None:
 
     None if one has left neither: it was killed before its first state.
     """
-    found = {}
+    results = {}
     for party in setting.tables:
         path = folder / party.name / "part.json"
         states, job = Checkpoints(folder / party.name / "states", party.name), run_key(setting.job, party)
         part = ModelPart.load(path) if path.exists() else states.final(job)
         if part is None and not states.rounds(job):
             return None
-        found[party.name] = (part if part is not None else states.load(job, max(states.rounds(job)))).state["key"]
-    return found
+        results[party.name] = (part if part is not None else states.load(job, max(states.rounds(job)))).state["key"]
+    return results
 
 
 def apart(parts: Mapping[str, ModelPart], setting: Setting) -> float:
     """How far the weights behind all parts are from those of the undisturbed run; each run rounds in its own way."""
     exact = shared_weights({name: part.state for name, part in parts.items()}, setting)
     with ONE_AT_A_TIME:
-        own = undisturbed_shares(setting)
-    return max(float(np.abs(exact[name] - own[name]).max()) for name in own)
+        local = undisturbed_shares(setting)
+    return max(float(np.abs(exact[name] - local[name]).max()) for name in local)
 
 
 def trees_apart(parts: Mapping[str, ModelPart], setting: Setting) -> float:
     """How far forward sums of training rows are, in the mean, from those of the same trees after the same steps in
     floats."""
-    own, tables, job = (
+    local, tables, job = (
         shared_weights({name: part.state for name, part in parts.items()}, setting),
         setting.tables,
         setting.job,
     )
     train = job.schedule(tables[0].register).train
     inputs = [ForestInputs.read(parts[party.name].state["inputs"]) for party in tables]
-    blocks = [each(parts[party.name].table(party.X))[train] for each, party in zip(inputs, tables, strict=True)]
+    blocks = [item(parts[party.name].table(party.X))[train] for item, party in zip(inputs, tables, strict=True)]
     y, n = np.where(tables[0].y[train] == tables[0].y.max(), 1.0, -1.0)[:, None], len(train)
     turns = []
-    for X, each in zip(blocks, inputs, strict=True):
-        ridge, constant = np.full((X.shape[1], 1), job.model.ridge_of(n)), each.constant(X.shape[1])
-        turns.append(of_rows([X], lambda rows: rows.T @ rows, job.model.loss, ridge, who="trees", constant=constant))
+    for X, item in zip(blocks, inputs, strict=True):
+        ridge, constant = np.full((X.shape[1], 1), job.model.ridge_of(n)), item.constant(X.shape[1])
+        turns.append(
+            preconditioner_of_rows(
+                [X], lambda rows: rows.T @ rows, job.model.loss, ridge, who="trees", constant=constant
+            )
+        )
     at = [np.zeros((X.shape[1], 1)) for X in blocks]
     before = at
     for t in range(1, job.epochs + 1):
@@ -353,7 +357,7 @@ def trees_apart(parts: Mapping[str, ModelPart], setting: Setting) -> float:
         after = [theta - P @ (X.T @ g) / (n * len(at)) for X, P, theta in zip(blocks, turns, at, strict=True)]
         at = [new + (t - 1) / (t + 2) * (new - old) for new, old in zip(after, before, strict=True)]
         before = after
-    apart = sum(X @ (own[party.name] - theta) for X, party, theta in zip(blocks, tables, at, strict=True))
+    apart = sum(X @ (local[party.name] - theta) for X, party, theta in zip(blocks, tables, at, strict=True))
     return float(np.abs(apart).mean())
 
 
@@ -423,12 +427,12 @@ def main() -> None:
         ends = Counter(end.partition(":")[0] for end in outcome.ends.values())
         print(outcome.seed, outcome.setting, outcome.blows, dict(ends), outcome.seconds, outcome.fault, flush=True)
         if options.json is not None:
-            options.json.write_text(json.dumps([asdict(each) for each in outcomes], indent=1))
+            options.json.write_text(json.dumps([asdict(item) for item in outcomes], indent=1))
 
     settings = [setting for setting in SETTINGS if setting.name.startswith(options.only)]
     campaign(range(options.first, options.first + options.runs), options.at_once, show, settings)
-    right = sum(set(each.ends.values()) == {"model"} for each in outcomes)
-    faults = sum(bool(each.fault) for each in outcomes)
+    right = sum(set(item.ends.values()) == {"model"} for item in outcomes)
+    faults = sum(bool(item.fault) for item in outcomes)
     print(
         f"{len(outcomes)} runs: {right} with the model everywhere, {len(outcomes) - right - faults} with errors, "
         f"{faults} faults"

@@ -60,8 +60,11 @@ def measured(name: str, folder: Path, split: int, *, bins: bool) -> dict[str, An
     run = vfl.simulate(job, parties)
     seconds = time.process_time() - start
     auc, reference = run.metrics["auc"], pooled_auc(parties, job)
-    own = prepare_parties(job, parties)
-    sizes = {"rows": len(job.schedule(own[0].register).train), "columns": sum(party.X.shape[1] for party in own)}
+    this_prepare_all = prepare_parties(job, parties)
+    sizes = {
+        "rows": len(job.schedule(this_prepare_all[0].register).train),
+        "columns": sum(party.X.shape[1] for party in this_prepare_all),
+    }
     return {
         "table": name, "bins": bins, "split": split, **sizes,
         "auc": auc, "pooled": reference, "difference": auc - reference, "cpu_seconds": seconds,
@@ -75,10 +78,10 @@ def page(rows: Sequence[dict[str, Any]]) -> str:
         "|---|--:|--:|---|---|",
     ]
     for name in dict.fromkeys(row["table"] for row in rows):
-        own = [row for row in rows if row["table"] == name]
-        apart = ", ".join(f"{row['difference']:+.4f}" for row in own)
-        aucs = ", ".join(f"{row['auc']:.4f}" for row in own)
-        lines.append(f"| {name} | {own[0]['rows']:,} | {own[0]['columns']} | {apart} | {aucs} |")
+        selected = [row for row in rows if row["table"] == name]
+        apart = ", ".join(f"{row['difference']:+.4f}" for row in selected)
+        aucs = ", ".join(f"{row['auc']:.4f}" for row in selected)
+        lines.append(f"| {name} | {selected[0]['rows']:,} | {selected[0]['columns']} | {apart} | {aucs} |")
     differences = [row["difference"] for row in rows]
     return "\n".join([*lines, "", f"least {min(differences):+.4f}, mean {np.mean(differences):+.5f}"])
 
@@ -90,16 +93,16 @@ def main() -> None:
     parser.add_argument("--splits", nargs="+", type=int, default=SPLITS)
     parser.add_argument("--bins", action="store_true")
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     warnings.simplefilter("ignore", DataNotice)
     rows = []
-    for name in given.tables:
-        for split in given.splits:
-            rows.append(measured(name, given.data, split, bins=given.bins))
+    for name in arguments.tables:
+        for split in arguments.splits:
+            rows.append(measured(name, arguments.data, split, bins=arguments.bins))
             print(json.dumps(rows[-1]), flush=True)
     print(page(rows))
-    if given.json:
-        given.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

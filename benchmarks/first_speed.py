@@ -57,14 +57,14 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--once", choices=WANTED, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.once:
-        print(json.dumps(once(given.once, given.data)))
+    arguments = parser.parse_args()
+    if arguments.once:
+        print(json.dumps(once(arguments.once, arguments.data)))
         return
     rows = []
     print(f"{'table':<16}{'seconds':>9}{'wanted':>8}{'cpu s':>8}{'MB':>7}{'load':>6}{'auc':>8}")
     for name in WANTED:
-        words = [sys.executable, "-m", "benchmarks.first_speed", "--data", str(given.data), "--once", name]
+        words = [sys.executable, "-m", "benchmarks.first_speed", "--data", str(arguments.data), "--once", name]
         done = subprocess.run(words, capture_output=True, text=True, check=True)  # noqa: S603
         row = json.loads(done.stdout)
         rows.append(row)
@@ -72,8 +72,8 @@ def main() -> None:
             f"{name:<16}{row['seconds']:>9.1f}{row['wanted']:>8.0f}{row['cpu_seconds']:>8.1f}{row['megabytes']:>7.0f}"
             f"{row['load']:>6.1f}{row['auc']:>8.4f}"
         )
-    if given.json:
-        given.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -40,12 +40,12 @@ def megabytes() -> float:
     return round(int(status["VmHWM"].split()[0]) / 1024, 1)
 
 
-def drawn(rows: int, own: int, others: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def drawn(rows: int, count: int, others: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """X (rows x own + others), of which neighbours correlate, and labels that follow it."""
     generator = np.random.default_rng(0)
-    X = generator.standard_normal((rows, own + others))
+    X = generator.standard_normal((rows, count + others))
     X[:, 1:] += 0.5 * X[:, :-1]
-    weights = generator.normal(size=own + others, scale=2 / (own + others) ** 0.5)
+    weights = generator.normal(size=count + others, scale=2 / (count + others) ** 0.5)
     return X, (X @ weights + generator.logistic(size=rows) > 0).astype(np.int8)
 
 
@@ -89,30 +89,30 @@ def main() -> None:
     options.add_argument("--rounds", type=int, default=15)
     options.add_argument("--workers", type=int, default=0, help="processes that hold the shop's rows")
     options.add_argument("--json", type=Path, default=Path("out/full_batch.json"))
-    given = options.parse_args()
-    own, others = given.columns
+    arguments = options.parse_args()
+    local, others = arguments.columns
     job = vfl.Job(
         model=vfl.Logistic(l2=L2),
         optimizer=vfl.BlockNewton(),
         protocol=vfl.Protocol(residual=vfl.Ckks()),
         batch_size="all",
-        epochs=given.rounds,
+        epochs=arguments.rounds,
         test_fraction=0.25,
         evaluate_every=1,
         accepts=["columns"],
     )
-    X, y = drawn(given.rows, own, others)
+    X, y = drawn(arguments.rows, local, others)
     with ExitStack() as stack:
-        bank = vfl.Party("bank", X[:, :own].copy(), y, ids=np.arange(given.rows))
-        shop = vfl.Party("shop", X[:, own:].copy(), ids=np.arange(given.rows))
+        bank = vfl.Party("bank", X[:, :local].copy(), y, ids=np.arange(arguments.rows))
+        shop = vfl.Party("shop", X[:, local:].copy(), ids=np.arange(arguments.rows))
         best = optimum(X, y, job.schedule(bank.register))
         del X
         client = None
-        if given.workers:
-            shop, client = at_workers(shop, given.workers, stack)
+        if arguments.workers:
+            shop, client = at_workers(shop, arguments.workers, stack)
         before = megabytes()
         run = vfl.simulate(job, [bank, shop])
-        held = max(client.run(megabytes).values()) if client is not None else 0.0
+        held_out = max(client.run(megabytes).values()) if client is not None else 0.0
     away = [abs(record["auc"] - best) > NEAR for record in run.history]
     near = max((k for k, far in enumerate(away) if far), default=-1) + 1
     met = near < len(away)
@@ -122,9 +122,9 @@ def main() -> None:
     path = run.parts["bank"].path
     kinds = dict(zip(("encrypt_s", "local_s", "network_s"), path[Stage.TRAIN].round(2).tolist(), strict=True))
     row = {
-        "rows": given.rows,
-        "columns": [own, others],
-        "workers": given.workers,
+        "rows": arguments.rows,
+        "columns": [local, others],
+        "workers": arguments.workers,
         "auc": round(last["auc"], 5),
         "auc_pooled": round(best, 5),
         "rounds": near + 1 if met else None,
@@ -134,12 +134,12 @@ def main() -> None:
         **kinds,
         "before_mb": before,
         "peak_mb": megabytes(),
-        "worker_mb": held,
+        "worker_mb": held_out,
         "shop_ops": {op: round(tally.amount, 2) for (_, op), tally in run.parts["shop"].counters.ops.items()},
     }
     print(json.dumps(row, indent=1))
-    given.json.parent.mkdir(parents=True, exist_ok=True)
-    given.json.write_text(json.dumps(file_content("securevfl.bench.full_batch/1", [row]), indent=1) + "\n")
+    arguments.json.parent.mkdir(parents=True, exist_ok=True)
+    arguments.json.write_text(json.dumps(file_content("securevfl.bench.full_batch/1", [row]), indent=1) + "\n")
 
 
 if __name__ == "__main__":

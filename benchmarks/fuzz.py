@@ -20,7 +20,7 @@ import numpy as np
 from fuzz_live import live, resident
 
 from securevfl.errors import ProtocolError
-from securevfl.protocols.sums.direct_sum import Part
+from securevfl.protocols.sums.direct_sum import Summand
 from securevfl.runtime.codec import decode_message, encode_frame
 from securevfl.runtime.inbox import Inbox
 from securevfl.training.text_table import format_table
@@ -51,29 +51,29 @@ def main() -> None:
     options.add_argument("--live", type=int, default=2500, help="mutants of each kind")
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--json", type=Path, default=Path("out/fuzz.json"))
-    given = options.parse_args()
-    draw = random.Random(given.seed)
-    good = encode_frame(Part(np.arange(6.0).reshape(3, 2)), session=SESSION, sender="shop", receiver="bank")
+    arguments = options.parse_args()
+    draw = random.Random(arguments.seed)
+    good = encode_frame(Summand(np.arange(6.0).reshape(3, 2)), session=SESSION, sender="shop", receiver="bank")
     refused = passed = crashed = 0
     early = 0
     started = time.perf_counter()
-    for k in range(given.frames):
+    for k in range(arguments.frames):
         data = mutate(good, draw)
         inbox = Inbox("bank", ["shop"], SESSION, max_frame=4096)
         try:
             inbox.deliver(data)
             frame = inbox.take("shop", "", 0.0).frame
-            decode_message(Part, frame.payload)
+            decode_message(Summand, frame.payload)
         except ProtocolError:
             refused += 1
         except Exception:  # what must not happen; counted
             crashed += 1
         else:
             passed += data != good
-        if k == given.frames // 10:
+        if k == arguments.frames // 10:
             early = resident()
     row: dict[str, str | int | float] = {
-        "frames": given.frames,
+        "frames": arguments.frames,
         "refused": refused,
         "passed": passed,
         "crashed": crashed,
@@ -81,11 +81,11 @@ def main() -> None:
         "seconds": time.perf_counter() - started,
     }
     print(format_table([row]))
-    rows = live(given.live, mutate, given.seed)
+    rows = live(arguments.live, mutate, arguments.seed)
     print(format_table(rows))
-    given.json.parent.mkdir(parents=True, exist_ok=True)
+    arguments.json.parent.mkdir(parents=True, exist_ok=True)
     machine = {"platform": platform.platform(), "python": platform.python_version()}
-    given.json.write_text(
+    arguments.json.write_text(
         json.dumps({"schema": "securevfl.bench.fuzz/2", "machine": machine, "decoder": row, "live": rows}, indent=1)
     )
 

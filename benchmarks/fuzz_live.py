@@ -38,9 +38,9 @@ import numpy as np
 from securevfl.errors import SecureVFLError
 from securevfl.job import Job
 from securevfl.organisations.kit import init_certs, write_kit
-from securevfl.protocols.sums.direct_sum import Part
+from securevfl.protocols.sums.direct_sum import Summand
 from securevfl.runtime.abort import Abort
-from securevfl.runtime.codec import FORMAT, SESSION_BYTES, decode_message, encode_frame, encode_message
+from securevfl.runtime.codec import FRAME_FORMAT, SESSION_BYTES, decode_message, encode_frame, encode_message
 from securevfl.transport.acceptor import STREAM_METHOD
 from securevfl.transport.certificate_names import server_name
 from securevfl.transport.grpc_tls13 import grpc
@@ -50,11 +50,11 @@ from securevfl.transport.peers import Peers
 from securevfl.transport.secure_transport import SecureTransport
 from securevfl.transport.tls import Credentials
 
-GOOD = Part(np.arange(6.0).reshape(3, 2))
+GOOD = Summand(np.arange(6.0).reshape(3, 2))
 KINDS = ("handshake", "record", "http2", "line", "letter", "frame")
 TERMS = {"task": "fuzz"}
 LETTERS = (
-    SessionOffer(FORMAT, bytes(32), '{"task": "fuzz"}', False),
+    SessionOffer(FRAME_FORMAT, bytes(32), '{"task": "fuzz"}', False),
     SessionProof(bytes(SESSION_BYTES), bytes(300), bytes(64)),
     EncryptedPacket("shop", "bank", bytes(100)),
     Abort("enough"),
@@ -108,7 +108,7 @@ def serve(kit: Path, pipe: Any) -> None:
                 while queue:
                     frame = queue.popleft().frame
                     with suppress(SecureVFLError):
-                        decode_message(Part, frame.payload)
+                        decode_message(Summand, frame.payload)
                         counts[bytes(frame.payload) != good] += 1
             seq = inbox._next.get(("shop", ""), 0)
         odd = line.failure is not None and "cannot take" in str(line.failure)
@@ -155,10 +155,10 @@ class Peer:
         """The next good frame."""
         return encode_frame(GOOD, session=self.session, sender="shop", receiver="bank", seq=state.seq)
 
-    def packet(self, state: State, whole: bytes | None = None) -> bytes:
+    def packet(self, state: State, full: bytes | None = None) -> bytes:
         """A message of the line with the next packet in it, a good frame by default."""
-        whole = self.frame(state) if whole is None else whole
-        return encode_message(PacketPiece(state.packet, False, self.open.expected, whole))
+        full = self.frame(state) if full is None else full
+        return encode_message(PacketPiece(state.packet, False, self.open.expected, full))
 
     def says(self, *messages: bytes) -> None:
         """One stream that brings these messages; returns when the endpoint has ended it or confirmed one."""
@@ -185,7 +185,7 @@ class Peer:
             + header(b"te", b"trailers")
         )
         messages = [encode_message(self.open), self.packet(state)]
-        body = b"".join(b"\0" + struct.pack(">I", len(each)) + each for each in messages)
+        body = b"".join(b"\0" + struct.pack(">I", len(message)) + message for message in messages)
         return (
             b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + block(4, 0, 0, b"") + block(1, 4, 1, headers) + block(0, 1, 1, body)
         )

@@ -54,20 +54,20 @@ async def load(url: str, ids: Sequence[int], at_once: int, rate: float = 0.0) ->
     async def ask() -> None:
         # a client each: looking through a pool of a hundred connections takes longer than the gateway does
         async with httpx.AsyncClient(base_url=url, headers=headers, timeout=120, verify=False) as client:  # noqa: S501
-            for each in left:
+            for item in left:
                 if rate:
                     await asyncio.sleep(max(0.0, start + next(turn) / rate - time.monotonic()))
                 began = time.monotonic()
-                answer = await client.post("/v1/scores", json={"rows": [{"id": each}]})
+                answer = await client.post("/v1/scores", json={"rows": [{"id": item}]})
                 seconds.append(time.monotonic() - began)
                 ok = answer.status_code == 200
                 states[answer.json()["scores"][0]["state"] if ok else f"HTTP {answer.status_code}"] += 1
 
     turn, start = count(), time.monotonic()
     await asyncio.gather(*(ask() for _ in range(at_once)))
-    whole = time.monotonic() - start
+    full = time.monotonic() - start
     p50, p99 = np.quantile(seconds, [0.5, 0.99]) * 1e3
-    figures = {"answers a second": round(len(seconds) / whole, 1), "p50 ms": round(p50, 1), "p99 ms": round(p99, 1)}
+    figures = {"answers a second": round(len(seconds) / full, 1), "p50 ms": round(p50, 1), "p99 ms": round(p99, 1)}
     return {"requests": len(seconds), "at once": at_once} | figures | {"states": dict(states)}
 
 
@@ -90,15 +90,15 @@ def write(folder: Path, rows: int, slow: int, near: int) -> None:
         join(job, party, kits[name] / "peers.toml", save=kits[name] / "part.json", ledger=kits[name] / "ledger")
 
     threads = [threading.Thread(target=train, args=(name,)) for name in NAMES]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     for name, kit in kits.items():
         ids = np.arange(FIRST, FIRST + rows)
         X, _ = table(name, ids)
-        kept = ids % 100 != 1 if name == "shop" else np.ones(rows, bool)  # one of a hundred is unknown there
-        columns = {"id": ids[kept], **{f"x{j}": X[kept, j] for j in range(COLUMNS)}}
+        stored = ids % 100 != 1 if name == "shop" else np.ones(rows, bool)  # one of a hundred is unknown there
+        columns = {"id": ids[stored], **{f"x{j}": X[stored, j] for j in range(COLUMNS)}}
         parquet.write_table(pa.table(columns), kit / "rows.parquet")
     ledger = DisclosureLedger(kits["shop"] / "ledger", "shop")
     for kind in ("scores", "ids"):
@@ -111,8 +111,8 @@ def write(folder: Path, rows: int, slow: int, near: int) -> None:
 def started(folder: Path, name: str, command: str, *words: str) -> subprocess.Popen[bytes]:
     """Start a command of a party as its operator does."""
     kit = folder / name
-    own = [str(kit / "part.json"), "--data", str(kit / "rows.parquet"), "--peers", str(kit / "peers.toml")]
-    line = [sys.executable, "-m", "securevfl.cli.main", command, *own, "--ledger", str(kit / "ledger"), *words]
+    selected = [str(kit / "part.json"), "--data", str(kit / "rows.parquet"), "--peers", str(kit / "peers.toml")]
+    line = [sys.executable, "-m", "securevfl.cli.main", command, *selected, "--ledger", str(kit / "ledger"), *words]
     return subprocess.Popen(line, stderr=(folder / f"{name}.log").open("wb"))  # noqa: S603
 
 
@@ -125,48 +125,50 @@ def carry(port: int, to: int, delay: float, rate: float) -> None:
 def held(process: subprocess.Popen[bytes]) -> str:
     """Say how many threads a process has, and its resident memory."""
     status = Path(f"/proc/{process.pid}/status").read_text().splitlines()
-    said = dict(each.split(":", 1) for each in status)
-    return f"{said['Threads'].strip()} threads, {int(said['VmRSS'].split()[0]) >> 10} MB"
+    text = dict(statu.split(":", 1) for statu in status)
+    return f"{text['Threads'].strip()} threads, {int(text['VmRSS'].split()[0]) >> 10} MB"
 
 
-def measure(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
+def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     """Run the service under load; return the figures."""
     near, slow, port = free_port(), free_port(), free_port()
-    write(folder, given.rows, slow, near)
+    write(folder, arguments.rows, slow, near)
     line = multiprocessing.get_context("spawn").Process(
-        target=carry, args=(slow, near, given.rtt_ms / 2e3, given.mbps * 125_000), daemon=True
+        target=carry, args=(slow, near, arguments.rtt_ms / 2e3, arguments.mbps * 125_000), daemon=True
     )
     line.start()  # a process of its own, so that it waits for no application
     words = ["--http", f"127.0.0.1:{port}", "--http-token", str(folder / "bank" / "token")]
-    words += ["--conversations", str(given.conversations)]
+    words += ["--conversations", str(arguments.conversations)]
     parties = {"shop": started(folder, "shop", "serve"), "bank": started(folder, "bank", "score", *words)}
-    url, found = f"http://127.0.0.1:{port}", dict[str, Any]()
+    url, result = f"http://127.0.0.1:{port}", dict[str, Any]()
     try:
         wait_for(url, parties)
-        fresh = np.random.default_rng(0).permutation(given.rows)[: given.requests] + FIRST
-        before = fresh[: -(-given.requests // 100)]
-        asyncio.run(load(url, before.tolist(), given.at_once))  # those that were asked about before
-        asked = np.random.default_rng(1).permutation(fresh).tolist()
-        first = asked[: len(asked) // 10]
-        found["warm"] = asyncio.run(load(url, first, given.at_once))
+        fresh = np.random.default_rng(0).permutation(arguments.rows)[: arguments.requests] + FIRST
+        before = fresh[: -(-arguments.requests // 100)]
+        asyncio.run(load(url, before.tolist(), arguments.at_once))  # those that were asked about before
+        requested = np.random.default_rng(1).permutation(fresh).tolist()
+        first = requested[: len(requested) // 10]
+        result["warm"] = asyncio.run(load(url, first, arguments.at_once))
         held_before = {name: held(process) for name, process in parties.items()}
-        found["at rate"] = asyncio.run(load(url, asked[len(first) : 5 * len(first)], given.at_once, given.rate))
-        found |= asyncio.run(load(url, asked[5 * len(first) :], given.at_once))
+        result["at rate"] = asyncio.run(
+            load(url, requested[len(first) : 5 * len(first)], arguments.at_once, arguments.rate)
+        )
+        result |= asyncio.run(load(url, requested[5 * len(first) :], arguments.at_once))
         for name, process in parties.items():
-            found[name] = f"{held_before[name]}; at the end {held(process)}"
+            result[name] = f"{held_before[name]}; at the end {held(process)}"
     finally:
         for process in parties.values():
             process.terminate()
         for process in parties.values():
             process.wait(60)
         line.terminate()
-    return found
+    return result
 
 
 def wait_for(url: str, parties: dict[str, subprocess.Popen[bytes]]) -> None:
     """Wait until the gateway has met the party that serves."""
     for _ in range(6000):
-        if any(each.poll() is not None for each in parties.values()):
+        if any(party.poll() is not None for party in parties.values()):
             raise SystemExit("a party has ended; its log says why")
         try:
             if httpx.get(f"{url}/health").status_code == 200:
@@ -188,11 +190,11 @@ def main() -> None:
     options.add_argument("--rtt-ms", type=float, default=20.0)
     options.add_argument("--mbps", type=float, default=1000.0)
     options.add_argument("--folder", type=Path, help="where files go, and logs stay; a temporary one")
-    given = options.parse_args()
+    arguments = options.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        folder = given.folder or Path(name)
+        folder = arguments.folder or Path(name)
         folder.mkdir(parents=True, exist_ok=True)
-        print(json.dumps(measure(folder, given), indent=1))
+        print(json.dumps(measure(folder, arguments), indent=1))
 
 
 if __name__ == "__main__":

@@ -44,8 +44,8 @@ Row = tuple[str, str, str]  # what, the bar, what was found
 def visits(data: Path) -> Iterator[Row]:
     """A visit on shares beside a sealed round on SEAL, and the bytes of its products beside SEAL's."""
     for (n, d), bar in zip(SIZES, (0.5, 0.45, 0.5), strict=True):
-        found = shares.size(n, d)
-        yield f"visit on shares to sealed round, {n} x {d}", f"<= {bar}", f"{found['ratio_seal']:.2f}"
+        result = shares.size(n, d)
+        yield f"visit on shares to sealed round, {n} x {d}", f"<= {bar}", f"{result['ratio_seal']:.2f}"
         products = product_costs.products(n, d, 16)
         yield f"bytes of its products to SEAL's, {n} x {d}", "<= 1.05", f"{products['bytes']:.2f}"
 
@@ -55,7 +55,10 @@ def default_credit(data: Path) -> Iterator[Row]:
     options = shares.TABLES["default_credit/12"] | {"test_fraction": 0.25}
     parties = shares.read(data, "default_credit")
     chunk = options["epochs"]
-    jobs = [Job(**options, protocol=Protocol(shares=Shares(chunk=chunk, library=each))) for each in SHARE_SCHEMES]
+    jobs = [
+        Job(**options, protocol=Protocol(shares=Shares(chunk=chunk, library=share_scheme)))
+        for share_scheme in SHARE_SCHEMES
+    ]
     clock: list[list[float]] = [[], []]
     spent: list[list[float]] = [[], []]
     for turn in range(PAIRS + 1):
@@ -65,9 +68,9 @@ def default_credit(data: Path) -> Iterator[Row]:
             if turn:  # the first one warms up
                 clock[place].append(time.perf_counter() - started)
                 spent[place].append(shares._spent() - before)
-    for what, each in (("by the clock", clock), ("processor", spent)):
-        ratio = median(own / seal for own, seal in zip(*each, strict=True))
-        figures = f"{median(each[0]):.1f} s to {median(each[1]):.1f}, {ratio:.2f}"
+    for what, share_scheme in (("by the clock", clock), ("processor", spent)):
+        ratio = median(local / seal for local, seal in zip(*share_scheme, strict=True))
+        figures = f"{median(share_scheme[0]):.1f} s to {median(share_scheme[1]):.1f}, {ratio:.2f}"
         yield f"default_credit, block descent, 12 visits, to SEAL, {what}", "<= .5", figures
 
 
@@ -78,49 +81,49 @@ def trainings(data: Path) -> Iterator[Row]:
         (descent, "200,000 x 60, block descent, 12 visits, no evaluation", "<= 60 s, <= 1.5 GB"),
     ):
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as apart:
-            found = apart.submit(train).result()
-        yield what, bar, f"{found['seconds']:.1f} s by the clock, {found['cpu_s']:.1f} s, {found['memory_mb']} MB"
+            result = apart.submit(train).result()
+        yield what, bar, f"{result['seconds']:.1f} s by the clock, {result['cpu_s']:.1f} s, {result['memory_mb']} MB"
 
 
-def descent(rows: int = 200_000, own: int = 30) -> dict[str, Any]:
+def descent(rows: int = 200_000, count: int = 30) -> dict[str, Any]:
     """Twelve visits to all rows, until the last has ended."""
     rng = np.random.default_rng(0)
-    X = [rng.normal(size=(rows, own)) for _ in range(2)]
+    X = [rng.normal(size=(rows, count)) for _ in range(2)]
     y = (X[0][:, 0] + X[1][:, 0] + rng.normal(size=rows) > 0).astype(int)
     parties = [Party("bank", X[0], y, aligned=True), Party("shop", X[1], aligned=True)]
     shared = Protocol(shares=Shares(chunk=12))
     job = Job(model=Logistic(), optimizer=BlockDescent(), protocol=shared, batch_size="all", epochs=12)
     ends: list[float] = []
     before, started = shares._spent(), time.perf_counter()
-    with MemoryHeld() as held:
+    with MemoryHeld() as held_out:
         simulate(job, parties, on_round=lambda done, of: ends.append(time.perf_counter()))
-    return {"seconds": ends[-1] - started, "cpu_s": shares._spent() - before, "memory_mb": held.megabytes}
+    return {"seconds": ends[-1] - started, "cpu_s": shares._spent() - before, "memory_mb": held_out.megabytes}
 
 
 def gradients(data: Path) -> Iterator[Row]:
     """Sealed gradients beside phe, and those of ten outputs and their bytes beside SEAL's."""
     rows = he.run(SIZES, ("ckks",), ("phe",), bits=2048)
     for (n, d), bar in zip(SIZES, (1000, 2000, 8000), strict=True):
-        found = next(row for row in rows if (row["n"], row["d"], row["engine"]) == (n, d, "ckks"))
-        figures = f"{found['cpu_ratio_to_phe']:,.0f} ({found['cpu_ms']:.1f} ms)"
+        result = next(row for row in rows if (row["n"], row["d"], row["engine"]) == (n, d, "ckks"))
+        figures = f"{result['cpu_ratio_to_phe']:,.0f} ({result['cpu_ms']:.1f} ms)"
         yield f"sealed gradient, times phe, {n} x {d}", f">= {bar:,}", figures
     for (n, d), c, limit in [*((size, 1, "") for size in SIZES), (SIZES[-1], 10, ">= 4")]:
-        (own, sent), (seal, sent_seal) = _gradients(n, d, c)
-        yield f"sealed gradient, {c} outputs, to SEAL, {n} x {d}", limit, f"{seal / own:.1f} ({1e3 * own:.1f} ms)"
+        (local, sent), (seal, sent_seal) = _gradients(n, d, c)
+        yield f"sealed gradient, {c} outputs, to SEAL, {n} x {d}", limit, f"{seal / local:.1f} ({1e3 * local:.1f} ms)"
         yield f"bytes of it to SEAL's, {n} x {d}, {c} outputs", "<= 1.05", f"{sent / sent_seal:.2f}"
 
 
 def _gradients(n: int, d: int, c: int, turns: int = 9) -> list[tuple[float, int]]:
     """Processor seconds and bytes of a gradient with both ends, on either engine, in turns."""
     ends = [_ends(engine, n, d, c) for engine in (Ckks(), Ckks(library="seal"))]
-    found: list[list[tuple[float, int]]] = [[], []]
+    results: list[list[tuple[float, int]]] = [[], []]
     for turn in range(turns + 1):
-        for once, own in zip(ends, found, strict=True):
+        for once, local in zip(ends, results, strict=True):
             started = time.process_time()
             sent = once()
             if turn:
-                own.append((time.process_time() - started, sent))
-    return [(median(seconds for seconds, _ in own), own[0][1]) for own in found]
+                local.append((time.process_time() - started, sent))
+    return [(median(seconds for seconds, _ in local), local[0][1]) for local in results]
 
 
 def _ends(engine: Engine, n: int, d: int, c: int) -> Callable[[], int]:
@@ -153,11 +156,11 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--data", type=Path, default=Path("../shared/data"))
     options.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
-    given = options.parse_args()
+    arguments = options.parse_args()
     print(f"load {os.getloadavg()[0]:.1f}")
-    for name in given.only:
-        for what, bar, found in PARTS[name](given.data):
-            print(f"{what:<70} {bar:<20} {found}", flush=True)
+    for name in arguments.only:
+        for what, bar, result in PARTS[name](arguments.data):
+            print(f"{what:<70} {bar:<20} {result}", flush=True)
     print(f"load {os.getloadavg()[0]:.1f}")
 
 

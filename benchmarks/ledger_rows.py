@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from securevfl.data.id_keys import ID_DIGEST, Keys
-from securevfl.data.register import PIECE, Register
+from securevfl.data.register import KEYS_PER_READ, Register
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger
 
@@ -28,10 +28,10 @@ from securevfl.disclosure.ledger import DisclosureLedger
 def digests(path: Path, rows: int, seed: int) -> None:
     """Write digests of ids: the first half is the same in every table."""
     with path.open("wb") as file:
-        for part, own in ((rows // 2, 0), (rows - rows // 2, seed)):
-            draw = np.random.default_rng(own)
-            for start in range(0, part, PIECE):
-                file.write(draw.bytes(ID_DIGEST * min(PIECE, part - start)))
+        for part, local in ((rows // 2, 0), (rows - rows // 2, seed)):
+            draw = np.random.default_rng(local)
+            for start in range(0, part, KEYS_PER_READ):
+                file.write(draw.bytes(ID_DIGEST * min(KEYS_PER_READ, part - start)))
 
 
 def register(path: Path, rows: int) -> Register:
@@ -39,7 +39,7 @@ def register(path: Path, rows: int) -> Register:
 
     def pieces() -> Iterator[Keys]:
         with path.open("rb") as file:
-            while piece := file.read(ID_DIGEST * PIECE):
+            while piece := file.read(ID_DIGEST * KEYS_PER_READ):
                 yield np.frombuffer(piece, np.uint8).reshape(-1, ID_DIGEST)
 
     return Register(rows, hashlib.sha256(path.name.encode()).digest(), None, pieces)
@@ -70,13 +70,13 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--rows", type=int, default=10_000_000)
     arguments.add_argument("--jobs", type=int, default=100)
-    given = arguments.parse_args()
+    options = arguments.parse_args()
     spawn = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for run in range(given.jobs + 1):
-            path, last = folder / f"ids-{run}", run == given.jobs
-            digests(path, given.rows if run in (0, given.jobs) else given.rows // 10, run + 1)
+        for run in range(options.jobs + 1):
+            path, last = folder / f"ids-{run}", run == options.jobs
+            digests(path, options.rows if run in (0, options.jobs) else options.rows // 10, run + 1)
             rows = path.stat().st_size // ID_DIGEST
             process = spawn.Process(target=admitted, args=(path, folder, rows, run, last))
             process.start()

@@ -47,7 +47,7 @@ from securevfl.base.machine import use_one_heap
 from securevfl.bench.result_file import file_content
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.data.id_keys import id_keys
-from securevfl.data.load import forget, read_aligned
+from securevfl.data.load import delete_table_copy, read_aligned
 from securevfl.data.readers import read_ids
 from securevfl.data.register import Register
 from securevfl.data.row_order import read_rows, write_rows
@@ -78,9 +78,9 @@ def columns(folder: Path, name: str, d: int) -> Iterator[tuple[Floats, Any]]:
             yield np.column_stack([read[f"c{j}"].to_numpy() for j in range(d)]).astype(np.float64), y
 
 
-def generate(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
+def generate(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     """Write a Parquet file a party, and the row order of an alignment beside it."""
-    d, parties, outputs = given.columns, given.parties, max(1, given.classes)
+    d, parties, outputs = arguments.columns, arguments.parties, max(1, arguments.classes)
     drawn = np.random.default_rng(0)
     weights = drawn.normal(size=(parties, d, outputs), scale=1.2 / (parties * d) ** 0.5).astype(np.float32)
     names, writers = [f"c{j}" for j in range(d)], list[parquet.ParquetWriter]()
@@ -91,81 +91,83 @@ def generate(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
     for name, schema in zip(NAMES, schemas, strict=False):
         file = folder / f"{name}.parquet"
         writers.append(parquet.ParquetWriter(file, schema, compression="NONE", use_dictionary=False))
-    for start in range(0, given.rows, GROUP):
-        n = min(GROUP, given.rows - start)
+    for start in range(0, arguments.rows, GROUP):
+        n = min(GROUP, arguments.rows - start)
         drawn = np.random.default_rng([1, start])
         common, f, tables = drawn.standard_normal((n, 1), np.float32), np.zeros((n, outputs), np.float32), []
-        for own in weights:
+        for weight in weights:
             X = drawn.standard_normal((n, d), np.float32) + 0.5 * common
-            f += X @ own
+            f += X @ weight
             X[:, ::3] = np.exp(X[:, ::3] / 2)
             X[:, ::5] = X[:, ::5] > 1
             tables.append(X)
-        noise = drawn.gumbel(size=f.shape) if given.classes else drawn.logistic(size=f.shape)
-        y = (f + noise).argmax(axis=1) if given.classes else (f + noise)[:, 0] > 1
+        noise = drawn.gumbel(size=f.shape) if arguments.classes else drawn.logistic(size=f.shape)
+        y = (f + noise).argmax(axis=1) if arguments.classes else (f + noise)[:, 0] > 1
         ids = np.arange(start, start + n)
         for k, X in enumerate(tables):
             labels = [pa.array(y.astype(np.int8))] * (not k)
             writers[k].write_table(pa.table([ids, *labels, *np.ascontiguousarray(X.T)], schema=schemas[k]))
     for name, writer in zip(NAMES, writers, strict=False):
         writer.close()
-        write_rows(folder / f"{name}.parquet", np.arange(given.rows))
-    return {"rows": given.rows}
+        write_rows(folder / f"{name}.parquet", np.arange(arguments.rows))
+    return {"rows": arguments.rows}
 
 
-def job(given: argparse.Namespace) -> vfl.Job:
+def job(arguments: argparse.Namespace) -> vfl.Job:
     """Return the default job, but that a tenth of the rows is held out; scores of several classes come together."""
-    loss = "one_vs_rest" if given.classes else "logistic"
-    model = {"name": "trees", "loss": loss} if given.trees else {"name": loss}
-    told = {"model": model, "test_fraction": 0.1, "accepts": ["scores"] * bool(given.classes)}
-    shares = {"protocol": {"shares": {"chunk": given.chunk}}} if given.chunk else {}
-    return vfl.Job.from_dict(told | shares)
+    loss = "one_vs_rest" if arguments.classes else "logistic"
+    model = {"name": "trees", "loss": loss} if arguments.trees else {"name": loss}
+    lines = {"model": model, "test_fraction": 0.1, "accepts": ["scores"] * bool(arguments.classes)}
+    shares = {"protocol": {"shares": {"chunk": arguments.chunk}}} if arguments.chunk else {}
+    return vfl.Job.from_dict(lines | shares)
 
 
-def train(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
+def train(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     """Play one party, as `securevfl join` does."""
     use_one_heap()
-    name, data, began = given.play, folder / f"{given.play}.parquet", time.perf_counter()
+    name, data, began = arguments.play, folder / f"{arguments.play}.parquet", time.perf_counter()
     spent = time.process_time()
-    own, client = (
-        placed(name, data, given)
-        if given.workers
-        else (read_aligned(name, data, job(given), id_column="id", label_column="y"), None)
+    local, client = (
+        placed(name, data, arguments)
+        if arguments.workers
+        else (read_aligned(name, data, job(arguments), id_column="id", label_column="y"), None)
     )
     read, base = time.perf_counter() - began, megabytes()
     part = join(
-        job(given),
-        own,
+        job(arguments),
+        local,
         folder / f"kit-{name}" / "peers.toml",
         timeout=WAIT,
         save=folder / f"{name}.json",
         ledger=folder / f"{name}.ledger",
-        ahead=folder / f"{name}.ahead",
+        preprocessing=folder / f"{name}.ahead",
         checkpoints=Checkpoints(folder / f"{name}.states", name, every=10),
     )
     if client is None:
-        forget(own, data)
-    found = {"seconds": time.perf_counter() - began, "of these reading": read, "cpu_s": time.process_time() - spent}
-    found |= {"reading_mb": base, "peak_mb": megabytes(), "sent_mb": part.counters.bytes_sent() / 1e6}
-    found |= {"rounds": part.rounds, **part.metrics} | at_workers(client)
-    return {key: round(value, 5) for key, value in found.items()}
+        delete_table_copy(local, data)
+    results = {"seconds": time.perf_counter() - began, "of these reading": read, "cpu_s": time.process_time() - spent}
+    results |= {"reading_mb": base, "peak_mb": megabytes(), "sent_mb": part.counters.bytes_sent() / 1e6}
+    results |= {"rounds": part.rounds, **part.metrics} | at_workers(client)
+    return {key: round(value, 5) for key, value in results.items()}
 
 
-def stored(name: str, data: Path, given: argparse.Namespace) -> vfl.Party:
+def stored(name: str, data: Path, arguments: argparse.Namespace) -> vfl.Party:
     """Return a party that reads from its stored table."""
-    return store_table(name, data, data.with_suffix(".table"), rows=read_rows(data, of=given.rows), job=job(given))
+    return store_table(
+        name, data, data.with_suffix(".table"), rows=read_rows(data, of=arguments.rows), job=job(arguments)
+    )
 
 
-def placed(name: str, data: Path, given: argparse.Namespace) -> tuple[vfl.Party, Any]:
+def placed(name: str, data: Path, arguments: argparse.Namespace) -> tuple[vfl.Party, Any]:
     """Return a party whose rows are at workers of its own, and the client of these."""
     from distributed import Client, LocalCluster
 
     from securevfl.data.partitions import partition_party
     from securevfl.runtime.dask_backend import DaskBackend
 
-    stored(name, data, given)
+    stored(name, data, arguments)
     cluster = LocalCluster(
-        n_workers=given.workers,
+        n_workers=arguments.workers,
         threads_per_worker=1,
         dashboard_address=None,
         local_directory=str(data.parent / f"{name}.workers"),
@@ -179,7 +181,7 @@ def at_workers(client: Any) -> dict[str, float]:
     """End the workers of a client, and return what they have spent and sent; nothing without a client."""
     if client is None:
         return {}
-    spent, sent = (list(client.run(each).values()) for each in (time.process_time, outgoing))
+    spent, sent = (list(client.run(item).values()) for item in (time.process_time, outgoing))
     largest = max(client.run(megabytes).values())
     client.shutdown()
     return {"workers_cpu_s": sum(spent), "busiest_cpu_s": max(spent), "worker_mb": largest, "left_mb": sum(sent) / 1e6}
@@ -190,37 +192,37 @@ def outgoing(dask_worker: Any) -> int:
     return int(dask_worker.transfer_outgoing_bytes_total)
 
 
-def virtual(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
+def virtual(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     """Train with all parties in this process, in virtual time."""
     parties, clients = list[vfl.Party](), list[Any]()
-    for name in NAMES[: given.parties]:
+    for name in NAMES[: arguments.parties]:
         data = folder / f"{name}.parquet"
-        if given.workers:
-            party, client = placed(name, data, given)
+        if arguments.workers:
+            party, client = placed(name, data, arguments)
             clients.append(client)
         else:
-            party = stored(name, data, given)
+            party = stored(name, data, arguments)
         parties.append(party)
-    run = vfl.simulate(job(given), parties)
-    found: dict[str, Any] = {"virtual_s": float(run.costs.path.sum()), "peak_mb": megabytes(), **run.metrics}
+    run = vfl.simulate(job(arguments), parties)
+    results: dict[str, Any] = {"virtual_s": float(run.costs.path.sum()), "peak_mb": megabytes(), **run.metrics}
     for stage in Stage:
         spent = run.parts[NAMES[0]].path[stage].tolist()
-        found |= {f"{stage.name.lower()}_{kind.name.lower()}_s": s for kind, s in zip(Kind, spent, strict=True) if s}
+        results |= {f"{stage.name.lower()}_{kind.name.lower()}_s": s for kind, s in zip(Kind, spent, strict=True) if s}
     for name, part in run.parts.items():
         for op in ("encrypt", "encode", "compute", "decrypt", "transfer", "elsewhere"):
-            found[f"{name}_{op}_s"] = sum(tally.amount for (_, of), tally in part.counters.ops.items() if of == op)
+            results[f"{name}_{op}_s"] = sum(tally.amount for (_, of), tally in part.counters.ops.items() if of == op)
     for name, client in zip(NAMES, clients, strict=False):
-        found |= {f"{name}_{key}": value for key, value in at_workers(client).items()}
-    return {key: round(value, 5) for key, value in found.items()}
+        results |= {f"{name}_{key}": value for key, value in at_workers(client).items()}
+    return {key: round(value, 5) for key, value in results.items()}
 
 
-def measure(folder: Path, given: argparse.Namespace) -> list[dict[str, Any]]:
+def measure(folder: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Train with a process a party; return a row for each."""
-    names = NAMES[: given.parties]
+    names = NAMES[: arguments.parties]
     peers = Peers(active=names[0], passives=names[1:], address=addresses(names))
     init_certs(folder / "ca", peers)
     for name in names:
-        write_kit(folder / f"kit-{name}", name, job(given), peers, folder / "ca")
+        write_kit(folder / f"kit-{name}", name, job(arguments), peers, folder / "ca")
     running = {name: started(folder, name) for name in names}
     return [{"party": name} | figures(name, process) for name, process in running.items()]
 
@@ -245,49 +247,49 @@ def started(folder: Path, what: str) -> subprocess.Popen[str]:
 
 def figures(what: str, process: subprocess.Popen[str]) -> dict[str, Any]:
     """Wait for a process, and return and print what it has found."""
-    said, _ = process.communicate()
+    text, _ = process.communicate()
     if process.returncode:
         raise SystemExit(f"{what} ended with {process.returncode}")
-    found: dict[str, Any] = json.loads(said.splitlines()[-1])
-    print(what, found, flush=True)
-    return found
+    result: dict[str, Any] = json.loads(text.splitlines()[-1])
+    print(what, result, flush=True)
+    return result
 
 
 def addresses(names: Sequence[str]) -> dict[str, str]:
     """Return an address of this machine for each party."""
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in names]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return {name: f"127.0.0.1:{each.getsockname()[1]}" for name, each in zip(names, sockets, strict=True)}
+    with ExitStack() as held_out:
+        sockets = [held_out.enter_context(socket.socket()) for _ in names]
+        for item in sockets:
+            item.bind(("127.0.0.1", 0))
+        return {name: f"127.0.0.1:{item.getsockname()[1]}" for name, item in zip(names, sockets, strict=True)}
 
 
-def compare(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
+def compare(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the AUC of all held-out rows by the trained weights and by the pooled optimum's."""
     ids = read_ids(folder / "bank.parquet")
-    held = job(given).schedule(Register.of_ids(id_keys("bank", [ids]))).test
+    held_out = job(arguments).schedule(Register.of_ids(id_keys("bank", [ids]))).test
     trains = np.ones(len(ids), bool)
-    trains[held] = False
-    f, y, best = opened(folder, given), labels(folder), pooled(folder, given, trains)
-    trained, optimum = (area_under_curve(y[held] == 1, each[held]) for each in (f, best))
+    trains[held_out] = False
+    f, y, best = opened(folder, arguments), labels(folder), pooled(folder, arguments, trains)
+    trained, optimum = (area_under_curve(y[held_out] == 1, item[held_out]) for item in (f, best))
     return {"auc": round(trained, 5), "pooled_auc": round(optimum, 5), "lost": round(optimum - trained, 5)}
 
 
-def opened(folder: Path, given: argparse.Namespace) -> Floats:
+def opened(folder: Path, arguments: argparse.Namespace) -> Floats:
     """Return f of all rows by the weights that both parts add up to."""
-    names = NAMES[: given.parties]
+    names = NAMES[: arguments.parties]
     parts = {name: ModelPart.load(folder / f"{name}.json") for name in names}
-    total = np.zeros(given.rows)
+    total = np.zeros(arguments.rows)
     for name, part in parts.items():
         sizes, visits = part.state["sizes"], part.state["visits"]
-        plan = plan_of(cast(SharesJob, job(given)), sizes, len(names))
-        rule = plan.rule.sparing() if name == names[0] else plan.rule
-        held = [part.state["own"], *(each.state["others"][name] for each in parts.values() if each is not part)]
-        words = np.stack([rule.theta(each, visits) for each in held]).sum(axis=0)
+        plan = plan_of(cast(SharesJob, job(arguments)), sizes, len(names))
+        rule = plan.rule.with_intercept() if name == names[0] else plan.rule
+        held_out = [part.state["own"], *(item.state["others"][name] for item in parts.values() if item is not part)]
+        words = np.stack([rule.theta(item, visits) for item in held_out]).sum(axis=0)
         theta = plan.numbers.decode_weights(ShareRing(plan.numbers.bits).reduce(words))
         start = 0
-        for X, _ in columns(folder, name, given.columns):
-            total[start : start + len(X)] += part.scaling(X) @ theta[: given.columns, 0]
+        for X, _ in columns(folder, name, arguments.columns):
+            total[start : start + len(X)] += part.scaling(X) @ theta[: arguments.columns, 0]
             start += len(X)
     return total
 
@@ -298,16 +300,16 @@ def labels(folder: Path) -> Floats:
     return y
 
 
-def pooled(folder: Path, given: argparse.Namespace, trains: NDArray[np.bool_]) -> Floats:
+def pooled(folder: Path, arguments: argparse.Namespace, trains: NDArray[np.bool_]) -> Floats:
     """Return f of all rows by the optimum of the pooled training rows, found by Newton's method."""
     from scipy.special import expit  # not in the processes that are measured
 
-    names = NAMES[: given.parties]
-    theta = np.zeros(given.columns * given.parties + 1)
+    names = NAMES[: arguments.parties]
+    theta = np.zeros(arguments.columns * arguments.parties + 1)
 
     def pieces() -> Iterator[tuple[Floats, Any, NDArray[np.bool_]]]:
         start = 0
-        for read in zip(*(columns(folder, name, given.columns) for name in names), strict=True):
+        for read in zip(*(columns(folder, name, arguments.columns) for name in names), strict=True):
             X = np.column_stack([*(X for X, _ in read), np.ones(len(read[0][0]))])
             yield X, read[0][1], trains[start : start + len(X)]
             start += len(X)
@@ -338,24 +340,26 @@ def main() -> None:
     options.add_argument("--json", type=Path, default=Path("out/many_rows.json"))
     options.add_argument("--folder", type=Path, help="where the tables lie, and stay for another run; a temporary one")
     options.add_argument("--play", help=argparse.SUPPRESS)
-    given = options.parse_args()
-    if given.play:
+    arguments = options.parse_args()
+    if arguments.play:
         plays = {"generate": generate, "compare": compare, "virtual": virtual}
-        print(json.dumps(plays.get(given.play, train)(given.folder, given)))
+        print(json.dumps(plays.get(arguments.play, train)(arguments.folder, arguments)))
         return
-    given.json.parent.mkdir(parents=True, exist_ok=True)
+    arguments.json.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
-        folder = given.folder or Path(name)
+        folder = arguments.folder or Path(name)
         folder.mkdir(parents=True, exist_ok=True)
-        needed = given.rows * (given.columns * given.parties * 24 + 4000)  # table, copy, integers, and work ahead
+        needed = arguments.rows * (
+            arguments.columns * arguments.parties * 24 + 4000
+        )  # table, copy, integers, and work ahead
         if shutil.disk_usage(folder).free < needed:
             raise SystemExit(f"{needed >> 20} MB of free disk were expected; name another --folder")
         if not (folder / "bank.parquet").exists():
             figures("generate", started(folder, "generate"))
-        rows = [figures("virtual", started(folder, "virtual"))] if given.virtual else measure(folder, given)
-        if not (given.trees or given.classes or given.virtual):
+        rows = [figures("virtual", started(folder, "virtual"))] if arguments.virtual else measure(folder, arguments)
+        if not (arguments.trees or arguments.classes or arguments.virtual):
             rows.append(figures("compare", started(folder, "compare")))
-    given.json.write_text(json.dumps(file_content("securevfl.bench.many_rows/1", rows), indent=1) + "\n")
+    arguments.json.write_text(json.dumps(file_content("securevfl.bench.many_rows/1", rows), indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -37,8 +37,8 @@ class MemoryHeld:
             self._look()
 
     def _look(self) -> None:
-        own = Path("/proc/self/task")
-        started = " ".join(_text(task / "children") for task in own.iterdir()).split()
+        this_path = Path("/proc/self/task")
+        started = " ".join(_text(task / "children") for task in this_path.iterdir()).split()
         for process in ("self", *started):
             status = dict(line.split(":", 1) for line in _text(Path("/proc", process, "status")).splitlines())
             self._most[process] = max(self._most.get(process, 0), int(status.get("VmHWM", "0").split()[0]))

@@ -22,12 +22,12 @@ WIDTH, STEP, LEFT, RIGHT, BOX = 760, 84, 20, 500, 52
 
 def box(x: int, y: int, width: int, fill: str, lines: list[str]) -> str:
     """Return a box of one line, or of two of which the first is bold."""
-    shown = [f'<rect x="{x}" y="{y}" width="{width}" height="{BOX}" rx="8" fill="{fill}" stroke="#5b6470"/>']
+    displayed = [f'<rect x="{x}" y="{y}" width="{width}" height="{BOX}" rx="8" fill="{fill}" stroke="#5b6470"/>']
     for k, line in enumerate(lines):
         at = y + BOX / 2 + 5 + (k - (len(lines) - 1) / 2) * 18
         bold = ' font-weight="bold"' if len(lines) > 1 and k == 0 else ""
-        shown.append(f'<text x="{x + width / 2}" y="{at}" text-anchor="middle"{bold}>{escape(line)}</text>')
-    return "".join(shown)
+        displayed.append(f'<text x="{x + width / 2}" y="{at}" text-anchor="middle"{bold}>{escape(line)}</text>')
+    return "".join(displayed)
 
 
 def arrow(x: int, y: int, to_x: int, to_y: int, word: str) -> str:

@@ -41,7 +41,7 @@ def step(part: TorchBlock, rows: int, columns: int) -> dict[str, str | int | flo
     blinded, mask = evaluator.blind(product)
     opened = holder.open(blinded, OpeningShape(rows, 1, part.parameters))
     gradient = evaluator.unblind(opened, mask)
-    whole = time.process_time() - start
+    full = time.process_time() - start
     start = time.process_time()
     for block in range(0, rows, 64):
         J[block : block + 64]
@@ -50,7 +50,7 @@ def step(part: TorchBlock, rows: int, columns: int) -> dict[str, str | int | flo
     return {
         "rows": rows,
         "p": part.parameters,
-        "encryption_s": round(whole - jacobian, 3),
+        "encryption_s": round(full - jacobian, 3),
         "jacobian_s": round(jacobian, 3),
         "sent_MB": round(len(blinded) / 1e6, 2),
         "relative_error": f"{np.linalg.norm(gradient[:, 0] - exact) / np.linalg.norm(exact):.1e}",
@@ -66,8 +66,8 @@ def epoch(options: argparse.Namespace) -> dict[str, str | int | float]:
     parties = []
     for name, X in zip(("guest", "host"), tables, strict=True):
         make = partial(network, X.shape[1], options.hidden)
-        own = y if name == "guest" else None
-        parties.append(vfl.Party(name, X, own, ids=np.arange(len(X)), model=vfl.TorchModel(make)))
+        local = y if name == "guest" else None
+        parties.append(vfl.Party(name, X, local, ids=np.arange(len(X)), model=vfl.TorchModel(make)))
     job = vfl.Job(
         model=vfl.Neural(),
         optimizer=vfl.FedSGD(lr=0.5),

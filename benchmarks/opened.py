@@ -44,21 +44,21 @@ def made_up(rows: int, seed: int) -> list[vfl.Party]:
 def attacked(job: vfl.Job, parties: Sequence[vfl.Party]) -> tuple[float, str, float, int]:
     """The best attack's label AUC, its name, the model's AUC and the exchanges."""
     worlds = RealIdealPair(job, parties, job.seed, attacker=STRANGER)
-    run, found = worlds.real_run[0], [(0.5, "none")]
+    run, result = worlds.real_run[0], [(0.5, "none")]
     for name, attack in ATTACKS.items():
         if isinstance(attack, LabelAttack) and not attack.skip_reason(job):
             try:
-                found.append((label_auc(attack.guess(worlds.real(), worlds), worlds.labels), name))
+                result.append((label_auc(attack.guess(worlds.real(), worlds), worlds.labels), name))
             except SecureVFLError as error:
                 print(f"{name}: {error}")
-    return *max(found), run.metrics["auc"], run.costs.rounds
+    return *max(result), run.metrics["auc"], run.costs.rounds
 
 
 def job(**keys: object) -> vfl.Job:
     """BlockNewton on all rows under CKKS."""
-    own: dict[str, object] = {"optimizer": vfl.BlockNewton(tolerance=1e-5), "batch_size": "all", "epochs": 8}
-    own |= {"model": vfl.Logistic(l2=1e-3), "protocol": vfl.Protocol(residual=vfl.Ckks()), "accepts": ["columns"]}
-    return vfl.Job(**(own | keys))  # type: ignore[arg-type]
+    defaults: dict[str, object] = {"optimizer": vfl.BlockNewton(tolerance=1e-5), "batch_size": "all", "epochs": 8}
+    defaults |= {"model": vfl.Logistic(l2=1e-3), "protocol": vfl.Protocol(residual=vfl.Ckks()), "accepts": ["columns"]}
+    return vfl.Job(**(defaults | keys))  # type: ignore[arg-type]
 
 
 def main() -> None:
@@ -67,18 +67,18 @@ def main() -> None:
     options.add_argument("--rows", type=int, nargs="*", default=[300, 1000, 3000, 10_000, 20_000, 50_000])
     options.add_argument("--seeds", type=int, default=3)
     options.add_argument("--table-rows", type=int, help="of default_credit; all by default")
-    given = options.parse_args()
+    arguments = options.parse_args()
     rows: list[dict[str, str | int | float]] = []
-    for n in given.rows:
-        tried = [attacked(job(seed=seed), made_up(n, seed)) for seed in range(given.seeds)]
+    for n in arguments.rows:
+        tried = [attacked(job(seed=seed), made_up(n, seed)) for seed in range(arguments.seeds)]
         best = max(tried)
-        mean = float(np.mean([each[0] for each in tried]))
+        mean = float(np.mean([setting[0] for setting in tried]))
         rows.append({"rows": n, "exchanges": best[3], "label AUC, mean": mean, "most": best[0], "by": best[1]})
         print(rows[-1], flush=True)
     print(format_table(rows))
-    own = vfl.align(default_credit(given.data))
-    own = [party.take(np.arange(min(given.table_rows or len(party), len(party)))) for party in own]
-    parties = [*own, noise(own[0], 0)]
+    align = vfl.align(default_credit(arguments.data))
+    align = [party.take(np.arange(min(arguments.table_rows or len(party), len(party)))) for party in align]
+    parties = [*align, noise(align[0], 0)]
     settings = {
         "FedBCD-p, Q = 5, batches of 256": job(
             optimizer=vfl.FedBCD(local_steps=5, lr=0.1), batch_size=256, epochs=10, test_fraction=0.25
@@ -86,8 +86,8 @@ def main() -> None:
         "BlockNewton, all rows": job(epochs=8, test_fraction=0.25),
     }
     rows = []
-    for name, each in settings.items():
-        best, by, auc, exchanges = attacked(each, parties)
+    for name, setting in settings.items():
+        best, by, auc, exchanges = attacked(setting, parties)
         rows.append({"algorithm": name, "exchanges": exchanges, "AUC": auc, "label AUC": best, "by": by})
     print(format_table(rows))
 

@@ -36,8 +36,11 @@ def parties(data: Path, rows: int) -> list[vfl.Party]:
     aligned = vfl.align(default_credit(data))
     bank, shop = (party.take(np.arange(rows)) for party in aligned)
     half = len(shop.columns) // 2
-    rest = [("shop", slice(0, half)), ("telco", slice(half, None))]
-    return [bank, *(vfl.Party(name, shop.X[:, cut], ids=shop.ids, columns=shop.columns[cut]) for name, cut in rest)]
+    remaining = [("shop", slice(0, half)), ("telco", slice(half, None))]
+    return [
+        bank,
+        *(vfl.Party(name, shop.X[:, cut], ids=shop.ids, columns=shop.columns[cut]) for name, cut in remaining),
+    ]
 
 
 def job(residual: str, batch: int, epochs: int) -> vfl.Job:
@@ -52,7 +55,7 @@ def job(residual: str, batch: int, epochs: int) -> vfl.Job:
     )
 
 
-def play(data: Path, rows: int, kit: Path, work: vfl.Job, told: Any) -> None:
+def play(data: Path, rows: int, kit: Path, work: vfl.Job, disclosed: Any) -> None:
     """One party, in a process of its own."""
     party = next(party for party in parties(data, rows) if party.name == kit.name)
     ends: list[float] = []
@@ -65,7 +68,7 @@ def play(data: Path, rows: int, kit: Path, work: vfl.Job, told: Any) -> None:
         ledger=kit / "ledger",
         on_round=lambda *_: ends.append(time.monotonic()),
     )
-    told.put((kit.name, ends[-1] - ends[0], len(ends) - 1, time.process_time() - cpu))
+    disclosed.put((kit.name, ends[-1] - ends[0], len(ends) - 1, time.process_time() - cpu))
 
 
 def in_processes(data: Path, rows: int, work: vfl.Job) -> tuple[float, float, dict[str, ModelPart]]:
@@ -81,13 +84,13 @@ def in_processes(data: Path, rows: int, work: vfl.Job) -> tuple[float, float, di
     with tempfile.TemporaryDirectory() as folder:
         kits = Path(folder)
         init_certs(kits / "authority", peers)
-        told: Any = PROCESSES.Queue()
+        disclosed: Any = PROCESSES.Queue()
         started = []
         for name in names:
             kit = write_kit(kits / name, name, work, peers, kits / "authority")
-            started.append(PROCESSES.Process(target=play, args=(data, rows, kit, work, told)))
+            started.append(PROCESSES.Process(target=play, args=(data, rows, kit, work, disclosed)))
             started[-1].start()
-        heard = [told.get(timeout=600) for _ in names]
+        heard = [disclosed.get(timeout=600) for _ in names]
         for process in started:
             process.join()
         seconds, rounds = next((seconds, rounds) for name, seconds, rounds, _ in heard if name == "bank")

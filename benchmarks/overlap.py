@@ -64,8 +64,8 @@ class Top(nn.Module):
         self.top = nn.Linear(2 * width, 1)
 
     def forward(self, x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.top(torch.cat([self.bottom(x), z], dim=1).relu())
-        return found
+        result: torch.Tensor = self.top(torch.cat([self.bottom(x), z], dim=1).relu())
+        return result
 
 
 def job(R: int, W: int, width: int, batch: int, epochs: int) -> vfl.Job:
@@ -79,8 +79,8 @@ def job(R: int, W: int, width: int, batch: int, epochs: int) -> vfl.Job:
     )
 
 
-def a_round(told: Told) -> float:
-    return float(told.seconds.sum()) / told.rounds
+def a_round(disclosed: Told) -> float:
+    return float(disclosed.seconds.sum()) / disclosed.rounds
 
 
 def row(
@@ -88,26 +88,26 @@ def row(
 ) -> dict[str, float]:
     def best(R: int, W: int) -> dict[str, Told]:
         tries = [measured(work(R, W), tables, mbps, rtt_ms) for _ in range(repeats)]
-        return min(tries, key=lambda each: a_round(each["bank"]))
+        return min(tries, key=lambda item: a_round(item["bank"]))
 
-    beside, exchange, apart = best(5, 5), best(1, 5), best(5, 1)
-    seconds, alone = a_round(beside["bank"]), a_round(exchange["bank"])
-    compute = max(float(each.seconds[Kind.LOCAL]) / each.rounds for each in beside.values())
-    network = beside["bank"].network
-    told = min(virtual(work(5, 5), tables, network) for _ in range(repeats)) / beside["bank"].rounds
+    neighbours, exchange, apart = best(5, 5), best(1, 5), best(5, 1)
+    seconds, alone = a_round(neighbours["bank"]), a_round(exchange["bank"])
+    compute = max(float(item.seconds[Kind.LOCAL]) / item.rounds for item in neighbours.values())
+    network = neighbours["bank"].network
+    disclosed = min(virtual(work(5, 5), tables, network) for _ in range(repeats)) / neighbours["bank"].rounds
     model = work(5, 5)
     numbers = model.model.output_width(1) * int(model.batch_size)
     return {
         "rtt_ms": rtt_ms,
-        "rounds": beside["bank"].rounds,
+        "rounds": neighbours["bank"].rounds,
         "measured_s": seconds,
         "exchange_s": alone,
         "compute_s": compute,
         "line_s": 2 * (network.latency + network.transfer(8 * numbers)),
         "overlap": seconds / max(alone, compute),
         "apart_s": a_round(apart["bank"]),
-        "virtual_s": told,
-        "virtual_ratio": seconds / told,
+        "virtual_s": disclosed,
+        "virtual_ratio": seconds / disclosed,
         **{f"found_{name}": figure for name, figure in asdict(network).items()},
     }
 
@@ -122,25 +122,25 @@ def main() -> None:
     options.add_argument("--epochs", type=int, default=5)
     options.add_argument("--repeats", type=int, default=3)
     options.add_argument("--json", type=Path, default=Path("out/overlap.json"))
-    given = options.parse_args()
+    arguments = options.parse_args()
     rows = []
-    for rtt_ms in given.rtt_ms:
-        tables = Tables(given.hidden, given.width)
+    for rtt_ms in arguments.rtt_ms:
+        tables = Tables(arguments.hidden, arguments.width)
         rows.append(
             row(
-                lambda R, W: job(R, W, given.width, given.batch, given.epochs),
+                lambda R, W: job(R, W, arguments.width, arguments.batch, arguments.epochs),
                 tables,
-                given.mbps,
+                arguments.mbps,
                 rtt_ms,
-                given.repeats,
+                arguments.repeats,
             )
         )
         print(rows[-1], flush=True)
     print(format_table(rows))
-    given.json.parent.mkdir(parents=True, exist_ok=True)
+    arguments.json.parent.mkdir(parents=True, exist_ok=True)
     machine = {"platform": platform.platform(), "python": platform.python_version()}
     report = {"schema": "securevfl.bench.overlap/1", "machine": machine, "rows": rows}
-    given.json.write_text(json.dumps(report, indent=1))
+    arguments.json.write_text(json.dumps(report, indent=1))
 
 
 if __name__ == "__main__":

@@ -40,9 +40,9 @@ def products(n: int, d: int, visits: int, *, pairs: int = 3) -> dict[str, Any]:
                 end.spent = {part: [] for part in PARTS}
     row: dict[str, Any] = {"what": f"products {n}x{d}, {visits} visits", "parties": 1, "mode": "shares"}
     for end in ends:
-        each = {part: 1e3 * median(np.reshape(end.spent[part], (pairs, 2)).sum(axis=1)) / visits for part in PARTS}
-        row |= {f"{end.name}_{part}_ms": ms for part, ms in each.items()}
-        row[f"{end.name}_ms"] = sum(each.values())
+        item = {part: 1e3 * median(np.reshape(end.spent[part], (pairs, 2)).sum(axis=1)) / visits for part in PARTS}
+        row |= {f"{end.name}_{part}_ms": ms for part, ms in item.items()}
+        row[f"{end.name}_ms"] = sum(item.values())
     first, last = ends[0], ends[-1]
     return row | {"ratio": row[f"{last.name}_ms"] / row[f"{first.name}_ms"], "bytes": first.sent / last.sent}
 
@@ -78,4 +78,4 @@ def _timed(work: Callable[[], Any]) -> tuple[float, Any]:
 
 def all_products(sizes: Sequence[tuple[int, int]], visits: Sequence[int] = (16, 1)) -> list[dict[str, Any]]:
     """Return a row for each size and number of visits in a chunk."""
-    return [products(n, d, each) for n, d in sizes for each in visits]
+    return [products(n, d, visit) for n, d in sizes for visit in visits]

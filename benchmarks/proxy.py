@@ -44,10 +44,10 @@ class Proxy:
 
     def cut(self) -> None:
         lines, self._lines = self._lines, []
-        for each in lines:
+        for line in lines:
             with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
+                line.shutdown(socket.SHUT_RDWR)
+            line.close()
 
     def close(self) -> None:
         with contextlib.suppress(OSError):

@@ -42,8 +42,8 @@ def run(rows: int, parties: int) -> None:
     roles = {name: partial(side, ids=ids, names=names) for name, ids in zip(names, sets, strict=True)}
     results = run_threads(roles, WallClock, timeout=3600)
     wall, cpu = time.perf_counter() - started, cpu_seconds() - before
-    for (taken, sent, messages), name in zip(results.values(), names, strict=True):
-        assert len(taken) == rows - (parties - 1) * shift
+    for (elapsed, sent, messages), name in zip(results.values(), names, strict=True):
+        assert len(elapsed) == rows - (parties - 1) * shift
         print(f"{name}: {sent:,} bytes in {messages} messages sent, {sent / rows:.1f} bytes an id")
     print(f"{parties} x {rows:,} ids: wall {wall:.1f} s, {rows / wall:,.0f} ids/s")
     print(f"CPU {cpu:.1f} s, {rows * parties / cpu:,.0f} ids/s a core")

@@ -26,23 +26,23 @@ def one_file(name: str, folder: Path) -> list[vfl.Party]:
     """Columns of g_ and h_, texts and gaps among them."""
     names, X = read(folder / f"{name}.csv.gz")
     y = X[:, names.index("y")].astype(float).astype(int)
-    own, other = ([j for j, name in enumerate(names) if name.startswith(mark)] for mark in ("g_", "h_"))
+    local, other = ([j for j, name in enumerate(names) if name.startswith(mark)] for mark in ("g_", "h_"))
     ids = X[:, 0].tolist()
     return [
-        vfl.Party("bank", X[:, own], y, ids=ids, columns=[names[j] for j in own]),
+        vfl.Party("bank", X[:, local], y, ids=ids, columns=[names[j] for j in local]),
         vfl.Party("shop", X[:, other], ids=ids, columns=[names[j] for j in other]),
     ]
 
 
 def two_files(name: str, folder: Path) -> list[vfl.Party]:
     """The files of guest and host."""
-    made = []
+    generated = []
     for party, side in (("bank", "guest"), ("shop", "host")):
         names, X = read(folder / f"{name}_hetero_{side}.csv.gz")
-        own = [j for j, column in enumerate(names) if column.startswith("x")]
+        selected = [j for j, column in enumerate(names) if column.startswith("x")]
         y = X[:, names.index("y")].astype(float).astype(int) if "y" in names else None
-        made.append(vfl.Party(party, X[:, own].astype(float), y, ids=X[:, 0].tolist()))
-    return vfl.align(made)
+        generated.append(vfl.Party(party, X[:, selected].astype(float), y, ids=X[:, 0].tolist()))
+    return vfl.align(generated)
 
 
 def in_one_npz(name: str, folder: Path) -> list[vfl.Party]:

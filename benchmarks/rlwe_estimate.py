@@ -42,8 +42,8 @@ def blocks(m: int, bits: float) -> int:
     low, high = 60, 2000
     while low < high:
         beta = (low + high) // 2
-        found = math.log2(ERROR) + math.log2(beta) / 2 <= (2 * beta - d - 1) * math.log2(root(beta)) + volume / d
-        low, high = (low, beta) if found else (beta + 1, high)
+        result = math.log2(ERROR) + math.log2(beta) / 2 <= (2 * beta - d - 1) * math.log2(root(beta)) + volume / d
+        low, high = (low, beta) if result else (beta + 1, high)
     return low
 
 

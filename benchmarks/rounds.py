@@ -143,7 +143,7 @@ def _few(
 def _many(
     name: str, parties: Sequence[Party], algorithm: str, residual: str, pooled: float, network: Network | None
 ) -> dict[str, Any]:
-    own = _job(
+    job = _job(
         MINIBATCHES[algorithm],
         residual,
         batch_size=256,
@@ -151,8 +151,8 @@ def _many(
         evaluate_every=EVERY,
         target=Target(metric="auc", value=pooled - WITHIN),
     )
-    costs, opened = simulate(own, parties, network=network), OpenedGradients(_widest(parties))
-    simulate(own, parties, observe=opened)
+    costs, opened = simulate(job, parties, network=network), OpenedGradients(_widest(parties))
+    simulate(job, parties, observe=opened)
     return _row(name, parties, residual, costs, pooled, opened) | {"gap": None}
 
 
@@ -212,8 +212,8 @@ def _reached(run: Run, parties: Sequence[Party]) -> float:
     """Return the objective on the training rows at the weights of a run."""
     X, y, split = _pooled(parties)
     theta = np.vstack([part.theta[: len(part.columns)] for part in run.parts.values()])
-    whole = Linear(np.vstack([theta, run.active.theta[-1:]]), l2=L2, intercept=True)
-    return _objective(whole.forward(X[split.train])[:, 0], y[split.train], float((theta**2).sum()))
+    full = Linear(np.vstack([theta, run.active.theta[-1:]]), l2=L2, intercept=True)
+    return _objective(full.forward(X[split.train])[:, 0], y[split.train], float((theta**2).sum()))
 
 
 def _objective(f: Floats, positive: Any, squares: float) -> float:

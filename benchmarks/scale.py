@@ -67,8 +67,8 @@ def generate(folder: Path, rows: int, columns: int) -> None:
             for start in range(0, rows, GROUP):
                 X = generator.standard_normal((min(GROUP, rows - start), columns), dtype=np.float32)
                 y = [(X @ weights + generator.logistic(size=len(X)) > 0).astype(np.int8)] if labels else []
-                own = ids[name][start : start + GROUP]
-                file.write_table(pa.table([own, *y, *np.ascontiguousarray(X.T)], schema=schema))
+                local = ids[name][start : start + GROUP]
+                file.write_table(pa.table([local, *y, *np.ascontiguousarray(X.T)], schema=schema))
     np.save(folder / "bank.npy", np.arange(rows))
     np.save(folder / "shop.npy", np.argsort(order))
 
@@ -109,7 +109,7 @@ def train(folder: Path, name: str, residual: str, batch: int, seconds: float) ->
         if times[-1] - times[1] > seconds and done < of:
             raise TimeIsUp
 
-    found: dict[str, Any] = {"epoch": "not over"}
+    results: dict[str, Any] = {"epoch": "not over"}
     try:
         party = open_table(name, folder / f"{name}.table")
         part = join(
@@ -121,18 +121,18 @@ def train(folder: Path, name: str, residual: str, batch: int, seconds: float) ->
             ledger=folder / f"{name}.ledger",
             on_round=on_round,
         )
-        found = {"epoch": "over", "seconds": round(time.perf_counter() - times[0], 1)}
-        found |= {"auc": round(part.metrics["auc"], 4)} if part.metrics else {}
+        results = {"epoch": "over", "seconds": round(time.perf_counter() - times[0], 1)}
+        results |= {"auc": round(part.metrics["auc"], 4)} if part.metrics else {}
     except TimeIsUp:
         pass
     except TransportError:
         if name == "bank":
             raise
     if not batch:
-        found |= {"rounds_s": [round(after - before, 1) for before, after in pairwise(times)]}
+        results |= {"rounds_s": [round(after - before, 1) for before, after in pairwise(times)]}
     elif len(times) > 2:
-        found |= {"rounds": len(times) - 1, "rows_per_s": round((len(times) - 2) * batch / (times[-1] - times[1]))}
-    return found
+        results |= {"rounds": len(times) - 1, "rows_per_s": round((len(times) - 2) * batch / (times[-1] - times[1]))}
+    return results
 
 
 def predict(folder: Path, name: str) -> dict[str, Any]:
@@ -166,14 +166,14 @@ def measure(folder: Path, step: str, head: dict[str, Any], seconds: float) -> li
         name: subprocess.Popen([*command, "--party", name], stdout=subprocess.PIPE, text=True, cwd=ROOT)  # noqa: S603
         for name in PARTIES
     }
-    found = []
+    results = []
     for name, process in running.items():
-        said, _ = process.communicate()
+        text, _ = process.communicate()
         if process.returncode:
             raise SystemExit(f"{name} ended with {process.returncode}")
-        found.append(head | {"step": step, "party": name} | json.loads(said.splitlines()[-1]))
-        print(found[-1], flush=True)
-    return found
+        results.append(head | {"step": step, "party": name} | json.loads(text.splitlines()[-1]))
+        print(results[-1], flush=True)
+    return results
 
 
 def kits(folder: Path) -> None:
@@ -201,33 +201,33 @@ def main() -> None:
     options.add_argument("--folder", type=Path, help="where the temporary files go")
     options.add_argument("--play", help=argparse.SUPPRESS)
     options.add_argument("--party", help=argparse.SUPPRESS)
-    given = options.parse_args()
-    if given.play:
+    arguments = options.parse_args()
+    if arguments.play:
         base = megabytes()
-        if given.play == "store":
-            found = store(given.folder, given.party, given.batch)
-        elif given.play == "predict":
-            found = predict(given.folder, given.party)
+        if arguments.play == "store":
+            result = store(arguments.folder, arguments.party, arguments.batch)
+        elif arguments.play == "predict":
+            result = predict(arguments.folder, arguments.party)
         else:
-            found = train(given.folder, given.party, given.play, given.batch, given.seconds)
-        print(json.dumps(found | {"imports_mb": base, "peak_mb": megabytes()}))
+            result = train(arguments.folder, arguments.party, arguments.play, arguments.batch, arguments.seconds)
+        print(json.dumps(result | {"imports_mb": base, "peak_mb": megabytes()}))
         return
-    needed = given.rows * given.columns * 4 * 6  # each party: Parquet, table, and once more while it is made
-    if shutil.disk_usage(given.folder or tempfile.gettempdir()).free < 2 * needed:
+    needed = arguments.rows * arguments.columns * 4 * 6  # each party: Parquet, table, and once more while it is made
+    if shutil.disk_usage(arguments.folder or tempfile.gettempdir()).free < 2 * needed:
         raise SystemExit(f"{2 * needed >> 20} MB of free disk were expected; name another --folder")
     rows: list[dict[str, Any]] = []
-    head = {"rows": given.rows, "columns": given.columns, "batch": given.batch}
-    given.json.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=given.folder) as name:
-        generate(Path(name), given.rows, given.columns)
-        for step in ("store", *given.residual, "predict"):
-            if step == "predict" and given.no_predict:
+    head = {"rows": arguments.rows, "columns": arguments.columns, "batch": arguments.batch}
+    arguments.json.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
+        generate(Path(name), arguments.rows, arguments.columns)
+        for step in ("store", *arguments.residual, "predict"):
+            if step == "predict" and arguments.no_predict:
                 break
             if step == "predict" and not (Path(name) / "bank.json").exists():
                 break
             kits(Path(name))
-            rows += measure(Path(name), step, head, given.seconds)
-            given.json.write_text(json.dumps(file_content("securevfl.bench.scale/1", rows), indent=1) + "\n")
+            rows += measure(Path(name), step, head, arguments.seconds)
+            arguments.json.write_text(json.dumps(file_content("securevfl.bench.scale/1", rows), indent=1) + "\n")
 
 
 if __name__ == "__main__":

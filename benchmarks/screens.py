@@ -111,10 +111,10 @@ def joined(folder: Path, command: str) -> str:
     agreed = re.findall(r"^digest: (\w+)", printed, re.M)[0]
     command_of_shop = f"securevfl join kits/shop/job.toml {at[1]} --accept {agreed}"
     shop = subprocess.Popen(words(command_of_shop), cwd=folder, env=environment(folder))  # noqa: S603
-    found = on_terminal(folder, command, "y\n")
+    result = on_terminal(folder, command, "y\n")
     if shop.wait(60):
         raise SystemExit("shop did not train")
-    return found
+    return result
 
 
 def drawn(command: str, printed: str) -> str:
@@ -127,10 +127,10 @@ def drawn(command: str, printed: str) -> str:
 
 def browser() -> str:
     """Return the command of a browser. SystemExit if there is none."""
-    found = shutil.which("chromium") or shutil.which("google-chrome")
-    if found is None:
+    result = shutil.which("chromium") or shutil.which("google-chrome")
+    if result is None:
         raise SystemExit("a browser was expected, there is none; apt-get install chromium")
-    return found
+    return result
 
 
 def photographed(page: Path, width: int, colours: str, picture: Path, height: int = HEIGHT) -> None:
@@ -164,25 +164,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", nargs="+", default=TAKEN, choices=TAKEN)
-    given = parser.parse_args()
-    target = given.folder.resolve()
+    arguments = parser.parse_args()
+    target = arguments.folder.resolve()
     (target / "screens").mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         prepared(folder)
-        for each, command in TERMINALS.items():
-            needed = each in given.only or (each, "run") == ("train", *(set(given.only) & {"run"}))
-            if needed or (each == "join" and "ledger" in given.only):
-                printed = joined(folder, command) if each == "join" else shown(folder, command)
-                place = target / "demo.svg" if each == "demo" else target / "screens" / f"{each}.svg"
+        for item, command in TERMINALS.items():
+            needed = item in arguments.only or (item, "run") == ("train", *(set(arguments.only) & {"run"}))
+            if needed or (item == "join" and "ledger" in arguments.only):
+                printed = joined(folder, command) if item == "join" else shown(folder, command)
+                place = target / "demo.svg" if item == "demo" else target / "screens" / f"{item}.svg"
                 place.write_text(drawn(command, printed.replace(str(folder), "/data")), encoding="utf-8")
-        if "audit" in given.only:
+        if "audit" in arguments.only:
             shown(folder, AUDIT)
-        for each in set(given.only) & PAGES.keys():
+        for item in set(arguments.only) & PAGES.keys():
             for place, width in WIDTHS.items():
                 for colours in COLOURS:
-                    picture = target / "screens" / f"{each}-{place}-{colours}.png"
-                    photographed(folder / PAGES[each], width, colours, picture)
+                    picture = target / "screens" / f"{item}-{place}-{colours}.png"
+                    photographed(folder / PAGES[item], width, colours, picture)
 
 
 if __name__ == "__main__":

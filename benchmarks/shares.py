@@ -117,15 +117,15 @@ def size(n: int, d: int, *, epochs: int = 0) -> dict[str, Any]:
     once, (ahead, visits) = _longer(job, parties)
     parts = once[2]
     engines = Ckks(), Ckks(library="seal")
-    sealed, on_seal = (Job(**options, protocol=Protocol(residual=each), accepts=("columns",)) for each in engines)
+    sealed, on_seal = (Job(**options, protocol=Protocol(residual=engine), accepts=("columns",)) for engine in engines)
     plain = Job(**options, protocol=Protocol(residual="open"), accepts=("columns",))
-    spent = [_processor(partial(simulate, each, parties, workers=1)) for each in (sealed, on_seal, plain)]
+    spent = [_processor(partial(simulate, engine, parties, workers=1)) for engine in (sealed, on_seal, plain)]
     rounds = batches * epochs
     far = simulate(_few(job, 2), parties, network=Network(mbps=1e6, rtt_ms=1e3 * _FAR))
     counters = [part.counters for part in parts.values()]
     path = max((part.path for part in parts.values()), key=lambda path: float(path[Stage.TRAIN].sum()))
     one = 1e3 * (ahead + visits) / rounds / len(parties)
-    of_sealed, of_seal = (1e3 * (each - spent[2][0]) / rounds for each, _ in spent[:2])
+    of_sealed, of_seal = (1e3 * (engine - spent[2][0]) / rounds for engine, _ in spent[:2])
     return {
         "what": f"{n}x{d}",
         "parties": len(parties),
@@ -137,7 +137,7 @@ def size(n: int, d: int, *, epochs: int = 0) -> dict[str, Any]:
         "ratio": one / of_sealed,
         "ratio_seal": one / of_seal,
         "bytes_ahead": once[0][1] // rounds,
-        "bytes_visit": sum(each.bytes_sent(Stage.TRAIN) for each in counters) // rounds,
+        "bytes_visit": sum(engine.bytes_sent(Stage.TRAIN) for engine in counters) // rounds,
         "round_trips": round(_apart_by(far) / _FAR, 2),
         "virtual_ms": 1e3 * float(path[Stage.TRAIN].sum()) / rounds,
     }
@@ -159,9 +159,9 @@ def _longer(job: Job, parties: Sequence[Party]) -> tuple[Measured, tuple[float, 
             return once, ((more[0] - alone[0]) / (times - 1), (more[1] - alone[1]) / (times - 1))
 
 
-def _without_measuring(found: Measured) -> tuple[float, float]:
+def _without_measuring(result: Measured) -> tuple[float, float]:
     """Processor seconds of the work ahead and of the visits."""
-    (ahead, _), visits, parts = found
+    (ahead, _), visits, parts = result
     return ahead, visits - sum(part.counters.seconds(Stage.EVALUATE) for part in parts.values())
 
 
@@ -172,7 +172,7 @@ def _few(job: Job, epochs: int) -> Job:
 def _apart_by(run: Run) -> float:
     """Virtual seconds from one visit to the next: without the message that a chunk begins with, half a round trip once,
     which may or may not be on the critical path."""
-    ends = [each["seconds"] for each in run.history]
+    ends = [item["seconds"] for item in run.history]
     return (ends[-1] - ends[0]) / (len(ends) - 1)
 
 
@@ -183,9 +183,9 @@ def _apart(job: Job, parties: Sequence[Party]) -> Measured:
     with tempfile.TemporaryDirectory() as folder:
 
         def prepare(party: Party, channel: Any) -> None:
-            channel.clock.stage = Stage.AHEAD
+            channel.clock.stage = Stage.OFFLINE
             run_offline_phase(job, party, channel, parties=names, folder=Path(folder) / party.name)
-            sent.append(channel.counters.bytes_sent(Stage.AHEAD))
+            sent.append(channel.counters.bytes_sent(Stage.OFFLINE))
 
         def clock() -> VirtualClock:
             return VirtualClock(Network())
@@ -224,46 +224,46 @@ def table(data: Path, name: str) -> dict[str, Any]:
     job = Job(**options, protocol=Protocol(shares=Shares(chunk=chunk)), test_fraction=0.25)
     words = _Words(parties[1].name)
     started = time.perf_counter()
-    found = simulate(job, parties, workers=1, observe=words)
+    result = simulate(job, parties, workers=1, observe=words)
     seconds = time.perf_counter() - started
-    exact = in_floats(job, found, parties)
+    exact = in_floats(job, result, parties)
     loss = job.model.loss
     ranked = "auc" if loss.classifies and loss.single else "r2" if not loss.classifies else "accuracy"
-    measured = found.metrics
+    measured = result.metrics
     if ranked not in measured:  # one against the rest is measured by class; all scores are here, in one process
         held_out = job.schedule(parties[0].register).test
-        measured = found.evaluate(
+        measured = result.evaluate(
             {party.name: party.X[held_out] for party in parties}, np.asarray(parties[0].y)[held_out]
         )
-    told: dict[str, Any] = {
+    lines: dict[str, Any] = {
         "what": name,
         "parties": len(parties),
-        "mode": f"{job.optimizer.name}, {found.costs.rounds} visits",
+        "mode": f"{job.optimizer.name}, {result.costs.rounds} visits",
         "metric": ranked,
         "auc": measured[ranked],
         "auc_float": exact[ranked],
         "loss": measured["loss"],
         "loss_float": exact["loss"],
-        "virtual_s": found.costs.total,
-        "ahead_s": found.costs.ahead,
+        "virtual_s": result.costs.total,
+        "ahead_s": result.costs.ahead,
         "seconds": seconds,
     }
     if ranked == "auc":
-        told["attack_auc"] = _attacked(job, parties, words)
-    return told
+        lines["attack_auc"] = _attacked(job, parties, words)
+    return lines
 
 
 def _attacked(job: Job, parties: Sequence[Party], words: _Words) -> float:
     rows = job.schedule(parties[0].register).partition(0)
     y = np.asarray(parties[0].y)
-    found = [(y[rows[batch]], np.mean(each, axis=0)[:, 0]) for batch, each in words.by_batch.items()]
-    labels, scores = (np.concatenate(each) for each in zip(*found, strict=True))
+    results = [(y[rows[batch]], np.mean(item, axis=0)[:, 0]) for batch, item in words.by_batch.items()]
+    labels, scores = (np.concatenate(item) for item in zip(*results, strict=True))
     return metrics.area_under_curve(labels == y.max(), scores)
 
 
-def in_floats(job: Job, found: Run, parties: Sequence[Party]) -> dict[str, float]:
+def in_floats(job: Job, result: Run, parties: Sequence[Party]) -> dict[str, float]:
     """Metrics on the held-out rows of the same visits in floats; of block_descent, of the optimum."""
-    X = np.hstack([np.clip(found.parts[party.name].scaling(party.X), -8, 8) for party in parties])
+    X = np.hstack([np.clip(result.parts[party.name].scaling(party.X), -8, 8) for party in parties])
     X = np.column_stack([X, np.ones(len(X))])
     loss, y = job.model.loss, np.asarray(parties[0].y)
     classes = loss.classes(y)
@@ -304,25 +304,25 @@ def prediction(rows: int = 10_000, d: int = 15) -> dict[str, Any]:
     }
 
 
-def one_epoch(rows: int = 100_000, own: int = 30, other: int = 300) -> dict[str, Any]:
+def one_epoch(rows: int = 100_000, count: int = 30, other: int = 300) -> dict[str, Any]:
     """One epoch in batches of 4,096, work ahead included, by the clock, with a process a core."""
     rng = np.random.default_rng(0)
-    X, further = rng.normal(size=(rows, own)), rng.normal(size=(rows, other))
+    X, further = rng.normal(size=(rows, count)), rng.normal(size=(rows, other))
     y = (X[:, 0] + further[:, 0] + rng.normal(size=rows) > 0).astype(int)
     parties = [Party("bank", X, y, aligned=True), Party("shop", further, aligned=True)]
     shares = Protocol(shares=Shares(chunk=1))
     job = Job(model=Logistic(), optimizer=FedSGD(lr=0.3), protocol=shares, batch_size=4096, epochs=1)
     before, started = _spent(), time.perf_counter()
-    with MemoryHeld() as held:
-        found = simulate(job, parties)
+    with MemoryHeld() as held_out:
+        result = simulate(job, parties)
     return {
-        "what": f"{rows}x({own}+{other}), one epoch",
+        "what": f"{rows}x({count}+{other}), one epoch",
         "parties": 2,
         "mode": "shares",
-        "loss": found.metrics["loss"],
+        "loss": result.metrics["loss"],
         "seconds": time.perf_counter() - started,
         "cpu_s": _spent() - before,
-        "memory_mb": held.megabytes,
+        "memory_mb": held_out.megabytes,
     }
 
 
@@ -341,12 +341,14 @@ def read(folder: Path, name: str) -> list[Party]:
         return [Party("bank", sides[0], y, aligned=True), Party("shop", sides[1], aligned=True)]
     if not guest.exists():
         raise DataError(f"{folder}: {name}.npz or {guest.name} was expected there; give --data the folder of tables")
-    head, own = _csv(guest)
+    head, local = _csv(guest)
     label = next(k for k, column in enumerate(head) if column in ("y", "motor_speed", "doctorco"))
     _, other = _csv(folder / f"{name}_hetero_host.csv.gz")
     columns = [k for k in range(1, len(head)) if k != label]
     return [
-        Party("bank", own[:, columns], own[:, label], ids=own[:, 0].astype(int), columns=[head[k] for k in columns]),
+        Party(
+            "bank", local[:, columns], local[:, label], ids=local[:, 0].astype(int), columns=[head[k] for k in columns]
+        ),
         Party("shop", other[:, 1:], ids=other[:, 0].astype(int)),
     ]
 
@@ -359,5 +361,5 @@ def _csv(path: Path) -> tuple[list[str], NDArray[np.float64]]:
     """Read the heading, and the rows by rising id."""
     with gzip.open(path, "rt") as file:
         head, *rows = csv.reader(file)
-    found = np.array(rows, dtype=np.float64)
-    return head, found[np.argsort(found[:, 0])]
+    result = np.array(rows, dtype=np.float64)
+    return head, result[np.argsort(result[:, 0])]

@@ -42,8 +42,8 @@ class RestartedClock(VirtualClock):
     """Starts again at zero, so that all parties begin a sum together."""
 
     def restart(self) -> None:
-        own = self._here.branch
-        own.path, own.now = np.zeros_like(own.path), 0.0
+        local = self._here.branch
+        local.path, local.now = np.zeros_like(local.path), 0.0
         self._up, self._down = type(self._up)(), type(self._down)()
 
 

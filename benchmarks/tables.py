@@ -57,8 +57,10 @@ def shuffled(parties: Sequence[Party], seed: int) -> list[Party]:
     """Reorder the rows by each seed, without ids, so that each seed holds out other rows."""
     order = np.random.default_rng(seed).permutation(len(parties[0]))
     return [
-        Party(own.name, own.X[order], None if own.y is None else own.y[order], columns=own.columns, aligned=True)
-        for own in parties
+        Party(
+            party.name, party.X[order], None if party.y is None else party.y[order], columns=party.columns, aligned=True
+        )
+        for party in parties
     ]
 
 
@@ -66,14 +68,14 @@ def support2(data: Path, parties: int = 2) -> list[Party]:
     """9,105 ICU patients, death in hospital. Two parties as the file splits it; more share its columns evenly."""
     columns = read(data / "support2.csv.gz")
     y, ids = np.array(columns["y"], float).astype(int), np.array(columns["id"])
-    own = [[c for c in columns if c.startswith("g_")], [c for c in columns if c.startswith("h_")]]
+    selected = [[c for c in columns if c.startswith("g_")], [c for c in columns if c.startswith("h_")]]
     if parties != 2:
-        own = [list(part) for part in np.array_split([*own[0], *own[1]], parties)]
-    made = []
-    for k, keep in enumerate(own):
+        selected = [list(part) for part in np.array_split([*selected[0], *selected[1]], parties)]
+    generated = []
+    for k, keep in enumerate(selected):
         names, X = table(columns, keep)
-        made.append(Party(f"p{k}" if k > 1 else NAMES[k], X, y if k == 0 else None, ids=ids, columns=names))
-    return made
+        generated.append(Party(f"p{k}" if k > 1 else NAMES[k], X, y if k == 0 else None, ids=ids, columns=names))
+    return generated
 
 
 def default_credit(data: Path) -> list[Party]:
@@ -89,12 +91,12 @@ def epsilon_5k(data: Path) -> list[Party]:
 def adult(data: Path) -> list[Party]:
     """48,842 people, income above 50,000 dollars; numbers and texts as they are, as the file splits them."""
     columns = read(data / "adult.csv.gz")
-    y, made = np.array(columns["y"], float).astype(int), []
+    y, generated = np.array(columns["y"], float).astype(int), []
     for k, side in enumerate("gh"):
         names = [name for name in columns if name.startswith(f"{side}_")]
         X = np.column_stack([np.array([value or None for value in columns[name]], object) for name in names])
-        made.append(Party(NAMES[k], X, None if k else y, columns=names, aligned=True))
-    return made
+        generated.append(Party(NAMES[k], X, None if k else y, columns=names, aligned=True))
+    return generated
 
 
 def archive(path: Path) -> dict[str, NDArray[Any]]:
@@ -115,13 +117,13 @@ def dealt(data: Path, name: str, parties: int) -> list[Party]:
 
 
 def _two_files(data: Path, name: str) -> list[Party]:
-    made = []
+    generated = []
     for party, file in zip(NAMES, ("guest", "host"), strict=True):
         columns = read(data / f"{name}_hetero_{file}.csv.gz")
         names, X = table(columns, [c for c in columns if c.startswith("x")])
         y = np.array(columns["y"], float).astype(int) if "y" in columns else None
-        made.append(Party(party, X, y, ids=np.array(columns["id"]), columns=names))
-    return made
+        generated.append(Party(party, X, y, ids=np.array(columns["id"]), columns=names))
+    return generated
 
 
 def _joined(parties: list[Party]) -> list[Party]:

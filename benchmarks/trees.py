@@ -83,12 +83,12 @@ def table(data: Path, name: str, trees: int | None, seed: int, *, shares: bool =
     """One table, split by the seed."""
     parties = parties_of(data, name)
     train, test = _split(name, len(parties[0]), seed)
-    model, own = Trees(trees=trees), [party.take(train) for party in parties]
+    model, selected = Trees(trees=trees), [party.take(train) for party in parties]
     job = Job.from_dict({"model": model, "test_fraction": HELD_OUT})
-    test = _filled(job, own, parties, test)
+    test = _filled(job, selected, parties, test)
     new: dict[str, Any] = {party.name: party.take(test).table for party in parties}
     y, labels = np.asarray(parties[0].y)[train], np.asarray(parties[0].y)[test]
-    told: dict[str, Any] = {
+    lines: dict[str, Any] = {
         "table": name,
         "seed": seed,
         "rows": len(train),
@@ -98,13 +98,13 @@ def table(data: Path, name: str, trees: int | None, seed: int, *, shares: bool =
         "depth": model.depth,
         "visits": job.epochs,
     }
-    found = None
+    result = None
     if shares:
-        figures, found = _trained(job, own)
-        told |= figures | {"auc": area_under_curve(labels == labels.max(), found.decision(new)[:, 0])}
-    told["auc_float"] = in_floats(job, own, new, labels, found)
-    told |= beside(job, own, new, y, labels)
-    return told | ({"difference": told["auc"] - told["auc_boosting"]} if shares else {})
+        figures, result = _trained(job, selected)
+        lines |= figures | {"auc": area_under_curve(labels == labels.max(), result.decision(new)[:, 0])}
+    lines["auc_float"] = in_floats(job, selected, new, labels, result)
+    lines |= beside(job, selected, new, y, labels)
+    return lines | ({"difference": lines["auc"] - lines["auc_boosting"]} if shares else {})
 
 
 def parties_of(data: Path, name: str) -> list[Party]:
@@ -118,10 +118,10 @@ def parties_of(data: Path, name: str) -> list[Party]:
     return read(data, name)
 
 
-def made_up(rows: int, own: int, other: int, *, tails: bool = True) -> list[Party]:
+def made_up(rows: int, count: int, other: int, *, tails: bool = True) -> list[Party]:
     """Numbers of both parties, with gaps and heavy tails if so wanted, and labels that bend with some of each."""
-    rng = np.random.default_rng([rows, own, other])
-    sides = [rng.standard_t(2, size=(rows, d)) if tails else rng.normal(size=(rows, d)) for d in (own, other)]
+    rng = np.random.default_rng([rows, count, other])
+    sides = [rng.standard_t(2, size=(rows, d)) if tails else rng.normal(size=(rows, d)) for d in (count, other)]
     f = sum((np.abs(X[:, 0]) < 0.8) * 2.0 + np.tanh(X[:, 1]) + np.sign(X[:, 2]) for X in sides)
     y = (f + rng.logistic(size=rows) > np.median(f)).astype(int)
     if tails:
@@ -130,20 +130,20 @@ def made_up(rows: int, own: int, other: int, *, tails: bool = True) -> list[Part
     return [Party("bank", sides[0], y, aligned=True), Party("shop", sides[1], aligned=True)]
 
 
-def in_floats(job: Job, own: Sequence[Party], new: dict[str, Any], labels: NDArray[Any], found: Run | None) -> float:
+def in_floats(job: Job, local: Sequence[Party], new: dict[str, Any], labels: NDArray[Any], result: Run | None) -> float:
     """Return the AUC of steps in floats, on the trees of a run, or on trees drawn for it where there is none."""
-    model, prepared = job.model, prepare_parties(job, own)
+    model, prepared = job.model, prepare_parties(job, local)
     assert isinstance(model, Trees), "the job is of trees"
-    y, blocks, later = np.where(own[0].y == np.max(labels), 1.0, -1.0)[:, None], list[Floats](), list[Floats]()
+    y, blocks, later = np.where(local[0].y == np.max(labels), 1.0, -1.0)[:, None], list[Floats](), list[Floats]()
     for place, party in enumerate(prepared):
         assert party.preparation is not None, "it has been prepared"
         n = len(party)
         seen = FittingData(
             party.name, party.X, tuple(party.preparation.sources), None if place else y, None, os.urandom(32)
         )
-        spread = InputShape(place == 0, party.X.shape[1], 1, len(own), n)
-        kept = None if found is None else found.parts[party.name].state["inputs"]
-        inputs = model.inputs(spread, kept if place else None, partial(_same, seen))
+        spread = InputShape(place == 0, party.X.shape[1], 1, len(local), n)
+        stored = None if result is None else result.parts[party.name].state["inputs"]
+        inputs = model.inputs(spread, stored if place else None, partial(_same, seen))
         blocks.append(inputs.trained(party.X, np.arange(n)))
         later.append(inputs(party.preparation.apply(new[party.name])))
     n, at = len(y), [np.zeros((X.shape[1], 1)) for X in blocks]
@@ -152,7 +152,7 @@ def in_floats(job: Job, own: Sequence[Party], new: dict[str, Any], labels: NDArr
     turns = [np.linalg.inv(X.T @ X / (4 * n) + ridge * np.eye(X.shape[1])) for X in blocks]
     for t in range(1, model.defaults["epochs"] + 1):
         g = model.loss.residual(_sums(blocks, at), y)
-        after = [theta - P @ (X.T @ g) / (n * len(own)) for X, P, theta in zip(blocks, turns, at, strict=True)]
+        after = [theta - P @ (X.T @ g) / (n * len(local)) for X, P, theta in zip(blocks, turns, at, strict=True)]
         at = [a + (t - 1) / (t + 2) * (a - b) for a, b in zip(after, before, strict=True)]
         before = after
     return float(area_under_curve(labels == labels.max(), _sums(later, at)[:, 0]))
@@ -167,7 +167,7 @@ def _sums(blocks: Sequence[Floats], at: Sequence[Floats]) -> Floats:
 
 
 def beside(
-    job: Job, own: Sequence[Party], new: dict[str, Any], y: NDArray[Any], labels: NDArray[Any]
+    job: Job, local: Sequence[Party], new: dict[str, Any], y: NDArray[Any], labels: NDArray[Any]
 ) -> dict[str, float | None]:
     """AUCs of models of all columns in one place."""
     import_extra("sklearn", "sklearn", "the models beside trees")
@@ -176,7 +176,7 @@ def beside(
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    prepared = prepare_parties(job, own)
+    prepared = prepare_parties(job, local)
     X = np.hstack([party.X for party in prepared])
     Z = np.hstack([party.preparation.apply(new[party.name]) for party in prepared if party.preparation is not None])
     edges = np.cumsum([0, *(party.X.shape[1] for party in prepared)]).tolist()
@@ -185,7 +185,7 @@ def beside(
     linear = make_pipeline(StandardScaler(), LogisticRegression(max_iter=500)).fit(X, truth)
     apart = HistGradientBoostingClassifier(random_state=0, interaction_cst=sides).fit(X, truth)
     mixed = HistGradientBoostingClassifier(random_state=0).fit(X, truth)
-    found: dict[str, float | None] = {
+    results: dict[str, float | None] = {
         "auc_linear": area_under_curve(later, linear.decision_function(Z)),
         "auc_boosting": area_under_curve(later, apart.decision_function(Z)),
         "auc_mixed": area_under_curve(later, mixed.decision_function(Z)),
@@ -202,19 +202,19 @@ def beside(
             )
             .fit(X, truth)
         )
-        found["auc_xgboost"] = area_under_curve(later, fitted.predict_proba(Z)[:, 1])
-    return found
+        results["auc_xgboost"] = area_under_curve(later, fitted.predict_proba(Z)[:, 1])
+    return results
 
 
-def _trained(job: Job, own: Sequence[Party]) -> tuple[dict[str, Any], Run]:
+def _trained(job: Job, local: Sequence[Party]) -> tuple[dict[str, Any], Run]:
     load, before, started = os.getloadavg()[0], _spent(), time.perf_counter()
-    found = simulate(job, own)
-    costs = found.costs
-    inputs = {name: ForestInputs.read(part.state["inputs"]) for name, part in found.parts.items()}
+    result = simulate(job, local)
+    costs = result.costs
+    inputs = {name: ForestInputs.read(part.state["inputs"]) for name, part in result.parts.items()}
     return {
-        "trees": [len(each.forest) for each in inputs.values()],
-        "widths": list(found.active.state["sizes"]["columns"].values()),
-        "ahead_s": sum(counters.seconds(Stage.AHEAD) for counters in costs.counters.values()),
+        "trees": [len(item.forest) for item in inputs.values()],
+        "widths": list(result.active.state["sizes"]["columns"].values()),
+        "ahead_s": sum(counters.seconds(Stage.OFFLINE) for counters in costs.counters.values()),
         "visits_s": sum(counters.seconds(Stage.TRAIN) for counters in costs.counters.values()),
         "clock_s": time.perf_counter() - started,
         "cpu_s": _spent() - before,
@@ -222,7 +222,7 @@ def _trained(job: Job, own: Sequence[Party]) -> tuple[dict[str, Any], Run]:
         "bytes": costs.bytes,
         "peak_mib": _peak(),
         "load": load,
-    }, found
+    }, result
 
 
 def _split(name: str, rows: int, seed: int) -> tuple[Rows, Rows]:
@@ -232,24 +232,24 @@ def _split(name: str, rows: int, seed: int) -> tuple[Rows, Rows]:
     return np.sort(order[:count]), np.sort(order[count:][:MOST_SCORED])
 
 
-def _filled(job: Job, own: Sequence[Party], parties: Sequence[Party], test: Rows) -> Rows:
+def _filled(job: Job, local: Sequence[Party], parties: Sequence[Party], test: Rows) -> Rows:
     """Those of the rows that lack no value of a column without gaps in the training, which no model takes."""
-    whole = np.ones(len(test), bool)
-    for prepared, party in zip(prepare_parties(job, own), parties, strict=True):
+    full = np.ones(len(test), bool)
+    for prepared, party in zip(prepare_parties(job, local), parties, strict=True):
         assert prepared.preparation is not None, "it has been prepared"
-        whole &= np.isfinite(prepared.preparation.apply(party.take(test).table)).all(axis=1)
-    return test[whole]
+        full &= np.isfinite(prepared.preparation.apply(party.take(test).table)).all(axis=1)
+    return test[full]
 
 
 def _raw(path: Path) -> list[Party]:
     """Numbers and texts as they are, gaps among them, as the file splits them."""
-    columns, made = bench_tables.read(path), []
+    columns, generated = bench_tables.read(path), []
     y = np.array(columns["y"], float).astype(int)
     for k, side in enumerate("gh"):
         names = [name for name in columns if name.startswith(f"{side}_")]
         X = np.column_stack([np.array([value or None for value in columns[name]], object) for name in names])
-        made.append(Party(bench_tables.NAMES[k], X, None if k else y, columns=names, aligned=True))
-    return made
+        generated.append(Party(bench_tables.NAMES[k], X, None if k else y, columns=names, aligned=True))
+    return generated
 
 
 def _spent() -> float:

@@ -25,6 +25,12 @@ def _declarations(path: Path) -> None:
     path.write_text(declarations_page.table(), encoding="utf-8")
 
 
+def _error_codes(path: Path) -> None:
+    from docs import error_codes_page
+
+    path.write_text(error_codes_page.page(), encoding="utf-8")
+
+
 def _mutants(path: Path) -> None:
     from selfcheck.mutants import mutant_table
 
@@ -57,6 +63,7 @@ PYTHON = """# Python
 MADE: dict[str, Callable[[Path], None]] = {
     "api": _python,
     "declarations": _declarations,
+    "error-codes": _error_codes,
     "job-file": _job_file,
     "mutants": _mutants,
     "results": _results,

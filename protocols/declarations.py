@@ -1,4 +1,4 @@
-"""What a protocol declares of its messages: who sends each to whom, and what it tells its receiver."""
+"""What a protocol declares about its messages: sender, receiver, and what the receiver learns."""
 
 from __future__ import annotations
 
@@ -13,13 +13,19 @@ from securevfl.runtime.codec import Message
 
 @dataclass(frozen=True)
 class Reveal:
-    """What a received message tells its receiver.
+    """What the receiver of a message learns.
 
-    `public`      nothing that is anyone's own
-    `uniform`     random bits, whatever the data
-    `ciphertext`  nothing without the key of `what`
-    `output`      what the protocol is there to tell
-    `plain`       `what`, in the clear
+    The kinds are:
+
+        public      nothing that depends on a party's data
+        uniform     random bits, independent of all data
+        ciphertext  nothing without the key of the role `what`
+        output      the intended output of the protocol
+        plain       `what`, in the clear
+
+    Attributes:
+        kind: see above.
+        what: a role, or a description for people.
     """
 
     kind: Literal["public", "uniform", "ciphertext", "output", "plain"]
@@ -31,11 +37,18 @@ class Reveal:
 
 @dataclass(frozen=True)
 class MessageDeclaration:
-    """One kind of message: who sends it to whom, and what the receiver learns from it.
+    """One message type of a protocol, with its sender, its receiver, and what the receiver learns.
 
-    space: the kind of numbers it is sent with, where a protocol has another message for another kind. structured: its
-    bytes are short pieces with a form of their own (points, sealed boxes, shares), neither an engine's format nor words
-    of a ring. relays: it passes on bytes of others. renewed: a key that is sent anew every epoch if the engine asks.
+    Attributes:
+        message: the message type.
+        sender: role of the sender.
+        receiver: role of the receiver.
+        reveals: what the receiver learns.
+        space: the kind of numbers that the message type is for, if the protocol has another type for other numbers.
+        structured: the message consists of short structured items (points, encrypted keys, shares) and not of
+            ciphertexts of an engine or elements of a ring.
+        relays: the sender forwards bytes of other parties.
+        renewed: the message is a key that is sent again in every epoch if the engine asks for that.
     """
 
     message: type[Message]
@@ -49,25 +62,29 @@ class MessageDeclaration:
 
 
 def declare_in_roles(
-    declared: Iterable[MessageDeclaration], cast: Mapping[Role, Sequence[Role]], *, space: KindOfSpace | None = None
+    declarations: Iterable[MessageDeclaration], cast: Mapping[Role, Sequence[Role]], *, space: KindOfSpace | None = None
 ) -> list[MessageDeclaration]:
-    """Declare the messages of a protocol in the roles of a run, each once. `cast`: which roles of the run play each
-    part.
+    """Translate the declarations of a protocol into the roles of a run.
 
-    With a `space`, declarations are left out that are sent with other numbers alone. A reveal that names a key's
-    holder names it by its role in the run.
+    Args:
+        declarations: declarations in the roles of the protocol.
+        cast: by role of the protocol, the roles of the run that play it.
+        space: if given, omit messages that are only for other numbers.
+
+    Returns:
+        The declarations without duplicates. A `Reveal` of a ciphertext names the key holder by its role in the run.
     """
-    found: list[MessageDeclaration] = []
-    for item in declared:
+    translated: list[MessageDeclaration] = []
+    for item in declarations:
         if space is not None and item.space not in (None, space):
             continue
         reveals = item.reveals
         if reveals.kind == "ciphertext" and reveals.what in cast:
             reveals = Reveal("ciphertext", " or ".join(cast[reveals.what]))
         senders, receivers = cast.get(item.sender, (item.sender,)), cast.get(item.receiver, (item.receiver,))
-        found += [
+        translated += [
             replace(item, sender=sender, receiver=receiver, reveals=reveals)
             for sender in senders
             for receiver in receivers
         ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(translated))

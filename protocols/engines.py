@@ -1,4 +1,4 @@
-"""The homomorphic engines a job can name."""
+"""The encryption schemes that a job can name, and the base class of protocols that use one."""
 
 from __future__ import annotations
 
@@ -18,29 +18,35 @@ from securevfl.crypto.scheme import AdditiveScheme, LinearScheme
 from securevfl.protocols.message_protocol import MessageProtocol
 from securevfl.protocols.party_context import PartyContext
 
-Library = Literal["own", "seal"]  # whose code the same protocol runs on
+Library = Literal["own", "seal"]  # which code computes the same protocol
 
 
 class Engine(NamedOption, ABC):
-    """An encryption scheme at one strength, as a run chooses it."""
+    """An encryption scheme with its parameters.
 
-    assumption: ClassVar[str]  # what its ciphertexts rest on
-    exact: ClassVar[bool] = False  # whether the same numbers come out each time
-    pooled: ClassVar[bool] = False  # whether its calls take so long that a pool of processes gains
+    Attributes:
+        assumption: the cryptographic assumption.
+        exact: whether decrypted results are always the same numbers.
+        pooled: whether operations are slow enough to benefit from a pool of processes.
+    """
+
+    assumption: ClassVar[str]
+    exact: ClassVar[bool] = False
+    pooled: ClassVar[bool] = False
 
     @classmethod
     def variants(cls) -> dict[str, Self]:
-        """One of each kind that others see differently, by the name that checks and documents give it."""
+        """Return one engine of each variant that peers can distinguish, by its name in checks and documents."""
         return {cls.name: cls()}
 
     @classmethod
     def libraries(cls) -> dict[str, Self]:
-        """One on each library that it can run on, by what that adds to its name in checks."""
+        """Return one engine for each library, by the suffix of its name in checks."""
         return {"": cls()}
 
     @property
     def with_smallest_keys(self) -> Self:
-        """The same with the smallest keys that are allowed, for tests."""
+        """The same engine with the smallest keys that are allowed, for tests."""
         return self
 
     @abstractmethod
@@ -49,50 +55,59 @@ class Engine(NamedOption, ABC):
 
     @abstractmethod
     def sums(self) -> AdditiveScheme:
-        """Return the scheme for sums under encryption."""
+        """Return the scheme for encrypted sums."""
 
 
 class Paillier(Engine):
-    """Paillier; 3072 bits are 128-bit security, 2048 (112-bit) is for comparison with papers, less is refused."""
+    """The Paillier cryptosystem."""
 
     name: ClassVar[str] = "paillier"
     assumption: ClassVar[str] = "decisional composite residuosity"
     exact: ClassVar[bool] = True
     pooled: ClassVar[bool] = True
     bits: int = 3072
-    """Length of the key: 3072 is 128-bit security, 2048 (112-bit) is for comparison with papers, less is refused."""
+    """Key length in bits: 3072 for 128-bit security; 2048 (112-bit security) only for comparison with papers."""
 
     def model_post_init(self, context: object) -> None:
+        """Check the key length."""
         self.scheme()
 
     @property
     def with_smallest_keys(self) -> Self:
+        """The same engine with keys of 2048 bits."""
         return self.model_copy(update={"bits": 2048})
 
     def scheme(self) -> LinearScheme:
+        """Return the scheme for products; see `Engine.scheme`."""
         return _paillier(self.bits)
 
     def sums(self) -> AdditiveScheme:
+        """Return the scheme for encrypted sums."""
         return PaillierSum(bits=self.bits)
 
 
 class Ckks(Engine):
-    """The ring of CKKS, 128-bit; what is opened is dithered, so that its noise tells nothing of the key."""
+    """The CKKS scheme with 128-bit security; decrypted values are dithered, so their noise reveals nothing of the
+    key.
+    """
 
     name: ClassVar[str] = "ckks"
     assumption: ClassVar[str] = "RLWE, 128-bit standard"
     library: Library = "own"
-    """Whose code multiplies: "own" is this package's arithmetic in residues, which tests hold against SEAL; "seal" is
-    SEAL through tenseal, slower, for those whose rules ask for a library that others have read."""
+    """The code that computes products: "own" is this package's arithmetic, which the tests compare with SEAL. "seal" is
+    Microsoft SEAL through tenseal; it is slower, and for users who must use a widely reviewed library."""
 
     @classmethod
     def libraries(cls) -> dict[str, Self]:
+        """Return one engine for each library, by the suffix of its name in checks."""
         return {"": cls(), " on SEAL": cls(library="seal")}
 
     def scheme(self) -> LinearScheme:
+        """Return the scheme for products; see `Engine.scheme`."""
         return _lattice(self.library)
 
     def sums(self) -> AdditiveScheme:
+        """Return the scheme for encrypted sums."""
         return LatticeSum()
 
 
@@ -110,30 +125,31 @@ ENGINES: Registry[Engine] = Registry("engine", Paillier, Ckks)
 AnyEngine = Annotated[SerializeAsAny[Engine], BeforeValidator(ENGINES.read)]
 
 
-# What all message protocols have in common that work on ciphertexts of an engine which the job names.
-
-
 class Encrypted(MessageProtocol):
-    """Its keys and calls are those of `engine`."""
+    """Base class of message protocols that work on ciphertexts of an engine that the job names."""
 
     engine: AnyEngine
 
     def linear(self, context: PartyContext) -> LinearScheme:
-        """Return the engine's scheme for J^T [[g]], its calls booked at this party."""
+        """Return the engine's scheme for J^T [[g]]; the party's meter measures its calls."""
         return context.meter.linear(self.engine.scheme())
 
     @property
     def with_smallest_keys(self) -> Self:
+        """The same protocol with the smallest keys that are allowed, for tests."""
         return self.model_copy(update={"engine": self.engine.with_smallest_keys})
 
     @property
     def encrypts(self) -> bool:
+        """True: the protocol works on ciphertexts."""
         return True
 
     @property
     def pooled(self) -> bool:
+        """Whether the engine's operations are slow enough to benefit from a pool of processes."""
         return self.engine.pooled
 
     @property
     def strength(self) -> str:
+        """The cryptographic assumption of the engine."""
         return self.engine.assumption

@@ -1,13 +1,11 @@
-"""How every run begins and how it stops early: parties say who they are, and the leading one whether to go on.
+"""The start of a run, and the decision to stop it early.
 
-1. all <-> all      RunHello    digest of the job, role, rows, columns, parameters, outputs, keyed digest of the
-                               row order, what is saved of which training, a name of its columns' content that its own
-                               ledger gives
-2. lead -> all      StopDecision    after a joint evaluation: stop, go on or turn back, and whether the model is the
-best
-                               so far
+1. all -> all     RunHello      digest of the job; role; numbers of rows, columns, parameters and outputs; keyed digest
+                                of the row order; rounds of stored checkpoints; pseudonym of the columns' content
+2. lead -> all    StopDecision  after a joint evaluation: whether to stop, to continue or to roll back, and whether the
+                                model is the best so far
 
-What stands in a RunHello is no one's secret: sizes, and digests that are keyed or of what all parties have agreed on.
+A RunHello contains no secret: only sizes, digests of what all parties agreed on, and digests that are keyed.
 """
 
 from __future__ import annotations
@@ -21,22 +19,31 @@ from securevfl.runtime.abort import Abort
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.disclosure_gate import DisclosingMessage
 
-_SIZES = (
-    "digests of the job and, keyed by the session, of the row order; role; numbers of rows, columns, parameters, "
-    "outputs and saved rounds; whether its columns are those of its earlier jobs"
+_HELLO = (
+    "digest of the job; digest of the row order, keyed by the session; role; numbers of rows, columns, parameters, "
+    "outputs and stored rounds; whether its columns are those of its earlier jobs"
 )
 
-_VERDICT = "whether the training is to stop or to turn back, and whether its model is the best so far"
+_DECISION = "whether the training stops or rolls back, and whether its model is the best so far"
 
-_STOPPED = "that the sender has stopped, and which of a few codes fits the error"
+_STOPPED = "that the sender has stopped, and one of a few reasons"
 
 
 class RunHello(DisclosingMessage, frozen=True):
-    """What a party says of itself before anything else. parameters: of a module of its own; 0 where they follow from
-    its columns. saved, run: its states are of these rounds of this training.
+    """What a party states about itself at the start of a run.
 
-    content: the same in two jobs if its columns are the same, by its own ledger, and else random; empty without a
-    ledger.
+    Attributes:
+        job: digest of the job.
+        role: the party's role.
+        rows: number of its rows.
+        columns: number of its columns after preparation.
+        parameters: number of parameters of its network module; 0 if the columns determine it.
+        outputs: number of outputs of its model part.
+        order: keyed digest of the order of its rows.
+        saved: rounds of its stored checkpoints.
+        run: name of the training that these checkpoints belong to.
+        content: pseudonym of its columns: the same in two jobs if its ledger states that the columns are the same, and
+            random otherwise; empty without a ledger.
     """
 
     job: bytes
@@ -52,32 +59,34 @@ class RunHello(DisclosingMessage, frozen=True):
 
 
 class StopDecision(DisclosingMessage, frozen=True):
-    """Whether the training stops here, as the target is reached or patience is at its end, whether no evaluation
-    before was better, and whether the training has lost its way: it then goes on from the best model by half the
-    step."""
+    """The leading party's decision after a joint evaluation.
+
+    Attributes:
+        stop: the training ends, because the target is reached or the model no longer improves.
+        is_best: no earlier evaluation was better.
+        roll_back: the training has diverged; it continues from the best model with half the step size.
+    """
 
     stop: bool
     is_best: bool
     roll_back: bool
 
 
-def exchange_hellos(channel: Channel, parties: Iterable[str], own: RunHello) -> dict[str, RunHello]:
-    """Exchange what every party says of itself, and return it by name, in the order of `parties`."""
+def exchange_hellos(channel: Channel, parties: Iterable[str], hello: RunHello) -> dict[str, RunHello]:
+    """Send this party's hello to all others; return all hellos by party, in the order of `parties`."""
     peers = [name for name in parties if name != channel.me]
     for peer in peers:
-        channel.send(peer, own, permit=permit_sizes(channel, peer))  # 1
-    heard = {peer: channel.recv(peer, RunHello) for peer in peers}  # 1
-    return {name: heard.get(name, own) for name in parties}
+        channel.send(peer, hello, permit=permit_sizes(channel, peer))  # 1
+    received = {peer: channel.recv(peer, RunHello) for peer in peers}  # 1
+    return {name: received.get(name, hello) for name in parties}
 
 
 def declares(roles: Roles) -> list[MessageDeclaration]:
-    """Declare what these messages reveal, and `Abort`, which any party may send at any time."""
-    rest = dict.fromkeys(roles.role(name) for name in roles.others(roles.lead))
+    """Declare the messages above, and `Abort`, which any party may send at any time."""
+    followers = dict.fromkeys(roles.role(name) for name in roles.others(roles.lead))
+    pairs = list(roles.pairs())
     return [
-        *(
-            MessageDeclaration(RunHello, sender, receiver, Reveal("plain", _SIZES))
-            for sender, receiver in roles.pairs()
-        ),
-        *(MessageDeclaration(StopDecision, LEAD, role, Reveal("plain", _VERDICT)) for role in rest),
-        *(MessageDeclaration(Abort, sender, receiver, Reveal("plain", _STOPPED)) for sender, receiver in roles.pairs()),
+        *(MessageDeclaration(RunHello, sender, receiver, Reveal("plain", _HELLO)) for sender, receiver in pairs),
+        *(MessageDeclaration(StopDecision, LEAD, role, Reveal("plain", _DECISION)) for role in followers),
+        *(MessageDeclaration(Abort, sender, receiver, Reveal("plain", _STOPPED)) for sender, receiver in pairs),
     ]

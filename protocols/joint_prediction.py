@@ -1,10 +1,10 @@
-"""Joint prediction: f = sum_k H_k on rows that all parties have, told to the active party alone.
+"""Joint prediction: f = sum_k H_k on rows that all parties have; only the active party learns f.
 
-1. passive k -> active   its part of the sum, as the job's sum protocol sends it
-   active                adds its own H, or feeds a model of its own with it, and sees f (m x c)
+1. passive k -> active   its part of the sum, by the job's sum protocol
+   active                adds its H, or passes the sum to a model on top of it, and obtains f (m x c)
 
-What the active party learns beyond f is what the sum protocol declares. Rows go in blocks, so that a table of any
-length fits in memory and in a frame.
+The declarations of the sum protocol state what the active party learns in addition to f. Rows are processed in blocks,
+so that a table of any length fits in memory and in a frame.
 """
 
 from __future__ import annotations
@@ -20,21 +20,28 @@ from securevfl.base.arrays import Floats, RowSlices
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.sums.base import SumRole
 
-BLOCK = 65_536  # rows a message
+ROWS_PER_MESSAGE = 65_536
 
 
 class ScoringPart(Protocol):
-    """One party's part of the model: its own numbers a row, and at the active party f from those of all others."""
+    """One party's part of the model, as joint prediction uses it."""
 
-    def forward(self, X: Floats) -> Floats: ...
+    def forward(self, X: Floats) -> Floats:
+        """Return the party's forward outputs on the rows X."""
 
-    def combine(self, X: Floats, others: Floats) -> Floats: ...
+    def combine(self, X: Floats, others: Floats) -> Floats:
+        """Return f from the rows X and the sum of all other parties' outputs; only at the active party."""
 
 
 @dataclass(frozen=True)
 class RowsToScore:
-    """New rows that are asked about: digests of their ids, and this party's columns (m x d) before any scaling. barred:
-    those (m,) of which this party tells nothing."""
+    """New rows for which scores are requested.
+
+    Attributes:
+        ids: digests of the rows' ids.
+        raw: this party's columns (m x d) before scaling.
+        barred: the rows (m,) about which this party discloses nothing; None if there are none.
+    """
 
     ids: Sequence[bytes]
     raw: Floats
@@ -47,19 +54,27 @@ def predict(
     part: ScoringPart,
     rows: RowSlices,
     outputs: int,
-    shown: Callable[[Floats, slice], Floats] = lambda H, block: H,
+    sanitize: Callable[[Floats, slice], Floats] = lambda H, block: H,
 ) -> Floats | None:
-    """f (m x outputs) on m rows at the active party, None elsewhere. All parties call it at the same point.
+    """Compute f on m rows. All parties call this function at the same point of a run.
 
-    shown: this party's numbers of a block of these rows as they may be sent.
+    Args:
+        context: this party's context.
+        sums: this party's role in the sum.
+        part: this party's part of the model.
+        rows: this party's columns of the rows.
+        outputs: number of columns of f.
+        sanitize: returns the outputs of a block of rows as they may be sent, for example rounded.
+
+    Returns:
+        f (m x outputs) at the active party, None at all others.
     """
     f = np.empty((len(rows), outputs))
-    for start in range(0, len(rows), BLOCK):
-        block = slice(start, min(start + BLOCK, len(rows)))
+    for start in range(0, len(rows), ROWS_PER_MESSAGE):
+        block = slice(start, min(start + ROWS_PER_MESSAGE, len(rows)))
         if context.me == context.active:
-            f[block] = part.combine(
-                rows[block], sums.collect((block.stop - start, context.outputs), context.reals)
-            )  # 1
+            others = sums.collect((block.stop - start, context.outputs), context.reals)  # 1
+            f[block] = part.combine(rows[block], others)
         else:
-            sums.contribute(shown(part.forward(rows[block]), block), context.reals)  # 1
+            sums.contribute(sanitize(part.forward(rows[block]), block), context.reals)  # 1
     return f if context.me == context.active else None

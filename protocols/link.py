@@ -1,15 +1,15 @@
-"""What an optimizer sees of the protocols: sums up, residuals down.
+"""The interface of an optimizer to the protocols: sums of forward outputs, and residuals.
 
-Active and passive links are driven in step: every `sum` of the active party meets one `contribute` of each passive
-party, every `publish` one `reply` of each party it goes to. A reply may be asked at any time and from any thread, as
-far as was agreed (`securevfl.protocols.residuals.base.Agreement`). A link is left, as a context, when the training is
-over:
+The active and the passive links are used in lockstep: each `sum` of the active party matches one `contribute` of every
+passive party, and each `publish` matches one `reply` of every receiver. A reply can be used at any time and from any
+thread, within the agreed limits (`securevfl.protocols.residuals.base.Agreement`). A link is a context manager; exit it
+when training ends:
 
     with ActiveLink(context, sums, residual) as link:
         optimizer.active(party, link)
 
-Leaving it waits until all that was published has been served. One that is left by an error waits for nothing: the
-party stops, and its channel with it.
+On exit, the link waits until all requests about published residuals are served. After an error it does not wait: the
+party stops, and its channel stops too.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ M = TypeVar("M", bound=Message)
 
 
 class Link(ABC):
-    """A context of a training: closed if that ended well or was stopped, else left as it is."""
+    """One party's link during a training. It is closed on exit unless an error has occurred."""
 
     @abstractmethod
     def close(self) -> None:
-        """Close the link in good order, together with the other side."""
+        """Close the link together with the other side."""
 
     def __enter__(self) -> Self:
         return self
@@ -46,12 +46,18 @@ class Link(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None or kind is GeneratorExit:  # a generator that is closed has stopped early, and well
+        if kind is None or kind is GeneratorExit:  # a generator that is closed has stopped early, without an error
             self.close()
 
 
 class ActiveLink(Link):
-    """The active party's end of the link to the passive parties."""
+    """The active party's link to all passive parties.
+
+    Args:
+        context: the party's context.
+        sums: its role in the sum protocol.
+        residual: its role in the residual protocol.
+    """
 
     def __init__(self, context: PartyContext, sums: SumRole, residual: ActiveResidual) -> None:
         self.me = context.me
@@ -65,72 +71,91 @@ class ActiveLink(Link):
         self._residual: ActiveResidual = residual
 
     def close(self) -> None:
+        """Wait until all requests of the passive parties are served."""
         self._residual.close()
 
-    def sum(self, batch: Batch, here: Floats | None = None) -> Floats:
-        """sum_k H_k of all passive parties (n x c) on this batch; may be used as long as the optimizer likes.
+    def sum(self, batch: Batch, collected: Floats | None = None) -> Floats:
+        """Return sum_k H_k (n x c) of all passive parties on this batch, and count a round.
 
-        here: it, if it was taken in ahead of its round.
+        Args:
+            batch: the batch.
+            collected: the sum, if `collect` has already received it.
+
+        Returns:
+            The sum.
         """
         self.rounds += 1
-        return self.ahead(batch) if here is None else here
+        return self.collect(batch) if collected is None else collected
 
-    def ahead(self, batch: Batch) -> Floats:
-        """Return the sum on the batch of a later round, whose parts are on their way."""
+    def collect(self, batch: Batch) -> Floats:
+        """Receive the sum on a batch without counting a round; for a batch that is in flight ahead of its round."""
         self._channel.clock.offloaded(Kind.LOCAL, batch.worker_seconds)
         total: Floats = self._sums.collect((len(batch.X), self._outputs), self._space)
         self._channel.note(SumFinished(batch.index))
         return total
 
-    def tell(self, message: Message, subchannel: str) -> None:
-        """Send what an optimizer declares beside sums and residuals to all passive parties, on a subchannel of its
-        own."""
+    def broadcast(self, message: Message, subchannel: str) -> None:
+        """Send a message that an optimizer declares to all passive parties, on a separate subchannel."""
         for passive in self.passives:
             permit = permit_stop_decision(self._channel, passive)
             self._channel.send(passive, message, f"{self._subchannel}/{subchannel}", permit=permit)
 
     def sum_in_background(self, batch: Batch) -> BackgroundTask[Floats]:
-        """`sum` in a thread of its own, whose result it is; one at a time."""
+        """Start `sum` in a background thread; only one at a time."""
         return BackgroundTask(self._channel, lambda: self.sum(batch), "exchange")
 
     def publish(
         self, g: Floats, batch: Batch, *, to: Collection[str] | None = None, resend_of: Release | None = None
     ) -> None:
-        """Send g (n x c) of a batch to all passive parties, unless told otherwise; `again` as for residuals."""
+        """Send the residual g (n x c) of a batch.
+
+        Args:
+            g: the residual.
+            batch: the batch.
+            to: the receivers; all passive parties if None.
+            resend_of: the earlier release of this residual, if an earlier session has sent it.
+        """
         self._residual.publish(g, epoch=batch.epoch, to=self.passives if to is None else to, resend_of=resend_of)
 
 
 class PassiveLink(Link):
-    """A passive party's end of the link to the active party."""
+    """A passive party's link to the active party.
+
+    Args:
+        context: the party's context.
+        sums: its role in the sum protocol.
+        residual: its role in the residual protocol.
+        sanitize: returns the outputs H (n x c) of a batch as they may be sent, for example rounded.
+    """
 
     def __init__(
         self,
         context: PartyContext,
         sums: SumRole,
         residual: PassiveResidual,
-        shown: Callable[[Floats, Batch], Floats] = lambda H, batch: H,
+        sanitize: Callable[[Floats, Batch], Floats] = lambda H, batch: H,
     ) -> None:
-        """shown: H (n x c) of a batch as it may be sent."""
         self.me = context.me
         self.passives = context.passives
-        self._shown = shown
+        self._sanitize = sanitize
         self._context = context
         self._sums = sums
         self._residual: PassiveResidual = residual
         self.rounds = 0  # exchanges so far
 
     def close(self) -> None:
+        """Report to the active party that this party sends no more requests."""
         self._residual.close()
 
     def contribute(self, H: Floats, batch: Batch) -> None:
-        """Send this party's H_k (n x c) to the sum."""
+        """Add this party's H_k (n x c) to the sum."""
         self.rounds += 1
         self._context.channel.clock.offloaded(Kind.LOCAL, batch.worker_seconds)
-        self._sums.contribute(self._shown(H, batch), self._context.reals)
+        self._sums.contribute(self._sanitize(H, batch), self._context.reals)
         self._context.channel.note(SumFinished(batch.index))
 
     def exchange_in_background(self, H: Floats, batch: Batch) -> BackgroundTask[Reply]:
-        """`contribute` and then `reply` in a thread of its own, whose result that is; one at a time."""
+        """Start `contribute` and then `reply` in a background thread; only one at a time."""
 
         def exchange() -> Reply:
             self.contribute(H, batch)
@@ -138,8 +163,8 @@ class PassiveLink(Link):
 
         return BackgroundTask(self._context.channel, exchange, "exchange")
 
-    def told(self, kind: type[M], subchannel: str) -> M:
-        """Receive the next message of this kind that the active party sends on the subchannel."""
+    def recv_broadcast(self, kind: type[M], subchannel: str) -> M:
+        """Receive the next message of this class that the active party broadcasts on the subchannel."""
         return self._context.channel.recv(self._context.active, kind, f"{self._context.subchannel}/{subchannel}")
 
     def reply(self) -> Reply:

@@ -1,4 +1,4 @@
-"""What a job can name as a protocol of messages, whatever it does."""
+"""Base class of message protocols that a job can name and an audit can check."""
 
 from __future__ import annotations
 
@@ -9,37 +9,41 @@ from securevfl.base.config import NamedOption
 
 
 class MessageProtocol(NamedOption, ABC):
-    """What a job can name and an audit can hold to its word, whatever it does."""
+    """A message protocol that can be selected in a job and checked by the audit."""
 
     @classmethod
     def variants(cls) -> dict[str, Self]:
-        """One of each kind that others see differently, by the name that checks and documents give it."""
+        """Return one protocol of each variant that peers can distinguish, by its name in checks and documents."""
         return {cls.name: cls()}
 
     @property
     def with_smallest_keys(self) -> Self:
-        """The same with the smallest keys that are allowed, for tests."""
+        """The same protocol with the smallest keys that are allowed, for tests."""
         return self
 
     @property
     def encrypts(self) -> bool:
-        """Whether it works on ciphertexts, so that a round takes long."""
+        """Whether the protocol works on ciphertexts, so that a round takes long."""
         return False
 
     @property
     def pooled(self) -> bool:
-        """Whether its calls take so long that a pool of processes gains."""
+        """Whether its operations are slow enough to benefit from a pool of processes."""
         return False
 
     @property
     @abstractmethod
     def strength(self) -> str:
-        """Assumption and key strength, one line for people."""
+        """Cryptographic assumption and key length in one line."""
 
 
 class Release(NamedTuple):
-    """A residual that went down before, in an earlier session: its number in this training, from 0, and how many of its
-    openings were used then."""
+    """A residual that was already sent in an earlier session.
+
+    Attributes:
+        number: its number in this training, counted from 0.
+        used: number of its openings that were used in that session.
+    """
 
     number: int
     used: int

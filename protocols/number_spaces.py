@@ -1,4 +1,4 @@
-"""The numbers that a sum is made of: reals up to a bound, or phases of a circle."""
+"""The kinds of numbers that sum protocols add: reals up to a bound, or phases of a circle."""
 
 from __future__ import annotations
 
@@ -13,8 +13,15 @@ Phases = NDArray[np.uint32]
 
 @dataclass(frozen=True)
 class Reals:
-    """Sums of real vectors, |v| <= bound, of `bits` a number on the line: floating point where they go in the clear,
-    fixed point in Z_2^bits where they are masked. What is encrypted has the precision of its engine."""
+    """Vectors of real numbers v with |v| <= bound.
+
+    Numbers in the clear are sent in floating point, masked numbers in fixed point modulo 2^bits. Encrypted numbers have
+    the precision of their engine.
+
+    Attributes:
+        bound: largest absolute value.
+        bits: size of a number in a message.
+    """
 
     bound: float = 2.0**12
     bits: Literal[32, 64] = 64
@@ -22,7 +29,7 @@ class Reals:
 
 @dataclass(frozen=True)
 class Circle:
-    """Sums of phases in Z_2^bits = [0, 2 pi); carried as uint32."""
+    """Vectors of phases in Z_2^bits, which stands for [0, 2 pi); stored as uint32."""
 
     bits: Literal[16, 32] = 32
 

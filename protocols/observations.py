@@ -1,7 +1,7 @@
-"""What a party's protocols note of what it does and learns, for whoever observes its channel in this process.
+"""Facts that a party's protocols note about its progress and about what it learns, for an observer in this process.
 
-Nothing of it leaves the party: an audit that runs all parties itself reads it beside the messages (`Channel.note`). A
-method may note facts of its own kinds; who observes picks those it knows.
+The facts never leave the process. An audit runs all parties itself and compares the facts with the messages
+(`Channel.note`). A family of protocols may note facts of further types; an observer selects the types that it knows.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from securevfl.runtime.disclosure_gate import Group
 
 @dataclass(frozen=True)
 class IterationStarted:
-    """A visit to batch `index` begins."""
+    """An iteration on batch `index` begins."""
 
     index: int
 
 
 @dataclass(frozen=True)
 class SumFinished:
-    """The last sum that this party collected, or gave to, was of batch `index`."""
+    """The latest sum that this party collected or contributed to was of batch `index`."""
 
     index: int
 
 
 @dataclass(frozen=True)
 class GradientLearned:
-    """The party has learned J^T g on batch `index`, or with the group `bins` of all training rows, y for g."""
+    """The party has learned J^T g on batch `index`; in group `bins`, J^T y on all training rows."""
 
     index: int
     J: Jacobian
@@ -51,8 +51,13 @@ class OutputsPushed:
 
 @dataclass(frozen=True)
 class OthersSumLearned:
-    """The party has been told the sum of all others' forward outputs on batch `index` (n x c), of these versions by
-    party, its own among them."""
+    """The party has learned the sum (n x c) of all others' forward outputs on batch `index`.
+
+    Attributes:
+        index: number of the batch.
+        values: the sum.
+        versions: by party, this one included, the version of the outputs in the sum.
+    """
 
     index: int
     values: Floats
@@ -70,7 +75,7 @@ class PhasesLearned:
 
 @dataclass(frozen=True)
 class SharedResidual:
-    """What the party knows of the residual of batch `index`: a share or a masked one (n x c), as signed numbers."""
+    """The party holds these words (n x c, as signed numbers): a share of, or a masked, residual of batch `index`."""
 
     index: int
     words: Floats

@@ -1,4 +1,4 @@
-"""A party's context at a protocol: its channel, the roles that all have, and what was agreed."""
+"""One party's view of a protocol run: its channel, the roles of all parties, and what the parties agreed on."""
 
 from __future__ import annotations
 
@@ -15,13 +15,17 @@ from securevfl.runtime.meter import Meter
 
 @dataclass(frozen=True)
 class LocalResources:
-    """What a party has at hand beside its channel: what it keeps of its own, and for whom it sits there.
+    """Files, callbacks and the trust setting of one party in a run.
 
-    run: names the training, the same at all its parties and in all sessions. ahead: a folder for work that is done
-    ahead of it; chunks: the file of the names of what is spent of such work. scores: the file of what it has let others
-    score. together: the tables of all are in this one process, so that nobody is told anything. account: is told how
-    many rows of a block get a score, and how many this party refuses, before it lets either out. reserved: the
-    measurements of this training are in the file of scores already.
+    Attributes:
+        run: name of the training, the same at all parties and in all sessions.
+        preprocessing: folder for precomputed material of the offline phase.
+        spent_chunks: file with the names of precomputed chunks that were used.
+        score_ledger: file of the rows that this party has let others score.
+        simulated: all tables are in this one process, so nothing is disclosed to anybody.
+        charge_scores: receives, before a block of scores is sent, the number of rows that are scored and the number
+            that this party refuses.
+        evaluations_reserved: the score ledger already contains the evaluations of this training.
     """
 
     run: str = ""
@@ -35,13 +39,25 @@ class LocalResources:
 
 @dataclass(frozen=True)
 class PartyContext:
-    """One party's place in a run or in a protocol: its line, who plays which part, what is agreed.
+    """One party's view of a protocol run.
 
-    A party may hold several seats over one channel, each with a cast and a subchannel of its own.
-    noise: the secret key of what this party blurs in this training, a fresh one if empty; `released` residuals went
-    before this run of it. model: the module of its own that this party brings, if any. parameters: p_k of every passive
-    party, by which a sealed residual limits what is opened. columns: d_k of every party that has any, if known. reals:
-    what outputs that are summed up and residuals in the clear are carried as.
+    A party may have several contexts with one channel, each with its roles and its subchannel.
+
+    Attributes:
+        channel: the party's channel.
+        roles: the roles of all parties.
+        meter: measures operations of encryption schemes.
+        outputs: c, the number of model outputs per row.
+        residual_bound: largest absolute value of a residual.
+        parameters: p_k of every passive party; a sealed residual limits what it decrypts by them.
+        seed: public seed of the run.
+        subchannel: the channel's subchannel for this protocol.
+        noise_key: secret key of the noise that this party adds to residuals in this training; empty for a fresh key.
+        residuals_sent: number of residuals that earlier sessions of this training have sent.
+        columns: d_k of every party that has columns, if known.
+        resources: files and callbacks of this party.
+        model: the network module of this party, if it has one.
+        reals: number format of summed outputs and of residuals in the clear.
     """
 
     channel: Channel
@@ -61,36 +77,46 @@ class PartyContext:
 
     @cached_property
     def me(self) -> str:
+        """Name of this party."""
         return self.channel.me
 
     @cached_property
     def parties(self) -> tuple[str, ...]:
-        """Everyone, in the order of the cast."""
+        """Names of all parties, in the order of the roles."""
         return self.roles.parties
 
     @cached_property
     def active(self) -> str:
-        """The name of the one party that has the labels."""
+        """Name of the one party that has labels."""
         return self.roles.only(ACTIVE)
 
     @cached_property
     def passives(self) -> tuple[str, ...]:
-        """The names of the parties that have columns alone."""
+        """Names of the parties that have only columns."""
         return self.roles.with_role(PASSIVE)
 
     @cached_property
     def collector(self) -> str:
-        """The name of the party that a sum is for."""
+        """Name of the party that receives a sum."""
         return self.roles.only(COLLECTOR)
 
     @cached_property
     def contributors(self) -> tuple[str, ...]:
-        """Whose parts are in a sum."""
+        """Names of the parties whose values are added in a sum."""
         return self.roles.with_role(CONTRIBUTOR)
 
     def sum_to(
         self, collector: str, contributors: Sequence[str] = (), *, subchannel: str | None = None
     ) -> PartyContext:
-        """Return this party's context at a sum for `collector` of the parts of `contributors`, or of everybody else."""
-        cast = Roles.sum(collector, contributors or self.roles.others(collector))
-        return replace(self, roles=cast, subchannel=self.subchannel if subchannel is None else subchannel)
+        """Return this party's context of a sum.
+
+        Args:
+            collector: the party that receives the sum.
+            contributors: the parties whose values are added; all others if empty.
+            subchannel: subchannel of the sum; None for this context's.
+
+        Returns:
+            The context.
+        """
+        roles = Roles.sum(collector, contributors or self.roles.others(collector))
+        return replace(self, roles=roles, subchannel=self.subchannel if subchannel is None else subchannel)

@@ -1,4 +1,4 @@
-"""What a job says of its message protocols: how sums go up and how residuals go down."""
+"""The options of a job that select its message protocols: sums of forward outputs, residuals, or secret shares."""
 
 from __future__ import annotations
 
@@ -20,24 +20,29 @@ from securevfl.protocols.sums.direct_sum import DirectSum
 from securevfl.protocols.sums.pairwise_sum import PairwiseSum
 from securevfl.protocols.sums.tree_sum import TreeSum
 
-# The sums and residuals that a job can name. Adding one is one line here.
-
-
+# register a new sum or residual protocol here
 SUMS: Registry[SumProtocol] = Registry("sum", DirectSum, TreeSum, PairwiseSum, CipherSum)
 RESIDUALS: Registry[ResidualProtocol] = Registry("residual", OpenResidual, SealedResidual)
 
 
 def default_sum(contributors: int) -> SumProtocol:
-    """Return what `sum = "auto"` stands for: direct for one contributor, whom no sum can hide, pairwise from two on."""
+    """Return the protocol of `sum = "auto"`: pairwise masks; for one contributor, whom no sum can hide, a direct
+    sum.
+    """
     return DirectSum() if contributors < 2 else PairwiseSum()
 
 
 class Protocol(Config):
-    """How sums go up and how residuals go down, any of the one with any of the other; or shares, in place of both.
+    """The message protocols of a job.
 
-    `sum` is "auto", a name or a sum object; `residual` is "open", an engine (Ckks(), Paillier(bits=3072)) or its name,
-    and is left out for an optimizer that sends nothing down. `shares` is a Shares object or a table of its keys.
-    `precision` "single" carries outputs and residuals in 4 bytes a number in place of 8.
+    Any sum protocol can be combined with any residual protocol. Secret shares replace both.
+
+    Args:
+        sum: "auto", the name of a sum protocol, or a sum object.
+        residual: "open", an engine (Ckks(), Paillier(bits=3072)) or its name; omit it for an optimizer without
+            residuals.
+        shares: a Shares object, or a table of its keys.
+        precision: "single" sends outputs and residuals with 4 bytes a number instead of 8.
     """
 
     if TYPE_CHECKING:
@@ -52,29 +57,30 @@ class Protocol(Config):
         ) -> None: ...
 
     sum: SerializeAsAny[SumProtocol] | Literal["auto"] = "auto"
-    """How forward outputs are summed up; "auto" is direct for two parties and pairwise for more."""
+    """How forward outputs are added: "auto" is "direct" for two parties and "pairwise" for more."""
     residual: SerializeAsAny[ResidualProtocol] | None = None
-    """How residuals go down: "open", or the name of an engine, which seals them; none for FDSKL."""
+    """How residuals are sent: "open", or encrypted under the engine named here. FDSKL has none."""
     shares: Shares | None = None
-    """Weights, sums and residuals stay shared, in place of a sum and a residual; a table of the keys of Shares."""
+    """Secret sharing instead of a sum and a residual: weights, sums and residuals stay shared. A table of Shares
+    keys.
+    """
     precision: Literal["double", "single"] = "double"
-    """Forward outputs and open residuals take 8 bytes a number, or 4: floating point in the clear; under masks fixed
-    point up to 4,096, in steps of 2^-17 for three parties and 2^-14 for seventeen. What is encrypted stays as its
-    engine has it."""
+    """Size of forward outputs and open residuals in messages: 8 bytes a number ("double") or 4 ("single"). Numbers in
+    the clear are floating point. Masked numbers are fixed point up to 4,096; with "single" their resolution is 2^-17
+    for three parties and 2^-14 for seventeen. Encrypted numbers have the precision of their engine."""
 
     @classmethod
     def read(cls, value: Any) -> Any:
-        """Read a protocol from its object, a table of its keys, or a word: "shares", "open" or the name of an
-        engine."""
+        """Read a protocol from an object, a table of keys, or a word: "shares", "open" or the name of an engine."""
         if isinstance(value, str):
             value = {"shares": {}} if value == Shares.name else {"residual": value}
         return read_nested(cls, value)
 
     @model_validator(mode="before")
     @classmethod
-    def _name_new_place(cls, keys: Any) -> Any:
+    def _reject_stored(cls, keys: Any) -> Any:
         if isinstance(keys, Mapping) and "stored" in keys:
-            raise ValueError('stored is a key of FDML; write optimizer = {name = "fdml", stored = ...}')
+            raise ValueError('"stored" is a key of FDML; write optimizer = {name = "fdml", stored = ...}')
         return keys
 
     @field_validator("sum", mode="before")
@@ -96,41 +102,41 @@ class Protocol(Config):
     @classmethod
     def _read_shares(cls, value: Any) -> Any:
         if isinstance(value, Mapping):
-            value = {key: each for key, each in value.items() if key != "name"}
+            value = {key: option for key, option in value.items() if key != "name"}
         return read_nested(Shares, value)
 
     @model_validator(mode="after")
     def _check_shares(self) -> Protocol:
         if self.shares is not None and (self.sum != "auto" or self.residual is not None):
-            raise ValueError("shares take the place of sum and residual; leave these out")
+            raise ValueError("shares replace sum and residual; leave these out")
         return self
 
     @property
     def reals(self) -> Reals:
-        """What forward outputs and open residuals are carried as."""
+        """The number format of forward outputs and open residuals."""
         return Reals(bits=64 if self.precision == "double" else 32)
 
     @property
     def family(self) -> str | None:
-        """The family of training that it makes a job one of, whatever its optimizer; None if the optimizer says."""
+        """The protocol family that this protocol requires; None if the optimizer determines the family."""
         return None if self.shares is None else self.shares.name
 
     def sum_for(self, contributors: int) -> SumProtocol:
-        """Return the sum protocol in force over so many contributors; what "auto" stands for."""
+        """Return the sum protocol for this number of contributors, with "auto" resolved."""
         return default_sum(contributors) if self.sum == "auto" else self.sum
 
     @property
     def seals(self) -> bool:
-        """Whether a residual goes down and passive parties are kept from seeing it."""
+        """Whether residuals are sent and hidden from passive parties."""
         return self.residual is not None and self.residual.seals
 
     @property
     def pooled(self) -> bool:
-        """Whether its calls take so long that a pool of processes gains."""
+        """Whether its operations are slow enough to benefit from a pool of processes."""
         return self.shares is not None or (self.residual is not None and self.residual.pooled)
 
     def label(self, contributors: int) -> str:
-        """Its name in a cost table over so many contributors, as sum/residual."""
+        """Return its name in a cost table for this number of contributors, as sum/residual."""
         if self.shares is not None:
             return self.shares.name
         return f"{self.sum_for(contributors).name}/{'none' if self.residual is None else self.residual.label}"

@@ -27,7 +27,7 @@ from docs import declarations_page as declarations
 from docs import job_file_page as reference
 from securevfl.audit.attacks import ATTACKS, Attack
 from securevfl.audit.page import text
-from securevfl.audit.report import run_audit, unlooked
+from securevfl.audit.report import run_audit, unchecked
 from securevfl.errors import ConfigError, LeakageError
 from securevfl.families import FAMILIES
 from securevfl.families.family import Family
@@ -212,7 +212,7 @@ def test_a_method_with_a_role_of_its_own(load: Load, monkeypatch: pytest.MonkeyP
     relayed = job(**options, accepts=["columns", "seen_by_server"])
     sheet = vfl.explain(relayed, own)
     assert "hub (server)" in sheet
-    assert "PairMasked from passive: output" in sheet.split("hub (server)")[1]
+    assert "MaskedSummand from passive: output" in sheet.split("hub (server)")[1]
     assert "Total from server: plain: the sum of the parts" in sheet.split("shop (passive)")[0]
     run = vfl.simulate(relayed, own)
     assert run.metrics["auc"] > 0.9
@@ -235,9 +235,9 @@ def test_a_leak_that_nothing_looks_for_is_named(load: Load, monkeypatch: pytest.
     other = replace(module.SEEN_BY_SERVER, attacks=("eavesdropping",))
     monkeypatch.setattr(module.Relayed, "leak_kinds", (other,))
     monkeypatch.setattr(module.Relayed, "message_protocols", lambda self, job, roles: [])
-    assert unlooked(relayed, relayed.family.assign_roles(own)) == [
-        "leak seen_by_server: attack eavesdropping was expected in ATTACKS, where it is not; add it",
-        "method relayed: no simulator knows it; name its protocols, or let it be replayed",
+    assert unchecked(relayed, relayed.family.assign_roles(own)) == [
+        "leak seen_by_server names the attack eavesdropping, which is not in ATTACKS; add it",
+        "no simulator covers family relayed; return its message protocols, or set reveals_only_outputs",
     ]
     with pytest.raises(ConfigError, match="leak seen_by_server is none of relayed; add it to its leak_kinds"):
         vfl.simulate(relayed, own)

@@ -31,14 +31,14 @@ def main(words: Sequence[str] | None = None) -> None:
     options.add_argument("--only", metavar="PART", help="one part of a paper's experiments")
     options.add_argument("--splits", type=int, metavar="N", help="so many in place of those that a plan has")
     options.add_argument("--out", type=Path, help="where the rows go, results/<paper>.json of the package by default")
-    given = options.parse_args(words)
-    if given.paper != "page":
-        if not given.quick and given.data is None:
+    arguments = options.parse_args(words)
+    if arguments.paper != "page":
+        if not arguments.quick and arguments.data is None:
             options.error("--data: the folder of the real tables was expected; name it, or add --quick")
-        kept = given.out or (None if given.quick else RESULTS / f"{given.paper}.json")
-        data = None if given.quick else given.data
-        run(given.paper, data, quick=given.quick, only=given.only, splits=given.splits, out=kept)
-        if given.quick or given.out is not None:
+        stored = arguments.out or (None if arguments.quick else RESULTS / f"{arguments.paper}.json")
+        data = None if arguments.quick else arguments.data
+        run(arguments.paper, data, quick=arguments.quick, only=arguments.only, splits=arguments.splits, out=stored)
+        if arguments.quick or arguments.out is not None:
             return
     from benchmarks.papers import page
 
@@ -68,8 +68,8 @@ def run(
         plan = part.quick if quick else part.full
         if splits is not None:
             plan = with_splits(plan, splits)
-        kept = None if out is None else out.with_name(f"{out.stem}-{name}{'-quick' if quick else ''}.jsonl")
-        runs = Runs(partial(print, f"{name}:", file=sys.stderr, flush=True), kept)
+        stored = None if out is None else out.with_name(f"{out.stem}-{name}{'-quick' if quick else ''}.jsonl")
+        runs = Runs(partial(print, f"{name}:", file=sys.stderr, flush=True), stored)
         with threadpool_limits(1):
             rows = part.run(data, plan, runs)
         known[name] = {"plan": asdict(plan), "quick": quick, "machine": machine(), "rows": rows}
@@ -84,10 +84,10 @@ def run(
 def with_splits(plan: Any, splits: int) -> Any:
     """The plan with so many splits, wherever it counts them."""
     if isinstance(plan, tuple):
-        return tuple(with_splits(each, splits) for each in plan)
+        return tuple(with_splits(field, splits) for field in plan)
     if not is_dataclass(plan):
         return plan
-    values = {each.name: getattr(plan, each.name) for each in fields(plan)}
+    values = {field.name: getattr(plan, field.name) for field in fields(plan)}
     return type(plan)(**{k: splits if k == "splits" else with_splits(v, splits) for k, v in values.items()})
 
 

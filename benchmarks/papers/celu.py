@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.papers import celu_sealed
+from benchmarks.papers.clicks import clicks
 from benchmarks.papers.study import (
     DIVERGED,
     Choice,
@@ -50,7 +51,6 @@ from benchmarks.papers.study import (
     spread,
     toll,
 )
-from securevfl.data.datasets import clicks
 from securevfl.data.party import Party
 from securevfl.data.preparation import Preparation
 from securevfl.job import Job
@@ -150,17 +150,17 @@ def run(data: Path | None, plan: Plan, runs: Runs) -> Rows:
     rows: Rows = []
     for method, choice in zip(plan.methods, choices, strict=True):
         runs(method)
-        found = {
+        results = {
             lr: [_kept(runs, parties, plan, method, lr, split) for split in range(plan.splits)]
             for lr in {choice.step, together}
         }
         for target in plan.targets:
             row: dict[str, Any] = {"method": method, "target": target, **choice.row(), "one_step": together}
             for prefix, lr in (("", choice.step), ("one_", together)):
-                rounds = [reached(each, target) for each in found[lr]]
+                rounds = [reached(item, target) for item in results[lr]]
                 row |= {f"{prefix}rounds": mean(rounds), f"{prefix}rounds_sd": spread(rounds)}
-            row["auc"] = mean([each[-1][1] if each else 0.0 for each in found[choice.step]])
-            row["curve"] = [list(point) for point in found[choice.step][0]]
+            row["auc"] = mean([item[-1][1] if item else 0.0 for item in results[choice.step]])
+            row["curve"] = [list(point) for point in results[choice.step][0]]
             rows.append(row)
     return rows
 
@@ -171,16 +171,16 @@ def sweep(data: Path | None, plan: SweepPlan, runs: Runs) -> Rows:
     setting = plan.setting
     parties = with_networks(clicks(setting.rows).parties(), setting.width)
     usual = {"R": R, "W": W, "xi": XI}
-    points = [usual | {"R": each} for each in plan.R]
-    points += [usual | {"W": each} for each in plan.W] + [usual | {"xi": each} for each in plan.xi]
+    points = [usual | {"R": item} for item in plan.R]
+    points += [usual | {"W": item} for item in plan.W] + [usual | {"xi": item} for item in plan.xi]
     rows: Rows = []
-    for point in [each for number, each in enumerate(points) if each not in points[:number]]:
+    for point in [item for number, item in enumerate(points) if item not in points[:number]]:
         runs(f"R = {point['R']}, W = {point['W']}, xi = {point['xi']}")
         what = {"setting": asdict(setting), "step": plan.step, "point": point}
         optimizer = CeluVFL(lr=plan.step, rule=AdaGrad(), **point)
-        found: Curve = runs.once(what, partial(curve, parties, setting, optimizer, 0))
-        rounds = {f"to_{target:g}": reached(found, target) for target in setting.targets}
-        rows.append({**point, "step": plan.step, **rounds, "auc": found[-1][1] if found else None})
+        result: Curve = runs.once(what, partial(curve, parties, setting, optimizer, 0))
+        rounds = {f"to_{target:g}": reached(result, target) for target in setting.targets}
+        rows.append({**point, "step": plan.step, **rounds, "auc": result[-1][1] if result else None})
     return rows
 
 
@@ -193,11 +193,11 @@ def longer(data: Path | None, plan: LongPlan, runs: Runs) -> Rows:
     for step in plan.steps:
         for method in setting.methods:
             runs(f"{method}: step {step:g}")
-            found = [_kept(runs, parties, setting, method, step, split) for split in range(setting.splits)]
+            results = [_kept(runs, parties, setting, method, step, split) for split in range(setting.splits)]
             for target in setting.targets:
-                rounds = [reached(each, target) for each in found]
+                rounds = [reached(item, target) for item in results]
                 row = {"method": method, "step": step, "target": target, "rounds": mean(rounds), "runs": rounds}
-                rows.append(row | {"auc": mean([max((auc for _, auc in each), default=0.0) for each in found])})
+                rows.append(row | {"auc": mean([max((auc for _, auc in item), default=0.0) for item in results])})
     return rows
 
 
@@ -226,8 +226,8 @@ def seconds(data: Path | None, plan: SecondsPlan, runs: Runs) -> Rows:
 def _kept(runs: Runs, parties: Sequence[Party], plan: Plan, method: str, step: float, split: int) -> Curve:
     """One training, run once."""
     what = {"setting": asdict(plan), "rows": len(parties[0]), "method": method, "step": step, "split": split}
-    found = runs.once(what, lambda: curve(parties, plan, METHODS[method](step), split))
-    return [(rounds, auc) for rounds, auc in found]
+    result = runs.once(what, lambda: curve(parties, plan, METHODS[method](step), split))
+    return [(rounds, auc) for rounds, auc in result]
 
 
 def curve(parties: Sequence[Party], plan: Plan, optimizer: Optimizer, split: int) -> Curve:

@@ -54,8 +54,8 @@ def run(data: Path | None, plan: SealedPlan, runs: Runs) -> Rows:
 
     def auc(tables: Sequence[Party], step: float, residual: str, xi: float | None) -> tuple[float, int]:
         runs(f"{residual}, xi = {xi}, step {step:g}")
-        found = simulate(job(step, residual, xi), tables)
-        return found.metrics["auc"], found.history[-1]["round"]
+        result = simulate(job(step, residual, xi), tables)
+        return result.metrics["auc"], result.history[-1]["round"]
 
     def missing(step: float) -> float:
         try:
@@ -68,6 +68,6 @@ def run(data: Path | None, plan: SealedPlan, runs: Runs) -> Rows:
     rows: Rows = []
     for residual in RESIDUALS:
         for xi in plan.xi:
-            found, rounds = auc(parties, choice.step, residual, xi)
-            rows.append({"residual": residual, "xi": xi, "rounds": rounds, "auc": found} | choice.row())
+            result, rounds = auc(parties, choice.step, residual, xi)
+            rows.append({"residual": residual, "xi": xi, "rounds": rounds, "auc": result} | choice.row())
     return rows

@@ -81,7 +81,7 @@ def settings(kind: Kind, sealed: bool) -> list[Setting]:
     """The rows of one kind of model."""
     if kind == "network":
         return [*(Setting("network", tau) for tau in (0, 8)), Setting("network", 8, residual="open")]
-    found = [
+    results = [
         *(Setting("linear", tau) for tau in (0, 8)),
         *(Setting("linear", tau, slow=True) for tau in (0, 8)),
         Setting("linear", 8, slow=True, first=False),
@@ -89,7 +89,7 @@ def settings(kind: Kind, sealed: bool) -> list[Setting]:
         Setting("linear", 8, residual="open"),
         Setting("linear", 8, "masks"),
     ]
-    return [*found, Setting("linear", 8, "masks", "ckks")] if sealed else found
+    return [*results, Setting("linear", 8, "masks", "ckks")] if sealed else results
 
 
 def run(data: Path | None, plan: Plan, on_row: Callable[[str], None]) -> Rows:
@@ -100,7 +100,7 @@ def run(data: Path | None, plan: Plan, on_row: Callable[[str], None]) -> Rows:
         for kind in plan.kinds:
             on_row(f"{count} parties, {kind}: pooled and alone")
             pooled = [central(plan, kind, parties, split) for split in range(plan.splits)]
-            alone = [[central(plan, kind, [own], i, parties[0]) for i in range(plan.splits)] for own in parties]
+            alone = [[central(plan, kind, [party], i, parties[0]) for i in range(plan.splits)] for party in parties]
             best = max(alone, key=lambda aucs: float(np.mean(aucs)))
             rows += [
                 {"parties": count, "kind": kind, "setting": what, "auc": mean(aucs), "auc_sd": spread(aucs)}
@@ -113,8 +113,8 @@ def run(data: Path | None, plan: Plan, on_row: Callable[[str], None]) -> Rows:
                 row = {"parties": count, "kind": kind, "setting": setting.name, "splits": splits}
                 row |= choices[0].row() | finish(parties, plan, setting, choices[0].step, pooled[:splits])
                 if setting == Setting(kind, 8):
-                    own = finish(parties, plan, setting, choices[8].step, pooled)
-                    row |= {"tuned_step": choices[8].step, **{f"tuned_{key}": each for key, each in own.items()}}
+                    party = finish(parties, plan, setting, choices[8].step, pooled)
+                    row |= {"tuned_step": choices[8].step, **{f"tuned_{key}": item for key, item in party.items()}}
                 rows.append(row)
     return rows
 
@@ -139,14 +139,14 @@ def finish(
 ) -> dict[str, Any]:
     """AUC, and rounds and virtual seconds to within WITHIN of the pooled one, on the rows that are reported."""
     runs = [train(parties, plan, setting, eta, split) for split in range(len(pooled))]
-    reached = [first(each, auc - WITHIN) for each, auc in zip(runs, pooled, strict=True)]
-    aucs = [each.metrics["auc"] for each in runs]
+    reached = [first(run, auc - WITHIN) for run, auc in zip(runs, pooled, strict=True)]
+    aucs = [run.metrics["auc"] for run in runs]
     return {
         "auc": mean(aucs),
         "auc_sd": spread(aucs),
-        "rounds": mean([None if each is None else each[0] for each in reached]),
-        "rounds_sd": spread([None if each is None else each[0] for each in reached]),
-        "virtual_s": mean([None if each is None else each[1] for each in reached]),
+        "rounds": mean([None if run is None else run[0] for run in reached]),
+        "rounds_sd": spread([None if run is None else run[0] for run in reached]),
+        "virtual_s": mean([None if run is None else run[1] for run in reached]),
     }
 
 
@@ -246,14 +246,14 @@ def orders(data: Path | None, plan: Plan, on_row: Callable[[str], None]) -> Rows
     pooled = [central(plan, "linear", parties, split) for split in range(plan.splits)]
     rows = []
     for order in ("push, pull, update", "pull, update, push"):
-        found = [
+        results = [
             plain(parties, plan, choice.step, i, pushes_first=order.startswith("push")) for i in range(plan.splits)
         ]
         reached = [
             next((t for t, auc in curve if auc >= goal - WITHIN), None)
-            for (curve, _), goal in zip(found, pooled, strict=True)
+            for (curve, _), goal in zip(results, pooled, strict=True)
         ]
-        aucs = [curve[-1][1] for curve, _ in found]
+        aucs = [curve[-1][1] for curve, _ in results]
         rows.append(
             {
                 "order": order,
@@ -273,8 +273,8 @@ def times(data: Path | None, plan: Plan, on_row: Callable[[str], None]) -> Rows:
     choice = step(parties, plan, Setting("linear", 0), on_row)
     goal = central(plan, "linear", parties, 0) - WITHIN
     rows = []
-    for name, own in (("centralised", parties), ("the labelled party alone", parties[:1])):
-        curve, spent = plain(own, plan, choice.step, 0, pushes_first=True, pooled=True)
+    for name, local in (("centralised", parties), ("the labelled party alone", parties[:1])):
+        curve, spent = plain(local, plan, choice.step, 0, pushes_first=True, pooled=True)
         reached = next((t for t, auc in curve if auc >= goal), None)
         seconds = None if reached is None else spent * reached / curve[-1][0]
         rows.append({"training": name, "rounds": reached, "seconds": seconds, "whole_s": spent, "auc": curve[-1][1]})
@@ -316,15 +316,15 @@ def plain(
     spent, visits = 0.0, list(schedule.iterations())
     for t, visit in enumerate(visits):
         started = time.process_time()
-        own = [side[visit.rows] for side in sides]
-        now = [X @ w for X, w in zip(own, weights, strict=True)]
-        others = now if pushes_first else pushed.get(visit.index, [np.zeros(len(visit.rows))] * len(own))
-        for k, X in enumerate(own):
-            f = now[k] + sum((others[j] for j in range(len(own)) if j != k), np.zeros(len(X)))
+        selected = [side[visit.rows] for side in sides]
+        now = [X @ w for X, w in zip(selected, weights, strict=True)]
+        others = now if pushes_first else pushed.get(visit.index, [np.zeros(len(visit.rows))] * len(selected))
+        for k, X in enumerate(selected):
+            f = now[k] + sum((others[j] for j in range(len(selected)) if j != k), np.zeros(len(X)))
             g = -signs[visit.rows] / (1 + np.exp(signs[visit.rows] * f))
             weights[k] = weights[k] - eta / np.sqrt(t + 1) * (X.T @ g / len(X) + L2 * weights[k])
         if not pushes_first:
-            pushed[visit.index] = [X @ w for X, w in zip(own, weights, strict=True)]
+            pushed[visit.index] = [X @ w for X, w in zip(selected, weights, strict=True)]
         spent += time.process_time() - started
         if (t + 1) % plan.every == 0 or t + 1 == len(visits):
             scores = sum(side[schedule.test] @ w for side, w in zip(sides, weights, strict=True))

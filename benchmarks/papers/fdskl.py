@@ -132,9 +132,9 @@ def read(data: Path | None, name: str) -> Table:
         return Table(name, X, (X[:, 0] != X[:, 3]).astype(np.intp), (np.arange(3), np.arange(3, 6)), None)
     if name == "default_credit":
         parties = READERS[name](data)
-        own, others = (len(party.columns) for party in parties)
+        local, others = (len(party.columns) for party in parties)
         X, y = np.hstack([party.X for party in parties]), np.asarray(parties[0].y).astype(np.intp)
-        return Table(name, X, y, (np.arange(own), np.arange(own, own + others)), None)
+        return Table(name, X, y, (np.arange(local), np.arange(local, local + others)), None)
     file = archive(data / f"{name}.npz")
     X, y = file["X"].astype(np.float64), (file["y"] > 0).astype(np.intp)
     n_train = int(file["n_train"]) if name == "a9a" else None
@@ -145,10 +145,11 @@ def read(data: Path | None, name: str) -> Table:
 
 def federated(table: Table, setting: Setting, model: Kernel, optimizer: FDSKL, seed: int) -> dict[str, float]:
     """FDSKL between three parties over a tree sum: the error, processor seconds, virtual seconds and bytes."""
-    own = table.owners(PARTIES)
+    this_owners = table.owners(PARTIES)
     train, test = table.rows(seed)
     tables = [
-        Party(f"p{k}", table.X[train][:, c], None if k else table.y[train], aligned=True) for k, c in enumerate(own)
+        Party(f"p{k}", table.X[train][:, c], None if k else table.y[train], aligned=True)
+        for k, c in enumerate(this_owners)
     ]
     job = Job(
         model=model,
@@ -162,16 +163,17 @@ def federated(table: Table, setting: Setting, model: Kernel, optimizer: FDSKL, s
     started = time.process_time()
     run = simulate(job, tables)
     spent = time.process_time() - started
-    error = _missed(run, table, own, test)
+    error = _missed(run, table, this_owners, test)
     return {"error": error, "cpu_s": spent, "virtual_s": run.costs.training, "bytes": float(run.costs.bytes)}
 
 
 def logistic(table: Table, parties: int, seed: int, epochs: int = 20) -> BaselineOutcome:
     """Logistic regression by FedBCD, in the open."""
-    own = table.owners(parties)
+    this_owners = table.owners(parties)
     train, test = table.rows(seed)
     tables = [
-        Party(f"p{k}", table.X[train][:, c], None if k else table.y[train], aligned=True) for k, c in enumerate(own)
+        Party(f"p{k}", table.X[train][:, c], None if k else table.y[train], aligned=True)
+        for k, c in enumerate(this_owners)
     ]
     job = Job(
         model=Logistic(),
@@ -185,11 +187,11 @@ def logistic(table: Table, parties: int, seed: int, epochs: int = 20) -> Baselin
     started = time.process_time()
     run = simulate(job, tables)
     spent = time.process_time() - started
-    return BaselineOutcome(_missed(run, table, own, test), spent, rows=len(train))
+    return BaselineOutcome(_missed(run, table, this_owners, test), spent, rows=len(train))
 
 
-def _missed(run: Run, table: Table, own: Sequence[RowNumbers], test: RowNumbers) -> float:
-    new = {f"p{k}": table.X[test][:, columns] for k, columns in enumerate(own)}
+def _missed(run: Run, table: Table, local: Sequence[RowNumbers], test: RowNumbers) -> float:
+    new = {f"p{k}": table.X[test][:, columns] for k, columns in enumerate(local)}
     return float(np.mean(run.predict(new) != table.y[test]))
 
 
@@ -197,8 +199,8 @@ def inner(table: Table) -> Table:
     """The training rows of the first split, a fifth of them, at the end, to choose by."""
     train, _ = table.rows(0)
     order = np.random.default_rng(0).permutation(train)
-    kept = len(order) - round(len(order) / 5)
-    return Table(table.name, table.X[order], table.y[order], table.sides, kept)
+    stored = len(order) - round(len(order) / 5)
+    return Table(table.name, table.X[order], table.y[order], table.sides, stored)
 
 
 def choices(table: Table, setting: Setting, runs: Runs) -> tuple[Choice, Choice]:
@@ -208,8 +210,8 @@ def choices(table: Table, setting: Setting, runs: Runs) -> tuple[Choice, Choice]
     def error(gamma: float, optimizer: FDSKL) -> float:
         runs(f"{table.name}: gamma {gamma:g}, {optimizer.label}, eta {optimizer.lr:g}")
         model = setting.model.model_copy(update={"gamma": gamma})
-        found = _split(rows, setting, model, optimizer, 0, runs)
-        return NEVER if found is None else found["error"]
+        result = _split(rows, setting, model, optimizer, 0, runs)
+        return NEVER if result is None else result["error"]
 
     grid = [float(f"{setting.model.gamma * width:.3g}") for width in WIDTHS]
     width = choose(grid, lambda gamma: error(gamma, FDSKL(rho=1.0)))
@@ -229,11 +231,11 @@ def run(data: Path | None, plan: Plan, runs: Runs) -> Rows:
         ):
             runs(f"{name}: {label}")
             steps = [FDSKL().lr] if precondition else sorted(chosen.tried, key=chosen.tried.__getitem__)
-            eta, found = _first_that_stays(table, setting, model, steps, precondition, plan.splits, runs)
-            errors = [each["error"] for each in found]
+            eta, result = _first_that_stays(table, setting, model, steps, precondition, plan.splits, runs)
+            errors = [item["error"] for item in result]
             row = {"dataset": name, "method": label, "gamma": width.step, **chosen.row(), "eta": eta}
             row |= {"error": mean(errors), "error_sd": spread(errors)}
-            rows.append(row | {key: min(each[key] for each in found) for key in ("cpu_s", "virtual_s", "bytes")})
+            rows.append(row | {key: min(item[key] for item in result) for key in ("cpu_s", "virtual_s", "bytes")})
         rows += _baselines(table, setting, model, plan, runs)
     return rows
 
@@ -251,8 +253,8 @@ def _split(
 
     training = {"batch": setting.batch_size, "epochs": setting.epochs, "scale": setting.scale, "n_train": table.n_train}
     what = {"table": table.name, "model": model.model_dump(), "optimizer": optimizer.model_dump(), "seed": seed}
-    found: dict[str, float] | None = runs.once(what | training, made)
-    return found
+    result: dict[str, float] | None = runs.once(what | training, made)
+    return result
 
 
 def _first_that_stays(
@@ -260,52 +262,52 @@ def _first_that_stays(
 ) -> tuple[float, list[dict[str, float]]]:
     """Runs of all splits at the first of these steps at which none diverges, which training itself tells."""
     for eta in steps:
-        found: list[dict[str, float]] = []
+        results: list[dict[str, float]] = []
         for seed in range(splits):
-            each = _split(table, setting, model, FDSKL(lr=eta, rho=1.0, precondition=precondition), seed, runs)
-            if each is None:
+            item = _split(table, setting, model, FDSKL(lr=eta, rho=1.0, precondition=precondition), seed, runs)
+            if item is None:
                 break
-            runs(f"{table.name}: split {seed + 1} of {splits}, {each['error']:.4f} missed")
-            found.append(each)
-        if len(found) == splits:
-            return eta, found
+            runs(f"{table.name}: split {seed + 1} of {splits}, {item['error']:.4f} missed")
+            results.append(item)
+        if len(results) == splits:
+            return eta, results
     raise DataError(f"{table.name}: a step at which training stays finite was expected, none of {list(steps)} is one")
 
 
 def _baselines(table: Table, setting: Setting, model: Kernel, plan: Plan, runs: Runs) -> Rows:
-    sides, whole = table.owners(2), len(table.y)
+    sides, full = table.owners(2), len(table.y)
     keys = {"batch_size": setting.batch_size, "epochs": setting.epochs, "seed": 0}
 
     def central(split: Split, columns: RowNumbers | None = None) -> BaselineOutcome:
-        own = split if columns is None else split.columns(columns)
-        return dsg(own, model, FDSKL(rho=1.0), **keys)
+        local = split if columns is None else split.columns(columns)
+        return dsg(local, model, FDSKL(rho=1.0), **keys)
 
     plans: list[tuple[str, int, Baseline]] = [
-        ("centralised", whole, central),
-        ("the labelled party alone", whole, partial(central, columns=table.sides[0])),
-        ("the other party's columns alone", whole, partial(central, columns=table.sides[1])),
+        ("centralised", full, central),
+        ("the labelled party alone", full, partial(central, columns=table.sides[0])),
+        ("the other party's columns alone", full, partial(central, columns=table.sides[1])),
         (f"SVC on pooled columns, {plan.most} rows", plan.most, libsvm),
         (f"PP-SVMV, {plan.pooled} rows", plan.pooled, partial(pp_svmv, sides=sides, gamma=model.gamma)),
-        ("FD-SVRG (linear)", whole, partial(fd_svrg, sides=sides)),
+        ("FD-SVRG (linear)", full, partial(fd_svrg, sides=sides)),
     ]
-    made: Rows = []
+    generated: Rows = []
     for label, most, baseline in plans:
         splits = 1 if most == plan.most else plan.splits  # a kernel machine takes its time
 
         def once(seed: int, baseline: Baseline = baseline, most: int = most) -> BaselineOutcome:
             return baseline(table.split(seed, setting.scale).first(most, seed))
 
-        made.append(_row(table.name, label, once, splits, keys | {"model": model.model_dump()}, runs))
+        generated.append(_row(table.name, label, once, splits, keys | {"model": model.model_dump()}, runs))
     linear = partial(logistic, table, 2, epochs=5)
-    made.append(_row(table.name, "logistic, FedBCD", linear, plan.splits, {}, runs))
-    return made
+    generated.append(_row(table.name, "logistic, FedBCD", linear, plan.splits, {}, runs))
+    return generated
 
 
 def _row(
     table: str, method: str, baseline: Callable[[int], BaselineOutcome], splits: int, what: dict[str, Any], runs: Runs
 ) -> dict[str, Any]:
     """A row of what a baseline does on so many splits, each of them run once."""
-    found = []
+    results = []
     for seed in range(splits):
         runs(f"{table}: {method}, split {seed + 1} of {splits}")
 
@@ -313,9 +315,9 @@ def _row(
             outcome = baseline(seed)
             return {"error": outcome.error, "cpu_s": outcome.cpu_s}
 
-        found.append(runs.once({"table": table, "method": method, "seed": seed, "setting": what}, made))
-    errors = [each["error"] for each in found]
-    cpu = min(each["cpu_s"] for each in found)
+        results.append(runs.once({"table": table, "method": method, "seed": seed, "setting": what}, made))
+    errors = [item["error"] for item in results]
+    cpu = min(item["cpu_s"] for item in results)
     return {"dataset": table, "method": method, "error": mean(errors), "error_sd": spread(errors), "cpu_s": cpu}
 
 
@@ -325,7 +327,7 @@ def scaling(data: Path | None, plan: ScalingPlan, runs: Runs) -> Rows:
     split = table.split(0, setting.scale)
     keys = {"batch_size": min(setting.batch_size, min(plan.rows)), "epochs": setting.epochs, "seed": 0}
     methods: dict[str, Baseline] = {
-        "FDSKL": lambda own: dsg(own, setting.model, FDSKL(rho=1.0), **keys),
+        "FDSKL": lambda local: dsg(local, setting.model, FDSKL(rho=1.0), **keys),
         "SVC": libsvm,
     }
     libsvm(split.first(50, 0))  # what is loaded once is not of a row's time
@@ -333,8 +335,8 @@ def scaling(data: Path | None, plan: ScalingPlan, runs: Runs) -> Rows:
     for number in plan.rows:
         for name, method in methods.items():
             runs(f"{name}, {number} rows")
-            found = method(split.first(number, 0))
-            rows.append({"method": name, "rows": number, "cpu_s": found.cpu_s, "error": found.error})
+            result = method(split.first(number, 0))
+            rows.append({"method": name, "rows": number, "cpu_s": result.cpu_s, "error": result.error})
     return rows
 
 

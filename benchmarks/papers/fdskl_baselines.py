@@ -61,8 +61,8 @@ class Split:
 
     def first(self, rows: int, seed: int) -> Split:
         """So many random training rows, or all."""
-        taken = np.random.default_rng(seed).permutation(len(self.X))[:rows]
-        return Split(self.X[taken], self.y[taken], self.test_X, self.test_y)
+        elapsed = np.random.default_rng(seed).permutation(len(self.X))[:rows]
+        return Split(self.X[elapsed], self.y[elapsed], self.test_X, self.test_y)
 
 
 def dsg(
@@ -70,7 +70,10 @@ def dsg(
 ) -> BaselineOutcome:
     """The loop of `securevfl.families.fdskl.fdskl_family` by one who holds all columns."""
     started, apart = time.process_time(), 0.0
-    frequencies, own = RandomFrequencies(model, seed.to_bytes(32, "little"), split.X.shape[1]), KernelExpansion(model)
+    frequencies, expansion = (
+        RandomFrequencies(model, seed.to_bytes(32, "little"), split.X.shape[1]),
+        KernelExpansion(model),
+    )
     loss, y = LOSSES[model.loss_name], split.y[:, None]
     schedule = Schedule(len(y), batch_size=batch_size, epochs=epochs, seed=seed, test_fraction=0, reshuffle=False)
     parts, turns, P = schedule.partition(0), block_order(model.blocks, seed, 0), {}
@@ -78,10 +81,10 @@ def dsg(
     def keep(name: Hashable, X: Floats) -> None:
         for k in range(model.blocks):
             phases = frequencies.phases(X, _ME, k, 32) + frequencies.offset(_ME, k)
-            own.keep(name, k, cosines(phases, 32))
+            expansion.keep(name, k, cosines(phases, 32))
 
     def error() -> float:
-        return split.missed(np.concatenate([own.forward(("test", i))[:, 0] for i in range(len(tests))]))
+        return split.missed(np.concatenate([expansion.forward(("test", i))[:, 0] for i in range(len(tests))]))
 
     for index, part in enumerate(parts):
         keep(index, split.X[part])
@@ -95,13 +98,13 @@ def dsg(
     for t, visit in enumerate(schedule.iterations()):
         k = next(turns)
         if optimizer.precondition and k not in P:
-            phi = np.concatenate([own.phi(index, k) for index in sample])
+            phi = np.concatenate([expansion.phi(index, k) for index in sample])
             assert loss.curvature is not None, "every loss of a kernel model here states it"
             gram = loss.curvature / len(phi) * (phi.T @ phi)
             P[k] = np.linalg.inv(gram + optimizer.rho * np.eye(model.block_size)).astype(np.float32)
-        g = loss.residual(own.forward(visit.index), y[visit.rows])[:, 0].astype(np.float32)
-        move = g @ own.phi(visit.index, k) / np.float32(len(g)) + np.float32(model.l2) * own.alpha[k]
-        own.alpha[k] -= np.float32(optimizer.eta(visit.epoch, 1)) * (P[k] @ move if k in P else move)
+        g = loss.residual(expansion.forward(visit.index), y[visit.rows])[:, 0].astype(np.float32)
+        move = g @ expansion.phi(visit.index, k) / np.float32(len(g)) + np.float32(model.l2) * expansion.alpha[k]
+        expansion.alpha[k] -= np.float32(optimizer.eta(visit.epoch, 1)) * (P[k] @ move if k in P else move)
         if curve and (t + 1) % len(parts) == 0:
             paused = time.process_time()
             seen.append((paused - started - apart, error()))

@@ -97,14 +97,16 @@ def linear(tables: Sequence[vfl.Party], parties: int, decay: Decay, plan: Plan, 
     algorithms += [Algorithm(parties, q, decay, True) for q in plan.sequential if parties == 2]
     jobs = [_job(plan, split) for split in range(plan.splits)]
     inner = [development(tables, job) for job in jobs]
-    goals = [SHARE * pooled_auc(own, _job(plan, split)) for split, own in enumerate(inner)]
+    goals = [SHARE * pooled_auc(this_finish, _job(plan, split)) for split, this_finish in enumerate(inner)]
     choices: list[Choice] = []
     for algorithm in algorithms:
         on_row(f"{parties} parties, {algorithm.optimizer(1.0).label}, Q = {algorithm.q}, {decay}: steps")
 
         def merit(eta: float, algorithm: Algorithm = algorithm) -> float:
-            curves = [curve(own, algorithm, plan, eta, split, goals[split]) for split, own in enumerate(inner)]
-            return sum(toll(each, [goal], plan.cap) for each, goal in zip(curves, goals, strict=True))
+            curves = [
+                curve(this_finish, algorithm, plan, eta, split, goals[split]) for split, this_finish in enumerate(inner)
+            ]
+            return sum(toll(item, [goal], plan.cap) for item, goal in zip(curves, goals, strict=True))
 
         choices.append(choose(plan.grid, merit))
     together = one_step(choices)
@@ -113,7 +115,7 @@ def linear(tables: Sequence[vfl.Party], parties: int, decay: Decay, plan: Plan, 
     for algorithm, choice in zip(algorithms, choices, strict=True):
         on_row(f"{parties} parties, {algorithm.optimizer(1.0).label}, Q = {algorithm.q}, {decay}")
         finish = partial(_finish, tables, algorithm, plan, targets)
-        own, same = finish(choice.step), finish(together)
+        this_finish, same = finish(choice.step), finish(together)
         rows.append(
             {
                 "parties": parties,
@@ -121,7 +123,7 @@ def linear(tables: Sequence[vfl.Party], parties: int, decay: Decay, plan: Plan, 
                 "q": algorithm.q,
                 "decay": decay,
                 **choice.row(),
-                **own,
+                **this_finish,
                 "one_step": together,
                 **{f"one_{key}": value for key, value in same.items()},
                 "splits": plan.splits,
@@ -139,15 +141,15 @@ def _finish(
     rounds = []
     for split, target in enumerate(targets):
         seen: Curve = []
-        found = curve(tables, algorithm, plan, eta, split, target, seconds=seen)
-        rounds.append(reached(found, target))
+        result = curve(tables, algorithm, plan, eta, split, target, seconds=seen)
+        rounds.append(reached(result, target))
         times.append(seen)
-    seconds = [reached(each, target) for each, target in zip(times, targets, strict=True)]
+    seconds = [reached(time, target) for time, target in zip(times, targets, strict=True)]
     return {
         "rounds": mean(rounds),
         "rounds_sd": spread(rounds),
         "seconds": mean(seconds),
-        "reached": sum(each is not None for each in rounds),
+        "reached": sum(time is not None for time in rounds),
     }
 
 
@@ -203,9 +205,9 @@ def pooled_auc(tables: Sequence[vfl.Party], job: vfl.Job) -> float:
 def made_up(parties: int, rows: int = 600) -> list[vfl.Party]:
     """A table whose label goes with the sum of all columns."""
     generator = np.random.default_rng(parties)
-    own = [generator.normal(size=(rows, 3)) for _ in range(parties)]
-    y = sum(block.sum(axis=1) for block in own) + 2 * generator.normal(size=rows) > 0
-    return [vfl.Party(f"p{k}", block, None if k else y.astype(int), aligned=True) for k, block in enumerate(own)]
+    columns = [generator.normal(size=(rows, 3)) for _ in range(parties)]
+    y = sum(block.sum(axis=1) for block in columns) + 2 * generator.normal(size=rows) > 0
+    return [vfl.Party(f"p{k}", block, None if k else y.astype(int), aligned=True) for k, block in enumerate(columns)]
 
 
 PARTS = {

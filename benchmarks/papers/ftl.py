@@ -115,16 +115,16 @@ class StepPlan:
 def run(data: Path | None, plan: Plan, on_row: Callable[[str], None]) -> Rows:
     """A row for each Q and target, and one for each engine of it."""
     tables = [_tables(data, plan.table, plan.rows, split) for split in range(plan.splits)]
-    inner = [development(own, _job(plan, 1, 1.0, OpenResidual(), 1)) for own in tables]
-    inner_goals, reported = ([_goals(own, plan) for own in each] for each in (inner, tables))
+    inner = [development(table, _job(plan, 1, 1.0, OpenResidual(), 1)) for table in tables]
+    inner_goals, reported = ([_goals(table, plan) for table in item] for item in (inner, tables))
     choices: list[Choice] = []
     for way, q in plan.ways():
 
         def merit(eta: float, way: Plan = way, q: int = q) -> float:
             on_row(f"{_named(way, q)}, step {eta:g}")
             return sum(
-                toll(curve(own, way, q, eta, goals[-1]), goals, plan.most)
-                for own, goals in zip(inner, inner_goals, strict=True)
+                toll(curve(table, way, q, eta, goals[-1]), goals, plan.most)
+                for table, goals in zip(inner, inner_goals, strict=True)
             )
 
         choices.append(choose(plan.grid, merit))
@@ -132,7 +132,7 @@ def run(data: Path | None, plan: Plan, on_row: Callable[[str], None]) -> Rows:
     rows = []
     for (way, q), choice in zip(plan.ways(), choices, strict=True):
         on_row(_named(way, q))
-        own, same = (_finish(tables, reported, way, q, eta) for eta in (choice.step, together))
+        table, same = (_finish(tables, reported, way, q, eta) for eta in (choice.step, together))
         for number, target in enumerate(plan.targets):
             row = {
                 "q": q,
@@ -143,27 +143,27 @@ def run(data: Path | None, plan: Plan, on_row: Callable[[str], None]) -> Rows:
                 "one_step": together,
                 "splits": plan.splits,
             }
-            for prefix, found in (("", own), ("one_", same)):
-                rounds = [reached(each, goals[number]) for each, goals in zip(found["curves"], reported, strict=True)]
+            for prefix, result in (("", table), ("one_", same)):
+                rounds = [reached(item, goals[number]) for item, goals in zip(result["curves"], reported, strict=True)]
                 row |= {f"{prefix}rounds": mean(rounds), f"{prefix}rounds_sd": spread(rounds)}
-                row |= {f"{prefix}{key}": _times(each, mean(rounds)) for key, each in found["a_round"].items()}
+                row |= {f"{prefix}{key}": _times(item, mean(rounds)) for key, item in result["a_round"].items()}
             rows.append(row)
     return rows
 
 
 def small(data: Path | None, plan: SmallPlan, on_row: Callable[[str], None]) -> Rows:
     """Rounds, bytes and seconds under CKKS for each way and target at the step of the plan."""
-    own = plan.setting
-    tables = [_tables(data, own.table, own.rows, split) for split in range(own.splits)]
-    goals, rows = [_goals(each, own) for each in tables], []
-    for way, q in own.ways():
+    local = plan.setting
+    tables = [_tables(data, local.table, local.rows, split) for split in range(local.splits)]
+    goals, rows = [_goals(table, local) for table in tables], []
+    for way, q in local.ways():
         on_row(f"{_named(way, q)}, step {plan.step:g}")
-        found = _finish(tables, goals, replace(way, most=own.most * q), q, plan.step)
-        for number, target in enumerate(own.targets):
-            rounds = [reached(each, goal[number]) for each, goal in zip(found["curves"], goals, strict=True)]
+        result = _finish(tables, goals, replace(way, most=local.most * q), q, plan.step)
+        for number, target in enumerate(local.targets):
+            rounds = [reached(table, goal[number]) for table, goal in zip(result["curves"], goals, strict=True)]
             row = {"q": q, "one_opening": way.one_opening, "target": target}
             row |= {"rounds": mean(rounds), "rounds_sd": spread(rounds)}
-            row |= {key: _times(found["a_round"][key], mean(rounds)) for key in ("ckks_mb", "ckks_s")}
+            row |= {key: _times(result["a_round"][key], mean(rounds)) for key in ("ckks_mb", "ckks_s")}
             rows.append(row)
     return rows
 
@@ -172,8 +172,8 @@ def _named(way: Plan, q: int) -> str:
     return f"Q = {q}{' on one opening' if way.one_opening else ''}"
 
 
-def _times(each: float, rounds: float | None) -> float | None:
-    return None if rounds is None else each * rounds
+def _times(item: float, rounds: float | None) -> float | None:
+    return None if rounds is None else item * rounds
 
 
 def _goals(parties: Sequence[Party], plan: Plan) -> list[float]:
@@ -195,7 +195,7 @@ def _finish(
     tables: Sequence[list[Party]], goals: Sequence[Sequence[float]], plan: Plan, q: int, eta: float
 ) -> dict[str, Any]:
     """Curves on the rows that are reported, and seconds and bytes of a round by engine, on the first split."""
-    curves = [curve(own, plan, q, eta, each[-1]) for own, each in zip(tables, goals, strict=True)]
+    curves = [curve(table, plan, q, eta, goal[-1]) for table, goal in zip(tables, goals, strict=True)]
     a_round: dict[str, float] = {}
     engines: dict[str, ResidualProtocol] = {"open": OpenResidual()}
     if plan.sealed:
@@ -238,25 +238,28 @@ def overlap(data: Path | None, plan: OverlapPlan, on_row: Callable[[str], None])
     rows: Rows = []
     for shared in plan.overlaps:
         on_row(f"{shared} shared rows")
-        own = Plan(plan.table, rows=shared, local_steps=(5,), grid=(4.0, 8.0), splits=plan.splits)
-        own = replace(own, most=5 * plan.rounds)
-        found: dict[str, list[float]] = {"transfer": [], "guest alone": [], "host's columns alone": [], "both": []}
+        this_plan = Plan(plan.table, rows=shared, local_steps=(5,), grid=(4.0, 8.0), splits=plan.splits)
+        this_plan = replace(this_plan, most=5 * plan.rounds)
+        results: dict[str, list[float]] = {"transfer": [], "guest alone": [], "host's columns alone": [], "both": []}
         for split in range(plan.splits):
             parties = _tables(data, plan.table, shared, split)
-            inner = development(parties, _job(own, 5, 1.0, OpenResidual(), 1))
-            choice = choose(own.grid, lambda eta, inner=inner, own=own: -_last(curve(inner, own, 5, eta, 1.0)))
-            found["transfer"].append(_last(curve(parties, own, 5, choice.step, 1.0)))
+            inner = development(parties, _job(this_plan, 5, 1.0, OpenResidual(), 1))
+            choice = choose(
+                this_plan.grid,
+                lambda eta, inner=inner, this_plan=this_plan: -_last(curve(inner, this_plan, 5, eta, 1.0)),
+            )
+            results["transfer"].append(_last(curve(parties, this_plan, 5, choice.step, 1.0)))
             sides = {"guest alone": parties[:1], "host's columns alone": parties[1:], "both": parties}
-            job = _job(own, 5, 1.0, OpenResidual(), 1)
+            job = _job(this_plan, 5, 1.0, OpenResidual(), 1)
             for name, side in sides.items():
-                found[name].append(_regression(side, np.asarray(parties[0].y), job, parties[0]))
-        for name, aucs in found.items():
+                results[name].append(_regression(side, np.asarray(parties[0].y), job, parties[0]))
+        for name, aucs in results.items():
             rows.append({"shared": shared, "model": name, "auc": mean(aucs), "auc_sd": spread(aucs)})
     return rows
 
 
-def _last(found: Curve) -> float:
-    return found[-1][1] if found else 0.0
+def _last(result: Curve) -> float:
+    return result[-1][1] if result else 0.0
 
 
 def one_local_step(data: Path | None, plan: StepPlan, on_row: Callable[[str], None]) -> Rows:
@@ -265,11 +268,11 @@ def one_local_step(data: Path | None, plan: StepPlan, on_row: Callable[[str], No
     rows = []
     for units in plan.units:
         on_row(f"{units} units")
-        own = Plan("fate", rows=plan.rows, units=units)
+        this_plan = Plan("fate", rows=plan.rows, units=units)
         spent = {}
         for rounds in (1, 3):
             started = time.process_time()
-            simulate(_job(own, 1, 1.0, SealedResidual(engine=Ckks()), rounds), parties)
+            simulate(_job(this_plan, 1, 1.0, SealedResidual(engine=Ckks()), rounds), parties)
             spent[rounds] = time.process_time() - started
         rows.append({"engine": "ckks", "rows": plan.rows, "units": units, "cpu_s": (spent[3] - spent[1]) / 2})
     return rows
@@ -311,9 +314,9 @@ def made_up(rows: int) -> list[Party]:
     """Two parties' views of one hidden number, which the label follows."""
     generator = np.random.default_rng(0)
     hidden = generator.normal(size=(rows, 1))
-    own = [hidden @ np.ones((1, d)) + generator.normal(size=(rows, d)) for d in (5, 4)]
+    columns = [hidden @ np.ones((1, d)) + generator.normal(size=(rows, d)) for d in (5, 4)]
     y = (hidden[:, 0] + 0.3 * generator.normal(size=rows) > 0).astype(int)
-    return [Party("bank", own[0], y, aligned=True), Party("shop", own[1], aligned=True)]
+    return [Party("bank", columns[0], y, aligned=True), Party("shop", columns[1], aligned=True)]
 
 
 PARTS = {

@@ -111,19 +111,19 @@ def run(data: Path | None, plan: Plan, runs: Runs) -> Rows:
         runs(f"mnist, Q = {q}, {mode}")
         seen = {eta: _curves(parties, optimizer(q, mode, eta), plan) for eta in {choice.step, together}}
         for target in plan.targets:
-            own, same = ([reached(each, target) for each in seen[eta]] for eta in (choice.step, together))
+            local, same = ([reached(item, target) for item in seen[eta]] for eta in (choice.step, together))
             rows.append(
                 {
                     "algorithm": optimizer(q, mode, 1.0).label,
                     "q": q,
                     "target": target,
                     **choice.row(),
-                    "rounds": mean(own),
-                    "rounds_sd": spread(own),
+                    "rounds": mean(local),
+                    "rounds_sd": spread(local),
                     "one_step": together,
                     "one_rounds": mean(same),
                     "one_rounds_sd": spread(same),
-                    "auc": mean([max((auc for _, auc in each), default=0.0) for each in seen[choice.step]]),
+                    "auc": mean([max((auc for _, auc in item), default=0.0) for item in seen[choice.step]]),
                     "splits": plan.splits,
                     "pictures": plan.rows,
                     "channels": plan.width,
@@ -139,15 +139,15 @@ def at_one_rule(data: Path | None, plan: RulePlan, runs: Runs) -> Rows:
     setting = plan.setting
     parties = halves(data, setting.rows, partial(half, setting.width, setting.dense))
     rows: Rows = []
-    trainings = [(each, kind) for each in plan.tries for kind in _kinds(each.steps)]
+    trainings = [(attempt, kind) for attempt in plan.tries for kind in _kinds(attempt.steps)]
     for one, (q, mode) in trainings:
         eta0, tried = one.eta0, replace(setting, splits=one.splits)
         runs(f"mnist, Q = {q}, {mode}, eta0 = {eta0:g}")
         what = {"setting": asdict(tried), "eta0": eta0, "q": q, "mode": mode}
-        found: list[Curve] = runs.once(what, partial(_curves, parties, optimizer(q, mode, eta0), tried))
+        result: list[Curve] = runs.once(what, partial(_curves, parties, optimizer(q, mode, eta0), tried))
         for target in setting.targets:
-            rounds = [reached(each, target) for each in found]
-            best = mean([max((auc for _, auc in each), default=0.0) for each in found])
+            rounds = [reached(attempt, target) for attempt in result]
+            best = mean([max((auc for _, auc in attempt), default=0.0) for attempt in result])
             row = {"eta0": eta0, "algorithm": optimizer(q, mode, 1.0).label, "q": q, "target": target, "auc": best}
             rows.append(row | {"rounds": mean(rounds), "rounds_sd": spread(rounds), "runs": rounds})
     return rows

@@ -50,12 +50,12 @@ def text(results: Path) -> str:
         file = results / f"{paper}.json"
         if not file.is_file():
             continue
-        found = json.loads(file.read_text(encoding="utf-8"))
+        result = json.loads(file.read_text(encoding="utf-8"))
         parts.append(f"\n## {title}\n\n```sh\npython -m benchmarks.papers {paper} --data ../shared/data\n```\n")
-        parts += [f"\n{sections[name](part)}" for name, part in found.items() if name in sections]
-        if paper == "celu" and {"long", "seconds"} <= found.keys():
-            parts.append(f"\n{celu_line(found)}")
-        if lacking := [f"`--only {name}`" for name in sections if name not in found]:
+        parts += [f"\n{sections[name](part)}" for name, part in result.items() if name in sections]
+        if paper == "celu" and {"long", "seconds"} <= result.keys():
+            parts.append(f"\n{celu_line(result)}")
+        if lacking := [f"`--only {name}`" for name in sections if name not in result]:
             parts.append(f"\nNot run to its end here: {', '.join(lacking)}.\n")
     return "".join(parts)
 
@@ -100,9 +100,9 @@ def pictures(results: Path, folder: Path) -> None:
     """Draw the pictures of what is there."""
     for (paper, part, name), lines in CURVES.items():
         file = results / f"{paper}.json"
-        found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-        if part in found:
-            series, x, y, log = lines(found[part]["rows"])
+        text = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        if part in text:
+            series, x, y, log = lines(text[part]["rows"])
             draw(folder / f"{name}.svg", series, x=x, y=y, log=log)
 
 
@@ -110,11 +110,11 @@ Lines = tuple[dict[str, list[tuple[float, float]]], str, str, bool]
 
 
 def _by_q(rows: Sequence[Row]) -> Lines:
-    own = [row for row in rows if row["parties"] == 2 and row["algorithm"] != "FedBCD-s"]
+    selected = [row for row in rows if row["parties"] == 2 and row["algorithm"] != "FedBCD-s"]
     series = {}
     for decay, words in (("none", "constant"), ("sqrt_t", "eta0 / sqrt(t + 1)")):
         for key, step in (("rounds", "own step"), ("one_rounds", "one step")):
-            points = [(row["q"], row[key]) for row in own if row["decay"] == decay and row[key] is not None]
+            points = [(row["q"], row[key]) for row in selected if row["decay"] == decay and row[key] is not None]
             series[f"{words}, {step}"] = points
     return series, "local steps Q", "rounds", True
 

@@ -35,15 +35,15 @@ def celu_steps(part: Part) -> str:
     cells = []
     for method in plan["methods"]:
         for step in sorted({row["step"] for row in rows}):
-            own = [pick(rows, method=method, step=step, target=target) for target in targets]
-            shares = [share(row["rounds"], _plain(rows, row)) for row in own]
+            selected = [pick(rows, method=method, step=step, target=target) for target in targets]
+            shares = [share(row["rounds"], _plain(rows, row)) for row in selected]
             cells.append(
                 [
                     method,
                     f"{step:g}",
-                    *(number(row["rounds"], 0) for row in own),
+                    *(number(row["rounds"], 0) for row in selected),
                     shares[-1],
-                    number(own[0]["auc"], 4) if own[0]["auc"] else "diverged",
+                    number(selected[0]["auc"], 4) if selected[0]["auc"] else "diverged",
                 ]
             )
     head = ["method", "step", *(f"to {number(target, 2)}" for target in targets), "last, of plain", "best AUC"]
@@ -80,8 +80,8 @@ def _reasons(rows: list[Mapping[str, Any]], methods: Sequence[str], target: floa
 
 def _best(rows: list[Mapping[str, Any]], method: str, target: float) -> Mapping[str, Any] | None:
     """The step at which a method takes the fewest rounds; None if it never gets there."""
-    found = [row for row in rows if row["method"] == method and row["target"] == target and row["rounds"] is not None]
-    return min(found, key=lambda row: row["rounds"], default=None)
+    results = [row for row in rows if row["method"] == method and row["target"] == target and row["rounds"] is not None]
+    return min(results, key=lambda row: row["rounds"], default=None)
 
 
 def celu_sweep(part: Part) -> str:
@@ -137,8 +137,8 @@ def celu_long(part: Part) -> str:
 
 
 def _plain(rows: list[Mapping[str, object]], row: Mapping[str, object]) -> float | None:
-    found: float | None = pick(rows, method="plain", step=row["step"], target=row["target"])["rounds"]
-    return found
+    result: float | None = pick(rows, method="plain", step=row["step"], target=row["target"])["rounds"]
+    return result
 
 
 def celu_seconds(part: Part) -> str:
@@ -182,17 +182,17 @@ def celu_small(part: Part) -> str:
     )
 
 
-def celu_line(found: Mapping[str, Part]) -> str:
+def celu_line(result: Mapping[str, Part]) -> str:
     """Seconds to an AUC: rounds of the one table times seconds of a round of the other."""
     cells = []
     for name in ("steps", "long", "small"):
-        if name not in found:
+        if name not in result:
             continue
-        rows, plan = found[name]["rows"], found[name]["plan"]
+        rows, plan = result[name]["rows"], result[name]["plan"]
         for seen in (
             [[row for row in rows if row["step"] == step] for step in plan["steps"]] if name == "small" else [rows]
         ):
-            cells += _times(seen, found["seconds"]["rows"], plan["setting"])
+            cells += _times(seen, result["seconds"]["rows"], plan["setting"])
     head = ["rows", "AUC", "method", "precision", "step", "rounds", "seconds of a round", "seconds", "times as fast"]
     return (
         "### Seconds to an AUC\n"
@@ -208,7 +208,7 @@ def _times(
 ) -> list[list[str]]:
     """List seconds to the highest AUC that plain training reaches, by method and precision."""
     target = max(row["target"] for row in rows if row["method"] == "plain" and row["rounds"] is not None)
-    cells, whole = [], None
+    cells, full = [], None
     for method in setting["methods"]:
         best = _best(rows, method, target)
         for precision in ("double", "single"):
@@ -216,11 +216,11 @@ def _times(
             if best is None or a_round is None:
                 continue
             took = best["rounds"] * a_round
-            whole = took if whole is None else whole  # plain, double, which comes first
+            full = took if full is None else full  # plain, double, which comes first
             cells.append(
                 [
                     *(f"{setting['batch']:,}", number(target, 2), method, precision, f"{best['step']:g}"),
-                    *(number(best["rounds"], 0), number(a_round, 3), number(took, 1), share(whole, took)),
+                    *(number(best["rounds"], 0), number(a_round, 3), number(took, 1), share(full, took)),
                 ]
             )
     return cells

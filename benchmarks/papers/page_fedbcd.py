@@ -52,8 +52,8 @@ def fedbcd_mnist(part: Part) -> str:
     for q in (3, 5):
         for name in ("FedBCD-s", "FedBCD-p"):
             row = pick(rows, q=q, target=top, algorithm=name)
-            own, one = share(row["rounds"], plain["rounds"]), share(row["one_rounds"], plain["one_rounds"])
-            ratios.append(f"{name[-2:]} with Q = {q} {own} (own steps), {one} (one step)")
+            this_share, one = share(row["rounds"], plain["rounds"]), share(row["one_rounds"], plain["one_rounds"])
+            ratios.append(f"{name[-2:]} with Q = {q} {this_share} (own steps), {one} (one step)")
     return (
         "### Rounds of convolutional parties\n"
         f"MNIST in halves, {plan['width']} channels, {plan['dense']} units, {plan['rows']:,} pictures of which a "

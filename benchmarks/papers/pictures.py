@@ -16,8 +16,8 @@ LEFT, RIGHT, TOP, BOTTOM = 56.0, 190.0, 30.0, 44.0
 
 def draw(path: Path, series: Mapping[str, Sequence[tuple[float, float]]], *, x: str, y: str, log: bool = False) -> None:
     """Draw lines by name; log: the x axis is logarithmic."""
-    shown = {name: [(_at(a, log), b) for a, b in points] for name, points in series.items() if points}
-    xs, ys = ([point[axis] for points in shown.values() for point in points] for axis in (0, 1))
+    lines = {name: [(_at(a, log), b) for a, b in points] for name, points in series.items() if points}
+    xs, ys = ([point[axis] for points in lines.values() for point in points] for axis in (0, 1))
     below, *_, above = ticks(min(ys), max(ys))
 
     def across(value: float) -> float:
@@ -39,7 +39,7 @@ def draw(path: Path, series: Mapping[str, Sequence[tuple[float, float]]], *, x: 
         if min(xs) <= _at(mark, log) <= max(xs)
     ]
     parts += [_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, x, "middle"), _text(6, 16, y)]
-    for row, ((name, points), colour) in enumerate(zip(shown.items(), cycle(COLOURS), strict=False)):
+    for row, ((name, points), colour) in enumerate(zip(lines.items(), cycle(COLOURS), strict=False)):
         way = " ".join(f"{across(a):.1f},{down(b):.1f}" for a, b in points)
         parts.append(f'<polyline points="{way}" fill="none" stroke="{colour}" stroke-width="1.8"/>')
         parts.append(_text(WIDTH - RIGHT + 12, TOP + 18 * row + 8, name, colour=colour))

@@ -45,30 +45,30 @@ def run(data: Path | None, plan: SlowPlan, on_row: Callable[[str], None]) -> Row
     rows: Rows = []
     for count in plan.parties:
         parties = fdml.tables(data, count)
-        own = fdml.Plan((count,), ("linear",), epochs=plan.epochs, batch=plan.batch, every=10**6)
+        this_plan = fdml.Plan((count,), ("linear",), epochs=plan.epochs, batch=plan.batch, every=10**6)
         for rtt in plan.rtts:
-            network, found = Network(rtt_ms=rtt), []
+            network, result = Network(rtt_ms=rtt), []
             for tau in plan.taus:
                 on_row(f"{count} parties, round trip {rtt:g} ms, tau {tau}")
                 seconds, aucs, model = [], [], []
                 for seed in range(plan.seeds):
                     pauses = {f"p{k}": Pauses(plan.share, plan.seconds, 100 * seed + k) for k in range(count)}
                     setting = fdml.Setting("linear", tau, first=tau == 0)
-                    done = fdml.train(parties, own, setting, 3.0, seed, network, dict(pauses))
+                    done = fdml.train(parties, this_plan, setting, 3.0, seed, network, dict(pauses))
                     seconds.append(done.costs.training)
                     aucs.append(done.metrics["auc"])
                     model.append(queued(count, tau, done.costs.rounds, network, [*pauses.values()]))
-                found.append((tau, float(np.mean(seconds)), float(np.mean(model)), float(np.mean(aucs))))
-            for tau, simulated, queue, auc in found:
+                result.append((tau, float(np.mean(seconds)), float(np.mean(model)), float(np.mean(aucs))))
+            for tau, simulated, queue, auc in result:
                 rows.append(
                     {
                         "parties": count,
                         "rtt_ms": rtt,
                         "tau": tau,
                         "seconds": simulated,
-                        "of_in_step": simulated / found[0][1],
+                        "of_in_step": simulated / result[0][1],
                         "queue_s": queue,
-                        "queue_of_in_step": queue / found[0][2],
+                        "queue_of_in_step": queue / result[0][2],
                         "auc": auc,
                     }
                 )
@@ -79,7 +79,7 @@ def queued(
     workers: int, tau: int, iterations: int, network: Network, pauses: list[Pauses], step: float = 0.001
 ) -> float:
     """The last answer of the queue model, in seconds."""
-    drawn = [[length for length, _ in zip(each.lengths(), range(iterations), strict=False)] for each in pauses]
+    drawn = [[length for length, _ in zip(pause.lengths(), range(iterations), strict=False)] for pause in pauses]
     push, answer = np.zeros((workers, iterations)), np.zeros((workers, iterations))
     for t in range(iterations):
         for k in range(workers):

@@ -81,15 +81,15 @@ def _met(kind: StoredSum) -> tuple[StoredServer, dict[str, StoredWorker]]:
     """All sides of one session, which has exchanged its keys."""
 
     def play(channel: Channel) -> StoredServer | StoredWorker:
-        own = PartyContext(
+        party_context = PartyContext(
             channel, Roles.sum("server", WORKERS), Meter(channel.clock, channel.counters), subchannel="stored"
         )
-        return kind.server(own, WORKERS) if channel.me == "server" else kind.worker(own, WORKERS)
+        return kind.server(party_context, WORKERS) if channel.me == "server" else kind.worker(party_context, WORKERS)
 
-    made = run_threads(dict.fromkeys(("server", *WORKERS), play), lambda: VirtualClock(vfl.Network()), timeout=600)
-    server = made.pop("server")
+    generated = run_threads(dict.fromkeys(("server", *WORKERS), play), lambda: VirtualClock(vfl.Network()), timeout=600)
+    server = generated.pop("server")
     assert isinstance(server, StoredServer)
-    return server, {name: worker for name, worker in made.items() if isinstance(worker, StoredWorker)}
+    return server, {name: worker for name, worker in generated.items() if isinstance(worker, StoredWorker)}
 
 
 def noise(data: Path | None, plan: NoisePlan, on_row: Callable[[str], None]) -> Rows:

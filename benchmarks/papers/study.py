@@ -87,16 +87,16 @@ def toll(curve: Curve, targets: Sequence[float], cap: float) -> float:
 
 def mean(values: Sequence[float | None]) -> float | None:
     """Average; None where one is missing."""
-    found = [value for value in values if value is not None]
-    return statistics.fmean(found) if found and len(found) == len(values) else None
+    results = [value for value in values if value is not None]
+    return statistics.fmean(results) if results and len(results) == len(values) else None
 
 
 def spread(values: Sequence[float | None]) -> float | None:
     """Tell the sample's standard deviation; None where a value is missing."""
-    found = [value for value in values if value is not None]
-    if not found or len(found) < len(values):
+    results = [value for value in values if value is not None]
+    if not results or len(results) < len(values):
         return None
-    return statistics.stdev(found) if len(found) > 1 else 0.0
+    return statistics.stdev(results) if len(results) > 1 else 0.0
 
 
 class Runs:
@@ -120,11 +120,11 @@ class Runs:
         """Give what `make` gives, or gave before; it is kept before this returns."""
         key = json.dumps(what, sort_keys=True)
         if key not in self._known:
-            self._known[key] = made = json.loads(json.dumps(make()))
+            self._known[key] = generated = json.loads(json.dumps(make()))
             if self._path is not None:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 with self._path.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps({key: made}) + "\n")
+                    file.write(json.dumps({key: generated}) + "\n")
         return self._known[key]
 
     def forget(self) -> None:

@@ -45,22 +45,28 @@ def main(words: Sequence[str] | None = None) -> None:
     options.add_argument("--page", action="store_true", help="draw docs/peers.md and README's table alone")
     options.add_argument("--out", type=Path, help="the folder of the rows; results/ of this package if left out")
     options.add_argument("--environments", type=Path, default=CACHE, help="where peers are installed")
-    given = options.parse_args(words)
+    arguments = options.parse_args(words)
     known = {*PARTS, GRADIENT, *(system.name for part in PARTS.values() for system in part)}
-    only = set(given.only.split(",")) if given.only else known
+    only = set(arguments.only.split(",")) if arguments.only else known
     if unknown := sorted(only - known):
         options.error(f"--only: some of {', '.join(sorted(known))} were expected, {', '.join(unknown)} came")
-    if not given.page:
-        if not given.quick and given.data is None:
+    if not arguments.page:
+        if not arguments.quick and arguments.data is None:
             options.error("--data: the folder of the real tables was expected; name it, or add --quick")
         with tempfile.TemporaryDirectory() as scratch:
-            out = given.out or (Path(scratch) / "results" if given.quick else RESULTS)
-            runs = Runs(None if given.quick else given.data, out, given.environments, Path(scratch), again=given.again)
+            out = arguments.out or (Path(scratch) / "results" if arguments.quick else RESULTS)
+            runs = Runs(
+                None if arguments.quick else arguments.data,
+                out,
+                arguments.environments,
+                Path(scratch),
+                again=arguments.again,
+            )
             for part, systems in PARTS.items():
-                runs.part(part, [each for each in systems if {part, each.name} & only])
+                runs.part(part, [item for item in systems if {part, item.name} & only])
             if GRADIENT in only:
                 runs.gradient()
-    if given.page or (not given.quick and given.out is None):
+    if arguments.page or (not arguments.quick and arguments.out is None):
         page.draw(RESULTS, ROOT)
 
 
@@ -97,8 +103,8 @@ class Runs:
     def gradient(self) -> None:
         """Measure an encrypted gradient of one batch beside phe, by the package's own command."""
         file = self._scratch / "he.json"
-        sizes, found = ("16x2" if self._quick else SIZES), self._read(GRADIENT)
-        if found["rows"] and not self._again:
+        sizes, result = ("16x2" if self._quick else SIZES), self._read(GRADIENT)
+        if result["rows"] and not self._again:
             return
         words = ["bench", "he", "--sizes", sizes, "--engines", "paillier,ckks", "--against", "phe", "--json", str(file)]
         try:
@@ -107,15 +113,15 @@ class Runs:
             print(f"{GRADIENT}: {cause}", file=sys.stderr)
             return
         measured = json.loads(file.read_text(encoding="utf-8"))
-        self._write(GRADIENT, found | {"rows": measured["rows"], "machine": measured["machine"], "date": _today()})
+        self._write(GRADIENT, result | {"rows": measured["rows"], "machine": measured["machine"], "date": _today()})
 
     def _row(self, part: str, system: System, settings: dict[str, Any], line: str) -> dict[str, Any]:
         """One run, or what is there of it."""
-        found = self._read(part)
+        result = self._read(part)
         key = {"system": system.name, "settings": settings, "line": line}
-        kept = next((row for row in found["rows"] if all(row[name] == value for name, value in key.items())), None)
-        if kept is not None and "failed" not in kept and not self._again:
-            return dict(kept)
+        stored = next((row for row in result["rows"] if all(row[name] == value for name, value in key.items())), None)
+        if stored is not None and "failed" not in stored and not self._again:
+            return dict(stored)
         print(f"{part}: {system.name} {settings} {line}", file=sys.stderr, flush=True)
         row: dict[str, Any] = key | {"date": _today(), "load": round(os.getloadavg()[0], 1)}
         folder = Path(tempfile.mkdtemp(dir=self._scratch))
@@ -132,24 +138,24 @@ class Runs:
             print(f"{part}: {system.name}: {cause}", file=sys.stderr)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-        found = self._read(part)  # another command may have added rows
-        rows = [each for each in found["rows"] if any(each[name] != value for name, value in key.items())]
-        order = [each.name for each in PARTS[part]]
-        rows = sorted([*rows, row], key=lambda each: (order.index(each["system"]), list(LINES).index(each["line"])))
-        self._write(part, found | {"machine": machine(), "rows": rows})
+        result = self._read(part)  # another command may have added rows
+        rows = [item for item in result["rows"] if any(item[name] != value for name, value in key.items())]
+        order = [item.name for item in PARTS[part]]
+        rows = sorted([*rows, row], key=lambda item: (order.index(item["system"]), list(LINES).index(item["line"])))
+        self._write(part, result | {"machine": machine(), "rows": rows})
         return row
 
     def _run(self, part: str, system: System, settings: dict[str, Any], network: Network | None, folder: Path) -> Found:
         if part == "psi":
             common = tables.write_ids(settings["ids"], folder)
-            own = system.environment is None
-            run = ours.align(self._ours(), folder, network) if own else self._peer(system, settings, network, folder)
+            local = system.environment is None
+            run = ours.align(self._ours(), folder, network) if local else self._peer(system, settings, network, folder)
             if run.told["common"] != common:
                 raise PairFailed(f"{common} common ids were expected, {run.told['common']} were found")
             return run
         if system.job is not None:
             if part == "wide":
-                sizes = [settings[each] for each in ("rows", "own", "other")]
+                sizes = [settings[item] for item in ("rows", "own", "other")]
                 tables.write_npz(tables.wide(*sizes), folder)
                 return ours.train(self._ours(), system.job(settings), folder, network, suffix=".npz")
             tables.write_csv(self._parties(), folder)
@@ -171,33 +177,33 @@ class Runs:
                 file = folder / f"task-{rank}.json"
                 file.write_text(json.dumps(task), encoding="utf-8")
                 commands.append([str(python), str(PARTIES / system.script), str(file)])
-            taken = run_pair(commands, folder)
+            elapsed = run_pair(commands, folder)
             sent = line.bytes
-        found = [json.loads((folder / f"found-{rank}").read_text(encoding="utf-8")) for rank in (0, 1)]
-        told = {
-            "work_cpu_s": sum(each["work_cpu_s"] for each in found),
-            "work_s": max(each["work_s"] for each in found),
+        results = [json.loads((folder / f"found-{rank}").read_text(encoding="utf-8")) for rank in (0, 1)]
+        lines = {
+            "work_cpu_s": sum(item["work_cpu_s"] for item in results),
+            "work_s": max(item["work_s"] for item in results),
         }
-        if "common" in found[0]:
-            told["common"] = found[0]["common"]
-        if "bytes_own_count" in found[0]:  # of a system that no line can be put between
-            sent = sum(each["bytes_own_count"] for each in found) // 2
-        return Found(taken, sent, told | {"version": system.environment.version})
+        if "common" in results[0]:
+            lines["common"] = results[0]["common"]
+        if "bytes_own_count" in results[0]:  # of a system that no line can be put between
+            sent = sum(item["bytes_own_count"] for item in results) // 2
+        return Found(elapsed, sent, lines | {"version": system.environment.version})
 
     def _bar(self, part: str) -> float | None:
         """The AUC of the pooled table; None for a part without one."""
         if part not in ("linear", "trees"):
             return None
-        found = self._read(part)
-        if "bar" not in found or self._again:
+        result = self._read(part)
+        if "bar" not in result or self._again:
             rows = self._rows()
-            found["bar"] = (
+            result["bar"] = (
                 rows.pooled_linear()
                 if part == "linear"
-                else rows.pooled_trees(*(SGB[each] for each in ("trees", "depth", "step")))
+                else rows.pooled_trees(*(SGB[item] for item in ("trees", "depth", "step")))
             )
-            self._write(part, found)
-        return float(found["bar"])
+            self._write(part, result)
+        return float(result["bar"])
 
     @cache  # noqa: B019  # one Runs a process
     def _ours(self) -> Path:
@@ -215,13 +221,13 @@ class Runs:
         file = self._out / f"{part}.json"
         if not file.is_file():
             return {"schema": SCHEMA, "quick": self._quick, "machine": machine(), "rows": []}
-        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        return found
+        text: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return text
 
-    def _write(self, part: str, found: dict[str, Any]) -> None:
-        whole = self._out / f"{part}.json.new"
-        whole.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        whole.replace(self._out / f"{part}.json")
+    def _write(self, part: str, result: dict[str, Any]) -> None:
+        full = self._out / f"{part}.json.new"
+        full.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        full.replace(self._out / f"{part}.json")
 
 
 def _today() -> str:

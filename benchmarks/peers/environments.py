@@ -31,9 +31,9 @@ class Environment:
     def interpreter(self, folder: Path) -> Path:
         """Its Python below `folder`, made if it is not there or its pins have changed. Unavailable if it cannot be."""
         home, pins = folder / self.name, PINS / f"{self.name}.txt"
-        made, wanted = home / "pins.txt", f"{self.python}\n{self.alone}\n{pins.read_text(encoding='utf-8')}"
+        generated, expected = home / "pins.txt", f"{self.python}\n{self.alone}\n{pins.read_text(encoding='utf-8')}"
         python = home / "bin" / "python"
-        if made.is_file() and made.read_text(encoding="utf-8") == wanted:
+        if generated.is_file() and generated.read_text(encoding="utf-8") == expected:
             return python
         shutil.rmtree(home, ignore_errors=True)
         print(f"making {home}", file=sys.stderr, flush=True)
@@ -41,7 +41,7 @@ class Environment:
         run_quietly([str(python), "-m", "pip", "install", "--quiet", "--requirement", str(pins)])
         if self.alone:
             run_quietly([str(python), "-m", "pip", "install", "--quiet", "--no-deps", self.alone])
-        made.write_text(wanted, encoding="utf-8")
+        generated.write_text(expected, encoding="utf-8")
         return python
 
 
@@ -49,17 +49,17 @@ def find(version: str) -> Path:
     """A Python of this version: this one, one of pyenv or of the path, or one that uv brings. Unavailable if none."""
     for python in _candidates(version):
         try:
-            told = subprocess.run([str(python), "--version"], capture_output=True, text=True, timeout=60)  # noqa: S603
+            text = subprocess.run([str(python), "--version"], capture_output=True, text=True, timeout=60)  # noqa: S603
         except OSError:
             continue
-        if told.stdout.startswith(f"Python {version}."):
+        if text.stdout.startswith(f"Python {version}."):
             return python
     uv = shutil.which("uv")
     if uv is None:
         raise Unavailable(f"Python {version} was expected, none is here; install it, or uv, which brings it")
     run_quietly([uv, "python", "install", version])
-    found = subprocess.run([uv, "python", "find", version], capture_output=True, text=True)  # noqa: S603
-    return Path(found.stdout.strip())
+    completed = subprocess.run([uv, "python", "find", version], capture_output=True, text=True)  # noqa: S603
+    return Path(completed.stdout.strip())
 
 
 def _candidates(version: str) -> Iterator[Path]:
@@ -78,5 +78,5 @@ def run_quietly(words: list[str]) -> None:
     except (OSError, subprocess.TimeoutExpired) as cause:
         raise Unavailable(f"{Path(words[0]).name} {words[-1]}: {cause}") from None
     if done.returncode:
-        said = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("WARNING")]
-        raise Unavailable(f"{Path(words[0]).name} {words[-1]}: {said[-1] if said else done.returncode}")
+        lines = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("WARNING")]
+        raise Unavailable(f"{Path(words[0]).name} {words[-1]}: {lines[-1] if lines else done.returncode}")

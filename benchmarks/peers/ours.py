@@ -39,8 +39,8 @@ def installed(folder: Path | None) -> Path:
     scikit-learn for trees; this one without a folder. Modules have bytecode on disk, as those of an installed package
     do.
     """
-    for each in ("securevfl", "crypto", "protocols"):
-        compileall.compile_dir(ROOT / each, quiet=2)
+    for item in ("securevfl", "crypto", "protocols"):
+        compileall.compile_dir(ROOT / item, quiet=2)
     if folder is None:
         return Path(sys.executable)
     home = folder / f"securevfl-{zlib.crc32(str(ROOT).encode()):08x}"  # it is of this checkout
@@ -59,22 +59,22 @@ def train(python: Path, job: vfl.Job, folder: Path, network: Network | None, suf
         listen = _kit(python, folder, line)
         run_pair([[str(python), *_align(side, suffix), *listen[side]] for side in SIDES], folder)
         join = [[str(python), *_join(side, suffix), *listen[side]] for side in SIDES]
-        asked, digests = _refused(folder, join)
+        requested, digests = _refused(folder, join)
         before = line.bytes
-        taken = run_pair([[*words, "--accept", digest] for words, digest in zip(join, digests, strict=True)], folder)
+        elapsed = run_pair([[*words, "--accept", digest] for words, digest in zip(join, digests, strict=True)], folder)
         sent = None if line.bytes is None or before is None else line.bytes - before
     auc = ModelPart.load(folder / "bank.model.json").metrics["auc"]
-    work = {"work_cpu_s": taken.cpu_s - asked.cpu_s, "work_s": taken.seconds - asked.seconds}
-    return Found(taken, sent, {"auc": auc, **work})
+    work = {"work_cpu_s": elapsed.cpu_s - requested.cpu_s, "work_s": elapsed.seconds - requested.seconds}
+    return Found(elapsed, sent, {"auc": auc, **work})
 
 
 def align(python: Path, folder: Path, network: Network | None) -> Found:
     """Find the common ids of `SIDE.csv` of the folder: tables in, row numbers out, at both."""
     with between(network, 1) as line:
         listen = _kit(python, folder, line)
-        taken = run_pair([[str(python), *_align(side, ".csv"), *listen[side]] for side in SIDES], folder)
+        elapsed = run_pair([[str(python), *_align(side, ".csv"), *listen[side]] for side in SIDES], folder)
         sent = line.bytes
-    return Found(taken, sent, {"common": len(np.load(folder / "bank.csv.rows.npy"))})
+    return Found(elapsed, sent, {"common": len(np.load(folder / "bank.csv.rows.npy"))})
 
 
 def _kit(python: Path, folder: Path, line: Line) -> dict[str, list[str]]:
@@ -98,9 +98,9 @@ def _refused(folder: Path, join: Sequence[Sequence[str]]) -> tuple[Taken, list[s
     """Join without consent: each party reads its table, meets the other, and prints its sheet; what that takes, and the
     digests of the sheets. PairFailed if a party ends otherwise.
     """
-    taken = run_pair(join, folder, refusing=True)
-    said = [(folder / f"party-{k}.log").read_text(encoding="utf-8") for k in (0, 1)]
-    found = [re.findall(r"--accept (\w+)", text) for text in said]
-    if not all(found):
-        raise PairFailed(f"the digest of a consent sheet was expected, {said[not found[0]][-300:]!r} came")
-    return taken, [each[-1] for each in found]
+    elapsed = run_pair(join, folder, refusing=True)
+    lines = [(folder / f"party-{k}.log").read_text(encoding="utf-8") for k in (0, 1)]
+    results = [re.findall(r"--accept (\w+)", text) for text in lines]
+    if not all(results):
+        raise PairFailed(f"the digest of a consent sheet was expected, {lines[not results[0]][-300:]!r} came")
+    return elapsed, [item[-1] for item in results]

@@ -44,29 +44,29 @@ def drawn(text: str, results: Path) -> str:
     return PLACE.sub(lambda place: f"{place[1]}{PLACES[place['name']](files)}{place[3]}", text)
 
 
-def best(found: dict[str, Any], system: System, settings: Row | None = None) -> dict[str, Row]:
+def best(result: dict[str, Any], system: System, settings: Row | None = None) -> dict[str, Row]:
     """The rows of a system by line, of these settings or else of the best ones: the cheapest that reach the bar, or
     those of the highest AUC; where none has a figure, the row that says why, as `failed`.
     """
-    rows = [row for row in found["rows"] if row["system"] == system.name and settings in (None, row["settings"])]
+    rows = [row for row in result["rows"] if row["system"] == system.name and settings in (None, row["settings"])]
     done = [row for row in rows if "failed" not in row and row["line"] == "loopback"]
     if not done:
         lost = [row for row in rows if "failed" in row]
         return {"failed": lost[-1]} if lost else {}
-    if "bar" in found:
-        enough = [row for row in done if row["auc"] >= found["bar"] - NEAR]
+    if "bar" in result:
+        enough = [row for row in done if row["auc"] >= result["bar"] - NEAR]
         chosen = min(enough, key=lambda row: row["cpu_s"]) if enough else max(done, key=lambda row: row["auc"])
     else:
         chosen = done[0]
     return {row["line"]: row for row in rows if row["settings"] == chosen["settings"] and "failed" not in row}
 
 
-def _pairs(found: dict[str, Any], part: str) -> list[tuple[System, dict[str, Row]]]:
+def _pairs(result: dict[str, Any], part: str) -> list[tuple[System, dict[str, Row]]]:
     """The systems of a part with the rows to show; of parts without a bar, each setting."""
     pairs = []
     for system in PARTS[part]:
-        each = [None] if "bar" in found else list(system.settings)
-        pairs += [(system, best(found, system, settings)) for settings in each]
+        item = [None] if "bar" in result else list(system.settings)
+        pairs += [(system, best(result, system, settings)) for settings in item]
     return [(system, rows) for system, rows in pairs if rows]
 
 
@@ -97,7 +97,7 @@ def _costs(rows: dict[str, Row]) -> list[str]:
         figure(near["seconds"]),
         figure(far["seconds"] if far else None),
         figure(None if size is None else size / 1e6),
-        " + ".join(f"{each:,}" for each in near["memory_mb"]),
+        " + ".join(f"{item:,}" for item in near["memory_mb"]),
     ]
 
 
@@ -108,17 +108,17 @@ def _trained(part: str) -> Callable[[dict[str, Any]], str]:
     def section(files: dict[str, Any]) -> str:
         if part not in files:
             return "\nNot run yet.\n\n"
-        found, rows, failed = files[part], [], []
-        if "bar" in found:
-            rows.append(["scikit-learn, pooled columns", "", f"{found['bar']:.4f}", *["-"] * len(COSTS)])
-        for system, each in _pairs(found, part):
-            if "failed" in each:
-                failed.append(f"{system.words}: not run here, {each['failed']['failed']}.\n")
+        result, rows, failed = files[part], [], []
+        if "bar" in result:
+            rows.append(["scikit-learn, pooled columns", "", f"{result['bar']:.4f}", *["-"] * len(COSTS)])
+        for system, item in _pairs(result, part):
+            if "failed" in item:
+                failed.append(f"{system.words}: not run here, {item['failed']['failed']}.\n")
             else:
-                row = each["loopback"]
-                rows.append([system.words, _setting(row["settings"]), f"{row['auc']:.4f}", *_costs(each)])
+                row = item["loopback"]
+                rows.append([system.words, _setting(row["settings"]), f"{row['auc']:.4f}", *_costs(item)])
         table = _table(["system", "settings", "AUC", *COSTS], rows, left=2)
-        return f"\n{table}\n{_conditions(found)}{''.join(failed)}\n"
+        return f"\n{table}\n{_conditions(result)}{''.join(failed)}\n"
 
     return section
 
@@ -126,20 +126,20 @@ def _trained(part: str) -> Callable[[dict[str, Any]], str]:
 def _psi(files: dict[str, Any]) -> str:
     if "psi" not in files:
         return "\nNot run yet.\n\n"
-    found, rows, failed = files["psi"], [], []
-    for system, each in _pairs(found, "psi"):
-        if "failed" in each:
-            failed.append(f"{system.words}: not run here, {each['failed']['failed']}.\n")
+    result, rows, failed = files["psi"], [], []
+    for system, item in _pairs(result, "psi"):
+        if "failed" in item:
+            failed.append(f"{system.words}: not run here, {item['failed']['failed']}.\n")
             continue
-        ids, far = each["loopback"]["settings"]["ids"], each.get("far")
+        ids, far = item["loopback"]["settings"]["ids"], item.get("far")
         a_row = "-" if far is None else figure(far["bytes"] / ids)
-        rows.append([system.words, f"{ids:,}", *_costs(each), a_row])
+        rows.append([system.words, f"{ids:,}", *_costs(item), a_row])
     table = _table(["system", "ids a side", *COSTS, "bytes an id"], rows)
-    return f"\n{table}\n{_conditions(found)}{''.join(failed)}\n"
+    return f"\n{table}\n{_conditions(result)}{''.join(failed)}\n"
 
 
-def _conditions(found: dict[str, Any]) -> str:
-    machine, done = found["machine"], [row for row in found["rows"] if "failed" not in row]
+def _conditions(result: dict[str, Any]) -> str:
+    machine, done = result["machine"], [row for row in result["rows"] if "failed" not in row]
     if not done:
         return ""
     loads, days = [row["load"] for row in done], sorted({row["date"] for row in done})
@@ -159,8 +159,8 @@ def _reads(files: dict[str, Any]) -> str:
     readable: dict[str, list[str]] = {}
     for part in PARTS.values():
         for system in part:
-            own = system.environment is None
-            name = "securevfl align" if own and part is PARTS["psi"] else "securevfl" if own else system.words
+            local = system.environment is None
+            name = "securevfl align" if local and part is PARTS["psi"] else "securevfl" if local else system.words
             if name not in (known := readable.setdefault(system.reads, [])):
                 known.append(name)
     rows = [["; ".join(names), reads] for reads, names in readable.items()]
@@ -170,16 +170,16 @@ def _reads(files: dict[str, Any]) -> str:
 def _gradient(files: dict[str, Any]) -> str:
     if GRADIENT not in files:
         return "\nNot run yet.\n\n"
-    found, rows = files[GRADIENT], []
-    for row in found["rows"]:
+    result, rows = files[GRADIENT], []
+    for row in result["rows"]:
         if row["error"] is None:
             mark = " (scaled from a slice)" if row["estimated"] else ""
             cells = [f"{row['n']:,} x {row['d']}", f"{row['engine']}{mark}", figure(row["total_ms"])]
             rows.append([*cells, figure(row["ratio_to_phe"]), figure(row["cpu_ratio_to_phe"])])
-    machine = found["machine"]
+    machine = result["machine"]
     table = _table(["rows x columns", "engine", "ms", "times phe", "by processor"], rows, left=2)
     return (
-        f"\n{table}\n{machine['processor']}, {machine['cores']} cores, {found['date']}, "
+        f"\n{table}\n{machine['processor']}, {machine['cores']} cores, {result['date']}, "
         f"load average {machine['load_average']:g}{_busy(machine, machine['load_average'])}.\n\n"
     )
 
@@ -197,7 +197,7 @@ def _spent(files: dict[str, Any], part: str, name: str, key: str = "cpu_s") -> f
     """A figure of a system's best row, of parts without a bar its first one; None if it is not there."""
     if part not in files:
         return None
-    system = next(each for each in PARTS[part] if each.name == name)
+    system = next(item for item in PARTS[part] if item.name == name)
     rows = best(files[part], system, None if "bar" in files[part] else system.settings[0])
     return float(rows["loopback"][key]) if "loopback" in rows else None
 
@@ -212,24 +212,26 @@ BESIDE = (  # part, what, ours, the peer, its words
 def _beside(files: dict[str, Any]) -> str:
     """The rows of README: processor seconds of both parties, ours and a peer's, where both have been run."""
     rows = []
-    for part, what, own, other in BESIDE:
-        peer = next(each for each in PARTS[part] if each.name == other)
-        ours, theirs = _spent(files, part, own), _spent(files, part, other)
+    for part, what, local, other in BESIDE:
+        peer = next(item for item in PARTS[part] if item.name == other)
+        ours, theirs = _spent(files, part, local), _spent(files, part, other)
         if ours is not None and theirs is not None:
-            good = [_spent(files, part, name, "auc") for name in (own, other)] if "bar" in files[part] else [None, None]
+            good = (
+                [_spent(files, part, name, "auc") for name in (local, other)] if "bar" in files[part] else [None, None]
+            )
             cells = [figure(ours), figure(theirs)]
             cells = [cell if auc is None else f"{cell} (AUC {auc:.3f})" for cell, auc in zip(cells, good, strict=True)]
             rows.append([what, cells[0], f"{cells[1]}, {peer.words}", f"{figure(theirs / ours)} x"])
     for row in files.get(GRADIENT, {}).get("rows", []):
         if row["engine"] == "ckks" and (row["n"], row["d"]) == (256, 100):
-            own, theirs = row["cpu_ms"], row["cpu_ms"] * row["cpu_ratio_to_phe"]
+            local, theirs = row["cpu_ms"], row["cpu_ms"] * row["cpu_ratio_to_phe"]
             what = "an encrypted gradient of 256 x 100 under CKKS, milliseconds (`securevfl bench he`)"
             rows.append(
                 [
                     what,
-                    figure(own),
+                    figure(local),
                     f"{figure(theirs)}, Paillier by phe, as its users call it",
-                    f"{figure(theirs / own)} x",
+                    f"{figure(theirs / local)} x",
                 ]
             )
     return f"\n{_table(['processor seconds of both', 'securevfl', 'beside it', 'to ours'], rows)}\n"

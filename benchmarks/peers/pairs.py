@@ -41,19 +41,19 @@ class Line:
 @contextmanager
 def between(network: Network | None, ports: int) -> Iterator[Line]:
     """A line with so many ports a party: straight over loopback, or through relays that share its two directions."""
-    own = [free_port() for _ in range(ports)], [free_port() for _ in range(ports)]
+    selected = [free_port() for _ in range(ports)], [free_port() for _ in range(ports)]
     if network is None:
-        yield Line(own, (own[1], own[0]))
+        yield Line(selected, (selected[1], selected[0]))
         return
     ways = Direction(network.mbps * 125_000), Direction(network.mbps * 125_000)  # from the first party, to it
     seen, relays = ([], []), []
     for rank in (0, 1):
-        for real in own[1 - rank]:
+        for real in selected[1 - rank]:
             port = free_port()
             relays.append(SlowLine(port, real, delay=network.rtt_ms / 2000, to=ways[rank], back=ways[1 - rank]))
             seen[rank].append(port)
     try:
-        yield Line(own, seen, ways)
+        yield Line(selected, seen, ways)
     finally:
         for relay in relays:
             relay.close()
@@ -112,10 +112,10 @@ def run_pair(commands: Sequence[Sequence[str]], folder: Path, *, refusing: bool 
             if thread.is_alive():
                 _end(party)
             thread.join()
-    for party in sorted(parties, key=lambda each: (each.status or 0) < 0):  # who failed of itself, before who was ended
+    for party in sorted(parties, key=lambda item: (item.status or 0) < 0):  # who failed of itself, before who was ended
         if party.status and not refusing:
             raise PairFailed(_last_line(party))
-    return Taken(sum(party.cpu for party in parties), seconds, [sum(each.most.values()) // 1024 for each in parties])
+    return Taken(sum(party.cpu for party in parties), seconds, [sum(item.most.values()) // 1024 for item in parties])
 
 
 def _wait(party: _Party) -> None:
@@ -130,8 +130,8 @@ def _end(party: _Party) -> None:
 
 
 def _last_line(party: _Party) -> str:
-    said = [line.strip() for line in party.log.read_text(encoding="utf-8", errors="replace").splitlines()]
-    errors = [line for line in said if "Error" in line or "expected" in line] or [line for line in said if line]
+    lines = [line.strip() for line in party.log.read_text(encoding="utf-8", errors="replace").splitlines()]
+    errors = [line for line in lines if "Error" in line or "expected" in line] or [line for line in lines if line]
     return f"exit code {party.status}: {errors[-1][:_TOLD] if errors else 'no word'}"
 
 

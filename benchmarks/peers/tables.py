@@ -86,8 +86,8 @@ def write_csv(tables: list[vfl.Party], folder: Path) -> list[int]:
             file.write(",".join(["id", *(["y"] if party.y is not None else []), *columns]) + "\n")
             labels = None if party.y is None else np.asarray(party.y)
             for k, values in enumerate(np.asarray(party.X).tolist()):
-                own = [] if labels is None else [str(labels[k])]
-                file.write(",".join([str(party.ids[k]), *own, *map(repr, values)]) + "\n")
+                local = [] if labels is None else [str(labels[k])]
+                file.write(",".join([str(party.ids[k]), *local, *map(repr, values)]) + "\n")
     return [len(party.columns) for party in tables]
 
 
@@ -95,22 +95,22 @@ def write_ids(count: int, folder: Path) -> int:
     """Ids of both sides, in random order, three quarters of them common; how many are."""
     folder.mkdir(parents=True, exist_ok=True)
     draw = np.random.default_rng(count)
-    common, own = count - count // 4, count // 4
-    every = draw.choice(10**10, size=2 * (common + 2 * own), replace=True)
-    every = draw.permutation(np.unique(every))[: common + 2 * own]
+    common, local = count - count // 4, count // 4
+    every = draw.choice(10**10, size=2 * (common + 2 * local), replace=True)
+    every = draw.permutation(np.unique(every))[: common + 2 * local]
     both = every[:common]
-    for side, rest in zip(SIDES, (every[common : common + own], every[common + own :]), strict=True):
-        ids = draw.permutation(np.concatenate([both, rest]))
+    for side, remaining in zip(SIDES, (every[common : common + local], every[common + local :]), strict=True):
+        ids = draw.permutation(np.concatenate([both, remaining]))
         with (folder / f"{side}.csv").open("w", encoding="utf-8") as file:
             file.write("id,x\n")
-            file.writelines(f"{each:010d},{k % 97}\n" for k, each in enumerate(ids.tolist()))
+            file.writelines(f"{item:010d},{k % 97}\n" for k, item in enumerate(ids.tolist()))
     return common
 
 
-def wide(count: int, own: int, other: int) -> list[vfl.Party]:
+def wide(count: int, local: int, other: int) -> list[vfl.Party]:
     """Noise with labels that lean on a column of each, the sizes of FATE's page."""
     draw = np.random.default_rng(0)
-    X, further = draw.normal(size=(count, own)), draw.normal(size=(count, other))
+    X, further = draw.normal(size=(count, local)), draw.normal(size=(count, other))
     y = (X[:, 0] + further[:, 0] + draw.normal(size=count) > 0).astype(int)
     return [vfl.Party("bank", X, y, aligned=True), vfl.Party("shop", further, aligned=True)]
 

@@ -1,1 +1,1 @@
-"""Private alignment: which ids all parties have, and nothing of the others."""
+"""Private set intersection: the parties learn the ids that all of them have, and nothing about other ids."""

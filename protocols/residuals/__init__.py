@@ -1,1 +1,1 @@
-"""How residuals go down: in the clear, blurred, or sealed under the active party's key."""
+"""Residual protocols: passive parties learn J^T g for a residual g. In the clear, with noise, or encrypted."""

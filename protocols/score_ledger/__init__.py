@@ -1,1 +1,1 @@
-"""The ledger of scores: what a party has let others score and measure, stored in one SQLite file."""
+"""The score ledger: an SQLite file in which a party records how others have scored and evaluated its rows."""

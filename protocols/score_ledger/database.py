@@ -1,8 +1,8 @@
-"""A file of tables that processes share: what a ledger of scores knows, on disk before it counts.
+"""The SQLite file of a score ledger: several processes share it, and a change is on disk before it counts.
 
-SQLite keeps it: rows lie sorted by their keys in pages of a file, which are read where they are asked for, so that a
-ledger of millions of rows opens at once and takes no memory. A change is whole and flushed, or never was; processes
-and threads take turns. The file holds a key of its own.
+SQLite reads pages of the file on demand, so a ledger of millions of rows opens at once and takes little memory. Each
+change is atomic and flushed to disk; processes and threads take turns. The file contains a random key, with which the
+ledger hashes ids and rows.
 """
 
 from __future__ import annotations
@@ -21,179 +21,217 @@ from securevfl.base.files import make_private_folder, sync_folder
 from securevfl.errors import ConfigError, SecureVFLError, StorageError
 from securevfl.protocols.score_ledger.sealed_file import SealedFile
 
-KEY_BYTES = 32
-
-_SCHEMA = 1
-
-_SQLITE = b"SQLite format 3\0"
-
-_WAIT = 60.0  # seconds for another process's change
-
-_MAPPED = 1 << 30  # bytes of the file that are mapped at most
-
-_META = "CREATE TABLE meta (schema INTEGER NOT NULL, key BLOB NOT NULL);"
+LEDGER_KEY_BYTES = 32
+_SCHEMA_VERSION = 1
+_SQLITE_MAGIC = b"SQLite format 3\0"
+_LOCK_TIMEOUT = 60.0  # seconds to wait for another process's change
+_MAX_MAPPED_BYTES = 1 << 30
+_META_TABLE = "CREATE TABLE meta (schema INTEGER NOT NULL, key BLOB NOT NULL);"
 
 
-class _Group:
-    """Changes that go to disk together: how many have come to their end, and why they are not there if they failed."""
+class _CommitGroup:
+    """Changes of several threads that one commit writes to disk.
+
+    Attributes:
+        members: number of changes in the group.
+        closed: True once no further change may join.
+        error: the reason why the commit failed, if it did.
+    """
 
     def __init__(self) -> None:
-        self.members, self.closed = 0, False
+        self.members = 0
+        self.closed = False
         self.error: SecureVFLError | None = None
 
 
 class LedgerDatabase:
-    """The tables of one file, or without a path those of one process. ConfigError if the file is none of ours.
+    """The tables of one file, or tables in memory.
 
-    Threads that change it at once are flushed together: each waits until what it has changed is on disk.
+    Concurrent changes by several threads are committed together; each thread waits until its change is on disk.
+
+    Args:
+        path: the file; it is created if it does not exist. None keeps the tables in memory.
+        schema: the SQL statements that create the tables.
+
+    Raises:
+        ConfigError: the file is damaged, or is not a score ledger.
+        StorageError: the file cannot be created or opened.
     """
 
-    def __init__(self, path: Path | None, tables: str) -> None:
-        """tables: statements that make them."""
+    def __init__(self, path: Path | None, schema: str) -> None:
         self.path = path
-        self._one = threading.Condition(threading.RLock())
-        self._counting, self._coming = threading.Lock(), 0  # threads that are about to change it
-        self._group = _Group()
+        self._turn = threading.Condition(threading.RLock())
+        self._arrivals_lock = threading.Lock()
+        self._arrivals = 0  # threads that are about to change the tables
+        self._group = _CommitGroup()
         if path is None:
-            self._connection, self.key = _opened(None, tables)
+            self._connection, self.key = _open(None, schema)
             return
         if not path.exists():
-            _make(path, tables)
+            _create(path, schema)
         with path.open("rb") as file:
-            if file.read(len(_SQLITE)) != _SQLITE:
-                raise _no_ledger(path)
+            if file.read(len(_SQLITE_MAGIC)) != _SQLITE_MAGIC:
+                raise _not_a_ledger(path)
         try:
-            rest = SealedFile(path)
+            seal = SealedFile(path)
         except DamagedFileError:
             raise _damaged(path) from None
         try:
-            self._connection, self.key = _opened(path, tables, look=not rest.left)
+            self._connection, self.key = _open(path, schema, check=not seal.left)
         except BaseException:
-            rest.drop()
+            seal.drop()
             raise
-        weakref.finalize(self, _leave, self._connection, rest)
+        weakref.finalize(self, _close, self._connection, seal)
 
     @classmethod
-    def shared(cls, path: Path | None, tables: str) -> LedgerDatabase:
-        """Return the one object of this process for a file, so that its threads take turns without asking the disk."""
+    def shared(cls, path: Path | None, schema: str) -> LedgerDatabase:
+        """Return this process's only object for a file, so that its threads take turns without file locks."""
         if path is None:
-            return cls(None, tables)
-        with _opening:
-            shared = _shared.get(_identity(path)) if path.exists() else None
-            if shared is None:
-                shared = cls(path, tables)
-                _shared[_identity(path)] = shared
-            return shared
+            return cls(None, schema)
+        with _open_databases_lock:
+            database = _open_databases.get(_identity(path)) if path.exists() else None
+            if database is None:
+                database = cls(path, schema)
+                _open_databases[_identity(path)] = database
+            return database
 
     @contextmanager
     def changing(self) -> Iterator[sqlite3.Connection]:
-        """Hand out the tables, which nobody else changes meanwhile. What the block changes is on disk when it ends, and
-        nothing of it if the block raises. StorageError if it cannot be written."""
-        with self._counting:
-            self._coming += 1
+        """Yield the tables for one exclusive change.
+
+        The change is on disk when the block ends. If the block raises an error, nothing is changed.
+
+        Yields:
+            The connection to the tables, inside a transaction.
+
+        Raises:
+            StorageError: the change cannot be written.
+        """
+        with self._arrivals_lock:
+            self._arrivals += 1
         try:
-            self._one.acquire()
+            self._turn.acquire()
         finally:
-            with self._counting:
-                self._coming -= 1
+            with self._arrivals_lock:
+                self._arrivals -= 1
         try:
-            self._one.notify_all()
+            self._turn.notify_all()
             with self.reading() as tables:
                 if not tables.in_transaction:
-                    self._group = _Group()
+                    self._group = _CommitGroup()
                     tables.execute("BEGIN IMMEDIATE")
                 group = self._group
                 tables.execute("SAVEPOINT change")
                 try:
                     yield tables
                 except BaseException:
-                    self._take_back(tables, group)
+                    self._roll_back(tables, group)
                     raise
                 tables.execute("RELEASE change")
                 group.members += 1
         finally:
-            self._one.release()
+            self._turn.release()
         self._flush(group)
 
-    def _take_back(self, tables: sqlite3.Connection, group: _Group) -> None:
-        """Undo a change that failed, and no other; all of them where SQLite has done so."""
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """Yield the tables for reading.
+
+        Yields:
+            The connection to the tables.
+
+        Raises:
+            StorageError: the file cannot be read.
+        """
+        with self._turn:
+            try:
+                yield self._connection
+            except sqlite3.Error as error:
+                raise self._error_of(error) from None
+
+    def _roll_back(self, tables: sqlite3.Connection, group: _CommitGroup) -> None:
+        """Undo a failed change only, or the whole group if SQLite has already rolled it back."""
         if not tables.in_transaction:
-            group.closed, group.error = True, self._failed(sqlite3.OperationalError("a change beside it failed"))
+            group.closed, group.error = True, self._error_of(sqlite3.OperationalError("a concurrent change failed"))
         elif group.members:
             tables.execute("ROLLBACK TO change")
             tables.execute("RELEASE change")
         else:
             tables.execute("ROLLBACK")
 
-    def _flush(self, group: _Group) -> None:
-        """Wait until a group of changes is on disk, or put it there, if no other thread is about to join it."""
-        with self._one:
-            while self._coming and not group.closed:
-                self._one.wait()
+    def _flush(self, group: _CommitGroup) -> None:
+        """Wait until the group is on disk; commit it here if no other thread is about to join it."""
+        with self._turn:
+            while self._arrivals and not group.closed:
+                self._turn.wait()
             if not group.closed:
                 group.closed = True
                 try:
                     self._connection.execute("COMMIT")
                 except sqlite3.Error as error:
-                    group.error = self._failed(error)
+                    group.error = self._error_of(error)
                     if self._connection.in_transaction:
                         self._connection.execute("ROLLBACK")
-            self._one.notify_all()
+            self._turn.notify_all()
             if group.error is not None:
                 raise group.error
 
-    def _failed(self, error: sqlite3.Error) -> SecureVFLError:
-        if getattr(error, "sqlite_errorcode", None) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+    def _error_of(self, error: sqlite3.Error) -> SecureVFLError:
+        """Return the error of this package for an error of SQLite."""
+        code = getattr(error, "sqlite_errorcode", None)
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             return _damaged(self.path)
-        full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+        full = code == sqlite3.SQLITE_FULL
         return StorageError(self.path or "memory", OSError(errno.ENOSPC if full else errno.EIO, str(error)))
 
-    @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
-        """Hand out the tables, to be read. StorageError if they cannot be."""
-        with self._one:
-            try:
-                yield self._connection
-            except sqlite3.Error as error:
-                raise self._failed(error) from None
 
-
-_shared: weakref.WeakValueDictionary[tuple[int, ...], LedgerDatabase] = weakref.WeakValueDictionary()
-
-_opening = threading.Lock()
+_open_databases: weakref.WeakValueDictionary[tuple[int, ...], LedgerDatabase] = weakref.WeakValueDictionary()
+_open_databases_lock = threading.Lock()
 
 
 def _identity(path: Path) -> tuple[int, ...]:
-    """Return what tells a file from any other that this process may have open."""
-    found = path.stat()
-    return os.getpid(), found.st_dev, found.st_ino
+    """Return process id, device and inode, which identify an open file of this process."""
+    status = path.stat()
+    return os.getpid(), status.st_dev, status.st_ino
 
 
-def _leave(connection: sqlite3.Connection, rest: SealedFile) -> None:
+def _close(connection: sqlite3.Connection, seal: SealedFile) -> None:
+    """Close the connection, then seal the file."""
     connection.close()
-    rest.close()
+    seal.close()
 
 
-def _opened(path: Path | None, tables: str, *, look: bool = False) -> tuple[sqlite3.Connection, bytes]:
-    """Open a file and return its key. look: whether all of it is looked through for damage first. ConfigError if it is
-    another file, or damaged."""
+def _open(path: Path | None, schema: str, *, check: bool = False) -> tuple[sqlite3.Connection, bytes]:
+    """Open a file, or tables in memory.
+
+    Args:
+        path: the file, or None.
+        schema: the statements that create tables in memory.
+        check: True to run SQLite's integrity check first.
+
+    Returns:
+        The connection and the key of the file.
+
+    Raises:
+        ConfigError: the file is not a score ledger, or is damaged.
+    """
     connection = sqlite3.connect(
-        ":memory:" if path is None else path, timeout=_WAIT, isolation_level=None, check_same_thread=False
+        ":memory:" if path is None else path, timeout=_LOCK_TIMEOUT, isolation_level=None, check_same_thread=False
     )
     try:
         if path is None:
-            _fill(connection, tables)
-        connection.execute(f"PRAGMA mmap_size = {_MAPPED}")
+            _create_tables(connection, schema)
+        connection.execute(f"PRAGMA mmap_size = {_MAX_MAPPED_BYTES}")
         connection.execute("PRAGMA journal_mode = WAL")  # a change is one flush
         connection.execute("PRAGMA synchronous = FULL")
-        if look and connection.execute("PRAGMA integrity_check(1)").fetchone() != ("ok",):
+        if check and connection.execute("PRAGMA integrity_check(1)").fetchone() != ("ok",):
             raise _damaged(path)
-        schema, key = connection.execute("SELECT schema, key FROM meta").fetchone()
-        if schema != _SCHEMA:
-            raise _no_ledger(path)
+        version, key = connection.execute("SELECT schema, key FROM meta").fetchone()
+        if version != _SCHEMA_VERSION:
+            raise _not_a_ledger(path)
     except (sqlite3.OperationalError, TypeError, ValueError):
         connection.close()
-        raise _no_ledger(path) from None
+        raise _not_a_ledger(path) from None
     except sqlite3.DatabaseError:
         connection.close()
         raise _damaged(path) from None
@@ -203,15 +241,15 @@ def _opened(path: Path | None, tables: str, *, look: bool = False) -> tuple[sqli
     return connection, bytes(key)
 
 
-def _fill(connection: sqlite3.Connection, tables: str) -> None:
-    """Make the tables in an empty file, with a key of its own."""
-    for statement in filter(str.strip, (_META + tables).split(";")):
+def _create_tables(connection: sqlite3.Connection, schema: str) -> None:
+    """Create the tables in an empty file, and draw its key."""
+    for statement in filter(str.strip, (_META_TABLE + schema).split(";")):
         connection.execute(statement)
-    connection.execute("INSERT INTO meta VALUES (?, ?)", (_SCHEMA, os.urandom(KEY_BYTES)))
+    connection.execute("INSERT INTO meta VALUES (?, ?)", (_SCHEMA_VERSION, os.urandom(LEDGER_KEY_BYTES)))
 
 
-def _make(path: Path, tables: str) -> None:
-    """Make a file with these tables, whole or not at all; what another process has made meanwhile stays."""
+def _create(path: Path, schema: str) -> None:
+    """Create a file with these tables atomically; a file that another process creates meanwhile is left as it is."""
     make_private_folder(path.parent)
     draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     draft.unlink(missing_ok=True)
@@ -219,7 +257,7 @@ def _make(path: Path, tables: str) -> None:
     try:
         with closing(sqlite3.connect(draft, isolation_level=None)) as connection:
             connection.execute("BEGIN")
-            _fill(connection, tables)
+            _create_tables(connection, schema)
             connection.execute("COMMIT")
         with suppress(FileExistsError):
             os.link(draft, path)
@@ -232,16 +270,20 @@ def _make(path: Path, tables: str) -> None:
         draft.unlink(missing_ok=True)
 
 
-def _no_ledger(path: Path | None) -> ConfigError:
+def _not_a_ledger(path: Path | None) -> ConfigError:
     return ConfigError(
-        f"{path}: a ledger of scores was expected, something else or one of an earlier version is there; put it "
-        "back, or name another file"
+        f"{path} is not a score ledger of this version of securevfl",
+        "restore the score ledger, or name another file",
+        code="SVFL-LEDGER-FOREIGN",
+        path=str(path),
     )
 
 
 def _damaged(path: Path | None) -> ConfigError:
     return ConfigError(
-        f"{path}: a ledger of scores as it was left was expected, the file is damaged, or an older copy was put back; "
-        "put the newest copy back, and remove the .seal beside it to go on with that: rows that it does not know may "
-        "be scored again then"
+        f"the score ledger {path} is damaged, or was replaced by an older copy",
+        "restore the newest backup. To accept an older copy, delete the .seal file next to it; rows that the copy does "
+        "not list could then be scored a second time",
+        code="SVFL-LEDGER-DAMAGED",
+        path=str(path),
     )

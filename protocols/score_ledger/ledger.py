@@ -1,43 +1,44 @@
-"""What a party has let others score and measure with its columns, across runs: a file that is asked before it tells.
+"""The score ledger: which scores and metrics a party has disclosed about its rows, over all runs.
 
-Scores are outputs, and whoever gets them chooses its own columns freely. A score on known own columns shows the other
-party's sum up to one's own; d_A + 1 questions about one row with chosen own columns show theta_A, and then the other
-party's sum of every row that is asked; scores of the same rows under many models show the other party's columns up to
-an invertible matrix; scores of training rows are residuals to whoever has the labels; scores of a model that was hardly
-trained are products of its columns with chosen labels. So, at most:
+Scores are outputs, but the requesting party chooses its columns freely. A score for known columns reveals the other
+party's partial sum, up to the part of the requesting party. With d_A + 1 queries about one row, using chosen values for
+its columns, the requesting party recovers theta_A; from then on every score reveals the other party's partial sum for
+that row. Scores of the same rows under many models reveal the other party's columns up to an invertible matrix. Scores
+of training rows are residuals for the party with labels. Scores of a model that was hardly trained are products of the
+columns with chosen labels. The ledger therefore enforces these limits:
 
-- a row is scored once for a peer by a model: asked again, whatever block it comes in, it gets the same bytes, which
-  both holders have kept; and under fewer than d / 4 models in all (or one), d the party's own columns;
-- all scores of a row, whoever was told them, have together a fourth of the bits that the party's columns hold
-  (`BUDGET`), c scores of k bits counting c k, and the codes of its heaviest columns beside them, unless it has agreed
-  to more;
-- rows that a model was trained on are never scored by it. They are known by their ids; who names them otherwise is
-  found by their columns, over all questions of a peer: if more of the rows that were asked about have columns of
-  training rows than chance explains, the peer gets no more scores. No row is named or answered differently for its
-  columns;
-- a model is scored after its last visit, and after ten visits or more;
-- a row comes with the columns that it came with before: whoever asks commits to them, by a digest under a key of its
-  own ledger, before it is answered;
-- a row is measured once for each hundred of the rows that it is measured with, in all runs and whoever measures,
-  unless it has agreed, and counted among those near the end of the table as often.
+- A row is scored once for a peer under a model. A repeated request returns the same bytes, which both share holders
+  have stored. A row is scored under fewer than d / 4 models in total (or under one), where d is the number of this
+  party's columns.
+- All scores of a row, for all peers together, disclose at most a fourth of the information content of the row's columns
+  (`SCORE_BIT_BUDGET`). c scores of k bits count as c k bits; reason codes of the row count as well. The party may agree
+  to more.
+- Training rows of a model are never scored by it. They are recognised by their ids. Rows with other ids are compared by
+  columns over all queries of a peer: if more of the requested rows equal training rows than chance explains, the peer
+  receives no more scores. A single row is neither named nor answered differently because of its columns.
+- A model is scored only after its training has finished, and only if it had at least ten iterations.
+- A row belongs to the columns that the requesting party committed to in its first query about it. A query with other
+  columns is refused.
+- All parties agree on a row before it is scored, and each party records it in its ledger before it answers.
+- A set of n rows may be used for at most n / 100 evaluations over all runs and all peers, unless the party accepts
+  more; the same limit applies to out-of-range counts.
 
-A row that may not be scored is refused by itself, without a reason, and the others are answered. Whoever asks keeps
-what it was told, and by whom its own rows were trained on, and so says why of what it asked itself.
+A row that must not be scored is refused individually and without a reason; all other rows are answered. The requesting
+party stores the scores it received and which of its rows were used in training, so it can explain a refusal to its
+user.
 
-These are limits, not proofs, and a peer that does not follow the protocol may commit to what it likes. Rows are kept as
-keyed hashes of their ids, in tables on disk before the answer is given (tables.py). Look-up, admission and what
-the row may still tell are one change of the file; a row that one conversation is scoring is waited for by the others.
+These limits are no proofs, and a peer that deviates from the protocol may commit to any columns. Rows are stored as
+keyed hashes of their ids, on disk before the answer is sent. The look-up of a row, its admission and the update of its
+budget are one transaction; a row that one session is scoring makes other sessions wait.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import os
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -49,6 +50,7 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats, RowSlices
 from securevfl.base.chunked_matrix import ChunkedMatrix
 from securevfl.errors import LeakageError, ProtocolError
+from securevfl.protocols.score_ledger.claims import RowClaims
 from securevfl.protocols.score_ledger.database import LedgerDatabase
 from securevfl.protocols.score_ledger.limits import (
     CLAIM_TIMEOUT,
@@ -91,14 +93,25 @@ from securevfl.protocols.score_ledger.tables import (
 )
 from securevfl.runtime import eventlog
 
-SELF = ""  # the peer of a question that the ledger's own party asks
-REFUSED, NEW, STORED = 0, 1, 2  # of a row: is not scored; has no score yet; has one, which is kept
-_LOOK = 0.01  # seconds
+SELF = ""
+"""The peer of queries that the ledger's owner itself sends."""
+
+REFUSED, NEW, STORED = 0, 1, 2
+"""States of a requested row: it is refused, it has no score yet, or its score is stored."""
+
+_POLL_SECONDS = 0.01
 
 
 @dataclass(frozen=True)
 class ScoreQuery:
-    """What a peer asks a model about some rows of a party's: what they are called in its ledger."""
+    """A request of a peer for scores of some rows under a model, as the ledger identifies them.
+
+    Attributes:
+        model: name of the model, in hexadecimal.
+        peer: name of the requesting party, or `SELF`.
+        rows: keyed digests of the rows' ids.
+        committed: the requesting party's commitments to its columns of these rows.
+    """
 
     model: str
     peer: str
@@ -106,258 +119,314 @@ class ScoreQuery:
     committed: Sequence[bytes]
 
     def where(self, mask: NDArray[np.bool_]) -> ScoreQuery:
-        """Return the question about those rows alone."""
-        chosen = np.flatnonzero(mask).tolist()
-        return ScoreQuery(
-            self.model, self.peer, [self.rows[at] for at in chosen], [self.committed[at] for at in chosen]
-        )
+        """Return the query restricted to the rows of a mask (n,)."""
+        indices = np.flatnonzero(mask).tolist()
+        return ScoreQuery(self.model, self.peer, [self.rows[i] for i in indices], [self.committed[i] for i in indices])
 
 
 class ScoreLedger:
-    """One party's file of scores, or without a path what one process remembers. ConfigError if the file is none.
+    """One party's score ledger. Threads may share an object; each process has its own.
 
-    Safe to use from several threads, and from several processes by objects of their own.
+    Args:
+        path: the file; None keeps the ledger in this object.
+
+    Raises:
+        ConfigError: the file is damaged or is not a score ledger.
     """
 
     def __init__(self, path: Path | None) -> None:
-        self._claims = None if path is None else path.with_name(f"{path.name}.claims")
-        self._claimed: set[str] = set()  # in this object
+        self._claims = RowClaims(None if path is None else path.with_name(f"{path.name}.claims"))
         self._file = LedgerDatabase.shared(path, SCHEMA)
 
     def record_model(
-        self, model: bytes, visits: int, ids: Iterable[bytes], X: RowSlices | ChunkedMatrix | None = None
+        self, model: bytes, iterations: int, ids: Iterable[bytes], X: RowSlices | ChunkedMatrix | None = None
     ) -> None:
-        """Note a model that is ready, with its rows and columns.
+        """Record a trained model with its training rows.
 
-        It takes the model's name, how many visits it had, the rows it was trained on, and this party's columns X (n x
-        d) of these, in any order, which are read some at a time. Of rows in other processes the digests are made there.
+        Args:
+            model: name of the model.
+            iterations: number of its training iterations.
+            ids: ids of its training rows, in any order.
+            X: this party's columns (n, d) of these rows, in any order, read in chunks. Digests of rows that other
+                processes store are computed there.
         """
-        left, count = iter(ids), 0 if X is None else len(X)
+        remaining_ids, count = iter(ids), 0 if X is None else len(X)
         starts = range(0, count, DIGEST_CHUNK_ROWS)
-        rows = sorted_digests(iter(lambda: self._digests(islice(left, DIGEST_CHUNK_ROWS)), []))
+        rows = sorted_digests(iter(lambda: self._digests(islice(remaining_ids, DIGEST_CHUNK_ROWS)), []))
         if isinstance(X, ChunkedMatrix):
-            coming = [part.run(block_digests, self._key_of(b"columns")) for part in X.parts]
-            contents = sorted_digests([[each.result()] for each in coming])
+            pending = [part.run(block_digests, self._key_of(b"columns")) for part in X.parts]
+            contents = sorted_digests([[digests.result()] for digests in pending])
         else:
             contents = sorted_digests(
-                self._contents(X[at : min(at + DIGEST_CHUNK_ROWS, count)]) for at in starts if X is not None
+                self._contents(X[first : min(first + DIGEST_CHUNK_ROWS, count)]) for first in starts if X is not None
             )
         with self._file.changing() as tables:
-            noted = name_id(tables, model.hex())
-            for each in rows:
-                tables.executemany("INSERT OR IGNORE INTO trained VALUES (?, ?)", ((noted, row) for row in each))
-            for each in contents:
-                add_contents(tables, noted, each)
-            record_model(tables, noted, visits)
+            number = name_id(tables, model.hex())
+            for digests in rows:
+                tables.executemany("INSERT OR IGNORE INTO trained VALUES (?, ?)", ((number, row) for row in digests))
+            for digests in contents:
+                add_contents(tables, number, digests)
+            record_model(tables, number, iterations)
 
     def knows_model(self, model: bytes) -> bool:
-        """Whether this model has been noted."""
+        """Return whether this model has been recorded."""
         with self._file.reading() as tables:
             return iterations_of(tables, model.hex()) is not None
 
     def commitments(self, ids: Iterable[bytes], X: Floats) -> bytes:
-        """Return the keyed digests by which this party commits to its columns X (n x d) of these rows.
-
-        Each has COMMITMENT bytes.
-        """
+        """Return this party's commitments to its columns X (n, d): `COMMITMENT_BYTES` for each row, concatenated."""
         octets = np.ascontiguousarray(X, "<f8")
         return b"".join(
             hashlib.blake2b(
-                row.tobytes(), digest_size=COMMITMENT_BYTES, key=self._file.key, salt=id_salt(each)
+                row.tobytes(), digest_size=COMMITMENT_BYTES, key=self._file.key, salt=id_salt(row_id)
             ).digest()
-            for row, each in zip(octets, ids, strict=True)
+            for row, row_id in zip(octets, ids, strict=True)
         )
 
     def query(self, model: bytes, peer: str, ids: Iterable[bytes], commitments: bytes) -> ScoreQuery:
-        """Return what `peer` asks, as this ledger knows it. commitments: what it has sent, COMMITMENT bytes a row."""
-        committed = [commitments[at : at + COMMITMENT_BYTES] for at in range(0, len(commitments), COMMITMENT_BYTES)]
+        """Return a query of `peer` in this ledger's terms.
+
+        Args:
+            model: name of the model.
+            peer: the requesting party.
+            ids: ids of the requested rows.
+            commitments: the commitments that the peer sent, `COMMITMENT_BYTES` for each row.
+
+        Returns:
+            The query.
+        """
+        starts = range(0, len(commitments), COMMITMENT_BYTES)
+        committed = [commitments[start : start + COMMITMENT_BYTES] for start in starts]
         return ScoreQuery(model.hex(), peer, self._digests(ids), committed)
 
     def admit(
         self,
-        question: ScoreQuery,
+        query: ScoreQuery,
         X: Floats,
         *,
         bits: float = 0,
-        most: float = float("inf"),
+        max_bits: float = float("inf"),
         me: str = "",
         claim: str = "",
     ) -> NDArray[np.uint8]:
-        """Return of each row whether it is REFUSED, NEW, which is noted with its `bits` as told, or KEPT (n,).
+        """Decide which requested rows may be scored, and record them as disclosed.
 
-        X: this party's columns (n x d) of the rows. most: bits of a row that all its answers may have together. claim:
-        as `claiming` gives it; rows that another one has not done with are waited for, and refused if that takes long.
+        Args:
+            query: the query of a peer.
+            X: this party's columns (n, d) of the requested rows.
+            bits: bits that a score of a row discloses.
+            max_bits: bits that all scores and reason codes of a row may disclose together.
+            me: name of this party, for the log.
+            claim: the claim of this session (`claim`). Rows that another session is scoring are waited for, and refused
+                after `CLAIM_TIMEOUT`.
 
-        LeakageError, and nothing is noted, if the model may not be scored, or by this peer no more.
+        Returns:
+            The state of each row (n,): `REFUSED`, `NEW` or `STORED`.
+
+        Raises:
+            LeakageError: the model must not be scored, or not by this peer. Nothing is recorded then.
+            ProtocolError: a row occurs twice in the query.
         """
-        if len(set(question.rows)) < len(question.rows):
-            raise ProtocolError(f"scores for {question.peer}: each row once was expected, some came twice")
+        if len(set(query.rows)) < len(query.rows):
+            raise ProtocolError(
+                f"scores for {query.peer}: a request contains a row twice",
+                code="SVFL-PROTOCOL-REPEATED",
+                peer=query.peer,
+            )
         contents, deadline = self._contents(X), time.monotonic() + CLAIM_TIMEOUT
         while True:
             with self._file.changing() as tables:
-                states, awaited = self._judge(tables, question, contents, X.shape[1], bits, most, claim)
+                states, awaited = self._judge(tables, query, contents, X.shape[1], bits, max_bits, claim)
                 late = time.monotonic() > deadline
                 if not awaited or late:
                     break
                 tables.execute("ROLLBACK TO change")
-            time.sleep(_LOOK)
+            time.sleep(_POLL_SECONDS)
         facts = {"rows": len(states), "new": int((states == NEW).sum()), "refused": int((states == REFUSED).sum())}
-        eventlog.emit(me, "scored", {"peer": question.peer, "model": question.model[:16], **facts})
+        eventlog.emit(me, "scored", {"peer": query.peer, "model": query.model[:16], **facts})
         return states
 
-    def release(self, question: ScoreQuery) -> None:
-        """Note that these rows, which were admitted as new, were not scored after all, as another party refused."""
+    def release(self, query: ScoreQuery) -> None:
+        """Undo the admission of rows that were not scored because another party refused them."""
         with self._file.changing() as tables:
-            peer, model = name_id(tables, question.peer), name_id(tables, question.model)
-            keys = [(row, peer, model) for row in question.rows]
+            peer, model = name_id(tables, query.peer), name_id(tables, query.model)
+            keys = [(row, peer, model) for row in query.rows]
             tables.executemany(UNDO_ATTEMPT, keys)
             tables.executemany(DELETE_UNUSED, keys)
 
-    @contextmanager
-    def claim(self) -> Iterator[str]:
-        """Hand out a name under which rows are being scored until the block, or this process, ends."""
-        name = os.urandom(16).hex()
-        if self._claims is None:
-            self._claimed.add(name)
-            try:
-                yield name
-            finally:
-                self._claimed.discard(name)
-            return
-        self._claims.mkdir(mode=0o700, exist_ok=True)
-        path = self._claims / name
-        held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX)  # falls with the process
-            yield name
-        finally:
-            path.unlink(missing_ok=True)
-            os.close(held)
-
-    def _alive(self, claim: str) -> bool:
-        """Whether somebody still scores rows under this name."""
-        if self._claims is None:
-            return claim in self._claimed
-        path = self._claims / claim
-        try:
-            held = os.open(path, os.O_RDWR)
-        except FileNotFoundError:
-            return False
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        else:
-            path.unlink(missing_ok=True)  # its process was killed
-            return False
-        finally:
-            os.close(held)
+    def claim(self) -> AbstractContextManager[str]:
+        """Return a context manager that yields the name of a claim on the rows that the block scores."""
+        return self._claims.claim()
 
     def _judge(
         self,
         tables: sqlite3.Connection,
-        question: ScoreQuery,
+        query: ScoreQuery,
         contents: Sequence[bytes],
         columns: int,
         bits: float,
-        most: float,
+        max_bits: float,
         claim: str,
     ) -> tuple[NDArray[np.uint8], int]:
-        """Return the states of rows as they are noted (n,), and how many of them another one is scoring."""
-        name = question.peer
-        visits = iterations_of(tables, question.model)
-        if visits is None:
+        """Decide on all rows of a query, record those that are admitted, and count the rows to wait for.
+
+        Args:
+            tables: the tables, inside a transaction.
+            query: the query.
+            contents: digests of this party's columns of the rows.
+            columns: d, the number of this party's columns.
+            bits: bits that a score of a row discloses.
+            max_bits: bits that all disclosures of a row may have together.
+            claim: the claim of this session.
+
+        Returns:
+            The states (n,), and the number of rows that another session is scoring.
+
+        Raises:
+            LeakageError: the model must not be scored, or not by this peer.
+        """
+        name, iterations = query.peer, iterations_of(tables, query.model)
+        if iterations is None:
             raise LeakageError(
-                f"scores for {name}: a finished model of a training that this ledger has noted was expected, it knows "
-                "none of these weights; finish the training first, or bring the ledger that it was done with"
+                f"scores for {name}: the score ledger has no record of a finished training of this model",
+                "finish the training first, or use the score ledger that the training used",
+                code="SVFL-MODEL-NOT-TRAINED",
+                peer=name,
             )
-        if visits < MIN_ITERATIONS:
+        if iterations < MIN_ITERATIONS:
             raise LeakageError(
-                f"scores for {name}: a model of {MIN_ITERATIONS} visits or more was expected, the one that was kept "
-                f"had "
-                f"{visits}; train longer, and evaluate every {MIN_ITERATIONS} visits or less often"
+                f"scores for {name}: the stored model had {iterations} iterations, and scores need at least "
+                f"{MIN_ITERATIONS}",
+                f"train longer, and evaluate at most every {MIN_ITERATIONS} iterations",
+                code="SVFL-LIMIT-REACHED",
+                peer=name,
+                iterations=iterations,
             )
-        peer, model, asked_here = (name_id(tables, each) for each in (name, question.model, SELF))
-        models = max(1, -(-columns // 4) - 1)
-        states, awaited, first = np.zeros(len(question.rows), np.uint8), 0, 0
-        alike, alive = 0, dict[str, bool]()
-        for at, (row, committed, content) in enumerate(zip(question.rows, question.committed, contents, strict=True)):
+        peer, model, requester = (name_id(tables, known) for known in (name, query.model, SELF))
+        max_models = max(1, -(-columns // 4) - 1)
+        states, awaited, requested, matching = np.zeros(len(query.rows), np.uint8), 0, 0, 0
+        active = dict[str, bool]()
+        for index, (row, committed, content) in enumerate(zip(query.rows, query.committed, contents, strict=True)):
             if contains(tables, "trained", model, row):
                 continue
-            earlier = tables.execute(
+            records = tables.execute(
                 "SELECT peer, model, bits, tries, committed, claim, part IS NOT NULL FROM scored WHERE row = ?", (row,)
             ).fetchall()
-            earlier = [each for each in earlier if each[0] != asked_here]
-            own = next((each for each in earlier if each[:2] == (peer, model)), None)
-            if any(each[0] == peer and each[4] != committed for each in earlier):
+            records = [record for record in records if record[0] != requester]
+            repeated = next((record for record in records if record[:2] == (peer, model)), None)
+            if any(record[0] == peer and record[4] != committed for record in records):
                 continue
-            if own is not None and own[6]:
-                states[at] = STORED
+            if repeated is not None and repeated[6]:
+                states[index] = STORED
                 continue
-            if own is not None and own[5] and own[5] != claim and alive.setdefault(own[5], self._alive(own[5])):
+            if (
+                repeated is not None
+                and repeated[5]
+                and repeated[5] != claim
+                and active.setdefault(repeated[5], self._claims.is_active(repeated[5]))
+            ):
                 awaited += 1
                 continue
-            if own is not None and own[3] >= MAX_ATTEMPTS:
+            if repeated is not None and repeated[3] >= MAX_ATTEMPTS:
                 continue
-            others = [each for each in earlier if each is not own]
-            if len({each[1] for each in others} - {model}) >= models:
+            others = [record for record in records if record is not repeated]
+            if len({record[1] for record in others} - {model}) >= max_models:
                 continue
-            if sum(each[2] for each in others) + bits + disclosed_bits(tables, row)[1] > most:
+            if sum(record[2] for record in others) + bits + disclosed_bits(tables, row)[1] > max_bits:
                 continue
-            states[at] = NEW
-            if own is None:
-                first += 1
-                alike += contains(tables, "contents", model, content)
+            states[index] = NEW
+            if repeated is None:
+                requested += 1
+                matching += contains(tables, "contents", model, content)
             tables.execute(INSERT_ADMITTED, (row, peer, model, bits, committed, claim))
-        count_matches(tables, peer, model, first, alike)
-        self._check_alike(tables, name, peer, model)
+        count_matches(tables, peer, model, requested, matching)
+        self._check_matches(tables, name, peer, model)
         return states, awaited
 
-    def _check_alike(self, tables: sqlite3.Connection, name: str, peer: int, model: int) -> None:
-        """LeakageError if more of the rows that a peer has asked a model about have columns of training rows than
-        those have among themselves."""
-        asked, alike = tables.execute(
+    def _check_matches(self, tables: sqlite3.Connection, name: str, peer: int, model: int) -> None:
+        """Refuse a peer whose requested rows equal training rows more often than these equal each other.
+
+        Args:
+            tables: the tables, inside a transaction.
+            name: name of the peer.
+            peer: number of the peer.
+            model: number of the model.
+
+        Raises:
+            LeakageError: chance does not explain the number of requested rows that equal a training row.
+        """
+        requested, matching = tables.execute(
             "SELECT asked, alike FROM alike WHERE peer = ? AND model = ?", (peer, model)
         ).fetchone()
-        columns, repeated = tables.execute("SELECT columns, alike FROM models WHERE model = ?", (model,)).fetchone()
-        share = repeated / max(1, columns)
-        if alike > share * asked + MAX_STANDARD_ERRORS * ((share * (1 - share) * asked) ** 0.5 + 1):
+        rows, repeated = tables.execute("SELECT columns, alike FROM models WHERE model = ?", (model,)).fetchone()
+        share = repeated / max(1, rows)
+        deviation = (share * (1 - share) * requested) ** 0.5
+        if matching > share * requested + MAX_STANDARD_ERRORS * (deviation + 1):
             raise LeakageError(
-                f"scores for {name}: rows that the model was not trained on were expected; leave the others out, "
-                "their scores are residuals"
+                f"scores for {name}: too many requested rows have the columns of training rows, whose scores are "
+                "residuals",
+                "leave the training rows out of the request",
+                code="SVFL-LIMIT-REACHED",
+                peer=name,
             )
 
     def admit_codes(
-        self, model: str, ids: Iterable[bytes], X: Floats, *, bits: float, most: float = float("inf")
+        self, model: str, ids: Iterable[bytes], X: Floats, *, bits: float, max_bits: float = float("inf")
     ) -> NDArray[np.bool_]:
-        """Return of which rows (n,) codes of `bits` of a model may be told, and note them. They may not be where codes
-        and scores of all models would have more than `most` bits of a row.
+        """Decide which rows may receive reason codes, and record the codes as disclosed.
 
-        X: this party's columns (n x d) of the rows; what is told of a row again, from the same columns, counts once.
+        Codes of a row with the same columns count once, however often they are requested.
+
+        Args:
+            model: name of the model.
+            ids: ids of the rows.
+            X: this party's columns (n, d) of the rows.
+            bits: bits that the codes of a row disclose.
+            max_bits: bits that codes and scores of a row may disclose together, over all models.
+
+        Returns:
+            A mask (n,) of the rows that may receive codes.
         """
         sources = [f"{model} {content.hex()}" for content in content_digests(X, self._key_of(b"codes"))]
         admitted = np.zeros(len(sources), np.bool_)
         with self._file.changing() as tables:
-            for at, (row, source) in enumerate(zip(self._digests(ids), sources, strict=True)):
-                known = tables.execute("SELECT bits FROM codes WHERE row = ? AND source = ?", (row, source)).fetchone()
-                before = 0.0 if known is None else known[0]
-                if sum(disclosed_bits(tables, row)) - before + max(before, bits) > most:
+            for index, (row, source) in enumerate(zip(self._digests(ids), sources, strict=True)):
+                record = tables.execute("SELECT bits FROM codes WHERE row = ? AND source = ?", (row, source)).fetchone()
+                previous = 0.0 if record is None else record[0]
+                if sum(disclosed_bits(tables, row)) - previous + max(previous, bits) > max_bits:
                     continue
-                admitted[at] = True
+                admitted[index] = True
                 tables.execute(INSERT_CODES, (row, source, bits))
         return admitted
 
     def check_evaluations(self, peer: str, ids: Iterable[bytes], times: int) -> None:
-        """LeakageError if so many more measurements of these rows are more than there may be."""
+        """Check that `peer` may evaluate models on these rows `times` more times.
+
+        Args:
+            peer: name of the party that learns the metrics.
+            ids: ids of the rows.
+            times: number of further evaluations.
+
+        Raises:
+            LeakageError: the number of evaluations would exceed the limit.
+        """
         with self._file.reading() as tables:
             check_evaluations(tables, peer, self._digests(ids), times)
 
     def record_evaluation(
         self, peer: str, ids: Iterable[bytes], *, limited: bool = True, me: str = "", times: int = 1
     ) -> None:
-        """Note that `peer` measures models on these rows, so many times.
+        """Record that `peer` evaluates models on these rows.
 
-        LeakageError, and nothing is noted, if it is limited and they have had their measurements, by any peer.
+        Args:
+            peer: name of the party that learns the metrics.
+            ids: ids of the rows.
+            limited: True to enforce the limit.
+            me: name of this party, for the log.
+            times: number of evaluations.
+
+        Raises:
+            LeakageError: the number of evaluations would exceed the limit. Nothing is recorded then.
         """
         rows = self._digests(ids)
         with self._file.changing() as tables:
@@ -368,12 +437,12 @@ class ScoreLedger:
         eventlog.emit(me, "measured", {"peer": peer, "rows": len(rows)})
 
     def evaluation_count(self, ids: Iterable[bytes]) -> int:
-        """Return how often the row of these that was measured most was."""
+        """Return the largest number of evaluations of any of these rows."""
         with self._file.reading() as tables:
             return max_count(tables, self._digests(ids), EVALUATION)
 
     def record_range_count(self, ids: Iterable[bytes]) -> bool:
-        """Note that one more count of these rows is told, and return whether it may be; where not, nothing is noted."""
+        """Record one more out-of-range count of these rows, if the limit allows it; return whether it does."""
         rows = self._digests(ids)
         with self._file.changing() as tables:
             if max_count(tables, rows, RANGE_COUNT) >= max_evaluations(rows):
@@ -382,69 +451,84 @@ class ScoreLedger:
         return True
 
     def disclosed_bits(self, ids: Iterable[bytes]) -> list[tuple[float, float]]:
-        """Return the bits of each row that scores have told, and those that codes have."""
+        """Return the bits about each row that scores and that reason codes have disclosed."""
         with self._file.reading() as tables:
             return [disclosed_bits(tables, row) for row in self._digests(ids)]
 
-    def record_query(self, question: ScoreQuery) -> NDArray[np.uint8]:
-        """`look`, and note the columns that this party asks about new rows with."""
-        states = self.row_states(question)
+    def record_query(self, query: ScoreQuery) -> NDArray[np.uint8]:
+        """Return `row_states` of this party's query, and record the columns that it commits to for new rows."""
+        states = self.row_states(query)
         with self._file.changing() as tables:
-            peer, model = name_id(tables, question.peer), name_id(tables, question.model)
+            peer, model = name_id(tables, query.peer), name_id(tables, query.model)
             tables.executemany(
                 INSERT_ASKED,
                 [
                     (row, peer, model, committed)
-                    for row, committed, state in zip(question.rows, question.committed, states.tolist(), strict=True)
+                    for row, committed, state in zip(query.rows, query.committed, states.tolist(), strict=True)
                     if state == NEW
                 ],
             )
         return states
 
-    def row_states(self, question: ScoreQuery) -> NDArray[np.uint8]:
-        """Return what this party knows of the rows (n,) of a question of its own: REFUSED if the model was trained on
-        them or they were asked about with other columns, KEPT if it has its part of the score, else NEW."""
-        states = np.full(len(question.rows), NEW, np.uint8)
+    def row_states(self, query: ScoreQuery) -> NDArray[np.uint8]:
+        """Return what this party itself knows about the rows of its query.
+
+        Args:
+            query: a query of this party.
+
+        Returns:
+            For each row (n,): `REFUSED` if the model was trained on it or it was requested with other columns, `STORED`
+            if this party has its share of the score, otherwise `NEW`.
+        """
+        states = np.full(len(query.rows), NEW, np.uint8)
         with self._file.reading() as tables:
-            peer, model = name_id(tables, question.peer), name_id(tables, question.model)
-            for at, (row, committed) in enumerate(zip(question.rows, question.committed, strict=True)):
-                known = tables.execute(SELECT_ASKED, (row, peer, model)).fetchone()
-                if contains(tables, "trained", model, row) or (known is not None and known[0] != committed):
-                    states[at] = REFUSED
-                elif known is not None and known[1]:
-                    states[at] = STORED
+            peer, model = name_id(tables, query.peer), name_id(tables, query.model)
+            for index, (row, committed) in enumerate(zip(query.rows, query.committed, strict=True)):
+                record = tables.execute(SELECT_ASKED, (row, peer, model)).fetchone()
+                if contains(tables, "trained", model, row) or (record is not None and record[0] != committed):
+                    states[index] = REFUSED
+                elif record is not None and record[1]:
+                    states[index] = STORED
         return states
 
-    def is_trained_on(self, question: ScoreQuery) -> NDArray[np.bool_]:
-        """Return which of these rows (n,) the model was trained on."""
+    def is_trained_on(self, query: ScoreQuery) -> NDArray[np.bool_]:
+        """Return which rows (n,) of a query are training rows of the model."""
         with self._file.reading() as tables:
-            model = name_id(tables, question.model)
-            return np.array([contains(tables, "trained", model, row) for row in question.rows], np.bool_)
+            model = name_id(tables, query.model)
+            return np.array([contains(tables, "trained", model, row) for row in query.rows], np.bool_)
 
-    def store(self, question: ScoreQuery, values: Sequence[bytes], *, of: Literal["part", "score"] = "part") -> None:
-        """Keep what this party tells of each row, or its part of it, on disk before it is given; or the score that came
-        of a question of its own."""
+    def store(self, query: ScoreQuery, values: Sequence[bytes], *, of: Literal["part", "score"] = "part") -> None:
+        """Store a value for each row, on disk before it is disclosed.
+
+        Args:
+            query: the query.
+            values: the values, one for each row.
+            of: `part` for this party's share of a score, `score` for a score that this party received.
+        """
         with self._file.changing() as tables:
-            peer, model = name_id(tables, question.peer), name_id(tables, question.model)
-            keyed = [(value, row, peer, model) for value, row in zip(values, question.rows, strict=True)]
-            tables.executemany(STORE_VALUE[of], keyed)
+            peer, model = name_id(tables, query.peer), name_id(tables, query.model)
+            records = [(value, row, peer, model) for value, row in zip(values, query.rows, strict=True)]
+            tables.executemany(STORE_VALUE[of], records)
 
-    def stored(self, question: ScoreQuery, *, of: Literal["part", "score"] = "part") -> list[bytes | None]:
-        """Return what `keep` has kept of each row for this peer, its columns being the same."""
+    def stored(self, query: ScoreQuery, *, of: Literal["part", "score"] = "part") -> list[bytes | None]:
+        """Return the stored value of each row; None if there is none for this peer and these columns."""
         with self._file.reading() as tables:
-            peer, model = name_id(tables, question.peer), name_id(tables, question.model)
-            known = [
+            peer, model = name_id(tables, query.peer), name_id(tables, query.model)
+            records = [
                 tables.execute(SELECT_VALUE[of], (row, peer, model, committed)).fetchone()
-                for row, committed in zip(question.rows, question.committed, strict=True)
+                for row, committed in zip(query.rows, query.committed, strict=True)
             ]
-        return [None if each is None else each[0] for each in known]
+        return [None if record is None else record[0] for record in records]
 
     def _digests(self, ids: Iterable[bytes]) -> list[bytes]:
-        return [hashlib.blake2b(each, digest_size=DIGEST_BYTES, key=self._file.key).digest() for each in ids]
+        """Return keyed digests of ids."""
+        key = self._file.key
+        return [hashlib.blake2b(row_id, digest_size=DIGEST_BYTES, key=key).digest() for row_id in ids]
 
     def _contents(self, X: Floats) -> list[bytes]:
-        """Return keyed digests of the rows of X (n x d), by which equal rows are counted."""
+        """Return keyed digests of the rows of X (n, d)."""
         return content_digests(X, self._key_of(b"columns"))
 
     def _key_of(self, purpose: bytes) -> bytes:
+        """Derive a key from the key of the file."""
         return hashlib.blake2b(self._file.key, person=purpose).digest()

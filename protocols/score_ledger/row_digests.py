@@ -1,4 +1,4 @@
-"""Keyed digests of rows, by which a score ledger knows them."""
+"""Keyed digests that identify rows in a score ledger: of ids, of a party's columns, and commitments to columns."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from securevfl.base.arrays import Floats
 from securevfl.base.chunked_matrix import RowChunk
 from securevfl.data.id_keys import order_by_value
 
-COMMITMENT_BYTES = 16  # bytes
-
-DIGEST_BYTES = 16  # bytes
-
-DIGEST_CHUNK_ROWS = 65_536  # rows that are noted at a time
+COMMITMENT_BYTES = 16
+DIGEST_BYTES = 16
+DIGEST_CHUNK_ROWS = 65_536
 
 
 def content_digests(X: Floats, key: bytes) -> list[bytes]:
-    octets = np.ascontiguousarray(X, "<f8") + 0.0  # one zero
+    """Return a keyed digest of each row of X (n, d); equal rows have equal digests."""
+    octets = np.ascontiguousarray(X, "<f8") + 0.0  # turns -0.0 into 0.0
     return [hashlib.blake2b(row.tobytes(), digest_size=DIGEST_BYTES, key=key).digest() for row in octets]
 
 
-def block_digests(stretch: RowChunk, key: bytes) -> bytes:
-    """Return the digests of rows where they lie, behind each other."""
-    return b"".join(digest for _, X in stretch.blocks() for digest in content_digests(X, key))
+def block_digests(chunk: RowChunk, key: bytes) -> bytes:
+    """Return the concatenated digests of the rows of a chunk, computed where the chunk is stored."""
+    return b"".join(digest for _, X in chunk.blocks() for digest in content_digests(X, key))
 
 
-def sorted_digests(pieces: Iterable[Sequence[bytes]]) -> Iterator[list[bytes]]:
-    """Yield digests that come in pieces in rising order, some at a time: tables are filled from end to end by them."""
-    keys = np.frombuffer(b"".join(map(b"".join, pieces)), np.uint8).reshape(-1, DIGEST_BYTES)
+def sorted_digests(batches: Iterable[Sequence[bytes]]) -> Iterator[list[bytes]]:
+    """Yield all digests in ascending order, which SQLite inserts fastest, at most `DIGEST_CHUNK_ROWS` at a time."""
+    keys = np.frombuffer(b"".join(map(b"".join, batches)), np.uint8).reshape(-1, DIGEST_BYTES)
     order = order_by_value(keys)
-    for at in range(0, len(order), DIGEST_CHUNK_ROWS):
-        whole = keys[order[at : at + DIGEST_CHUNK_ROWS]].tobytes()
-        yield [whole[start : start + DIGEST_BYTES] for start in range(0, len(whole), DIGEST_BYTES)]
+    for first in range(0, len(order), DIGEST_CHUNK_ROWS):
+        octets = keys[order[first : first + DIGEST_CHUNK_ROWS]].tobytes()
+        yield [octets[start : start + DIGEST_BYTES] for start in range(0, len(octets), DIGEST_BYTES)]
 
 
-def id_salt(each: bytes) -> bytes:
-    return hashlib.blake2b(each, digest_size=hashlib.blake2b.SALT_SIZE).digest()
+def id_salt(row_id: bytes) -> bytes:
+    """Return the BLAKE2b salt of a row's id."""
+    return hashlib.blake2b(row_id, digest_size=hashlib.blake2b.SALT_SIZE).digest()

@@ -1,9 +1,10 @@
-"""A file that processes change in place, and that is found again as the last of them left it.
+"""A file with an integrity seal: the last process to close it stores a digest, and the next one verifies it.
 
-Beside it lies its seal: the digest of the whole file, as long as nobody uses it, written by the last that did. So a
-bit that a disk has lost, an end that was cut off, or an older copy that was put back alone, is noticed before it is
-used. While somebody uses the file, and after that process was killed, there is no digest to go by; whoever comes next
-is told so, to look by other means. Readers and writers hold a lock on the seal, which falls with their process.
+The seal is a second file, `NAME.seal`. While no process uses the file, the seal contains the SHA-256 digest of the
+whole file, so that a flipped bit, a truncated end or an older copy is detected before the file is used. While a process
+uses the file, and after such a process was killed, the seal contains no digest; the next process learns that and has to
+check the file by other means. Every user of the file holds a shared lock on the seal, which the operating system
+releases when the process ends.
 """
 
 from __future__ import annotations
@@ -19,17 +20,23 @@ from securevfl.base.checked_files import DamagedFileError
 from securevfl.errors import StorageError
 
 _IN_USE = b"in use\n"
-
-_SEALED = 65  # bytes of a digest in hex, and the end of its line
-
-_PIECE = 1 << 16  # bytes that are read and digested at a time
+_SEAL_BYTES = 65  # a digest in hexadecimal and a newline
+_READ_BYTES = 1 << 16
 
 
 class SealedFile:
-    """This process's use of the file at `path`, which is there, until `close`.
+    """The use of an existing file by this process, until `close`.
 
-    left: whether it was left in order; if not, its digest is not known. DamagedFileError if it is not as it was left,
-    StorageError if the seal cannot be written.
+    Args:
+        path: the file to use.
+
+    Attributes:
+        left: True if the last process closed the file and its digest was verified; False if that process was killed, so
+            that the content is unverified.
+
+    Raises:
+        DamagedFileError: the file differs from the one that was sealed.
+        StorageError: the seal cannot be read or written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -49,39 +56,43 @@ class SealedFile:
             raise
 
     def close(self) -> None:
-        """End the use, once the file is closed: the last to do so notes what it leaves."""
-        with suppress(OSError):  # of a file that cannot be read, or a full disk: what comes next looks by other means
+        """Release the file after it was closed; the last user writes the seal."""
+        # Without a seal (unreadable file, full disk) the next user checks the content by other means.
+        with suppress(OSError):
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._write(_digest_of_file(self._path))
+            self._write(_seal_of(self._path))
         os.close(self._lock)
 
     def drop(self) -> None:
-        """End the use of a file that turned out to be none, and leave its seal open."""
+        """Release the file without a seal, because its content turned out to be unusable."""
         os.close(self._lock)
 
     def _begin(self) -> bool:
+        """Verify the seal, mark the file as in use, and take the shared lock."""
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:  # others use it, and have looked
+        except BlockingIOError:  # another process uses the file, and has verified it
             fcntl.flock(self._lock, fcntl.LOCK_SH)
             return True
-        sealed = os.pread(self._lock, 128, 0)
-        left = len(sealed) == _SEALED  # a full disk may have taken a part of it
-        if left and not hmac.compare_digest(sealed, _digest_of_file(self._path)):
+        seal = os.pread(self._lock, 128, 0)
+        complete = len(seal) == _SEAL_BYTES  # a full disk may have truncated it
+        if complete and not hmac.compare_digest(seal, _seal_of(self._path)):
             raise DamagedFileError
         self._write(_IN_USE)
         fcntl.flock(self._lock, fcntl.LOCK_SH)
-        return left
+        return complete
 
-    def _write(self, what: bytes) -> None:
+    def _write(self, content: bytes) -> None:
+        """Replace the content of the seal, and flush it to disk."""
         os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, what, 0)
+        os.pwrite(self._lock, content, 0)
         os.fsync(self._lock)
 
 
-def _digest_of_file(path: Path) -> bytes:
+def _seal_of(path: Path) -> bytes:
+    """Return the seal of a file: its SHA-256 digest in hexadecimal, and a newline."""
     digest = hashlib.sha256()
     with path.open("rb", buffering=0) as file:
-        while piece := file.read(_PIECE):
-            digest.update(piece)
+        while block := file.read(_READ_BYTES):
+            digest.update(block)
     return f"{digest.hexdigest()}\n".encode()

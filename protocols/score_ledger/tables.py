@@ -1,38 +1,10 @@
-"""Tables of a score ledger, and the statements that read and change them."""
+"""The SQL tables of a score ledger, and the statements that read and change them."""
 
 from __future__ import annotations
 
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable
-
-SELECT_ASKED = "SELECT committed, part IS NOT NULL FROM scored WHERE row = ? AND peer = ? AND model = ?"
-
-INSERT_ADMITTED = """INSERT INTO scored VALUES (?, ?, ?, ?, 1, ?, ?, NULL, NULL)
-    ON CONFLICT DO UPDATE SET tries = tries + 1, bits = excluded.bits, claim = excluded.claim"""
-
-INSERT_ASKED = "INSERT OR IGNORE INTO scored VALUES (?, ?, ?, 0, 0, ?, '', NULL, NULL)"
-
-UNDO_ATTEMPT = "UPDATE scored SET tries = tries - 1, claim = '' WHERE row = ? AND peer = ? AND model = ?"
-
-DELETE_UNUSED = "DELETE FROM scored WHERE row = ? AND peer = ? AND model = ? AND tries <= 0"
-
-STORE_VALUE = {
-    "part": "UPDATE scored SET part = ?, claim = '' WHERE row = ? AND peer = ? AND model = ?",
-    "score": "UPDATE scored SET score = ? WHERE row = ? AND peer = ? AND model = ?",
-}
-
-SELECT_VALUE = {
-    "part": "SELECT part FROM scored WHERE row = ? AND peer = ? AND model = ? AND committed = ?",
-    "score": "SELECT score FROM scored WHERE row = ? AND peer = ? AND model = ? AND committed = ?",
-}
-
-INSERT_CODES = "INSERT INTO codes VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET bits = max(bits, excluded.bits)"
-
-_HOLDS = {
-    "trained": "SELECT 1 FROM trained WHERE model = ? AND row = ?",
-    "contents": "SELECT 1 FROM contents WHERE model = ? AND content = ?",
-}
 
 SCHEMA = """
 CREATE TABLE names (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
@@ -45,45 +17,73 @@ CREATE TABLE alike (peer INTEGER, model INTEGER, asked INTEGER, alike INTEGER, P
 CREATE TABLE codes (row BLOB, source TEXT, bits REAL, PRIMARY KEY (row, source)) WITHOUT ROWID;
 CREATE TABLE times (row BLOB, what INTEGER, count INTEGER, PRIMARY KEY (row, what)) WITHOUT ROWID;
 """
+"""names: numbers of models and peers. models: iterations, training rows, and how many of them equal another one in this
+party's columns. trained, contents: training rows by id and by columns. scored: one record for each score. alike:
+requested rows of a peer, and how many equal a training row. codes: bits of reason codes. times: counters of
+evaluations."""
+
+SELECT_ASKED = "SELECT committed, part IS NOT NULL FROM scored WHERE row = ? AND peer = ? AND model = ?"
+INSERT_ADMITTED = """INSERT INTO scored VALUES (?, ?, ?, ?, 1, ?, ?, NULL, NULL)
+    ON CONFLICT DO UPDATE SET tries = tries + 1, bits = excluded.bits, claim = excluded.claim"""
+INSERT_ASKED = "INSERT OR IGNORE INTO scored VALUES (?, ?, ?, 0, 0, ?, '', NULL, NULL)"
+UNDO_ATTEMPT = "UPDATE scored SET tries = tries - 1, claim = '' WHERE row = ? AND peer = ? AND model = ?"
+DELETE_UNUSED = "DELETE FROM scored WHERE row = ? AND peer = ? AND model = ? AND tries <= 0"
+STORE_VALUE = {
+    "part": "UPDATE scored SET part = ?, claim = '' WHERE row = ? AND peer = ? AND model = ?",
+    "score": "UPDATE scored SET score = ? WHERE row = ? AND peer = ? AND model = ?",
+}
+SELECT_VALUE = {
+    "part": "SELECT part FROM scored WHERE row = ? AND peer = ? AND model = ? AND committed = ?",
+    "score": "SELECT score FROM scored WHERE row = ? AND peer = ? AND model = ? AND committed = ?",
+}
+INSERT_CODES = "INSERT INTO codes VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET bits = max(bits, excluded.bits)"
+_SELECT_TRAINING_ROW = {
+    "trained": "SELECT 1 FROM trained WHERE model = ? AND row = ?",
+    "contents": "SELECT 1 FROM contents WHERE model = ? AND content = ?",
+}
 
 
 def name_id(tables: sqlite3.Connection, name: str) -> int:
-    """Return the number by which a model or a peer is known in the tables; -1 if it is not, and may not be entered."""
-    known = tables.execute("SELECT number FROM names WHERE name = ?", (name,)).fetchone()
-    if known is not None:
-        return int(known[0])
+    """Return the number of a model or a peer.
+
+    Inside a transaction an unknown name receives a new number; outside of one the result for it is -1.
+    """
+    record = tables.execute("SELECT number FROM names WHERE name = ?", (name,)).fetchone()
+    if record is not None:
+        return int(record[0])
     if not tables.in_transaction:
         return -1
     return int(tables.execute("INSERT INTO names (name) VALUES (?)", (name,)).lastrowid or 0)
 
 
 def iterations_of(tables: sqlite3.Connection, model: str) -> int | None:
-    """Return how many visits a model had; None if it is not known."""
-    known = tables.execute("SELECT visits FROM models WHERE model = ?", (name_id(tables, model),)).fetchone()
-    return None if known is None else int(known[0])
+    """Return the number of training iterations of a model, or None for an unknown model."""
+    record = tables.execute("SELECT visits FROM models WHERE model = ?", (name_id(tables, model),)).fetchone()
+    return None if record is None else int(record[0])
 
 
 def contains(tables: sqlite3.Connection, table: str, model: int, digest: bytes) -> bool:
-    """Whether a model's rows, or their contents, hold this one."""
-    return tables.execute(_HOLDS[table], (model, digest)).fetchone() is not None
+    """Return whether a digest is one of a model's training rows: by id (`trained`) or by columns (`contents`)."""
+    return tables.execute(_SELECT_TRAINING_ROW[table], (model, digest)).fetchone() is not None
 
 
 def add_contents(tables: sqlite3.Connection, model: int, contents: Iterable[bytes]) -> None:
+    """Add training rows of a model by digests of their columns."""
     tables.executemany(
         "INSERT INTO contents VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET count = count + excluded.count",
         ((model, content, count) for content, count in sorted(Counter(contents).items())),
     )
 
 
-def record_model(tables: sqlite3.Connection, model: int, visits: int) -> None:
-    """Note how many visits a model had, and how many of its rows have the columns of another one."""
+def record_model(tables: sqlite3.Connection, model: int, iterations: int) -> None:
+    """Record a model's number of iterations, and how many of its training rows equal another one."""
     select = "SELECT total(count), total(count * (count > 1)) FROM contents WHERE model = ?"
-    columns, alike = tables.execute(select, (model,)).fetchone()
-    tables.execute("INSERT OR REPLACE INTO models VALUES (?, ?, ?, ?)", (model, visits, int(columns), int(alike)))
+    rows, repeated = tables.execute(select, (model,)).fetchone()
+    tables.execute("INSERT OR REPLACE INTO models VALUES (?, ?, ?, ?)", (model, iterations, int(rows), int(repeated)))
 
 
 def disclosed_bits(tables: sqlite3.Connection, row: bytes) -> tuple[float, float]:
-    """Return the bits of a row that scores have told, and those that codes have."""
+    """Return the bits about a row that scores and that reason codes have disclosed."""
     scores, codes = (
         float(tables.execute(f"SELECT total(bits) FROM {table} WHERE row = ?", (row,)).fetchone()[0])  # noqa: S608
         for table in ("scored", "codes")
@@ -91,17 +91,18 @@ def disclosed_bits(tables: sqlite3.Connection, row: bytes) -> tuple[float, float
     return scores, codes
 
 
-def increment_counts(tables: sqlite3.Connection, rows: Iterable[bytes], what: int) -> None:
+def increment_counts(tables: sqlite3.Connection, rows: Iterable[bytes], kind: int) -> None:
+    """Increase the counter of this kind of each row by one."""
     tables.executemany(
         "INSERT INTO times VALUES (?, ?, 1) ON CONFLICT DO UPDATE SET count = count + 1",
-        ((row, what) for row in sorted(rows)),
+        ((row, kind) for row in sorted(rows)),
     )
 
 
-def count_matches(tables: sqlite3.Connection, peer: int, model: int, asked: int, alike: int) -> None:
-    """Count rows that a peer asks a model about, and those of them that have columns of training rows."""
+def count_matches(tables: sqlite3.Connection, peer: int, model: int, requested: int, matching: int) -> None:
+    """Add to the number of rows that a peer has requested, and of those whose columns equal a training row."""
     tables.execute(
         "INSERT INTO alike VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET asked = asked + excluded.asked, "
         "alike = alike + excluded.alike",
-        (peer, model, asked, alike),
+        (peer, model, requested, matching),
     )

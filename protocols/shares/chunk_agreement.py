@@ -1,12 +1,12 @@
-"""Which stretches of a training on shares have work ready at all its parties, from this session or an earlier one.
+"""Agreement on stored preprocessing: all parties use a chunk, or all of them discard it and generate a new one.
 
-1. all -> all   the name of the chunk that is ready for the next visits, or nothing
-2. all -> all   nothing, after the last visit
+1. all -> all   the name of the chunk that is stored for the next iterations, or nothing
+2. all -> all   nothing, after the last iteration
 
-A chunk is gone through if all have one of the same name, which no two chunks have in common; else all throw away what
-they have from there on and make a new one, as later ones rest on it. Names are no secrets: digests of nonces that all
-parties have. By 2 everyone's last state is on disk, so that whoever is killed from there on comes back with the same
-model, of which the same rows may be asked about again.
+A chunk is used if all parties have one with the same name, which is unique. Otherwise all parties discard what they
+have from there on, because later chunks depend on it. Names are digests of nonces that all parties know, and not
+secret. Step 2 ensures that every party's last state is on disk: a process that is killed afterwards resumes with the
+same model, for which the same rows may be scored again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from securevfl.runtime.codec import Message
 
 
 class ChunkName(Message, frozen=True):
-    """The message that names the chunk a party has ready: 16 bytes, or none."""
+    """The name of the chunk that a party has stored: 16 bytes, or nothing."""
 
     name: bytes
 
@@ -29,24 +29,34 @@ def declares() -> list[MessageDeclaration]:
     return [MessageDeclaration(ChunkName, *pair, Reveal("public")) for pair in share_products.PAIRS]
 
 
-def agree_on_chunk(context: PartyContext, ahead: OfflinePhase, number: int, visits: int) -> bool:
-    """Whether all parties have chunk `number` for so many visits, made together and untouched. What does not fit is
-    thrown away."""
-    own = ahead.usable_chunk(number, visits)
-    names = [own, *_exchanged(context, own)]
-    same = bool(own) and len(set(names)) == 1
-    if not same:
-        ahead.drop_from(number)
-    return same
+def agree_on_chunk(context: PartyContext, phase: OfflinePhase, number: int, iterations: int) -> bool:
+    """Return whether all parties have an unused chunk that they generated together; otherwise discard later chunks.
+
+    Args:
+        context: this party's context.
+        phase: its offline phase.
+        number: the number of the chunk.
+        iterations: the number of iterations that the chunk must have.
+
+    Returns:
+        True if the chunk can be used.
+    """
+    name = phase.usable_chunk(number, iterations)
+    names = [name, *_exchange(context, name)]
+    agreed = bool(name) and len(set(names)) == 1
+    if not agreed:
+        phase.drop_from(number)
+    return agreed
 
 
 def wait_for_all(context: PartyContext) -> None:
-    """Wait until every party has come to the end of the training."""
-    _exchanged(context, b"")  # 2
+    """Wait until every party has reached the end of the training."""
+    _exchange(context, b"")  # 2
 
 
-def _exchanged(context: PartyContext, own: bytes) -> list[bytes]:
-    others = [name for name in context.parties if name != context.me]
-    for name in others:
-        context.channel.send(name, ChunkName(own), context.subchannel)  # 1
-    return [context.channel.recv(name, ChunkName, context.subchannel).name for name in others]  # 1
+def _exchange(context: PartyContext, name: bytes) -> list[bytes]:
+    """Send a name to all other parties, and return theirs."""
+    others = [party for party in context.parties if party != context.me]
+    for party in others:
+        context.channel.send(party, ChunkName(name), context.subchannel)  # 1
+    return [context.channel.recv(party, ChunkName, context.subchannel).name for party in others]  # 1

@@ -1,37 +1,40 @@
-"""How many bits each number of a shared training has, and how a table reads a shared sum. Known to all parties.
+"""Fixed-point encoding of a training on shares: the public number of bits of every value, and the index of a table.
 
-Everything is an integer modulo 2^L, at a public scale of so many fractional bits, and no scale is ever changed:
+All values are integers modulo 2^L at public scales, and no scale ever changes:
 
-    columns X                        f_x
+    columns X                        f_x fractional bits
     steps   W = eta/n X P            f_W = w + ceil(log2(n / eta))
     residuals g                      f_g
-    weights theta (sums of W^T g)    f_W + f_g + m     m: bits of fixed coefficients, where an update rule has some
+    weights theta (sums of W^T g)    f_W + f_g + m     m: fractional bits of an update rule's coefficients
     sums    H = X theta              f_x + f_W + f_g + m
 
-f_W comes from n, eta and public bounds, never from the data; columns come clipped and rounded
-(`securevfl.data.scaling`), and are so here once more, which changes none of a table. L is filled up to whole
-bytes, and w takes some of the bits that this adds; where P is about 1 / c, of a loss of curvature c, w begins log2(c)
-higher. Where L would be more than there are, w gives up bits down to three and then f_g one
-(`FixedPointEncoding.fitting`): an
-entry of W is off by 2^-w / sqrt(12) of a column's spread at most, row by row another way, so what W^T g is off by falls
-with n as what a sample of n rows is off by does, and stays far below it.
+f_W follows from n, eta and public bounds, never from data. Columns arrive clipped and rounded
+(`securevfl.data.scaling`); encoding clips and rounds again, which changes nothing of a table's columns. L is rounded up
+to whole bytes, and w uses some of the bits gained. If P is about 1 / c, for a loss of curvature c, w starts log2(c)
+bits higher. If L would exceed the limit, w shrinks down to three bits and then f_g to seven
+(`FixedPointEncoding.finest`). An entry of W has an error of at most 2^-w / sqrt(12) of a column's standard deviation,
+independent between rows. The error of W^T g therefore falls with n like the sampling error of n rows, and stays far
+below it.
 
-A batch of fewer rows than the largest has W at k bits less, 2^k the rows of the largest for one of its own rounded
-down, and changes are multiplied by 2^k afterwards (`FixedPointEncoding.lift`): entries of W are of one size in all
-batches.
+A batch with fewer rows than the largest batch has W at k fewer bits, where 2^k is the ratio of the sizes rounded down,
+and its changes are multiplied by 2^k afterwards (`FixedPointEncoding.lift`). Entries of W thus have similar sizes in
+all batches.
 
-A table of 2^b entries, 2^step apart, reads the top bits of H modulo 2^b: of the shares h_A + h_B = H it takes i_k =
-floor(h_k / 2^s) modulo 2^b, s = f_x + f_W + f_g + m + step. A carry out of 2^L vanishes, so nothing can wrap as long as
-H is within the table. As the label picks a row's table, the party with labels centres it where sums of such rows lie:
-half way to the sum of least loss, and by a quarter of the table at most (`FixedPointEncoding.centres`). So of 64
-entries 1 apart
-those of a class cover margins y H from -15 to 48. A margin that wraps there would be taken for a very wrong one, whose
-step makes it larger still; rows that a model is so sure of are common, and those it is so wrong about are not. The ring
-itself holds sums of four times that size, and of 64 at least (`whole` bits), so that
-a sum beyond what a table or levels cover can be told from others by its highest bits; batches of too many rows for that
-have rings that hold the table alone. i_A + i_B + 1 is the entry below H / 2^s with the probability of its distance to
-the one above, and else the one above (the fractional part of h_A is uniform): linear interpolation between the entries,
-without bias. An entry is rounded to f_g bits at random in the same way.
+A table of 2^b entries, spaced 2^step apart, is indexed by the top bits of H modulo 2^b. Of the shares h_A + h_B = H it
+uses i_k = floor(h_k / 2^s) modulo 2^b, with s = f_x + f_W + f_g + m + step. A carry out of 2^L vanishes, so nothing
+wraps while H is within the table. The label selects the table of a row, so the party with labels centres it where sums
+of rows with this label are expected: half way to the sum of least loss, moved by at most a quarter of the table
+(`FixedPointEncoding.table_centres`). With 64 entries spaced 1 apart, a class table covers margins y H from -15 to 48. A
+larger margin would wrap to a very wrong one, whose step would increase it further; rows with such large correct margins
+are common, and rows with such large wrong margins are not.
+
+The ring itself holds sums of four times the size of the table, and at least 64 (`integer_bits`). The highest bits of a
+sum therefore show whether it is beyond a table or a quantizer. Batches with very many rows use rings that cover the
+table only.
+
+i_A + i_B + 1 is the index of the entry below or above H / 2^s, each with the probability given by the distance to the
+other one, because the fractional part of h_A is uniform. This is linear interpolation between the entries, without
+bias. Entries are rounded to f_g bits at random in the same way.
 """
 
 from __future__ import annotations
@@ -49,21 +52,33 @@ from securevfl.crypto.share_ring import Integers, ShareRing, Words
 from securevfl.data.scaling import GRID_BITS
 from securevfl.errors import ConfigError, RangeError
 
-_MOST_BITS = 56
-_LEAST_W = 3
-_LEAST_WHOLE = 7  # sums of 64 on either side
-_LEAST_TOP = 6
-_LEAST_RESIDUAL_BITS = 7  # of residuals that come from tables of classes; others keep what they have
+_MAX_RING_BITS = 56
+_MIN_W = 3
+_MIN_INTEGER_BITS = 7  # sums up to 64 on either side
+_MIN_TOP_BITS = 6
+_MIN_RESIDUAL_BITS = 7
 
 
 @dataclass(frozen=True)
 class FixedPointEncoding:
-    """The agreed sizes. `rows` is n of the largest batch, `rate` the largest eta.
+    """The agreed numbers of bits.
 
-    spare: how many of the bits that filling up adds w takes at most. step_bits: an entry of W of more bits is cut off.
-    has_headroom: whether the ring holds larger sums than the table.
+    Attributes:
+        rows: n of the largest batch.
+        rate: the largest step size eta.
+        f_x: fractional bits of columns.
+        w: bits of W beyond log2(n / eta).
+        f_g: fractional bits of residuals.
+        m: fractional bits of the update rule's coefficients.
+        table_bits: b; a table has 2^b entries.
+        step: log2 of the spacing of entries.
+        clip: bound of the columns.
+        spare: the largest number of bits by which filling L up to whole bytes extends W.
+        step_bits: entries of W are clipped to 2^step_bits; None does not clip.
+        has_headroom: True if the ring holds larger sums than the table.
 
-    ConfigError if L would be more than 56 bits.
+    Raises:
+        ConfigError: L would exceed 56 bits.
     """
 
     rows: int
@@ -73,120 +88,149 @@ class FixedPointEncoding:
     f_g: int = 8
     m: int = 0
     table_bits: int = 6
-    step: int = 0  # log2 of the distance between entries
+    step: int = 0
     clip: float = 8.0
     spare: int = 3
     step_bits: int | None = None
     has_headroom: bool = True
 
     def __post_init__(self) -> None:
-        if self.min_bits > _MOST_BITS:
+        """Check the number of bits."""
+        if self.min_bits > _MAX_RING_BITS:
             raise ConfigError(
-                f"shares: {self.min_bits} bits are needed for batches of {self.rows:,} rows at this step size, there "
-                f"are {_MOST_BITS}; set batch_size to at most {self.rows >> self.min_bits - _MOST_BITS:,} rows, raise "
-                "optimizer.lr, or lower protocol.shares.table_bits"
+                f"shares: batches of {self.rows:,} rows need {self.min_bits} bits at this step size, and "
+                f"{_MAX_RING_BITS} are available",
+                f"set batch_size to at most {self.rows >> self.min_bits - _MAX_RING_BITS:,} rows, raise optimizer.lr, "
+                "or reduce protocol.shares.table_bits",
+                code="SVFL-JOB-TOO-LARGE",
+                rows=self.rows,
+                bits=self.min_bits,
             )
 
     @classmethod
-    def finest(cls, rows: int, rate: float, *, steep: float = 1.0, **sizes: Any) -> FixedPointEncoding:
-        """Return the finest numbers for batches of up to `rows` rows that there are bits for; sizes: as of
-        `FixedPointEncoding`.
+    def finest(cls, rows: int, rate: float, *, curvature: float = 1.0, **sizes: Any) -> FixedPointEncoding:
+        """Return the most precise encoding for batches of up to `rows` rows that the ring has bits for.
 
-        steep: a curvature that steps are divided by (`block_descent`): W is so many times smaller, and has as many
-        bits more, where there are any, if this is above 1. ConfigError if the coarsest need more bits than there are.
+        Args:
+            rows: n of the largest batch.
+            rate: the largest step size.
+            curvature: a curvature that steps are divided by (`block_descent`). If it is above 1, W is smaller by this
+                factor and receives the corresponding bits, as far as there are any.
+            sizes: further attributes of the encoding.
+
+        Returns:
+            The encoding.
+
+        Raises:
+            ConfigError: even the coarsest encoding has too many bits.
         """
         f_g = sizes.pop("f_g", cls.f_g)
-        for w in range(cls.w + math.ceil(math.log2(max(1.0, steep))), _LEAST_W - 1, -1):
+        for w in range(cls.w + math.ceil(math.log2(max(1.0, curvature))), _MIN_W - 1, -1):
             with suppress(ConfigError):
                 return cls(rows, rate, w=w, f_g=f_g, **sizes)
-        f_g = min(f_g, _LEAST_RESIDUAL_BITS)
+        f_g = min(f_g, _MIN_RESIDUAL_BITS)
         with suppress(ConfigError):
-            return cls(rows, rate, w=_LEAST_W, f_g=f_g, **sizes)
-        return cls(rows, rate, w=_LEAST_W, f_g=f_g, has_headroom=False, **sizes)
+            return cls(rows, rate, w=_MIN_W, f_g=f_g, **sizes)
+        return cls(rows, rate, w=_MIN_W, f_g=f_g, has_headroom=False, **sizes)
 
     @property
     def f_w(self) -> int:
-        """The number of fractional bits that the matrix W is encoded with."""
-        return self._least + min(self.spare, self.bits - self.min_bits)
+        """The number of fractional bits of W."""
+        return self._min_f_w + min(self.spare, self.bits - self.min_bits)
 
     @property
-    def _least(self) -> int:
+    def _min_f_w(self) -> int:
         return max(0, self.w + math.ceil(math.log2(self.rows / self.rate)))
 
     @property
     def f_theta(self) -> int:
-        """The number of fractional bits that the weights theta are encoded with."""
+        """The number of fractional bits of the weights theta."""
         return self.f_w + self.f_g + self.m
 
     @property
     def shift(self) -> int:
-        """s: how far up in H the table's index starts."""
+        """s: the number of bits of H below the table's index."""
         return self.f_x + self.f_theta + self.step
 
     @property
     def integer_bits(self) -> int:
-        """How many bits a sum needs above its fraction, with its sign."""
+        """The number of bits of a sum above its fraction, including the sign."""
         covered = self.step + self.table_bits
-        return max(covered + 2, _LEAST_WHOLE) if self.has_headroom else covered
+        return max(covered + 2, _MIN_INTEGER_BITS) if self.has_headroom else covered
 
     @property
     def min_bits(self) -> int:
-        """The fewest bits that L could have."""
-        return self.f_x + self._least + self.f_g + self.m + self.integer_bits
+        """The smallest possible L."""
+        return self.f_x + self._min_f_w + self.f_g + self.m + self.integer_bits
 
     @property
     def bits(self) -> int:
-        """L, filled up to whole bytes."""
+        """L, rounded up to whole bytes."""
         return -(-self.min_bits // 8) * 8
 
     @property
     def entries(self) -> int:
-        """How many entries a table has."""
+        """The number of entries of a table."""
         return int(2**self.table_bits)
 
     @property
     def reach(self) -> float:
-        """The largest distance of H from its table's centre that the table covers on either side."""
+        """The largest distance of H from the centre of its table that the table covers on either side."""
         return float((self.entries // 2 - 1) * 2.0**self.step)
 
     @property
     def knots(self) -> Floats:
-        """f at each place of a table (2^b,): a place is an index modulo 2^b, and stands for one step more, as the
-        indices of two shares are both rounded down.
+        """The model output f at each index of a table (2^b,).
+
+        An index modulo 2^b represents one step more than its value, because the indices of both shares are rounded
+        down.
         """
         return _knots(self.table_bits, self.step)
 
     @property
     def top_bits(self) -> int:
-        """How many of the highest bits of a sum a table of all that the ring holds is read by."""
-        return max(self.table_bits, _LEAST_TOP)
+        """The number of the highest bits of a sum that index a table over the whole ring."""
+        return max(self.table_bits, _MIN_TOP_BITS)
 
     @property
     def top_knots(self) -> Floats:
-        """f at each place of a table of all that the ring holds (2^top_bits,)."""
+        """The model output f at each index of a table over the whole ring (2^top_bits,)."""
         return _knots(self.top_bits, self.integer_bits - self.top_bits)
 
-    def table_centres(self, least: Floats) -> Floats:
-        """Return the f that the tables of rows are centred at (n,), from the f of their least losses (n x 1), which may
-        be infinite."""
-        most = float(self.entries // 4)
-        centres: Floats = np.rint(np.clip(np.ldexp(least[:, 0] / 2, -self.step), -most, most))
+    def table_centres(self, minimizers: Floats) -> Floats:
+        """Return the outputs f (n,) at which the tables of rows are centred.
+
+        Args:
+            minimizers: the outputs of least loss (n, 1), which may be infinite.
+
+        Returns:
+            The centres (n,).
+        """
+        limit = float(self.entries // 4)
+        centres: Floats = np.rint(np.clip(np.ldexp(minimizers[:, 0] / 2, -self.step), -limit, limit))
         return np.ldexp(centres, self.step)
 
     def encode_columns(self, X: Floats) -> Integers:
-        """X (n x d), clipped, at f_x bits. RangeError if it is not finite."""
+        """Return X (n, d), clipped, with f_x fractional bits."""
         clipped = self._clipped(X)
         clipped *= 2.0**self.f_x
-        return np.rint(clipped, out=clipped).astype(np.int64)  # of columns that come from a table these are whole
+        return np.rint(clipped, out=clipped).astype(np.int64)  # columns of a table are multiples already
 
     def lift(self, rows: int) -> int:
-        """k: how many bits less W has in a batch of so many rows, by which its changes are then multiplied."""
+        """Return k: W has k fewer bits in a batch of this number of rows, and its changes are multiplied by 2^k."""
         return (self.rows // rows).bit_length() - 1
 
     def encode_steps(self, X: Floats, rate: float, P: Floats | None = None, *, rows: int | None = None) -> Integers:
-        """W (n x d) for a batch X: eta/n X P at f_W - k bits (`lift`); P (d x d) is any matrix of the party's own.
+        """Return W = eta/n X P (n, d) with f_W - k fractional bits (`lift`).
 
-        rows: n of the batch, of which X is a part.
+        Args:
+            X: columns of a batch, or of a part of it.
+            rate: the step size eta.
+            P: a matrix (d, d) of the party; the identity if omitted.
+            rows: n of the whole batch; the number of rows of X if omitted.
+
+        Returns:
+            The steps.
         """
         clipped = self._clipped(X)
         steps = clipped if P is None else clipped @ P
@@ -199,36 +243,49 @@ class FixedPointEncoding:
         return steps.astype(np.int64)
 
     def _clipped(self, X: Floats) -> Floats:
-        """Return a copy of X, clipped."""
+        """Return a clipped copy of X. Raises RangeError if X is not finite."""
         if not np.isfinite(X).all():
-            raise RangeError("shares: columns have values that are not finite; drop or impute them first")
+            raise RangeError(
+                "shares: a column has values that are not finite",
+                "drop or impute them first",
+                code="SVFL-TABLE-MISSING-VALUES",
+            )
         return np.clip(X, -self.clip, self.clip)
 
     def decode_weights(self, theta: Words) -> Floats:
-        """Weights as floats, from both shares added up."""
+        """Return the weights as floats, from the sum of all shares."""
         return np.ldexp(ShareRing(self.bits).signed(theta).astype(np.float64), -self.f_theta)
 
     def index(self, h: Words) -> NDArray[np.uint8]:
-        """i (n,) of a share h (n,) of H."""
+        """Return the table index of a share h (any shape) of H."""
         return ((h >> np.uint64(self.shift)) & np.uint64(self.entries - 1)).astype(np.uint8)
 
     def top_index(self, h: Words) -> NDArray[np.uint8]:
-        """Return i (n,) of a share h (n,) of H in a table of all that the ring holds."""
+        """Return the index of a share h (any shape) of H in a table over the whole ring."""
         shift = self.f_x + self.f_theta + self.integer_bits - self.top_bits
         return ((h >> np.uint64(shift)) & np.uint64(2**self.top_bits - 1)).astype(np.uint8)
 
 
 def _knots(bits: int, step: int) -> Floats:
-    """Return f at each place of a table of 2^bits entries, 2^step apart."""
+    """Return f at each index of a table of 2^bits entries, spaced 2^step apart."""
     entries = 2**bits
     signed = (np.arange(entries) + entries // 2) % entries - entries // 2
-    found: Floats = np.ldexp((signed + 1).astype(np.float64), step)
-    return found
+    knots: Floats = np.ldexp((signed + 1).astype(np.float64), step)
+    return knots
 
 
 def table_distances(knots: Floats, centres: Floats) -> Floats:
-    """Return how far the places of a table with these knots (2^b,) lie from each centre (n,), (2^b x n): a place stands
-    for all sums that are a whole table apart, of which the nearest is taken."""
-    least, apart = float(knots.min()), float(np.ptp(knots)) * len(knots) / (len(knots) - 1)
-    distances: Floats = (knots[:, None] - centres - least) % apart + least
+    """Return the signed distance (2^b, n) of each table index from each centre.
+
+    An index represents all sums that differ by the width of the table; the one nearest to the centre is used.
+
+    Args:
+        knots: f at each index (2^b,).
+        centres: the centres (n,).
+
+    Returns:
+        The distances.
+    """
+    smallest, width = float(knots.min()), float(np.ptp(knots)) * len(knots) / (len(knots) - 1)
+    distances: Floats = (knots[:, None] - centres - smallest) % width + smallest
     return distances

@@ -160,7 +160,7 @@ class OfflinePhase:
         places: dict[int, list[int]] = {batch: [] for batch in counts}
         for place, batch in enumerate(visits):
             places[batch].append(place)
-        sizes = ((terms.pieces[piece].rows, count) for piece, count in vectors.items())
+        sizes = ((terms.blocks[piece].rows, count) for piece, count in vectors.items())
         work = products.work(2 * sum(products.scheme.seconds(rows, count, self._width) for rows, count in sizes))
 
         def records() -> Iterator[tuple[int, int, bytes]]:
@@ -169,12 +169,12 @@ class OfflinePhase:
             before = {name: self._walk(name, visits, counts, values) for name, values in left.items()}  # 2
             for group in self._groups(vectors):
                 sums = self._sums(work, group, before, holders, evaluators[1])  # 3
-                made = [(piece, e) for piece in group for e in range(counts[terms.pieces[piece].batch])]
-                rows = [terms.pieces[piece].rows * terms.outputs for piece, _ in made]
+                made = [(piece, e) for piece in group for e in range(counts[terms.blocks[piece].batch])]
+                rows = [terms.blocks[piece].rows * terms.outputs for piece, _ in made]
                 ends = self.session.transfers
                 transfers = ends.generate(rows) if ends is not None else (() for _ in made)  # 4
                 for (piece, e), transfer in zip(made, transfers, strict=True):
-                    batch, start, _ = terms.pieces[piece]
+                    batch, start, _ = terms.blocks[piece]
                     outputs, whole = self._outputs(e), start == 0
                     record = _Record(
                         piece,
@@ -192,13 +192,13 @@ class OfflinePhase:
     def _vectors(self, counts: Mapping[int, int]) -> dict[int, int]:
         """How many vectors the products of each block have."""
         terms = self._terms
-        return {piece: count * terms.outputs for batch, count in counts.items() for piece in terms.pieces_of(batch)}
+        return {piece: count * terms.outputs for batch, count in counts.items() for piece in terms.blocks_of(batch)}
 
     def _groups(self, vectors: Mapping[int, int]) -> Iterator[dict[int, int]]:
         """Divide blocks, with their numbers of vectors, into groups whose products are on their way at a time."""
         group, values = dict[int, int](), 0
         for piece, count in vectors.items():
-            size = self._terms.pieces[piece].rows * count
+            size = self._terms.blocks[piece].rows * count
             if group and values + size > _AT_ONCE:
                 yield group
                 group, values = {}, 0
@@ -260,7 +260,7 @@ class OfflinePhase:
             self._names.spend(self.store.chunk(chunk).name)
         own, terms, ring = self.store.take(chunk, place, 2 * part), self._terms, self._ring
         record = _stored(self.store.take(chunk, place, 2 * part + 1))
-        piece = terms.pieces[record.piece]
+        piece = terms.blocks[record.piece]
         n, c = piece.rows, terms.outputs
         return PreprocessedBlock(
             piece,
@@ -290,12 +290,12 @@ class OfflinePhase:
         left: dict[str, ByBatch] = {name: {} for name in products.asked}
         for group in self._groups(vectors):
             psi = {
-                piece: ring.uniform(self._prg, (terms.pieces[piece].rows, group[piece])) for piece in group if holders
+                piece: ring.uniform(self._prg, (terms.blocks[piece].rows, group[piece])) for piece in group if holders
             }
             if holders:
                 products.ask(work, products.asked, holders[0], psi, columns=lambda piece: width, uses=terms.chunks)
             for piece in group:
-                for e, place in enumerate(places[terms.pieces[piece].batch]):
+                for e, place in enumerate(places[terms.blocks[piece].batch]):
                     packed = ring.pack(psi[piece][:, self._outputs(e)]) if holders else b""
                     yield place, 2 * self._part(piece), packed
             self._add_up(own, self._answered(work, 0, evaluators, group))
@@ -306,12 +306,12 @@ class OfflinePhase:
 
     def _part(self, piece: int) -> int:
         """Return which block of its batch a block is."""
-        return self._terms.pieces[piece].start // self._terms.block
+        return self._terms.blocks[piece].start // self._terms.block
 
     def _add_up(self, total: ByBatch, shares: ByPiece) -> None:
         """Add shares of blocks to those of their batches."""
         for piece, share in shares.items():
-            batch = self._terms.pieces[piece].batch
+            batch = self._terms.blocks[piece].batch
             total[batch] = self._ring.reduce(total[batch] + share) if batch in total else share
 
     def _lifted(self, changes: ByBatch) -> ByBatch:
@@ -330,10 +330,10 @@ class OfflinePhase:
         """Add up this party's shares of all X r that it takes part in (n x E c), by block of a group."""
         products, terms = self.session.products, self._terms
         for name, values in before.items():
-            r = {piece: values[terms.pieces[piece].batch] for piece in group}
-            products.ask(work, [name], holders[1], r, columns=lambda piece: terms.pieces[piece].rows, uses=terms.chunks)
+            r = {piece: values[terms.blocks[piece].batch] for piece in group}
+            products.ask(work, [name], holders[1], r, columns=lambda piece: terms.blocks[piece].rows, uses=terms.chunks)
         total = self._answered(work, 1, evaluators, group)
-        shapes = {piece: (terms.pieces[piece].rows, count) for piece, count in group.items()}
+        shapes = {piece: (terms.blocks[piece].rows, count) for piece, count in group.items()}
         for name in before:
             for piece, share in products.opened(work, holders[1], name, shapes).items():
                 total[piece] = self._ring.reduce(total[piece] + share)
@@ -346,7 +346,7 @@ class OfflinePhase:
         of batches of several blocks."""
 
         def factor(piece: int) -> Integers | RemoteFactor:
-            X, W = self._factors(self._terms.pieces[piece])
+            X, W = self._factors(self._terms.blocks[piece])
             return X.T if purpose else W
 
         several = max(self._terms.rows) > self._terms.block

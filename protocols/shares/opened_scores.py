@@ -263,7 +263,7 @@ class ScoringSession:
             question.where(open_rows),
             rows.raw[open_rows],
             bits=self._told_levels.bits * self._terms.outputs,
-            most=asking.most,
+            max_bits=asking.most,
             me=context.me,
             claim=claim,
         )

@@ -1,4 +1,8 @@
-"""Stores of preprocessing: each record is handed out once."""
+"""Stores of preprocessed records: each record is handed out once.
+
+A chunk has one record for each part of each iteration. Records of an iteration are taken in order, and taking the first
+one marks the iteration as used, because a mask that is used twice reveals residuals.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +17,24 @@ from securevfl.errors import ConfigError, ProtocolError
 NAME_BYTES = 16
 
 CHUNK_HEADER = struct.Struct(f"<{NAME_BYTES}s{NAME_BYTES}sQQ")
+"""Name, base, first iteration and number of iterations of a chunk."""
+
+Record = tuple[int, int, bytes]
+"""Index of an iteration in its chunk, index of the part, and the data."""
 
 
 @dataclass
 class PreprocessingChunk:
-    """A chunk of records: its name, the same at all parties that made it together and no other's, a digest of what its
-    party had when it was made (`base`), the visit of the training that its first record is for, for how many visits it
-    has records, its size in bytes, and the place of the next visit and of the next part of the one before it.
+    """A chunk of stored records.
+
+    Attributes:
+        name: the name of the chunk, the same at all parties that generated it together, and unique.
+        base: a digest of the state from which the party generated the chunk.
+        first: the iteration of the training that the first record belongs to.
+        count: the number of iterations.
+        size: the number of bytes.
+        next: the index of the next iteration.
+        part: the index of the next part of the iteration before.
     """
 
     name: bytes
@@ -32,31 +47,35 @@ class PreprocessingChunk:
 
 
 class PreprocessingStore(ABC):
-    """A bounded store of records, by chunk and place."""
+    """A bounded store of records, by chunk, iteration and part.
+
+    Args:
+        limit: the maximum number of bytes of all records.
+    """
 
     def __init__(self, limit: int) -> None:
-        """limit: bytes of records that may be kept."""
         self._limit = limit
-        self._lock = threading.Lock()  # chunks come and go in two threads
+        self._lock = threading.Lock()  # one thread adds chunks while another one removes them
         self._chunks: dict[int, PreprocessingChunk] = {}
 
     @property
     def chunk_numbers(self) -> tuple[int, ...]:
-        """The chunks that are here, spent or not."""
+        """The numbers of the stored chunks, used or not."""
         with self._lock:
             return tuple(sorted(self._chunks))
 
     @property
     def free_bytes(self) -> int:
-        """Bytes of records that there is room for."""
+        """The number of bytes that may be added."""
         with self._lock:
             return self._limit - sum(chunk.size for chunk in self._chunks.values())
 
     def put(
         self, number: int, name: bytes, first: int, records: Sequence[bytes], *, base: bytes = bytes(NAME_BYTES)
     ) -> None:
-        """Keep a chunk of visits of one part each, as `keep` does."""
-        self.write(number, name, first, len(records), ((at, 0, each) for at, each in enumerate(records)), base=base)
+        """Store a chunk whose iterations have one part each; see `write`."""
+        parts = ((index, 0, record) for index, record in enumerate(records))
+        self.write(number, name, first, len(records), parts, base=base)
 
     def write(
         self,
@@ -64,26 +83,42 @@ class PreprocessingStore(ABC):
         name: bytes,
         first: int,
         count: int,
-        records: Iterable[tuple[int, int, bytes]],
+        records: Iterable[Record],
         *,
         base: bytes = bytes(NAME_BYTES),
     ) -> None:
-        """Keep a chunk for so many visits, of records that come in any order, each with its visit's place and its part.
+        """Store a chunk.
 
-        ConfigError if it goes beyond the limit, ProtocolError if there is one of this number.
+        Args:
+            number: the number of the chunk.
+            name: the name of the chunk.
+            first: the iteration of the training that the chunk begins with.
+            count: the number of iterations.
+            records: the records, in any order.
+            base: a digest of the state from which the chunk was generated.
+
+        Raises:
+            ConfigError: the records exceed the limit of the store.
+            ProtocolError: there is a chunk with this number.
         """
         if number in self._chunks:
-            raise ProtocolError(f"shares: chunk {number} was made twice; number chunks through")
-        room, size = self.free_bytes, 0
+            raise ProtocolError(
+                f"shares: preprocessing chunk {number} was generated twice",
+                "number chunks consecutively",
+                code="SVFL-STATE",
+            )
+        available, size = self.free_bytes, 0
 
-        def counted() -> Iterator[tuple[int, int, bytes]]:
+        def counted() -> Iterator[Record]:
             nonlocal size
             for record in records:
                 size += len(record[2])
-                if size > room:
+                if size > available:
                     raise ConfigError(
-                        f"shares: more than {room:,} bytes were made ahead, which is what is left of {self._limit:,}; "
-                        "set protocol.shares.chunk lower"
+                        f"shares: preprocessing exceeds {available:,} bytes, which remain of {self._limit:,}",
+                        "reduce protocol.shares.chunk",
+                        code="SVFL-JOB-TOO-LARGE",
+                        bytes=available,
                     )
                 yield record
 
@@ -92,47 +127,70 @@ class PreprocessingStore(ABC):
             self._chunks[number] = PreprocessingChunk(name, base, first, count, size)
 
     def chunk(self, number: int) -> PreprocessingChunk:
-        """Return what is known of a chunk. ProtocolError if it is not here."""
+        """Return the description of a chunk.
+
+        Raises:
+            ProtocolError: the chunk is not stored.
+        """
         if number not in self._chunks:
-            raise ProtocolError(f"shares: chunk {number} is spent or not made; make a new chunk")
+            raise ProtocolError(
+                f"shares: preprocessing chunk {number} was used, or was never generated",
+                "generate a new chunk",
+                code="SVFL-PROTOCOL-REPEATED",
+            )
         return self._chunks[number]
 
-    def take(self, number: int, place: int, part: int = 0) -> bytes:
-        """Take a part of the record at `place`, in order; with its first part the visit is spent from now on.
+    def take(self, number: int, iteration: int, part: int = 0) -> bytes:
+        """Return a record and mark it as used.
 
-        ProtocolError if that part is spent already, or not there.
+        Records are taken in order. Taking the first part of an iteration marks the whole iteration as used.
+
+        Args:
+            number: the number of the chunk.
+            iteration: the index of the iteration in the chunk.
+            part: the index of the part.
+
+        Returns:
+            The record.
+
+        Raises:
+            ProtocolError: the record was used already, or is not the next one.
         """
         chunk = self.chunk(number)
-        if (place, part) not in ((chunk.next, 0), (chunk.next - 1, chunk.part)):
-            raise ProtocolError(f"shares: visit {place} of chunk {number} is spent; make a new chunk")
-        chunk.next, chunk.part = place + 1, part + 1
+        if (iteration, part) not in ((chunk.next, 0), (chunk.next - 1, chunk.part)):
+            raise ProtocolError(
+                f"shares: iteration {iteration} of preprocessing chunk {number} was used already",
+                "generate a new chunk",
+                code="SVFL-PROTOCOL-REPEATED",
+            )
+        chunk.next, chunk.part = iteration + 1, part + 1
         if not part:
-            self._spend(number, place)
-        return self._read(number, place, part, last=True)
+            self._mark_used(number, iteration)
+        return self._read(number, iteration, part, last=True)
 
-    def peek(self, number: int, place: int, part: int = 0) -> bytes:
-        """Read a part of the record at `place`, for what has to be known of it before its visit; it stays as it is."""
+    def peek(self, number: int, iteration: int, part: int = 0) -> bytes:
+        """Return a record without marking it as used."""
         self.chunk(number)
-        return self._read(number, place, part)
+        return self._read(number, iteration, part)
 
     def drop(self, number: int) -> None:
-        """Forgets a chunk, spent or not."""
+        """Remove a chunk, used or not."""
         self._remove(number)
         with self._lock:
             self._chunks.pop(number, None)
 
     def close(self) -> None:
-        """Lets go of the folder, where there is one."""
+        """Release the folder of the store, if it has one."""
         return
 
     @abstractmethod
-    def _write(self, number: int, head: bytes, records: Iterable[tuple[int, int, bytes]]) -> None: ...
+    def _write(self, number: int, header: bytes, records: Iterable[Record]) -> None: ...
 
     @abstractmethod
-    def _read(self, number: int, place: int, part: int, *, last: bool = False) -> bytes: ...
+    def _read(self, number: int, iteration: int, part: int, *, last: bool = False) -> bytes: ...
 
-    def _spend(self, number: int, place: int) -> None:
-        """Mark a visit spent, where that outlives the process."""
+    def _mark_used(self, number: int, iteration: int) -> None:
+        """Mark an iteration as used, if the mark has to outlive the process."""
         return
 
     @abstractmethod
@@ -140,17 +198,18 @@ class PreprocessingStore(ABC):
 
 
 class MemoryStore(PreprocessingStore):
-    """Records of this process, gone with it."""
+    """Records in memory, which are lost when the process ends."""
 
     def __init__(self, limit: int = 1 << 30) -> None:
         super().__init__(limit)
         self._records: dict[int, dict[tuple[int, int], bytes]] = {}
 
-    def _write(self, number: int, head: bytes, records: Iterable[tuple[int, int, bytes]]) -> None:
-        self._records[number] = {(place, part): data for place, part, data in records}
+    def _write(self, number: int, header: bytes, records: Iterable[Record]) -> None:
+        self._records[number] = {(iteration, part): data for iteration, part, data in records}
 
-    def _read(self, number: int, place: int, part: int, *, last: bool = False) -> bytes:
-        return self._records[number].pop((place, part)) if last else self._records[number][place, part]
+    def _read(self, number: int, iteration: int, part: int, *, last: bool = False) -> bytes:
+        records = self._records[number]
+        return records.pop((iteration, part)) if last else records[iteration, part]
 
     def _remove(self, number: int) -> None:
         self._records.pop(number, None)

@@ -1,12 +1,13 @@
-"""Levels of shared sums: which of 2^k steps a sum is at, read from the top of its shares. What outputs are made of.
+"""Quantization of shared sums: the level of a sum is read from the top bits of its shares.
 
-A level takes the k bits of a share from s = 2^step on, so that of h_A + h_B = H the two cut shares say H / s, each
-rounded down. As the fraction of a share is uniform, their sum and one is H / s rounded up or down at random, without
-bias. A carry out of the highest bit vanishes: sums that are not within 2^(k - 1) s wrap.
+There are 2^k levels, spaced s = 2^step apart. Each holder truncates its share of H = h_A + h_B to the k bits from s
+upwards, so the two truncated shares are H / s, each rounded down. The fractional part of a share is uniform; their sum
+plus one is therefore H / s rounded up or down at random, without bias. A carry out of the highest bit vanishes: a sum
+outside of [-2^(k-1) s, 2^(k-1) s) wraps.
 
-So a score is told only where |H| is at most 5/8 of that, or less where levels are few (`covered`). By a look-up of
-its highest bits a sum that is farther is moved to where levels begin anew, 2^(k - 1) s, which no other sum comes near
-(`moves`): it is known to be beyond and no more.
+A score is therefore disclosed only if |H| is at most 5/8 of that range, or less if there are few levels
+(`Quantizer.max_reported`). A look-up of the highest bits moves a larger sum to 2^(k-1) s, which no other sum is near
+(`Quantizer.overflow_shifts`). The receiver learns only that the sum is out of range.
 """
 
 from __future__ import annotations
@@ -19,89 +20,118 @@ from securevfl.base.arrays import Floats
 from securevfl.crypto.share_ring import ShareRing, Words
 from securevfl.protocols.shares.fixed_point import FixedPointEncoding
 
-COVERED_FRACTION = 0.625  # of what levels reach: sums that are told
+COVERED_FRACTION = 0.625
+"""Share of the quantizer's range within which scores are disclosed."""
 
-MOVED_FRACTION = 0.875  # of it: sums that are moved lie at least so far out, and are read no more than 1.5 levels off
+MOVED_FRACTION = 0.875
+"""Sums that are moved end up at least this far out, and are read with an error of at most 1.5 levels."""
 
-CLIP_FRACTION, CLIPPED_FRACTION = (
-    0.75,
-    0.8125,
-)  # of it: from where on sums of metrics count as at the end, and where that is
+CLIP_FRACTION = 0.75
+"""Share of the range beyond which sums are clipped for metrics of classes."""
 
-_FRACTION = 16  # bits of an exact sum below one
+CLIPPED_FRACTION = 0.8125
+"""Share of the range at which a clipped sum is placed."""
+
+_EXACT_FRACTION_BITS = 16
 
 
 @dataclass(frozen=True)
 class Quantizer:
-    """The 2^bits levels, each 2^step apart, to which sums are rounded before they are told."""
+    """2^bits levels, spaced 2^step apart, to which sums are rounded before they are disclosed."""
 
     step: int
     bits: int
 
     @classmethod
-    def over(cls, numbers: FixedPointEncoding, step: float, reach: float) -> Quantizer:
-        """Levels `step` apart (a power of two) over sums up to `reach` on either side, as far as shares have bits."""
-        log = int(np.log2(step))
-        return cls(log, 1 + int(np.ceil(np.log2(reach))) - log).within(numbers)
+    def over(cls, encoding: FixedPointEncoding, step: float, reach: float) -> Quantizer:
+        """Return the quantizer for sums in [-reach, reach], as far as shares have bits.
 
-    def within(self, numbers: FixedPointEncoding) -> Quantizer:
-        """Return as many of the levels, from the lowest bit on, as shares of these numbers have bits for."""
-        return replace(self, bits=min(self.bits, numbers.bits - numbers.f_x - numbers.f_theta - self.step))
+        Args:
+            encoding: the encoding of the sums.
+            step: the spacing of levels, a power of two.
+            reach: the bound of the sums.
+
+        Returns:
+            The quantizer.
+        """
+        log = int(np.log2(step))
+        return cls(log, 1 + int(np.ceil(np.log2(reach))) - log).within(encoding)
+
+    def within(self, encoding: FixedPointEncoding) -> Quantizer:
+        """Return the quantizer with at most the bits that shares of this encoding have above `step`."""
+        return replace(self, bits=min(self.bits, encoding.bits - encoding.f_x - encoding.f_theta - self.step))
 
     @property
     def size(self) -> float:
-        """The distance of one level from the next."""
+        """The spacing of levels."""
         return float(2.0**self.step)
 
     @property
     def reach(self) -> float:
-        """The largest sum that has a level of its own, on either side."""
+        """The largest absolute value of a sum that does not wrap."""
         return float(2.0 ** (self.bits - 1 + self.step))
 
     @property
     def max_reported(self) -> float:
-        """The largest sum that is told, on either side."""
+        """The largest absolute value of a sum that is disclosed."""
         return min(COVERED_FRACTION * self.reach, MOVED_FRACTION * self.reach - 1.5 * self.size)
 
     def overflow_shifts(self, knots: Floats) -> Words:
-        """Return by how many levels, modulo 2^bits, a sum is moved that falls to each entry of a table."""
-        moved = np.where(np.abs(knots) < self.max_reported, 0.0, np.rint((self.reach - knots) / self.size))
-        return ShareRing(self.bits).of(moved.astype(np.int64))
+        """Return the number of levels, modulo 2^bits, by which an out-of-range sum is moved, for each table entry.
+
+        Args:
+            knots: the sum at each entry of a table (n,).
+
+        Returns:
+            The shifts (n,); 0 for a sum in range.
+        """
+        shifts = np.where(np.abs(knots) < self.max_reported, 0.0, np.rint((self.reach - knots) / self.size))
+        return ShareRing(self.bits).of(shifts.astype(np.int64))
 
     def mark_overflow(self, sums: Floats) -> Floats:
-        """Return sums that were read from levels (any shape), infinite where they are beyond what is told."""
+        """Return dequantized sums (any shape), with infinity for those that are out of range."""
         return np.where(np.abs(sums) > self.max_reported, np.inf, sums)
 
-    def can_clip(self, numbers: FixedPointEncoding) -> bool:
-        """Whether the highest bits say finely enough which sums are near the end of the levels."""
-        return bool(2.0 ** (numbers.integer_bits - numbers.top_bits) <= self.reach / 8)
+    def can_clip(self, encoding: FixedPointEncoding) -> bool:
+        """Return whether the highest bits show precisely enough which sums are near the end of the range."""
+        return bool(2.0 ** (encoding.integer_bits - encoding.top_bits) <= self.reach / 8)
 
     def clip_shifts(self, knots: Floats) -> Words:
-        """Return by how many levels, modulo 2^bits, a sum is moved so that one beyond the levels is at their end."""
-        moved = np.where(
-            np.abs(knots) <= CLIP_FRACTION * self.reach,
-            0.0,
-            np.rint((np.copysign(CLIPPED_FRACTION * self.reach, knots) - knots) / self.size),
-        )
-        return ShareRing(self.bits).of(moved.astype(np.int64))
+        """Return the number of levels, modulo 2^bits, by which a sum is moved to clip it, for each table entry.
+
+        Args:
+            knots: the sum at each entry of a table (n,).
+
+        Returns:
+            The shifts (n,); 0 for a sum that is not clipped.
+        """
+        clipped = np.copysign(CLIPPED_FRACTION * self.reach, knots)
+        shifts = np.where(np.abs(knots) <= CLIP_FRACTION * self.reach, 0.0, np.rint((clipped - knots) / self.size))
+        return ShareRing(self.bits).of(shifts.astype(np.int64))
 
     @classmethod
-    def exact(cls, numbers: FixedPointEncoding) -> Quantizer:
-        """Return the levels that keep sums to 16 fractional bits, as large as shares hold them."""
-        return cls(-_FRACTION, numbers.bits - numbers.f_x - numbers.f_theta + _FRACTION)
+    def exact(cls, encoding: FixedPointEncoding) -> Quantizer:
+        """Return the quantizer that keeps 16 fractional bits and all integer bits of shares."""
+        bits = encoding.bits - encoding.f_x - encoding.f_theta + _EXACT_FRACTION_BITS
+        return cls(-_EXACT_FRACTION_BITS, bits)
 
-    def shift(self, numbers: FixedPointEncoding) -> int:
-        """How many bits of a share are below s."""
-        return numbers.f_x + numbers.f_theta + self.step
+    def shift(self, encoding: FixedPointEncoding) -> int:
+        """Return the number of bits of a share below one level."""
+        return encoding.f_x + encoding.f_theta + self.step
 
-    def truncate(self, numbers: FixedPointEncoding, h: Words) -> Words:
-        """Cut out the bits of a share h (any shape) that say which level, as words below 2^bits."""
-        return (h >> np.uint64(self.shift(numbers))) & np.uint64(2**self.bits - 1)
+    def truncate(self, encoding: FixedPointEncoding, h: Words) -> Words:
+        """Return the bits of a share h (any shape) that represent its level, as words below 2^bits."""
+        return (h >> np.uint64(self.shift(encoding))) & np.uint64(2**self.bits - 1)
 
     def dequantize(self, total: Words, *, rounded_down: int = 2) -> Floats:
-        """Return the sums (any shape) that two cut shares, added up, stand for in the mean.
+        """Return the mean of the sums (any shape) that lead to a sum of two truncated shares.
 
-        rounded_down: how many of the two were cut without a dither below s.
+        Args:
+            total: the sum of the truncated shares.
+            rounded_down: how many of the two shares were truncated without a dither below one level.
+
+        Returns:
+            The sums.
         """
         signed = ShareRing(self.bits).signed(total & np.uint64(2**self.bits - 1))
         return (signed.astype(np.float64) + rounded_down / 2) * self.size

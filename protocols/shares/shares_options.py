@@ -1,4 +1,4 @@
-"""What a job says of a training on shares."""
+"""The options of a training on shares in a job."""
 
 from __future__ import annotations
 
@@ -12,55 +12,59 @@ from securevfl.protocols.message_protocol import MessageProtocol
 from securevfl.protocols.shares.fixed_point import FixedPointEncoding
 from securevfl.protocols.shares.quantizer import Quantizer
 
-MIN_COVERED_SUM = 16.0  # sums that levels tell, on either side
-MIN_SCORE_BITS = 4  # of a score that is told coarser than the job asks
+MIN_COVERED_SUM = 16.0
+"""Quantizers cover at least sums up to this absolute value."""
+
+MIN_SCORE_BITS = 4
+"""The rounding party reduces the bits of a score to no fewer than this."""
 
 
 class Shares(MessageProtocol):
-    """Weights, sums, residuals and gradients stay shared, so that a run opens sizes and the agreed scores alone.
+    """Training on additive shares: a run opens sizes and the agreed scores only.
 
-    The table of the loss covers sums up to (2^(table_bits - 1) - 1) step on either side.
+    Weights, sums, residuals and gradients stay shared. The table of the loss covers sums up to
+    (2^(table_bits - 1) - 1) step on either side.
     """
 
     name: ClassVar[str] = "shares"
     partner: str | None = None
-    """Who holds shares beside the party with labels; the party with the most columns if left out."""
+    """The share holder next to the party with labels. Default: the party with the most columns."""
     table_bits: int = Field(default=6, ge=3, le=8)
     """The loss is read from a table of 2^table_bits entries."""
     step: float | None = Field(default=None, gt=0)
-    """The distance of two entries, a power of two; if left out 1 for classes, 1/4 for numbers, 1/8 for a quantile."""
+    """Spacing of table entries, a power of two. Default: 1 for classes, 1/4 for numbers, 1/8 for quantiles."""
     clip: float = Field(default=8.0, ge=1, le=64)
-    """Scaled columns are cut off at this size."""
+    """Scaled columns are clipped to [-clip, clip]."""
     chunk: int | None = Field(default=None, ge=1)
-    """How many epochs work is done ahead for at a time; if left out 32, or 16 where the work ahead of 32 would take
-    more than half a GiB."""
+    """Number of epochs for which preprocessing is computed at once. Default: 32, or 16 if 32 epochs would need more
+    than half a GiB."""
 
     metrics_step: float | None = Field(default=None, gt=0)
-    """How finely sums are told for metrics, with labels and in a hidden order, a power of two; 1/16 for classes and
-    1/64 of a deviation for numbers if left out."""
+    """Resolution of the sums that metrics are computed from, a power of two; these sums are disclosed with labels and
+    in a hidden order. Default: 1/16 for classes, 1/64 of a standard deviation for numbers."""
     metrics_range: float | None = Field(default=None, ge=1, le=1024)
-    """Metrics are of sums up to this size on either side, beyond three fourths of which those of classes count as
-    there; others wrap, and the party with labels is warned. 16, or what the table covers if that is more, if left
-    out."""
+    """Range of model outputs that metrics cover: [-range, range]. For classes, outputs beyond 0.75 range are clipped;
+    for numbers they wrap around and the party with labels is warned. Default: 16, or the range of the table if that is
+    larger."""
 
     score_step: float = Field(default=0.5, gt=0)
-    """How finely scores of new rows are told, a power of two: they are levels that lie so far apart."""
+    """Resolution of the scores of new rows, a power of two: the spacing of their levels."""
     score_bits: int | None = Field(default=None, ge=3, le=16)
-    """How many bits a score has at most. Levels cover the table, and sums of 16 at least, so fewer bits put them
-    further apart; of a sum beyond 5/8 of that it is told that it is beyond. If left out as many as score_step asks for;
-    between organisations fewer, but no fewer than 4, where whoever rounds the scores (the partner, as a rule) has
-    columns that allow no more."""
+    """Maximum number of bits of a score. Levels cover the table, and at least sums up to 16; fewer bits make the steps
+    coarser. A score beyond 5/8 of the covered range is reported as out of range. Default: as many bits as `score_step`
+    needs. Between organisations, the party that rounds the scores (normally the partner) may reduce this to as few as
+    4 bits to protect its columns."""
     scores: Literal["levels", "exact", "none"] = "levels"
-    """What is told of new rows: levels; exact sums, which must be accepted by name; or nothing."""
+    """What new rows reveal: quantized scores ("levels"), exact scores (to be accepted by name), or nothing."""
 
     library: Library = "own"
-    """Whose code multiplies encrypted vectors: "own" is this package's arithmetic in residues, which tests hold against
-    SEAL; "seal" is SEAL through tenseal, slower, for those whose rules ask for a library that others have read."""
+    """Implementation of products with encrypted vectors. "own": this package's arithmetic, which tests compare with
+    SEAL. "seal": Microsoft SEAL through tenseal, which is slower, for users who require an established library."""
     open_weights: tuple[str, ...] = ()
-    """Parties that are told their own weights at the end; each can then rank the labels by itself."""
+    """Parties that receive their weights at the end. Each of them can then rank the labels alone."""
 
     scores_to: str | None = None
-    """Who is told the scores of new rows; the party with labels if left out."""
+    """The party that receives the scores of new rows. Default: the party with labels."""
 
     @field_validator("step", "metrics_step", "score_step")
     @classmethod
@@ -71,39 +75,64 @@ class Shares(MessageProtocol):
 
     @property
     def encrypts(self) -> bool:
+        """True, because vectors are sent encrypted."""
         return True
 
     @property
     def strength(self) -> str:
+        """The assumptions of the cryptography, with their security level."""
         return (
             "RLWE ring N=4096 (HomomorphicEncryption.org: 128 bits), computational Diffie-Hellman on Ed25519, "
             "ChaCha20, AES as a correlation-robust hash"
         )
 
     def step_bits(self, spacing: float) -> int:
-        """log2 of the distance between two entries, of a loss with this spacing (`securevfl.models.loss.Loss`)."""
+        """Return log2 of the spacing of table entries, for a loss with this default spacing."""
         return math.frexp(spacing if self.step is None else self.step)[1] - 1
 
-    def metric_quantizer(self, numbers: FixedPointEncoding, *, classifies: bool) -> Quantizer:
-        """Return the levels that metrics are taken of."""
+    def metric_quantizer(self, encoding: FixedPointEncoding, *, classifies: bool) -> Quantizer:
+        """Return the quantizer of the sums that metrics are computed from.
+
+        Args:
+            encoding: the encoding of the sums.
+            classifies: True if the model predicts classes.
+
+        Returns:
+            The quantizer.
+        """
         step = self.metrics_step if self.metrics_step is not None else 2.0**-4 if classifies else 2.0**-6
-        covered = max(MIN_COVERED_SUM, 2.0 ** (numbers.table_bits - 1 + numbers.step))
-        return Quantizer.over(numbers, step, covered if self.metrics_range is None else self.metrics_range)
+        covered = max(MIN_COVERED_SUM, 2.0 ** (encoding.table_bits - 1 + encoding.step))
+        return Quantizer.over(encoding, step, covered if self.metrics_range is None else self.metrics_range)
 
     def score_quantizer(self, spacing: float) -> Quantizer:
-        """Return the levels that are told of new rows, over all sums that the table covers and 16 at least; spacing: as
-        `step_bits`."""
-        reach = max(self.table_bits - 1 + self.step_bits(spacing), int(math.log2(MIN_COVERED_SUM)))  # log2
-        finest = math.frexp(self.score_step)[1] - 1
-        bits = max(3, 1 + reach - finest)
-        bits = bits if self.score_bits is None else min(bits, self.score_bits)
-        return Quantizer(1 + reach - bits, bits)
+        """Return the quantizer of the scores of new rows, which covers the table and at least sums up to 16.
 
-    def permitted_quantizer(self, spacing: float, most: float) -> Quantizer:
-        """Return the levels that whoever rounds tells, where its columns allow `most` bits of a score: those of the job
-        if that names their bits or they are too few to be of use."""
-        levels = self.score_quantizer(spacing)
-        if self.score_bits is not None or not MIN_SCORE_BITS <= most < levels.bits:
-            return levels
-        bits = int(most)
-        return Quantizer(levels.step + levels.bits - bits, bits)
+        Args:
+            spacing: the default spacing of the loss, as in `step_bits`.
+
+        Returns:
+            The quantizer.
+        """
+        log_reach = max(self.table_bits - 1 + self.step_bits(spacing), int(math.log2(MIN_COVERED_SUM)))
+        log_step = math.frexp(self.score_step)[1] - 1
+        bits = max(3, 1 + log_reach - log_step)
+        bits = bits if self.score_bits is None else min(bits, self.score_bits)
+        return Quantizer(1 + log_reach - bits, bits)
+
+    def permitted_quantizer(self, spacing: float, max_bits: float) -> Quantizer:
+        """Return the quantizer that the rounding party uses when its columns permit `max_bits` bits of a score.
+
+        It is the quantizer of the job if the job fixes the number of bits, or if `max_bits` is too small to be useful.
+
+        Args:
+            spacing: the default spacing of the loss, as in `step_bits`.
+            max_bits: the number of bits that the party's columns permit.
+
+        Returns:
+            The quantizer.
+        """
+        quantizer = self.score_quantizer(spacing)
+        if self.score_bits is not None or not MIN_SCORE_BITS <= max_bits < quantizer.bits:
+            return quantizer
+        bits = int(max_bits)
+        return Quantizer(quantizer.step + quantizer.bits - bits, bits)

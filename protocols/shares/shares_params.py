@@ -1,4 +1,4 @@
-"""Parameters that all parties of a training on shares agree on."""
+"""Parameters that all parties of a training on shares agree on, and the blocks of rows that they imply."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from securevfl.errors import ConfigError
 from securevfl.protocols.shares.fixed_point import FixedPointEncoding
 from securevfl.protocols.shares.update_rules import LinearRule
 
-ROWS_PER_BLOCK = 1 << 14  # rows
+ROWS_PER_BLOCK = 1 << 14
+"""Rows of a block: products, oblivious transfers and stored records cover one block, so that memory does not grow with
+the batch."""
 
 
 class RowBlock(NamedTuple):
-    """A block of a batch: some of its rows, of which `start` is the first."""
+    """The rows `start` to `stop` (exclusive) of a batch."""
 
     batch: int
     start: int
@@ -23,17 +25,24 @@ class RowBlock(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """The number of rows of this block."""
+        """The number of rows of the block."""
         return self.stop - self.start
 
 
 @dataclass(frozen=True)
 class SharesParams:
-    """What the parties of a training on shares have agreed: sizes and the rule.
+    """The agreed parameters of a training on shares.
 
-    `rows` are the batches' n, by number; `columns` the parties' d, by name; `outputs` is c; `chunks` is how many chunks
-    there will be about, `partner` the holder beside the active party, `intercept` the party whose last weight is one,
-    `block` how many rows a block has.
+    Attributes:
+        encoding: the fixed-point encoding.
+        rows: n, the number of rows of each batch.
+        columns: d, the number of columns of each party.
+        partner: the share holder next to the active party.
+        rule: the update rule of the weights.
+        outputs: c, the number of model outputs.
+        chunks: the approximate number of chunks of the training.
+        intercept: the party whose last weight is an intercept; empty if there is none.
+        block: the number of rows of a block.
     """
 
     encoding: FixedPointEncoding
@@ -46,8 +55,18 @@ class SharesParams:
     intercept: str = ""
     block: int = ROWS_PER_BLOCK
 
+    def __post_init__(self) -> None:
+        """Check that encoding and update rule fit together."""
+        if self.rule.m != self.encoding.m:
+            raise ConfigError(
+                f"shares: the encoding has {self.encoding.m} bits for coefficients and the update rule uses "
+                f"{self.rule.m}",
+                "use the same number for both",
+                code="SVFL-JOB-COMBINATION",
+            )
+
     @cached_property
-    def pieces(self) -> tuple[RowBlock, ...]:
+    def blocks(self) -> tuple[RowBlock, ...]:
         """The row blocks of all batches, in order."""
         return tuple(
             RowBlock(batch, start, min(rows, start + self.block))
@@ -55,17 +74,11 @@ class SharesParams:
             for start in range(0, rows, self.block)
         )
 
-    def pieces_of(self, batch: int) -> range:
-        """Return the numbers of a batch's blocks."""
+    def blocks_of(self, batch: int) -> range:
+        """Return the indices in `blocks` of a batch's blocks."""
         first = sum(-(-rows // self.block) for rows in self.rows[:batch])
         return range(first, first + -(-self.rows[batch] // self.block))
 
-    def __post_init__(self) -> None:
-        if self.rule.m != self.encoding.m:
-            raise ConfigError(
-                f"shares: coefficients of {self.encoding.m} bits were agreed, the rule has {self.rule.m}; set m alike"
-            )
-
-    def rule_of(self, name: str) -> LinearRule:
-        """Return the rule for this party's weights."""
-        return self.rule.sparing() if name == self.intercept else self.rule
+    def rule_of(self, party: str) -> LinearRule:
+        """Return the update rule of this party's weights."""
+        return self.rule.with_intercept() if party == self.intercept else self.rule

@@ -1,15 +1,15 @@
-"""Which chunks of work ahead a party has begun to go through: their names, kept away from the chunks themselves.
+"""The names of preprocessing chunks that a party has begun to use, recorded apart from the chunks themselves.
 
-A chunk is a folder's, and a folder can be put back from a backup, at one party or at all. Names are spent in a file
-of another place, beside the disclosure ledger: a chunk is begun once for each name, whoever has it again. Every party
-keeps its own, so that one whose folder was put back, and its peers, refuse what they have gone through. A name is a
-digest of nonces that all parties have, and no secret.
+The folder of the chunks can be restored from a backup, at one party or at all of them. The names of used chunks are
+therefore stored in another file, next to the disclosure ledger: a chunk is begun at most once, whichever copy of it a
+party has. Every party has such a file, so a party whose folder was restored, and its peers, refuse chunks that they
+have used. A name is a digest of nonces that all parties know, and not secret.
 
-A line is a name and a digest of all of the file up to it, in hex, so that a name that is no longer what was written
-is noticed; lines that an earlier version wrote have no digest of their own and are in that of the next. A last line
-that is cut off was never told: its process has ended while it wrote, or the disk was full.
+A line contains a name in hexadecimal and a digest of the file up to and including that name, so that a changed name is
+detected. A truncated last line belongs to a process that ended while writing, or to a full disk; its chunk was not
+begun.
 
-Where folder and names are put back together, as by a snapshot of the whole machine, nothing on the machine can tell.
+Nothing on the machine detects that folder and file are restored together, as by a snapshot of the whole machine.
 """
 
 from __future__ import annotations
@@ -26,13 +26,15 @@ from securevfl.base.files import append_atomic, make_private_folder
 from securevfl.errors import ConfigError, ProtocolError
 from securevfl.protocols.shares.preprocessing_store import NAME_BYTES
 
-Digest = Any  # what hashlib makes
+Digest = Any
+"""A hash object of `hashlib`."""
 
 
 class SpentChunks:
-    """The names in a file, or without a path those of this object.
+    """The names of used chunks in a file, or in this object.
 
-    StorageError if the file cannot be written, ConfigError if it is damaged.
+    Args:
+        path: the file, or None.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -40,71 +42,91 @@ class SpentChunks:
         self._names: set[str] = set()
 
     def contains(self, name: bytes) -> bool:
-        """Whether a chunk of this name has been begun."""
-        with self.locked() as file:
-            self._take_in(file)
+        """Return whether a chunk of this name was begun."""
+        with self._locked() as file:
+            self._load(file)
         return name.hex() in self._names
 
     def spend(self, name: bytes) -> None:
-        """Note that a chunk is begun, on disk when this returns. ProtocolError if it has been before."""
-        with self.locked() as file:
-            before, end = self._take_in(file)
+        """Record that a chunk is begun; the record is on disk when this method returns.
+
+        Args:
+            name: the name of the chunk.
+
+        Raises:
+            ProtocolError: the chunk was begun before.
+            StorageError: the file cannot be written.
+        """
+        with self._locked() as file:
+            digest, end = self._load(file)
             if name.hex() in self._names:
                 raise ProtocolError(
-                    "shares: a chunk that this party has begun before is spent, its folder was put back or copied; "
-                    "make a new chunk"
+                    "shares: this party has already used this preprocessing chunk (its folder was restored or copied)",
+                    "generate a new chunk",
+                    code="SVFL-PROTOCOL-REPEATED",
                 )
             if file is not None and self._path is not None:
-                os.ftruncate(file, end)  # of what was cut off nothing was told
-                append_atomic(file, _line(before, name.hex().encode()) + b"\n", self._path)
+                os.ftruncate(file, end)  # the chunk of a truncated line was not begun
+                append_atomic(file, _line(digest, name.hex().encode()) + b"\n", self._path)
             self._names.add(name.hex())
 
-    def _take_in(self, file: int | None) -> tuple[Digest, int]:
-        """Take in what other processes have added, and return a digest of the whole lines and their length."""
-        before, checked = hashlib.sha256(), False
+    def _load(self, file: int | None) -> tuple[Digest, int]:
+        """Add the names that other processes have recorded.
+
+        Args:
+            file: the file descriptor, or None.
+
+        Returns:
+            A hash object of the complete lines, and their length.
+
+        Raises:
+            ConfigError: the file is damaged.
+        """
+        digest = hashlib.sha256()
         if file is None:
-            return before, 0
+            return digest, 0
         with open(os.dup(file), "rb") as opened:
             opened.seek(0)
-            whole = opened.read()
-        *lines, last = whole.split(b"\n")
+            content = opened.read()
+        *lines, incomplete = content.split(b"\n")
         for line in lines:
             name = line[: 2 * NAME_BYTES]
-            if line == _line(before, name):
-                checked = True
-            elif checked or line != name or len(name) < 2 * NAME_BYTES:  # as an earlier version wrote them
+            if line != _line(digest, name):
                 raise self._damaged()
             self._names.add(name.decode("ascii", "replace"))
-            before.update(line + b"\n")
-        name = last[: 2 * NAME_BYTES]
-        if name.strip(b"0123456789abcdef") or not _line(before, name).startswith(last):
+            digest.update(line + b"\n")
+        name = incomplete[: 2 * NAME_BYTES]
+        if name.strip(b"0123456789abcdef") or not _line(digest, name).startswith(incomplete):
             raise self._damaged()
-        return before, len(whole) - len(last)
+        return digest, len(content) - len(incomplete)
 
     def _damaged(self) -> ConfigError:
         return ConfigError(
-            f"{self._path}: the names of spent work ahead as they were written were expected, the file is damaged; put "
-            "a copy back, or move it away with all work done ahead (--ahead) and make that anew"
+            f"the file of used preprocessing chunks {self._path} is damaged",
+            "restore a backup, or move the file away together with all preprocessing (--ahead), which is then "
+            "generated again",
+            code="SVFL-FILE-DAMAGED",
+            path=str(self._path),
         )
 
     @contextmanager
-    def locked(self) -> Iterator[int | None]:
-        """Return the file, open and changed by nobody else meanwhile."""
+    def _locked(self) -> Iterator[int | None]:
+        """Yield the file descriptor of the file, which no other process changes meanwhile; None without a file."""
         if self._path is None:
             yield None
             return
         make_private_folder(self._path.parent)
         file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX)  # falls with the process
+            fcntl.flock(file, fcntl.LOCK_EX)  # the operating system releases it when the process ends
             yield file
         finally:
             os.close(file)
 
 
-def _line(before: Digest, name: bytes) -> bytes:
-    """Return the line of a name in hex after those that were digested before, without its end."""
-    upto = before.copy()
-    upto.update(name)
-    digest: str = upto.hexdigest()
-    return name + b" " + digest[:16].encode()
+def _line(digest: Digest, name: bytes) -> bytes:
+    """Return the line of a name in hexadecimal after lines with this digest, without the newline."""
+    extended = digest.copy()
+    extended.update(name)
+    checksum: str = extended.hexdigest()
+    return name + b" " + checksum[:16].encode()

@@ -1,13 +1,14 @@
-"""How weights come of the changes u_s = W^T g_s of the visits so far, in integers: the same rule runs on any share.
+"""Linear update rules: how weights follow from the gradients so far, computed on integers and on any additive share.
 
-A rule is linear with coefficients that are known before the training starts, so that parties apply it each to its own
-shares, of weights as of masks, without a message and without ever dividing:
+u_s = W^T g_s is the change of iteration s. A rule is linear in these, with coefficients that are known before the
+training starts. Each party therefore applies it to its shares of weights and of masks, without a message and without a
+division:
 
     theta_t = theta_0 - sum_{s < t} c_ts u_s,      c_ts integers at the scale 2^m
 
-A method with momentum has that form once its coefficients are fixed, weight decay and step sizes that fall have it by
-themselves. Coefficients are rounded to m bits and what they multiply is kept, so that no rounding adds up. A state is
-an array of words (k x d x c), theta_0 first.
+Momentum methods with fixed coefficients, weight decay and decreasing step sizes all have this form. Coefficients are
+rounded to m bits, and the factors that they multiply are stored, so rounding errors do not accumulate. A state is an
+array of words (k, d, c) that begins with theta_0.
 """
 
 from __future__ import annotations
@@ -21,51 +22,72 @@ from numpy.typing import NDArray
 
 from securevfl.crypto.share_ring import Words
 
-Coefficients = Callable[[int], Sequence[float]]  # by visits so far
+Coefficients = Callable[[int], Sequence[float]]
+"""Maps the number t of iterations so far to c_t0 .. c_t,t-1."""
 
 
 class LinearRule(ABC):
-    """A linear rule. Words wrap modulo 2^64; callers reduce them to their ring. `visit` counts the visits so far."""
+    """A linear update rule. Words wrap modulo 2^64; callers reduce them to their ring.
 
-    m: int  # bits of the coefficients
+    Attributes:
+        m: the number of fractional bits of the coefficients.
+    """
+
+    m: int
 
     def start(self, theta: Words) -> Words:
-        """Return the state (k x d x c) before the first visit, from a share of theta_0 (d x c)."""
+        """Return the state (k, d, c) before the first iteration, from a share of theta_0 (d, c)."""
         return theta[None]
 
     @abstractmethod
-    def step(self, state: Words, change: Words, visit: int) -> Words:
-        """Return the state after one more visit, given a share (d x c) of its change."""
+    def step(self, state: Words, change: Words, iteration: int) -> Words:
+        """Return the state after one more iteration.
+
+        Args:
+            state: the state (k, d, c).
+            change: a share of W^T g (d, c).
+            iteration: the number of iterations so far.
+
+        Returns:
+            The new state.
+        """
 
     @abstractmethod
-    def theta(self, state: Words, visit: int) -> Words:
-        """Return the share (d x c) of the weights."""
+    def theta(self, state: Words, iteration: int) -> Words:
+        """Return the share (d, c) of the weights after `iteration` iterations."""
 
-    def sparing(self) -> LinearRule:
-        """Return the same rule for a party whose last weight is an intercept, which does not decay."""
+    def with_intercept(self) -> LinearRule:
+        """Return the rule for a party whose last weight is an intercept, which does not decay."""
         return self
 
 
 class Descent(LinearRule):
-    """theta -= u: gradient descent with a step size that is in W."""
+    """theta -= u: gradient descent whose step size is part of W."""
 
     m = 0
 
-    def step(self, state: Words, change: Words, visit: int) -> Words:
+    def step(self, state: Words, change: Words, iteration: int) -> Words:
+        """Return the state after one more iteration."""
         after: Words = state - change
         return after
 
-    def theta(self, state: Words, visit: int) -> Words:
+    def theta(self, state: Words, iteration: int) -> Words:
+        """Return the share (d, c) of the weights."""
         theta: Words = state[0]
         return theta
 
 
 @dataclass(frozen=True)
 class ScheduledDescent(LinearRule):
-    """theta -= r_t u with step sizes that are fixed ahead, and a decay of all weights at the end of every epoch.
+    """theta -= r_t u with step sizes fixed in advance, and weight decay at the end of every epoch.
 
-    rates: r_t, of the step size in W, by visit; all 1 if empty. decays: what an epoch leaves of the weights, by epoch;
-    1 throughout if empty. batches: visits an epoch.
+    Attributes:
+        rates: r_t by iteration, relative to the step size in W; all 1 if empty.
+        decays: the factor that an epoch leaves of the weights, by epoch; all 1 if empty.
+        batches: iterations of an epoch.
+        rate_bits: fractional bits of a rate.
+        decay_bits: fractional bits of a decay.
+        has_intercept: True if the last weight does not decay.
     """
 
     rates: tuple[float, ...] = ()
@@ -73,69 +95,95 @@ class ScheduledDescent(LinearRule):
     batches: int = 1
     rate_bits: int = 8
     decay_bits: int = 8
-    spares_last: bool = False
+    has_intercept: bool = False
 
     @property
     def m(self) -> int:  # type: ignore[override]
+        """The number of fractional bits of the coefficients."""
         return (self.rate_bits if self.rates else 0) + (self.decay_bits if self.decays else 0)
 
     def start(self, theta: Words) -> Words:
+        """Return the state before the first iteration: theta_0, and one sum of changes for each epoch."""
         return np.concatenate([theta[None], np.zeros((max(1, len(self.decays)), *theta.shape), np.uint64)])
 
-    def step(self, state: Words, change: Words, visit: int) -> Words:
+    def step(self, state: Words, change: Words, iteration: int) -> Words:
+        """Return the state after one more iteration."""
         after = state.copy()
-        factor = np.uint64(_whole([self.rates[visit]], self.rate_bits)[0]) if self.rates else np.uint64(1)
-        after[1 + (visit // self.batches if self.decays else 0)] -= change * factor
+        factor = np.uint64(_to_words([self.rates[iteration]], self.rate_bits)[0]) if self.rates else np.uint64(1)
+        after[1 + (iteration // self.batches if self.decays else 0)] -= change * factor
         return after
 
-    def theta(self, state: Words, visit: int) -> Words:
+    def theta(self, state: Words, iteration: int) -> Words:
+        """Return the share (d, c) of the weights."""
         if not self.decays:
-            plain: Words = state[0] + state[1]
-            return plain
-        epoch = min(visit // self.batches, len(self.decays))
-        left = np.cumprod([1.0, *self.decays])
-        factors = [left[epoch] / left[own] for own in range(min(epoch + 1, len(self.decays)))]
-        even = [1.0] * len(factors) if self.spares_last else None
-        theta: Words = state[0] + _combined(state[1 : 1 + len(factors)], factors, even, self.decay_bits)
+            undecayed: Words = state[0] + state[1]
+            return undecayed
+        epoch = min(iteration // self.batches, len(self.decays))
+        remaining = np.cumprod([1.0, *self.decays])
+        factors = [remaining[epoch] / remaining[start] for start in range(min(epoch + 1, len(self.decays)))]
+        intercept_factors = [1.0] * len(factors) if self.has_intercept else None
+        summands = state[1 : 1 + len(factors)]
+        theta: Words = state[0] + _weighted_sum(summands, factors, intercept_factors, self.decay_bits)
         return theta
 
-    def sparing(self) -> LinearRule:
-        return replace(self, spares_last=True)
+    def with_intercept(self) -> LinearRule:
+        """Return the rule for a party whose last weight is an intercept."""
+        return replace(self, has_intercept=True)
 
 
 class FixedCoefficients(LinearRule):
-    """Any first-order method with coefficients c_ts, in floats, that are known ahead: row(t) is c_t0 .. c_t,t-1.
+    """Any first-order method whose coefficients c_ts are known in advance.
 
-    last: the same for a weight that does not decay, if that is another one.
+    Args:
+        row: maps t to the coefficients c_t0 .. c_t,t-1.
+        m: the number of fractional bits of the coefficients.
+        last: the coefficients of a weight that does not decay, if they differ.
+        has_intercept: True if the last weight does not decay.
     """
 
     def __init__(
-        self, row: Coefficients, m: int = 8, last: Coefficients | None = None, *, spares_last: bool = False
+        self, row: Coefficients, m: int = 8, last: Coefficients | None = None, *, has_intercept: bool = False
     ) -> None:
         self.m = m
-        self._row, self._last, self._spares = row, last, spares_last
+        self._row, self._intercept_row, self._has_intercept = row, last, has_intercept
 
-    def step(self, state: Words, change: Words, visit: int) -> Words:
+    def step(self, state: Words, change: Words, iteration: int) -> Words:
+        """Return the state after one more iteration: all changes are stored."""
         return np.concatenate([state, change[None]])
 
-    def theta(self, state: Words, visit: int) -> Words:
+    def theta(self, state: Words, iteration: int) -> Words:
+        """Return the share (d, c) of the weights."""
         t = len(state) - 1
-        last = self._last(t) if self._spares and self._last is not None else None
-        theta: Words = state[0] - _combined(state[1:], self._row(t), last, self.m)
+        row = self._intercept_row if self._has_intercept else None
+        theta: Words = state[0] - _weighted_sum(state[1:], self._row(t), None if row is None else row(t), self.m)
         return theta
 
-    def sparing(self) -> LinearRule:
-        return FixedCoefficients(self._row, self.m, self._last, spares_last=True)
+    def with_intercept(self) -> LinearRule:
+        """Return the rule for a party whose last weight is an intercept."""
+        return FixedCoefficients(self._row, self.m, self._intercept_row, has_intercept=True)
 
 
-def _whole(factors: Sequence[float], bits: int) -> NDArray[np.uint64]:
-    """Factors at `bits` bits, as words."""
+def _to_words(factors: Sequence[float], bits: int) -> NDArray[np.uint64]:
+    """Return factors with this number of fractional bits, as words."""
     return np.rint(np.ldexp(np.asarray(factors, np.float64), bits)).astype(np.int64).view(np.uint64)
 
 
-def _combined(parts: Words, factors: Sequence[float], last: Sequence[float] | None, bits: int) -> Words:
-    """Sum parts (k x d x c), each times its factor, to (d x c); the last of the d rows takes the factors of `last`."""
-    total: Words = (parts * _whole(factors, bits).reshape(-1, 1, 1)).sum(axis=0, dtype=np.uint64)
-    if last is not None:
-        total[-1] = (parts[:, -1] * _whole(last, bits).reshape(-1, 1)).sum(axis=0, dtype=np.uint64)
+def _weighted_sum(
+    summands: Words, factors: Sequence[float], intercept_factors: Sequence[float] | None, bits: int
+) -> Words:
+    """Return the weighted sum of summands (k, d, c), with factors of this number of fractional bits.
+
+    Args:
+        summands: k arrays (d, c).
+        factors: one factor for each summand.
+        intercept_factors: the factors of the last of the d rows, if they differ.
+        bits: fractional bits of the factors.
+
+    Returns:
+        The sum (d, c).
+    """
+    total: Words = (summands * _to_words(factors, bits).reshape(-1, 1, 1)).sum(axis=0, dtype=np.uint64)
+    if intercept_factors is not None:
+        factors_of_last = _to_words(intercept_factors, bits).reshape(-1, 1)
+        total[-1] = (summands[:, -1] * factors_of_last).sum(axis=0, dtype=np.uint64)
     return total

@@ -1,1 +1,1 @@
-"""How the parts of a sum go up: in the clear, under masks, under a key, over trees."""
+"""Sum protocols: one party learns the sum of other parties' outputs. In the clear, masked, or encrypted."""

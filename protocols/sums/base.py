@@ -1,7 +1,8 @@
-"""How the parts of a sum go up (n x c each), and who must collude to learn one.
+"""Interface of sum protocols: the collector learns the sum of the contributors' arrays (n x c each).
 
-A round is a forward sum and a residual (design: FedBCD 2019, Algorithm 1). A `SumProtocol` says how the H_k go up;
-it goes with any residual. It is an option (frozen, named) that makes one role object for each party.
+A training round is a sum of forward outputs followed by a residual (FedBCD 2019, Algorithm 1). A `SumProtocol` computes
+the sum, and can be combined with any residual protocol. It is an immutable option that creates one role object for each
+party. The array that one party contributes is called its summand.
 """
 
 from __future__ import annotations
@@ -21,65 +22,86 @@ from securevfl.protocols.number_spaces import Circle, Phases, Space
 from securevfl.protocols.party_context import PartyContext
 from securevfl.runtime.disclosure_gate import DisclosurePermit, DisclosureRecord
 
-TOTAL = Reveal("output", "the sum of the parts; of a linear model these span their columns over a run")
+TOTAL = Reveal("output", "the sum of the summands; with a linear model, the sums of a run span the parties' columns")
 
 
 class SumRole:
-    """One party's side of a sum, good for the whole run."""
+    """One party's role in a sum protocol, for all sums of a run."""
 
     def contribute(self, values: Floats | Phases, space: Space) -> None:
-        """Contribute this party's part (any shape; the same at every party)."""
-        raise ProtocolError("the party that a sum is for collects; it adds its own part in the clear")
+        """Add this party's summand; its shape must be the same at all contributors."""
+        raise ProtocolError(
+            "the collector of a sum cannot contribute", "add its values to the collected sum", code="SVFL-STATE"
+        )
 
     def collect(self, shape: tuple[int, ...], space: Space) -> NDArray[Any]:
-        """Return the sum of all other parties' parts; only for the party the sum is for."""
-        raise ProtocolError("only the party that a sum is for collects it")
+        """Return the sum of all contributors' summands; only for the collector."""
+        raise ProtocolError("only the collector of a sum can collect it", code="SVFL-STATE")
 
 
 class SumProtocol(MessageProtocol):
-    """A protocol by which the parties' parts are added up for one of them."""
+    """A protocol that adds the contributors' summands for one collector."""
 
     @property
     def strength(self) -> str:
+        """Cryptographic assumption and key length in one line."""
         return "see its docstring"
 
     @abstractmethod
     def role(self, context: PartyContext) -> SumRole:
-        """Create this party's side, exchanging keys if the protocol has any. All parties call it at the same point."""
+        """Create this party's role, and exchange keys if needed. All parties call it at the same point of a run."""
 
     @abstractmethod
     def declares(self, contributors: Sequence[str]) -> list[MessageDeclaration]:
-        """Declare what each message reveals when these parties contribute, in the roles of a sum."""
+        """Declare what each message reveals if these parties contribute, in the roles of a sum."""
 
     @abstractmethod
     def coalitions(self, parties: Sequence[str]) -> dict[str, frozenset[str]]:
-        """Who must collude: for each contributor the fewest others that learn its part. `parties`: collector first.
+        """Return the smallest coalition of other parties that learns each contributor's summand.
 
-        Exact for parties that follow the protocol: a set of others learns the part if and only if it holds such a
-        coalition, or is everybody else (who are left with the part when they take theirs off the sum).
+        The result is exact for semi-honest parties. A set of other parties learns the summand if and only if it
+        contains this coalition, or if it is all other parties, who can subtract their summands from the sum.
+
+        Args:
+            parties: the collector, followed by the contributors.
+
+        Returns:
+            The coalition by contributor.
         """
 
     def coalition(self, contributors: Sequence[str], collector: str = "the active party") -> str:
-        """Describe the weakest of `coalitions` in one line for people. It speaks of the messages of one sum."""
-        name, fewest = min(self.coalitions((collector, *contributors)).items(), key=lambda item: len(item[1]))
-        *some, last = sorted(fewest)
-        if not some:
-            return f"{last} learns the part of {name}"
+        """Describe the smallest of all `coalitions` in one line; it is about the messages of one sum."""
+        name, members = min(self.coalitions((collector, *contributors)).items(), key=lambda item: len(item[1]))
+        *others, last = sorted(members)
+        if not others:
+            return f"{last} learns the outputs of {name}"
         return (
-            f"{', '.join(some)} and {last} together learn the part of {name}; fewer than {len(fewest)} learn nobody's"
+            f"{', '.join(others)} and {last} together learn the outputs of {name}; fewer than {len(members)} parties "
+            "learn "
+            "no party's outputs"
         )
 
     @property
     def hides_parts(self) -> bool:
-        """Whether the active party is kept from seeing single parts (given two or more)."""
+        """Whether the collector does not see single summands (if there are two or more)."""
         return True
 
 
-def part_of_sum(
+def permit_summand(
     context: PartyContext, values: Floats | Phases, space: Space, about: Sequence[str] = (), *, max_bytes: int = 0
 ) -> DisclosurePermit:
-    """Enters this party's part of a sum as told to the collector. about: whose columns the sum is of, all
-    contributors' by default, as where it hides who gave what. octets: of a message in which it is sealed.
+    """Record that the collector learns this party's summand as part of a sum.
+
+    Args:
+        context: this party's context.
+        values: the summand.
+        space: the numbers of the sum.
+        about: the parties whose columns the disclosed numbers are about; all contributors by default, because a sum
+            does not reveal which of them contributed which value.
+        max_bytes: size of the message if the summand is encrypted.
+
+    Returns:
+        The permit to send the summand.
     """
     circle = isinstance(space, Circle)
     return context.channel.permit(
@@ -95,8 +117,17 @@ def part_of_sum(
 
 
 def check_shape(sender: str, values: NDArray[Any], shape: tuple[int, ...]) -> None:
-    """ProtocolError unless the part has the agreed shape and is finite."""
+    """Raise ProtocolError unless a received summand has the agreed shape and is finite."""
     if values.shape != shape:
-        raise ProtocolError(f"{sender} was expected to send a part of shape {shape}, {values.shape} came")
+        raise ProtocolError(
+            f"{sender} sent outputs of shape {values.shape}, the job has outputs of shape {shape}",
+            code="SVFL-PROTOCOL-SIZE",
+            party=sender,
+        )
     if values.dtype.kind == "f" and not np.isfinite(values).all():
-        raise ProtocolError(f"{sender} sent a part with NaN or infinite values; lower its step size")
+        raise ProtocolError(
+            f"{sender} sent outputs that are NaN or infinite",
+            "lower its step size",
+            code="SVFL-PROTOCOL-VALUES",
+            party=sender,
+        )

@@ -1,9 +1,9 @@
-"""Keys between the parties of a sum, from public keys that go straight between them: of pairs, and of groups.
+"""Keys for masks between the contributors of a sum: pairwise keys, and keys that a group shares.
 
-A key of every contributor that some of them, the readers, share and the collector lacks:
+A group key of every contributor, which the readers (a subset of the contributors) know and the collector does not:
 
-0. k <-> reader     X25519 public keys; HKDF gives the key k_kj of each two
-1. k -> reader      a fresh key K_k, sealed under a key that follows from k_kj and the sender's name
+0. k <-> reader     X25519 public keys; HKDF derives the pairwise key k_kj
+1. k -> reader      a fresh key K_k, encrypted under a key derived from k_kj and the sender's name
 """
 
 from __future__ import annotations
@@ -22,77 +22,91 @@ from securevfl.runtime.codec import Message
 from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureRecord
 
 
-class SumPublic(Message, frozen=True):
+class SumPublicKey(Message, frozen=True):
     """The sender's X25519 public key for one sum protocol of this session."""
 
     key: bytes
 
 
-class OwnKey(DisclosingMessage, frozen=True):
-    """The sender's key of this session, sealed for the receiver."""
+class WrappedMaskKey(DisclosingMessage, frozen=True):
+    """The sender's mask key of this session, encrypted for the receiver."""
 
     sealed: bytes
 
 
 KEY_MESSAGES = [
-    MessageDeclaration(SumPublic, CONTRIBUTOR, READER, Reveal("public")),
-    MessageDeclaration(SumPublic, READER, CONTRIBUTOR, Reveal("public")),
+    MessageDeclaration(SumPublicKey, CONTRIBUTOR, READER, Reveal("public")),
+    MessageDeclaration(SumPublicKey, READER, CONTRIBUTOR, Reveal("public")),
     MessageDeclaration(
-        OwnKey, CONTRIBUTOR, READER, Reveal("output", "the sender's key of this session"), structured=True
+        WrappedMaskKey, CONTRIBUTOR, READER, Reveal("output", "the sender's key of this session"), structured=True
     ),
 ]
 
 
 def exchange_keys(context: PartyContext, pair: KeyPair, among: Sequence[str], *, domain: str) -> dict[str, bytes]:
-    """Exchange public keys and return the 32-byte key with every other party of `among`, by name.
+    """Exchange public keys, and return the 32-byte key shared with each other party of `among`.
 
-    The keys serve this session, domain and subchannel alone. CryptoError if a peer's public key is none.
+    The keys are bound to this session, domain and subchannel. Raise CryptoError if a public key is invalid.
     """
     peers = [party for party in among if party != context.me]
     for peer in peers:
-        context.channel.send(peer, SumPublic(pair.public), context.subchannel)
-    publics = {peer: context.channel.recv(peer, SumPublic, context.subchannel).key for peer in peers}
+        context.channel.send(peer, SumPublicKey(pair.public), context.subchannel)
+    publics = {peer: context.channel.recv(peer, SumPublicKey, context.subchannel).key for peer in peers}
     return {
-        peer: pair.agree(public, session=session(context), own=context.me, peer=peer, domain=domain)
+        peer: pair.agree(public, session=key_session(context), own=context.me, peer=peer, domain=domain)
         for peer, public in publics.items()
     }
 
 
 def exchange_mask_keys(context: PartyContext, readers: Collection[str], domain: str) -> dict[str, bytes]:
-    """Return this contributor's fresh 32-byte key, and at a reader those of all contributors, by name.
+    """Create this contributor's mask key, and send it to the readers.
 
-    For this session, domain and subchannel alone. PartiesError if there are fewer than two contributors or a reader is
-    none
-    of them; CryptoError if a peer's key is none or does not open.
+    The keys are bound to this session, domain and subchannel.
+
+    Args:
+        context: this party's context.
+        readers: the contributors that receive the keys of all others.
+        domain: name of the protocol that uses the keys.
+
+    Returns:
+        By party, the 32-byte keys that this party knows: its key, and at a reader those of all contributors.
+
+    Raises:
+        PartiesError: if there are fewer than two contributors, or a reader is not a contributor.
+        ProtocolError: if a received key has another length.
     """
     if len(context.contributors) < 2 or not readers or not set(readers) <= set(context.contributors):
         raise PartiesError(
-            f"{domain}: two workers or more were expected, with those that are told sums among them, came "
-            f"{', '.join(context.contributors)} and {', '.join(readers) or 'nobody'}; correct the roles"
+            f"{domain}: the workers are {', '.join(context.contributors)}, the readers of sums are "
+            f"{', '.join(readers) or 'nobody'}",
+            "name two workers or more, and readers among them",
+            code="SVFL-PARTIES-ROLE",
         )
     reads = context.me in readers
     among = [name for name in context.contributors if reads or name in readers or name == context.me]
     pairs = exchange_keys(context, KeyPair(), among, domain=domain)  # 0
     keys = {context.me: os.urandom(SYMMETRIC_KEY_BYTES)}
 
-    def sealing(peer: str, sender: str) -> bytes:
-        return derive_key(pairs[peer], "own key", sender)  # a pair's key serves both ways
+    def wrapping_key(peer: str, sender: str) -> bytes:
+        return derive_key(pairs[peer], "own key", sender)  # a pairwise key is used in both directions
 
     for peer in pairs:
         if peer in readers:
-            sealed = wrap(sealing(peer, context.me), keys[context.me], domain.encode())
+            sealed = wrap(wrapping_key(peer, context.me), keys[context.me], domain.encode())
             permit = context.channel.permit(DisclosureRecord(peer, "keys", 1, 8 * SYMMETRIC_KEY_BYTES))
-            context.channel.send(peer, OwnKey(sealed), context.subchannel, permit=permit)  # 1
+            context.channel.send(peer, WrappedMaskKey(sealed), context.subchannel, permit=permit)  # 1
     for peer in pairs if reads else ():
-        sealed = context.channel.recv(peer, OwnKey, context.subchannel).sealed  # 1
-        keys[peer] = unwrap(sealing(peer, peer), sealed, domain.encode())
+        sealed = context.channel.recv(peer, WrappedMaskKey, context.subchannel).sealed  # 1
+        keys[peer] = unwrap(wrapping_key(peer, peer), sealed, domain.encode())
         if len(keys[peer]) != SYMMETRIC_KEY_BYTES:
             raise ProtocolError(
-                f"{peer} was expected to send a key of {SYMMETRIC_KEY_BYTES} bytes, {len(keys[peer])} came; stop"
+                f"{peer} sent a key of {len(keys[peer])} bytes, keys have {SYMMETRIC_KEY_BYTES}",
+                code="SVFL-PROTOCOL-SIZE",
+                party=peer,
             )
     return keys
 
 
-def session(context: PartyContext) -> str:
-    """Names this run and this context's subchannel in a key's context."""
+def key_session(context: PartyContext) -> str:
+    """Return the name of this run and this subchannel that keys are bound to."""
     return f"{context.channel.session.hex()}/{context.subchannel}"

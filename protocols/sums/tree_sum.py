@@ -1,24 +1,22 @@
-"""Tree sum: masked parts go up one tree, the masks another (FDSKL, Gu et al. 2020, Algorithm 3).
+"""Tree sum: masked summands are added along one tree, the masks along another (FDSKL, Gu et al. 2020, Algorithm 3).
 
-All parties take part, the collector as the root of both trees; there must be two contributors or more.
+All parties take part, with the collector as the root of both trees. There must be two contributors or more.
 
-1. contributor l          draws a fresh uniform mask r_l, for this exchange alone
-2. l -> above l in T1     sum of v_j + r_j, over l and everyone below it in T1
-3. l -> above l in T2     sum of r_j, over l and everyone below it in T2
-4. collector              subtracts: sum over all l of v_l
+1. contributor l             draws a fresh uniform mask r_l for this exchange
+2. l -> parent of l in T1    sum of v_j + r_j over l and all parties below it in T1
+3. l -> parent of l in T2    sum of r_j over l and all parties below it in T2
+4. collector                 subtracts the sums: sum over all l of v_l
 
-Values live in Z_2^64 (reals in fixed point) or in Z_2^32 or Z_2^16 (phases), where a uniform mask hides perfectly.
-Each message alone is uniform. What several parties know together is decided by the trees: the part v_l comes out if and
-only if all neighbours of l in both trees pool what they hold (`crypto.sum_trees`). T1 and T2 are totally
-different (Definition 2), so no single party learns more than it should: the collector the sum, contributors nothing.
-The trees depend only on the topology and the number of parties, so that `coalitions` can be read before anything runs.
+Values are elements of Z_2^64 (reals in fixed point), or of Z_2^32 or Z_2^16 (phases). A uniform mask hides them
+perfectly, so each single message is uniform. The trees determine what several parties learn together: they learn v_l if
+and only if they include all neighbours of l in both trees (`crypto.sum_trees`). T1 and T2 are totally different
+(Definition 2), so the collector learns the sum, and no single contributor learns anything. The trees depend only on the
+shape and the number of parties, so `coalitions` can be computed before a run.
 
-The paper leaves one party out of T2; here every mask is fresh and every mask is taken off (see
-`crypto.sum_trees`).
+The paper omits one party from T2. Here every mask is fresh, and every mask is subtracted (see `crypto.sum_trees`).
 
-Both passes go on side by side, level by level, each on a subchannel of its own: a sum takes as long as the deeper
-tree, not
-as both, since masks wait for no values.
+Both passes run concurrently, level by level, on separate subchannels. A sum takes as long as the deeper tree and not as
+long as both, because masks do not depend on values.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ from securevfl.crypto.sum_trees import SumTree, smallest_coalition
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.number_spaces import Phases, Space
 from securevfl.protocols.party_context import PartyContext
-from securevfl.protocols.sums.base import TOTAL, SumProtocol, SumRole, part_of_sum
+from securevfl.protocols.sums.base import TOTAL, SumProtocol, SumRole, permit_summand
 from securevfl.protocols.sums.residues import Residues, from_residues, pack, residue_type, to_residues, unpack
 from securevfl.protocols.sums.topologies import Topology, two_passes
 from securevfl.runtime.codec import Message
@@ -44,40 +42,44 @@ from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosurePermi
 
 
 class MaskedPartial(Message, frozen=True):
-    """Sum of v_j + r_j below the sender in T1, its own included, as residues."""
+    """Sum of v_j + r_j over the sender and all parties below it in T1, as residues."""
 
     residues: bytes
 
 
 class MaskPartial(DisclosingMessage, frozen=True):
-    """Sum of r_j below the sender in T2, its own included, as residues."""
+    """Sum of r_j over the sender and all parties below it in T2, as residues."""
 
     residues: bytes
 
 
 class TreeSum(SumProtocol):
-    """Masked parts along T1, masks along T2. `topology` is the shape of T1; T2 is chosen to go with it."""
+    """A sum of masked summands along T1, and of masks along T2. `topology` is the shape of T1; T2 is chosen to fit."""
 
     name: ClassVar[str] = "tree"
     topology: Topology = "tree"
-    """Shape of the tree that masked parts go up; masks take another one, chosen to go with it."""
+    """Shape of the tree along which masked outputs are added; the tree of the masks is chosen to fit."""
 
     @classmethod
     def variants(cls) -> dict[str, Self]:
+        """Return one sum for each shape; see `MessageProtocol.variants`."""
         return {"tree": cls(), "tree star": cls(topology="star"), "tree ring": cls(topology="ring")}
 
     @property
     def strength(self) -> str:
+        """Cryptographic assumption in one line."""
         return "ChaCha20 as a pseudorandom generator; masks uniform over the ring"
 
     def role(self, context: PartyContext) -> SumRole:
+        """Create this party's role; see `SumProtocol.role`."""
         return TreeSumRole(context, *self.trees(len(context.parties)))
 
     def trees(self, parties: int) -> tuple[SumTree, SumTree]:
-        """T1 and T2 over the active party 0 and passive parties 1 to parties-1. ConfigError if parties < 3."""
+        """Return T1 and T2 over the collector 0 and contributors 1..parties-1; see `two_passes`."""
         return two_passes(self.topology, parties)
 
     def declares(self, contributors: Sequence[str]) -> list[MessageDeclaration]:
+        """Declare the messages; see `SumProtocol.declares`."""
         uniform = Reveal("uniform")
         between = [
             MessageDeclaration(MaskedPartial, CONTRIBUTOR, CONTRIBUTOR, uniform),
@@ -90,19 +92,20 @@ class TreeSum(SumProtocol):
         ]
 
     def coalitions(self, parties: Sequence[str]) -> dict[str, frozenset[str]]:
+        """Return the neighbours in both trees for every contributor; see `SumProtocol.coalitions`."""
         if len(parties) < 3:
             return {passive: frozenset({parties[0]}) for passive in parties[1:]}
         T1, T2 = self.trees(len(parties))
-        found = {}
+        members = {}
         for l, passive in enumerate(parties[1:], start=1):
             neighbours = smallest_coalition(T1, T2, l)
             assert neighbours is not None, "every passive party sends in both trees"
-            found[passive] = frozenset(parties[k] for k in neighbours)
-        return found
+            members[passive] = frozenset(parties[k] for k in neighbours)
+        return members
 
 
 class TreeStep(NamedTuple):
-    """One message of one party in one exchange."""
+    """One message that a party sends or receives in an exchange."""
 
     message: type[MaskedPartial] | type[MaskPartial]
     sends: bool
@@ -110,7 +113,13 @@ class TreeStep(NamedTuple):
 
 
 class TreeSumRole(SumRole):
-    """Either side; the active party is the root, which adds nothing of its own."""
+    """The role of a contributor, or of the collector, which is the root and adds no summand.
+
+    Args:
+        context: the party's context.
+        T1: the tree of masked summands.
+        T2: the tree of masks.
+    """
 
     def __init__(self, context: PartyContext, T1: SumTree, T2: SumTree) -> None:
         self._context = context
@@ -119,14 +128,16 @@ class TreeSumRole(SumRole):
         self._steps = _steps(context, T1, T2)
 
     def contribute(self, values: Floats | Phases, space: Space) -> None:
+        """Add this party's summand; see `SumRole.contribute`."""
         if self._context.me == self._context.collector:
             super().contribute(values, space)
-        permit = part_of_sum(self._context, values, space)
+        permit = permit_summand(self._context, values, space)
         part = to_residues(values, space, self._terms)
         mask = self._mask(part)  # 1
         self._pass_on(part + mask, mask, space, permit)
 
     def collect(self, shape: tuple[int, ...], space: Space) -> NDArray[Any]:
+        """Return the sum; see `SumRole.collect`."""
         if self._context.me != self._context.collector:
             super().collect(shape, space)
         masked, masks = (np.zeros(shape, residue_type(space)) for _ in range(2))
@@ -137,26 +148,26 @@ class TreeSumRole(SumRole):
         return self._masks.array(part.shape, part.dtype.type)
 
     def _pass_on(self, masked: Residues, mask: Residues, space: Space, permit: DisclosurePermit | None = None) -> None:
-        """Add what comes from below in each tree to its own, in place, and send it up."""
-        held = {MaskedPartial: masked, MaskPartial: mask}
+        """Add the received sums of each tree to this party's values in place, and send the results to its parents."""
+        sums = {MaskedPartial: masked, MaskPartial: mask}
         channel = self._context.channel
         for message, sends, peer in self._steps:
             subchannel = f"{self._context.subchannel}/{message.__name__}"
-            own = held[message]
+            partial = sums[message]
             if sends:
-                channel.send(peer, message(pack(own)), subchannel, permit=permit)  # 2, 3
+                channel.send(peer, message(pack(partial)), subchannel, permit=permit)  # 2, 3
             else:
-                own += unpack(channel.recv(peer, message, subchannel).residues, own.shape, space, peer)  # 2, 3
+                partial += unpack(channel.recv(peer, message, subchannel).residues, partial.shape, space, peer)  # 2, 3
 
 
 def _steps(context: PartyContext, T1: SumTree, T2: SumTree) -> list[TreeStep]:
-    """List this party's messages of both passes, level by level; of one level, what needs no waiting first."""
-    own = context.parties.index(context.me)
+    """List this party's messages of both passes, level by level; in each level, those to send first."""
+    index = context.parties.index(context.me)
     timed: list[tuple[int, bool, TreeStep]] = []
     for message, tree in ((MaskedPartial, T1), (MaskPartial, T2)):
         for level, sends in enumerate(tree.levels):
             for sender, to in sends:
-                if own in (sender, to):
-                    peer = context.parties[to if own == sender else sender]
-                    timed.append((level, own == to, TreeStep(message, own == sender, peer)))
+                if index in (sender, to):
+                    peer = context.parties[to if index == sender else sender]
+                    timed.append((level, index == to, TreeStep(message, index == sender, peer)))
     return [step for *_, step in sorted(timed, key=lambda item: item[:2])]

@@ -1,6 +1,6 @@
-"""What a run really tells each party: transcripts checked, views simulated, attacks carried out.
+"""Audit of what a run discloses to each party: transcript checks, simulated views and attacks.
 
-`run_audit` audits a job on its own tables. A checkout has checks and mutants of the library itself, tests/selfcheck.
+`run_audit` audits a job on its own tables. Checks and mutants of the library itself are in tests/selfcheck.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Audit", "run_audit"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load the report when it is asked for: the parts below it are imported by what it imports."""
+    """Load the report on first access, because modules that it imports import parts of this package."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from securevfl.audit import report

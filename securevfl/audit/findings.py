@@ -1,4 +1,4 @@
-"""What an audit hands back: findings, inferences, a verdict and an exit code."""
+"""The result of an audit: findings, inferences, a verdict and an exit code."""
 
 from __future__ import annotations
 
@@ -6,16 +6,24 @@ from dataclasses import dataclass, field
 
 from securevfl.protocols.declarations import MessageDeclaration
 
-FOUND = 0.03  # beyond chance by which a score counts as found at least
-NO_MESSAGE = "none: it needs no message, only the party's own columns and a few labels; keep labels from it"  # a remedy
+MIN_EXCESS = 0.03
+"""Smallest difference from chance that counts as an inference."""
 
+NO_MESSAGE = "none: it needs no message, only the party's columns and a few labels; keep labels from it"
+"""The remedy of attacks that need no message."""
 
-_STRONG, _WEAK = 0.8, 0.6  # label AUC from which an inference is called strong, and below which weak
+_STRONG, _WEAK = 0.8, 0.6  # label AUC from which an inference is strong, and below which it is weak
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something a party received that it should not have."""
+    """Something that a party received and should not have received.
+
+    Attributes:
+        check: the check that found it.
+        party: the receiving party.
+        problem: what was received.
+    """
 
     check: str
     party: str
@@ -27,10 +35,22 @@ class Finding:
 
 @dataclass(frozen=True)
 class Inference:
-    """What one attack got over all seeds: means, and `error`, the standard error of real minus simulated.
+    """The result of one attack over all seeds; scores are means.
 
-    noise: the standard error of the score itself, by rows and by seeds. two_sided: a score below chance serves as well,
-    turned over, as that of an AUC does.
+    Attributes:
+        attacker: the attacking party.
+        name: name of the attack.
+        measures: description of the score.
+        paper: source of the attack.
+        real: score on the real view.
+        simulated: score on the ideal view.
+        chance: score of a guess.
+        error: standard error of `real - simulated`.
+        exceeds: whether the attack exceeds the declaration, or carries out a leak that the job does not accept.
+        remedy: what would weaken the attack.
+        detail: parties and columns that were found.
+        noise: standard error of the score itself, over rows and over seeds.
+        two_sided: whether a score below chance is as useful as one above, as that of an AUC is.
     """
 
     attacker: str
@@ -49,18 +69,18 @@ class Inference:
 
     @property
     def score(self) -> float:
-        """What an attacker reaches, who holds its declared output beside the messages and may turn its scores over."""
-        reached = [self.real, self.simulated]
-        return max(reached + [2 * self.chance - each for each in reached] if self.two_sided else reached)
+        """The best score of an attacker that has its declared output and the messages, and may reverse its ranking."""
+        scores = [self.real, self.simulated]
+        return max(scores + [2 * self.chance - score for score in scores] if self.two_sided else scores)
 
     @property
     def above_chance(self) -> bool:
-        """Whether the score is above chance by more than FOUND and three standard errors."""
-        return self.score - self.chance > max(FOUND, 3 * self.noise)
+        """Whether the score exceeds chance by more than MIN_EXCESS and by three standard errors."""
+        return self.score - self.chance > max(MIN_EXCESS, 3 * self.noise)
 
     @property
     def reach(self) -> float:
-        """How far the score is on the way from chance to 1; 0 if nothing is found."""
+        """The score as a share of the way from chance to 1; 0 if it does not exceed chance."""
         return (self.score - self.chance) / max(1e-9, 1.0 - self.chance) if self.above_chance else 0.0
 
     @property
@@ -73,21 +93,36 @@ class Inference:
 
     @property
     def unsent(self) -> bool:
-        """Whether the attacker needs nothing that it was sent."""
+        """Whether the attack needs no message."""
         return self.remedy == NO_MESSAGE
 
     @property
     def figure(self) -> str:
-        """The score and chance in figures; that it was turned over, where it was."""
-        turned = self.two_sided and self.score > max(self.real, self.simulated)
-        return f"{self.score:.2f}{', turned over' if turned else ''}; chance {self.chance:.2f}"
+        """The score and chance as text, and whether the ranking was reversed."""
+        reversed_ranking = self.two_sided and self.score > max(self.real, self.simulated)
+        return f"{self.score:.2f}{' with the ranking reversed' if reversed_ranking else ''}; chance {self.chance:.2f}"
 
 
 @dataclass(frozen=True)
 class Audit:
-    """The outcome. `findings`, inferences that exceed and `refused` leaks make the exit code 1; `leaks` is accepted.
+    """The result of an audit.
 
-    failed: attacks that could not be carried out though the job calls for them. skipped: those that were not, and why.
+    Attributes:
+        label: description of the job.
+        roles: role of each party.
+        declared: declaration of all messages.
+        findings: messages and views that differ from the declaration.
+        inferences: results of the attacks.
+        leaks: leaks that the job accepts.
+        refused: leaks that the job does not accept.
+        failed: attacks that could not run although the job calls for them.
+        skipped: attacks that do not apply, with the reason.
+        tests: number of p-values.
+        seeds: number of seeds of the attacks.
+        seconds: duration of the audit.
+        lead: the party with labels.
+        facts: date, job, tables and versions, by name.
+        exposed_labels: for each party with labels, what the columns of others open of them.
     """
 
     label: str
@@ -102,15 +137,15 @@ class Audit:
     tests: int = 0
     seeds: int = 0
     seconds: float = 0.0
-    lead: str = ""  # who holds the labels
-    facts: dict[str, str] = field(default_factory=dict)  # when, of what and with what it was made
-    opens: dict[str, list[str]] = field(default_factory=dict)  # by whose labels: what others' columns open of them
+    lead: str = ""
+    facts: dict[str, str] = field(default_factory=dict)
+    exposed_labels: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def exceeding(self) -> list[str]:
-        """Everything beyond what is declared and accepted, a line each."""
-        found = [str(finding) for finding in self.findings] + [f"would be refused: {leak}" for leak in self.refused]
-        return found + [
+        """Everything that exceeds the declaration or what the job accepts, one line each."""
+        lines = [str(finding) for finding in self.findings] + [f"would be refused: {leak}" for leak in self.refused]
+        return lines + [
             f"{inference.name}: {inference.detail or inference.attacker}: {inference.real:.3f}, "
             f"the declared output gives {inference.simulated:.3f}"
             for inference in self.inferences
@@ -119,17 +154,18 @@ class Audit:
 
     @property
     def exit_code(self) -> int:
+        """1 if something exceeds the declaration or if an attack failed to run, or else 0."""
         return 1 if self.exceeding or self.failed else 0
 
     @property
     def worst(self) -> Inference | None:
-        """The attack that found most; None if none found anything."""
-        found = [inference for inference in self.inferences if inference.above_chance]
-        return max(found, key=lambda each: (each.exceeds, each.reach), default=None)
+        """The most successful attack; None if no attack exceeds chance."""
+        above = [inference for inference in self.inferences if inference.above_chance]
+        return max(above, key=lambda inference: (inference.exceeds, inference.reach), default=None)
 
     @property
     def level(self) -> str:
-        """How bad it is for who brings data, whatever was declared: red, amber or green."""
+        """The risk for the owners of data, whatever was declared: red, amber or green."""
         strengths = {inference.strength for inference in self.inferences}
         if self.exit_code or "strong" in strengths:
             return "red"
@@ -137,17 +173,17 @@ class Audit:
 
     @property
     def verdict(self) -> str:
-        """One line, which names what was found most of."""
-        most = "" if self.worst is None else f"; most was found by {self.worst.name} ({self.worst.figure})"
+        """One line that names the most successful attack."""
+        worst = "" if self.worst is None else f"; the most successful attack is {self.worst.name} ({self.worst.figure})"
         if self.exceeding:
-            return f"{len(self.exceeding)} things exceed the declaration or what the job accepts{most}"
+            return f"{len(self.exceeding)} things exceed the declaration or what the job accepts{worst}"
         if self.failed:
-            return f"parts of the audit could not run{most}"
+            return f"parts of the audit could not run{worst}"
         strong = [inference for inference in self.inferences if inference.strength == "strong"]
-        sent, unsent = (sum(each.unsent == own for each in strong) for own in (False, True))
-        rest = f"; {_inferences(sent)} possible from what is declared" if sent else ""
-        rest += f"; {_inferences(unsent)} possible without any message" if unsent else ""
-        return f"nothing exceeds the declaration or what the job accepts{rest}{most}"
+        sent, unsent = (sum(inference.unsent == kind for inference in strong) for kind in (False, True))
+        details = f"; {_inferences(sent)} possible from the declared output" if sent else ""
+        details += f"; {_inferences(unsent)} possible without any message" if unsent else ""
+        return f"nothing exceeds the declaration or what the job accepts{details}{worst}"
 
 
 def _inferences(count: int) -> str:

@@ -1,8 +1,8 @@
-"""The bytes of a message taken apart: public header, residues with their moduli, and what must never occur twice.
+"""Parsing of a message's bytes: public header, residues with their moduli, and values that must never occur twice.
 
-Engines write versioned headers (`crypto.paillier.packing`, `crypto.kernel.row_products`, `crypto.kernel.shares`,
-`crypto.lattice.lattice_sum`); they come off first, so that statistics see residues alone. Bytes of another format are
-taken as little-endian words of eight bytes.
+Engines write versioned headers (`crypto.paillier`, `crypto.kernel.row_products`, `crypto.kernel.shares`,
+`crypto.lattice.lattice_sum`). Parsing removes them, so that statistics see residues alone. Bytes of another format are
+read as little-endian words of eight bytes.
 """
 
 from __future__ import annotations
@@ -49,8 +49,13 @@ _RINGS = (40, 48, 56)  # bits of shares; those of fewer have the primes of the n
 class Body:
     """One bytes field of a message.
 
-    header: what anyone may read, key names left out. fractions: each residue divided by its modulus. low: the lowest
-    byte of each residue. fresh: one entry for each piece of randomness that serves once.
+    Attributes:
+        form: kind of the field: key, ciphertext, opened or raw.
+        header: public header, without names of keys.
+        fractions: each residue divided by its modulus.
+        low: lowest byte of each residue.
+        fresh: one entry for each single-use piece of randomness.
+        bare: number of ciphertexts 1 + mN, which open without a key.
     """
 
     form: str
@@ -58,11 +63,11 @@ class Body:
     fractions: Floats = field(default_factory=lambda: NO_FRACTIONS)
     low: NDArray[np.uint8] = field(default_factory=lambda: NO_BYTES)
     fresh: tuple[bytes, ...] = ()
-    bare: int = 0  # ciphertexts 1 + mN, which open without a key
+    bare: int = 0
 
 
 def public_moduli(messages: Iterable[Message]) -> dict[bytes, int]:
-    """n of every Paillier key among the messages, by its fingerprint."""
+    """Return the modulus n of every Paillier key among the messages, by its fingerprint."""
     moduli = {}
     for data in (data for message in messages for data in byte_fields(message) if data[:4] == b"SVPK"):
         bits = _PAILLIER_KEY.unpack_from(data)[2]
@@ -72,23 +77,24 @@ def public_moduli(messages: Iterable[Message]) -> dict[bytes, int]:
 
 
 def byte_fields(message: Message) -> list[bytes]:
-    """Every bytes value of the message, lists included."""
+    """Return the bytes fields of a message, those in lists included."""
     values = msgspec.structs.astuple(message)
     items = (item for value in values for item in (value if isinstance(value, list | tuple) else [value]))
     return [item for item in items if isinstance(item, bytes)]
 
 
 def array_fields(message: Message) -> list[NDArray[Any]]:
-    """Every array of the message."""
+    """Return the array fields of a message."""
     return [value for value in msgspec.structs.astuple(message) if isinstance(value, np.ndarray)]
 
 
 def bodies(message: Message, moduli: Mapping[bytes, int]) -> list[Body]:
-    """Take apart the bytes fields of the message. Bytes that claim a format and do not keep it are raw."""
+    """Parse the bytes fields of a message. Bytes with an invalid format are raw."""
     return [_body(data, moduli) for data in byte_fields(message) if data]
 
 
 def _body(data: bytes, moduli: Mapping[bytes, int]) -> Body:
+    """Parse one bytes field by its first four bytes."""
     magic = data[:4]
     try:
         if magic in _KEYS:
@@ -103,15 +109,16 @@ def _body(data: bytes, moduli: Mapping[bytes, int]) -> Body:
 
 
 def raw(data: bytes, word: int = 8) -> Body:
-    """Bytes as words of `word` bytes; each run of 32 bytes must be fresh."""
+    """Read bytes as words of `word` bytes; each run of 32 bytes is single-use."""
     octets = np.frombuffer(data, np.uint8)
     fresh = tuple(data[i : i + 32] for i in range(0, len(data) - 31, 32)) if len(data) >= 32 else ()
-    whole = len(data) // word * word
-    words = np.frombuffer(data[:whole], f"<u{word}")
+    size = len(data) // word * word
+    words = np.frombuffer(data[:size], f"<u{word}")
     return Body("raw", (len(data),), words / 2.0 ** (8 * word), octets, fresh)
 
 
 def _paillier(data: bytes, moduli: Mapping[bytes, int]) -> Body:
+    """Parse Paillier ciphertexts or opened numbers."""
     _, _, kind, key, a, b, c, bound, count = _PAILLIER.unpack_from(data)
     body = data[_PAILLIER.size :]
     width = len(body) // max(1, count)
@@ -160,18 +167,32 @@ _Part = tuple[Floats, NDArray[np.uint8]]
 
 
 class _Wire(NamedTuple):
-    """How an engine writes residues. On SEAL each ciphertext stands alone, with its seed behind it."""
+    """How an engine writes residues. SEAL writes each ciphertext separately, followed by its seed.
+
+    Attributes:
+        moduli: the moduli of the residues.
+        size: returns the number of bytes of a number of residues.
+        read: reads a number of residues.
+        on_seal: whether SEAL writes them.
+    """
 
     moduli: list[int]
-    size: Callable[[int], int]  # bytes of so many residues
+    size: Callable[[int], int]
     read: Callable[[memoryview, int], NDArray[np.uint64]]
     on_seal: bool
 
     def split(
         self, view: memoryview, counts: Iterable[int]
     ) -> tuple[list[tuple[Floats, NDArray[np.uint8]]], list[bytes]]:
-        """Residues that follow each other, in such numbers, and what is fresh among them: seeds, of which so many bytes
-        are named below zero, and the first bytes of each polynomial."""
+        """Read consecutive residues and the single-use values among them.
+
+        Args:
+            view: the bytes.
+            counts: the number of residues of each item; a negative number is the number of bytes of a seed.
+
+        Returns:
+            The residues of each item, and its seeds and the first bytes of each polynomial.
+        """
         parts, fresh = [], []
         for count in counts:
             size = -count if count < 0 else self.size(count)
@@ -183,7 +204,7 @@ class _Wire(NamedTuple):
         return parts, fresh
 
     def sealed(self, where: RingLayout, blocks: int) -> list[int]:
-        """Return what `split` takes, of sample blocks that are sealed together."""
+        """Return the counts for `split` of sample blocks that are sealed together."""
         counts = []
         for outputs in where.outputs:
             count = where.points * (outputs.stop - outputs.start)
@@ -191,15 +212,16 @@ class _Wire(NamedTuple):
         return counts
 
     def answer(self, where: RingLayout, d: int) -> list[int]:
-        """Return what `split` takes, of an answer about d columns: c1, then wanted coefficients of c0."""
+        """Return the counts for `split` of an answer about d columns: c1, then the requested coefficients of c0."""
         groups = lattice_shares.blocks(where, d, 1) if self.on_seal else column_groups(where, d)
-        sizes = [(1 if self.on_seal else some.stop - some.start, part.stop - part.start) for some, part in groups]
+        sizes = [(1 if self.on_seal else group.stop - group.start, part.stop - part.start) for group, part in groups]
         widths = [outputs.stop - outputs.start for outputs in where.outputs]
         return [x for width in widths for b, f in sizes for x in (b * DEGREE, f * width)]
 
 
-def _wire(own: Any) -> _Wire:
-    ring = getattr(own, "ring", None) if isinstance(own, LatticeGradientParameters) else getattr(own, "bfv", None)
+def _wire(parameters: Any) -> _Wire:
+    attribute = "ring" if isinstance(parameters, LatticeGradientParameters) else "bfv"
+    ring = getattr(parameters, attribute, None)
     if ring is not None:
         primes = ring.primes
         return _Wire(
@@ -208,16 +230,17 @@ def _wire(own: Any) -> _Wire:
             lambda view, count: residue_bytes.unpack(view, primes, count),
             True,
         )
-    column = np.array(own.primes.values)[:, None]
+    column = np.array(parameters.primes.values)[:, None]
     return _Wire(
-        [int(p) for p in own.primes.values],
-        lambda count: packed_size(own.primes, count),
-        lambda view, count: np.mod(unpack(own.primes, view, (count,)), column).astype(np.uint64),
+        [int(p) for p in parameters.primes.values],
+        lambda count: packed_size(parameters.primes, count),
+        lambda view, count: np.mod(unpack(parameters.primes, view, (count,)), column).astype(np.uint64),
         False,
     )
 
 
 def _parse_opened(data: bytes) -> Body:
+    """Parse opened numbers."""
     _, _, count, checks = OPENED_HEADER.unpack_from(data)
     values = np.frombuffer(data, "<i4", count + checks, offset=OPENED_HEADER.size)
     fractions = (values / _gradients()[data[:4] == b"SLO4"].levels) % 1.0
@@ -226,7 +249,7 @@ def _parse_opened(data: bytes) -> Body:
 
 
 def _gradient(data: bytes, wire: _Wire) -> Body:
-    """Take apart a sealed residual, or the blinded product."""
+    """Parse a sealed residual, or the blinded product."""
     asks = data[2:3] == b"G"
     _, _, n, c, r, s, last = (SEALED_HEADER if asks else BLINDED_HEADER).unpack_from(data)
     where, view = (
@@ -242,25 +265,25 @@ def _gradient(data: bytes, wire: _Wire) -> Body:
 
 
 def _shared(data: bytes, parameters: Callable[[int], Any]) -> Body:
-    """Take apart a query about shares, or the answer to one; its length tells of which ring it is."""
+    """Parse a query about shares or its answer; its length determines the ring."""
     asks = data[2:3] == b"V"
     _, _, *sizes = (share_protocol.QUERY_HEADER if asks else share_protocol.REPLY_HEADER).unpack_from(data)
     view = memoryview(data)[(share_protocol.QUERY_HEADER if asks else share_protocol.REPLY_HEADER).size :]
     for bits in _RINGS:
-        own = parameters(bits)
+        ring_parameters = parameters(bits)
         n, c, r, s = sizes if asks else (sizes[2], *sizes[:3])
-        where, wire = own.layout(n, c, r, s), _wire(own)
-        if len(view) != (own.query_size(where) if asks else own.reply_size(where, sizes[3])):
+        where, wire = ring_parameters.layout(n, c, r, s), _wire(ring_parameters)
+        if len(view) != (ring_parameters.query_size(where) if asks else ring_parameters.reply_size(where, sizes[3])):
             continue
         if not asks:
             counts = wire.answer(where, sizes[3])
         elif wire.on_seal:
             counts = wire.sealed(where, where.sample_blocks)
-        else:  # one seed for all
+        else:  # one seed for all ciphertexts
             counts = [-SEED, where.points * where.sample_blocks * c]
         parts, fresh = wire.split(view, counts)
         return _joined("ciphertext", (data[:4], *sizes), parts, fresh)
-    raise ValueError("of no ring")
+    raise ValueError("the length fits no ring")
 
 
 @lru_cache(maxsize=3)
@@ -269,6 +292,7 @@ def _share_parameters(bits: int) -> lattice_shares.BfvParameters:
 
 
 def _summed(data: bytes) -> Body:
+    """Parse ciphertexts of a lattice sum."""
     _, _, m, terms, summed, noises, bound = _SUM.unpack_from(data)
     primes = _sum_primes()
     size = residue_bytes.packed_size(primes, DEGREE)
@@ -299,7 +323,7 @@ def _sum_primes() -> list[int]:
 
 
 def opened_numbers(body: Body) -> int | None:
-    """How many numbers an opening tells beside checks, which are combinations of them; None if it is none."""
+    """Return the number of values in an opening, without its check values; None if the field is not an opening."""
     match body.header:
         case ("SVPC", paillier_messages.MessageKind.OPENED, _, c, d, _, count):
             return int(count) - PAILLIER_CHECKS * c if count == c * (d + PAILLIER_CHECKS) else int(count)

@@ -1,7 +1,7 @@
-"""Tables in the place of parties that show theirs to nobody: noise of their sizes, for one party's audit of its own.
+"""Tables of noise for the parties that do not share theirs, so that one party can audit a job alone.
 
-What the audit then says of the party's own columns is of these; what it says of labels is of labels that were made
-up.
+Inferences about columns are then about the party's own columns. Inferences about labels are about generated labels if
+the party has none.
 """
 
 from __future__ import annotations
@@ -17,30 +17,44 @@ from securevfl.families.table_preparation import prepare_party
 from securevfl.job import Job
 
 
-def with_noise_parties(job: Job, own: Party, others: Mapping[str, int], classes: int) -> list[Party]:
-    """Place the party among others of so many columns of noise; if it has no labels, the first of the others has some.
+def with_noise_parties(job: Job, party: Party, others: Mapping[str, int], classes: int) -> list[Party]:
+    """Return the party together with parties that have columns of noise.
 
-    The labels follow a few columns of every party, the party's own among them, with as much noise: in so many
-    `classes`, or as numbers where the job's loss takes these.
+    If the party has no labels, the first of the others gets labels. They depend on a few columns of every party and on
+    as much noise.
+
+    Args:
+        job: the job.
+        party: the party with a real table.
+        others: number of columns of each other party, by name.
+        classes: number of classes of the generated labels; ignored if the job's loss takes numbers.
+
+    Returns:
+        The parties; the first one has the labels.
     """
-    draw = np.random.default_rng(job.seed)
-    tables = {name: draw.normal(size=(len(own), d)) for name, d in others.items()}
-    ids = {"aligned": True} if own.ids is None else {"ids": own.ids}
-    y = None if own.active else _labels(job, [prepare_party(job, own, own.register).X, *tables.values()], classes, draw)
-    lead = own.name if own.active else next(iter(others))
-    first, *rest = (Party(name, X, y if name == lead else None, **ids) for name, X in tables.items())
-    return [own, first, *rest] if own.active else [first, own, *rest]
+    rng = np.random.default_rng(job.seed)
+    tables = {name: rng.normal(size=(len(party), d)) for name, d in others.items()}
+    ids = {"aligned": True} if party.ids is None else {"ids": party.ids}
+    y = (
+        None
+        if party.active
+        else _labels(job, [prepare_party(job, party, party.register).X, *tables.values()], classes, rng)
+    )
+    lead = party.name if party.active else next(iter(others))
+    first, *remaining = (Party(name, X, y if name == lead else None, **ids) for name, X in tables.items())
+    return [party, first, *remaining] if party.active else [first, party, *remaining]
 
 
-def _labels(job: Job, tables: list[Floats], classes: int, draw: np.random.Generator) -> NDArray[np.float64]:
-    scores = sum(_column(X, draw) for X in tables) + draw.normal(size=len(tables[0])) * len(tables) ** 0.5
+def _labels(job: Job, tables: list[Floats], classes: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Draw labels (m,) that depend on one direction of each table."""
+    scores = sum(_direction(X, rng) for X in tables) + rng.normal(size=len(tables[0])) * len(tables) ** 0.5
     if not job.model.loss.classifies:
         return job.model.loss.synthetic_labels(np.asarray(scores, dtype=np.float64))
     edges = np.quantile(scores, np.arange(1, classes) / classes)
     return np.searchsorted(edges, scores).astype(np.float64)
 
 
-def _column(X: Floats, draw: np.random.Generator) -> Floats:
-    """One direction of the columns, of deviation 1 where they vary."""
-    own = (X - X.mean(axis=0)) @ draw.normal(size=X.shape[1])
-    return own / (own.std() or 1.0)
+def _direction(X: Floats, rng: np.random.Generator) -> Floats:
+    """Return a random direction of the columns (m,), of standard deviation 1 unless all columns are constant."""
+    values = (X - X.mean(axis=0)) @ rng.normal(size=X.shape[1])
+    return values / (values.std() or 1.0)

@@ -1,12 +1,12 @@
-"""Simulators of a whole run: any role's view, from its own table, sizes and what is declared as output.
+"""Simulators of a whole run: any role's view, from its table, public sizes and declared outputs.
 
-They are for methods that open nothing but outputs, as shares do (`Family.reveals_only_outputs`).
+They serve methods that open nothing but outputs, such as training on secret shares (`Family.reveals_only_outputs`).
 
-The simulator makes up tables and labels of everyone else at random, of the sizes that are public, and plays the
-training with them. What opens an output (scores, sums of losses) it makes from the output itself, so these messages
-are left out on both sides; so is what is declared as plain or public. What remains must not be told from the real
-view: ciphertexts, answers, corrections, places, tables, deltas, parts, their differences in turn and with each other,
-and what the role can make of them by its own masks: all that it knows of residuals.
+The simulator draws random tables and labels of public size for all other parties, and runs the training with them.
+Messages that open an output (scores, sums of losses) follow from the output itself, so they are left out on both sides.
+So are messages that are declared as plain or public. The remaining messages must be indistinguishable from the real
+view: ciphertexts, answers, corrections, positions, tables, masked differences, shares, and their differences with each
+other. The same holds for everything that the role computes about residuals from its own masks.
 """
 
 from __future__ import annotations
@@ -29,38 +29,41 @@ from securevfl.training.simulate import simulate
 
 
 def run_views(job: Job, parties: Sequence[Party]) -> Outcome:
-    """Every role's view of a job with these tables, real against simulated."""
+    """Compare every role's view of a job on these tables with a simulated view."""
     lead, others = check_parties(parties)
-    outcome, (real, seen) = Outcome(), _played(job, parties)
+    outcome, (real, real_recording) = Outcome(), _run(job, parties)
     by_role = {real.roles.role(party.name): party for party in reversed([lead, *others])}
     for party in by_role.values():
-        simulated, made = _played(job, [own if own is party else made_up(own) for own in parties])
+        tables = [table if table is party else random_table(table) for table in parties]
+        simulated, simulated_recording = _run(job, tables)
         outcome = outcome.merge(compare([real], [simulated], party.name))
-        if not seen[party.name].shared:
+        if not real_recording[party.name].residual_shares:
             continue
-        known = [np.concatenate([each.values.ravel() for each in tape[party.name].shared]) for tape in (seen, made)]
+        known = [
+            np.concatenate([share.values.ravel() for share in recording[party.name].residual_shares])
+            for recording in (real_recording, simulated_recording)
+        ]
         battery, bits = Battery(), max(8, int(np.log2(max(1.0, np.abs(known[0]).max()))) + 1)
-        add_two_sample_tests(
-            battery, f"what {party.name} knows of residuals", *(words / 2.0**bits % 1 for words in known)
-        )
+        fractions = (words / 2.0**bits % 1 for words in known)
+        add_two_sample_tests(battery, f"shares of residuals at {party.name}", *fractions)
         outcome.statistics("simulator", party.name, battery)
     return outcome
 
 
-def made_up(party: Party) -> Party:
-    """Make a table of the same sizes, and labels of the same kinds where the party has any, that say nothing."""
+def random_table(party: Party) -> Party:
+    """Return a party with a random table of the same size, and with permuted labels if the party has labels."""
     rng = np.random.default_rng([len(party), len(party.columns)])
     y = None if party.y is None else rng.permutation(np.resize(np.unique(np.asarray(party.y)), len(party)))
     X, aligned = rng.normal(size=(len(party), len(party.columns))), party.ids is None
     return Party(party.name, X, y, ids=party.ids, columns=party.columns, aligned=aligned)
 
 
-def _played(job: Job, parties: Sequence[Party]) -> tuple[Transcript, Recording]:
-    """Run the job, and return its messages without those that open an output, and all that was seen."""
-    roles, tape = run_roles(job.family, job, parties), Recording()
-    simulate(job, parties, workers=1, observe=tape)
-    events = [event for record in tape.values() for event in record.events]
+def _run(job: Job, parties: Sequence[Party]) -> tuple[Transcript, Recording]:
+    """Run the job; return its transcript without messages that open an output, and its recording."""
+    roles, recording = run_roles(job.family, job, parties), Recording()
+    simulate(job, parties, workers=1, observe=recording)
+    events = [event for record in recording.values() for event in record.events]
     run = Transcript(events, roles, run_declarations(job.family, job, roles), ProtocolRecord())
-    said = ((event, run.declaration(event)) for event in run.events)
-    others = [event for event, declared in said if declared is None or declared.reveals.kind != "output"]
-    return replace(run, events=others), tape
+    declarations = ((event, run.declaration(event)) for event in run.events)
+    hidden = [event for event, declared in declarations if declared is None or declared.reveals.kind != "output"]
+    return replace(run, events=hidden), recording

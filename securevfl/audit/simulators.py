@@ -1,19 +1,19 @@
 """Simulators: the definition of semi-honest security as a program (Goldreich 2004, section 7.2; Lindell 2017).
 
-A protocol is secure against a role if that role could have made its view by itself, from its own input and its
-declared output. So the simulator here knows nothing else: it makes up inputs for everyone else that agree with the
-output, and plays the protocol with them. That works for any sum and any residual, a user's own included:
+A protocol is secure against a role if that role could have generated its view itself, from its input and its declared
+output. So the simulator here uses nothing else: it generates inputs of all other parties that agree with the output,
+and runs the protocol with them. This works for any sum and any residual protocol, including a user's own:
 
-    role       own input and declared output          made up
-    active     sum of the parts                       one party's part is the sum, the others' are zero
-    passive    own part, nothing                      everyone else's part is zero
-    active     g, nothing                             J is zero but for one entry of one
-    passive    own J, own J^T g                       the shortest g' with J^T g' = J^T g; the others' J as above
+    role       input and declared output          generated
+    active     sum of the parts                   one party's part is the sum, the others' parts are zero
+    passive    own part, no output                everyone else's part is zero
+    active     g, no output                       J is zero except for one entry of one party
+    passive    own J, own J^T g                   the shortest g' with J^T g' = J^T g; the others' J as above
 
-g is what goes down: where a residual has a defence, what the defence has made of it, and no more is made of g'. Where
-a protocol declares parts or g as plain, the simulator is given them. `compare` puts real and simulated views through
-the battery of `statistics`: distributions of residues, of low bits, of differences of messages with each other and with
-the role's own input, and classifiers trained on statistics of messages.
+g is the published residual, after the defence if there is one; the defence is not applied to g' again. If a protocol
+declares parts or g as plain, the simulator receives them. `compare` tests real against simulated views by the battery
+of `statistics`: distributions of residues, of low bits, and of differences of messages with each other and with the
+role's input, and classifiers trained on statistics of messages.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from securevfl.audit.message_bytes import bodies, byte_fields, public_moduli
 from securevfl.audit.recording.protocol_record import COLLECTS
-from securevfl.audit.recording.replayed_defence import defence_of, replayed
+from securevfl.audit.recording.replayed_defence import defence_of, with_replayed_defence
 from securevfl.audit.recording.transcript import Transcript
 from securevfl.audit.recording.transcript_recording import record_residual, record_sum
 from securevfl.audit.statistics import Battery, add_classifier_tests, add_two_sample_tests
@@ -39,14 +39,15 @@ from securevfl.protocols.residuals.base import ResidualProtocol
 from securevfl.protocols.sums.base import SumProtocol
 
 Parts = Mapping[str, NDArray[Any]]
+"""The summand of each party, by name."""
 
 _PASSIVES = ("P1", "P2", "P3", "P4")
-_CHUNK = 32  # residues that one row of the classifier sees
-_MOST_ROWS = 600
+_CHUNK = 32  # residues in one row of the classifier's input
+_MAX_ROWS = 600  # rows for the classifier
 
 
-def made_up_parts(protocol: SumProtocol, receiver: str, parts: Parts, space: Space) -> dict[str, NDArray[Any]]:
-    """Parts that agree with what `receiver` puts in and is told."""
+def simulated_parts(protocol: SumProtocol, receiver: str, parts: Parts, space: Space) -> dict[str, NDArray[Any]]:
+    """Return summands that agree with the input and the declared output of `receiver`."""
     if not protocol.hides_parts and receiver == COLLECTS:
         return dict(parts)
     zeros = {name: np.zeros_like(values) for name, values in parts.items()}
@@ -58,114 +59,142 @@ def made_up_parts(protocol: SumProtocol, receiver: str, parts: Parts, space: Spa
     return zeros | {next(iter(parts)): total}
 
 
-def made_up_residual(
-    protocol: ResidualProtocol, receiver: str, g: Sequence[Floats], J: Mapping[str, Sequence[Floats]]
+def simulated_residuals(
+    protocol: ResidualProtocol, receiver: str, g: Sequence[Floats], jacobians: Mapping[str, Sequence[Floats]]
 ) -> tuple[list[Floats], dict[str, list[Floats]]]:
-    """g, as it goes down, and every J that agree with what `receiver` puts in and is told."""
-    blank = {name: [np.eye(1, one.size).reshape(one.shape) for one in own] for name, own in J.items()}
+    """Return published residuals and matrices J that agree with the input and the declared output of `receiver`."""
+    blank = {name: [np.eye(1, J.size).reshape(J.shape) for J in matrices] for name, matrices in jacobians.items()}
     if receiver == COLLECTS:
         return list(g), blank
+    inputs = list(jacobians[receiver])
     if not protocol.seals:
-        return list(g), blank | {receiver: list(J[receiver])}
+        return list(g), blank | {receiver: inputs}
     shortest = [
-        own @ np.linalg.lstsq(own.T @ own, own.T @ one, rcond=None)[0] for own, one in zip(J[receiver], g, strict=True)
+        J @ np.linalg.lstsq(J.T @ J, J.T @ residual, rcond=None)[0] for J, residual in zip(inputs, g, strict=True)
     ]
     defence = defence_of(protocol)
-    bound = 1.0 if defence is None else defence.reach(1.0)
-    return [np.clip(one, -bound, bound) for one in shortest], blank | {receiver: list(J[receiver])}
+    bound = 1.0 if defence is None else defence.output_bound(1.0)
+    return [np.clip(residual, -bound, bound) for residual in shortest], blank | {receiver: inputs}
 
 
 def compare(real: Sequence[Transcript], simulated: Sequence[Transcript], receiver: str) -> Outcome:
-    """Whether the battery tells the real views of `receiver` from the simulated ones."""
+    """Test whether the battery distinguishes real and simulated views of `receiver`."""
     outcome, battery = Outcome(), Battery()
     views = [_view(runs, receiver) for runs in (real, simulated)]
     if views[0].keys() != views[1].keys():
-        outcome.add("simulator", receiver, "real and simulated views hold different messages")
+        outcome.add("simulator", receiver, "real and simulated views contain different messages")
     for name in views[0].keys() & views[1].keys():
-        (own, rows), (made, other) = views[0][name], views[1][name]
-        add_two_sample_tests(battery, f"{name} at {receiver}", own, made)
-        add_classifier_tests(battery, f"{name} at {receiver}", rows, other)
+        (real_fractions, real_rows), (simulated_fractions, simulated_rows) = views[0][name], views[1][name]
+        add_two_sample_tests(battery, f"{name} at {receiver}", real_fractions, simulated_fractions)
+        add_classifier_tests(battery, f"{name} at {receiver}", real_rows, simulated_rows)
     outcome.statistics("simulator", receiver, battery)
     return outcome
 
 
 def _view(runs: Sequence[Transcript], receiver: str) -> dict[str, tuple[Floats, Floats]]:
-    """Return all fractions, and one row of statistics a chunk, for each kind of message that is not plain."""
+    """Return all fractions and one row of statistics a chunk, for each type of message that is not plain."""
     fractions: dict[str, list[Floats]] = defaultdict(list)
     rows: dict[str, list[Floats]] = defaultdict(list)
     for run in runs:
         moduli = public_moduli(run.messages())
         word = word_bytes(run)
-        before: dict[tuple[str, str, int], NDArray[Any]] = {}
-        recent: list[NDArray[Any]] = []
+        previous: dict[tuple[str, str, int], NDArray[Any]] = {}
+        received: list[NDArray[Any]] = []
         for event in run.events:
             if event.me != receiver:
                 continue
             name = type(event.message).__name__
-            if event.direction == "send":  # what a key holder decrypts is of its view, and it sends what it read
+            if event.direction == "send":  # a key holder sends what it decrypted, which belongs to its view
                 opened = [body.fractions for body in bodies(event.message, moduli) if body.form == "opened"]
                 fractions[f"{name} as decrypted"] += opened
-                rows[f"{name} as decrypted"] += [row for own in opened for row in _rows(own)]
+                rows[f"{name} as decrypted"] += [row for values in opened for row in _statistics(values)]
                 continue
             declared = run.declaration(event)
             if declared is None or declared.reveals.kind in ("plain", "public"):
                 continue
             pieces = [data for data in byte_fields(event.message) if data]
-            for place, (data, body) in enumerate(zip(pieces, bodies(event.message, moduli), strict=True)):
+            for index, (data, body) in enumerate(zip(pieces, bodies(event.message, moduli), strict=True)):
                 if body.form != "raw" or len(data) % word or declared.structured:
                     fractions[name].append(body.fractions)
-                    rows[name] += _rows(body.fractions)
+                    rows[name] += _statistics(body.fractions)
                     continue
                 values = np.frombuffer(data, f"<u{word}")
                 scale = 2.0 ** (8 * word)
-                others = [before.get((name, event.peer, place)), recent[-1] if recent else None]
-                apart = [
+                others = [previous.get((name, event.peer, index)), received[-1] if received else None]
+                differences = [
                     (values - other) / scale if other is not None and other.shape == values.shape else None
                     for other in others
                 ]
                 fractions[name].append(values / scale)
-                rows[name] += _rows(values / scale, *apart)
-                for what, difference in zip(("in turn", "of two"), apart, strict=True):
+                rows[name] += _statistics(values / scale, *differences)
+                for pairing, difference in zip(("of one sender", "of two messages"), differences, strict=True):
                     if difference is not None:
-                        fractions[f"{name}, differences {what}"].append(difference)
-                        rows[f"{name}, differences {what}"] += _rows(difference)
-                before[name, event.peer, place] = values
-                recent.append(values)
+                        fractions[f"{name}, differences {pairing}"].append(difference)
+                        rows[f"{name}, differences {pairing}"] += _statistics(difference)
+                previous[name, event.peer, index] = values
+                received.append(values)
     return {
-        name: (np.concatenate(pieces)[:20_000], np.array(rows[name][:_MOST_ROWS]))
+        name: (np.concatenate(pieces)[:20_000], np.array(rows[name][:_MAX_ROWS]))
         for name, pieces in fractions.items()
         if sum(map(len, pieces))
     }
 
 
-def _rows(fractions: Floats, *apart: Floats | None) -> list[Floats]:
-    """Statistics of each chunk: moments, of the low bits too, and the spread of differences."""
+def _statistics(fractions: Floats, *differences: Floats | None) -> list[Floats]:
+    """Return statistics of each chunk: moments, moments of the low bits, and the deviation of differences."""
     statistics = []
     for start in range(0, max(1, len(fractions) - _CHUNK + 1), _CHUNK):
         u = fractions[start : start + _CHUNK]
         low = u * 2.0**16 % 1.0
         row = [u.mean(), u.std(), low.mean(), low.std(), u.min(initial=1.0), u.max(initial=0.0)]
-        spread = [
+        deviations = [
             0.5 if difference is None else float(np.std((difference[start : start + _CHUNK] + 0.5) % 1.0))
-            for difference in apart
+            for difference in differences
         ]
-        statistics.append(np.array(row + spread))
+        statistics.append(np.array(row + deviations))
     return statistics
 
 
 def views(protocol: SumProtocol | ResidualProtocol, *, parties: int) -> Outcome:
-    """Every role's view in a protocol of a run of so many parties, in few rounds. ConfigError if none knows it."""
+    """Compare every role's view in a protocol of a run with a simulated view, in a few rounds.
+
+    Args:
+        protocol: a sum or a residual protocol.
+        parties: number of parties of the run.
+
+    Returns:
+        What the tests found.
+
+    Raises:
+        ConfigError: if there is no simulator for the protocol.
+    """
     if isinstance(protocol, SumProtocol):
         return sum_views(protocol, rounds=3, sessions=1, passives=parties - 1) if parties > 2 else Outcome()
     if isinstance(protocol, ResidualProtocol):
         return residual_views(protocol)
-    raise ConfigError(f"protocol {protocol.name} has no simulator; add one to securevfl.audit.simulators")
+    raise ConfigError(
+        f"there is no simulator for protocol {protocol.name}",
+        "add one to securevfl.audit.simulators",
+        code="SVFL-JOB-EXTENSION",
+        protocol=protocol.name,
+    )
 
 
 def sum_views(
     protocol: SumProtocol, space: Space | None = None, *, rounds: int = 8, sessions: int = 2, passives: int = 4
 ) -> Outcome:
-    """Every role's view in a sum over so many contributors, real against simulated; of many contributors some."""
+    """Compare every role's view in a sum with a simulated view; of many contributors the first few.
+
+    Args:
+        protocol: the sum protocol.
+        space: the number space of the sums; by default real numbers.
+        rounds: number of sums in a session.
+        sessions: number of sessions.
+        passives: number of contributors.
+
+    Returns:
+        What the tests found.
+    """
     chosen = space or Reals()
     names = [f"P{k}" for k in range(1, passives + 1)]
     data: list[list[dict[str, NDArray[Any]]]] = []
@@ -173,48 +202,50 @@ def sum_views(
         generator = np.random.default_rng([seed, 11])
         base = {name: 5.0 + generator.normal(size=(128, 1)) for name in names}
         if isinstance(chosen, Circle):
-            data.append([{name: (abs(own) * 1000).astype(np.uint32) for name, own in base.items()}] * rounds)
+            data.append([{name: (abs(values) * 1000).astype(np.uint32) for name, values in base.items()}] * rounds)
         else:
-            moved = (
-                {name: own + 1e-3 * generator.normal(size=own.shape) for name, own in base.items()}
+            changing = (
+                {name: values + 1e-3 * generator.normal(size=values.shape) for name, values in base.items()}
                 for _ in range(rounds)
             )
-            data.append(list(moved))
+            data.append(list(changing))
     real = [record_sum(protocol, parts, chosen) for parts in data]
     outcome = Outcome()
     for receiver in (COLLECTS, *names[: len(_PASSIVES)]):
-        made = [[made_up_parts(protocol, receiver, parts, chosen) for parts in rounds_] for rounds_ in data]
-        simulated = [record_sum(protocol, parts, chosen) for parts in made]
+        generated = [[simulated_parts(protocol, receiver, parts, chosen) for parts in session] for session in data]
+        simulated = [record_sum(protocol, parts, chosen) for parts in generated]
         outcome = outcome.merge(compare(real, simulated, receiver))
     return outcome
 
 
 def residual_views(protocol: ResidualProtocol, *, rows: int = 60, batches: int = 4, passives: int = 2) -> Outcome:
-    """Every role's view in a residual protocol, real against simulated."""
+    """Compare every role's view in a residual protocol with a simulated view."""
     generator = np.random.default_rng(12)
     g = [np.sign(generator.normal(size=(rows, 1))) * generator.uniform(0.3, 0.9, (rows, 1)) for _ in range(batches)]
     J = {name: [generator.normal(size=(rows, 6)) for _ in g] for name in _PASSIVES[:passives]}
     real = [record_residual(protocol, g, J, epochs=2)]
-    down = [one for one, _ in real[0].protocol_record.residuals[COLLECTS]]
+    published = [residual for residual, _ in real[0].protocol_record.residuals[COLLECTS]]
     outcome = Outcome()
     for receiver in (COLLECTS, _PASSIVES[0]):
-        made_g, made_J = made_up_residual(protocol, receiver, down, {name: own * 2 for name, own in J.items()})
-        first_J = {name: own[:batches] for name, own in made_J.items()}
-        simulated = [record_residual(replayed(protocol, outcomes=made_g), made_g[:batches], first_J, epochs=2)]
+        inputs = {name: matrices * 2 for name, matrices in J.items()}
+        simulated_g, simulated_J = simulated_residuals(protocol, receiver, published, inputs)
+        first_J = {name: matrices[:batches] for name, matrices in simulated_J.items()}
+        replay = with_replayed_defence(protocol, outcomes=simulated_g)
+        simulated = [record_residual(replay, simulated_g[:batches], first_J, epochs=2)]
         outcome = outcome.merge(compare(real, simulated, receiver)).merge(_errors(real[0], simulated[0], receiver))
     return outcome
 
 
 def _errors(real: Transcript, simulated: Transcript, receiver: str) -> Outcome:
-    """How an opened gradient misses J^T g must not tell the real g from the made-up one either."""
+    """Test whether the errors of opened gradients distinguish the real g from the simulated one."""
     outcome, battery = Outcome(), Battery()
     errors = [
-        np.concatenate([np.empty(0), *(miss.ravel() for _, miss in run.missed(receiver))]) for run in (real, simulated)
+        np.concatenate([np.empty(0), *(error.ravel() for _, error in run.gradient_errors(receiver))])
+        for run in (real, simulated)
     ]
     if len(errors[0]) and np.ptp(errors[0]) > 0:
         width = 4 * float(np.std(np.concatenate(errors))) + 1e-300
-        add_two_sample_tests(
-            battery, f"errors of gradients at {receiver}", *(np.clip(x / width + 0.5, 0, 0.999999) for x in errors)
-        )
+        fractions = (np.clip(values / width + 0.5, 0, 0.999999) for values in errors)
+        add_two_sample_tests(battery, f"errors of gradients at {receiver}", *fractions)
     outcome.statistics("simulator", receiver, battery)
     return outcome

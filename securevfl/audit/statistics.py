@@ -1,8 +1,8 @@
-"""Tests of randomness with a false-alarm rate over the whole suite.
+"""Tests of randomness with one false-alarm rate for the whole test suite.
 
-Every p-value of the suite is held against LEVEL = SUITE_FALSE_ALARM / MAX_TESTS (Bonferroni): with at most MAX_TESTS
-p-values, all hypotheses true, the chance that any check fails is at most SUITE_FALSE_ALARM. The suite counts them
-(suite/budget.py).
+Every p-value is compared with LEVEL = SUITE_FALSE_ALARM / MAX_TESTS (Bonferroni). With at most MAX_TESTS p-values and
+all hypotheses true, the probability that any check fails is at most SUITE_FALSE_ALARM. The suite counts its p-values
+(tests/selfcheck/suite/budget.py).
 """
 
 from __future__ import annotations
@@ -19,22 +19,25 @@ SUITE_FALSE_ALARM = 1e-6
 MAX_TESTS = 10_000
 LEVEL = SUITE_FALSE_ALARM / MAX_TESTS
 
-MIN_SAMPLES = 40  # numbers below which a test would say nothing
+MIN_SAMPLES = 40
+"""Number of samples below which no test is made."""
 _CELL = 20  # expected count of a cell of a chi-square test
 
 
 @dataclass
 class Battery:
-    """p-values by name, of one name the least. `failures` are those below LEVEL; the length counts every p-value."""
+    """p-values by name, the smallest one of each name. The length is the number of all p-values."""
 
     values: dict[str, float] = field(default_factory=dict)
     count: int = 0
 
     def add(self, name: str, p: float) -> None:
+        """Add a p-value; the smallest one of a name is stored."""
         self.values[name] = min(p, self.values.get(name, 1.0))
         self.count += 1
 
     def failures(self) -> list[str]:
+        """Return a line for each p-value below LEVEL."""
         return [f"{name} (p = {p:.1e})" for name, p in self.values.items() if p < LEVEL]
 
     def __len__(self) -> int:
@@ -42,9 +45,9 @@ class Battery:
 
 
 def add_uniformity_tests(battery: Battery, name: str, fractions: Floats, low: NDArray[np.uint8]) -> None:
-    """Add tests that `fractions` are uniform on [0, 1) and the bytes `low` on 0..255, bit by bit too."""
+    """Add tests that `fractions` are uniform on [0, 1), and the bytes `low` on 0..255 and in each bit."""
     if len(fractions) >= MIN_SAMPLES:
-        # as scipy's kstest, which takes ten times as long for a million numbers
+        # the statistic of scipy's kstest, which takes ten times as long for a million numbers
         ranked, steps = np.sort(fractions), np.arange(len(fractions) + 1) / len(fractions)
         distance = max((steps[1:] - ranked).max(), (ranked - steps[:-1]).max())
         battery.add(f"{name}: KS on residues", float(stats.kstwo.sf(distance, len(fractions))))
@@ -62,25 +65,31 @@ def add_uniformity_tests(battery: Battery, name: str, fractions: Floats, low: ND
 
 
 def add_two_sample_tests(battery: Battery, name: str, real: Floats, simulated: Floats) -> None:
-    """Add two-sample tests on fractions in [0, 1): Kolmogorov-Smirnov, and chi-square on cells and on low bits."""
+    """Add two-sample tests of fractions in [0, 1): Kolmogorov-Smirnov, and chi-square of cells and of low bits."""
     if min(len(real), len(simulated)) < MIN_SAMPLES:
         return
     battery.add(f"{name}: KS", float(stats.ks_2samp(real, simulated, method="asymp").pvalue))
-    for what, shift in (("residues", 1.0), ("low bits", 2.0**16)):
+    for sample, shift in (("residues", 1.0), ("low bits", 2.0**16)):
         cells = max(2, min(64, len(real) // _CELL))
         table = np.stack(
             [np.bincount(((x * shift % 1.0) * cells).astype(int), minlength=cells)[:cells] for x in (real, simulated)]
         )
         table = table[:, table.sum(axis=0) >= _CELL]
         if table.shape[1] >= 2 and table.sum(axis=1).all():
-            battery.add(f"{name}: chi-square on {what}", float(stats.chi2_contingency(table).pvalue))
+            battery.add(f"{name}: chi-square on {sample}", float(stats.chi2_contingency(table).pvalue))
 
 
 def add_classifier_tests(battery: Battery, name: str, real: Floats, simulated: Floats, seed: int = 0) -> None:
-    """Add what trained classifiers (logistic, gradient boosting) reach on messages they have not seen.
+    """Add tests of whether trained classifiers (logistic, gradient boosting) separate two samples.
 
-    Rows are messages, columns statistics of one. Half of each kind trains; the p-value is exact over permutations of
-    the other half's labels: the rank-sum test of the classifier's scores.
+    Half of the rows train a classifier. The p-value is the rank-sum test of its scores on the other half.
+
+    Args:
+        battery: receives the p-values.
+        name: name of the p-values.
+        real: one row of statistics (n, k) for each real message.
+        simulated: one row of statistics (m, k) for each simulated message.
+        seed: seed of the split and of the classifiers.
     """
     from sklearn.ensemble import GradientBoostingClassifier
     from sklearn.linear_model import LogisticRegression

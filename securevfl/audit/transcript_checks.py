@@ -1,18 +1,18 @@
-"""The transcript checker: what each role received, held against what is declared.
+"""The transcript checks: what each role received, compared with what is declared.
 
-A finding names the check that made it:
+A finding names its check:
 
     declared    a message whose type is not declared from that role to that role
-    plain       a plain value that is not what the sender put in; a handshake that says something else
-    hidden      a value of someone's own inside a message that is not declared plain
+    plain       a plain value that differs from the sender's input, or handshakes that differ
+    hidden      a secret value of another party inside a message that is not declared plain
     bare        a ciphertext that opens without a key
     fresh       randomness, a ciphertext, a mask or a key that occurs twice: in messages, parties or sessions
-    uniform     bytes declared uniform or encrypted that are not
-    difference  two masked messages of which the difference is not uniform: a mask was reused
+    uniform     bytes that are declared uniform or encrypted but are not uniform
+    difference  two masked messages whose difference is not uniform, because a mask was reused
     output      a sum or gradient other than declared, or an opening of more numbers than the party has parameters
-    keys        a key that should have changed with the epoch and has not
-    repeat      what should be the same in another job or try and is not
-    count       something told that a ledger does not have
+    keys        a key that did not change with the epoch although it should
+    repeat      a value that differs between two jobs or attempts although it should be the same
+    count       a disclosure that a ledger does not contain
     shape       sizes or headers that differ between runs on other data
 """
 
@@ -38,37 +38,41 @@ from securevfl.protocols.number_spaces import Circle
 from securevfl.runtime.codec import encode_message
 from securevfl.runtime.observer import Event
 
-_TOLERANCE = 2e-3  # of a gradient, relative to its size; engines as their docstrings say
-_WORD = 0.8  # of a count of rows that lie in a bin less those that do not, of which a word says every second one
+_GRADIENT_TOLERANCE = 2e-3  # relative to the size of the gradient, as the engines document
+_COUNT_TOLERANCE = 0.8  # of a difference of two counts, of which a message states every second value
 _SUM_TOLERANCE = 2e-3
-_TURN = 2.0**-20  # of a sum of phases: encrypted sums are rounded; less than the finest step of 16 bits
+_PHASE_TOLERANCE = 2.0**-20  # of encrypted sums of phases, which are rounded; less than the finest step of 16 bits
 
 
 @dataclass
 class Outcome:
-    """What a check found, and how many p-values it looked at."""
+    """What checks found, and the number of p-values that they computed."""
 
     findings: list[Finding] = field(default_factory=list)
     tests: int = 0
 
-    def add(self, check: str, who: str, what: str) -> None:
-        self.findings.append(Finding(check, who, what))
+    def add(self, check: str, party: str, problem: str) -> None:
+        """Add a finding."""
+        self.findings.append(Finding(check, party, problem))
 
-    def statistics(self, check: str, who: str, battery: Battery) -> None:
+    def statistics(self, check: str, party: str, battery: Battery) -> None:
+        """Add the failures of a battery of tests as findings."""
         self.tests += len(battery)
-        self.findings += [Finding(check, who, failure) for failure in battery.failures()]
+        self.findings += [Finding(check, party, failure) for failure in battery.failures()]
 
     def merge(self, other: Outcome) -> Outcome:
+        """Return the findings of both outcomes."""
         return Outcome(self.findings + other.findings, self.tests + other.tests)
 
     @property
     def clean(self) -> bool:
+        """Whether there are no findings."""
         return not self.findings
 
 
 @dataclass(frozen=True)
-class ReadMessage:
-    """A message that came, what is declared of it, if anything, and its bytes taken apart."""
+class ParsedMessage:
+    """A received message, its declaration if there is one, and its parsed bytes."""
 
     event: Event
     declared: MessageDeclaration | None
@@ -76,99 +80,106 @@ class ReadMessage:
 
     @property
     def name(self) -> str:
+        """The type of the message."""
         return type(self.event.message).__name__
 
     @property
     def kind(self) -> str:
-        """What kind of thing it is declared to reveal; empty if nothing is declared."""
+        """The kind of information that the message is declared to reveal; empty without a declaration."""
         return "" if self.declared is None else self.declared.reveals.kind
 
     @property
-    def said(self) -> str:
-        """The message and its sender, for a finding."""
+    def origin(self) -> str:
+        """The type and the sender of the message, for findings."""
         return f"{self.name} from {self.event.peer}"
 
 
 class ReceivedMessages:
-    """A transcript's messages with their declarations and their bytes taken apart, each once."""
+    """The messages of a transcript with their declarations and their parsed bytes."""
 
     def __init__(self, transcript: Transcript) -> None:
         self.transcript, self.protocol_record = transcript, transcript.protocol_record
         moduli = public_moduli(transcript.messages())
         self.items = [
-            ReadMessage(event, transcript.declaration(event), bodies(event.message, moduli))
+            ParsedMessage(event, transcript.declaration(event), bodies(event.message, moduli))
             for event in transcript.received
         ]
 
 
 def check_transcript(*runs: Transcript) -> Outcome:
-    """All checks on one or more runs of the same job; several runs show what is reused between sessions."""
+    """Run all checks on one or more runs of the same job; several runs show reuse between sessions."""
     outcome = Outcome()
-    everything = [ReceivedMessages(run) for run in runs]
-    for received in everything:
+    all_runs = [ReceivedMessages(run) for run in runs]
+    for received in all_runs:
         for check in CHECKS:
             check(received, outcome)
-    fresh(everything, outcome)
+    fresh(all_runs, outcome)
     return outcome
 
 
 def declared(received: ReceivedMessages, outcome: Outcome) -> None:
-    for said, receiver in dict.fromkeys((item.said, item.event.me) for item in received.items if not item.kind):
-        outcome.add("declared", receiver, f"{said} is not declared between these roles")
+    """Check that every message type is declared between these roles."""
+    for origin, receiver in dict.fromkeys((item.origin, item.event.me) for item in received.items if not item.kind):
+        outcome.add("declared", receiver, f"{origin} is not declared between these roles")
 
 
 def plain(received: ReceivedMessages, outcome: Outcome) -> None:
-    witness, parts = received.protocol_record, received.protocol_record.parts
+    """Check that plain values are inputs of their sender, and that all handshakes agree."""
+    record, parts = received.protocol_record, received.protocol_record.parts
     for item in received.items:
         if item.declared is None:
             continue
         peer, me = item.event.peer, item.event.me
-        own = [*parts[peer], *(g for g, _ in witness.residuals[peer])]
-        own += [shown for what, shown in received.transcript.secrets.items() if what == f"the labels of {peer}"]
-        if not own and peer in witness.sums:  # a party that puts nothing in itself: what it was told
-            own = witness.sums[peer].totals
+        inputs = [*parts[peer], *(g for g, _ in record.residuals[peer])]
+        secrets = received.transcript.secrets
+        inputs += [values for description, values in secrets.items() if description == f"the labels of {peer}"]
+        if not inputs and peer in record.sums:  # a party without inputs sends the totals that it collected
+            inputs = record.sums[peer].totals
         for values in array_fields(item.event.message):
             if item.kind != "plain":
-                outcome.add("plain", me, f"{item.said} holds numbers and is declared {item.kind}")
-            elif not any(_same(values, value) for value in own):
-                outcome.add("plain", me, f"{item.said} holds other numbers than {item.declared.reveals.what}")
+                outcome.add("plain", me, f"{item.origin} contains numbers but is declared {item.kind}")
+            elif not any(_same(values, value) for value in inputs):
+                outcome.add("plain", me, f"{item.origin} contains other numbers than {item.declared.reveals.what}")
     # each `RunHello` says the same digest and rows at all, and no order that is not keyed by the session
     hellos = [item.event.message for item in received.items if isinstance(item.event.message, RunHello)]
     if len({(hello.job, hello.rows) for hello in hellos if hello.rows}) > 1:
-        outcome.add("plain", "all", "parties of one run say different jobs or numbers of rows")
+        outcome.add("plain", "all", "the parties of one run state different jobs or numbers of rows")
 
 
 def _same(values: NDArray[Any], value: NDArray[Any]) -> bool:
-    """Whether numbers in the clear are a value that went in, or a list of them the end of a longer column that did."""
+    """Return whether numbers in the clear equal an input, or the end of an input with one column."""
     if values.ndim == 1 and value.ndim == 2 and value.shape[1] == 1 and len(value) > len(values) > 0:
         return np.array_equal(values, value[-len(values) :, 0])
     return values.shape == value.shape and np.array_equal(values, value)
 
 
 def hidden(received: ReceivedMessages, outcome: Outcome) -> None:
-    """No value that is someone's own inside what is not declared plain: as float64, float32 or fixed point."""
-    witness = received.protocol_record
+    """Check that no message that is not plain contains another party's secret as float64, float32 or fixed point."""
+    record = received.protocol_record
     arrays: dict[tuple[str, str], list[NDArray[Any]]] = {
-        **{(f"forward outputs of {name}", name): parts for name, parts in witness.parts.items()},
-        **{(f"residuals of {name}", name): [g for g, _ in told] for name, told in witness.residuals.items()},
-        **{(f"residuals of {name} before their defence", name): [*clear] for name, clear in witness.clear.items()},
+        **{(f"forward outputs of {name}", name): parts for name, parts in record.parts.items()},
+        **{(f"residuals of {name}", name): [g for g, _ in published] for name, published in record.residuals.items()},
+        **{
+            (f"residuals of {name} before their defence", name): [*values] for name, values in record.undefended.items()
+        },
         **{
             (f"the gradient of {name}", name): [learned.gradient for learned in gradients]
-            for name, gradients in witness.gradients.items()
+            for name, gradients in record.gradients.items()
         },
-        **{(what, what.rsplit(" ", 1)[-1]): [values] for what, values in received.transcript.secrets.items()},
+        **{(secret, secret.rsplit(" ", 1)[-1]): [values] for secret, values in received.transcript.secrets.items()},
     }
-    patterns = [(what, owner, _pieces(values)) for (what, owner), values in arrays.items()]
+    patterns = [(secret, owner, _pieces(values)) for (secret, owner), values in arrays.items()]
     for item in received.items:
         if item.kind in ("", "plain"):
             continue
         frame = encode_message(item.event.message)
-        for what, owner, sought in patterns:
-            if item.event.me != owner and any(pattern in frame for pattern in sought):
-                outcome.add("hidden", item.event.me, f"{item.said}, declared {item.kind}, holds {what}")
+        for secret, owner, pieces in patterns:
+            if item.event.me != owner and any(piece in frame for piece in pieces):
+                outcome.add("hidden", item.event.me, f"{item.origin}, declared {item.kind}, contains {secret}")
 
 
 def _pieces(arrays: Iterable[NDArray[Any]]) -> list[bytes]:
+    """Return the bytes of a few runs of three different numbers of each array."""
     pieces = []
     for array in arrays:
         flat = np.ascontiguousarray(array).ravel()
@@ -180,38 +191,40 @@ def _pieces(arrays: Iterable[NDArray[Any]]) -> list[bytes]:
 
 
 def bare(received: ReceivedMessages, outcome: Outcome) -> None:
+    """Check that ciphertexts are randomised and have the format of a ciphertext."""
     engines = any(part.form in ("ciphertext", "key") for item in received.items for part in item.parts)
     for item in received.items:
         if any(part.bare for part in item.parts):
-            outcome.add("bare", item.event.me, f"{item.said} holds ciphertexts 1 + mN, open to anyone")
+            outcome.add("bare", item.event.me, f"{item.origin} contains ciphertexts 1 + mN, which anyone can open")
         raw_parts = item.kind == "ciphertext" and any(part.form == "raw" for part in item.parts)
         if raw_parts and engines and item.declared is not None and not item.declared.structured:
-            outcome.add("bare", item.event.me, f"{item.said} is declared encrypted and has no such format")
+            outcome.add("bare", item.event.me, f"{item.origin} is declared encrypted but has no format of a ciphertext")
 
 
 def fresh(runs: Sequence[ReceivedMessages], outcome: Outcome) -> None:
-    """One sender may send the same bytes to several receivers, once to each; nothing else occurs twice, in any run."""
-    seen: dict[bytes, tuple[int, str, str, bool]] = {}
+    """Check that no bytes occur twice in any run, except that a sender may send them once to each receiver."""
+    first_use: dict[bytes, tuple[int, str, str, bool]] = {}
     for number, received in enumerate(runs):
-        told: set[tuple[bytes, str]] = set()
+        sent: set[tuple[bytes, str]] = set()
         reported: set[tuple[str, str]] = set()
         for item in received.items:
             if item.declared is None or item.kind == "plain" or (item.kind == "public" and not item.parts):
                 continue
             peer, me, relays = item.event.peer, item.event.me, item.declared.relays
             for piece in (piece for part in item.parts for piece in part.fresh):
-                first = seen.setdefault(piece, (number, peer, item.name, relays))
-                again = (piece, me) in told
-                told.add((piece, me))
-                relayed = first[0] == number and (relays or first[3])  # keys and shares on their second way
+                first = first_use.setdefault(piece, (number, peer, item.name, relays))
+                again = (piece, me) in sent
+                sent.add((piece, me))
+                relayed = first[0] == number and (relays or first[3])  # keys and shares that are forwarded
                 if (first[:2] != (number, peer) and not relayed) or again:
                     if (item.name, me) not in reported:
                         where = "in another session" if first[0] != number else f"in a {first[2]} of {first[1]}"
-                        outcome.add("fresh", me, f"{item.said} repeats bytes that occur {where}")
+                        outcome.add("fresh", me, f"{item.origin} repeats bytes that occur {where}")
                     reported.add((item.name, me))
 
 
 def uniformity(received: ReceivedMessages, outcome: Outcome) -> None:
+    """Check that bytes which are declared uniform or encrypted are uniform."""
     grouped: dict[tuple[str, str], list[Body]] = defaultdict(list)
     counted: set[bytes] = set()  # one ciphertext may go to several parties
     for item in received.items:
@@ -219,7 +232,7 @@ def uniformity(received: ReceivedMessages, outcome: Outcome) -> None:
         if frame in counted:
             continue
         counted.add(frame)
-        if item.declared is None or not item.declared.structured:  # the simulators take these
+        if item.declared is None or not item.declared.structured:  # the simulators test these
             role = received.transcript.role(item.event.me, item.event.subchannel)
             covered = item.kind in ("uniform", "ciphertext")
             grouped[item.name, role] += [
@@ -236,7 +249,7 @@ def uniformity(received: ReceivedMessages, outcome: Outcome) -> None:
 
 
 def differences(received: ReceivedMessages, outcome: Outcome) -> None:
-    """Masked messages minus one another: of one sender in turn, and of two that reach one receiver."""
+    """Check that differences of masked messages are uniform, of one sender and of any two for one receiver."""
     word = word_bytes(received.transcript)
     streams: dict[tuple[str, str, str, str], list[NDArray[Any]]] = defaultdict(list)
     received_by: dict[str, list[NDArray[Any]]] = defaultdict(list)
@@ -263,67 +276,75 @@ def differences(received: ReceivedMessages, outcome: Outcome) -> None:
     for (name, sender, receiver, subchannel), arrays in streams.items():
         several = sum(1 for key in streams if (key[0], *key[2:]) == (name, receiver, subchannel)) > 1
         if (name, receiver, subchannel) in masked or several:
-            compare(f"{name} of {sender} in turn", pairwise(arrays))
+            compare(f"consecutive {name} of {sender}", pairwise(arrays))
     for receiver, arrays in received_by.items():
         compare(f"messages to {receiver}", ((a, b) for i, a in enumerate(arrays) for b in arrays[i + 1 : i + 6]))
     outcome.statistics("difference", "all", battery)
 
 
 def word_bytes(run: Transcript) -> int:
-    """Return how many bytes a masked word of the run's sums has."""
+    """Return the number of bytes of a masked word in the run's sums."""
     spaces = run.protocol_record.spaces
     return spaces[0].bits // 8 if spaces and isinstance(spaces[0], Circle) else 8
 
 
 def outputs(received: ReceivedMessages, outcome: Outcome) -> None:
-    transcript, witness = received.transcript, received.protocol_record
-    for collector, summed in witness.sums.items():
-        for number, (total, space) in enumerate(zip(summed.totals, summed.spaces, strict=True)):
-            parts = [own[number] for own in summed.parts.values() if len(own) > number]
+    """Check that sums and gradients are as declared, and that no party opened more numbers than it may."""
+    transcript, record = received.transcript, received.protocol_record
+    for collector, sums in record.sums.items():
+        for number, (total, space) in enumerate(zip(sums.totals, sums.spaces, strict=True)):
+            parts = [values[number] for values in sums.parts.values() if len(values) > number]
             if _wrong_total(parts, total, space):
-                outcome.add("output", collector, "collected another sum than that of the parts")
+                outcome.add("output", collector, "collected a total that is not the sum of the parts")
                 break
-    for name, published in witness.residuals.items():
-        if transcript.defended and len(witness.clear[name]) < len(published):
-            outcome.add("output", name, "publishes residuals that no defence has blurred")
+    for name, published in record.residuals.items():
+        if transcript.defended and len(record.undefended[name]) < len(published):
+            outcome.add("output", name, "published residuals without a defence")
     for name in transcript.roles.others(transcript.roles.lead):
-        for learned, miss in transcript.missed(name):
+        for learned, error in transcript.gradient_errors(name):
             J = learned.J.dense
-            within = _TOLERANCE * max(1.0, np.abs(J).max()) * max(1.0, len(J) / 100)
-            if np.abs(miss).max() > (_WORD if learned.subchannel == EVIDENCE_SUBCHANNEL else within):
-                outcome.add("output", name, "learned another gradient than J^T g")
+            within = _GRADIENT_TOLERANCE * max(1.0, np.abs(J).max()) * max(1.0, len(J) / 100)
+            if np.abs(error).max() > (_COUNT_TOLERANCE if learned.subchannel == EVIDENCE_SUBCHANNEL else within):
+                outcome.add("output", name, "learned a gradient other than J^T g")
                 break
-    # no party has opened more numbers than its p a residual, once each
-    told: dict[str, list[int]] = defaultdict(list)
+    # a party may open p numbers for each residual
+    opened: dict[str, list[int]] = defaultdict(list)
     for item in received.items:
-        told[item.event.me] += [count for count in map(opened_numbers, item.parts) if count is not None]
-    for name, counts in told.items():
-        allowed = sum(learned.gradient.size for learned in witness.gradients[name])
+        opened[item.event.me] += [count for count in map(opened_numbers, item.parts) if count is not None]
+    for name, counts in opened.items():
+        allowed = sum(learned.gradient.size for learned in record.gradients[name])
         if sum(counts) > allowed:
-            outcome.add("output", name, f"{sum(counts)} numbers were opened where {allowed} are declared")
+            outcome.add("output", name, f"{sum(counts)} numbers were opened, but {allowed} are declared")
 
 
 def _wrong_total(parts: Sequence[NDArray[Any]], total: NDArray[Any], space: Any) -> bool:
+    """Return whether a total differs from the sum of its parts by more than the tolerance of its space."""
     if isinstance(space, Circle):
         exact = np.sum([part.astype(np.uint64) for part in parts], axis=0)
-        apart = (exact - total.astype(np.uint64)) % np.uint64(2**space.bits)
-        return bool(np.minimum(apart, (~apart + np.uint64(1)) % np.uint64(2**space.bits)).max() > _TURN * 2**space.bits)
+        difference = (exact - total.astype(np.uint64)) % np.uint64(2**space.bits)
+        return bool(
+            np.minimum(difference, (~difference + np.uint64(1)) % np.uint64(2**space.bits)).max()
+            > _PHASE_TOLERANCE * 2**space.bits
+        )
     exact = np.sum(parts, axis=0)
     return bool(exact.shape != total.shape or np.abs(exact - total).max() > _SUM_TOLERANCE)
 
 
 def keys(received: ReceivedMessages, outcome: Outcome) -> None:
+    """Check that a key that should rotate changed with every epoch."""
     transcript, epochs = received.transcript, len(received.protocol_record.epochs)
     if not transcript.rotates or epochs < 2:
         return
     for name in transcript.roles.others(transcript.roles.lead):
-        got = {
+        received_keys = {
             byte_fields(item.event.message)[0]
             for item in received.items
             if item.event.me == name and item.declared is not None and item.declared.renewed
         }
-        if got and len(got) < epochs:
-            outcome.add("keys", name, f"{len(got)} keys in {epochs} epochs; the engine asks for one an epoch")
+        if received_keys and len(received_keys) < epochs:
+            outcome.add(
+                "keys", name, f"received {len(received_keys)} keys in {epochs} epochs; the engine requires one an epoch"
+            )
 
 
 CHECKS: list[Callable[[ReceivedMessages, Outcome], None]] = [

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from securevfl.audit import noise_tables
 from securevfl.base.extensions import available_entry_points, load_entry_point
 from securevfl.base.files import check_writable, write_atomic
 from securevfl.base.machine import use_one_heap
@@ -389,7 +388,7 @@ def audit(
     A party alone gives its own table, and --size for every other party: in their place stand columns of noise, and
     labels that follow all columns a little.
     """
-    from securevfl.audit import page, report
+    from securevfl.audit import noise_tables, page, report
     from securevfl.cli.show import console
 
     job, noise_parties = _load(job_file), list[str]()

@@ -100,7 +100,7 @@ def reasons(
     check_writable(out)
     named = None if codes is None else codes_in(codes)
     table = read_table(data, id_column=id_column, label_column="", chosen=part.columns, texts=part.preparation.texts)
-    found = explanations.reasons(part, table.held, most=top, codes=named)
+    found = explanations.reasons(part, table.columns, most=top, codes=named)
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow(["id", *(f"reason {k}" for k in range(1, top + 1))])
@@ -162,7 +162,7 @@ def forget(
         logs or (),
     )
     found = run(left, DisclosureLedger.open(party, ledger), every=every)
-    for word, lines in (("deleted", found.deleted), ("kept", found.kept)):
+    for word, lines in (("deleted", found.deleted), ("kept", found.retained)):
         typer.echo(f"{word}:" + ("" if lines else " nothing"))
         for path, what in lines:
             typer.echo(f"  {path}: {what}")

@@ -86,7 +86,7 @@ def prepare(
     job, party, place, folder = Job.load(job_file), table.party, _peers(job_file, peers), _ahead(table.data, ahead)
     own = table.aligned(job)
     with shared_locks(table.data), meeting.events(party, place), progress("preparing") as on_round:
-        run(job, own, meeting.venue(place), ahead=folder, on_round=on_round)
+        run(job, own, meeting.venue(place), preprocessing=folder, on_round=on_round)
     typer.echo(f"what {party} has prepared is in {folder}")
 
 
@@ -139,7 +139,7 @@ def join(
     from securevfl.cli.live import live, step_of
     from securevfl.cli.show import figures, run_time_line
     from securevfl.consent.agreed_sheets import AgreedSheets
-    from securevfl.data.load import forget
+    from securevfl.data.load import delete_table_copy
     from securevfl.job import Job
     from securevfl.organisations.join import join as run
     from securevfl.training.checkpoint import FINISHED_ROUND, Checkpoints
@@ -184,8 +184,8 @@ def join(
             checkpoints=states,
             save=save,
             ledger=ledger,
-            ahead=_ahead(table, ahead),
-            again=again,
+            preprocessing=_ahead(table, ahead),
+            retrain=again,
             consent=asked,
             on_round=on_round,
         )
@@ -194,7 +194,7 @@ def join(
             html, part, alone=baseline_metrics(job, own), sheet="".join(sheet.first_screen for sheet in sheets)
         )
     if data is not None:
-        forget(own, data)
+        delete_table_copy(own, data)
     if part.status is PartStatus.NEW:
         typer.echo(run_time_line(part.path))
     else:
@@ -299,10 +299,10 @@ def predict(
             part, rows, meeting.venue(peers), **written, on_progress=on_progress, ledger=ledger, code_policy=code_policy
         )
     if part.name != part.asker:
-        typer.echo(f"{answered.asked:,} rows predicted, for {part.asker} to see")
+        typer.echo(f"{answered.requested:,} rows predicted, for {part.asker} to see")
     elif out is not None:
         typer.echo(f"{answered}; they are in {out}")
-    elif answered.scored < answered.asked:
+    elif answered.scored < answered.requested:
         typer.echo(str(answered), err=True)
 
 

@@ -72,7 +72,7 @@ def serve(
             part,
             held,
             venue,
-            most=most,
+            max_ids=most,
             ledger=ledger,
             on_request=(lambda ended: None) if shown is None else shown.count,
             executor=stack.enter_context(options.pool_of(len(held.ids))),

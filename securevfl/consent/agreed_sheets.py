@@ -1,4 +1,4 @@
-"""Which consent sheets a party has agreed to: a file beside its disclosure ledger, a line each."""
+"""Consent sheets to which a party has agreed: a file next to its disclosure ledger, one line for each."""
 
 from __future__ import annotations
 
@@ -11,31 +11,46 @@ from securevfl.errors import StorageError
 
 
 class AgreedSheets:
-    """The sheets that the owner of this ledger has agreed to, by their digests."""
+    """The sheets to which the owner of a ledger has agreed, by digest.
+
+    Args:
+        ledger: the ledger.
+    """
 
     def __init__(self, ledger: DisclosureLedger) -> None:
         self._path = ledger.path.with_name(f"{ledger.path.name}.agreed")
 
     def has_agreed(self, sheet: ConsentSheet) -> bool:
-        """Whether it was agreed to this very text."""
+        """Return whether the owner has agreed to exactly this text."""
         return self.has_digest(sheet.digest)
 
     def has_digest(self, digest: str) -> bool:
-        """Whether it was agreed to a sheet of this digest."""
+        """Return whether the owner has agreed to a sheet with this digest."""
         return any(line.split()[:1] == [digest] for line in self._lines())
 
     def accepts(self, sheet: ConsentSheet, accept: str | None) -> bool:
-        """Whether its owner agrees to this text: by `accept`, which must be its digest if it came, else by having
-        agreed to it before. What `accept` names is recorded."""
+        """Return whether the owner agrees to this text.
+
+        Args:
+            sheet: the sheet.
+            accept: a digest to which the owner agrees now, or None. If it is the digest of the sheet, this is recorded.
+
+        Returns:
+            True if the owner agrees to this sheet now or agreed earlier; False if `accept` is another digest.
+        """
         if accept == sheet.digest:
             self.add(sheet)
         return accept in (None, sheet.digest) and self.has_agreed(sheet)
 
     def add(self, sheet: ConsentSheet) -> None:
-        """Record that this text is agreed to from now on. StorageError if that cannot be written."""
+        """Record that the owner agrees to this text.
+
+        Raises:
+            StorageError: if the file cannot be written.
+        """
         if not self.has_agreed(sheet):
-            at = datetime.now(UTC).isoformat(timespec="seconds")
-            write_atomic(self._path, "\n".join([*self._lines(), f"{sheet.digest} {at}", ""]).encode())
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            write_atomic(self._path, "\n".join([*self._lines(), f"{sheet.digest} {now}", ""]).encode())
 
     def _lines(self) -> list[str]:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from securevfl.consent.leak_guard import leaks
+from securevfl.consent.leak_guard import leaks, refusal
 from securevfl.data.party import Party
 from securevfl.data.register import Register
 from securevfl.disclosure.counts import Disclosure, RunShape
@@ -17,12 +17,19 @@ from securevfl.families.evaluations import stop_decision_disclosures
 from securevfl.job import Job
 from securevfl.protocols.residuals.defences import zcdp_epsilon
 
-DELTA = 1e-6  # that the epsilon of a defence over all runs is told at
+DELTA = 1e-6
+"""Delta at which the epsilon of a noise defence over all runs is reported."""
 
 
 @dataclass(frozen=True)
 class LedgerForecast:
-    """What a party's ledger says to a job: what runs have told `before`, its `lines` for people, and why not."""
+    """What a party's ledger implies for a job.
+
+    Attributes:
+        before: entries of earlier runs that count.
+        lines: a summary for people.
+        refusals: reasons why the job would be refused.
+    """
 
     before: list[LedgerEntry]
     lines: list[str]
@@ -32,26 +39,35 @@ class LedgerForecast:
 def forecast(
     ledger: DisclosureLedger, party: str, register: Register, job: Job, sizes: RunShape, run: str = ""
 ) -> LedgerForecast:
-    """Foretell what was told of this party before and would be with this job, by its ledger, which stays as it is."""
-    told = disclosures_about(party, job, sizes)
-    before, refusals = ledger.forecast(register, told, but=run)
+    """Forecast what is disclosed about a party with this job, from its ledger, which is not changed.
+
+    Args:
+        ledger: the ledger.
+        party: its owner.
+        register: the table.
+        job: the job.
+        sizes: the sizes of its run.
+        run: a run whose entries do not count, because it continues with this job.
+
+    Returns:
+        The forecast.
+    """
+    disclosures = disclosures_about(party, job, sizes)
+    before, refusals = ledger.forecast(register, disclosures, but=run)
     limits, lines = ledger.read().limits, []
-    for kind, learner in dict.fromkeys((item.kind, item.learner) for item in told):
+    for kind, learner in dict.fromkeys((item.kind, item.learner) for item in disclosures):
         so_far = total_to(before, kind, learner)
-        new = [(entry.run, entry.disclosure) for entry in before] + [("this job", item) for item in told]
-        after = sum_disclosures(pair for pair in new if (pair[1].kind, pair[1].learner) == (kind, learner))
+        by_run = [(entry.run, entry.disclosure) for entry in before] + [("this job", item) for item in disclosures]
+        after = sum_disclosures(pair for pair in by_run if (pair[1].kind, pair[1].learner) == (kind, learner))
         runs = f"{so_far.runs} run{'s' * (so_far.runs != 1)}"
         limit = f"; at most {limits[kind]}" if kind in limits else ""
-        lines.append(f"  {learner:<9} was told {so_far.of(kind)} in {runs}, with this job {after}{limit}")
-        if new_rho := sum(item.rho for item in told if (item.kind, item.learner) == (kind, learner)):
-            spent = sum(
-                entry.disclosure.rho
-                for entry in before
-                if (entry.disclosure.kind, entry.disclosure.learner) == (kind, learner)
-            )
-            epsilon = zcdp_epsilon(spent + new_rho, DELTA)
+        lines.append(f"  {learner:<9} has received {so_far.of(kind)} in {runs}, with this job {after}{limit}")
+        if new_rho := sum(item.rho for item in disclosures if (item.kind, item.learner) == (kind, learner)):
+            earlier = [entry.disclosure for entry in before]
+            rho = sum(item.rho for item in earlier if (item.kind, item.learner) == (kind, learner))
+            epsilon = zcdp_epsilon(rho + new_rho, DELTA)
             lines.append(
-                f"  {'':<9} with this job epsilon {epsilon:.3g} at delta {DELTA:g} of a row's label, over all runs"
+                f"  {'':<9} with this job epsilon {epsilon:.3g} at delta {DELTA:g} for a row's label, over all runs"
             )
     return LedgerForecast(before, lines, refusals)
 
@@ -59,26 +75,34 @@ def forecast(
 def check_together(
     jobs: Sequence[tuple[Job, RunShape]], parties: Sequence[Party], ledgers: Mapping[str, DisclosureLedger]
 ) -> None:
-    """Raise LeakageError unless these jobs of these sizes, one after the other, may tell all that they tell, by the
-    guards and by the ledgers of these parties; nothing is entered.
+    """Check that these jobs, one after the other, are allowed by guards and ledgers. Nothing is entered.
 
-    What is a leak between organisations alone is none without ledgers, as all tables are in one process then.
+    Without ledgers all tables are in one process, so leaks between organisations are not refused.
+
+    Args:
+        jobs: the jobs and the sizes of their runs.
+        parties: the parties.
+        ledgers: ledgers of some of them, by name.
+
+    Raises:
+        LeakageError: if a job would disclose more than is allowed.
     """
-    earlier, told = list[Disclosure](), dict[str, list[Disclosure]]()
+    earlier, by_party = list[Disclosure](), dict[str, list[Disclosure]]()
     for job, sizes in jobs:
-        found = [leak for leak in leaks(job, sizes, earlier) if leak.name not in job.accepts]
-        if refused := [leak for leak in found if ledgers or not leak.apart]:
-            raise LeakageError("\n".join(map(str, refused)))
+        not_accepted = [leak for leak in leaks(job, sizes, earlier) if leak.name not in job.accepts]
+        if refused := [leak for leak in not_accepted if ledgers or not leak.apart]:
+            raise refusal(refused)
         earlier += job.family.disclosures(job, sizes)
         for name in ledgers:
-            told.setdefault(name, []).extend(disclosures_about(name, job, sizes))
+            by_party.setdefault(name, []).extend(disclosures_about(name, job, sizes))
     for party in parties:
         if party.name in ledgers:
-            _, refusals = ledgers[party.name].forecast(party.register, told[party.name])
+            _, refusals = ledgers[party.name].forecast(party.register, by_party[party.name])
             if refusals:
-                raise LeakageError("\n".join(refusals))
+                raise LeakageError("\n".join(refusals), "", code="SVFL-LIMIT-REACHED", party=party.name)
 
 
 def disclosures_about(party: str, job: Job, sizes: RunShape) -> list[Disclosure]:
-    told = [*job.family.disclosures(job, sizes), *stop_decision_disclosures(job, sizes)]
-    return [item.sent_by(party) for item in told if party in item.about]
+    """Return what a job discloses about a party, with only the numbers that this party sends."""
+    disclosures = [*job.family.disclosures(job, sizes), *stop_decision_disclosures(job, sizes)]
+    return [item.sent_by(party) for item in disclosures if party in item.about]

@@ -1,4 +1,4 @@
-"""A look at sums over all rows, which is no training: refused if it tells too much, agreed to, and entered."""
+"""Joint statistics, which are sums over all rows and no training: checked, agreed to, and entered in the ledger."""
 
 from __future__ import annotations
 
@@ -13,27 +13,39 @@ from securevfl.disclosure.ledger_contents import LedgerEntry
 from securevfl.disclosure.summed_bits import JOINT_STATISTICS, check_statistics
 
 Consent = Callable[[ConsentSheet], None]
+"""Asks this party's people whether they agree to a sheet; raises an error if they do not."""
 
 
 def record_joint_statistics(
     session: bytes,
     party: Party,
-    told: Sequence[Disclosure],
+    disclosures: Sequence[Disclosure],
     remedy: str,
     ledger: DisclosureLedger | None,
     consent: Consent | None,
     sheet: Callable[[Sequence[LedgerEntry]], ConsentSheet],
 ) -> None:
-    """Enter what a look tells about this party's columns, once `consent` has been given the sheet made of what was told
-    before.
+    """Enter what joint statistics disclose about this party's columns, once this party has agreed.
 
-    LeakageError if it would be too much, with `remedy`; nobody is asked to agree to what is refused.
+    Nobody is asked to agree to something that is refused.
+
+    Args:
+        session: the session.
+        party: this party.
+        disclosures: what the statistics disclose.
+        remedy: what would disclose less.
+        ledger: this party's ledger, or None.
+        consent: asks this party's people, or None.
+        sheet: creates the consent sheet from the earlier entries that count.
+
+    Raises:
+        LeakageError: if the statistics would disclose too much.
     """
-    sitting = f"{JOINT_STATISTICS} {session.hex()}", session.hex()
-    check = partial(check_statistics, party.name, told, remedy)
+    session_key = f"{JOINT_STATISTICS} {session.hex()}", session.hex()
+    check = partial(check_statistics, party.name, disclosures, remedy)
     if ledger is not None:
-        ledger.check_admission(party.register, sitting, told, check)
+        ledger.check_admission(party.register, session_key, disclosures, check)
     if consent is not None:
-        consent(sheet([] if ledger is None else ledger.counted_for(party.register, but=sitting)))
+        consent(sheet([] if ledger is None else ledger.counted_for(party.register, but=session_key)))
     if ledger is not None:
-        ledger.record(party.register, sitting, told, check)
+        ledger.record(party.register, session_key, disclosures, check)

@@ -1,6 +1,7 @@
-"""What a job gives away beyond its protocol's declaration, and the guard that refuses what it does not accept.
+"""Leaks of a job beyond its protocol's declaration, and the guard that refuses those that it does not accept.
 
-A method lists the leaks of its jobs (`Family.leaks`), and their kinds, which jobs accept by name (`leak_kinds`).
+A protocol family lists the leaks of its jobs (`Family.leaks`) and the kinds of leaks that jobs accept by name
+(`leak_kinds`).
 """
 
 from __future__ import annotations
@@ -14,33 +15,63 @@ from securevfl.job import Job
 
 
 def leaks(job: Job, sizes: RunShape, before: Sequence[Disclosure] = ()) -> list[Leak]:
-    """List what this job gives away beyond its protocol's declaration. ConfigError for a kind that its method does not
-    list, as nobody could accept it.
+    """List what this job discloses beyond its protocol's declaration.
 
-    `before` is what earlier jobs have disclosed about the same tables; it counts as if it were part of this job.
+    Args:
+        job: the job.
+        sizes: the sizes of its run.
+        before: what earlier jobs have disclosed about the same tables; it counts as if it were part of this job.
+
+    Returns:
+        The leaks.
+
+    Raises:
+        ConfigError: if a leak is of a kind that the family does not list, so that nobody could accept it.
     """
     family = job.family
-    found = family.leaks(job, sizes, before)
-    for leak in found:
+    job_leaks = family.leaks(job, sizes, before)
+    for leak in job_leaks:
         if leak.kind not in family.leak_kinds:
-            raise ConfigError(f"leak {leak.name} is none of {family.name}; add it to its leak_kinds")
-    return found
+            raise ConfigError(
+                f"family {family.name} reports a leak {leak.name} that its leak_kinds do not list",
+                "add it to leak_kinds",
+                code="SVFL-JOB-EXTENSION",
+                leak=leak.name,
+            )
+    return job_leaks
 
 
 def guard(job: Job, sizes: RunShape, before: Sequence[Disclosure] = (), *, together: bool = False) -> list[Leak]:
-    """LeakageError, one line a leak, unless the job accepts each by name.
+    """Check that the job accepts each of its leaks by name.
 
-    together: the tables of all parties are in one process, which knows by itself what is a leak between organisations
-    alone; such leaks are returned.
+    Args:
+        job: the job.
+        sizes: the sizes of its run.
+        before: what earlier jobs have disclosed about the same tables.
+        together: True if one process has the tables of all parties. It does not need to accept leaks between
+            organisations.
+
+    Returns:
+        The leaks between organisations that only this process need not accept.
+
+    Raises:
+        LeakageError: with one line for each leak that is not accepted.
     """
-    refused = [leak for leak in leaks(job, sizes, before) if leak.name not in job.accepts]
-    agreed = [leak for leak in refused if together and leak.apart]
-    if len(refused) > len(agreed):
-        raise LeakageError("\n".join(str(leak) for leak in refused if leak not in agreed))
-    return agreed
+    not_accepted = [leak for leak in leaks(job, sizes, before) if leak.name not in job.accepts]
+    excused = [leak for leak in not_accepted if together and leak.apart]
+    refused = [leak for leak in not_accepted if leak not in excused]
+    if refused:
+        raise refusal(refused)
+    return excused
 
 
-def describe_leaks(leaks: Sequence[Leak]) -> str:
-    """Say what a process that has all tables may do, and organisations would have to accept."""
-    lines = "\n  ".join(map(str, leaks))
-    return f"all tables are in this one process, which needs nobody's consent; organisations would be asked:\n  {lines}"
+def refusal(refused: Sequence[Leak]) -> LeakageError:
+    """Return the error for leaks that a job has not accepted, one line each; the lines contain the remedies."""
+    lines = "\n".join(map(str, refused))
+    return LeakageError(lines, "", code="SVFL-LEAK-NOT-ACCEPTED", leaks=tuple(leak.name for leak in refused))
+
+
+def describe_excused(excused: Sequence[Leak]) -> str:
+    """Describe leaks that a process with all tables need not accept, but organisations would have to."""
+    lines = "\n  ".join(map(str, excused))
+    return f"all tables are in one process, so nobody needs to consent; organisations would have to accept:\n  {lines}"

@@ -1,5 +1,6 @@
-"""A run's place in a party's disclosure ledger: foretold and guarded before it tells anything, entered as it goes,
-settled at its end.
+"""One session of a run in a party's disclosure ledger: checked and reserved before it discloses anything.
+
+Its disclosures are entered before they are sent, and set to what was sent at its end.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from math import ceil
 from typing import NamedTuple
 
 from securevfl.consent.forecast import disclosures_about
-from securevfl.consent.leak_guard import describe_leaks, guard
+from securevfl.consent.leak_guard import describe_excused, guard
 from securevfl.data.register import Register
 from securevfl.disclosure.counts import Disclosure, RunShape
 from securevfl.disclosure.ledger import DisclosureLedger
@@ -24,12 +25,19 @@ from securevfl.job import Job
 from securevfl.protocols.permits import STOP_DECISION_BITS
 from securevfl.runtime.disclosure_gate import DisclosureGate, DisclosureRecord
 
-LEASED_ITERATIONS = 16  # visits at least that are entered at a time
+LEASED_ITERATIONS = 16
+"""Steps that are entered in advance at least."""
 
 
 class SessionId(NamedTuple):
-    """Which session of which run. start: the visits that are done already where it is taken up again, None where it
-    begins. trained: the session in which its model was trained, where nothing of the training is left to do."""
+    """Identifies a session of a run.
+
+    Attributes:
+        run: the run.
+        session: the session.
+        start: number of steps that are already done if the run is resumed; None if it begins.
+        trained: the session that trained the model, if the training is complete.
+    """
 
     run: str
     session: str = ""
@@ -38,12 +46,25 @@ class SessionId(NamedTuple):
 
 
 class LedgerSession:
-    """One session of a run at `party`, whose table has this register. Without a ledger the job is guarded by itself.
+    """One session of a run at one party. Create it before anything is disclosed.
 
-    Made before anything is told. consent: asks this party's people, once ledger and guards let the job through; it
-    raises to take no part. LeakageError if the job's leaks, with those of earlier runs and sessions, are not accepted,
-    or if the run would exceed a limit of the ledger; DataError if the ledger cannot be used. From then on what goes
-    through the party's gate is entered before it leaves, some visits ahead.
+    From then on, everything that passes the party's disclosure gate is entered before it is sent, some steps in
+    advance. Without a ledger, the job alone is checked.
+
+    Args:
+        ledger: the party's ledger, or None.
+        party: the party.
+        register: its table.
+        job: the job.
+        sizes: the sizes of the run.
+        gate: the party's disclosure gate.
+        session: the session.
+        consent: asks this party's people once ledger and guards allow the job; it raises an error to take no part.
+
+    Raises:
+        LeakageError: if the job does not accept its leaks, including those of earlier runs and sessions, or if the run
+            would exceed a limit of the ledger.
+        DataError: if the ledger cannot be used.
     """
 
     def __init__(
@@ -59,164 +80,190 @@ class LedgerSession:
     ) -> None:
         self._ledger = ledger
         self._session = session.run, session.session
-        self._weights = f"weights of {session.run} {session.trained or session.session}"
+        self._weights_basis = f"weights of {session.run} {session.trained or session.session}"
         self._party = party
         self._register = register
         self._job = job
         self._sizes = sizes
         self._gate = gate
         self._resumed = session.start is not None
-        self._start = self._ahead = session.start or 0
+        self._start = self._leased_until = session.start or 0
         self._end = max(self._start, sizes.epochs * sizes.batches)
-        self._numbers: dict[object, int] = {}
-        self._opens = False
-        self._leased = self._start, time.monotonic()
+        self._leased_numbers: dict[object, int] = {}
+        self._opens_weights = False
+        self._last_lease = self._start, time.monotonic()
         if ledger is None:
-            agreed = guard(job, sizes, together=True)
-            if agreed and party == sizes.active:
-                warnings.warn(describe_leaks(agreed), DataNotice, stacklevel=2)
+            excused = guard(job, sizes, together=True)
+            if excused and party == sizes.active:
+                warnings.warn(describe_excused(excused), DataNotice, stacklevel=2)
             consent()
             return
-        ledger.check_admission(register, self._session, self._list_told(self._end, weights=True), self._check)
+        everything = self._expected(self._end, weights=True)
+        ledger.check_admission(register, self._session, everything, self._check)
         consent()
-        ahead = self._until(self._start + LEASED_ITERATIONS)
-        whole = self._list_told(self._end, weights=True)
-        self._reservation = ledger.reserve(register, self._session, whole, self._check, ahead=ahead)
-        self._take(ahead)
+        ahead = self._expected_until(self._start + LEASED_ITERATIONS)
+        everything = self._expected(self._end, weights=True)
+        self._reservation = ledger.reserve(register, self._session, everything, self._check, ahead=ahead)
+        self._note_lease(ahead)
         gate.record_with(self._enter)
 
     def check(self, sizes: RunShape) -> None:
-        """Check the job once more, by what this party knows of its columns now. LeakageError if a guard refuses it."""
+        """Check the job again, with what this party knows about its columns now.
+
+        Raises:
+            LeakageError: if a guard refuses it.
+        """
         before = [] if self._ledger is None else self._ledger.counted_for(self._register, but=self._session)
         guard(self._job, sizes, self._before(before))
 
     def record_disconnect(self) -> None:
-        """Enter that peers have broken off: where they were told nothing, that they were let through is what they have,
-        and is not entered otherwise."""
+        """Record that the peers disconnected.
+
+        If nothing was disclosed to them, the fact that this party accepted the job is itself one bit and is entered.
+        """
         if self._ledger is not None and not any(key[0] in DISCLOSURE_KINDS for key in self._gate.totals):
             self._ledger.record_early_abort({*self._sizes.columns, *self._sizes.helpers} - {self._party})
 
     def settle(self, *, silent: bool) -> None:
-        """End the session, which went well or not: what was entered ahead of what it told is taken back.
+        """Close the session, successful or not. Entries that were made in advance but not disclosed are removed.
 
-        silent: this party has sent nothing since it was entered, as when another one has refused. What cannot be
-        written now stays as it was entered, which is more.
+        If the ledger cannot be written now, the larger entries remain.
+
+        Args:
+            silent: True if this party has sent nothing since it was entered, for example because another one refused.
         """
         if self._ledger is None:
             return
-        self._gate.record_with(self._over)  # a thread that still serves others tells nothing that is not entered
-        told = (
-            []
-            if silent
-            else self._exact(self._list_told(max(self._start + 1, self._gate.iteration), weights=self._opens))
-        )
+        self._gate.record_with(self._refuse)  # a thread that still serves others discloses nothing more
+        disclosures = []
+        if not silent:
+            done = max(self._start + 1, self._gate.iteration)
+            disclosures = self._disclosed(self._expected(done, weights=self._opens_weights))
         with suppress(DataError, StorageError):
-            self._reservation.settle(told)
+            self._reservation.settle(disclosures)
 
     def _check(self, before: Sequence[LedgerEntry]) -> None:
         guard(self._job, self._sizes, self._before(before))
 
     def _before(self, entries: Sequence[LedgerEntry]) -> list[Disclosure]:
-        """List what counts beside this session.
+        """Return the disclosures that count in addition to this session.
 
-        Of equations that earlier sessions of this run opened, those of the visits that are still to come.
+        Of equations that earlier sessions of this run opened, only those of steps that are still to come count.
         """
-        found, spans = list[Disclosure](), list[Disclosure]()
+        counting, of_this_run = list[Disclosure](), list[Disclosure]()
         for entry in entries:
-            own = entry.run == self._session[0]
-            if entry.disclosure.basis == self._weights:
-                continue  # the same words of the same shares, whatever others make of it
-            if own and entry.disclosure.visits is not None:
-                spans.append(entry.disclosure)
-            elif own and entry.disclosure.group == "bins":
-                found.append(replace(entry.disclosure, visits=(0, 0)))  # asked once more, by this job and no other
+            same_run = entry.run == self._session[0]
+            if entry.disclosure.basis == self._weights_basis:
+                continue  # the same words of the same shares, whatever others make of them
+            if same_run and entry.disclosure.visits is not None:
+                of_this_run.append(entry.disclosure)
+            elif same_run and entry.disclosure.group == "bins":
+                counting.append(replace(entry.disclosure, visits=(0, 0)))  # asked again by this job and by no other
             else:
-                found.append(replace(entry.disclosure, visits=None))
-        for like in dict.fromkeys(item.key for item in spans):
-            items = [item for item in spans if item.key == like and item.visits is not None and not item.basis]
-            left = [item for item in items if item.visits is not None and item.visits[1] > self._start]
-            if left:
-                count, share = sum_sessions(left)
-                found.append(replace(left[0], count=count, capacity=max(1, round(count / share)) if share else 0))
-        return found
+                counting.append(replace(entry.disclosure, visits=None))
+        for key in dict.fromkeys(item.key for item in of_this_run):
+            same_key = [item for item in of_this_run if item.key == key and not item.basis]
+            to_come = [item for item in same_key if item.visits is not None and item.visits[1] > self._start]
+            if to_come:
+                count, share = sum_sessions(to_come)
+                capacity = max(1, round(count / share)) if share else 0
+                counting.append(replace(to_come[0], count=count, capacity=capacity))
+        return counting
 
-    def _enter(self, entry: DisclosureRecord, total: int) -> None:
-        """Enter ahead, as the account of the gate, what is not entered yet."""
-        if entry.kind not in DISCLOSURE_KINDS or self._party not in entry.about:
+    def _enter(self, record: DisclosureRecord, total: int) -> None:
+        """Enter a disclosure and some more steps if they are not entered yet; called by the gate before it sends."""
+        if record.kind not in DISCLOSURE_KINDS or self._party not in record.about:
             return
-        key = (entry.kind, entry.to, entry.about, entry.group)
-        if entry.iteration <= self._ahead and total <= self._numbers.get(key, -1):
+        key = (record.kind, record.to, record.about, record.group)
+        if record.iteration <= self._leased_until and total <= self._leased_numbers.get(key, -1):
             return
-        self._opens |= entry.group == "weights"
-        done = max(entry.iteration, self._start + 1)
-        to = done + max(LEASED_ITERATIONS, (done - self._start) // 4, self._pace(done))
-        before, visits = self._numbers.get(key, 0), max(1, to - done)
-        told = [
-            replace(item, numbers=max(item.numbers, total, before + visits * entry.numbers) if item.key == key else n)
-            for item in self._until(to)
-            for n in [max(item.numbers, self._numbers.get(item.key, 0))]
-        ]
-        if not any(item.key == key for item in told):
-            told.append(_unforeseen(entry, total))
-        self._reservation.lease(told)
-        self._ahead = max(self._ahead, min(to, self._end))
-        self._take(told)
+        self._opens_weights |= record.group == "weights"
+        done = max(record.iteration, self._start + 1)
+        until = done + max(LEASED_ITERATIONS, (done - self._start) // 4, self._pace(done))
+        before, steps = self._leased_numbers.get(key, 0), max(1, until - done)
+        disclosures = []
+        for item in self._expected_until(until):
+            numbers = max(item.numbers, self._leased_numbers.get(item.key, 0))
+            if item.key == key:
+                numbers = max(item.numbers, total, before + steps * record.numbers)
+            disclosures.append(replace(item, numbers=numbers))
+        if not any(item.key == key for item in disclosures):
+            disclosures.append(_unexpected(record, total))
+        self._reservation.lease(disclosures)
+        self._leased_until = max(self._leased_until, min(until, self._end))
+        self._note_lease(disclosures)
 
-    def _pace(self, visit: int) -> int:
-        """How many visits this party has begun in half a second lately: so few writes are no burden to fast rounds."""
-        now, (before, since) = time.monotonic(), self._leased
-        self._leased = visit, now
-        return int(0.5 * (visit - before) / max(now - since, 1e-3))
+    def _pace(self, step: int) -> int:
+        """Return how many steps this party takes in half a second, so that fast runs are entered in few writes."""
+        now, (before, since) = time.monotonic(), self._last_lease
+        self._last_lease = step, now
+        return int(0.5 * (step - before) / max(now - since, 1e-3))
 
-    def _over(self, entry: DisclosureRecord, total: int) -> None:
-        """Refuse, as the account of the gate once the session is settled, to tell anything more."""
-        if entry.kind in DISCLOSURE_KINDS and self._party in entry.about:
-            raise ProtocolError(f"{self._party}: nothing more was expected to be told, as its part in the run is over")
+    def _refuse(self, record: DisclosureRecord, total: int) -> None:
+        """Refuse any further disclosure; called by the gate once the session is settled."""
+        if record.kind in DISCLOSURE_KINDS and self._party in record.about:
+            raise ProtocolError(
+                f"{self._party}: a disclosure was requested after its part of the run had ended",
+                code="SVFL-STATE",
+                party=self._party,
+            )
 
-    def _take(self, told: Sequence[Disclosure]) -> None:
-        self._numbers = {item.key: item.numbers for item in told}
+    def _note_lease(self, disclosures: Sequence[Disclosure]) -> None:
+        self._leased_numbers = {item.key: item.numbers for item in disclosures}
 
-    def _exact(self, told: Sequence[Disclosure]) -> list[Disclosure]:
-        """Return the same entries with as many numbers as have left, and what nobody foresaw beside."""
+    def _disclosed(self, expected: Sequence[Disclosure]) -> list[Disclosure]:
+        """Return expected disclosures with the numbers that were sent, and those that nobody expected."""
         totals = {
-            key: n for key, n in self._gate.totals.items() if key[0] in DISCLOSURE_KINDS and self._party in key[2]
+            key: numbers
+            for key, numbers in self._gate.totals.items()
+            if key[0] in DISCLOSURE_KINDS and self._party in key[2]
         }
-        found = [replace(item, numbers=totals.get(item.key, 0)) for item in told]
-        found = [replace(e, count=STOP_DECISION_BITS * e.numbers) if e.group == "verdicts" else e for e in found]
-        return found + [
-            _unforeseen(DisclosureRecord(key[1], key[0], n, 64, key[2], key[3]), n)
-            for key, n in totals.items()
-            if not any(item.key == key for item in told)
+        disclosures = [replace(item, numbers=totals.get(item.key, 0)) for item in expected]
+        disclosures = [
+            replace(item, count=STOP_DECISION_BITS * item.numbers) if item.group == "verdicts" else item
+            for item in disclosures
+        ]
+        return disclosures + [
+            _unexpected(DisclosureRecord(key[1], key[0], numbers, 64, key[2], key[3]), numbers)
+            for key, numbers in totals.items()
+            if not any(item.key == key for item in expected)
         ]
 
-    def _until(self, visit: int) -> list[Disclosure]:
-        return self._list_told(min(self._end, visit), weights=self._opens)
+    def _expected_until(self, step: int) -> list[Disclosure]:
+        return self._expected(min(self._end, step), weights=self._opens_weights)
 
-    def _list_told(self, until: int, *, weights: bool) -> list[Disclosure]:
-        """List what this session tells of this party up to visits `until`, in whole epochs, and in the evaluation at
-        its end; `weights`: and those that the job opens when it has ended."""
+    def _expected(self, until: int, *, weights: bool) -> list[Disclosure]:
+        """Return what this session is expected to disclose about this party.
+
+        Args:
+            until: number of steps, counted from the beginning of the run. Whole epochs and the final evaluation count.
+            weights: whether weights that the job opens at its end count.
+
+        Returns:
+            The disclosures, one for each key.
+        """
         job, sizes = self._job, self._sizes
         epochs = max(1, -(-until // sizes.batches) - self._start // sizes.batches)
-        part = min(1.0, max(1, until - self._start) / (epochs * sizes.batches))
-        found = dict[object, Disclosure]()
-        for item in disclosures_about(
-            self._party, job.model_copy(update={"epochs": epochs}), replace(sizes, epochs=epochs, resumed=self._resumed)
-        ):
+        fraction = min(1.0, max(1, until - self._start) / (epochs * sizes.batches))
+        shorter_job = job.model_copy(update={"epochs": epochs})
+        expected = dict[object, Disclosure]()
+        for item in disclosures_about(self._party, shorter_job, replace(sizes, epochs=epochs, resumed=self._resumed)):
             if (item.group == "bins" and self._resumed) or (item.group == "weights" and not weights):
                 continue
-            stays = item.kind == "labels" and item.group == "training" and job.equations == 1 and not item.basis
-            numbers = ceil(item.numbers * part) if item.group == "training" else item.numbers
-            visits = (self._start, max(self._start + 1, until)) if stays else None
-            same = found.get(item.key)
-            count, numbers = (
-                (item.count, numbers) if same is None else (item.count + same.count, numbers + same.numbers)
+            same_every_epoch = (
+                item.kind == "labels" and item.group == "training" and job.equations == 1 and not item.basis
             )
-            basis = self._weights if item.group == "weights" else item.basis
-            found[item.key] = replace(item, count=count, numbers=numbers, visits=visits, basis=basis)
-        return list(found.values())
+            numbers = ceil(item.numbers * fraction) if item.group == "training" else item.numbers
+            steps = (self._start, max(self._start + 1, until)) if same_every_epoch else None
+            count, other = item.count, expected.get(item.key)
+            if other is not None:
+                count, numbers = count + other.count, numbers + other.numbers
+            basis = self._weights_basis if item.group == "weights" else item.basis
+            expected[item.key] = replace(item, count=count, numbers=numbers, visits=steps, basis=basis)
+        return list(expected.values())
 
 
-def _unforeseen(entry: DisclosureRecord, numbers: int) -> Disclosure:
-    """Return the entry for what left though no method counted on it, as it is."""
-    kind = next(each for each in DISCLOSURE_KINDS if each == entry.kind)
-    return Disclosure(kind, entry.to, entry.about, numbers, 0, group=entry.group, numbers=numbers)
+def _unexpected(record: DisclosureRecord, numbers: int) -> Disclosure:
+    """Return a disclosure for a record that no protocol family has counted."""
+    kind = next(kind for kind in DISCLOSURE_KINDS if kind == record.kind)
+    return Disclosure(kind, record.to, record.about, numbers, 0, group=record.group, numbers=numbers)

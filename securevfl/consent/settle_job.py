@@ -1,4 +1,4 @@
-"""How long a job may train on the tables at hand: as many epochs as no guard refuses for what columns tell."""
+"""Settle what a job leaves open: the loss of trees, the room of class weights, and the number of epochs."""
 
 from __future__ import annotations
 
@@ -15,88 +15,108 @@ from securevfl.data.party import Party, check_parties, register_of
 from securevfl.errors import ConfigError, DataNotice
 from securevfl.families.run_facts import RunFacts, pooled_run_facts
 from securevfl.job import Job
-from securevfl.models.class_labels import classes_of
-from securevfl.models.row_weights import Weights, room_for
+from securevfl.models.class_labels import find_classes
+from securevfl.models.row_weights import Weights, with_max_weight
 from securevfl.models.trees import Trees
 from securevfl.optim.block_descent import BlockDescent
-from securevfl.optim.defaults import EVALUATE_EVERY, LONG_VISITS, VISITS, longer
+from securevfl.optim.defaults import EVALUATE_EVERY, LONG_STEP_ITERATIONS, MAX_ITERATIONS, iteration_factor
 
-MAX_EPOCHS = 10  # epochs
+MAX_EPOCHS = 10
+"""Epochs of a job that leaves their number open, before weights and standard errors are considered."""
 
 
 def settle_job(job: Job, parties: Sequence[Party]) -> Job:
-    """Settle what the job leaves open, by tables of parties that sit in one process: what follows from the classes of
-    the labels (`_classified`), and the number of epochs if that is left to the guards (0).
+    """Settle what a job leaves open, from the tables of parties in one process.
 
-    It is the most, up to `most_epochs`, that none of these parties refuses for what it tells of columns. It is all of
-    these where the job accepts that, or where a guard refuses one epoch already; the guard then says so as ever.
+    The classes of the labels determine the loss of trees and the room of class weights. If the number of epochs is left
+    to the guards (0), it becomes the largest number, up to `most_epochs`, at which no party's guard refuses what the
+    job discloses about columns. It becomes `most_epochs` if the job accepts that leak, or if a guard refuses one epoch
+    already; the guard then refuses the run.
+
+    Args:
+        job: the job.
+        parties: all parties.
+
+    Returns:
+        The job with all choices made.
     """
     lead, others = check_parties(parties)
-    job = _classified(job, [lead, *others])
+    job = _settle_classes(job, [lead, *others])
     if job.epochs:
         return job
-    whole = job.model_copy(update={"epochs": most_epochs(job)})
+    longest = job.model_copy(update={"epochs": most_epochs(job)})
     if "columns" in job.accepts:
-        return whole
-    return with_allowed_epochs(whole, pooled_run_facts(whole, [lead, *others]))
+        return longest
+    return with_allowed_epochs(longest, pooled_run_facts(longest, [lead, *others]))
 
 
 def most_epochs(job: Job) -> int:
-    """Return the most epochs that a job is given which leaves them open; more where coefficients are read with standard
-    errors, and where weights make the safe steps shorter."""
+    """Return the largest number of epochs of a job that leaves it open.
+
+    It is larger if coefficients are reported with standard errors, and if weights make the safe steps shorter.
+    """
     room = 1.0 if job.weights is None else job.weights.room
     if job.model.loss.reports_standard_errors:
         return math.ceil(3 * MAX_EPOCHS * math.sqrt(room))
-    return math.ceil(MAX_EPOCHS * longer(room))
+    return math.ceil(MAX_EPOCHS * iteration_factor(room))
 
 
-def _classified(job: Job, parties: Sequence[Party]) -> Job:
-    """Settle the loss of trees that name none, where there are several classes, and the room that weights of classes
-    need, with visits enough for the smaller steps."""
+def _settle_classes(job: Job, parties: Sequence[Party]) -> Job:
+    """Settle the loss of trees with several classes, and the room of class weights with enough epochs for it."""
     lead, model = parties[0], job.model
     if lead.y is None:
         return job
     if isinstance(model, Trees) and "loss_name" not in model.model_fields_set and len(np.unique(lead.y)) > 2:
-        rest = Trees(**{**model.model_dump(), "loss_name": "one_vs_rest"})
-        notice = f"party {lead.name}: trees learn each of several classes against the rest"
-        warnings.warn(f'{notice}, as a job says by loss = "one_vs_rest"', DataNotice, stacklevel=3)
-        job = job.model_copy(update={"model": rest})
+        one_vs_rest = Trees(**{**model.model_dump(), "loss_name": "one_vs_rest"})
+        notice = f"party {lead.name}: the labels have several classes, so trees learn each class against all others"
+        warnings.warn(f'{notice}; to choose this in the job, set loss = "one_vs_rest"', DataNotice, stacklevel=3)
+        job = job.model_copy(update={"model": one_vs_rest})
     if job.weights is None or not job.model.loss.classifies:
         return job
-    classes = classes_of(lead.name, job.model.loss, lead.y, job.positive)
-    train = job.schedule(register_of(parties)).flow
-    return _roomy(job, room_for(lead.name, job.weights, job.model.loss, lead.y, classes, train))
+    classes = find_classes(lead.name, job.model.loss, lead.y, job.positive)
+    train = job.schedule(register_of(parties)).batch_order
+    return _with_room(job, with_max_weight(lead.name, job.weights, job.model.loss, lead.y, classes, train))
 
 
-def _roomy(job: Job, weights: Weights) -> Job:
-    """Return a job that left the room of its weights open with these weights, and with visits as many times as many as
-    the room makes steps smaller, as far as the job left these open too."""
+def _with_room(job: Job, weights: Weights) -> Job:
+    """Return the job with these weights.
+
+    If the job left the room of its weights open, block descent takes shorter steps. Its numbers of epochs and of rounds
+    between evaluations grow in proportion, unless the job sets them.
+    """
     update: dict[str, Any] = {"weights": weights}
-    more = 1.0 if job.weights is None or job.weights.most is not None else longer(weights.room)
-    if isinstance(job.optimizer, BlockDescent) and more > 1:
-        if job.epochs in (VISITS, LONG_VISITS, job.model.defaults.get("epochs")):
-            update["epochs"] = math.ceil(more * job.epochs)
+    factor = 1.0 if job.weights is None or job.weights.most is not None else iteration_factor(weights.room)
+    if isinstance(job.optimizer, BlockDescent) and factor > 1:
+        if job.epochs in (MAX_ITERATIONS, LONG_STEP_ITERATIONS, job.model.defaults.get("epochs")):
+            update["epochs"] = math.ceil(factor * job.epochs)
         if job.evaluate_every == EVALUATE_EVERY:
-            update["evaluate_every"] = math.ceil(more * EVALUATE_EVERY)
+            update["evaluate_every"] = math.ceil(factor * EVALUATE_EVERY)
     return job.model_copy(update=update)
 
 
-def with_allowed_epochs(job: Job, known: RunFacts) -> Job:
-    """Return the job with the most epochs, up to its own, whose columns no guard refuses by these sizes.
+def with_allowed_epochs(job: Job, facts: RunFacts) -> Job:
+    """Return the job with the most epochs, up to its own, at which no guard refuses what it discloses about columns.
 
-    The job is returned as it is if there is no such number of epochs.
+    If one epoch is refused already, the job is returned unchanged.
     """
     for epochs in range(job.epochs, 0, -1):
         shorter = job.model_copy(update={"epochs": epochs})
-        if not any(leak.name == "columns" for leak in leaks(shorter, replace(known.shape, epochs=epochs))):
+        if not any(leak.name == "columns" for leak in leaks(shorter, replace(facts.shape, epochs=epochs))):
             return shorter
     return job
 
 
-def check_settled(job: Job, who: str) -> None:
-    """ConfigError if a job between organisations leaves its epochs to the guards, who see one table each."""
+def check_settled(job: Job, party: str) -> None:
+    """Check that a job between organisations sets its number of epochs.
+
+    Raises:
+        ConfigError: if it leaves the number to the guards, each of which sees one table only.
+    """
     if not job.epochs:
         raise ConfigError(
-            f"{who}: a number of epochs was expected, as each party sees its own table alone; write epochs = 2, say, "
-            "and let securevfl explain tell whether your guard lets it through"
+            f"{party}: between organisations the job must set the number of epochs, because each party sees only its "
+            "own table",
+            "write for example epochs = 2; securevfl explain shows whether your guard accepts it",
+            code="SVFL-JOB-COMBINATION",
+            party=party,
         )

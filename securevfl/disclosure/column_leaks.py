@@ -1,9 +1,8 @@
-"""The leak of columns: when numbers about each row span the columns behind them.
+"""The leak of columns: numbers about each row that span the columns behind them.
 
-From as many numbers a row as columns on, what a party receives spans these columns. Far fewer are enough where
-columns go together or have few values (`securevfl.disclosure.column_recovery`), so a job is refused from half of
-them on,
-and a party that has the table at hand, as each has its own, refuses as soon as the numbers are enough for it.
+As many numbers per row as columns span these columns. Far fewer are enough if columns are correlated or have few values
+(`securevfl.disclosure.column_recovery`). A job is therefore refused once it discloses d / 2 numbers per row, and a
+party that can inspect the table itself refuses at the table's threshold.
 """
 
 from __future__ import annotations
@@ -12,12 +11,12 @@ from collections.abc import Iterator, Sequence
 
 from securevfl.disclosure.counts import SUM_GROUPS, Disclosure, RunShape, earlier_share
 from securevfl.disclosure.leaks import Leak, LeakKind
-from securevfl.optim.defaults import why_sealed
+from securevfl.optim.defaults import why_not_on_shares
 from securevfl.options import JobOptions
 
 COLUMNS = LeakKind(
     "columns",
-    "numbers about each row, from half as many as columns on, or as many as are enough for the table at hand",
+    "at least half as many numbers about each row as columns, or as many as recover the columns of the table at hand",
     "fewer epochs and evaluations, a sum of more parties, or shares",
     ("column_space", "binary_columns", "score_columns", "score_bits"),
 )
@@ -26,32 +25,43 @@ COLUMNS = LeakKind(
 def column_leaks(
     job: JobOptions, counts: Sequence[Disclosure], sizes: RunShape, before: Sequence[Disclosure]
 ) -> Iterator[Leak]:
-    """One line for each learner and set of columns that are added up, of the rows that most is told about."""
-    most: dict[tuple[str, tuple[str, ...]], Disclosure] = {}
-    for own in sorted(counts, key=lambda item: item.count):
-        if own.kind == "columns" and own.group not in SUM_GROUPS:
-            most[own.learner, own.about] = own
-    for own in most.values():
-        told = own.count + round(earlier_share(own, before) * own.capacity)
-        if told < sizes.recovery_threshold(own.about):
+    """Yield the leaks of columns of a job.
+
+    Args:
+        job: the job.
+        counts: what it discloses.
+        sizes: the sizes of its run.
+        before: what earlier jobs have disclosed about the same tables.
+
+    Yields:
+        A leak for each learner and set of summed columns, for the group of rows about which most is disclosed.
+    """
+    largest: dict[tuple[str, tuple[str, ...]], Disclosure] = {}
+    for disclosure in sorted(counts, key=lambda item: item.count):
+        if disclosure.kind == "columns" and disclosure.group not in SUM_GROUPS:
+            largest[disclosure.learner, disclosure.about] = disclosure
+    for disclosure in largest.values():
+        numbers = disclosure.count + round(earlier_share(disclosure, before) * disclosure.capacity)
+        if numbers < sizes.recovery_threshold(disclosure.about):
             continue
-        whose = f"{own.capacity} columns of {', '.join(own.about)}" + (" together" if len(own.about) > 1 else "")
-        span = "span" if told >= own.capacity else "are enough to find most of"
+        columns = f"{disclosure.capacity} columns of {', '.join(disclosure.about)}"
+        columns += " together" if len(disclosure.about) > 1 else ""
+        span = "span" if numbers >= disclosure.capacity else "are enough to find most of"
         yield Leak(
             COLUMNS,
-            own.learner,
-            f"it receives {told} numbers about each row, which {span} the {whose}: values that repeat can be read, and "
-            "some known rows give all others",
-            _fewer(job, sizes, own),
+            disclosure.learner,
+            f"it receives {numbers} numbers about each row, which {span} the {columns}: repeated values can be read, "
+            "and some known rows reveal all others",
+            _remedy(job, sizes, disclosure),
         )
 
 
-def _fewer(job: JobOptions, sizes: RunShape, own: Disclosure) -> str:
-    """Say what would make the numbers too few, of what there is."""
-    if own.learner in sizes.helpers:
+def _remedy(job: JobOptions, sizes: RunShape, disclosure: Disclosure) -> str:
+    """Return what would reduce the numbers of a disclosure, among the choices that the job has."""
+    if disclosure.learner in sizes.helpers:
         return 'let it store payloads that are masked (stored = "masks")'
-    choices = ['protocol = "shares", which tells nobody columns'] if not why_sealed(job.model) else []
-    if own.learner != sizes.active:
+    choices = ['protocol = "shares", which discloses no columns'] if not why_not_on_shares(job.model) else []
+    if disclosure.learner != sizes.active:
         choices += ["fewer epochs"] if sizes.epochs > 1 else []
         use = f"use {', or '.join(choices or ['larger tables of columns'])}"
         return use if job.protocol.residual is None else f"seal the residual, or {use}"

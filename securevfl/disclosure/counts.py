@@ -1,26 +1,27 @@
-"""What a whole run adds up to, counted from public sizes: equations about labels, numbers about columns, scores, ids.
+"""What a whole run discloses, counted from public sizes: equations about labels, numbers about columns, scores and ids.
 
-No single message tells much; a run does, and several runs on one table do more. Four things are counted:
+A single message discloses little. A run discloses more, and several runs on one table more still. Four kinds are
+counted:
 
-labels    A passive party that opens J^T g learns p_k equations about the n c residuals of a batch. One fixed
-          partition repeats the same equations every epoch, so they count once; rows reshuffled every epoch bring new
-          ones. A residual that is not sealed shows all n c. Where columns become weights of evidence it learns counts
-          of the positive class in its bins as well, which are counted in bits of the labels of all training rows
-          (`securevfl.disclosure.column_recovery`) and add up with the equations by their shares.
-columns   Whoever collects a sum learns c numbers a row in every exchange, each a linear combination of the columns
-          that are added up in it, with weights that move from one exchange to the next. From as many numbers a row as
-          columns on, they span these columns. A sum in the clear shows the d_k columns of one party at a time; one
-          that hides its parts shows those of all parties behind it together. Where parties take their steps in turn
-          (sequential FedBCD), consecutive sums differ by one party's part alone, so each party is counted alone too.
-          A residual that is not sealed shows f to the passive parties, who know y from its sign: each takes its own
-          part off and has the sum of all others, the active party's among them. Where parties go at their own pace,
-          each that pulls sums may see one other party move alone between two of them
-          (`securevfl.families.fdml.fdml_family`). Rows that are held out take part in evaluations only, so they are
-          counted apart.
-scores    How many numbers f the joint evaluations tell the active party.
-ids       Of how many ids a party that asks for scores is told whether they are in the table of a party that serves.
+labels    A passive party that opens J^T g learns p_k equations about the n c residuals of a batch. With one fixed
+          partition into batches, the equations are the same every epoch and count once. With rows reshuffled every
+          epoch, each epoch adds new equations. A residual that is not sealed discloses all n c numbers. If columns
+          become weights of evidence, the party also learns how many rows of each of its bins are of the positive class.
+          These counts are measured in bits of the labels of all training rows (`securevfl.disclosure.label_bits`), and
+          their shares are added to those of the equations.
+columns   The party that collects a sum learns c numbers per row in every exchange. Each number is a linear combination
+          of the summed columns, with weights that change between exchanges. As many numbers per row as columns span
+          these columns. A sum in the clear discloses the d_k columns of one party at a time. A sum that hides its parts
+          discloses the columns of all its parties together. If parties step in turn (sequential FedBCD), consecutive
+          sums differ by one party's part, so each party is also counted alone. A residual that is not sealed discloses
+          f to the passive parties, who know y from its sign: each subtracts its part and has the sum of all others. If
+          parties work at their own pace, each party that pulls sums may see one other party change alone between two
+          pulls (`securevfl.families.fdml.fdml_family`). Held-out rows are used in evaluations only and are counted
+          apart.
+scores    The number of values f that the joint evaluations disclose to the active party.
+ids       The number of ids for which a scoring party learns whether they are in the serving party's table.
 
-A job's method counts them (`securevfl.families`); guards, the consent sheet and the ledger read the counts.
+The job's protocol family counts them (`securevfl.families`). Guards, the consent sheet and the ledger use the counts.
 """
 
 from __future__ import annotations
@@ -34,31 +35,38 @@ from securevfl.disclosure.information_content import InformationContent
 from securevfl.runtime.disclosure_gate import Group
 
 Kind = Literal["labels", "columns", "scores", "ids"]
-BIT_GROUPS: frozenset[Group] = frozenset({"bins", "weights", "verdicts"})  # of which a count about labels is of bits
-SUM_GROUPS: frozenset[Group] = frozenset({"correlations", "weights"})  # of which a number is a sum over all rows
+BIT_GROUPS: frozenset[Group] = frozenset({"bins", "weights", "verdicts"})
+"""Groups whose counts about labels are in bits."""
+SUM_GROUPS: frozenset[Group] = frozenset({"correlations", "weights"})
+"""Groups whose numbers are sums over all rows."""
 
 
 @dataclass(frozen=True)
 class RunShape:
-    """The public sizes of a run: what every party knows once all have said hello.
+    """The public sizes of a run, which every party knows after the hello messages.
 
-    `rows` train and `held_out` rows do not; `batches` of at least `smallest_batch` rows are visited in each of
-    `epochs`; `outputs` is c. `columns` holds d_k of every party, the active one first, and `parameters` p_k of every
-    passive party, in the same order. `tables` may hold a digest of a passive party's columns by its name: only where it
-    is known can two jobs be told to have asked the same equations; `partition` names their batches
-    (`securevfl.data.schedule.Schedule.name`). `recovery_thresholds` may hold, for parties whose tables are at
-    hand, how many numbers a row are enough to find their columns (`securevfl.disclosure.column_recovery.enough`).
-    `helpers`
-    are parties without a table. `information` may hold what a row of a party's columns holds, where its table is at
-    hand;
-    `rarest_label_rows` says how many of the rows that are evaluated have the rarest label, where labels are.
-    are parties without a table. `resumed`: these are the sizes of the rest of a run, whose weights are no zeros.
-    `openings`: gradients that each passive party has opened in a visit, on average, if residuals are sealed.
-
-    Where columns become weights of evidence `bins` holds how many counts each passive party is told;
-    `label_bits` is what a label holds at most, less than 1 where the labels are at hand, and `singled_out` says how
-    many rows
-    the counts of a party single out, where its table is.
+    Attributes:
+        active: the party with labels.
+        rows: number of training rows.
+        held_out: number of rows that are not trained on.
+        batches: number of batches in an epoch.
+        smallest_batch: number of rows of the smallest batch.
+        epochs: number of passes over all batches.
+        outputs: number of outputs c of the model.
+        parameters: number of parameters p_k of each passive party.
+        columns: number of columns d_k of each party, the active one first.
+        tables: digests of passive parties' columns. Two jobs are known to ask the same equations only if it is known.
+        recovery_thresholds: numbers per row that are enough to recover a party's columns, for tables that are
+            available here (`securevfl.disclosure.column_recovery.numbers_for_recovery`).
+        partition: name of the partition into batches (`securevfl.data.schedule.Schedule.name`).
+        bins: number of counts that each passive party receives if columns become weights of evidence.
+        label_bits: upper bound of the entropy of a label in bits; below 1 if the labels are available here.
+        singled_out: number of rows that the counts of a party single out, if its table is available here.
+        helpers: parties without a table.
+        information: information content of a row of a party's columns, if its table is available here.
+        rarest_label_rows: number of evaluated rows with the rarest label, if the labels are available here.
+        resumed: True if the run continues from weights that are not zero.
+        openings: average number of gradients that each passive party opens per step, if residuals are sealed.
     """
 
     active: str
@@ -88,13 +96,15 @@ class RunShape:
         return tuple(self.parameters)
 
     def recovery_threshold(self, names: Sequence[str]) -> float:
-        """Numbers a row that are enough to find the columns of these parties together; of an unknown table, half of
-        as many as its columns."""
+        """Return how many numbers per row are enough to recover the columns of these parties together.
+
+        For an unknown table, half of the number of its columns counts.
+        """
         return sum(self.recovery_thresholds.get(name, MAX_NUMBERS_PER_COLUMN * self.columns[name]) for name in names)
 
     @property
     def visits(self) -> int:
-        """Visits to batches in all epochs."""
+        """Steps on batches in all epochs."""
         return self.epochs * self.batches
 
     @property
@@ -105,29 +115,35 @@ class RunShape:
 
 @dataclass(frozen=True)
 class Disclosure:
-    """One thing that `learner` is told about the data of the parties `about`.
+    """One thing that a run discloses to a party about other parties' data.
 
-    labels    `count` equations of `capacity` residuals of a batch (n c); of the groups `bins`, `weights` and
-    `verdicts`,
-              bits of all that labels hold
-    columns   `count` numbers a row of `capacity` columns that are added up, on the rows of the `group`; of the groups
-              `correlations` and `weights` so many sums over all rows, of `capacity` such numbers, which hold as
-              many bits as
-              its columns in all rows
-    scores    `count` numbers f; `capacity` is 0, as there is no number at which they were all
-    ids       `count` ids; `capacity` is 0 likewise
+    The unit of `count` and `capacity` depends on the kind:
 
-    `basis` names the equations: a job that asks the same ones again (same partition, same columns, linear model) tells
-    nothing more, so counts of an equal basis do not add up. An empty basis equals no other: such counts always add.
-    Numbers about columns have none, as the weights move. Whoever gives the numbers knows no basis of its own: whether a
-    peer asks the same ones is for the peer to say, so there is one only about peers that the ledger's owner trusts to
-    follow the protocol, and where everything is told in any case.
+    labels    `count` equations about the `capacity` residuals of a batch (n c). For the groups `bins`, `weights` and
+              `verdicts`: bits, out of all bits of the labels.
+    columns   `count` numbers per row about `capacity` summed columns, for the rows of the group. For the groups
+              `correlations` and `weights`: sums over all rows; `capacity` such sums hold as many bits as the columns.
+    scores    `count` values f. `capacity` is 0, because scores have no upper bound.
+    ids       `count` ids. `capacity` is 0 likewise.
 
-    numbers: how many leave this party for it in all, 0 where it follows from numbers that are counted elsewhere.
-    sender: who gives these numbers if not each of `about`.
-    visits: of equations that stay the same, the visits to batches that they were opened in (first, behind the last):
-    what is opened of one visit in two sessions adds up. rho: where labels are blurred, the zCDP of a row's label
-    through its own residuals, which adds up over sessions and runs.
+    Attributes:
+        kind: what is disclosed.
+        learner: the party that receives it.
+        about: the parties whose data it is about.
+        count: how much is disclosed, in the unit of the kind.
+        capacity: how much there is to disclose, in the same unit.
+        basis: name of the equations. A job that asks the same equations again (same partition and columns, linear
+            model) discloses nothing new, so counts with an equal basis do not add up; counts with an empty basis always
+            do. Numbers about columns have no basis, because the weights change. Only the peer can know whether it asks
+            the same equations, so a basis is set only for peers that the ledger's owner trusts, or if everything is
+            disclosed in any case.
+        group: the rows or values it is about.
+        numbers: numbers that this party sends for it; 0 if it follows from numbers that are counted elsewhere.
+        visits: steps (first, last + 1) in which equations that stay the same are opened. Equations of one step that
+            two sessions open add up.
+        rho: zCDP parameter of a row's label through its residuals if labels are protected by noise; it adds up over
+            sessions and runs.
+        sender: the party that sends the numbers, if it is not each party of `about`.
     """
 
     kind: Kind
@@ -143,38 +159,46 @@ class Disclosure:
     sender: str = ""
 
     def sent_by(self, party: str) -> Disclosure:
-        """Return this disclosure with only those numbers counted that leave this party."""
+        """Return this disclosure with only the numbers that `party` sends."""
         return replace(self, numbers=self.numbers if self.sender in ("", party) else 0, sender="")
 
     @property
     def key(self) -> tuple[Kind, str, tuple[str, ...], Group]:
-        """What it is about: kind, learner, whose data, which rows."""
+        """Kind, learner, parties and group: disclosures with the same key are about the same thing."""
         return self.kind, self.learner, self.about, self.group
 
     @property
     def share(self) -> float:
-        """Count / of, which may exceed 1; 0 where there is no `capacity`."""
+        """`count / capacity`, which may exceed 1; 0 if the capacity is unbounded."""
         return self.count / self.capacity if self.capacity else 0.0
 
 
-def earlier_share(own: Disclosure, before: Sequence[Disclosure], beside: Sequence[Disclosure] = ()) -> float:
-    """Add up what `before` adds to the share of `own`: disclosures of the same kind, to the same learner, about any of
-    the same parties.
+def earlier_share(disclosure: Disclosure, before: Sequence[Disclosure], same_job: Sequence[Disclosure] = ()) -> float:
+    """Return how much earlier disclosures add to the share of a new one.
 
-    What is equal to something `beside` it, which the same job tells, adds nothing.
+    Only disclosures of the same kind, to the same learner and about a common party count. Shares of labels add up as
+    they are, because batches differ in length between jobs. Numbers about columns are divided by the columns of the new
+    disclosure, whatever group of rows they were about, because rows change groups from job to job. Sums over all rows
+    count by their share.
 
-    Shares of labels add up as they are, since batches differ in length between jobs. Numbers about columns count
-    against the columns of `own`, whichever group of rows they were about: rows change groups from job to job.
-    Correlations, and weights that are told, are sums over all rows, and count by their share.
+    Args:
+        disclosure: the new disclosure.
+        before: disclosures of earlier jobs.
+        same_job: other disclosures of the new job; earlier ones with the same basis add nothing.
+
+    Returns:
+        The share to add.
     """
-    named = {each.basis for each in (own, *beside)} - {""}
+    known_bases = {item.basis for item in (disclosure, *same_job)} - {""}
     total = 0.0
     for item in before:
-        if (item.kind, item.learner) != (own.kind, own.learner) or not set(item.about) & set(own.about):
+        same_subject = (item.kind, item.learner) == (disclosure.kind, disclosure.learner)
+        if not same_subject or not set(item.about) & set(disclosure.about):
             continue
-        if (item.basis and item.basis in named) or "verdicts" in (item.group, own.group):
-            continue  # verdicts are bits that no equation needs, and add up in the ledger alone
-        named.add(item.basis)
-        by_row = own.kind == "columns" and own.capacity and not SUM_GROUPS & {own.group, item.group}
-        total += item.count / own.capacity if by_row else item.share
+        if (item.basis and item.basis in known_bases) or "verdicts" in (item.group, disclosure.group):
+            continue  # stop decisions are bits that no equation needs; they add up in the ledger alone
+        known_bases.add(item.basis)
+        per_row = disclosure.kind == "columns" and disclosure.capacity
+        per_row = per_row and not SUM_GROUPS & {disclosure.group, item.group}
+        total += item.count / disclosure.capacity if per_row else item.share
     return total

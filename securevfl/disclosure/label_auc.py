@@ -1,20 +1,21 @@
-"""What an opened gradient says about labels by itself: label AUC against p / (n c), from columns of pure noise.
+"""What opened gradients disclose about labels: the AUC of labels against p / (n c), for columns of pure noise.
 
 A passive party with p = d c parameters opens X^T g: p equations about the n c residuals of a batch. The least-norm
-solution is the projection of g on d directions. For balanced labels and small weights (g = -1/2 or 1/2 of either
-sign) a row's share of it has mean s g_i and deviation about sqrt(s (1 - s)) |g_i| where s = p / (n c), so
+solution is the projection of g on d directions. For balanced labels and small weights (g = -1/2 or 1/2), a row's share
+of it has mean s g_i and deviation about sqrt(s (1 - s)) |g_i| with s = p / (n c), so
 
     AUC = Phi(sqrt(2 s / (1 - s)))                                      one batch
 
-which the table below follows to .01. Fixed batches repeat the same equations every epoch, so epochs add nothing (an
-average over epochs even loses a little, as g shrinks). Rows reshuffled every epoch give s more equations each time.
+The table below follows this to 0.01. Fixed batches repeat the same equations every epoch, so epochs add nothing (an
+average over epochs even loses a little, because g shrinks). Rows reshuffled every epoch give s more equations each
+time.
 
-The table was measured over seeds 0, 1, 2 (tests/security/test_label_curve.py), but for reshuffled batches beyond 10
-epochs at a share of 1/4 and beyond 5 at 3/4, where 1 is put down: fewer epochs had reached it. 10 batches of 256
-rows, logistic loss, an active party that learns five columns of its own while the attacker holds d columns of noise
-and solves all its equations by least squares. Real columns that go with the label say more, and so do attacks that
-use more than least squares: where g takes two known values, as it would before the first step from zero weights, see
-`securevfl.audit.attacks.two_values`.
+The table was measured over seeds 0, 1, 2 (tests/security/test_label_curve.py): 10 batches of 256 rows, logistic loss,
+an active party that trains five columns, and an attacker with d columns of noise that solves all its equations by least
+squares. Reshuffled batches beyond 10 epochs at a share of 1/4, and beyond 5 at 3/4, were not measured; the table has 1
+there because fewer epochs had reached it. Columns that correlate with the label disclose more. So do attacks that use
+more than least squares: if g takes two known values, as before the first step from zero weights, see
+`securevfl.audit.attacks.opened_gradients`.
 """
 
 from __future__ import annotations
@@ -47,23 +48,45 @@ RESHUFFLED_AUC = np.array(
 
 
 def expected_label_auc(p: int, rows: int, outputs: int, epochs: int, reshuffle: bool) -> float:
-    """Label AUC from the opened gradients of p parameters on batches of `rows` rows, columns of noise (0.5 to 1).
+    """Return the AUC of labels (0.5 to 1) from opened gradients, for columns of noise.
 
-    Interpolated in the table on log(share), log(epochs) and Phi^-1(AUC). Below the table Phi^-1 goes with the root of
-    the share; more epochs than the table has count as so much larger a share.
+    The table is interpolated in log(share), log(epochs) and Phi^-1(AUC). Below the table, Phi^-1 is proportional to the
+    square root of the share. More epochs than the table has count as a proportionally larger share.
+
+    Args:
+        p: number of parameters of the party.
+        rows: number of rows of a batch.
+        outputs: number of outputs c.
+        epochs: number of epochs.
+        reshuffle: True if rows are reshuffled every epoch.
+
+    Returns:
+        The AUC.
     """
     share = p / (rows * outputs)
     if share >= TABLE_SHARES[-1]:
         return 1.0
     if not reshuffle:
-        return normal_cdf(_along_shares(_z(FIXED_AUC), share))
+        return normal_cdf(_interpolate(_normal_scores(FIXED_AUC), share))
     share *= max(1.0, epochs / TABLE_EPOCHS[-1])
-    columns = [_along_shares(column, min(share, float(TABLE_SHARES[-1]))) for column in _z(RESHUFFLED_AUC).T]
-    return normal_cdf(float(np.interp(np.log(epochs), np.log(TABLE_EPOCHS), columns)))
+    bounded_share = min(share, float(TABLE_SHARES[-1]))
+    by_epochs = [_interpolate(column, bounded_share) for column in _normal_scores(RESHUFFLED_AUC).T]
+    return normal_cdf(float(np.interp(np.log(epochs), np.log(TABLE_EPOCHS), by_epochs)))
 
 
 def smallest_batch(p: int, outputs: int, epochs: int, reshuffle: bool, limit: float) -> int:
-    """Find the fewest rows a batch at which `expected_label_auc` is at most `limit`; for 0.5 < limit < 1."""
+    """Return the fewest rows of a batch at which `expected_label_auc` is at most `limit`.
+
+    Args:
+        p: number of parameters of the party.
+        outputs: number of outputs c.
+        epochs: number of epochs.
+        reshuffle: True if rows are reshuffled every epoch.
+        limit: the AUC that is allowed; 0.5 < limit < 1.
+
+    Returns:
+        The number of rows.
+    """
     low, high = 0, 1
     while expected_label_auc(p, high, outputs, epochs, reshuffle) > limit:
         low, high = high, 2 * high
@@ -76,11 +99,13 @@ def smallest_batch(p: int, outputs: int, epochs: int, reshuffle: bool, limit: fl
     return high
 
 
-def _z(auc: Floats) -> Floats:
+def _normal_scores(auc: Floats) -> Floats:
+    """Return Phi^-1 of values of the AUC."""
     return normal_quantile(np.minimum(auc, 0.9999))
 
 
-def _along_shares(z: Floats, share: float) -> float:
+def _interpolate(normal_scores: Floats, share: float) -> float:
+    """Interpolate a column of the table in log(share)."""
     if share <= TABLE_SHARES[0]:
-        return float(z[0] * np.sqrt(share / TABLE_SHARES[0]))
-    return float(np.interp(np.log(share), np.log(TABLE_SHARES), z))
+        return float(normal_scores[0] * np.sqrt(share / TABLE_SHARES[0]))
+    return float(np.interp(np.log(share), np.log(TABLE_SHARES), normal_scores))

@@ -1,10 +1,10 @@
-"""How much labels hold, in bits, which what counts of the positive class in bins tell is a share of.
+"""Information content of labels, in bits; counts of the positive class in bins are measured as a share of it.
 
-A count is told as a word of log2(2n) bits (`securevfl.protocols.bin_classes`), which tells as many bits of labels at
-most, whatever a party has multiplied these by. The n labels hold n times the entropy of one. From as many bits on as
-they hold the words may determine all of them; integers of two values are found by lattice reduction far below as many
-equations as unknowns (`securevfl.audit.attacks.two_values`). Rows of rare bins together, or a bin of one
-class, are found before: this is an average.
+A count is sent as a word of log2(2n) bits (`securevfl.protocols.bin_classes`), which discloses at most that many bits
+of the labels, whatever the party has multiplied them by. The n labels hold n times the entropy of one label. Words of
+as many bits as that may determine all labels. Integers of two values are found by lattice reduction from far fewer
+equations than unknowns (`securevfl.audit.attacks.opened_gradients`). This is an average: rows of rare bins, or bins of
+one class, are found earlier.
 """
 
 from __future__ import annotations
@@ -18,23 +18,24 @@ from securevfl.base.arrays import Floats
 from securevfl.base.chunked_matrix import RowChunk, RowSource, gram
 from securevfl.disclosure.leverage import HIGH_LEVERAGE
 
-ZERO_EIGENVALUE = 1e-9  # of the largest eigenvalue: below it is rounding
+ZERO_EIGENVALUE = 1e-9
+"""Share of the largest eigenvalue below which an eigenvalue is a rounding error."""
 
 
-def label_entropy(later: NDArray[np.bool_]) -> float:
-    """Bits that one of these labels (n,) holds by itself: 1 where half of them are of the positive class."""
-    p = float(np.mean(later))
-    return sum(-each * math.log2(each) for each in (p, 1 - p) if each > 0)
+def label_entropy(positive: NDArray[np.bool_]) -> float:
+    """Return the entropy of one of these labels (n,) in bits: 1 if half of them are of the positive class."""
+    p = float(np.mean(positive))
+    return sum(-probability * math.log2(probability) for probability in (p, 1 - p) if probability > 0)
 
 
 def count_singled_out(bins: RowSource) -> int:
-    """How many rows of a 0/1 matrix of bins (n x k) its counts single out: whose leverage exceeds `ALONE`.
+    """Return how many rows of a 0/1 matrix of bins (n, k) its counts single out.
 
-    Where two bins differ by one row, the difference of their counts is that row's label. Leverage is that of
-    `securevfl.disclosure.column_recovery`, by the k x k products of the columns.
+    A row is singled out if its leverage exceeds `HIGH_LEVERAGE`. If two bins differ by one row, for example, the
+    difference of their counts is that row's label. The leverage is computed from the k x k products of the columns.
     """
-    stretch = RowChunk(bins)
-    values, vectors = np.linalg.eigh(gram(stretch))
-    kept = values > ZERO_EIGENVALUE * values[-1]
-    W: Floats = vectors[:, kept] / np.sqrt(values[kept])
-    return sum(int((np.square(block @ W).sum(axis=1) > HIGH_LEVERAGE).sum()) for _, block in stretch.blocks())
+    chunk = RowChunk(bins)
+    eigenvalues, eigenvectors = np.linalg.eigh(gram(chunk))
+    nonzero = eigenvalues > ZERO_EIGENVALUE * eigenvalues[-1]
+    W: Floats = eigenvectors[:, nonzero] / np.sqrt(eigenvalues[nonzero])
+    return sum(int((np.square(block @ W).sum(axis=1) > HIGH_LEVERAGE).sum()) for _, block in chunk.blocks())

@@ -1,4 +1,4 @@
-"""A kind of leak, which jobs accept by name, and one leak of a job as it stands."""
+"""Kinds of leaks, which jobs accept by name, and single leaks of a job."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class LeakKind:
-    """What a job may give away beyond its protocol's declaration, once all parties accept it by `name`.
+    """Something a job may disclose beyond its protocol's declaration, once all parties accept it by name.
 
-    formula: when a job has it. remedy: what takes it away. attacks: the names of the audit's attacks that carry it out.
-    A method lists its own beside those of all methods (`Family.leak_kinds`).
+    A protocol family lists its own kinds in addition to those of all families (`Family.leak_kinds`).
+
+    Attributes:
+        name: the name by which jobs accept it.
+        formula: the condition under which a job has it.
+        remedy: changes of the job that avoid it.
+        attacks: names of the audit's attacks that exploit it.
     """
 
     name: str
@@ -21,9 +26,14 @@ class LeakKind:
 
 @dataclass(frozen=True)
 class Leak:
-    """One leak of a job as it stands: `who` learns `what`, and the remedy.
+    """One leak of a job.
 
-    apart: whether it is one between organisations alone: who has all tables in one process knows it anyway.
+    Attributes:
+        kind: the kind of the leak.
+        who: the party that learns something.
+        what: what it learns.
+        remedy: changes of the job that avoid it.
+        apart: True if it is a leak between organisations only; a process that holds all tables knows the data anyway.
     """
 
     kind: LeakKind
@@ -34,8 +44,9 @@ class Leak:
 
     @property
     def name(self) -> str:
-        """What a job accepts it by."""
+        """The name by which a job accepts it."""
         return self.kind.name
 
     def __str__(self) -> str:
+        """Return one line with the learner, the leak and both remedies."""
         return f'{self.who}: {self.what}; {self.remedy}, or accept it with accepts = ["{self.name}"]'

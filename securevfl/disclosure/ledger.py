@@ -1,31 +1,31 @@
-"""A party's disclosure ledger: what its jobs have told of its data and to whom, counted over all of them.
+"""A party's disclosure ledger: what its jobs have disclosed of its data and to whom, over all of them.
 
     ledger = DisclosureLedger("shop.ledger", "shop")
     join(job, shop, "peers.toml", ledger=ledger)
 
-No single job tells much; many on one table do (`securevfl.disclosure.counts`). So every party keeps a file of its own,
-in which each run is entered: what it told whom about this party's labels, columns and scores. Guards count from it, and
+One job discloses little; many jobs on one table disclose much (`securevfl.disclosure.counts`). So every party has a
+file that lists for each run what it disclosed to whom about this party's labels, columns and scores. Guards use it, and
 so do limits that its owner sets.
 
-1. A run is reserved whole when it is admitted, under one lock with its guards and limits, so that runs at the same time
-   come to what they would one after the other. What it tells is entered before the first byte of it leaves, some visits
-   ahead at a time. When the run ends, its entries are set to what it came to; when its process dies, what was entered
-   counts as told. In either case the reservation is over.
-2. Entries go by the run and its sessions: what a training that is taken up again tells anew adds up; by the table,
-   which is known by its ids; and by who was told.
-3. The ledger keeps which rows each table has (`securevfl.disclosure.row_sets`). What was told about a table counts for
-   each other one by the rows that both have: numbers about each row at the row that most was told about, and equations
-   and bits against the rows that are shared, as who knows the others needs them for no more. A table whose rows are not
-   known, as it has no ids or an earlier version entered it, counts as if it had those of every other.
-4. A conversation that ends early for a reason that may follow from data tells a bit by that. It is entered for all who
-   were there together, before they are told, and with the same peers there are at most TRIES before the owner looks.
-   Peers that meet this party without the one that made them end early have tries of their own.
-5. The file is changed under a lock, written whole or not at all, and checked by its digest when it is read. The lock's
-   own file holds that digest, so that an older copy which is put back alone is noticed.
+1. A run is reserved completely when it is admitted, under one lock together with its guards and limits, so that
+   concurrent runs count as if they ran one after the other. Disclosures are entered before their first byte is sent,
+   for some steps in advance. When the run ends, its entries are set to what it disclosed. When its process dies, its
+   entries count as disclosed. In both cases the reservation ends.
+2. Entries are grouped by run and session, because a resumed training can disclose something again; by table, which is
+   identified by its ids; and by learner.
+3. The ledger stores which rows each table has (`securevfl.disclosure.row_sets`). Disclosures about one table also count
+   for every table that shares rows with it. Numbers per row count at the row about which most was disclosed. Equations
+   and bits are charged in full to the shared rows, because a peer may already know the other rows. A table whose rows
+   are not known, because it has no ids, counts as if it had the rows of every other table.
+4. A session that ends early for a reason that may depend on data discloses one bit. The bit is entered for all peers of
+   the session before they learn of it. At most `MAX_EARLY_ABORTS` are allowed with the same peers before the owner
+   checks the reason. They are counted per set of peers.
+5. The file is changed under a lock, written atomically, and checked by its digest when it is read. The lock file holds
+   that digest, so that an older copy that is restored alone is noticed.
 
-It guards against accidents and not against its owner, who can set the limits and remove the file. Nobody else reads it.
-It holds no data: names, counts, digests, and a salt that keeps these and the marks of rows from being compared with
-another party's.
+The ledger guards against accidents, not against its owner, who can set the limits and remove the file. Nobody else
+reads it. It contains no data: names, counts, digests, and a salt that prevents comparison of digests and row tags with
+those of another party.
 """
 
 from __future__ import annotations
@@ -62,13 +62,19 @@ from securevfl.disclosure.limits import DisclosureTotal, Limit, sum_disclosures
 from securevfl.disclosure.row_sets import RowSets, TableRows
 from securevfl.errors import DataError, LeakageError, StorageError
 
-MAX_EARLY_ABORTS = 64  # conversations with the same peers that may end early before the owner has looked why
-_HEAD = 128  # bytes of its first line at most
+MAX_EARLY_ABORTS = 64
+"""Sessions with the same peers that may end early before the owner checks the reason."""
+MAX_FIRST_LINE_BYTES = 128
+
+SessionKey = tuple[str, str]
+"""A run and its session."""
+AdmissionCheck = Callable[[Sequence[LedgerEntry]], object]
+"""Raises an error if a session must not run, given the earlier entries that count for it."""
 
 
 @dataclass(frozen=True)
 class _Table:
-    """A table that is looked at: its rows, and which they are, if that is known."""
+    """A table in use: its rows, and which they are, if known."""
 
     name: str
     rows: int
@@ -76,57 +82,69 @@ class _Table:
 
 
 def default_ledger(party: str) -> Path:
-    """Return the path of a party's ledger where none is named: among its user's data, whichever folder a job is in."""
+    """Return the default path of a party's ledger, in the user's data folder."""
     base = os.environ.get("XDG_DATA_HOME")
     return (Path(base) if base else Path.home() / ".local" / "share") / "securevfl" / f"{party}.ledger"
 
 
 class DisclosureLedger:
-    """The ledger of one party. Any number of processes may use the file at once.
+    """The ledger of one party. Any number of processes may use the file concurrently.
 
-    reserved: whether what the trainings that are given this object measure is in its file of scores already.
+    Methods raise DataError if the file is damaged, belongs to another party or cannot be read or written.
 
-    Methods raise DataError if the file is damaged, another party's, or cannot be read or written.
+    Args:
+        path: the file. It is created when the first run is entered.
+        party: the owner.
+
+    Attributes:
+        path: the file.
+        party: the owner.
+        reserved: True if the measurements of trainings with this object are already entered in the score ledger.
     """
 
     def __init__(self, path: str | Path, party: str) -> None:
-        """Set the file and the party of a ledger; a file that is not there yet is made when the first run is
-        entered."""
         self.path = Path(path)
         self.party = party
         self.reserved = False
 
     def with_reserved_measurements(self) -> DisclosureLedger:
-        """Return the same ledger for trainings whose measurements are entered already."""
-        own = DisclosureLedger(self.path, self.party)
-        own.reserved = True
-        return own
+        """Return the same ledger, for trainings whose measurements are already entered."""
+        ledger = DisclosureLedger(self.path, self.party)
+        ledger.reserved = True
+        return ledger
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is written in it: no run, limit or trust."""
-        book = self.read()
-        return not (book.entries or book.limits or book.trusts or book.tries)
+        """Whether it has no run, limit, trusted peer or early abort."""
+        contents = self.read()
+        return not (contents.entries or contents.limits or contents.trusts or contents.tries)
 
     @property
     def scores_path(self) -> Path:
-        """The file beside it of what was scored with this party's columns, row by row, where a method keeps one."""
+        """The file next to it that lists, row by row, what was scored with this party's columns."""
         return self.path.with_name(f"{self.path.name}.scores")
 
     @property
     def rows_path(self) -> Path:
-        """The folder beside it of which rows each table has."""
+        """The folder next to it that lists the rows of each table."""
         return self.path.with_name(f"{self.path.name}.rows")
 
     @property
     def chunks_path(self) -> Path:
-        """The file beside it of the names of work ahead that was gone through."""
+        """The file next to it that lists the chunks of precomputed material that were used."""
         return self.path.with_name(f"{self.path.name}.chunks")
 
     @classmethod
     def open(cls, party: str, ledger: DisclosureLedger | str | Path | None) -> DisclosureLedger:
-        """Return the ledger given, or that of the file given, or by default that of `default_ledger`, once it has been
-        read and so can be used."""
+        """Return a ledger that can be read.
+
+        Args:
+            party: the owner.
+            ledger: a ledger, its file, or None for `default_ledger`.
+
+        Returns:
+            The ledger.
+        """
         if not isinstance(ledger, DisclosureLedger):
             ledger = cls(default_ledger(party) if ledger is None else ledger, party)
         ledger.read()
@@ -134,229 +152,292 @@ class DisclosureLedger:
 
     @classmethod
     def find(cls, path: str | Path) -> DisclosureLedger:
-        """Open the ledger in a file that is there already, whichever party's it is."""
+        """Open an existing file, whoever its owner is."""
         return cls(path, read_contents(Path(path)).party)
 
     @property
     def has_active_session(self) -> bool:
-        """Whether a process is in a run that has reserved something."""
-        return bool(self._alive(self.read()).reserved)
+        """Whether a process is in a session that has a reservation."""
+        return bool(self._without_dead_sessions(self.read()).reserved)
 
     def read(self) -> LedgerContents:
-        """Read what the file holds; an empty book if it is not there. Raises DataError if it is another party's
-        ledger."""
+        """Read the contents; empty contents if the file does not exist.
+
+        Raises:
+            DataError: if it is another party's ledger, or cannot be read.
+        """
         if not self.path.exists():
             return LedgerContents(self.party, os.urandom(SALT_BYTES))
-        book = read_contents(self.path)
-        if book.party != self.party:
-            raise DataError(f"{self.path}: the ledger of {self.party} was expected, it is {book.party}'s; name another")
-        return book
+        contents = read_contents(self.path)
+        if contents.party != self.party:
+            raise DataError(
+                f"{self.path}: this is the ledger of {contents.party}, not of {self.party}",
+                "name another file",
+                code="SVFL-LEDGER-FOREIGN",
+                path=str(self.path),
+            )
+        return contents
 
     def table_tag(self, party: Party) -> str:
-        """32 hex digits that peers know this party's columns by: the same in all its jobs while these are the same.
+        """Return 32 hex digits by which peers recognise this party's columns.
 
-        They mean nothing elsewhere, and are others after the ledger is lost.
+        They are the same in all jobs while the columns are the same. They mean nothing elsewhere and change if the
+        ledger is lost.
         """
         return self.pseudonym(f"{party.register.name} {party.content}".encode())
 
     def pseudonym(self, content: bytes) -> str:
-        """32 hex digits that stand for this content in this ledger."""
+        """Return 32 hex digits that stand for this content in this ledger."""
         with self._changing() as change:
-            salt = change.book.salt
+            salt = change.contents.salt
         return hmac.new(salt, content, hashlib.sha256).hexdigest()[:32]
 
     def forecast(
-        self, register: Register, told: Sequence[Disclosure], *, but: str = ""
+        self, register: Register, disclosures: Sequence[Disclosure], *, but: str = ""
     ) -> tuple[list[LedgerEntry], list[str]]:
-        """Return what runs other than `but` have told about this table, and the reasons why a run that tells this would
-        be refused. Nothing is entered."""
-        book = self._alive(self.read())
-        entries = [entry for entry in book.counted if not but or entry.run != but]
-        before = self._counting(book, self._table(book, register), entries)
-        return before, self._over(book, before, _entries(register.name, ("", ""), told))
+        """Return what earlier runs disclosed about a table, and why a new run would be refused. Nothing is entered.
 
-    def counted_for(self, register: Register, *, but: tuple[str, str] = ("", "")) -> list[LedgerEntry]:
-        """Return what counts beside a run on this table: entries about it and about tables that share rows with it,
-        without those of the run and session `but`."""
-        book = self._alive(self.read())
-        return self._counting(book, self._table(book, register), _others(book.counted, but))
+        Args:
+            register: the table.
+            disclosures: what the new run would disclose.
+            but: a run that does not count.
+
+        Returns:
+            The entries that count, and a line for each limit that would be exceeded.
+        """
+        contents = self._without_dead_sessions(self.read())
+        entries = [entry for entry in contents.counted if not but or entry.run != but]
+        before = self._counting(contents, self._table(contents, register), entries)
+        return before, self._exceeded_limits(contents, before, _entries(register.name, ("", ""), disclosures))
+
+    def counted_for(self, register: Register, *, but: SessionKey = ("", "")) -> list[LedgerEntry]:
+        """Return the entries that count for a run on a table, without those of the session `but`.
+
+        These are entries about the table and about tables that share rows with it.
+        """
+        contents = self._without_dead_sessions(self.read())
+        return self._counting(contents, self._table(contents, register), _others(contents.counted, but))
 
     def table_disclosures(self, name: str) -> tuple[list[LedgerEntry], dict[str, int]]:
-        """Return what counts for a table that the ledger knows, and how many rows it shares with each other one."""
-        book = self._alive(self.read())
-        table = self._known_table(book, name)
-        others = [each for each in book.tables if each != name]
-        return self._counting(book, table, book.counted), self._count_shared(book, table, others)
+        """Return the entries that count for a known table, and how many rows it shares with each other table."""
+        contents = self._without_dead_sessions(self.read())
+        table = self._known_table(contents, name)
+        others = [other for other in contents.tables if other != name]
+        return self._counting(contents, table, contents.counted), self._count_shared(contents, table, others)
 
     def check_admission(
-        self,
-        register: Register,
-        session: tuple[str, str],
-        told: Sequence[Disclosure],
-        check: Callable[[Sequence[LedgerEntry]], object],
+        self, register: Register, session: SessionKey, disclosures: Sequence[Disclosure], check: AdmissionCheck
     ) -> None:
-        """Raise what `record` and `reserve` would raise by now; nothing of it is entered."""
+        """Raise what `record` and `reserve` would raise; nothing is entered.
+
+        Args:
+            register: the table.
+            session: the run and its session.
+            disclosures: all that the session would disclose.
+            check: see `record`.
+        """
         with self._changing() as change:
-            self._admit(change, register, session, told, check)
+            self._admit(change, register, session, disclosures, check)
 
     def record(
         self,
         register: Register,
-        session: tuple[str, str],
-        told: Sequence[Disclosure],
-        check: Callable[[Sequence[LedgerEntry]], object] = lambda before: None,
+        session: SessionKey,
+        disclosures: Sequence[Disclosure],
+        check: AdmissionCheck = lambda before: None,
     ) -> None:
-        """Enters all that a session tells about this table, if what came before lets it. session: the run, and what
-        names the session.
+        """Enter all that a session discloses about a table, if earlier entries and limits allow it.
 
-        check: called with what counts beside it; what it raises goes through, and nothing is entered. LeakageError if
-        it would exceed one of the owner's limits.
+        Args:
+            register: the table.
+            session: the run and its session.
+            disclosures: what the session discloses.
+            check: called with the earlier entries that count; if it raises, nothing is entered.
         """
         with self._changing() as change:
-            self._admit(change, register, session, told, check)
-            own = _entries(register.name, session, told)
-            change.book = replace(change.book, entries=(*_others(change.book.entries, session), *own))
+            self._admit(change, register, session, disclosures, check)
+            new_entries = _entries(register.name, session, disclosures)
+            entries = (*_others(change.contents.entries, session), *new_entries)
+            change.contents = replace(change.contents, entries=entries)
 
     def reserve(
         self,
         register: Register,
-        session: tuple[str, str],
-        told: Sequence[Disclosure],
-        check: Callable[[Sequence[LedgerEntry]], object],
+        session: SessionKey,
+        disclosures: Sequence[Disclosure],
+        check: AdmissionCheck,
         *,
         ahead: Sequence[Disclosure],
     ) -> Reservation:
-        """`record` a session that goes on for a while: `told` if it goes to its end, of which `ahead` is entered now.
+        """Admit a session that takes some time, and reserve all that it would disclose.
 
-        All of `told` counts for others as long as the reservation lasts: until it is settled or its process ends.
+        The reservation counts for other sessions until it is settled or its process ends.
+
+        Args:
+            register: the table.
+            session: the run and its session.
+            disclosures: all that the session would disclose if it ran to its end.
+            check: see `record`.
+            ahead: the part of it that is entered now.
+
+        Returns:
+            The reservation.
         """
         with ExitStack() as undo:
             with self._changing() as change:
-                self._admit(change, register, session, told, check)
-                mark, held = self._hold({each.mark for each in change.book.reserved})
-                undo.callback(os.close, held)
-                book = change.book
-                change.book = replace(
-                    book,
-                    entries=(*_others(book.entries, session), *_entries(register.name, session, ahead)),
-                    reserved=(*book.reserved, ReservedSession(mark, _entries(register.name, session, told))),
+                self._admit(change, register, session, disclosures, check)
+                active_locks = {reservation.lock_name for reservation in change.contents.reserved}
+                lock_name, descriptor = self._create_session_lock(active_locks)
+                undo.callback(os.close, descriptor)
+                contents = change.contents
+                reservation = ReservedSession(lock_name, _entries(register.name, session, disclosures))
+                change.contents = replace(
+                    contents,
+                    entries=(*_others(contents.entries, session), *_entries(register.name, session, ahead)),
+                    reserved=(*contents.reserved, reservation),
                 )
             undo.pop_all()
-        return Reservation(self, register, session, mark, held, change.book.limits)
+        return Reservation(self, register, session, lock_name, descriptor, change.contents.limits)
 
     def trust(self, peer: str, *, trusted: bool = True) -> None:
-        """Write down that the owner trusts a peer to follow the protocol, or no longer.
+        """Record whether the owner trusts a peer to follow the protocol.
 
-        Equations that a trusted peer asks again by an equal plan count once over jobs.
+        Equations that a trusted peer asks again with the same batches and columns count once over all jobs.
         """
         with self._changing() as change:
-            others = tuple(trust for trust in change.book.trusts if trust != peer)
-            change.book = replace(change.book, trusts=(*others, peer) if trusted else others)
+            others = tuple(other for other in change.contents.trusts if other != peer)
+            change.contents = replace(change.contents, trusts=(*others, peer) if trusted else others)
 
     def check_early_aborts(self, peers: Collection[str]) -> None:
-        """LeakageError if conversations with these peers have ended early so often that no other is begun.
+        """Check that another session with these peers may begin.
 
-        Each such end may tell one bit of this party's table, so it is called before anything of that is looked at.
+        Each early abort may disclose one bit of this party's table, so this is called before the table is inspected.
+
+        Raises:
+            LeakageError: if too many sessions with these peers have ended early.
         """
-        here = tuple(sorted(peers))
-        if (so_far := self._tries(self.read(), here)) >= MAX_EARLY_ABORTS:
+        same_peers = tuple(sorted(peers))
+        if (so_far := self._early_aborts(self.read(), same_peers)) >= MAX_EARLY_ABORTS:
             raise LeakageError(
-                f"party {self.party}: fewer than {MAX_EARLY_ABORTS} conversations with {', '.join(here)} that ended "
-                f"early were "
-                f"expected, there were {so_far}, and each may tell a bit of your table; see in the log why they did, "
-                f"and allow as many again: securevfl ledger --party {self.party} --forgive {here[0]}"
+                f"party {self.party}: {so_far} sessions with {', '.join(same_peers)} have ended early, and each may "
+                "have revealed a bit of your table",
+                "find the reason in the log; then allow as many again with "
+                f"securevfl ledger --party {self.party} --forgive {same_peers[0]}",
+                code="SVFL-LIMIT-REACHED",
+                party=self.party,
+                peers=same_peers,
             )
 
     def record_early_abort(self, peers: Collection[str]) -> None:
-        """Enter that a conversation with these peers ends early, for a reason that may follow from this party's data,
-        before they learn of it. What others do with the same peers beside them counts apart."""
-        here = tuple(sorted(peers))
+        """Enter that a session with these peers ends early for a reason that may depend on data.
+
+        Args:
+            peers: all peers of the session; sessions with other sets of peers are counted separately.
+        """
+        same_peers = tuple(sorted(peers))
         with self._changing() as change:
-            others = tuple(each for each in change.book.tries if each.peers != here)
-            change.book = replace(change.book, tries=(*others, EarlyAborts(here, self._tries(change.book, here) + 1)))
+            others = tuple(aborts for aborts in change.contents.tries if aborts.peers != same_peers)
+            aborts = EarlyAborts(same_peers, self._early_aborts(change.contents, same_peers) + 1)
+            change.contents = replace(change.contents, tries=(*others, aborts))
 
     def reset_early_aborts(self, peer: str) -> None:
-        """Forget the conversations with this peer, and others beside it, that ended early."""
+        """Remove the early aborts of all sessions in which this peer took part."""
         with self._changing() as change:
-            change.book = replace(change.book, tries=tuple(t for t in change.book.tries if peer not in t.peers))
+            others = tuple(aborts for aborts in change.contents.tries if peer not in aborts.peers)
+            change.contents = replace(change.contents, tries=others)
 
-    def _tries(self, book: LedgerContents, peers: tuple[str, ...]) -> int:
-        return sum(each.count for each in book.tries if each.peers == peers)
+    def _early_aborts(self, contents: LedgerContents, peers: tuple[str, ...]) -> int:
+        return sum(aborts.count for aborts in contents.tries if aborts.peers == peers)
 
-    def record_answer(self, training: str, run: str, told: Disclosure) -> None:
-        """Enter the scores or ids that a prediction (`run`) tells so far, on the table of the training that made the
-        model, in place of what was entered of their kind for it before; nothing if there are none.
+    def record_answer(self, training: str, run: str, disclosure: Disclosure) -> None:
+        """Enter the scores or ids that a prediction has disclosed so far, replacing its earlier entry of that kind.
 
-        A training is counted under its first try, as one without consent, and its model named by the session that
-        trained it: either finds the table.
+        A training is entered under its first attempt if it has a checkpoint, while its model has the name of the
+        session that trained it; both names find the table.
+
+        Args:
+            training: the training of the model.
+            run: the prediction.
+            disclosure: what it has disclosed; a count of 0 removes the entry.
         """
         with self._changing() as change:
-            book = change.book
-            trained = (entry.table for entry in book.entries if training in (entry.run, entry.session))
-            table = next(trained, f"model {training[:16]}")
-            if table not in book.tables:
-                book = replace(book, tables=book.tables | {table: KnownTable(0, _now())})
+            contents = change.contents
+            tables = (entry.table for entry in contents.entries if training in (entry.run, entry.session))
+            table = next(tables, f"model {training[:16]}")
+            if table not in contents.tables:
+                contents = replace(contents, tables=contents.tables | {table: KnownTable(0, _now())})
             before = tuple(
-                each for each in book.entries if (each.run, each.session, each.disclosure.key) != (run, "", told.key)
+                entry
+                for entry in contents.entries
+                if (entry.run, entry.session, entry.disclosure.key) != (run, "", disclosure.key)
             )
-            book = replace(book, entries=before)
-            own = _entries(table, (run, ""), [told] if told.count else [])
-            self._refuse(self._over(book, self._counting(book, self._known_table(book, table), book.counted), own))
-            change.book = replace(book, entries=book.entries + own)
+            contents = replace(contents, entries=before)
+            new_entries = _entries(table, (run, ""), [disclosure] if disclosure.count else [])
+            counting = self._counting(contents, self._known_table(contents, table), contents.counted)
+            self._refuse(self._exceeded_limits(contents, counting, new_entries))
+            change.contents = replace(contents, entries=contents.entries + new_entries)
 
     def set_limit(self, kind: Kind, limit: Limit | None) -> None:
-        """Lets runs tell each peer no more than this about a table; anything if None."""
+        """Set how much runs may disclose to each peer about a table; None removes the limit."""
         with self._changing() as change:
-            others = {each: kept for each, kept in change.book.limits.items() if each != kind}
-            change.book = replace(change.book, limits=others if limit is None else others | {kind: limit})
+            others = {other: value for other, value in change.contents.limits.items() if other != kind}
+            limits = others if limit is None else others | {kind: limit}
+            change.contents = replace(change.contents, limits=limits)
 
     def _admit(
         self,
         change: _Change,
         register: Register,
-        session: tuple[str, str],
-        told: Sequence[Disclosure],
-        check: Callable[[Sequence[LedgerEntry]], object],
+        session: SessionKey,
+        disclosures: Sequence[Disclosure],
+        check: AdmissionCheck,
     ) -> None:
-        """Check a session against what counts beside it, and have the ledger know its table."""
-        table = self._table(change.book, register)
-        before = self._counting(change.book, table, _others(change.book.counted, session))
+        """Check a session against the entries that count for it, and add its table to the ledger."""
+        table = self._table(change.contents, register)
+        before = self._counting(change.contents, table, _others(change.contents.counted, session))
         check(before)
-        self._refuse(self._over(change.book, before, _entries(register.name, session, told)))
-        change.book = self._entered(change.book, table)
+        new_entries = _entries(register.name, session, disclosures)
+        self._refuse(self._exceeded_limits(change.contents, before, new_entries))
+        change.contents = self._with_table(change.contents, table)
 
-    def _hold(self, beside: Collection[str]) -> tuple[str, int]:
-        """Make a lock that falls with this process, and remove those that killed ones left behind; return its name and
-        its descriptor. beside: locks of other reservations."""
-        mark = os.urandom(16).hex()
+    def _create_session_lock(self, active_locks: Collection[str]) -> tuple[str, int]:
+        """Create a lock that this process holds until it ends, and remove locks of dead processes.
+
+        Args:
+            active_locks: names of the locks of other reservations.
+
+        Returns:
+            The name of the lock and its file descriptor.
+        """
+        lock_name = os.urandom(16).hex()
         try:
             self._locks.mkdir(mode=0o700, exist_ok=True)
-            for left in self._locks.iterdir():
-                if left.name not in beside and not self._runs(left.name):
-                    left.unlink(missing_ok=True)
-            held = os.open(self._locks / mark, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            for path in self._locks.iterdir():
+                if path.name not in active_locks and not self._is_held(path.name):
+                    path.unlink(missing_ok=True)
+            descriptor = os.open(self._locks / lock_name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         except OSError as cause:
-            raise StorageError(self._locks / mark, cause) from None
-        fcntl.flock(held, fcntl.LOCK_EX)
-        return mark, held
+            raise StorageError(self._locks / lock_name, cause) from None
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        return lock_name, descriptor
 
     @property
     def _locks(self) -> Path:
         return self.path.with_name(f"{self.path.name}.runs")
 
-    def _alive(self, book: LedgerContents) -> LedgerContents:
-        """Return the book without the reservations of processes that have ended."""
-        alive = tuple(each for each in book.reserved if self._runs(each.mark))
-        return book if len(alive) == len(book.reserved) else replace(book, reserved=alive)
+    def _without_dead_sessions(self, contents: LedgerContents) -> LedgerContents:
+        """Return the contents without the reservations of processes that have ended."""
+        active = tuple(reservation for reservation in contents.reserved if self._is_held(reservation.lock_name))
+        return contents if len(active) == len(contents.reserved) else replace(contents, reserved=active)
 
-    def _runs(self, mark: str) -> bool:
-        """Whether a process holds this lock."""
+    def _is_held(self, lock_name: str) -> bool:
+        """Return whether a process holds this lock."""
         try:
-            lock = os.open(self._locks / mark, os.O_RDONLY)
+            lock = os.open(self._locks / lock_name, os.O_RDONLY)
         except FileNotFoundError:
             return False
         except OSError as cause:
-            raise StorageError(self._locks / mark, cause) from None
+            raise StorageError(self._locks / lock_name, cause) from None
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -365,137 +446,163 @@ class DisclosureLedger:
             os.close(lock)
         return False
 
-    def _table(self, book: LedgerContents, register: Register) -> _Table:
-        """Find out which rows a register has, by the places of the ledger's sets."""
-        known = book.tables.get(register.name)
+    def _table(self, contents: LedgerContents, register: Register) -> _Table:
+        """Return the table of a register, with its rows as positions in the ledger's row sets."""
+        known = contents.tables.get(register.name)
         if known is not None and known.members is not None:
-            return self._known_table(book, register.name)
-        sets = RowSets(self.rows_path, book.salt)
-        members = None if register.ids is None else sets.members(register, book.sets)
+            return self._known_table(contents, register.name)
+        row_sets = RowSets(self.rows_path, contents.salt)
+        members = None if register.ids is None else row_sets.members(register, contents.sets)
         return _Table(register.name, register.rows, members)
 
-    def _known_table(self, book: LedgerContents, name: str) -> _Table:
-        known = book.tables[name]
-        others = any(table != name for table in book.tables)
-        members = (
-            RowSets(self.rows_path, book.salt).known(name, book.sets) if known.members is not None and others else None
-        )
+    def _known_table(self, contents: LedgerContents, name: str) -> _Table:
+        known = contents.tables[name]
+        has_others = any(table != name for table in contents.tables)
+        members = None
+        if known.members is not None and has_others:
+            members = RowSets(self.rows_path, contents.salt).known(name, contents.sets)
         return _Table(name, known.rows, members)
 
-    def _entered(self, book: LedgerContents, table: _Table) -> LedgerContents:
-        """Return the book with this table among those it knows, and its rows on disk if they are known."""
-        known = book.tables.get(table.name, KnownTable(table.rows, _now()))
+    def _with_table(self, contents: LedgerContents, table: _Table) -> LedgerContents:
+        """Return the contents with this table; its rows are written to disk if they are known."""
+        known = contents.tables.get(table.name, KnownTable(table.rows, _now()))
         if known.members is None and table.members is not None:
-            known = replace(known, members=RowSets(self.rows_path, book.salt).write(table.name, table.members))
-        return replace(book, tables=book.tables | {table.name: known})
+            row_sets = RowSets(self.rows_path, contents.salt)
+            known = replace(known, members=row_sets.write(table.name, table.members))
+        return replace(contents, tables=contents.tables | {table.name: known})
 
-    def _count_shared(self, book: LedgerContents, table: _Table, names: Iterable[str]) -> dict[str, int]:
-        """Count the rows that a table shares with each of these, as many as can be where they are not known; none with
-        those of which it has no row."""
-        known = {name: book.tables[name] for name in names}
-        sets = {name: each.members for name, each in known.items() if each.members is not None and name != table.name}
+    def _count_shared(self, contents: LedgerContents, table: _Table, names: Iterable[str]) -> dict[str, int]:
+        """Return how many rows a table shares with each of these tables, without those that share none.
+
+        If the rows of one of them are unknown, the largest possible number counts.
+        """
+        known = {name: contents.tables[name] for name in names}
+        sets = {name: other.members for name, other in known.items() if other.members is not None}
+        sets.pop(table.name, None)
         if table.members is None:
             sets = {}
-        found = {name: min(each.rows, table.rows) for name, each in known.items() if name not in sets}
+        shared = {name: min(other.rows, table.rows) for name, other in known.items() if name not in sets}
         if sets and table.members is not None:
-            found |= RowSets(self.rows_path, book.salt).count_shared(table.members, sets)
-        return {name: found[name] for name in known if found[name] or name == table.name}
+            shared |= RowSets(self.rows_path, contents.salt).count_shared(table.members, sets)
+        return {name: shared[name] for name in known if shared[name] or name == table.name}
 
-    def _counting(self, book: LedgerContents, table: _Table, entries: Sequence[LedgerEntry]) -> list[LedgerEntry]:
-        """Return those of these entries that count for a table, as they count: about rows that it has, and of each kind
-        and learner at the row that most was told about."""
-        shared = self._count_shared(book, table, dict.fromkeys(entry.table for entry in entries))
-        found = [
-            replace(entry, disclosure=_against(entry.disclosure, book.tables[entry.table].rows, shared[entry.table]))
+    def _counting(self, contents: LedgerContents, table: _Table, entries: Sequence[LedgerEntry]) -> list[LedgerEntry]:
+        """Return the entries that count for a table, in the form in which they count.
+
+        Entries about tables without a shared row are dropped. For each kind and learner, only tables that contain the
+        row about which most was disclosed count.
+        """
+        shared = self._count_shared(contents, table, dict.fromkeys(entry.table for entry in entries))
+        counting = [
+            replace(
+                entry,
+                disclosure=_charged_to_shared(entry.disclosure, contents.tables[entry.table].rows, shared[entry.table]),
+            )
             for entry in entries
             if entry.table in shared
         ]
-        known = {name: each for name, each in book.sets.items() if name in shared and name != table.name}
+        known = {name: members for name, members in contents.sets.items() if name in shared and name != table.name}
         if table.members is None or len(known) < 2:
-            return found
-        alike: dict[object, list[LedgerEntry]] = {}
-        for entry in found:
+            return counting
+        by_subject: dict[object, list[LedgerEntry]] = {}
+        for entry in counting:
             if entry.table in known and entry.disclosure.kind in ("labels", "columns"):
-                alike.setdefault(_alike(entry.disclosure), []).append(entry)
-        if not alike:
-            return found
-        weights = np.array([_weights(own, list(known)) for own in alike.values()])
-        has = RowSets(self.rows_path, book.salt).worst(table.members, known, weights.reshape(-1, len(known)))
-        at_worst = {
-            each: {name for name, held in zip(known, has[2 * k] | has[2 * k + 1], strict=True) if held}
-            for k, each in enumerate(alike)
+                by_subject.setdefault(_subject(entry.disclosure), []).append(entry)
+        if not by_subject:
+            return counting
+        weights = np.array([_weights(subject_entries, list(known)) for subject_entries in by_subject.values()])
+        has_worst = RowSets(self.rows_path, contents.salt).worst(table.members, known, weights.reshape(-1, len(known)))
+        tables_of_worst = {
+            subject: {name for name, has in zip(known, has_worst[2 * k] | has_worst[2 * k + 1], strict=True) if has}
+            for k, subject in enumerate(by_subject)
         }
         return [
             entry
-            for entry in found
-            if entry.table not in known or entry.table in at_worst.get(_alike(entry.disclosure), known)
+            for entry in counting
+            if entry.table not in known or entry.table in tables_of_worst.get(_subject(entry.disclosure), known)
         ]
 
-    def _refuse(self, why: Sequence[str]) -> None:
-        if why:
-            raise LeakageError("\n".join(why))
+    def _refuse(self, reasons: Sequence[str]) -> None:
+        if reasons:
+            raise LeakageError("\n".join(reasons), "", code="SVFL-LIMIT-REACHED", party=self.party)
 
-    def _over(self, book: LedgerContents, before: Sequence[LedgerEntry], own: Sequence[LedgerEntry]) -> list[str]:
-        """Return a line for each limit that these entries would exceed."""
-        found = []
-        for kind, limit in book.limits.items():
-            for learner in dict.fromkeys(entry.disclosure.learner for entry in own if entry.disclosure.kind == kind):
+    def _exceeded_limits(
+        self, contents: LedgerContents, before: Sequence[LedgerEntry], new_entries: Sequence[LedgerEntry]
+    ) -> list[str]:
+        """Return a line for each limit that the new entries would exceed."""
+        lines = []
+        for kind, limit in contents.limits.items():
+            learners = (entry.disclosure.learner for entry in new_entries if entry.disclosure.kind == kind)
+            for learner in dict.fromkeys(learners):
                 so_far = total_to(before, kind, learner)
-                after = total_to([*before, *own], kind, learner)
+                after = total_to([*before, *new_entries], kind, learner)
                 if limit.allows(after) or not after.exceeds(so_far):
                     continue
-                found.append(
-                    f"party {self.party}: its ledger lets {learner} be told {limit.of(kind)} at most, "
-                    f"{so_far.of(kind)} were told before, with this run it would be {after.of(kind)}; "
-                    f"{_LESS[kind]}, or raise the limit: "
+                lines.append(
+                    f"party {self.party}: its ledger allows {learner} at most {limit.of(kind)}; {learner} has received "
+                    f"{so_far.of(kind)} and would have {after.of(kind)} with this run. To disclose less, "
+                    f"{_REMEDIES[kind]}. To raise the limit: "
                     f"securevfl ledger --party {self.party} --limit {kind}={limit.needed(after)}"
                 )
-        return found
+        return lines
 
     @contextmanager
     def _changing(self) -> Iterator[_Change]:
-        """Hold the file's lock and hand out the book; write it at the end if the block has changed it, or if there was
-        no file."""
+        """Hold the file's lock and yield its contents.
+
+        They are written when the block ends if it has changed them or if there was no file.
+        """
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = os.open(self.path.with_name(f"{self.path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as cause:
-            raise DataError(f"{self.path}: a place to keep the ledger was expected ({cause.strerror})") from None
+            raise DataError(
+                f"{self.path}: the ledger cannot be stored there ({cause.strerror})",
+                "name a path that can be written",
+                code="SVFL-FILE-UNUSABLE",
+                path=str(self.path),
+            ) from None
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # falls with the process
+            fcntl.flock(lock, fcntl.LOCK_EX)  # released when the process ends
             before = self.read()
-            here = self._newest(lock)
-            change = _Change(self._alive(before))
+            current_line = self._check_newest(lock)
+            change = _Change(self._without_dead_sessions(before))
             yield change
-            if change.book is not before or not self.path.exists():
-                whole = encode_contents(change.book)
-                self._note(lock, here + first_line(whole))  # whichever of the two a killed process leaves
-                write_atomic(self.path, whole)
-                self._note(lock, first_line(whole))
-            kept = {each.mark for each in change.book.reserved}
-            for over in {each.mark for each in before.reserved} - kept:
-                (self._locks / over).unlink(missing_ok=True)
+            if change.contents is not before or not self.path.exists():
+                data = encode_contents(change.contents)
+                # both lines are valid until the file is replaced, in case the process is killed
+                self._note_first_lines(lock, current_line + first_line(data))
+                write_atomic(self.path, data)
+                self._note_first_lines(lock, first_line(data))
+            remaining = {reservation.lock_name for reservation in change.contents.reserved}
+            for ended in {reservation.lock_name for reservation in before.reserved} - remaining:
+                (self._locks / ended).unlink(missing_ok=True)
         finally:
             os.close(lock)
 
-    def _newest(self, lock: int) -> bytes:
-        """Return the first line of the ledger's file, if it is there. DataError if it is not what was last written, as
-        the lock's file has it; called with the lock."""
+    def _check_newest(self, lock: int) -> bytes:
+        """Check that the file is the one that was last written, and return its first line; called with the lock.
+
+        Raises:
+            DataError: if the first line is not one that the lock file lists.
+        """
         if not self.path.exists():
             return b""
         with self.path.open("rb") as file:
-            here = first_line(file.readline(_HEAD))
-        noted = os.pread(lock, 2 * _HEAD, 0)
-        if noted and here not in noted.splitlines(keepends=True):
+            current_line = first_line(file.readline(MAX_FIRST_LINE_BYTES))
+        noted = os.pread(lock, 2 * MAX_FIRST_LINE_BYTES, 0)
+        if noted and current_line not in noted.splitlines(keepends=True):
             raise DataError(
-                f"{self.path}: the ledger as it was last written was expected, an older copy or another file is there; "
-                "put the newest copy back; to go on with what is there, which does not know what was told since, "
-                f"remove {self.path.name}.lock"
+                f"{self.path}: this ledger is an older copy or another file, not the one that was last written",
+                "restore the newest backup; to continue with this older ledger, which lacks later disclosures, delete "
+                f"{self.path.name}.lock",
+                code="SVFL-LEDGER-DAMAGED",
+                path=str(self.path),
             )
-        return here
+        return current_line
 
-    def _note(self, lock: int, lines: bytes) -> None:
-        """Note on disk, in the file of the lock, which first lines the ledger may have."""
+    def _note_first_lines(self, lock: int, lines: bytes) -> None:
+        """Write the first lines that the ledger may have to the lock file."""
         try:
             os.pwrite(lock, lines, 0)
             os.ftruncate(lock, len(lines))
@@ -505,71 +612,86 @@ class DisclosureLedger:
 
 
 class Reservation:
-    """The place in a ledger of a session that goes on. It falls to what was entered when it is settled, when its
-    process ends, or when nothing refers to it any more."""
+    """The reservation of a running session in a ledger.
+
+    It ends when it is settled, when its process ends, or when nothing refers to it any more.
+
+    Args:
+        ledger: the ledger.
+        register: the table.
+        session: the run and its session.
+        lock_name: name of its lock.
+        descriptor: file descriptor of the lock, which is closed with this object.
+        limits: the limits under which it was admitted.
+    """
 
     def __init__(
         self,
         ledger: DisclosureLedger,
         register: Register,
-        session: tuple[str, str],
-        mark: str,
-        held: int,
+        session: SessionKey,
+        lock_name: str,
+        descriptor: int,
         limits: Mapping[Kind, Limit],
     ) -> None:
-        """held: the descriptor of the lock `mark`, which is closed with this object. limits: that it was admitted
-        under."""
         self._ledger = ledger
         self._register = register
         self._session = session
-        self._mark = mark
+        self._lock_name = lock_name
         self._limits = limits
-        self._let_go = weakref.finalize(self, os.close, held)
+        self._release = weakref.finalize(self, os.close, descriptor)
 
-    def lease(self, told: Sequence[Disclosure]) -> None:
-        """Enter what the session is about to tell, in place of what was entered for it before.
+    def lease(self, disclosures: Sequence[Disclosure]) -> None:
+        """Enter what the session is about to disclose, replacing its earlier entries.
 
-        LeakageError if it would exceed one of the owner's limits: where these have changed since, or where it is more
-        than was reserved.
+        Raises:
+            LeakageError: if it would exceed a limit. This happens if limits have changed, or if it is more than was
+                reserved.
         """
-        ledger, own = self._ledger, _entries(self._register.name, self._session, told)
+        ledger, new_entries = self._ledger, _entries(self._register.name, self._session, disclosures)
         with ledger._changing() as change:
-            book = change.book
-            others = tuple(each for each in book.reserved if each.mark != self._mark)
-            reserved = next((each.entries for each in book.reserved if each.mark == self._mark), ())
-            counts = {each.disclosure.key: each.disclosure.count for each in reserved}
-            more = [each for each in own if each.disclosure.count > counts.get(each.disclosure.key, -1)]
-            if more or book.limits != self._limits:
+            contents = change.contents
+            others, reserved = self._split(contents)
+            counts = {entry.disclosure.key: entry.disclosure.count for entry in reserved}
+            larger = [entry for entry in new_entries if entry.disclosure.count > counts.get(entry.disclosure.key, -1)]
+            if larger or contents.limits != self._limits:
                 before = ledger._counting(
-                    book, ledger._table(book, self._register), _others(book.counted, self._session)
+                    contents, ledger._table(contents, self._register), _others(contents.counted, self._session)
                 )
-                ledger._refuse(ledger._over(book, before, own))
-            passed = {each.disclosure.key for each in more}
-            whole = (*(each for each in reserved if each.disclosure.key not in passed), *more)
-            change.book = replace(
-                book,
-                entries=(*_others(book.entries, self._session), *own),
-                reserved=(*others, ReservedSession(self._mark, whole)),
+                ledger._refuse(ledger._exceeded_limits(contents, before, new_entries))
+            replaced = {entry.disclosure.key for entry in larger}
+            remaining = (*(entry for entry in reserved if entry.disclosure.key not in replaced), *larger)
+            change.contents = replace(
+                contents,
+                entries=(*_others(contents.entries, self._session), *new_entries),
+                reserved=(*others, ReservedSession(self._lock_name, remaining)),
             )
 
-    def settle(self, told: Sequence[Disclosure]) -> None:
-        """End the reservation: replace the entries of the session by what it told in fact."""
+    def settle(self, disclosures: Sequence[Disclosure]) -> None:
+        """End the reservation and replace the entries of the session by what it has disclosed."""
         try:
             with self._ledger._changing() as change:
-                book = change.book
-                entries = (*_others(book.entries, self._session), *_entries(self._register.name, self._session, told))
-                others = tuple(each for each in book.reserved if each.mark != self._mark)
-                change.book = replace(book, entries=entries, reserved=others)
+                contents = change.contents
+                new_entries = _entries(self._register.name, self._session, disclosures)
+                entries = (*_others(contents.entries, self._session), *new_entries)
+                others, _ = self._split(contents)
+                change.contents = replace(contents, entries=entries, reserved=others)
         finally:
-            self._let_go()
+            self._release()
+
+    def _split(self, contents: LedgerContents) -> tuple[tuple[ReservedSession, ...], tuple[LedgerEntry, ...]]:
+        """Return the reservations of other sessions, and the entries of this one."""
+        others = tuple(item for item in contents.reserved if item.lock_name != self._lock_name)
+        reserved = next((item.entries for item in contents.reserved if item.lock_name == self._lock_name), ())
+        return others, reserved
 
 
 @dataclass
 class _Change:
-    book: LedgerContents
+    contents: LedgerContents
 
 
-_LESS = {
+_REMEDIES = {
     "labels": "use the same batches and columns as before",
     "columns": "run fewer epochs",
     "scores": "evaluate or predict less",
@@ -578,7 +700,7 @@ _LESS = {
 
 
 def total_to(entries: Iterable[LedgerEntry], kind: Kind, learner: str) -> DisclosureTotal:
-    """Add up what this learner was told of this kind over all entries."""
+    """Return what this learner has received of this kind over all entries."""
     return sum_disclosures(
         (entry.run, entry.disclosure)
         for entry in entries
@@ -586,37 +708,39 @@ def total_to(entries: Iterable[LedgerEntry], kind: Kind, learner: str) -> Disclo
     )
 
 
-def _against(told: Disclosure, rows: int, shared: int) -> Disclosure:
-    """Return what was told about a table of `rows` rows as it counts against the rows of these that another shares.
+def _charged_to_shared(disclosure: Disclosure, rows: int, shared: int) -> Disclosure:
+    """Return a disclosure about a table of `rows` rows as it counts for a table that shares some of them.
 
-    Numbers about each row stay as many. Equations, and bits of all rows, are all taken to be about the shared rows, of
-    which they tell everything at most.
+    Numbers per row stay as they are. Equations and bits of all rows are charged in full to the shared rows, but never
+    as more than everything that these rows hold.
     """
-    if shared >= rows or not told.capacity or not (told.kind == "labels" or told.group in SUM_GROUPS):
-        return told
-    return replace(told, capacity=max(1, told.capacity * shared // rows, min(told.count, told.capacity)))
+    counts_all_rows = disclosure.kind == "labels" or disclosure.group in SUM_GROUPS
+    if shared >= rows or not disclosure.capacity or not counts_all_rows:
+        return disclosure
+    smallest = min(disclosure.count, disclosure.capacity)
+    return replace(disclosure, capacity=max(1, disclosure.capacity * shared // rows, smallest))
 
 
-def _alike(told: Disclosure) -> object:
-    """Return what it adds up with, row by row."""
-    return told.kind, told.learner, told.group in SUM_GROUPS
+def _subject(disclosure: Disclosure) -> object:
+    """Return what identifies the disclosures with which this one adds up, row by row."""
+    return disclosure.kind, disclosure.learner, disclosure.group in SUM_GROUPS
 
 
 def _weights(entries: Sequence[LedgerEntry], names: Sequence[str]) -> list[list[float]]:
-    """Return the counts and the shares that these entries come to for each table (2 x tables)."""
+    """Return the counts and the shares of these entries for each table (2, tables)."""
     totals = [
         sum_disclosures((entry.run, entry.disclosure) for entry in entries if entry.table == name) for name in names
     ]
-    return [[each.count for each in totals], [each.share for each in totals]]
+    return [[total.count for total in totals], [total.share for total in totals]]
 
 
-def _entries(table: str, session: tuple[str, str], told: Sequence[Disclosure]) -> tuple[LedgerEntry, ...]:
+def _entries(table: str, session: SessionKey, disclosures: Sequence[Disclosure]) -> tuple[LedgerEntry, ...]:
     run, session_id = session
-    return tuple(LedgerEntry(table, run, _now(), each, session_id) for each in told)
+    return tuple(LedgerEntry(table, run, _now(), disclosure, session_id) for disclosure in disclosures)
 
 
-def _others(entries: Iterable[LedgerEntry], session: tuple[str, str]) -> tuple[LedgerEntry, ...]:
-    """All entries but those of this session."""
+def _others(entries: Iterable[LedgerEntry], session: SessionKey) -> tuple[LedgerEntry, ...]:
+    """Return all entries except those of this session."""
     return tuple(entry for entry in entries if (entry.run, entry.session) != session)
 
 

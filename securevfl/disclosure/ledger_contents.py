@@ -1,4 +1,7 @@
-"""Contents of a disclosure ledger's file, and how they are encoded."""
+"""Contents of a disclosure ledger's file, and how they are encoded.
+
+The file is JSON after a first line with the schema and a SHA-256 digest of schema and body.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +17,18 @@ from securevfl.disclosure.limits import Limit
 from securevfl.disclosure.row_sets import RowSet
 from securevfl.errors import DataError
 
-SCHEMA = "securevfl.ledger/3"
-
-READS = (SCHEMA, "securevfl.ledger/2", "securevfl.ledger/1")
-
-_BODY_ALONE = (b"securevfl.ledger/2", b"securevfl.ledger/1")  # whose digest is of what follows the first line
-
+SCHEMA = "securevfl.ledger/4"
 SALT_BYTES = 32
 
 
 @dataclass(frozen=True)
 class KnownTable:
-    """A table that runs were about: its number of rows, when it was first seen, and which rows they are, if known.
+    """A table that runs were about.
 
-    rows: 0 for what stands for the table of a training that this ledger knows nothing of.
+    Attributes:
+        rows: number of rows; 0 for the unknown table of a training that this ledger has no entry of.
+        since: UTC time at which the table was first used.
+        members: which rows they are, if known.
     """
 
     rows: int
@@ -37,7 +38,15 @@ class KnownTable:
 
 @dataclass(frozen=True)
 class LedgerEntry:
-    """One thing that one run told, at `when` (UTC), about a table (`Register.name`), in one of its sessions."""
+    """One disclosure of one run.
+
+    Attributes:
+        table: name of the table (`Register.name`).
+        run: the run.
+        when: UTC time of the entry.
+        disclosure: what the run disclosed.
+        session: the session of the run.
+    """
 
     table: str
     run: str
@@ -48,20 +57,25 @@ class LedgerEntry:
 
 @dataclass(frozen=True)
 class ReservedSession:
-    """All that a session would tell if it went to its end, as long as a process holds the lock named by `mark`."""
+    """All that a session would disclose if it ran to its end.
 
-    mark: str
+    Attributes:
+        lock_name: name of a lock; the reservation lasts while a process holds it.
+        entries: the entries.
+    """
+
+    lock_name: str
     entries: tuple[LedgerEntry, ...]
 
     @property
     def session(self) -> tuple[str, str]:
-        """The run and its session; that of no run where nothing would be told."""
+        """The run and its session; empty if nothing would be disclosed."""
         return (self.entries[0].run, self.entries[0].session) if self.entries else ("", "")
 
 
 @dataclass(frozen=True)
 class EarlyAborts:
-    """How many conversations with these peers, and no others, ended early for a reason that may follow from data."""
+    """Number of sessions with these peers, and no others, that ended early for a reason that may depend on data."""
 
     peers: tuple[str, ...]
     count: int
@@ -69,7 +83,18 @@ class EarlyAborts:
 
 @dataclass(frozen=True)
 class LedgerContents:
-    """The contents of a party's ledger file: its salt, limits, tables, entries, reservations and trusted peers."""
+    """The contents of a party's ledger file.
+
+    Attributes:
+        party: the owner.
+        salt: key of digests and row tags; other parties cannot compare them.
+        limits: limits per peer and table.
+        tables: known tables by name.
+        entries: what runs have disclosed.
+        trusts: peers that the owner trusts to follow the protocol.
+        reserved: reservations of running sessions.
+        tries: early aborts.
+    """
 
     party: str
     salt: bytes = field(repr=False)
@@ -82,51 +107,68 @@ class LedgerContents:
 
     @property
     def counted(self) -> tuple[LedgerEntry, ...]:
-        """The entries, and in place of those of a session that is reserved all that it would tell."""
-        sessions = {each.session for each in self.reserved}
-        told = [entry for entry in self.entries if (entry.run, entry.session) not in sessions]
-        return (*told, *(entry for each in self.reserved for entry in each.entries))
+        """The entries that count: for a reserved session, all that it would disclose instead of its entries so far."""
+        sessions = {reservation.session for reservation in self.reserved}
+        settled = [entry for entry in self.entries if (entry.run, entry.session) not in sessions]
+        return (*settled, *(entry for reservation in self.reserved for entry in reservation.entries))
 
     @property
     def sets(self) -> dict[str, RowSet]:
-        """The row sets of the tables whose rows are known, by the names of these."""
+        """The row sets of the tables whose rows are known, by name."""
         return {name: known.members for name, known in self.tables.items() if known.members is not None}
 
 
-# Made here and not at the first use: two threads that ask msgspec about a type at once can end the process.
-_BOOKS = msgspec.json.Decoder(LedgerContents)
+_DECODER = msgspec.json.Decoder(LedgerContents)
+"""Created on import: two threads that ask msgspec about a type for the first time at once can end the process."""
 
 
-def encode_contents(book: LedgerContents) -> bytes:
-    body = msgspec.json.format(msgspec.json.encode(book), indent=1)
-    return f"{SCHEMA} {_checksum(SCHEMA.encode(), body)}\n".encode() + body
+def encode_contents(contents: LedgerContents) -> bytes:
+    """Encode the contents of a ledger as its file."""
+    body = msgspec.json.format(msgspec.json.encode(contents), indent=1)
+    return f"{SCHEMA} {_checksum(body)}\n".encode() + body
 
 
-def first_line(whole: bytes) -> bytes:
-    """Return the first line of a ledger's file, which has its digest."""
-    return whole[: whole.find(b"\n") + 1]
+def first_line(data: bytes) -> bytes:
+    """Return the first line of a ledger's file, which contains its digest."""
+    return data[: data.find(b"\n") + 1]
 
 
-def _checksum(schema: bytes, body: bytes) -> str:
-    """Return the digest of a ledger's file, of its schema too from the third one on."""
-    return hashlib.sha256((b"" if schema in _BODY_ALONE else schema) + body).hexdigest()
+def _checksum(body: bytes) -> str:
+    return hashlib.sha256(SCHEMA.encode() + body).hexdigest()
 
 
 def read_contents(path: Path) -> LedgerContents:
+    """Read a ledger's file.
+
+    Raises:
+        DataError: if the file is missing, damaged or of another version.
+    """
     try:
         head, _, body = path.read_bytes().partition(b"\n")
     except OSError as cause:
-        raise DataError(f"{path}: a ledger was expected there ({cause.strerror}); check the path") from None
+        raise DataError(
+            f"{path}: the ledger cannot be read ({cause.strerror})",
+            "check the path",
+            code="SVFL-LEDGER-MISSING",
+            path=str(path),
+        ) from None
     schema, _, checksum = head.partition(b" ")
-    known = schema.decode("ascii", "replace") in READS
-    if not known and schema.startswith(b"securevfl.ledger/"):
-        raise DataError(f"{path}: a ledger of schema {SCHEMA} was expected, another version wrote this one; use that")
+    if schema != SCHEMA.encode() and schema.startswith(b"securevfl.ledger/"):
+        raise DataError(
+            f"{path}: this ledger was written by another version of securevfl",
+            "use that version",
+            code="SVFL-LEDGER-FOREIGN",
+            path=str(path),
+        )
     try:
-        if not known or not hmac.compare_digest(checksum, _checksum(schema, body).encode()):
+        if schema != SCHEMA.encode() or not hmac.compare_digest(checksum, _checksum(body).encode()):
             raise ValueError
-        return _BOOKS.decode(body)
+        return _DECODER.decode(body)
     except (ValueError, msgspec.MsgspecError):
         raise DataError(
-            f"{path}: a whole ledger was expected, this file is damaged or was changed by hand; put a copy of it back, "
-            "or move it away: counting begins anew then, and what was told before is no longer counted"
+            f"{path}: the ledger is damaged or was changed by hand",
+            "restore a backup, or move the file away; counting then starts again, and earlier disclosures no longer "
+            "count",
+            code="SVFL-LEDGER-DAMAGED",
+            path=str(path),
         ) from None

@@ -1,8 +1,8 @@
-"""Leaks of sums: what a sum that hides its parts cannot hide.
+"""Leaks of sums: parts that a sum cannot hide.
 
-*Single passive.* A sum that hides its parts hides nothing when there is one part.
+*Single passive.* A sum of one part hides nothing.
 
-*Sequential.* Where parties take their steps in turn, two consecutive sums differ by one party's part alone.
+*Sequential.* If parties step in turn, two consecutive sums differ by one party's part.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from securevfl.disclosure.counts import RunShape
 from securevfl.disclosure.leaks import Leak, LeakKind
 from securevfl.options import JobOptions
 
-SINGLE_PASSIVE = LeakKind("single_passive", "a sum that hides its parts has one part", 'sum = "direct", which says so')
-
+SINGLE_PASSIVE = LeakKind(
+    "single_passive", "a sum that hides its parts has one part", 'sum = "direct", which states that it hides nothing'
+)
 SEQUENTIAL = LeakKind(
     "sequential",
     "one passive party moves alone between two sums that hide their parts",
@@ -24,19 +25,19 @@ SEQUENTIAL = LeakKind(
 
 
 def single_passive(job: JobOptions, sizes: RunShape) -> Iterator[Leak]:
-    """Yield the one passive party whose outputs are the sum, where the sum is to hide them."""
+    """Yield a leak if there is one passive party and the job's sum should hide its outputs."""
     chosen = job.protocol.sum_for(len(sizes.passives))
     if len(sizes.passives) == 1 and chosen.hides_parts:
         yield Leak(
             SINGLE_PASSIVE,
             sizes.passives[0],
             f"a {chosen.name} sum of one passive party's outputs is that party's outputs, so it protects nothing",
-            'use sum = "direct" (or "auto"), which says so',
+            'use sum = "direct" (or "auto"), which states that it hides nothing',
         )
 
 
 def sequential(job: JobOptions, sizes: RunShape) -> Iterator[Leak]:
-    """Yield the party that collects sums between which one party alone moves."""
+    """Yield a leak if one party alone moves between two sums that should hide their parts."""
     passives = sizes.passives
     if len(passives) > 1 and job.protocol.sum_for(len(passives)).hides_parts and job.optimizer.exchanges(passives) > 1:
         yield Leak(

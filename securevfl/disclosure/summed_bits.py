@@ -1,10 +1,10 @@
-"""Sums over all rows that a peer is told about a party's columns, counted in bits of what these columns hold.
+"""Sums over all rows that a peer receives about a party's columns, counted in bits.
 
-In a sum over rows the peer chooses by what each row's value is multiplied, and nobody sees what it has chosen. Where a
-column holds few bits a row, one number then names the values of several rows: a word of k bits those of k - 1 rows of a
-column of 0 and 1, if these are multiplied by 2, 4, 8 .. So numbers are no measure of what sums tell, and bits are:
-words of k bits each tell k bits at most, whatever the peer has put in. All looks of a peer at a table come to MOST of
-the bits that its columns hold.
+In a sum over rows, the peer chooses the factor of each row, and nobody sees its choice. If a column holds few bits per
+row, one number can reveal the values of several rows: with factors 2, 4, 8 ..., a word of k bits reveals k - 1 rows of
+a column of 0 and 1. Numbers are therefore no measure of what sums disclose, but bits are: words of k bits disclose at
+most k bits each, whatever the peer has multiplied. All joint statistics of a peer on a table may disclose at most
+`MAX_STATISTICS_SHARE` of the bits that the columns hold.
 """
 
 from __future__ import annotations
@@ -15,34 +15,57 @@ from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger_contents import LedgerEntry
 from securevfl.errors import LeakageError
 
-MAX_STATISTICS_SHARE = 0.03  # of the bits that columns hold, over all looks at a table
-JOINT_STATISTICS = "a look at columns"  # what stands for a run in the ledger
+MAX_STATISTICS_SHARE = 0.03
+"""Share of the bits of the columns that all joint statistics on a table may disclose to a peer."""
+JOINT_STATISTICS = "joint statistics"
+"""The name that takes the place of a run in the ledger."""
 
 
-def statistics_disclosure(learner: str, me: str, numbers: int, bits: int, held: float) -> Disclosure:
-    """Return what so many sums of so many bits each tell a peer about columns of this party that hold `held` bits."""
-    whole = max(1, int(held / bits))
-    return Disclosure("columns", learner, (me,), numbers, whole, group="correlations", numbers=numbers)
+def statistics_disclosure(learner: str, me: str, numbers: int, bits: int, held_bits: float) -> Disclosure:
+    """Return what sums disclose to a peer about this party's columns.
+
+    Args:
+        learner: the peer.
+        me: this party.
+        numbers: number of sums.
+        bits: bits of each sum.
+        held_bits: bits that the columns hold in all rows.
+
+    Returns:
+        The disclosure, with its capacity in numbers of `bits` bits.
+    """
+    capacity = max(1, int(held_bits / bits))
+    return Disclosure("columns", learner, (me,), numbers, capacity, group="correlations", numbers=numbers)
 
 
-def check_statistics(me: str, told: Sequence[Disclosure], remedy: str, before: Sequence[LedgerEntry]) -> None:
-    """LeakageError if a peer would be told more than MOST of the bits of the columns. remedy: what would be less."""
-    for own in told:
-        so_far = statistics_share(own, before)
-        if so_far + own.share > MAX_STATISTICS_SHARE + 1e-12:
+def check_statistics(me: str, disclosures: Sequence[Disclosure], remedy: str, before: Sequence[LedgerEntry]) -> None:
+    """Check that joint statistics stay within `MAX_STATISTICS_SHARE`.
+
+    Args:
+        me: this party.
+        disclosures: what they would disclose.
+        remedy: what would disclose less.
+        before: earlier entries of this party's ledger.
+
+    Raises:
+        LeakageError: if a peer would learn more.
+    """
+    for disclosure in disclosures:
+        so_far = statistics_share(disclosure, before)
+        if so_far + disclosure.share > MAX_STATISTICS_SHARE + 1e-12:
             raise LeakageError(
-                f"party {me}: sums over rows that tell {MAX_STATISTICS_SHARE:.0%} of the bits of its columns at most "
-                f"were expected "
-                f"over all looks, {own.learner} was told {so_far:.2%} before and would be told {own.share:.2%} more; "
-                f"keep what you have, or {remedy}"
+                f"party {me}: joint statistics may reveal at most {MAX_STATISTICS_SHARE:.0%} of the bits of its "
+                f"columns to a peer. {disclosure.learner} has received {so_far:.2%} and would receive "
+                f"{disclosure.share:.2%} more",
+                f"use the statistics that you have, or {remedy}",
+                code="SVFL-LIMIT-REACHED",
+                party=me,
+                peer=disclosure.learner,
             )
 
 
-def statistics_share(own: Disclosure, before: Sequence[LedgerEntry]) -> float:
-    """Add up the shares of earlier looks that the same peer was told."""
-    same = [
-        entry.disclosure
-        for entry in before
-        if (entry.disclosure.group, entry.disclosure.learner) == (own.group, own.learner)
-    ]
-    return sum(each.share for each in same)
+def statistics_share(disclosure: Disclosure, before: Sequence[LedgerEntry]) -> float:
+    """Return the total share of earlier joint statistics that the same peer has received."""
+    earlier = [entry.disclosure for entry in before]
+    subject = (disclosure.group, disclosure.learner)
+    return sum(item.share for item in earlier if (item.group, item.learner) == subject)

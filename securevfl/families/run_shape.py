@@ -16,7 +16,7 @@ from securevfl.disclosure.counts import RunShape
 from securevfl.disclosure.information_content import InformationContent
 from securevfl.disclosure.label_bits import count_singled_out as count_alone
 from securevfl.disclosure.label_bits import label_entropy
-from securevfl.models.class_labels import classes_of
+from securevfl.models.class_labels import find_classes
 from securevfl.models.loss import check_split
 from securevfl.options import JobOptions
 
@@ -103,7 +103,7 @@ def _count_rarest_label(job: JobOptions, labels: NDArray[Any], schedule: Schedul
     """Return the number of evaluated rows with the rarest label; None for a loss of numbers."""
     if not job.model.loss.classifies:
         return None
-    rows = schedule.test if len(schedule.test) else schedule.flow
+    rows = schedule.test if len(schedule.test) else schedule.batch_order
     return min(int((labels[rows] == label).sum()) for label in np.unique(labels))
 
 
@@ -118,11 +118,11 @@ def positive_rows(job: JobOptions, lead: str, labels: NDArray[Any], train: Rows)
         labels: labels of the table (m,).
         train: positions of the training rows.
     """
-    classes = classes_of(lead, job.model.loss, labels, job.positive)
+    classes = find_classes(lead, job.model.loss, labels, job.positive)
     check_split(job.model.loss, labels[train], labels[:0], classes)
     return np.asarray(labels[train] == classes[1])
 
 
 def count_singled_out_rows(party: Party, schedule: Schedule, woe: Woe) -> int:
     """Return the number of rows that the class counts in the bins of this party would single out."""
-    return count_alone(BinIndicators(party.X[schedule.flow], woe.slots))
+    return count_alone(BinIndicators(party.X[schedule.batch_order], woe.slots))

@@ -7,7 +7,7 @@ from copy import copy
 from typing import TypeVar
 
 from securevfl.data.party import Party, register_of
-from securevfl.data.preparation import FittedPreparation, Preparation, fit
+from securevfl.data.preparation import FittedPreparation, Preparation, fit_preparation
 from securevfl.data.register import Register
 from securevfl.data.store import StoredParty
 from securevfl.errors import TableError
@@ -43,7 +43,7 @@ def prepare_party(job: JobOptions, party: Party, register: Register) -> Party:
     if exposure is not None:
         party = party.with_column_as("exposure", exposure)
     options = job.prepare if job.scaling != "none" else job.prepare.model_copy(update={"tails": "keep"})
-    return party.prepared(fit(party.name, party.table, job.schedule(register).flow, options))
+    return party.prepared(fit_preparation(party.name, party.table, job.schedule(register).batch_order, options))
 
 
 def _check_stored(job: JobOptions, party: Party, *, dropped: bool, row_columns: bool) -> None:
@@ -83,8 +83,8 @@ def with_prepared_tables(job: J, parties: Sequence[Party]) -> tuple[J, list[Part
 
     Weights of evidence are computed from the labels of the first party.
     """
-    train = job.schedule(register_of(parties)).flow
+    train = job.schedule(register_of(parties)).batch_order
     prepared = [copy(party) for party in encode_evidence_pooled(job, prepare_parties(job, parties), train)]
     for party in prepared:
-        party.preparation = party.preparation and party.preparation.done
+        party.preparation = party.preparation and party.preparation.identity
     return job.model_copy(update={"prepare": Preparation()}), prepared

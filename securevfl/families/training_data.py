@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.base.chunked_matrix import ChunkedMatrix
-from securevfl.data.bin_edges import DEVIATION
+from securevfl.data.bin_edges import BIN_SCALE
 from securevfl.data.external_table import ExternalTable
-from securevfl.data.location_scale import LocationScale, fitted, moments, quartiles
+from securevfl.data.location_scale import LocationScale, clip_free, moments, quartiles
 from securevfl.data.party import Party
 from securevfl.data.preparation import FittedPreparation, SourceColumn
 from securevfl.data.scaling import Scaling
 from securevfl.data.schedule import Iteration, Rows, Schedule
-from securevfl.data.validation import some
+from securevfl.data.validation import name_list
 from securevfl.errors import DataNotice, TableError
-from securevfl.models.class_labels import classes_of
+from securevfl.models.class_labels import find_classes
 from securevfl.models.exposure import offsets
 from securevfl.models.loss import Loss, check_split
 from securevfl.models.row_weights import Weights, row_weights
@@ -75,7 +75,7 @@ class TrainingData:
         self.columns = party.X.shape[1]
         self.rows = len(party)
         self._party = party
-        self.scaling = _fit_scaling(party, schedule.flow, scale, clip)
+        self.scaling = _fit_scaling(party, schedule.batch_order, scale, clip)
         self.classes: NDArray[Any] | None = None
         self.targets: Floats | None = None
         self.weights: Floats | None = None
@@ -83,20 +83,20 @@ class TrainingData:
         self.target_classes: NDArray[Any] | None = None
         if party.y is not None:
             # Classes are taken from all rows, since a class may be rare. Numbers are scaled by the training rows.
-            labels = party.y if loss.classifies else party.y[np.sort(schedule.flow)]
-            self.target_classes = self.classes = classes_of(party.name, loss, labels, positive)
+            labels = party.y if loss.classifies else party.y[np.sort(schedule.batch_order)]
+            self.target_classes = self.classes = find_classes(party.name, loss, labels, positive)
             check_split(loss, party.y[schedule.train], party.y[schedule.test], self.classes)
             self.targets = loss.targets(party.y, self.classes)
             if exposure is not None and party.exposure is not None:
-                self.offsets, mean = offsets(party.name, exposure, party.exposure, schedule.flow)
+                self.offsets, mean = offsets(party.name, exposure, party.exposure, schedule.batch_order)
                 self.classes = self.target_classes / mean
             if weights is not None:
                 self.weights = row_weights(
-                    party.name, weights, loss, party.y, self.classes, party.weights, schedule.flow
+                    party.name, weights, loss, party.y, self.classes, party.weights, schedule.batch_order
                 )
         self.may_stay_remote = False
         self._only_batch: Batch | None = None
-        self.evaluated = ScaledRows(self, schedule.test if len(schedule.test) else schedule.flow)
+        self.evaluated = ScaledRows(self, schedule.test if len(schedule.test) else schedule.batch_order)
 
     def initial_rows(self, limit: int) -> tuple[Rows, Floats | None]:
         """Return the data from which initial weights may be computed.
@@ -172,7 +172,7 @@ class TrainingData:
         """
         table: Floats | ExternalTable = self._party.X
         if self.may_stay_remote and isinstance(table, ExternalTable):
-            chunked = table.tall(rows, self.scaling)
+            chunked = table.scaled_matrix(rows, self.scaling)
             if chunked is not None:
                 return cast(Floats, chunked)
         return self.scaled(rows)
@@ -181,7 +181,7 @@ class TrainingData:
     def is_remote(self) -> bool:
         """Whether the rows of the table are stored at worker processes."""
         table: Floats | ExternalTable = self._party.X
-        return isinstance(table, ExternalTable) and table.apart
+        return isinstance(table, ExternalTable) and table.is_remote
 
     def remote_rows(self, rows: Rows, *, raw: bool = False) -> ChunkedMatrix:
         """Return rows that are stored at worker processes, without moving them.
@@ -198,7 +198,7 @@ class TrainingData:
         """
         table: Floats | ExternalTable = self._party.X
         assert isinstance(table, ExternalTable), "the rows are stored at workers"
-        chunked = table.tall(rows, Scaling.none(self.columns) if raw else self.scaling)
+        chunked = table.scaled_matrix(rows, Scaling.none(self.columns) if raw else self.scaling)
         if chunked is None:
             raise TableError(
                 f"party {self._party.name}: the workers do not store the rows in the order of this job's batches",
@@ -217,7 +217,7 @@ class TrainingData:
     @property
     def has_ids(self) -> bool:
         """Whether the rows of the table have ids."""
-        return self._party.named
+        return self._party.has_ids
 
     def ids(self, rows: Rows) -> list[bytes]:
         """Return an identifier of each row: the digest of its id, or its position in a table without ids."""
@@ -287,10 +287,12 @@ def _fit_scaling(party: Party, train: Rows, scale: str, clip: float | None) -> S
     preparation = party.preparation or FittedPreparation(party.columns)
     coded = np.isin(party.columns, preparation.codes) | (scale == "none")
     deviation = np.where(location.deviation > 0, location.deviation, np.inf)
-    deviation = np.where(np.isin(party.columns, preparation.stepped) & np.isfinite(deviation), DEVIATION, deviation)
+    deviation = np.where(
+        np.isin(party.columns, preparation.bin_features) & np.isfinite(deviation), BIN_SCALE, deviation
+    )
     location = location._replace(deviation=deviation)
     if clip is not None:
-        location = fitted(location, clip)
+        location = clip_free(location, clip)
     constant = np.isin(party.columns, party.constant) if scale == "none" else ~coded & np.isinf(location.deviation)
     deviation = np.where(constant, np.inf, np.where(coded, 1.0, location.deviation))
     scaling = Scaling(np.where(coded, 0.0, location.mean), deviation, clip)
@@ -308,6 +310,6 @@ def _report_clipped_columns(party: Party, location: LocationScale, scaling: Scal
         if low < first + _RANGE_TOLERANCE * wide or high > last - _RANGE_TOLERANCE * wide
     ]
     if clipped:
-        notice = f"party {party.name}: secret sharing clips extreme values of these columns: {some(clipped)}"
+        notice = f"party {party.name}: secret sharing clips extreme values of these columns: {name_list(clipped)}"
         remedy = 'To keep them apart, set prepare.tails = "squash" or use bins'
         warnings.warn(f"{notice}. {remedy}.", DataNotice, stacklevel=2)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from securevfl.data.party import Party
 from securevfl.data.preparation import FittedPreparation
 from securevfl.data.schedule import Rows
-from securevfl.data.woe import BinIndicators, Woe, weighed
+from securevfl.data.woe import BinIndicators, Woe, apply_class_counts
 from securevfl.errors import ProtocolError
 from securevfl.families.run_shape import positive_rows
 from securevfl.options import JobOptions
@@ -47,10 +47,10 @@ def encode_evidence(job: JobOptions, party: Party, train: Rows, context: PartyCo
     bin_context = replace(context, subchannel=EVIDENCE_SUBCHANNEL, outputs=1, residual_bound=1.0, parameters=widths)
     if party.y is not None:
         positive = positive_rows(job, party.name, party.y, train)
-        bin_classes.tell(bin_context, residual, positive)
+        bin_classes.send_classes(bin_context, residual, positive)
         return _with_evidence(party, bins, bins.positives(positive), options)
-    requested = bins.asked
-    positives = requested.every(bin_classes.ask(bin_context, residual, requested, requested.rows))
+    requested = bins.requested
+    positives = requested.expand(bin_classes.receive_counts(bin_context, residual, requested, requested.rows))
     if (positives < 0).any() or (positives > bins.rows).any():
         raise ProtocolError(
             f"{party.name}: the class counts from {context.active} do not add up to one number in every column",
@@ -81,5 +81,5 @@ def _bin_indicators(party: Party, train: Rows, options: Woe) -> BinIndicators:
 
 def _with_evidence(party: Party, bins: BinIndicators, positives: NDArray[np.intp], options: Woe) -> Party:
     assert party.preparation is not None, "only a preparation creates bins"
-    steps = weighed(party.preparation.steps, bins, positives, options)
-    return party.weighed(FittedPreparation(party.preparation.columns, steps))
+    steps = apply_class_counts(party.preparation.steps, bins, positives, options)
+    return party.with_woe_weights(FittedPreparation(party.preparation.columns, steps))

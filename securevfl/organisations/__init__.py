@@ -1,1 +1,1 @@
-"""Parties on machines of their own: join, align, predict, and what each of them is handed."""
+"""Commands of parties on separate machines: align, join, predict, score, compare, and the files they need."""

@@ -1,10 +1,10 @@
-"""Private alignment as a user calls it: each party brings its ids, each takes home its own row numbers.
+"""Private alignment: each party passes its ids and receives its row numbers of the ids that all parties have.
 
     rows = align_privately("shop", ids, channel, active="bank", passives=["shop"])
     write_rows("shop.parquet", rows)                         # shop.parquet.rows.npy
 
-Row rows[i] of one party and row rows[i] of another are about the same id. What each party learns is in
-protocols/alignment/psi.py.
+Row rows[i] of one party and row rows[i] of another party have the same id. protocols/alignment/psi.py describes what
+each party learns.
 """
 
 from __future__ import annotations
@@ -38,85 +38,133 @@ def align_privately(
     journal: Path | None = None,
     granted: int | None = None,
 ) -> NDArray[np.intp]:
-    """Return this party's row numbers (m,) of the m ids that all parties have, in the order that all parties share.
+    """Compute this party's row numbers of the ids that all parties have.
 
-    ids: one a row, of any type (`crypto.curve.canonical_id`). executor: takes the curve work, processes of this party.
-    on_progress(points done, of). journal: a folder of this party alone; an alignment that broke off goes on from
-    there if every party passes its own again. It holds the secrets of the alignment, closed to others, and is emptied
-    at the end. granted: how many ids the active party has been let ask about, which everyone holds it to; then there
-    may be none in common.
-    IdError if an id is missing, occurs twice, or no id is common; LeakageError if more is asked than was granted,
-    before anything is told; ProtocolError or CryptoError if a peer sends what
-    does not belong; TransportError if one is away.
+    Args:
+        party_name: name of this party.
+        ids: the id of each row, of any type (`crypto.identifiers.canonical_id`).
+        channel: channel to the other parties.
+        active: name of the active party.
+        passives: names of the other parties.
+        executor: worker processes for the elliptic-curve operations.
+        on_progress: is called with the number of points done and the total.
+        journal: a folder of this party. An interrupted alignment resumes from there if every party passes its journal
+            again. The folder contains the secrets of the alignment, readable only by its owner, and is emptied at the
+            end.
+        granted: number of ids that the active party may ask about. All parties enforce it. With this argument it is
+            not an error if no id is common.
+
+    Returns:
+        The row numbers (m,), in an order that all parties share.
+
+    Raises:
+        IdError: an id is missing or occurs twice, or no id is common.
+        LeakageError: the active party asks about more ids than were granted; nothing has been disclosed then.
+        ProtocolError: a peer sent an invalid message.
+        CryptoError: a peer sent an invalid point.
+        TransportError: a peer is away.
+        PartiesError: the channel or the names do not belong to this party.
     """
     if party_name != channel.me or party_name not in (active, *passives) or not passives:
-        everyone = ", ".join((active, *passives))
-        raise PartiesError(f"alignment: the line of {party_name} and its name among {everyone} were expected")
+        raise PartiesError(
+            f"party {party_name} cannot align over the channel of {channel.me} with {', '.join((active, *passives))}",
+            "pass this party's channel, and its name as active or in passives",
+            code="SVFL-PARTIES-NAME",
+            party=party_name,
+        )
     try:
-        own = found if (found := canonical_ids_in_bulk(ids)) is not None else canonical_ids(ids)
+        canonical = plain if (plain := canonical_ids_in_bulk(ids)) is not None else canonical_ids(ids)
     except IdError as error:
-        raise IdError(f"party {party_name}: {error}") from None
-    if not len(own):
-        raise IdError(f"party {party_name}: at least one row was expected to align, there is none; is the file right?")
-    kept = Journal() if journal is None else FolderJournal(journal)
+        raise IdError(
+            f"party {party_name}: {error.problem}",
+            error.remedy,
+            code=error.code,
+            **error.fields | {"party": party_name},
+        ) from None
+    if not len(canonical):
+        raise IdError(
+            f"party {party_name} has no rows to align",
+            "check that the right file is named",
+            code="SVFL-TABLE-EMPTY",
+            party=party_name,
+        )
+    progress = Journal() if journal is None else FolderJournal(journal)
     work = AlignmentWork(
         channel,
-        own,
+        canonical,
         active=active,
         passives=passives,
-        journal=kept,
+        journal=progress,
         executor=executor,
         on_progress=on_progress,
         granted=granted,
     )
     rows = align_active(work) if party_name == active else align_passive(work)
-    kept.clear()
+    progress.clear()
     if not len(rows) and granted is None:
         raise IdError(
-            f"party {party_name}: at least one id that all parties have was expected, there is none; does every party "
-            "name the same kind of id, written alike?"
+            f"party {party_name} has no id that all other parties have as well",
+            code="SVFL-ID-NO-MATCH",
+            party=party_name,
         )
     return rows
 
 
 class FolderJournal(Journal):
-    """Keeps the journal in a folder that only its owner may read, a file a chunk."""
+    """Journal in a folder that only its owner may read, with one file for each chunk.
+
+    Args:
+        folder: the folder, which is created if it does not exist.
+
+    Raises:
+        DataError: other users can read the folder.
+    """
 
     def __init__(self, folder: str | Path) -> None:
-        """DataError if others may read the folder. It is made if it is not there."""
         super().__init__()
         self._folder = Path(folder)
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self._folder.stat().st_mode & 0o077:
-            raise DataError(f"{self._folder}: a folder closed to others was expected, it will hold secrets; chmod 700")
+            raise DataError(
+                f"other users can read {self._folder}, which will contain secrets",
+                "run `chmod 700` on it",
+                code="SVFL-FILE-READABLE-BY-OTHERS",
+                path=str(self._folder),
+            )
 
     def _file(self, stream: str, number: int) -> Path:
         return self._folder / f"{stream}.{number}.chunk"
 
     def count(self, stream: str) -> int:
+        """Return the number of chunks of a stream."""
         number = 0
         while self._file(stream, number).exists():
             number += 1
         return number
 
     def append(self, stream: str, chunk: bytes) -> None:
+        """Write the next chunk of a stream."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
         write_checked(self._file(stream, self.count(stream)), chunk)
 
     def chunk(self, stream: str, number: int) -> bytes:
+        """Read a chunk, or raise DataError if it is missing or damaged."""
         path = self._file(stream, number)
         try:
             return read_checked(path)
         except (OSError, DamagedFileError):
             raise DataError(
-                f"{path}: what an alignment that broke off has kept was expected, it is not there or damaged; remove "
-                f"{self._folder} at every party and align anew"
+                f"{path}, a file of an interrupted alignment, is missing or damaged",
+                f"remove {self._folder} at every party and align again",
+                code="SVFL-FILE-DAMAGED",
+                path=str(path),
             ) from None
 
     def clear(self) -> None:
-        """Remove the journal's files, secrets first, and the folder if nothing else is in it."""
+        """Remove the journal's files, secrets first, and the folder if it is empty then."""
         self._file("secrets", 0).unlink(missing_ok=True)
-        for path in (*self._folder.glob("*.chunk"), *self._folder.glob(".*.chunk.*")):  # drafts of killed processes too
+        drafts = self._folder.glob(".*.chunk.*")  # unfinished files of killed processes
+        for path in (*self._folder.glob("*.chunk"), *drafts):
             path.unlink()
         with suppress(OSError):
             self._folder.rmdir()

@@ -1,12 +1,12 @@
-"""What a partner is worth, with the other parties on their own machines: one consent, then training after training.
+"""Measure what a partner's columns are worth, with the parties on separate machines: one consent, several trainings.
 
-    1. all <-> all   meet for each of the jobs; every party checks all of them together by its guards and its ledger,
-                     and asks its people once, with one sheet for all
-    2. each party    enters all measurements in its ledger, before the first of them
-    3. all <-> all   trains the jobs of `securevfl.training.comparison.compared_jobs`, each in a conversation of its own
+    1. all <-> all   connect for all jobs; every party checks all of them together with its guards and its ledger, and
+                     asks its operator once, with one consent sheet for all
+    2. each party    records all measurements in its ledger, before the first of them
+    3. all <-> all   train the jobs of `securevfl.training.comparison.compared_jobs`, each in a session of its own
 
-Step 1 ends when all have agreed, so nobody enters anything for a comparison that another party has refused. What was
-entered stays where a training breaks off. Parts of the models are dropped as soon as they are measured.
+Step 1 ends when all parties have agreed, so no party records anything for a comparison that another party has refused.
+The records stay if a training is interrupted. The parts of the models are discarded as soon as they are measured.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
-from securevfl.base.file_locks import exclusive_lock as only_user
+from securevfl.base.file_locks import exclusive_lock
 from securevfl.consent.consent_sheet import ConsentSheet
 from securevfl.consent.forecast import check_together
 from securevfl.data.party import Party
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, TransportError
 from securevfl.job import Job
-from securevfl.organisations.join import check_role, talk
+from securevfl.organisations.join import check_role, train_over
 from securevfl.organisations.peer_session import run_session
 from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.protocols.score_ledger.ledger import ScoreLedger
@@ -36,113 +36,144 @@ from securevfl.training.simulate import pool_for
 
 HEAD = (
     "{count} trainings for a comparison, one after the other. Each measures once how good a model is, on the same\n"
-    "held-out rows; no model is kept, and none scores a row. You agree to all of them or to none."
-)
-_BROKEN = (
-    "{error} (the training of {name} has broken off; all {count} measurements of this comparison stay counted, and the "
-    "same command again counts {count} more)"
+    "held-out rows. No model is stored, and none scores a row. You agree to all of them or to none."
 )
 
 
 def compare_with(
     job: Job,
     party: Party,
-    venue: PeerSettings,
+    settings: PeerSettings,
     *,
     ledger: DisclosureLedger | str | Path | None = None,
     consent: Callable[[ConsentSheet], None] | None = None,
     workers: int | None = None,
-    on_model: Callable[[str], object] = lambda what: None,
+    on_model: Callable[[str], object] = lambda name: None,
     on_round: Callable[[int, int], None] | None = None,
 ) -> Comparison | None:
-    """Compare models of the labelled party's own columns with those of all parties' columns, with the parties of
-    `venue`, all of whom call this; the comparison at the party with labels, None elsewhere.
+    """Compare models of the labelled party's columns alone with models of all parties' columns.
 
-    consent: is given one sheet for all trainings, as in `join`; the rest as there. on_model: is told what is trained
-    next. TransportError where a training breaks off: the measurements of all stay counted. ConfigError for a job that
-    cannot be compared, LeakageError where the trainings together would tell too much; nothing of a table is told then.
+    All parties call this function at the same time.
+
+    Args:
+        job: the job; it must be the same at all parties.
+        party: this party's table.
+        settings: addresses, certificates and time limits.
+        ledger: see `join`.
+        consent: receives one consent sheet for all trainings; see `join`.
+        workers: see `join`.
+        on_model: is called with a description of the next training.
+        on_round: see `join`.
+
+    Returns:
+        The comparison at the party with labels, None at the others.
+
+    Raises:
+        TransportError: a training was interrupted. The ledger still counts the measurements of all trainings.
+        ConfigError: the job cannot be compared; nothing about a table has been disclosed.
+        LeakageError: the trainings together would disclose too much; nothing about a table has been disclosed.
     """
-    jobs, own_ledger, everyone = compared_jobs(job), DisclosureLedger.open(party.name, ledger), venue.peers.parties
-    for each in jobs.values():
-        check_role(each, party, venue.peers)
-    with _only(own_ledger):
+    jobs, party_ledger, everyone = compared_jobs(job), DisclosureLedger.open(party.name, ledger), settings.peers.parties
+    for compared in jobs.values():
+        check_role(compared, party, settings.peers)
+    with _only_comparison(party_ledger):
         lines = list(alone(jobs, party, on_model)) if party.active else []
-        terms = {"jobs": {name: each.to_dict() for name, each in jobs.items()}, "parties": list(everyone)}
+        handshake = {
+            "jobs": {name: compared.to_dict() for name, compared in jobs.items()},
+            "parties": list(everyone),
+            "task": "compare",
+        }
 
         def agree(channel: Channel) -> list[PreConsentView]:
             channel.clock.stage = Stage.SETUP
-            known = [
-                view_before_consent(each, party, channel, parties=everyone, ledger=own_ledger) for each in jobs.values()
+            views = [
+                view_before_consent(compared, party, channel, parties=everyone, ledger=party_ledger)
+                for compared in jobs.values()
             ]
-            check_together([(each.job, each.sizes) for each in known], [party], {party.name: own_ledger})
-            _measures(known, own_ledger, venue.peers.active, reserve=False)
+            check_together([(view.job, view.sizes) for view in views], [party], {party.name: party_ledger})
+            _count_measurements(views, party_ledger, settings.peers.active, reserve=False)
             if consent is not None:
-                consent(_one_sheet(list(jobs), known))
-            return known
+                consent(_one_sheet(list(jobs), views))
+            return views
 
-        known = run_session(party.name, venue, terms | {"task": "compare"}, agree, ledger=own_ledger, resumes=True)
-        _measures(known, own_ledger, venue.peers.active, reserve=True)
-        together = ", ".join(everyone)
+        views = run_session(party.name, settings, handshake, agree, ledger=party_ledger, resumes=True)
+        _count_measurements(views, party_ledger, settings.peers.active, reserve=True)
+        names = ", ".join(everyone)
         with pool_for(job, None, workers) as (pool, size):
-            for name, each in jobs.items():
-                on_model(f"{name}, {together}")
+            for name, compared in jobs.items():
+                on_model(f"{name}, {names}")
                 train = partial(
                     take_part,
-                    each,
+                    compared,
                     party,
                     parties=everyone,
                     executor=pool,
                     workers=size,
-                    ledger=own_ledger.with_reserved_measurements(),
+                    ledger=party_ledger.with_reserved_measurements(),
                 )
-                own = terms | {"task": "compare", "model": name}
+                talk = partial(train_over, train, on_round)
                 try:
-                    part = run_session(party.name, venue, own, partial(talk, train, on_round), ledger=own_ledger)
+                    part = run_session(party.name, settings, handshake | {"model": name}, talk, ledger=party_ledger)
                 except TransportError as error:
-                    said = _BROKEN.format(error=error, name=name, count=len(jobs))
-                    raise TransportError(said, away=error.away) from error
+                    raise TransportError(
+                        f"{error.problem}. This interrupted the training of {name}. All {len(jobs)} measurements of "
+                        f"the comparison stay counted, and running the command again counts {len(jobs)} more",
+                        "run the same command again at every party",
+                        code=error.code,
+                        away=error.away,
+                    ) from error
                 if party.active:
-                    lines.append(joint_row(together, name, part, float(part.path.sum())))
+                    lines.append(joint_row(names, name, part, float(part.path.sum())))
         return build_comparison(lines, job, party) if party.active else None
 
 
 @contextmanager
-def _only(ledger: DisclosureLedger) -> Iterator[None]:
-    """Let no other comparison of the party run meanwhile: two would meet each other's partners between trainings.
-    ConfigError if one does."""
-    mark = ledger.path.with_name(f"{ledger.path.name}.comparing")
-    mark.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    mark.touch(0o600)
-    with ExitStack() as held:
+def _only_comparison(ledger: DisclosureLedger) -> Iterator[None]:
+    """Prevent another comparison with this ledger, whose sessions could meet those of this one.
+
+    Raises:
+        ConfigError: another comparison is running.
+    """
+    lock = ledger.path.with_name(f"{ledger.path.name}.comparing")
+    lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock.touch(0o600)
+    with ExitStack() as stack:
         try:
-            held.enter_context(only_user(mark))
+            stack.enter_context(exclusive_lock(lock))
         except ConfigError:
             raise ConfigError(
-                f"{ledger.party}: no other comparison by this ledger was expected, one is under way; wait for its end"
+                f"another comparison with the ledger of {ledger.party} is running",
+                "wait until it has finished",
+                code="SVFL-LEDGER-BUSY",
+                party=ledger.party,
             ) from None
         yield
 
 
-def _measures(known: list[PreConsentView], ledger: DisclosureLedger, active: str, *, reserve: bool) -> None:
-    """Check that the rows held out may be measured for all models, or enter that they are. LeakageError if not."""
-    first = known[0]
+def _count_measurements(views: list[PreConsentView], ledger: DisclosureLedger, active: str, *, reserve: bool) -> None:
+    """Check that the held-out rows may be measured for all models, or record that they are.
+
+    Raises:
+        LeakageError: the limit on measurements would be exceeded.
+    """
+    first = views[0]
     if first.party.name == active:
         return
     limited = "small_metrics" not in first.job.accepts
-    own, ids = ScoreLedger(ledger.scores_path), first.party.keys_of(first.schedule.test[:MAX_LOSS_ROWS])
+    scores, ids = ScoreLedger(ledger.scores_path), first.party.keys_of(first.schedule.test[:MAX_LOSS_ROWS])
     if reserve:
-        own.record_evaluation(active, ids, limited=limited, me=first.party.name, times=len(known))
+        scores.record_evaluation(active, ids, limited=limited, me=first.party.name, times=len(views))
     elif limited:
-        own.check_evaluations(active, ids, len(known))
+        scores.check_evaluations(active, ids, len(views))
 
 
-def _one_sheet(names: list[str], known: list[PreConsentView]) -> ConsentSheet:
-    """Put the sheets of all trainings into one."""
-    head = HEAD.format(count=len(known))
+def _one_sheet(names: list[str], views: list[PreConsentView]) -> ConsentSheet:
+    """Combine the consent sheets of all trainings into one."""
+    head = HEAD.format(count=len(views))
 
-    def joined(texts: list[str]) -> str:
+    def combine(texts: list[str]) -> str:
         return "\n\n".join([head, *(f"{name}:\n{text}" for name, text in zip(names, texts, strict=True))])
 
     return ConsentSheet(
-        joined([str(each.sheet) for each in known]), joined([each.sheet.first_screen for each in known])
+        combine([str(view.sheet) for view in views]), combine([view.sheet.first_screen for view in views])
     )

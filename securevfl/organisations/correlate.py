@@ -1,14 +1,15 @@
-"""A look at columns of several parties side by side, before any training: correlations and variance inflation.
+"""Correlations and variance inflation of several parties' columns, before any training.
 
-1. all -> all          TableShape   rows, columns of numbers, keyed digest of the row order
-2. each                its sheet; its ledger takes what it is about to tell, or refuses
-3. each pair in turn   products of columns, of which both learn 6 bits each (`protocols/shares/column_correlations.py`)
+1. all -> all          TableShape   numbers of rows and of numeric columns; keyed digest of the row order
+2. each party          shows its consent sheet; its ledger records the disclosures or refuses
+3. each pair in turn   products of columns, with 6 bits for each (`protocols/shares/column_correlations.py`)
 
-Of each pair, both learn the correlations of their columns, and those of their columns made uncorrelated each by itself,
-from which variance inflation follows (`securevfl.data.correlations`): 2 d d_other numbers. The ledger counts them as so
-many numbers about columns, and in bits of what the n rows of these columns hold: over all looks at a table a peer is
-told MOST of these at most, and in numbers about one column as much of what that column holds
-(`securevfl.disclosure.summed_bits`). Nobody is told names of columns.
+Both parties of a pair learn the correlations of their columns, and the correlations of their columns after each party
+has decorrelated its own columns. Variance inflation factors follow from the latter (`securevfl.data.correlations`).
+These are 2 d d_other numbers. The ledger counts them as numbers about columns, and compares their bits with the
+information content of the n rows of these columns. Over all joint statistics on a table, a peer learns at most the
+share MAX_STATISTICS_SHARE of these bits, and at most that share of any one column
+(`securevfl.disclosure.summed_bits`). No party learns names of columns.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from securevfl.runtime.observer import Observer
 from securevfl.runtime.party_threads import run_threads
 from securevfl.transport.peers import Peers
 
-SAMPLE = 65_536  # rows that bits are counted in
+INFORMATION_SAMPLE_ROWS = 65_536  # rows from which the information content is estimated
 
 
 def declares(roles: Roles) -> list[MessageDeclaration]:
@@ -62,14 +63,26 @@ def declares(roles: Roles) -> list[MessageDeclaration]:
 def correlate(
     parties: Sequence[Party], *, ledgers: Mapping[str, DisclosureLedger] | None = None, observe: Observer | None = None
 ) -> dict[str, list[Correlations]]:
-    """Compare the columns of aligned tables that are in this process, by the messages that organisations would send.
+    """Compute the correlations between aligned tables in this process, with the messages that organisations would send.
 
-    Return for each party what it would learn of each other. ledgers: where parties would count it, by name. The rest
-    as `correlate_with`.
+    Args:
+        parties: the parties and their tables.
+        ledgers: ledgers of the parties by name; they count the disclosures.
+        observe: is called with every message.
+
+    Returns:
+        For each party, what it would learn about each other party; see `correlate_with`.
+
+    Raises:
+        PartiesError: there are fewer than two parties, or two have the same name.
     """
     names = [party.name for party in parties]
     if len(parties) < 2 or len(set(names)) < len(names):
-        raise PartiesError("correlations: two or more parties of different names were expected; add or rename one")
+        raise PartiesError(
+            "correlations need two or more parties with different names",
+            "add or rename a party",
+            code="SVFL-PARTIES-COUNT",
+        )
     roles = {party.name: partial(_talk, party, names, (ledgers or {}).get(party.name), None) for party in parties}
     return run_threads(roles, WallClock, observe=observe)
 
@@ -85,21 +98,34 @@ def correlate_with(
     timeout: float = 600.0,
     patience: float = 60.0,
 ) -> list[Correlations]:
-    """Compare this party's columns of numbers with those of all in `peers`, on aligned rows, before any training.
+    """Compute the correlations between this party's numeric columns and those of all peers, on aligned rows.
 
-    consent: is given this party's sheet once all have met and before anything of its data is told; raises ConsentError
-    to take no part. The rest as in `join`.
+    Args:
+        party: this party's table.
+        peers: see `join`.
+        ledger: see `join`.
+        consent: receives this party's consent sheet when all parties are connected and before anything about its data
+            is disclosed. It raises ConsentError to refuse.
+        certs: see `join`.
+        listen: see `join`.
+        timeout: see `join`.
+        patience: see `join`.
 
-    Raises TableError or IdError if rows are not the same, fewer than 1,000, or fewer than a hundred for each column of
-    a peer; LeakageError if the ledger refuses; TransportError as `join`.
+    Returns:
+        The correlations with each peer.
+
+    Raises:
+        TableError: the numbers of rows differ, there are fewer than 1,000 rows, or fewer than 100 rows for each column
+            of a peer.
+        IdError: the row orders differ.
+        LeakageError: the ledger refuses.
+        TransportError: see `join`.
     """
-    venue, own_ledger = (
-        PeerSettings.of(peers, certs, listen, timeout, patience),
-        DisclosureLedger.open(party.name, ledger),
-    )
-    check_among(venue.peers, party.name)
-    talk = partial(_talk, party, venue.peers.parties, own_ledger, consent)
-    correlations = joint_statistics.run_joint_session(party, venue, "correlate", talk, own_ledger)
+    settings = PeerSettings.of(peers, certs, listen, timeout, patience)
+    party_ledger = DisclosureLedger.open(party.name, ledger)
+    check_among(settings.peers, party.name)
+    talk = partial(_talk, party, settings.peers.parties, party_ledger, consent)
+    correlations = joint_statistics.run_joint_session(party, settings, "correlate", talk, party_ledger)
     eventlog.emit(party.name, "correlated", {"others": len(correlations)})
     return correlations
 
@@ -107,94 +133,104 @@ def correlate_with(
 def _talk(
     party: Party, names: Sequence[str], ledger: DisclosureLedger | None, consent: Consent | None, channel: Channel
 ) -> list[Correlations]:
-    """Return one party's side, over a channel where all parties are there."""
-    own = OwnColumns.of(party.name, party.table)
-    tables = _tables(party, own, names, channel)  # 1
-    held = _held(own)
-    told = [_disclosure(party.name, own, held, name, table.count) for name, table in tables.items()]
-    record_joint_statistics(
-        channel.session, party, told, _remedy(own), ledger, consent, partial(_sheet, party, own, told)
-    )  # 2
+    """Run one party's role over a channel to the other parties."""
+    columns = OwnColumns.of(party.name, party.table)
+    shapes = _exchange_shapes(party, columns, names, channel)  # 1
+    content = _information_content(columns)
+    disclosures = [_disclosure(party.name, columns, content, name, shape.count) for name, shape in shapes.items()]
+    write_sheet = partial(_sheet, party, columns, disclosures)
+    record_joint_statistics(channel.session, party, disclosures, _remedy(columns), ledger, consent, write_sheet)  # 2
     correlations = []
     for one, two in combinations(names, 2):
         if party.name in (one, two):
             other = two if one == party.name else one
-            width, context = (
-                tables[other].count,
-                joint_statistics.context(channel, one, two, f"correlations {one} {two}"),
-            )
-            R, K = rounded_correlations(context, [own.standard, own.white], [width, width])  # 3
-            correlations.append(
-                Correlations(party.name, other, own.names, R, own.alone, own.inflation(K, CORRELATION_NOISE))
-            )
+            width = shapes[other].count
+            context = joint_statistics.pair_context(channel, one, two, f"correlations {one} {two}")
+            R, K = rounded_correlations(context, [columns.standard, columns.white], [width, width])  # 3
+            inflation = columns.inflation(K, CORRELATION_NOISE)
+            correlations.append(Correlations(party.name, other, columns.names, R, columns.alone, inflation))
     return correlations
 
 
-def _tables(party: Party, own: OwnColumns, names: Sequence[str], channel: Channel) -> dict[str, TableShape]:
-    """Tell all others of this party's table, and return what they tell, checked."""
-    tables = joint_statistics.exchange_table_shapes(
-        party, len(own.names), [name for name in names if name != party.name], channel
-    )  # 1
-    for name, table in tables.items():
-        if not 0 < table.count <= table.rows // ROWS_PER_COLUMN or table.rows < MIN_CORRELATION_ROWS:
+def _exchange_shapes(
+    party: Party, columns: OwnColumns, names: Sequence[str], channel: Channel
+) -> dict[str, TableShape]:
+    """Exchange table shapes with all others, and check that no correlation could reveal single rows."""
+    others = [name for name in names if name != party.name]
+    shapes = joint_statistics.exchange_table_shapes(party, len(columns.names), others, channel)  # 1
+    for name, shape in shapes.items():
+        if not 0 < shape.count <= shape.rows // ROWS_PER_COLUMN or shape.rows < MIN_CORRELATION_ROWS:
             raise TableError(
-                f"correlations: {MIN_CORRELATION_ROWS:,} rows or more, and {ROWS_PER_COLUMN} for each column, were "
-                f"expected, "
-                f"{table.rows:,} with {table.count} columns of {name} came, which would tell of single rows; bring "
-                "more rows or fewer columns"
+                f"correlations of {shape.count} columns of {name} on {shape.rows:,} rows would reveal single rows",
+                f"bring at least {MIN_CORRELATION_ROWS:,} rows, and {ROWS_PER_COLUMN} for each column",
+                code="SVFL-TABLE-TOO-FEW-ROWS",
+                peer=name,
+                rows=shape.rows,
+                columns=shape.count,
             )
-    return tables
+    return shapes
 
 
-def _some(own: OwnColumns) -> Floats:
-    """Return the rows of the columns that bits are counted in."""
-    return own.standard[:: -(-len(own.standard) // SAMPLE)]
+def _sample(columns: OwnColumns) -> Floats:
+    """Return the rows from which the information content is estimated."""
+    return columns.standard[:: -(-len(columns.standard) // INFORMATION_SAMPLE_ROWS)]
 
 
-def _held(own: OwnColumns) -> float:
-    """Return how many bits all rows of the columns hold together, where the one that holds least counts for all if that
-    is less: as many numbers are told of it as of any other."""
-    some = _some(own)
-    return len(own.standard) * min(InformationContent.of(some).bits, len(own.names) * float(entropies(some).min()))
+def _information_content(columns: OwnColumns) -> float:
+    """Return the bits of all rows of the columns together.
+
+    Equally many numbers are disclosed about each column. So if the column with the least information has fewer bits
+    than the average, all columns are counted like that one.
+    """
+    sample = _sample(columns)
+    per_row = min(InformationContent.of(sample).bits, len(columns.names) * float(entropies(sample).min()))
+    return len(columns.standard) * per_row
 
 
-def _disclosure(me: str, own: OwnColumns, held: float, other: str, columns: int) -> Disclosure:
-    """Return what one peer, with so many columns, is told about this party's columns, which hold so many bits."""
-    return statistics_disclosure(other, me, 2 * columns * len(own.names), CORRELATION_BITS, held)
+def _disclosure(me: str, columns: OwnColumns, content: float, other: str, other_columns: int) -> Disclosure:
+    """Return what a peer with this number of columns learns about this party's columns."""
+    return statistics_disclosure(other, me, 2 * other_columns * len(columns.names), CORRELATION_BITS, content)
 
 
-def _remedy(own: OwnColumns) -> str:
-    """Say what would tell less of what these columns hold."""
-    bits = entropies(_some(own))
-    lightest = int(bits.argmin())
-    return f"bring more rows, or leave columns out: {own.names[lightest]} holds least, {bits[lightest]:.2f} bits a row"
+def _remedy(columns: OwnColumns) -> str:
+    """Return what would reduce the disclosed share of the information content."""
+    bits = entropies(_sample(columns))
+    least = int(bits.argmin())
+    return (
+        f"bring more rows, or leave out columns: {columns.names[least]} has the least information, {bits[least]:.2f} "
+        "bits per row"
+    )
 
 
-def _sheet(party: Party, own: OwnColumns, told: Sequence[Disclosure], before: Sequence[LedgerEntry]) -> ConsentSheet:
-    """Write this party's sheet: what it would learn and tell, and what it has told before."""
-    n, d = len(party), len(own.names)
+def _sheet(
+    party: Party, columns: OwnColumns, disclosures: Sequence[Disclosure], before: Sequence[LedgerEntry]
+) -> ConsentSheet:
+    """Write this party's consent sheet: what it would learn and disclose, and what it has disclosed before."""
+    n, d = len(party), len(columns.names)
     strength = SHARE_SCHEMES["own"](column_correlations.CorrelationEncoding(n).bits).strength
     lines = [
-        f"correlations of columns, for {party.name}, {n:,} rows x {d} columns of numbers: {', '.join(own.names)}",
+        f"correlations of columns, for {party.name}, {n:,} rows x {d} numeric columns: {', '.join(columns.names)}",
         f"assumes: {ASSUMPTIONS}",
         f"encryption: {strength}",
     ]
-    for each in sorted(told, key=lambda each: each.learner):
-        name, columns = each.learner, each.count // (2 * d)
+    for disclosure in sorted(disclosures, key=lambda disclosure: disclosure.learner):
+        name, other_columns = disclosure.learner, disclosure.count // (2 * d)
         lines += [
             "",
-            f"with {name}, {columns} columns",
-            f"  learns    {d * columns} correlations of its columns with {name}'s, and as many of columns that "
-            "each has made",
-            "            uncorrelated by itself, for variance inflation; each rounded at random to 6 bits, steps of "
-            f"1/{CORRELATION_LEVELS}",
-            f"  tells     {name} the same numbers: {each.count} of {CORRELATION_BITS} bits about {d} x {n:,} values, "
-            f"{each.share:.2g} of the bits that these hold.",
-            f"            A column of {name}'s that marks one row reads that row: a value of one deviation moves the "
-            f"number by {CORRELATION_LEVELS / n**0.5:.2g}",
-            f"            steps, against rounding of .4. Weights in it read {CORRELATION_BITS - 1} rows of a column "
-            f"of two values",
-            f"  told      {statistics_share(each, before):.2g} of them in earlier looks; {MAX_STATISTICS_SHARE:g} at "
-            f"most over all",
+            f"with {name}, {other_columns} columns",
+            f"  learns    {d * other_columns} correlations of its columns with {name}'s, and as many after each party "
+            "has",
+            "            decorrelated its columns, for variance inflation. Each is rounded at random to 6 bits, in "
+            f"steps of 1/{CORRELATION_LEVELS}",
+            f"  reveals   the same numbers to {name}: {disclosure.count} of {CORRELATION_BITS} bits about {d} x {n:,} "
+            f"values, {disclosure.share:.2g} of",
+            f"            the bits in these values. If a column of {name} marks one row, the numbers depend on that "
+            "row: a value that",
+            f"            is one standard deviation larger moves a number by {CORRELATION_LEVELS / n**0.5:.2g} steps, "
+            "against rounding of 0.4 steps.",
+            f"            With chosen weights such a column can read {CORRELATION_BITS - 1} rows of a column of two "
+            "values",
+            f"  revealed  {statistics_share(disclosure, before):.2g} of these bits in earlier joint statistics; at most"
+            f" {MAX_STATISTICS_SHARE:g} in all",
         ]
     return ConsentSheet("\n".join(lines))

@@ -1,15 +1,16 @@
-"""How a model treats groups that another party knows: rates by group, from counts that are made on shares.
+"""How a model treats groups that another party knows: rates by group, from counts on secret shares.
 
-The party with labels has the outcome of each row (its class, and which it was said to be); one other party has the
-group of each. Both hold the same rows in one order.
+The party with labels knows the outcome of each row, that is its class and its predicted class. One other party knows
+the group of each row. Both have the same rows in one order.
 
-1. A <-> B   TableShape     rows, number of groups, keyed digest of the row order
-2. B         its sheet; its ledger takes what it is about to tell, or refuses
-3. both      counts of rows by group and outcome, told to A (`protocols/shares/group_counts.py`)
+1. A <-> B   TableShape     numbers of rows and of groups; keyed digest of the row order
+2. B         shows its consent sheet; its ledger records the disclosures or refuses
+3. both      count rows by group and outcome and open the counts to A (`protocols/shares/group_counts.py`)
 
-B learns sizes alone. A learns the groups' names and 4 counts of each, rounded at random to 8 rows. B's ledger counts
-them as so many numbers about columns, and in bits of what the groups of all rows hold: whatever A gives in place of
-outcomes, over all looks it is told MOST of these at most (`securevfl.disclosure.summed_bits`).
+B learns only sizes. A learns the names of the groups and 4 counts for each, rounded at random to 8 rows. B's ledger
+counts them as numbers about columns, and compares their bits with the information content of the groups of all rows. A
+may use other values instead of outcomes. Over all joint statistics it still learns at most the share
+MAX_STATISTICS_SHARE of these bits (`securevfl.disclosure.summed_bits`).
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.ledger_contents import LedgerEntry
 from securevfl.disclosure.summed_bits import MAX_STATISTICS_SHARE, statistics_disclosure, statistics_share
 from securevfl.errors import LabelError, PartiesError, TableError
-from securevfl.models.class_labels import class_name, classes_of
-from securevfl.models.group_metrics import rates_of_counts
+from securevfl.models.class_labels import class_name, find_classes
+from securevfl.models.group_metrics import rates_from_counts
 from securevfl.models.standard_losses import LogisticLoss
 from securevfl.organisations import joint_statistics
 from securevfl.organisations.joint_statistics import TableShape
@@ -64,41 +65,61 @@ def declares(roles: Roles) -> list[MessageDeclaration]:
 
 
 def merge_small_groups(values: ArrayLike) -> tuple[list[str], NDArray[np.int64]]:
-    """Return the names of the groups that counts are told of, and the marks (n x groups) of the rows.
+    """Merge groups of fewer than 100 rows into one group "others".
 
-    Groups of fewer than 100 rows are put together, with the smallest of the others if these rows alone are too few.
-    TableError if there are not two groups then, or more than 50.
+    If the merged rows are still too few, the smallest other group is merged as well.
+
+    Args:
+        values: the group of each row (n,).
+
+    Returns:
+        The names of the groups, and an indicator matrix (n, groups) of the rows.
+
+    Raises:
+        TableError: fewer than two groups remain, or more than 50.
     """
-    names, place, counts = np.unique(np.asarray(values).astype(str), return_inverse=True, return_counts=True)
+    names, positions, counts = np.unique(np.asarray(values).astype(str), return_inverse=True, return_counts=True)
     order = np.argsort(-counts, kind="stable")
-    alone = [int(k) for k in order if counts[k] >= MIN_GROUP_ROWS]
-    rest = len(place) - int(counts[alone].sum())
-    while 0 < rest < MIN_GROUP_ROWS and alone:
-        rest += int(counts[alone.pop()])
-    if not 2 <= len(alone) + (rest > 0) <= MAX_GROUPS:
+    large = [int(k) for k in order if counts[k] >= MIN_GROUP_ROWS]
+    merged_rows = len(positions) - int(counts[large].sum())
+    while 0 < merged_rows < MIN_GROUP_ROWS and large:
+        merged_rows += int(counts[large.pop()])
+    if not 2 <= len(large) + (merged_rows > 0) <= MAX_GROUPS:
         raise TableError(
-            f"groups: 2 to {MAX_GROUPS} of {MIN_GROUP_ROWS} rows or more were expected, there are {len(alone)}; "
-            f"choose a "
-            "column with fewer or larger ones"
+            f"the column has {len(large)} groups of at least {MIN_GROUP_ROWS} rows",
+            f"choose a column with 2 to {MAX_GROUPS} such groups",
+            code="SVFL-TABLE-GROUPS",
+            groups=len(large),
         )
-    marks = [place == k for k in alone]
-    if rest:
-        marks.append(~np.isin(place, alone))
-    told = [str(names[k]) for k in alone] + ["others"] * (rest > 0)
-    return told, np.stack(marks, axis=1).astype(np.int64)
+    indicators = [positions == k for k in large]
+    if merged_rows:
+        indicators.append(~np.isin(positions, large))
+    group_names = [str(names[k]) for k in large] + ["others"] * (merged_rows > 0)
+    return group_names, np.stack(indicators, axis=1).astype(np.int64)
 
 
 def request_group_rates(
-    party: Party, said: ArrayLike, peers: Peers | str | Path = "peers.toml", *, positive: str | None = None, **keys: Any
+    party: Party,
+    predictions: ArrayLike,
+    peers: Peers | str | Path = "peers.toml",
+    *,
+    positive: str | None = None,
+    **keys: Any,
 ) -> dict[str, dict[str, float]]:
-    """Return figures by group (`securevfl.models.metrics.rates_of_counts`), at the party with labels of two classes.
+    """Compute rates by group, at the party with labels of two classes.
 
-    said: the name of the class that each row was said to be of (n,), as predictions have it. positive: the class that
-    the job of the model names (`securevfl.models.loss`); the usual one if it names none. keys: as `provide_groups`,
-    but for its ledger.
+    Args:
+        party: this party's table.
+        predictions: the predicted class of each row (n,).
+        peers: the file of peers, or its content.
+        positive: the positive class that the model's job names, if it names one (`securevfl.models.class_labels`).
+        keys: certs, listen, timeout and patience as in `join`.
+
+    Returns:
+        The rates by name of the group (`securevfl.models.group_metrics.rates_from_counts`).
     """
-    marks = _outcomes(party, said, positive)
-    return _meet(party, peers, partial(_ask, party, marks), DisclosureLedger.open(party.name, None), **keys)
+    outcomes = _outcomes(party, predictions, positive)
+    return _run(party, peers, partial(_request, party, outcomes), DisclosureLedger.open(party.name, None), **keys)
 
 
 def provide_groups(
@@ -110,150 +131,206 @@ def provide_groups(
     consent: Consent | None = None,
     **keys: Any,
 ) -> list[str]:
-    """Let the party with labels count outcomes by these groups (n,), and return the names that it is told.
+    """Let the party with labels count outcomes by this party's groups.
 
-    consent: is given this party's sheet before anything of its data is told; raises ConsentError to take no part. keys:
-    certs, listen, timeout and patience as in `join`. Raises TableError or IdError if rows are not the same, fewer than
-    400, or groups too few; LeakageError if the ledger refuses; TransportError as `join`.
+    Args:
+        party: this party's table.
+        groups: the group of each row (n,).
+        peers: the file of peers, or its content.
+        ledger: see `join`.
+        consent: receives this party's consent sheet before anything about its data is disclosed. It raises ConsentError
+            to refuse.
+        keys: certs, listen, timeout and patience as in `join`.
+
+    Returns:
+        The names of the groups that the other party learns.
+
+    Raises:
+        TableError: the numbers of rows differ, there are fewer than 400 rows, or too few groups.
+        IdError: the row orders differ.
+        LeakageError: the ledger refuses.
+        TransportError: see `join`.
     """
-    names, marks = _groups(party, groups)
-    own = DisclosureLedger.open(party.name, ledger)
-    _meet(party, peers, partial(_give, party, names, marks, own, consent), own, **keys)
+    names, indicators = _groups(party, groups)
+    party_ledger = DisclosureLedger.open(party.name, ledger)
+    _run(party, peers, partial(_provide, party, names, indicators, party_ledger, consent), party_ledger, **keys)
     return names
 
 
 def local_group_rates(
-    party: Party, said: ArrayLike, groups: ArrayLike, *, positive: str | None = None
+    party: Party, predictions: ArrayLike, groups: ArrayLike, *, positive: str | None = None
 ) -> dict[str, dict[str, float]]:
-    """Return the figures by group of a party that has labels and groups: exact, of groups of 100 rows or more. The rest
-    as `request_group_rates`."""
-    names, marks = _groups(party, groups)
-    counts = marks.T @ _outcomes(party, said, positive)
-    return {name: rates_of_counts(*own) for name, own in zip(names, counts.tolist(), strict=True)}
+    """Compute exact rates by group at a party that has both labels and groups.
+
+    Args:
+        party: this party's table.
+        predictions: see `request_group_rates`.
+        groups: see `provide_groups`.
+        positive: see `request_group_rates`.
+
+    Returns:
+        The rates by name of the group; groups of fewer than 100 rows are merged.
+    """
+    names, indicators = _groups(party, groups)
+    counts = indicators.T @ _outcomes(party, predictions, positive)
+    return {name: rates_from_counts(*cells) for name, cells in zip(names, counts.tolist(), strict=True)}
 
 
 def simulate_group_rates(
     labelled: Party,
-    said: ArrayLike,
+    predictions: ArrayLike,
     grouped: Party,
     groups: ArrayLike,
     *,
     positive: str | None = None,
     observe: Observer | None = None,
 ) -> dict[str, dict[str, float]]:
-    """Return what `request_group_rates` would, of two aligned tables that are in this process, by the same messages."""
-    names, marks = _groups(grouped, groups)
+    """Compute what `request_group_rates` returns for two aligned tables in this process, with the same messages.
+
+    Args:
+        labelled: the party with labels.
+        predictions: see `request_group_rates`.
+        grouped: the party with groups.
+        groups: see `provide_groups`.
+        positive: see `request_group_rates`.
+        observe: is called with every message.
+
+    Returns:
+        The rates by name of the group.
+    """
+    names, indicators = _groups(grouped, groups)
+    outcomes = _outcomes(labelled, predictions, positive)
     roles: dict[str, Callable[[Channel], Any]] = {
-        labelled.name: partial(_ask, labelled, _outcomes(labelled, said, positive), peer=grouped.name),
-        grouped.name: partial(_give, grouped, names, marks, None, None, peer=labelled.name),
+        labelled.name: partial(_request, labelled, outcomes, peer=grouped.name),
+        grouped.name: partial(_provide, grouped, names, indicators, None, None, peer=labelled.name),
     }
     return run_threads(roles, WallClock, observe=observe)[labelled.name]
 
 
-def _outcomes(party: Party, said: ArrayLike, positive: str | None) -> NDArray[np.int64]:
-    """Return marks (n x 4) of the rows: said and of the positive class, said but not of it, of it but not said,
-    neither."""
-    classes = np.asarray(said).astype(str)
-    if party.y is None or len(np.unique(party.y)) != 2 or classes.shape != (len(party),):
+def _outcomes(party: Party, predictions: ArrayLike, positive: str | None) -> NDArray[np.int64]:
+    """Return an indicator matrix (n, 4): true positives, false positives, false negatives, true negatives."""
+    predicted = np.asarray(predictions).astype(str)
+    if party.y is None or len(np.unique(party.y)) != 2 or predicted.shape != (len(party),):
         raise LabelError(
-            f"party {party.name}: labels of two classes and a prediction for each of {len(party):,} rows were "
-            "expected; bring the table with labels, and predictions of all its rows"
+            f"party {party.name} needs labels of two classes and a prediction for each of its {len(party):,} rows",
+            "bring the table with labels, and predictions of all its rows",
+            code="SVFL-LABEL-CLASSES",
+            party=party.name,
         )
-    name = classes_of(party.name, LogisticLoss(), party.y, positive)[1]
-    of_it, selected = party.y == name, classes == class_name(name)
-    cells = selected & of_it, selected & ~of_it, ~selected & of_it, ~selected & ~of_it
+    name = find_classes(party.name, LogisticLoss(), party.y, positive)[1]
+    actual, selected = party.y == name, predicted == class_name(name)
+    cells = selected & actual, selected & ~actual, ~selected & actual, ~selected & ~actual
     return np.stack(cells, axis=1).astype(np.int64)
 
 
 def _groups(party: Party, groups: ArrayLike) -> tuple[list[str], NDArray[np.int64]]:
     if np.asarray(groups).shape != (len(party),):
-        raise TableError(f"party {party.name}: one group for each of {len(party):,} rows was expected; bring as many")
+        raise TableError(
+            f"party {party.name} needs one group for each of its {len(party):,} rows",
+            code="SVFL-TABLE-SHAPE",
+            party=party.name,
+        )
     return merge_small_groups(groups)
 
 
-def _meet(
+def _run(
     party: Party, peers: Peers | str | Path, talk: Callable[..., Any], ledger: DisclosureLedger, **keys: Any
 ) -> Any:
-    """Hold the conversation of the two parties in the file of peers."""
-    venue = PeerSettings.of(peers, **keys)
-    names = venue.peers.parties
+    """Run the session of the two parties in the file of peers."""
+    settings = PeerSettings.of(peers, **keys)
+    names = settings.peers.parties
     if len(names) != 2 or party.name not in names:
         raise PartiesError(
-            f"{party.name} and one other party were expected among the peers, there are {', '.join(names)}; bring a "
-            "file of peers of these two"
+            f"rates by group need {party.name} and one other party, but the file of peers names {', '.join(names)}",
+            "bring a file of peers with these two parties",
+            code="SVFL-PEERS-FILE",
+            party=party.name,
         )
     (peer,) = (name for name in names if name != party.name)
-    return joint_statistics.run_joint_session(party, venue, "groups", partial(talk, peer=peer), ledger)
+    return joint_statistics.run_joint_session(party, settings, "groups", partial(talk, peer=peer), ledger)
 
 
-def _greet(party: Party, groups: int, peer: str, channel: Channel) -> TableShape:
-    other = joint_statistics.exchange_table_shapes(party, groups, [peer], channel)[peer]  # 1
-    if other.rows < MIN_COUNTED_ROWS:
-        raise TableError(f"groups: {MIN_COUNTED_ROWS} rows or more were expected, {other.rows} came; bring more")
-    if (groups > 0) == (other.count > 0):
-        what = "groups" if groups else "labels"
-        raise PartiesError(f"{party.name} and {peer} both bring {what}; one brings labels and the other groups")
-    return other
+def _exchange_shapes(party: Party, groups: int, peer: str, channel: Channel) -> TableShape:
+    shape = joint_statistics.exchange_table_shapes(party, groups, [peer], channel)[peer]  # 1
+    if shape.rows < MIN_COUNTED_ROWS:
+        raise TableError(
+            f"rates by group need at least {MIN_COUNTED_ROWS} rows, and there are {shape.rows}",
+            code="SVFL-TABLE-TOO-FEW-ROWS",
+            rows=shape.rows,
+        )
+    if (groups > 0) == (shape.count > 0):
+        both = "groups" if groups else "labels"
+        raise PartiesError(
+            f"{party.name} and {peer} both bring {both}",
+            "one party must bring labels and the other one groups",
+            code="SVFL-PARTIES-ROLE",
+        )
+    return shape
 
 
-def _ask(party: Party, marks: NDArray[np.int64], channel: Channel, peer: str) -> dict[str, dict[str, float]]:
-    table = _greet(party, 0, peer, channel)
-    if table.count > MAX_GROUPS:
-        raise TableError(f"{peer}: up to {MAX_GROUPS} groups were expected, {table.count} came; bring fewer")
-    names, counts = receive_group_counts(
-        joint_statistics.context(channel, party.name, peer, "groups"), marks, table.count
-    )  # 3
-    return {name: rates_of_counts(*own) for name, own in zip(names, np.maximum(counts, 0.0).tolist(), strict=True)}
+def _request(party: Party, outcomes: NDArray[np.int64], channel: Channel, peer: str) -> dict[str, dict[str, float]]:
+    shape = _exchange_shapes(party, 0, peer, channel)
+    if shape.count > MAX_GROUPS:
+        raise TableError(
+            f"{peer} brings {shape.count} groups, and at most {MAX_GROUPS} are allowed",
+            code="SVFL-TABLE-GROUPS",
+            peer=peer,
+        )
+    context = joint_statistics.pair_context(channel, party.name, peer, "groups")
+    names, counts = receive_group_counts(context, outcomes, shape.count)  # 3
+    cells = np.maximum(counts, 0.0).tolist()
+    return {name: rates_from_counts(*row) for name, row in zip(names, cells, strict=True)}
 
 
-def _give(
+def _provide(
     party: Party,
     names: list[str],
-    marks: NDArray[np.int64],
+    indicators: NDArray[np.int64],
     ledger: DisclosureLedger | None,
     consent: Consent | None,
     channel: Channel,
     peer: str,
 ) -> None:
-    _greet(party, len(names), peer, channel)
-    told = statistics_disclosure(
-        peer, party.name, disclosed_counts(len(names)), bits_per_count(len(party)), _held(marks)
+    _exchange_shapes(party, len(names), peer, channel)
+    disclosure = statistics_disclosure(
+        peer, party.name, disclosed_counts(len(names)), bits_per_count(len(party)), _information_content(indicators)
     )
-    remedy = f"bring fewer groups, or more rows: a first look at such groups takes some {_fewest(marks):,}"
-    record_joint_statistics(
-        channel.session, party, [told], remedy, ledger, consent, partial(_sheet, party, names, told)
-    )  # 2
-    send_group_counts(joint_statistics.context(channel, peer, party.name, "groups"), marks, names)  # 3
+    remedy = (
+        f"bring fewer groups, or more rows: the first count of such groups needs about {_min_rows(indicators):,} rows"
+    )
+    write_sheet = partial(_sheet, party, names, disclosure)
+    record_joint_statistics(channel.session, party, [disclosure], remedy, ledger, consent, write_sheet)  # 2
+    send_group_counts(joint_statistics.pair_context(channel, peer, party.name, "groups"), indicators, names)  # 3
 
 
-def _held(marks: NDArray[np.int64]) -> float:
-    """Return how many bits the groups of all rows hold, by how many rows each has (n x groups)."""
-    p = marks.mean(axis=0)
-    return len(marks) * float(-(p * np.log2(p)).sum())
+def _information_content(indicators: NDArray[np.int64]) -> float:
+    """Return the bits of the groups of all rows, from the group sizes (n, groups)."""
+    p = indicators.mean(axis=0)
+    return len(indicators) * float(-(p * np.log2(p)).sum())
 
 
-def _fewest(marks: NDArray[np.int64]) -> int:
-    """Return how many rows in such groups hold enough for a first look."""
-    a_row, numbers, rows = _held(marks) / len(marks), disclosed_counts(marks.shape[1]), MIN_COUNTED_ROWS
-    while numbers * bits_per_count(rows) > MAX_STATISTICS_SHARE * a_row * rows:
-        rows = math.ceil(numbers * bits_per_count(rows) / (MAX_STATISTICS_SHARE * a_row))
+def _min_rows(indicators: NDArray[np.int64]) -> int:
+    """Return the number of rows in such groups whose information content suffices for a first count."""
+    bits_per_row, rows = _information_content(indicators) / len(indicators), MIN_COUNTED_ROWS
+    numbers = disclosed_counts(indicators.shape[1])
+    while numbers * bits_per_count(rows) > MAX_STATISTICS_SHARE * bits_per_row * rows:
+        rows = math.ceil(numbers * bits_per_count(rows) / (MAX_STATISTICS_SHARE * bits_per_row))
     return rows
 
 
-def _sheet(party: Party, names: list[str], told: Disclosure, before: Sequence[LedgerEntry]) -> ConsentSheet:
+def _sheet(party: Party, names: list[str], disclosure: Disclosure, before: Sequence[LedgerEntry]) -> ConsentSheet:
+    learner = disclosure.learner
     lines = [
         f"counts by group, for {party.name}, {len(party):,} rows in {len(names)} groups: {', '.join(names)}",
         f"assumes: {ASSUMPTIONS}",
-        f"  tells     {told.learner} these names, and of each group how many rows are of either class and were said to "
-        "be:",
-        f"            {told.count} counts of {bits_per_count(len(party))} bits, rounded at random to {COUNT_STEP} "
-        f"rows; groups "
-        f"under {MIN_GROUP_ROWS} rows are put together.",
-        f"            They are {told.share:.2g} of the bits that the groups of all rows hold; who puts weights in "
-        "place",
-        "            of outcomes reads as many of these",
-        f"  told      {statistics_share(told, before):.2g} of them in earlier looks; {MAX_STATISTICS_SHARE:g} at "
-        f"most over all",
-        "  learns    sizes alone",
+        f"  reveals   to {learner} these names, and for each group the number of rows by class and predicted class:",
+        f"            {disclosure.count} counts of {bits_per_count(len(party))} bits, rounded at random to {COUNT_STEP}"
+        f" rows; groups of fewer than {MIN_GROUP_ROWS} rows are merged.",
+        f"            They are {disclosure.share:.2g} of the bits in the groups of all rows. If {learner} uses weights "
+        "instead",
+        "            of outcomes, it learns equally many bits",
+        f"  revealed  {statistics_share(disclosure, before):.2g} of these bits in earlier joint statistics; at most"
+        f" {MAX_STATISTICS_SHARE:g} in all",
+        "  learns    only sizes",
     ]
     return ConsentSheet("\n".join(lines))

@@ -1,12 +1,12 @@
-"""Deletes what trainings have left at a party, and never what counts what it has told.
+"""Delete the files that trainings have left at a party, but never the records of its disclosures.
 
-What is deleted: the party's part of a model, its states, its work ahead, the row order, what an alignment that broke
-off has kept, the copy of a large table, and logs that are named. What is kept: the disclosure ledger and the files
-beside it, of what was told, which rows were scored and which work ahead is spent. Without them limits would begin anew,
-and masks put back from a backup would be used twice.
+Deleted: the party's part of a model, its checkpoints, its preprocessed material, the row order, the journal of an
+interrupted alignment, the copy of a large table, and named logs. Retained: the disclosure ledger and the files next to
+it, which record disclosures, scored rows and used preprocessed material. Without them, limits would start from zero,
+and masks that were restored from a backup would be used twice.
 
-A file is deleted only if it is what its name says. Deleting takes the name and frees the place; it does not overwrite
-the disk, nor does it reach backups.
+A file is deleted only if its content matches its name. Deletion removes the name and releases the space. It does not
+overwrite the disk, and it does not reach backups.
 """
 
 from __future__ import annotations
@@ -29,140 +29,188 @@ from securevfl.training.model_part import ModelPart
 
 _SCHEMA = b'"schema": "securevfl.part/'
 _KEY = "[0-9a-f]{16}"
-_STATE = rf"\.?NAME\.({_KEY})\.(round-\d+|begun|final)\.json(\.\d+)?"
-_AHEAD = re.compile(r"\.?chunk-\d+\.(ready|bound|spent)(\.\d+)?|lock")
+_CHECKPOINT = rf"\.?NAME\.({_KEY})\.(round-\d+|begun|final)\.json(\.\d+)?"
+_PREPROCESSED = re.compile(r"\.?chunk-\d+\.(ready|bound|spent)(\.\d+)?|lock")
 _JOURNAL = re.compile(r"\.?\w+\.\d+\.chunk(\.\d+)?")
-_KEPT = "what was told stays told: without it limits begin anew, rows are scored again, and masks could be used twice"
+_RETAINED = (
+    "disclosures cannot be undone; without these files limits start from zero, rows are scored again, and masks could "
+    "be used twice"
+)
 
 
 @dataclass(frozen=True)
 class TrainingFiles:
-    """The places where a party's trainings on a table leave files.
+    """The paths where a party's trainings on a table leave files.
 
-    model: its part. states, ahead: the folders that its states and its work ahead are in, with those of other jobs.
+    Attributes:
+        party: name of the party.
+        data: the table.
+        model: the party's part of the model.
+        checkpoints: the folder of its checkpoints, perhaps with those of other jobs.
+        preprocessing: the folder of its preprocessed material, perhaps with that of other jobs.
+        logs: logs to delete.
     """
 
     party: str
     data: Path
     model: Path
-    states: Path
-    ahead: Path
+    checkpoints: Path
+    preprocessing: Path
     logs: Sequence[Path] = ()
 
 
 @dataclass
 class DeletionReport:
-    """What was deleted, and what was kept, each with what it is or why."""
+    """The deleted and the retained paths, each with a description or a reason."""
 
     deleted: list[tuple[Path, str]] = field(default_factory=list)
-    kept: list[tuple[Path, str]] = field(default_factory=list)
+    retained: list[tuple[Path, str]] = field(default_factory=list)
 
 
-def forget(left: TrainingFiles, ledger: DisclosureLedger, *, every: bool = False) -> DeletionReport:
-    """Delete what the training of this part has left; with `every`, what all of the party's trainings on the table have
-    left, those too that were cut off. Again, it deletes what is there by then.
+def forget(files: TrainingFiles, ledger: DisclosureLedger, *, every: bool = False) -> DeletionReport:
+    """Delete the files that the training of this part of a model has left.
 
-    ConfigError, and nothing is deleted, while a command has the model or the table in use or a training of this party
-    is on, or if a file is not what its name says.
+    Calling it again deletes the files that exist by then.
+
+    Args:
+        files: the paths.
+        ledger: the party's ledger.
+        every: also delete the files of all other trainings of the party on the table, including interrupted ones.
+
+    Returns:
+        The deleted and the retained paths.
+
+    Raises:
+        ConfigError: a command uses the model or the table, a training of this party is running, or the content of a
+            file does not match its name. Nothing has been deleted then.
     """
-    key = _key_of(left) if left.model.exists() else ""
-    for log in left.logs:
+    key = _key_of(files) if files.model.exists() else ""
+    for log in files.logs:
         _check_log(log)
     if ledger.has_active_session:
-        raise ConfigError(f"{left.party}: no training that is on was expected, its ledger has one; stop it, or wait")
-    with ExitStack() as held:
-        for path in (left.data, left.model, *(folder / "lock" for folder in left.ahead.glob(f"{left.party}.*"))):
-            held.enter_context(exclusive_lock(path))
-        return _delete(left, key, every, ledger)
+        raise ConfigError(
+            f"a training of {files.party} is running",
+            "stop it, or wait until it has finished",
+            code="SVFL-FILE-IN-USE",
+            party=files.party,
+        )
+    with ExitStack() as locks:
+        preprocessing_locks = (folder / "lock" for folder in files.preprocessing.glob(f"{files.party}.*"))
+        for path in (files.data, files.model, *preprocessing_locks):
+            locks.enter_context(exclusive_lock(path))
+        return _delete(files, key, every, ledger)
 
 
-def _delete(left: TrainingFiles, key: str, every: bool, ledger: DisclosureLedger) -> DeletionReport:
-    found, others = DeletionReport(), set[str]()
-    state = re.compile(_STATE.replace("NAME", re.escape(left.party)))
-    for path in _files(left.states):
-        named = state.fullmatch(path.name)
-        if named and (every or named[1] == key):
-            _unlink(found, path, "state of a training: weights or shares of them")
-        elif named:
-            others.add(named[1])
-    _remove(left.states)
-    for folder in sorted(left.ahead.glob(f"{left.party}.*")):
-        own = folder.name.removeprefix(f"{left.party}.")
-        if re.fullmatch(_KEY, own) and (every or own == key):
-            _empty(found, folder, _AHEAD, "work ahead: masks")
-        elif re.fullmatch(_KEY, own) and any(path.suffix == ".ready" for path in _files(folder)):
-            others.add(own)
-    _remove(left.ahead)
-    what = "1 more training has" if len(others) == 1 else f"{len(others)} more trainings have"
-    why = f"{what} left work on this table; --all forgets it"
-    found.kept += [(folder, why) for folder in (left.states, left.ahead) if others and folder.exists()]
-    of_table = {
-        rows_path(left.data): "row order: which of your rows all parties have",
-        table_path(left.data): "copy of your table",
+def _delete(files: TrainingFiles, key: str, every: bool, ledger: DisclosureLedger) -> DeletionReport:
+    report, other_keys = DeletionReport(), set[str]()
+    checkpoint = re.compile(_CHECKPOINT.replace("NAME", re.escape(files.party)))
+    for path in _files(files.checkpoints):
+        match = checkpoint.fullmatch(path.name)
+        if match and (every or match[1] == key):
+            _unlink(report, path, "checkpoint of a training: weights or shares of them")
+        elif match:
+            other_keys.add(match[1])
+    _remove(files.checkpoints)
+    for folder in sorted(files.preprocessing.glob(f"{files.party}.*")):
+        folder_key = folder.name.removeprefix(f"{files.party}.")
+        if re.fullmatch(_KEY, folder_key) and (every or folder_key == key):
+            _empty(report, folder, _PREPROCESSED, "preprocessed material: masks")
+        elif re.fullmatch(_KEY, folder_key) and any(path.suffix == ".ready" for path in _files(folder)):
+            other_keys.add(folder_key)
+    _remove(files.preprocessing)
+    others = "1 more training has" if len(other_keys) == 1 else f"{len(other_keys)} more trainings have"
+    reason = f"{others} left files for this table; --all deletes them"
+    folders = (files.checkpoints, files.preprocessing)
+    report.retained += [(folder, reason) for folder in folders if other_keys and folder.exists()]
+    table_files = {
+        rows_path(files.data): "row order: which of your rows all parties have",
+        table_path(files.data): "copy of your table",
     }
-    for path, what in of_table.items():
-        if others and path.exists():
-            found.kept.append((path, why))
+    for path, description in table_files.items():
+        if other_keys and path.exists():
+            report.retained.append((path, reason))
         else:
-            _unlink(found, path, what)
-    _empty(found, Path(f"{left.data}.align"), _JOURNAL, "an alignment that broke off: its secrets")
-    for log in left.logs:
-        _unlink(found, log, "log")
-    _unlink(found, left.model, "part of the model: weights or shares, some hundred quantiles of each of your columns")
-    if left.data.exists():
-        found.kept.append((left.data, "your table"))
+            _unlink(report, path, description)
+    _empty(report, Path(f"{files.data}.align"), _JOURNAL, "journal of an interrupted alignment: its secrets")
+    for log in files.logs:
+        _unlink(report, log, "log")
+    _unlink(
+        report, files.model, "part of the model: weights or shares, and some hundred quantiles of each of your columns"
+    )
+    if files.data.exists():
+        report.retained.append((files.data, "your table"))
     if ledger.path.exists():
-        found.kept.append((ledger.path, f"and the files beside it: {_KEPT}"))
-    return found
+        report.retained.append((ledger.path, f"and the files next to it: {_RETAINED}"))
+    return report
 
 
-def _key_of(left: TrainingFiles) -> str:
-    """Return the key that the states and the work ahead of this part are filed under, in hex; an empty one for a part
-    that is damaged, which fits no training. ConfigError if the file is no part, or another party's."""
+def _key_of(files: TrainingFiles) -> str:
+    """Return the key, in hexadecimal, under which the checkpoints and the preprocessed material are stored.
+
+    The key of a damaged part is empty, which matches no training.
+
+    Raises:
+        ConfigError: the file is not a part of a model, or belongs to another party.
+    """
     try:
-        part = ModelPart.load(left.model)
+        part = ModelPart.load(files.model)
     except DataError:
-        if _SCHEMA not in left.model.read_bytes():
-            raise ConfigError(f"{left.model}: a part of a model was expected, it is none; name its file") from None
+        if _SCHEMA not in files.model.read_bytes():
+            raise ConfigError(
+                f"{files.model} is not a part of a model",
+                "name the file of your part",
+                code="SVFL-FILE-WRONG-KIND",
+                path=str(files.model),
+            ) from None
         return ""
-    if part.name != left.party:
-        raise ConfigError(f"{left.model}: the part of {left.party} was expected, it is {part.name}'s; name its own")
+    if part.name != files.party:
+        raise ConfigError(
+            f"{files.model} is the part of {part.name}, not of {files.party}",
+            "name the file of your part",
+            code="SVFL-FILE-WRONG-KIND",
+            path=str(files.model),
+        )
     key = hashlib.sha256(Job.from_dict(part.job).digest + bytes.fromhex(part.data)).hexdigest()
     return key[:16]
 
 
 def _check_log(log: Path) -> None:
-    """ConfigError unless each line of this file, if there is one, is an event."""
+    """Raise ConfigError unless each line of this file, if it exists, is an event."""
     if not log.exists():
         return
     with suppress(OSError, ValueError, TypeError), log.open(encoding="utf-8") as lines:
         if all({"time", "event", "party"} <= json.loads(line).keys() for line in lines):
             return
-    raise ConfigError(f"{log}: a log was expected, a line of JSON an event, it is none; name the right file")
+    raise ConfigError(
+        f"{log} is not a log, which has one event in JSON per line",
+        "name the right file",
+        code="SVFL-FILE-WRONG-KIND",
+        path=str(log),
+    )
 
 
 def _files(folder: Path) -> Iterator[Path]:
     return iter(sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else ())
 
 
-def _empty(found: DeletionReport, folder: Path, names: re.Pattern[str], what: str) -> None:
-    """Delete the files of these names in a folder, and the folder if nothing else is in it."""
-    before = len(found.deleted)
+def _empty(report: DeletionReport, folder: Path, names: re.Pattern[str], description: str) -> None:
+    """Delete the files with these names in a folder, and the folder if it is empty then."""
+    before = len(report.deleted)
     for path in _files(folder):
         if names.fullmatch(path.name):
-            _unlink(found, path, what)
-    del found.deleted[before + 1 :]
-    if len(found.deleted) > before:
-        found.deleted[before] = (folder, what)
+            _unlink(report, path, description)
+    del report.deleted[before + 1 :]
+    if len(report.deleted) > before:
+        report.deleted[before] = (folder, description)
     _remove(folder)
     if folder.exists():
-        found.kept.append((folder, "other files are in it"))
+        report.retained.append((folder, "it contains other files"))
 
 
-def _unlink(found: DeletionReport, path: Path, what: str) -> None:
+def _unlink(report: DeletionReport, path: Path, description: str) -> None:
     if path.exists():
         path.unlink()
-        found.deleted.append((path, what))
+        report.deleted.append((path, description))
 
 
 def _remove(folder: Path) -> None:

@@ -1,13 +1,8 @@
-"""An HTTP gateway of the party that asks: applications ask for scores in JSON, one conversation asks the other parties.
+"""The gateway of the requesting party: it combines the requests of many clients into blocks for the servers.
 
-POST /v1/scores   {"rows": [{"id": ...}, ...]}: scores by id, of rows of the gateway's table, or of rows that bring
-                  their `columns`. A token goes with it
-/health           200 while the parties that serve are there, else 503
-/metrics          counts and seconds for Prometheus
-/openapi.json     what an application may ask and gets
-
-What comes within a few milliseconds is asked about in one block. No id stands in a URL, a log or a metric. Requests
-wait in a queue of bounded length, and are told to come again when it is full or the parties are away.
+Rows that arrive within a few milliseconds are requested in one block. Requests wait in a queue of limited length.
+Clients are asked to retry when it is full or the servers are away. `securevfl.organisations.http_api` is the HTTP
+interface.
 """
 
 from __future__ import annotations
@@ -40,47 +35,55 @@ from securevfl.runtime.channel import Channel
 from securevfl.training.model_part import ModelPart
 from securevfl.training.new_rows import IndexedRows
 
-_STAY = 10.0  # seconds after which a silent conversation is kept awake
-_AGAIN = 1.0  # seconds before the parties are called again
-
-
-_AWAY = "the parties that serve are away"
+_KEEPALIVE_SECONDS = 10.0  # seconds after which an idle session sends a sign of life
+_RECONNECT_PAUSE = 1.0  # seconds before the servers are called again
+_AWAY = "the parties that serve cannot be reached"
 
 
 class ServiceUnavailable(SecureVFLError):
-    """The gateway cannot take a request now."""
+    """The gateway cannot process a request at the moment."""
+
+    default_code = "SVFL-PEER-BUSY"
 
 
 @dataclass
-class _Waiting:
-    """A row that an application waits for."""
+class _QueuedRow:
+    """A row for which a client waits."""
 
     key: bytes
     row_id: Any
     X: Floats
     answer: Future[dict[str, Any]]
 
-    def settle(self, told: dict[str, Any] | ServiceUnavailable) -> None:
-        """Answer, or refuse, unless that was done or the application has given up waiting."""
+    def settle(self, result: dict[str, Any] | ServiceUnavailable) -> None:
+        """Answer or refuse the row, unless this has happened already or the client has stopped waiting."""
         if self.answer.done() or not self.answer.set_running_or_notify_cancel():
             return
-        if isinstance(told, ServiceUnavailable):
-            self.answer.set_exception(told)
+        if isinstance(result, ServiceUnavailable):
+            self.answer.set_exception(result)
         else:
-            self.answer.set_result(told)
+            self.answer.set_result(result)
 
 
 class Gateway:
-    """Asks the parties that serve about rows, from any number of threads, in blocks over so many conversations.
+    """Requests scores from the servers, for any number of threads, in blocks over several sessions.
 
-    window: seconds that a block waits for more rows. max_waiting_rows: rows that may wait in all.
+    Args:
+        part: this party's part of the model.
+        rows: rows that clients can request by id.
+        settings: addresses, certificates and time limits.
+        ledger: see `join`.
+        executor: worker processes for the elliptic-curve operations.
+        window: seconds that a block waits for more rows.
+        max_waiting_rows: maximum number of waiting rows.
+        max_sessions: number of sessions, with one block under way in each.
     """
 
     def __init__(
         self,
         part: ModelPart,
         rows: IndexedRows,
-        venue: PeerSettings,
+        settings: PeerSettings,
         *,
         ledger: DisclosureLedger | str | Path | None = None,
         executor: Executor | None = None,
@@ -88,128 +91,136 @@ class Gateway:
         max_waiting_rows: int = 4096,
         max_sessions: int = 4,
     ) -> None:
-        check_parties_of(part, venue.peers)
-        self._part, self._venue, self._executor, self._window = part, venue, executor, window
+        check_parties_of(part, settings.peers)
+        self._part, self._settings, self._executor, self._window = part, settings, executor, window
         self._ledger = DisclosureLedger.open(part.name, ledger)
         self._X = rows.X
-        self._place = {canonical_id(each): row for row, each in enumerate(rows.ids)}
-        self._queue: queue.Queue[_Waiting | None] = queue.Queue(max_waiting_rows)
-        self._held_over: list[_Waiting] = []
+        self._row_of = {canonical_id(row_id): row for row, row_id in enumerate(rows.ids)}
+        self._queue: queue.Queue[_QueuedRow | None] = queue.Queue(max_waiting_rows)
+        self._held_over: list[_QueuedRow] = []
         self._entering = threading.Lock()
-        self._gathering = threading.Lock()  # one conversation at a time takes rows for its next block
+        self._gathering = threading.Lock()  # one session at a time takes rows for its next block
         self._stopping = False
         self._connected = set[int]()
         self.blocks = 0
-        several = bool(scoring_settings(venue).conversation)
+        several = bool(scoring_settings(settings).session_id)
         self._threads = [
             threading.Thread(target=self._run, args=(number,), name=f"gateway {number}", daemon=True)
             for number in range(max_sessions if several else 1)
         ]
 
     def start(self) -> None:
-        """Begin to ask."""
+        """Start the sessions."""
         for thread in self._threads:
             thread.start()
 
     @property
     def connected(self) -> bool:
-        """Whether the parties that serve are there."""
+        """Whether the servers are connected."""
         return bool(self._connected)
 
     def stop(self, timeout: float = 30.0) -> None:
-        """Answer what waits, say goodbye to the parties, and end."""
+        """Answer the waiting rows, end the sessions, and stop after at most `timeout` seconds."""
         self._stopping, deadline = True, time.monotonic() + timeout
         self._queue.put(None)
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def ask(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any] | Future[dict[str, Any]]]:
-        """Ask about rows, each an `id` and perhaps its `columns`; return answers, or what will hold them.
+        """Request scores.
 
-        ServiceUnavailable if too many wait or the parties are away; IdError or TableError if a row cannot be one.
+        Args:
+            rows: each row has an `id`, and may have `columns`.
+
+        Returns:
+            An answer for each row, or a future that will contain it.
+
+        Raises:
+            ServiceUnavailable: too many rows are waiting, or the servers are away.
+            IdError: an id is invalid.
+            TableError: the columns of a row are invalid.
         """
-        waiting: list[_Waiting] = []
+        waiting: list[_QueuedRow] = []
         answers: list[dict[str, Any] | Future[dict[str, Any]]] = []
         for row in rows:
             key = canonical_id(row["id"])
             if (columns := row.get("columns")) is not None:
                 X = self._part.table(_numbers(self._part, columns))[0]
-            elif key in self._place:
-                X = self._X[self._place[key]]
+            elif key in self._row_of:
+                X = self._X[self._row_of[key]]
             else:
                 answers.append({"id": row["id"], "state": "no_columns"})
                 continue
-            waiting.append(_Waiting(key, row["id"], X, Future()))
+            waiting.append(_QueuedRow(key, row["id"], X, Future()))
             answers.append(waiting[-1].answer)
         if waiting and (not self.connected or self._stopping):
             raise ServiceUnavailable(_AWAY)
-        with self._entering:  # all or none: who is told that too many wait has no row asked about
+        with self._entering:  # all rows or none: a refused request must not have some of its rows scored
             if self._queue.maxsize - self._queue.qsize() <= len(waiting):
-                raise ServiceUnavailable("too many rows wait")
-            for each in waiting:
-                self._queue.put_nowait(each)
+                raise ServiceUnavailable("too many rows are waiting")
+            for queued in waiting:
+                self._queue.put_nowait(queued)
         return answers
 
     @property
     def waiting(self) -> int:
-        """The number of rows that wait to be asked about."""
+        """Number of waiting rows."""
         return self._queue.qsize() + len(self._held_over)
 
     def _run(self, number: int) -> None:
         while not self._stopping:
             try:
                 talk = partial(self._talk, number)
-                run_session(
-                    self._part.name,
-                    scoring_settings(self._venue),
-                    scoring_handshake(self._part),
-                    talk,
-                    ledger=self._ledger,
-                )
+                settings = scoring_settings(self._settings)
+                run_session(self._part.name, settings, scoring_handshake(self._part), talk, ledger=self._ledger)
             except SecureVFLError as error:
                 eventlog.warn(self._part.name, "away", {"reason": str(error)})
-            except BaseException as error:  # nobody else would see it
+            except BaseException as error:  # nothing else would report it
                 eventlog.emit(self._part.name, "failed", {"reason": type(error).__name__}, logging.ERROR)
             finally:
                 self._connected.discard(number)
                 if not self._connected:
                     self._refuse_waiting()
             if not self._stopping:
-                time.sleep(_AGAIN)
+                time.sleep(_RECONNECT_PAUSE)
 
     def _talk(self, number: int, channel: Channel) -> None:
-        asker = ScoreClient(self._part, channel, self._ledger, self._executor)
+        client = ScoreClient(self._part, channel, self._ledger, self._executor)
         self._connected.add(number)
-        eventlog.emit(self._part.name, "connected", {"rows_a_block": asker.most})
-        while (block := self._next_block(asker.most)) is not None:
-            block = [each for each in block if not each.answer.cancelled()]  # whose application still waits
+        eventlog.emit(self._part.name, "connected", {"rows_a_block": client.max_ids})
+        while (block := self._next_block(client.max_ids)) is not None:
+            block = [queued for queued in block if not queued.answer.cancelled()]  # rows whose client still waits
             if not block:
-                asker.stay()
+                client.stay()
                 continue
             try:
-                self._answer(asker, block)
+                self._answer(client, block)
             except BaseException:
                 _refuse(block)
                 raise
-        asker.end()
+        client.end()
 
-    def _next_block(self, most: int) -> list[_Waiting] | None:
-        """Wait for rows and return those of one block, of different ids; none after a while, None at the end."""
-        if not self._gathering.acquire(timeout=_STAY):
+    def _next_block(self, max_rows: int) -> list[_QueuedRow] | None:
+        """Wait for the rows of the next block, which have different ids.
+
+        Returns:
+            The rows; an empty list if none arrive for a while, None when the gateway stops.
+        """
+        if not self._gathering.acquire(timeout=_KEEPALIVE_SECONDS):
             return []
         try:
-            block = {each.key: each for each in reversed(self._held_over)}
-            self._held_over = [each for each in self._held_over if block[each.key] is not each]
-            deadline = time.monotonic() + (self._window if block else _STAY)
-            while len(block) < most:
-                each = self._queue.get(timeout=max(0.0, deadline - time.monotonic()))
-                if each is None:
-                    self._queue.put(None)  # for the other conversations too
+            block = {queued.key: queued for queued in reversed(self._held_over)}
+            self._held_over = [queued for queued in self._held_over if block[queued.key] is not queued]
+            deadline = time.monotonic() + (self._window if block else _KEEPALIVE_SECONDS)
+            while len(block) < max_rows:
+                queued = self._queue.get(timeout=max(0.0, deadline - time.monotonic()))
+                if queued is None:
+                    self._queue.put(None)  # for the other sessions
                     return list(block.values()) or None
-                if each.key in block:
-                    self._held_over.append(each)  # the same id, maybe with other columns: the next block's
+                if queued.key in block:
+                    self._held_over.append(queued)  # the same id, perhaps with other columns: for the next block
                 else:
-                    block[each.key] = each
+                    block[queued.key] = queued
                 deadline = min(deadline, time.monotonic() + self._window)
         except queue.Empty:
             pass
@@ -217,45 +228,52 @@ class Gateway:
             self._gathering.release()
         return list(block.values())
 
-    def _answer(self, asker: ScoreClient, block: Sequence[_Waiting]) -> None:
-        outcome = asker.ask([each.row_id for each in block], np.array([each.X for each in block]))
-        found = prediction_of(self._part, np.nan_to_num(outcome.f))
+    def _answer(self, client: ScoreClient, block: Sequence[_QueuedRow]) -> None:
+        result = client.ask([queued.row_id for queued in block], np.array([queued.X for queued in block]))
+        prediction = prediction_of(self._part, np.nan_to_num(result.f))
         self.blocks += 1
-        for at, each in enumerate(block):
-            answer: dict[str, Any] = {"id": each.row_id, "state": outcome.state[at]}
-            if outcome.state[at] == "scored":
-                answer["prediction"] = found.label[at].item()
-                if found.proba is not None and len(found.classes) == 2:
-                    answer["probability"] = float(found.proba[at, 1])
-                elif found.proba is not None:
-                    answer["probabilities"] = dict(
-                        zip(map(str, found.classes.tolist()), found.proba[at].tolist(), strict=True)
-                    )
-                reasons = {name: codes[at] for name, codes in outcome.reasons.items() if codes[at]}
+        for index, queued in enumerate(block):
+            answer: dict[str, Any] = {"id": queued.row_id, "state": result.state[index]}
+            if result.state[index] == "scored":
+                answer["prediction"] = prediction.label[index].item()
+                if prediction.proba is not None and len(prediction.classes) == 2:
+                    answer["probability"] = float(prediction.proba[index, 1])
+                elif prediction.proba is not None:
+                    classes, proba = map(str, prediction.classes.tolist()), prediction.proba[index].tolist()
+                    answer["probabilities"] = dict(zip(classes, proba, strict=True))
+                reasons = {name: codes[index] for name, codes in result.reasons.items() if codes[index]}
                 answer |= {"reasons": reasons} if reasons else {}
-            each.settle(answer)
+            queued.settle(answer)
 
     def _refuse_waiting(self) -> None:
         refused, self._held_over = self._held_over, []
         with suppress(queue.Empty):
             while True:
-                each = self._queue.get_nowait()
-                refused += [] if each is None else [each]
+                queued = self._queue.get_nowait()
+                refused += [] if queued is None else [queued]
         if self._stopping:
             self._queue.put(None)
         _refuse(refused)
 
 
-def _refuse(rows: Sequence[_Waiting]) -> None:
-    for each in rows:
-        each.settle(ServiceUnavailable(_AWAY))
+def _refuse(rows: Sequence[_QueuedRow]) -> None:
+    for queued in rows:
+        queued.settle(ServiceUnavailable(_AWAY))
 
 
 def _numbers(part: ModelPart, columns: Any) -> Floats:
-    """Return a row's columns (1 x d) in the order of the model. TableError that names what is wrong, and no value."""
+    """Return a row's columns (1, d) in the order of the model, or raise TableError without any value."""
     if not isinstance(columns, Mapping) or set(columns) != set(part.columns):
-        raise TableError(f"columns: exactly {', '.join(part.columns)} were expected")
+        raise TableError(
+            "the columns of a row are not those of the model",
+            f"send exactly {', '.join(part.columns)}",
+            code="SVFL-TABLE-COLUMNS",
+        )
     values = [columns[name] for name in part.columns]
     if not all(value is None or (isinstance(value, int | float) and not isinstance(value, bool)) for value in values):
-        raise TableError("columns: numbers, or null where one is missing, were expected")
-    return np.array([[np.nan if each is None else float(each) for each in values]])
+        raise TableError(
+            "the columns of a row contain values that are not numbers",
+            "send numbers, and null for missing values",
+            code="SVFL-TABLE-TYPE",
+        )
+    return np.array([[np.nan if value is None else float(value) for value in values]])

@@ -1,4 +1,13 @@
-"""The gateway's HTTP interface as an ASGI application, with its description in OpenAPI."""
+"""The gateway's HTTP interface as an ASGI application, with its description in OpenAPI.
+
+POST /v1/scores   {"rows": [{"id": ...}, ...]}: scores by id, of rows of the gateway's table, or of rows with `columns`.
+                  The request needs a token
+/health           200 while the servers are connected, else 503
+/metrics          counts and seconds for Prometheus
+/openapi.json     the description of requests and answers
+
+No id appears in a URL, a log or a metric.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +25,7 @@ from securevfl.errors import DataError, IdError, TableError
 from securevfl.organisations.gateway import Gateway, ServiceUnavailable
 
 MAX_BODY_BYTES = 1 << 20  # bytes of a request
-
-_RETRY_SECONDS = 5  # seconds after which an application may come again
+_RETRY_SECONDS = 5  # seconds after which a client may retry
 
 _ROW: dict[str, Any] = {
     "type": "object",
@@ -25,25 +33,36 @@ _ROW: dict[str, Any] = {
     "properties": {
         "id": {
             "type": ["string", "integer"],
-            "description": "Of a row of the gateway's table, if it brings no columns.",
+            "description": "Id of a row of the gateway's table, unless the request contains its columns.",
         },
         "columns": {"type": "object", "additionalProperties": {"type": ["number", "null"]}},
     },
 }
-
 _STATES = {
-    "scored": "It has a score, the same whenever it is asked again.",
-    "trained": "The model was trained on this row; it gets no score.",
-    "changed": "It was asked about before with other columns; it gets no score.",
-    "refused": "Another party refuses it, without a reason.",
-    "beyond": "Its score is beyond what scores cover; it gets none.",
+    "scored": "The row has a score. A repeated request returns the same score.",
+    "trained": "The model was trained on this row. It has no score.",
+    "changed": "The row was requested before with other columns. It has no score.",
+    "refused": "Another party refuses the row, without a reason.",
+    "beyond": "The score is outside the range that scores cover. The row has no score.",
     "unknown": "Not all parties have this id.",
-    "no_columns": "The gateway's table has no such row, and none came with the request. Nobody was asked.",
+    "no_columns": "The gateway's table has no such row, and the request has no columns. No party was asked.",
 }
 
 
 def application(gateway: Gateway, token: str, *, timeout: float = 60.0) -> Any:
-    """Return the ASGI application of a gateway. ConfigError if starlette is not installed."""
+    """Create the ASGI application of a gateway.
+
+    Args:
+        gateway: the gateway.
+        token: the token that clients send.
+        timeout: seconds that a client waits for an answer.
+
+    Returns:
+        The application.
+
+    Raises:
+        ConfigError: starlette or prometheus-client is not installed.
+    """
     import_extra("starlette", "serve", "--http")
     library = import_extra("prometheus_client", "serve", "--http")
     from starlette.applications import Starlette
@@ -52,57 +71,67 @@ def application(gateway: Gateway, token: str, *, timeout: float = 60.0) -> Any:
     from starlette.routing import Route
 
     registry = library.CollectorRegistry()
-    own: dict[str, Any] = {"registry": registry, "namespace": "securevfl_gateway"}
-    requests = library.Counter("requests", "Requests for scores, by HTTP status.", ["status"], **own)
-    rows_by_state = library.Counter("rows", "Rows asked about, by what came of them.", ["state"], **own)
-    seconds = library.Histogram("request_seconds", "Seconds of requests that were answered.", **own)
-    for name, words, value in (
-        ("rows_waiting", "Rows that wait.", lambda: gateway.waiting),
-        ("connected", "1 while the parties that serve are there.", lambda: int(gateway.connected)),
-        ("blocks", "Blocks of rows that were asked about.", lambda: gateway.blocks),
+    options: dict[str, Any] = {"registry": registry, "namespace": "securevfl_gateway"}
+    requests = library.Counter("requests", "Requests for scores, by HTTP status.", ["status"], **options)
+    rows_by_state = library.Counter("rows", "Requested rows, by state.", ["state"], **options)
+    seconds = library.Histogram("request_seconds", "Seconds of answered requests.", **options)
+    for name, meaning, value in (
+        ("rows_waiting", "Waiting rows.", lambda: gateway.waiting),
+        ("connected", "1 while the servers are connected.", lambda: int(gateway.connected)),
+        ("blocks", "Blocks of rows that were requested.", lambda: gateway.blocks),
     ):
-        library.Gauge(name, words, **own).set_function(value)
+        library.Gauge(name, meaning, **options).set_function(value)
 
-    def refuse(status: int, reason: str, **headers: str) -> JSONResponse:
+    def refuse(status: int, reason: str, code: str, **headers: str) -> JSONResponse:
         requests.labels(str(status)).inc()
-        return JSONResponse({"error": reason}, status, {name.replace("_", "-"): each for name, each in headers.items()})
+        return JSONResponse(
+            {"error": reason, "code": code},
+            status,
+            {name.replace("_", "-"): header for name, header in headers.items()},
+        )
+
+    def retry_later(reason: str) -> JSONResponse:
+        return refuse(503, reason, "SVFL-PEER-BUSY", Retry_After=str(_RETRY_SECONDS))
 
     async def scores(request: Any) -> Response:
-        given = request.headers.get("authorization", "")
-        if not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
-            return refuse(401, "a token was expected: Authorization: Bearer ...", WWW_Authenticate="Bearer")
-        body, began = b"", time.monotonic()
+        authorization = request.headers.get("authorization", "")
+        if not hmac.compare_digest(authorization.encode(), f"Bearer {token}".encode()):
+            reason = "The token is missing or wrong. Send it as Authorization: Bearer ..."
+            return refuse(401, reason, "SVFL-HTTP-TOKEN", WWW_Authenticate="Bearer")
+        body, start = b"", time.monotonic()
         try:
             async for piece in request.stream():
                 body += piece
                 if len(body) > MAX_BODY_BYTES:
-                    return refuse(413, f"at most {MAX_BODY_BYTES:,} bytes were expected; ask in parts")
+                    reason = f"The request has more than {MAX_BODY_BYTES:,} bytes. Split it."
+                    return refuse(413, reason, "SVFL-HTTP-REQUEST")
         except ClientDisconnect:
-            return refuse(400, "the caller is gone")
+            return refuse(400, "The client has disconnected.", "SVFL-HTTP-REQUEST")
         try:
-            wanted = json.loads(body)["rows"]
-            if not (isinstance(wanted, list) and wanted and all(isinstance(each, dict) for each in wanted)):
+            rows = json.loads(body)["rows"]
+            if not (isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows)):
                 raise TypeError
-            if not all(isinstance(each.get("id"), str | int) and not isinstance(each["id"], bool) for each in wanted):
+            if not all(isinstance(row.get("id"), str | int) and not isinstance(row["id"], bool) for row in rows):
                 raise TypeError
         except (ValueError, KeyError, TypeError, RecursionError):
-            return refuse(422, 'JSON as {"rows": [{"id": "..."}]} was expected; see /openapi.json')
+            reason = 'The body is not JSON of the form {"rows": [{"id": "..."}]}. See /openapi.json.'
+            return refuse(422, reason, "SVFL-HTTP-REQUEST")
         try:
-            answers = gateway.ask(wanted)
-            waiting = (asyncio.wrap_future(each) for each in answers if isinstance(each, Future))
-            found = iter(await asyncio.wait_for(asyncio.gather(*waiting), timeout))
+            answers = gateway.ask(rows)
+            waiting = (asyncio.wrap_future(answer) for answer in answers if isinstance(answer, Future))
+            results = iter(await asyncio.wait_for(asyncio.gather(*waiting), timeout))
         except (IdError, TableError, DataError) as error:
-            return refuse(422, str(error))
+            return refuse(422, str(error), error.code)
         except ServiceUnavailable as error:
-            return refuse(503, str(error), Retry_After=str(_RETRY_SECONDS))
+            return retry_later(str(error))
         except (TimeoutError, FutureTimeout):
-            return refuse(503, "the parties that serve have not answered in time", Retry_After=str(_RETRY_SECONDS))
-        told = [next(found) if isinstance(answer, Future) else answer for answer in answers]
+            return retry_later("the parties that serve have not answered in time")
+        settled = [next(results) if isinstance(answer, Future) else answer for answer in answers]
         requests.labels("200").inc()
-        seconds.observe(time.monotonic() - began)
-        for each in told:
-            rows_by_state.labels(each["state"]).inc()
-        return JSONResponse({"scores": told}, headers={"Cache-Control": "no-store"})
+        seconds.observe(time.monotonic() - start)
+        for answer in settled:
+            rows_by_state.labels(answer["state"]).inc()
+        return JSONResponse({"scores": settled}, headers={"Cache-Control": "no-store"})
 
     async def health(request: Any) -> Response:
         state = {
@@ -115,7 +144,7 @@ def application(gateway: Gateway, token: str, *, timeout: float = 60.0) -> Any:
     async def metrics(request: Any) -> Response:
         return Response(library.generate_latest(registry), media_type=library.CONTENT_TYPE_LATEST)
 
-    async def described(request: Any) -> Response:
+    async def description(request: Any) -> Response:
         return JSONResponse(openapi())
 
     return Starlette(
@@ -123,7 +152,7 @@ def application(gateway: Gateway, token: str, *, timeout: float = 60.0) -> Any:
             Route("/v1/scores", scores, methods=["POST"]),
             Route("/health", health),
             Route("/metrics", metrics),
-            Route("/openapi.json", described),
+            Route("/openapi.json", description),
         ]
     )
 
@@ -137,27 +166,27 @@ def openapi() -> dict[str, Any]:
             "id": {"type": ["string", "integer"]},
             "state": {
                 "enum": list(_STATES),
-                "description": " ".join(f"{name}: {each}" for name, each in _STATES.items()),
+                "description": " ".join(f"{name}: {meaning}" for name, meaning in _STATES.items()),
             },
-            "prediction": {"description": "The likeliest class, or the number of a regression."},
-            "probability": {"type": "number", "description": "Of the positive class, where there are two."},
-            "probabilities": {"type": "object", "description": "By class, where there are more."},
-            "reasons": {"type": "object", "description": "By party, codes of the columns that cost the row most."},
+            "prediction": {"description": "The likeliest class, or the predicted number."},
+            "probability": {"type": "number", "description": "Probability of the positive class, for two classes."},
+            "probabilities": {"type": "object", "description": "Probability of each class, for more than two."},
+            "reasons": {"type": "object", "description": "Reason codes by party, largest contribution first."},
         },
     }
 
-    def of(schema: Any) -> dict[str, Any]:
+    def content_of(schema: Any) -> dict[str, Any]:
         return {"content": {"application/json": {"schema": schema}}}
 
-    def several(name: str, items: Any) -> dict[str, Any]:
+    def list_of(name: str, items: Any) -> dict[str, Any]:
         return {"type": "object", "required": [name], "properties": {name: {"type": "array", "items": items}}}
 
     answers = {
-        "200": {"description": "What came of each row, in their order."} | of(several("scores", answer)),
+        "200": {"description": "The result of each row, in the same order."} | content_of(list_of("scores", answer)),
         "401": {"description": "The token is missing or wrong."},
         "413": {"description": "The request is too large."},
-        "422": {"description": "The request is none, or a row cannot be one."},
-        "503": {"description": "Too many rows wait, or the parties that serve are away; come again after Retry-After."},
+        "422": {"description": "Invalid request body or invalid row."},
+        "503": {"description": "Too many rows are waiting, or the servers cannot be reached. Retry after Retry-After."},
     }
     return {
         "openapi": "3.1.0",
@@ -167,7 +196,7 @@ def openapi() -> dict[str, Any]:
                 "post": {
                     "summary": "Scores of rows, by id",
                     "security": [{"token": []}],
-                    "requestBody": {"required": True} | of(several("rows", _ROW)),
+                    "requestBody": {"required": True} | content_of(list_of("rows", _ROW)),
                     "responses": answers,
                 }
             }

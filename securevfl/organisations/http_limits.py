@@ -12,7 +12,16 @@ from typing import Any
 
 
 def limit_http_connections(protocol: type[Any], *, seconds: float, connections: int) -> type[Any]:
-    """Return uvicorn's HTTP protocol of h11 with these bounds."""
+    """Return a subclass of uvicorn's h11 protocol with limits.
+
+    Args:
+        protocol: uvicorn's HTTP protocol class.
+        seconds: timeout of a request.
+        connections: maximum number of connections.
+
+    Returns:
+        The subclass.
+    """
     import h11
 
     class LimitedProtocol(protocol):  # type: ignore[misc]
@@ -20,18 +29,19 @@ def limit_http_connections(protocol: type[Any], *, seconds: float, connections: 
 
         @property
         def _waits(self) -> bool:
-            """Whether a request is to come, or has not come whole."""
+            """Whether the connection waits for a request, or for the rest of one."""
             return self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             self._since = self.loop.time()
-            self._check = self.loop.call_later(seconds, self._hurry, 0)
+            self._check = self.loop.call_later(seconds, self._close_if_late, 0)
             waiting = sorted(
-                (connection for connection in self.connections if connection._waits), key=lambda each: each._since
+                (connection for connection in self.connections if connection._waits),
+                key=lambda connection: connection._since,
             )
-            for each in waiting[: max(0, len(self.connections) - connections)]:
-                each.transport.abort()
+            for connection in waiting[: max(0, len(self.connections) - connections)]:
+                connection.transport.abort()
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._check.cancel()
@@ -48,11 +58,11 @@ def limit_http_connections(protocol: type[Any], *, seconds: float, connections: 
             self._since = self.loop.time()
             self._requests += 1
 
-        def _hurry(self, requests: int) -> None:
-            """Hang up if no request has come whole since the last look, at which there were so many."""
+        def _close_if_late(self, requests: int) -> None:
+            """Close the connection if no request has arrived completely since the check that counted `requests`."""
             if self._waits and self._requests == requests:
                 self.transport.abort()
             else:
-                self._check = self.loop.call_later(seconds, self._hurry, self._requests)
+                self._check = self.loop.call_later(seconds, self._close_if_late, self._requests)
 
     return LimitedProtocol

@@ -18,17 +18,22 @@ from securevfl.organisations.http_limits import limit_http_connections
 from securevfl.transport.listener import listen_on
 from securevfl.transport.peers import split_address
 
-REQUEST_SECONDS = 20.0  # seconds for a request to come whole
-
-MAX_CONNECTIONS = 512  # at once; a process has 1,024 files as a rule
+REQUEST_SECONDS = 20.0  # seconds for a request to arrive completely
+MAX_CONNECTIONS = 512  # a process usually has 1,024 file descriptors
 
 
 @dataclass(frozen=True)
 class HttpAddress:
-    """The address at which applications ask, with its token and certificate.
+    """The address for clients, with its token and certificate.
 
-    ConfigError unless it is this machine alone, or it has a certificate and key for TLS.
-    token: what applications send as `Authorization: Bearer`.
+    Attributes:
+        address: host:port.
+        token: the token that clients send as `Authorization: Bearer`.
+        certificate: file of the certificate for TLS.
+        key: file of its key.
+
+    Raises:
+        ConfigError: the address is not on this machine and has no certificate, or the token is too short.
     """
 
     address: str
@@ -44,19 +49,24 @@ class HttpAddress:
             local = False
         if not local and (self.certificate is None or self.key is None):
             raise ConfigError(
-                f"--http {self.address}: TLS was expected beyond this machine, no certificate came; give "
-                "--http-cert and --http-key, or listen on 127.0.0.1"
+                f"--http {self.address} needs TLS, because other machines can reach it",
+                "give --http-cert and --http-key, or listen on 127.0.0.1",
+                code="SVFL-ADDRESS",
             )
         if len(self.token) < 16:
-            raise ConfigError("--http-token: a file with 16 characters or more was expected, fewer are in it")
+            raise ConfigError("the file of --http-token has fewer than 16 characters", code="SVFL-HTTP-TOKEN")
 
     @property
     def host_port(self) -> tuple[str, int]:
-        """The host and the port of the address, apart."""
+        """The host and the port."""
         try:
             return split_address("--http", self.address)
         except ValueError:
-            raise ConfigError(f"--http: host:port was expected, {self.address} came; as in 127.0.0.1:8080") from None
+            raise ConfigError(
+                f"--http {self.address} is not of the form host:port",
+                "write it as in 127.0.0.1:8080",
+                code="SVFL-ADDRESS",
+            ) from None
 
 
 class HttpServer:
@@ -64,20 +74,20 @@ class HttpServer:
 
     Args:
         app: the ASGI application.
-        place: the address, and the certificate if there is one.
+        address: the address, and the certificate if there is one.
 
     Raises:
         ConfigError: uvicorn is not installed, or the address cannot be used.
     """
 
-    def __init__(self, app: Any, place: HttpAddress) -> None:
+    def __init__(self, app: Any, address: HttpAddress) -> None:
         uvicorn = import_extra("uvicorn", "serve", "--http")
         from uvicorn.protocols.http.h11_impl import H11Protocol
 
         config = uvicorn.Config(
             app,
-            ssl_certfile=None if place.certificate is None else str(place.certificate),
-            ssl_keyfile=None if place.key is None else str(place.key),
+            ssl_certfile=None if address.certificate is None else str(address.certificate),
+            ssl_keyfile=None if address.key is None else str(address.key),
             access_log=False,
             log_level="warning",
             timeout_graceful_shutdown=30,
@@ -86,13 +96,13 @@ class HttpServer:
             ws="none",
         )
         self._server = uvicorn.Server(config)
-        self._listener = listen_on("--http", *place.host_port, tls=place.certificate is not None)
+        self._listener = listen_on("--http", *address.host_port, tls=address.certificate is not None)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.bind(str(self._listener.server_path))
 
     @property
     def started(self) -> bool:
-        """True once requests are answered."""
+        """Whether requests are answered."""
         return bool(self._server.started)
 
     def run(self) -> None:
@@ -110,13 +120,17 @@ class HttpServer:
         self._server.should_exit = True
 
 
-def serve_http(gateway: Gateway, place: HttpAddress) -> None:
+def serve_http(gateway: Gateway, address: HttpAddress) -> None:
     """Serve a gateway until SIGTERM or SIGINT; requests that wait are answered first.
+
+    Args:
+        gateway: the gateway.
+        address: the address, and the certificate if there is one.
 
     Raises:
         ConfigError: uvicorn is not installed, or the address cannot be used.
     """
-    server = HttpServer(application(gateway, place.token), place)
+    server = HttpServer(application(gateway, address.token), address)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))  # uvicorn raises it again once it has ended
     gateway.start()
     try:

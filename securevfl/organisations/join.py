@@ -1,4 +1,4 @@
-"""Takes part in a job from this process, with the other parties on their own machines."""
+"""Take part in a training from this process, with the other parties on their own machines."""
 
 from __future__ import annotations
 
@@ -41,41 +41,59 @@ def join(
     checkpoints: str | Path | Checkpoints | None = None,
     save: str | Path | None = None,
     ledger: DisclosureLedger | str | Path | None = None,
-    ahead: str | Path | None = None,
-    again: bool = False,
+    preprocessing: str | Path | None = None,
+    retrain: bool = False,
     consent: Callable[[ConsentSheet], None] | None = None,
     executor: Executor | None = None,
     workers: int | None = None,
     on_round: Callable[[int, int], None] | None = None,
     progress: bool = False,
 ) -> ModelPart:
-    """Trains with the parties in `peers` (a file, or what it says) and returns this party's part.
+    """Train with the other parties and return this party's part of the model.
 
-    certs: the folder of <party>.pem, <party>.key and ca.pem; that of the file of peers unless given. listen: host:port
-    to bind where it is not the port of this party's address. timeout: seconds to wait for all parties at the start,
-    for any one message, and at the end for the others. patience: seconds a party may be cut off. checkpoints: a folder
-    of this party's own states; if every party has one, a party that was lost may be started again within `timeout`
-    and the training goes on from the last round that all have. save: writes the part there; with checkpoints, before
-    these are removed. A training that is over is not begun again: with checkpoints, and a part in `save` that is of
-    this job on this very table, that part is returned once all say that they have theirs, or nobody is met within
-    `patience` seconds (`standing` says which). again: trains anew, whatever is in `save`. ledger: where this party
-    counts what it tells; by default its file among the user's data (`securevfl.disclosure.ledger.default_ledger`).
-    ahead: the folder of what `prepare` has done ahead, and where more is kept meanwhile; in memory without one.
-    consent: is given this party's sheet once all have met and before anything of its data is told; raises ConsentError
-    to take no part.
-    executor, workers, on_round and progress as in `simulate`.
+    A training that has finished does not start again. With checkpoints, and a part in `save` that belongs to this job
+    and exactly this table, that part is returned once all parties report that they have theirs, or if no party can be
+    reached within `patience` seconds. The part's `status` distinguishes these cases.
 
-    Raises ConfigError or DataError for what this party brings, for a job that is not everyone's (it names the key), and
-    for a training that is over here and not elsewhere; TransportError if a party is away, refused or has stopped, with
-    the reason; never waits longer than it says.
+    Args:
+        job: the job; it must be the same at all parties.
+        party: this party's table.
+        peers: the file of peers, or its content.
+        certs: the folder of <party>.pem, <party>.key and ca.pem; by default the folder of the file of peers.
+        listen: host:port to bind instead of the port of this party's address.
+        timeout: seconds to wait for all parties at the start, for each message, and for the others at the end.
+        patience: seconds without a connection after which a party is lost.
+        checkpoints: a folder for this party's checkpoints. If every party has one, a party that was lost may be
+            restarted within `timeout`, and the training resumes from the latest round of which all have a checkpoint.
+        save: a file for the part of the model. It is written before the checkpoints are removed.
+        ledger: this party's disclosure ledger; by default a file in the user's data folder
+            (`securevfl.disclosure.ledger.default_ledger`).
+        preprocessing: the folder with the material of `prepare`, which also stores further preprocessed material.
+            Without it that material stays in memory.
+        retrain: train again, even if `save` contains a part of this job.
+        consent: receives this party's consent sheet when all parties are connected and before anything about its data
+            is disclosed. It raises ConsentError to refuse.
+        executor: see `simulate`.
+        workers: see `simulate`.
+        on_round: see `simulate`.
+        progress: see `simulate`.
+
+    Returns:
+        This party's part of the model.
+
+    Raises:
+        ConfigError: an argument is invalid, the parties' jobs differ (the message names the keys), or the training has
+            finished here and not at another party.
+        DataError: the table cannot be used.
+        TransportError: a party is away, was refused or has stopped; the message states the reason.
     """
-    venue = PeerSettings.of(peers, certs, listen, timeout, patience)
-    everyone = venue.peers.parties
-    check_role(job, party, venue.peers)
-    own_ledger = DisclosureLedger.open(party.name, ledger)
+    settings = PeerSettings.of(peers, certs, listen, timeout, patience)
+    everyone = settings.peers.parties
+    check_role(job, party, settings.peers)
+    party_ledger = DisclosureLedger.open(party.name, ledger)
     states = Checkpoints(checkpoints, party.name) if isinstance(checkpoints, str | Path) else checkpoints
-    before = None if states is None else _Before(job, party, states, None if again else save)
-    with pool_for(job, executor, workers) as (pool, size), watched(job.optimizer.label, progress, on_round) as told:
+    earlier = None if states is None else _EarlierRun(job, party, states, None if retrain else save)
+    with pool_for(job, executor, workers) as (pool, size), watched(job.optimizer.label, progress, on_round) as on_step:
         train = partial(
             take_part,
             job,
@@ -84,46 +102,63 @@ def join(
             executor=pool,
             workers=size,
             checkpoints=states,
-            ledger=own_ledger,
-            ahead=None if ahead is None else Path(ahead),
+            ledger=party_ledger,
+            ahead=None if preprocessing is None else Path(preprocessing),
             consent=consent,
-            again=again,
+            again=retrain,
         )
         part = run_session(
             party.name,
-            venue,
+            settings,
             {"job": job.to_dict(), "parties": list(everyone), "task": "train"},
-            partial(talk, train, told),
-            ledger=own_ledger,
-            resumes=before is not None,
-            kept=None if before is None else before.kept,
+            partial(train_over, train, on_step),
+            ledger=party_ledger,
+            resumes=earlier is not None,
+            stored_result=None if earlier is None else earlier.stored_result,
         )
-    if save is not None and (before is None or part is not before.saved):
+    if save is not None and (earlier is None or part is not earlier.saved):
         part.save(save)
-    if before is not None:
-        before.clear()
+    if earlier is not None:
+        earlier.clear()
     if part.status is PartStatus.NEW:
         facts = {"rounds": part.rounds, "messages_sent": part.counters.messages_sent()}
-        eventlog.emit(part.name, "finished", facts | _spent(part.path, part.counters))
+        eventlog.emit(part.name, "finished", facts | _costs(part.path, part.counters))
     else:
         eventlog.warn(part.name, "is over", {"model": part.status})
     return part
 
 
-def talk(train: Callable[..., ModelPart], told: Callable[[int, int], None] | None, channel: Channel) -> ModelPart:
-    """Trains over this channel, on which all parties are there."""
+def train_over(
+    train: Callable[..., ModelPart], on_step: Callable[[int, int], None] | None, channel: Channel
+) -> ModelPart:
+    """Train over a channel to the other parties.
+
+    Args:
+        train: runs the training with the arguments `channel` and `on_round`.
+        on_step: is called with the number of rounds done and the total.
+        channel: the channel.
+
+    Returns:
+        This party's part of the model.
+    """
     channel.clock.stage = Stage.SETUP
-    return train(channel=channel, on_round=partial(_round, channel, told))
+    return train(channel=channel, on_round=partial(_report_round, channel, on_step))
 
 
-class _Before:
-    """What this party has on disk of earlier tries at the same job on the same table.
+class _EarlierRun:
+    """Files of earlier runs of the same job on the same table.
 
-    saved: its part, if that training is over here and no later one has begun.
+    Args:
+        job: the job.
+        party: this party's table.
+        states: the checkpoints.
+        save: the file that may contain the part of a finished training; None to train again.
+
+    Attributes:
+        saved: the part of the model, if the training has finished and no later one has started.
     """
 
     def __init__(self, job: Job, party: Party, states: Checkpoints, save: str | Path | None) -> None:
-        """save: where the part of a training that is over may be; None for one that begins anew."""
         self._states = states
         self._key = run_key(job, party)
         self.saved: ModelPart | None = None
@@ -132,50 +167,63 @@ class _Before:
         if self.saved is not None:
             states.set_outcome(self._key, self.saved)
 
-    def kept(self) -> ModelPart | None:
-        """Return the outcome kept from an earlier run, where there is one that the others may have as well; its
-        standing is set to unconfirmed."""
+    def stored_result(self) -> ModelPart | None:
+        """Return the result of an earlier run that the others may have as well; its status is set accordingly."""
         part = self._states.final(self._key)
         if part is not None:
             part.status = PartStatus.KEPT if self.saved is None else PartStatus.UNCONFIRMED
         return part
 
     def clear(self) -> None:
-        """Forgets the states, once the outcome is where it belongs."""
+        """Remove the checkpoints, once the result is stored."""
         self._states.clear(self._key)
 
 
 def _same(save: Path, job: Job, party: Party) -> ModelPart | None:
-    """Load the part in this file, if it is of this job on this very table; otherwise log that it is not, and return
-    None."""
+    """Load the part in a file if it belongs to this job and exactly this table; otherwise log that and return None."""
     try:
         part = ModelPart.load(save)
         if Job.from_dict(part.job).digest == job.digest and (part.name, part.data) == (party.name, party.digest.hex()):
             return part
     except (ConfigError, DataError):
         pass
-    why = f"the model in {save} is of another job, or of another table than is here now"
-    eventlog.emit(party.name, "trains anew", {"reason": why}, logging.ERROR)
+    reason = f"the model in {save} belongs to another job, or to another table than the current one"
+    eventlog.emit(party.name, "trains anew", {"reason": reason}, logging.ERROR)
     return None
 
 
 def check_role(job: Job, party: Party, peers: Peers) -> None:
-    """PartiesError unless there is a place for this party among the peers; ConfigError for a job without epochs."""
+    """Check that this party fits the job and the peers.
+
+    Args:
+        job: the job.
+        party: this party's table.
+        peers: the parties and their addresses.
+
+    Raises:
+        PartiesError: the party is not among the peers, or has labels although another party leads.
+        ConfigError: the job has no epochs.
+    """
     check_settled(job, party.name)
     check_among(peers, party.name)
     if not job.family.accepts_role(job.family.role_of(party), leads=party.name == peers.active):
-        has = "has labels" if party.active else "has no labels"
-        raise PartiesError(f"{peers.active} was expected to hold the labels, {party.name} {has}; correct one of them")
+        has_labels = "has labels" if party.active else "has no labels"
+        raise PartiesError(
+            f"the file of peers names {peers.active} as the party with labels, but {party.name} {has_labels}",
+            "correct the file of peers or the table",
+            code="SVFL-PARTIES-LABELS",
+            party=party.name,
+        )
 
 
-def _round(channel: Channel, on_round: Callable[[int, int], None] | None, done: int, of: int) -> None:
-    facts = {"round": done, "of": of} | _spent(channel.clock.path(), channel.counters)
+def _report_round(channel: Channel, on_round: Callable[[int, int], None] | None, done: int, total: int) -> None:
+    facts = {"round": done, "of": total} | _costs(channel.clock.path(), channel.counters)
     eventlog.emit(channel.me, "round", facts)
     if on_round is not None:
-        on_round(done, of)
+        on_round(done, total)
 
 
-def _spent(path: Floats, counters: CostCounters) -> dict[str, str | int | float]:
-    """Return what a run has cost so far, for its events."""
+def _costs(path: Floats, counters: CostCounters) -> dict[str, str | int | float]:
+    """Return the costs of a run so far, for its events."""
     waited = float(path[:, Kind.COMMUNICATION].sum())
     return {"seconds": float(path.sum()), "waited": waited, "bytes_sent": counters.bytes_sent()}

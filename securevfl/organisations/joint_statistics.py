@@ -1,8 +1,9 @@
-"""What looks between organisations share: aligned tables that meet without a model, to tell figures of them.
+"""Common steps of joint statistics: figures about aligned tables of several parties, computed without a model.
 
-1. all -> all   TableShape   rows, how many columns or groups, keyed digest of the row order
-2. each         its sheet; its ledger takes what it is about to tell, or refuses (`securevfl.consent.consent_sheet`)
-3. all          the look itself
+1. all -> all   TableShape   numbers of rows and of columns or groups; keyed digest of the row order
+2. each party   shows its consent sheet; its ledger records the disclosures or refuses
+                (`securevfl.consent.consent_sheet`)
+3. all          compute the statistics
 """
 
 from __future__ import annotations
@@ -29,7 +30,13 @@ T = TypeVar("T")
 
 
 class TableShape(DisclosingMessage, frozen=True):
-    """What a party says of its table before a look. count: of the columns or the groups that it brings."""
+    """What a party discloses about its table beforehand.
+
+    Attributes:
+        rows: number of rows.
+        count: number of columns or groups.
+        order: keyed digest of the row order, empty if the rows have no ids.
+    """
 
     rows: int
     count: int
@@ -38,45 +45,94 @@ class TableShape(DisclosingMessage, frozen=True):
 
 def declares(roles: Roles) -> list[MessageDeclaration]:
     """Declare what `TableShape` reveals."""
-    said = Reveal("plain", "how many rows, and columns of numbers or groups; keyed digest of the row order")
-    return [MessageDeclaration(TableShape, *pair, said) for pair in roles.pairs()]
+    reveals = Reveal("plain", "number of rows, and of numeric columns or groups; keyed digest of the row order")
+    return [MessageDeclaration(TableShape, *pair, reveals) for pair in roles.pairs()]
 
 
 def run_joint_session(
-    party: Party, venue: PeerSettings, task: str, talk: Callable[[Channel], T], ledger: DisclosureLedger
+    party: Party, settings: PeerSettings, task: str, talk: Callable[[Channel], T], ledger: DisclosureLedger
 ) -> T:
-    """Hold the conversation of a look with all parties of the venue."""
-    terms = {"parties": list(venue.peers.parties), "task": task}
-    return run_session(party.name, venue, terms, talk, ledger=ledger)
+    """Run the session of one of the joint statistics.
+
+    Args:
+        party: this party's table.
+        settings: addresses, certificates and time limits.
+        task: name of the statistic, on which all parties must agree.
+        talk: uses a channel to the other parties and returns the result.
+        ledger: this party's ledger.
+
+    Returns:
+        The result of `talk`.
+    """
+    handshake = {"parties": list(settings.peers.parties), "task": task}
+    return run_session(party.name, settings, handshake, talk, ledger=ledger)
 
 
 def keyed_order(order: bytes, channel: Channel) -> bytes:
-    """Return a digest of the order of rows that this session's parties alone can compare; empty where it is."""
+    """Return a digest of a row order that only the parties of this session can compare; empty if `order` is empty."""
     return hmac.digest(channel.session, order, hashlib.sha256) if order else b""
 
 
 def check_order(me: str, own: bytes, name: str, other: bytes, rows: str = "rows") -> None:
-    """IdError if two parties hold their rows in different order, as far as both have said it."""
+    """Compare the row orders of two parties, if both have sent one.
+
+    Args:
+        me: name of this party.
+        own: this party's digest.
+        name: name of the other party.
+        other: its digest.
+        rows: what the rows are called in the message.
+
+    Raises:
+        IdError: the orders differ.
+    """
     if other and own and not hmac.compare_digest(other, own):
-        raise IdError(f"{name} and {me} hold the {rows} in different order; align the tables first")
+        raise IdError(f"{name} and {me} have the {rows} in a different order", code="SVFL-ID-ORDER", peer=name)
 
 
 def exchange_table_shapes(party: Party, count: int, others: Sequence[str], channel: Channel) -> dict[str, TableShape]:
-    """Tell all others of this party's table, and return what they tell of theirs. TableError or IdError unless they are
-    on the same rows."""
-    mine = TableShape(len(party), count, keyed_order(party.order, channel))
+    """Send this party's table shape to the others and receive theirs.
+
+    Args:
+        party: this party's table.
+        count: number of this party's columns or groups.
+        others: names of the other parties.
+        channel: channel to the other parties.
+
+    Returns:
+        The other parties' table shapes.
+
+    Raises:
+        TableError: the numbers of rows differ.
+        IdError: the row orders differ.
+    """
+    shape = TableShape(len(party), count, keyed_order(party.order, channel))
     for name in others:
-        channel.send(name, mine, permit=permit_sizes(channel, name))  # 1
-    tables = {name: channel.recv(name, TableShape) for name in others}  # 1
-    for name, table in tables.items():
-        if table.rows != mine.rows:
-            raise TableError(f"{name} has {table.rows:,} rows, {party.name} {mine.rows:,}; align the tables first")
-        check_order(party.name, mine.order, name, table.order)
-    return tables
+        channel.send(name, shape, permit=permit_sizes(channel, name))  # 1
+    shapes = {name: channel.recv(name, TableShape) for name in others}  # 1
+    for name, other in shapes.items():
+        if other.rows != shape.rows:
+            raise TableError(
+                f"{name} has {other.rows:,} rows, and {party.name} has {shape.rows:,}",
+                code="SVFL-TABLE-ROW-COUNT",
+                peer=name,
+            )
+        check_order(party.name, shape.order, name, other.order)
+    return shapes
 
 
-def context(channel: Channel, active: str, partner: str, subchannel: str) -> PartyContext:
-    """Return a party's context in a protocol of these two."""
+def pair_context(channel: Channel, active: str, partner: str, subchannel: str) -> PartyContext:
+    """Return this party's context in a protocol of two parties.
+
+    Args:
+        channel: channel to the other parties.
+        active: name of the party with the active role.
+        partner: name of the other party.
+        subchannel: subchannel of the protocol.
+
+    Returns:
+        The context.
+    """
     return PartyContext(
         channel,
         Roles.of({active: ACTIVE, partner: PARTNER}),

@@ -1,11 +1,11 @@
-"""A kit: one folder to hand to a party, with all it needs to join a job.
+"""A kit: one folder with all that a party needs to join a job.
 
     shop/  job.toml  peers.toml  ca.pem  shop.pem  shop.key
 
     securevfl join shop/job.toml --party shop --data shop.parquet
 
-The key in it is that party's alone: the folder goes to it by a safe way and the copy is deleted. A party that made its
-key itself, and had its certificate signed by openssl, gets a kit without one.
+The key in it belongs to that party alone. Send the folder over a secure channel and delete the copy. A party that
+generated its own key, and had its certificate signed with openssl, gets a kit without a key.
 """
 
 from __future__ import annotations
@@ -24,9 +24,17 @@ from securevfl.transport.peers import Peers, split_address
 
 
 def init_certs(folder: str | Path, peers: Peers) -> Path:
-    """Make an authority in `folder`, unless it has one, and a key and certificate for everyone in `peers` who has none.
+    """Create an authority, unless there is one, and a key and certificate for every party that has none.
 
-    Returns the authority's certificate. ConfigError if a name or host cannot be certified.
+    Args:
+        folder: the folder of the authority.
+        peers: the parties and their addresses.
+
+    Returns:
+        The path of the authority's certificate.
+
+    Raises:
+        ConfigError: a name or host cannot be certified.
     """
     folder = Path(folder)
     if not (folder / "ca.pem").exists():
@@ -39,26 +47,41 @@ def init_certs(folder: str | Path, peers: Peers) -> Path:
 
 
 def write_kit(folder: str | Path, party: str, job: Job, peers: Peers, ca: str | Path) -> Path:
-    """Write the kit of `party` into `folder` and return it. `ca`: the folder that `init_certs` filled.
+    """Write the kit of a party. Existing files are overwritten.
 
-    Files that are there already are written anew. ConfigError if the party has no certificate yet, or one that its
-    peers would refuse, and for a job without epochs.
+    Args:
+        folder: the folder for the kit.
+        party: name of the party.
+        job: the job.
+        peers: the parties and their addresses.
+        ca: the folder that `init_certs` filled.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ConfigError: the party is unknown, has no certificate, or has one that peers would refuse; or the job has no
+            epochs.
     """
     if party not in peers.everyone:
-        raise ConfigError(f"one of {', '.join(peers.everyone)} was expected, {party} came; correct the party's name")
+        raise ConfigError(
+            f"{party} is not in the file of peers, which names {', '.join(peers.everyone)}",
+            "correct the party's name",
+            code="SVFL-PARTIES-NAME",
+            party=party,
+        )
     folder, ca = Path(folder), Path(ca)
     certificate, key = ca / f"{party}.pem", ca / f"{party}.key"
     if key.exists():
         identity.Identity(certificate, key, ca / "ca.pem")
     else:
-        certificate_checks.check_usable(
-            certificate, pem_files.read_pem(certificate), pem_files.read_pem(ca / "ca.pem"), party
-        )
+        authorities = pem_files.read_pem(ca / "ca.pem")
+        certificate_checks.check_usable(certificate, pem_files.read_pem(certificate), authorities, party)
         if (folder / key.name).exists():
             identity.Identity(certificate, folder / key.name, ca / "ca.pem")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     check_settled(job, party)
-    if party in peers.parties:  # a relay of its own need not know the job
+    if party in peers.parties:  # a separate relay does not need the job
         write_atomic(folder / "job.toml", to_toml(job.to_dict()).encode())
     write_atomic(folder / "peers.toml", to_toml(to_plain(peers)).encode())
     for name in ("ca.pem", f"{party}.pem"):

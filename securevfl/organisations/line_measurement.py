@@ -1,17 +1,17 @@
-"""What the lines between organisations take, measured with the library's own messages, for `simulate` to reckon with.
+"""Measure the network between organisations with the library's own messages, as input for `simulate`.
 
-Every party runs this. Turns go in an order that all know, so that one measurement at a time is on its way:
+Every party runs this. The order of turns is known to all, so that one measurement takes place at a time:
 
-1. each party in turn   takes the bare round trips of the lines on which it calls (`organisations.measure`)
-   it -> all            RoundTripTimes   what they took
-2. each pair in turn    its first party asks, its second answers
-   first -> second      Probe     bytes
-   second -> first      ProbeEcho    the same bytes back
-   first -> all         ProbeResult     what small and large ones took there and back
+1. each party in turn   measures the bare round trips of the lines on which it calls (`organisations.bare_round_trip`)
+   it -> all            RoundTripTimes   their durations
+2. each pair in turn    its first party sends, its second party echoes
+   first -> second      Probe         bytes
+   second -> first      ProbeEcho     the same bytes
+   first -> all         ProbeResult   the durations of small and of large echoes
 
-A large echo less a small one is twice the time of its bytes; a small echo less the bare round trip is twice what the
-library adds to a message. The bytes are random, so that nothing on the way can make them fewer. Parties learn how long
-their lines take and nothing else.
+A large echo minus a small one is twice the transfer time of its bytes. A small echo minus the bare round trip is twice
+the time that the library adds to a message. The bytes are random, so that no compression shortens them. The parties
+learn only how long their lines take.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from securevfl.runtime.network import Network
 from securevfl.transport.peers import Peers, split_address
 from securevfl.transport.tls import Credentials
 
-_WARM = 10  # echoes before those that count
-_TIMES = 30  # echoes and round trips that count
-_LARGE_TIMES = 5
-_TRIES = 5  # measurements of a pair, until large data take longer than small
-_SMALL = 64  # bytes of data
-_FIRST, _MOST = 1 << 16, 1 << 24  # bytes of the first and the largest echo
-_LONG = 0.2  # seconds of bytes in a large echo, where the largest takes that long
-_WAIT = 10.0  # seconds for a bare round trip
+_WARMUP_ECHOES = 10
+_MEASURED_ECHOES = 30  # also the number of bare round trips
+_LARGE_ECHOES = 5
+_TRIES = 5  # measurements of a pair, until large data take longer than small data
+_SMALL_BYTES = 64
+_FIRST_BYTES, _MAX_BYTES = 1 << 16, 1 << 24  # size of the first and the largest echo
+_MIN_LARGE_SECONDS = 0.2  # transfer time of a large echo, unless the largest size takes less
+_ROUND_TRIP_TIMEOUT = 10.0  # seconds for a bare round trip
 
 
 class RoundTripTimes(DisclosingMessage, frozen=True):
@@ -56,19 +56,25 @@ class RoundTripTimes(DisclosingMessage, frozen=True):
 
 
 class Probe(Message, frozen=True):
-    """A probe that the receiver is to send back to its sender."""
+    """Bytes that the receiver echoes."""
 
     data: bytes
 
 
 class ProbeEcho(Message, frozen=True):
-    """A probe on its way back to its sender."""
+    """The bytes of a probe, on their way back."""
 
     data: bytes
 
 
 class ProbeResult(DisclosingMessage, frozen=True):
-    """Seconds there and back of small data, and of `size` bytes of it."""
+    """Durations of echoes in seconds.
+
+    Attributes:
+        small: duration of a small echo.
+        large: duration of an echo of `size` bytes.
+        size: bytes of the large echo.
+    """
 
     small: float
     large: float
@@ -77,7 +83,7 @@ class ProbeResult(DisclosingMessage, frozen=True):
 
 @dataclass(frozen=True)
 class MeasuredLine:
-    """The line of two parties, as a network to simulate with."""
+    """The line between two parties, as a network for simulations."""
 
     one: str
     other: str
@@ -85,20 +91,32 @@ class MeasuredLine:
 
 
 def measure_lines(
-    me: str, venue: PeerSettings, *, on_turn: Callable[[int, int], None] | None = None
+    me: str, settings: PeerSettings, *, on_turn: Callable[[int, int], None] | None = None
 ) -> list[MeasuredLine]:
-    """Measures the line of every two parties together with them all; the same list at every party.
+    """Measure the lines between every two parties. All parties call this function at the same time.
 
-    on_turn(turns done, of). The rest as in `join`. Takes some seconds a pair. TransportError and ConfigError as `join`.
+    It takes some seconds for each pair.
+
+    Args:
+        me: name of this party.
+        settings: addresses, certificates and time limits.
+        on_turn: is called with the number of turns done and the total.
+
+    Returns:
+        The lines, the same list at every party.
+
+    Raises:
+        TransportError: see `join`.
+        ConfigError: see `join`.
     """
-    check_among(venue.peers, me)
-    terms = {"parties": list(venue.peers.parties), "task": "line"}
-    credentials = Credentials(venue.certs, me)
+    check_among(settings.peers, me)
+    handshake = {"parties": list(settings.peers.parties), "task": "line"}
+    credentials = Credentials(settings.certs, me)
     lines = run_session(
         me,
-        venue,
-        terms,
-        lambda channel: _LineMeasurement(channel, venue.peers, credentials, on_turn).all(),
+        settings,
+        handshake,
+        lambda channel: _LineMeasurement(channel, settings.peers, credentials, on_turn).run(),
         ledger=None,
     )
     for line in lines:
@@ -108,18 +126,18 @@ def measure_lines(
 
 
 def slowest(lines: Sequence[MeasuredLine]) -> Network:
-    """Return the network whose every line is as slow, in each figure, as the slowest of these."""
+    """Return a network that is, in each figure, as slow as the slowest of these lines."""
     networks = [line.network for line in lines]
     return Network(
         mbps=min(network.mbps for network in networks),
-        rtt_ms=max(each.rtt_ms for each in networks),
-        message_ms=max(each.message_ms for each in networks),
+        rtt_ms=max(network.rtt_ms for network in networks),
+        message_ms=max(network.message_ms for network in networks),
     )
 
 
 def declares(roles: Roles) -> list[MessageDeclaration]:
     """Declare what the messages of the measurement reveal."""
-    times = Reveal("plain", "how long lines between parties take")
+    times = Reveal("plain", "durations on the lines between parties")
     return [
         *(MessageDeclaration(kind, *pair, times) for kind in (RoundTripTimes, ProbeResult) for pair in roles.pairs()),
         *(MessageDeclaration(kind, *pair, Reveal("uniform")) for kind in (Probe, ProbeEcho) for pair in roles.pairs()),
@@ -127,112 +145,125 @@ def declares(roles: Roles) -> list[MessageDeclaration]:
 
 
 class _LineMeasurement:
-    """One party's part in all turns."""
+    """One party's role in all turns."""
 
     def __init__(
         self, channel: Channel, peers: Peers, credentials: Credentials, on_turn: Callable[[int, int], None] | None
     ) -> None:
         self._peers, self._credentials, self._channel = peers, credentials, channel
-        self._on_turn = on_turn or (lambda done, of: None)
-        self._reached: dict[str, dict[str, float]] = {}
+        self._on_turn = on_turn or (lambda done, total: None)
+        self._round_trips: dict[str, dict[str, float]] = {}
 
-    def all(self) -> list[MeasuredLine]:
-        """Both steps, and what they add up to."""
+    def run(self) -> list[MeasuredLine]:
+        """Run both steps and compute the lines."""
         parties, me = self._peers.parties, self._channel.me
         pairs = list(combinations(parties, 2))
         for done, name in enumerate(parties):
             self._on_turn(done, len(parties) + len(pairs))
             if name == me:
-                self._reached[me] = self._reach()
-                self._tell(RoundTripTimes(self._reached[me]))  # 1
+                self._round_trips[me] = self._measure_round_trips()
+                self._send_to_all(RoundTripTimes(self._round_trips[me]))  # 1
             else:
-                self._reached[name] = self._channel.recv(name, RoundTripTimes).seconds  # 1
+                self._round_trips[name] = self._channel.recv(name, RoundTripTimes).seconds  # 1
         lines = []
         for done, (one, other) in enumerate(pairs, len(parties)):
             self._on_turn(done, len(parties) + len(pairs))
             if me == one:
-                found = self._probe(other)
-                self._tell(found)  # 2
+                result = self._probe(other)
+                self._send_to_all(result)  # 2
             else:
-                found = self._answer(one)
-            lines.append(self._line(one, other, found))
+                result = self._answer(one)
+            lines.append(self._line(one, other, result))
         return lines
 
-    def _tell(self, message: Message) -> None:
+    def _send_to_all(self, message: Message) -> None:
         for name in self._peers.parties:
             if name != self._channel.me:
                 self._channel.send(name, message, permit=permit_sizes(self._channel, name))
 
-    def _reach(self) -> dict[str, float]:
+    def _measure_round_trips(self) -> dict[str, float]:
         """Step 1 of the party whose turn it is."""
         me, peers = self._channel.me, self._peers
-        return {
-            name: median(
-                round_trips(self._credentials, name, split_address(name, peers.address[name]), _WARM + _TIMES, _WAIT)[
-                    _WARM:
-                ]
-            )
-            for name in peers.neighbours(me)
-            if peers.calls(me, name)
-        }
+        seconds = {}
+        for name in peers.neighbours(me):
+            if peers.calls(me, name):
+                address = split_address(name, peers.address[name])
+                count = _WARMUP_ECHOES + _MEASURED_ECHOES
+                trips = round_trips(self._credentials, name, address, count, _ROUND_TRIP_TIMEOUT)
+                seconds[name] = median(trips[_WARMUP_ECHOES:])
+        return seconds
 
     def _probe(self, other: str) -> ProbeResult:
-        """Step 2 of the party that asks."""
-        data = secrets.token_bytes(_MOST)
-        for _ in range(_WARM):
-            self._echo(other, data[:_SMALL])
-        for _ in range(_TRIES):
-            # measure small and large data. On a busy machine large ones may come out as quicker than small ones
-            small = median(self._echo(other, data[:_SMALL]) for _ in range(_TIMES))
-            size = _FIRST
-            while size < _MOST and self._echo(other, data[:size]) - small < _LONG:
+        """Step 2 of the first party of a pair."""
+        data = secrets.token_bytes(_MAX_BYTES)
+        for _ in range(_WARMUP_ECHOES):
+            self._echo(other, data[:_SMALL_BYTES])
+        for _ in range(_TRIES):  # on a busy machine large data may seem to be faster than small data
+            small = median(self._echo(other, data[:_SMALL_BYTES]) for _ in range(_MEASURED_ECHOES))
+            size = _FIRST_BYTES
+            while size < _MAX_BYTES and self._echo(other, data[:size]) - small < _MIN_LARGE_SECONDS:
                 size *= 2
-            found = ProbeResult(small, median(self._echo(other, data[:size]) for _ in range(_LARGE_TIMES)), size)
-            if found.small < found.large:
+            result = ProbeResult(small, median(self._echo(other, data[:size]) for _ in range(_LARGE_ECHOES)), size)
+            if result.small < result.large:
                 break
-        return found
+        return result
 
     def _echo(self, other: str, data: bytes) -> float:
-        """Seconds until the data are back."""
+        """Return the seconds until the data are back."""
         start = time.perf_counter()
         self._channel.send(other, Probe(data))  # 2
-        back = self._channel.recv(other, ProbeEcho)  # 2
+        echo = self._channel.recv(other, ProbeEcho)  # 2
         seconds = time.perf_counter() - start
-        if back.data != data:
-            raise ProtocolError(f"{other} was expected to send back {len(data)} bytes, others came; update the older")
+        if echo.data != data:
+            raise ProtocolError(
+                f"{other} did not echo the {len(data)} bytes that it received", code="SVFL-PROTOCOL-VALUES", peer=other
+            )
         return seconds
 
     def _answer(self, one: str) -> ProbeResult:
-        """Step 2 of everyone else: sends back what it is asked, until the pair is through."""
+        """Step 2 of all other parties: echo probes until the first party sends its result."""
         kinds: tuple[type[Probe | ProbeResult], ...] = (Probe, ProbeResult)
         while True:
             _, message = self._channel.recv_any((one,), kinds)
             if isinstance(message, ProbeResult):
                 return message
-            if len(message.data) > _MOST:
-                raise ProtocolError(f"{one} was expected to send at most {_MOST} bytes to be sent back, more came")
+            if len(message.data) > _MAX_BYTES:
+                raise ProtocolError(
+                    f"{one} sent a probe of more than {_MAX_BYTES} bytes", code="SVFL-PROTOCOL-SIZE", peer=one
+                )
             self._channel.send(one, ProbeEcho(message.data))  # 2
 
-    def _line(self, one: str, other: str, found: ProbeResult) -> MeasuredLine:
+    def _line(self, one: str, other: str, result: ProbeResult) -> MeasuredLine:
         hub = self._peers.hub
         direct = other in self._peers.neighbours(one)
-        bare = sum(self._bare(*hop) for hop in ([(one, other)] if direct else [(one, str(hub)), (str(hub), other)]))
-        if not (0 < found.small < found.large and found.size > _SMALL and isfinite(found.large)):
-            raise ProtocolError(f"{one} was expected to find that large data take longer than small; measure again")
+        hops = [(one, other)] if direct else [(one, str(hub)), (str(hub), other)]
+        round_trip = sum(self._round_trip(*hop) for hop in hops)
+        if not (0 < result.small < result.large and result.size > _SMALL_BYTES and isfinite(result.large)):
+            raise ProtocolError(
+                f"{one} reports that large data take no longer than small data",
+                "measure again",
+                code="SVFL-PROTOCOL-VALUES",
+                peer=one,
+            )
         return MeasuredLine(
             one,
             other,
             Network(
-                mbps=2 * (found.size - _SMALL) * 8e-6 / (found.large - found.small),
-                rtt_ms=1e3 * bare,
-                message_ms=max(0.0, 1e3 * (found.small - bare) / 2),
+                mbps=2 * (result.size - _SMALL_BYTES) * 8e-6 / (result.large - result.small),
+                rtt_ms=1e3 * round_trip,
+                message_ms=max(0.0, 1e3 * (result.small - round_trip) / 2),
             ),
         )
 
-    def _bare(self, one: str, other: str) -> float:
-        """Seconds of the bare round trip of two neighbours, as the one that calls has found it."""
+    def _round_trip(self, one: str, other: str) -> float:
+        """Return the seconds of the bare round trip between two neighbours, as the calling one measured it."""
         caller, called = (one, other) if self._peers.calls(one, other) else (other, one)
-        seconds = self._reached[caller].get(called, -1.0)
+        seconds = self._round_trips[caller].get(called, -1.0)
         if not (0 <= seconds < float("inf")):
-            raise ProtocolError(f"{caller} was expected to tell how long its line to {called} takes; update the older")
+            raise ProtocolError(
+                f"{caller} did not report how long its line to {called} takes",
+                "update the older side",
+                code="SVFL-PROTOCOL-VALUES",
+                peer=caller,
+            )
         return seconds

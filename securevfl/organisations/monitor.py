@@ -1,6 +1,6 @@
-"""What a standing party shows its operator on a local port: a page, /health as JSON, /metrics for Prometheus.
+"""The local status port of a party that stays up: a page, /health as JSON and /metrics for Prometheus.
 
-Counts, seconds and bytes, never an id or a value of anyone's data, and nothing that can be changed.
+It shows counts, seconds and bytes, but no id and no value of anyone's data, and it changes nothing.
 """
 
 from __future__ import annotations
@@ -28,112 +28,124 @@ OUTCOMES = "answered", "refused", "failed"
 
 
 class Monitor:
-    """Counts requests and serves what it has counted, while it is entered.
+    """Counts requests and serves the counts while its context is entered.
 
-    party: who is up. expires: seconds since 1970 at which its certificate ends. ConfigError if prometheus-client is not
-    installed or the address cannot be had.
+    Args:
+        address: host:port to listen on.
+        party: name of the party.
+        expires: time at which the party's certificate expires, in seconds since 1970.
+
+    Raises:
+        ConfigError: prometheus-client is not installed, or the address cannot be used.
     """
 
     def __init__(self, address: str, party: str, expires: float) -> None:
         self._party, self._expires = party, expires
         self._server: Server | None = None
-        self._last: RequestOutcome | None = None
+        self._latest: RequestOutcome | None = None
         self._drift: list[Drift] = []
-        self._gives: dict[str, html.Cell] = {}
+        self._limits: dict[str, html.Cell] = {}
         self._library = library = import_extra("prometheus_client", "serve", "--monitor")
         self._registry = library.CollectorRegistry()
         self.content_type: str = library.CONTENT_TYPE_LATEST
-        self._own = own = {"registry": self._registry, "namespace": "securevfl"}
-        library.Info("party", "Who is up.", **own).info({"party": party, "version": __version__})
-        self._requests = library.Counter("requests", "Requests that are over, by outcome.", ["outcome"], **own)
+        self._options = options = {"registry": self._registry, "namespace": "securevfl"}
+        library.Info("party", "The party.", **options).info({"party": party, "version": __version__})
+        self._requests = library.Counter("requests", "Finished requests, by outcome.", ["outcome"], **options)
         for outcome in OUTCOMES:
             self._requests.labels(outcome)
-        self._asked = library.Counter("ids_asked", "Ids that answered requests asked about.", **own)
-        self._scored = library.Counter("rows_scored", "Rows that were scored.", **own)
-        self._sent = library.Counter("sent_bytes", "Bytes of all messages sent.", **own)
-        self._seconds = library.Histogram("request_seconds", "Seconds of requests that were answered.", **own)
-        library.Gauge("conversations", "Conversations that go on.", **own).set_function(
-            lambda: float(0 if self._server is None else self._server.conversations)
+        self._ids = library.Counter("ids_asked", "Ids in answered requests.", **options)
+        self._scored = library.Counter("rows_scored", "Scored rows.", **options)
+        self._sent = library.Counter("sent_bytes", "Bytes of all sent messages.", **options)
+        self._seconds = library.Histogram("request_seconds", "Seconds of answered requests.", **options)
+        library.Gauge("sessions", "Running sessions.", **options).set_function(
+            lambda: float(0 if self._server is None else self._server.sessions)
         )
-        library.Gauge("answering", "1 while a request is being answered.", **own).set_function(
+        library.Gauge("answering", "1 while a request is being processed.", **options).set_function(
             lambda: float(self._server is not None and self._server.answering)
         )
-        library.Gauge("certificate_expiry_timestamp_seconds", "When its certificate ends.", **own).set(expires)
+        library.Gauge("certificate_expiry_timestamp_seconds", "Expiry of the certificate.", **options).set(expires)
         try:
             self._http = ThreadingHTTPServer(split_address("--monitor", address), _handler(self))
         except (OSError, ValueError) as cause:
-            raise ConfigError(f"--monitor: a free host:port of this machine was expected, {address}: {cause}") from None
+            raise ConfigError(
+                f"--monitor {address} cannot be used: {cause}",
+                "name a free host:port of this machine",
+                code="SVFL-ADDRESS",
+            ) from None
 
-    def shifts(self, found: Sequence[Drift]) -> None:
-        """Show how far the columns of the rows that are served have drifted from the training's."""
-        self._drift = list(found)
-        for name, words in (("psi", "Population stability index"), ("missing", "Share of rows without a value")):
-            gauge = self._library.Gauge(f"drift_{name}", f"{words} of an own column.", ["column"], **self._own)
-            for each in found:
-                gauge.labels(each.column).set(getattr(each, name))
-        shifted = self._library.Gauge("drift_shifted_columns", "Own columns that have shifted.", **self._own)
-        shifted.set(sum(each.shifted for each in found))
+    def shifts(self, drifts: Sequence[Drift]) -> None:
+        """Show how far the columns of the served rows have drifted from those of the training."""
+        self._drift = list(drifts)
+        for name, description in (("psi", "Population stability index"), ("missing", "Share of missing values")):
+            gauge = self._library.Gauge(f"drift_{name}", f"{description} of a column.", ["column"], **self._options)
+            for drift in drifts:
+                gauge.labels(drift.column).set(getattr(drift, name))
+        shifted = self._library.Gauge("drift_shifted_columns", "Columns that have shifted.", **self._options)
+        shifted.set(sum(drift.shifted for drift in drifts))
 
     def watch(self, server: Server) -> None:
-        """Says whose state is shown."""
+        """Show the state of this server."""
         self._server = server
-        code_policy = server.served.code_policy
-        codes = 0 if code_policy is None else code_policy.most
-        self._gives = {"ids a request at most": server.served.most, "reason codes a row": codes}
+        policy = server.served.code_policy
+        codes = 0 if policy is None else policy.codes_per_row
+        self._limits = {"maximum ids per request": server.served.max_ids, "reason codes per row": codes}
 
-    def count(self, ended: RequestOutcome) -> None:
-        """Count a request that is over, with its outcome, bytes and seconds."""
-        self._last = ended
-        self._requests.labels(ended.outcome).inc()
-        self._sent.inc(ended.sent)
-        if ended.answered is not None:
-            self._asked.inc(ended.answered.asked)
-            self._scored.inc(ended.answered.scored)
-            self._seconds.observe(ended.seconds)
+    def count(self, request: RequestOutcome) -> None:
+        """Count a finished request with its outcome, bytes and seconds."""
+        self._latest = request
+        self._requests.labels(request.outcome).inc()
+        self._sent.inc(request.sent)
+        if request.counts is not None:
+            self._ids.inc(request.counts.requested)
+            self._scored.inc(request.counts.scored)
+            self._seconds.observe(request.seconds)
 
     def health(self) -> tuple[HTTPStatus, dict[str, Any]]:
-        """Return what /health says: status 503 before the party serves and once its certificate has ended, as peers
-        refuse it then."""
+        """Return the status and content of /health.
+
+        The status is 503 before the party serves and after its certificate has expired, because peers refuse it then.
+        """
         valid = time.time() < self._expires
         up = self._server is not None and valid
         state = {
             "status": "ok" if up else "down",
             "party": self._party,
             "answering": self._server is not None and self._server.answering,
-            "certificate": "valid" if valid else "ended",
-            "last": None if self._last is None else self._last.outcome,
+            "certificate": "valid" if valid else "expired",
+            "last": None if self._latest is None else self._latest.outcome,
         }
         return HTTPStatus.OK if up else HTTPStatus.SERVICE_UNAVAILABLE, state
 
     def metrics(self) -> bytes:
-        """Return what /metrics says, in the format of Prometheus."""
+        """Return the content of /metrics, in the format of Prometheus."""
         return self._library.generate_latest(self._registry)
 
     def page(self) -> str:
-        """Return the state as a page for a browser, its figures those of /metrics."""
+        """Return the state as an HTML page with the figures of /metrics."""
         _, state = self.health()
-        shifted = [each.column for each in self._drift if each.shifted]
-        ends = datetime.fromtimestamp(self._expires, UTC).strftime("%Y-%m-%d %H:%M UTC")
+        shifted = [drift.column for drift in self._drift if drift.shifted]
+        expires = datetime.fromtimestamp(self._expires, UTC).strftime("%Y-%m-%d %H:%M UTC")
         requests: dict[str, html.Cell] = {
-            f"requests {each}": self._figure("requests_total", outcome=each) for each in OUTCOMES
+            f"requests {outcome}": self._figure("requests_total", outcome=outcome) for outcome in OUTCOMES
         }
         counts: dict[str, html.Cell] = {
-            "ids asked about": self._figure("ids_asked_total"),
-            "rows scored": self._figure("rows_scored_total"),
+            "requested ids": self._figure("ids_asked_total"),
+            "scored rows": self._figure("rows_scored_total"),
             "bytes sent": self._figure("sent_bytes_total"),
-            "last request": state["last"],
+            "latest request": state["last"],
         }
+        facts = {"status": state["status"], "certificate expires": expires} | self._limits
         body = [
             f"<h1>{html.escape(self._party)} serves</h1>",
-            f'<p class="soft">securevfl {__version__}; counts since it started, never an id. As JSON: /health; for '
+            f'<p class="soft">securevfl {__version__}; counts since the start, without ids. As JSON: /health; for '
             "Prometheus: /metrics.</p>",
-            html.section("State", html.facts({"status": state["status"], "certificate ends": ends} | self._gives)),
+            html.section("State", html.facts(facts)),
             html.section("Requests", html.facts(requests | counts)),
         ]
         if self._drift:
-            said = f"Shifted: {', '.join(shifted)}." if shifted else "No column has shifted."
+            summary = f"Shifted: {', '.join(shifted)}." if shifted else "No column has shifted."
             table = html.table(DRIFT_HEADS, rows(self._drift))
-            body.append(html.section("Drift of the rows served", f"<p>{html.escape(said)}</p>", table))
+            body.append(html.section("Drift of the served rows", f"<p>{html.escape(summary)}</p>", table))
         return html.page(f"{self._party} serves", body)
 
     def _figure(self, name: str, **labels: str) -> int:
@@ -153,12 +165,12 @@ class Monitor:
 
 def _handler(monitor: Monitor) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
-        """Three pages to read; everything else is not there."""
+        """Serves three pages and nothing else."""
 
-        timeout = 10  # seconds for a caller to say what it wants
+        timeout = 10  # seconds for a client to send its request
 
         def do_GET(self) -> None:
-            status, kind, body = HTTPStatus.NOT_FOUND, "text/plain", b"/, /health and /metrics are here\n"
+            status, kind, body = HTTPStatus.NOT_FOUND, "text/plain", b"Available: /, /health and /metrics\n"
             match self.path:
                 case "/":
                     status, kind, body = HTTPStatus.OK, "text/html; charset=utf-8", monitor.page().encode()
@@ -174,6 +186,6 @@ def _handler(monitor: Monitor) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Says nothing: the log is for what happens between parties."""
+            """Log nothing, because the log is for events between parties."""
 
     return Handler

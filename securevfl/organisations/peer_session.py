@@ -1,8 +1,8 @@
-"""One conversation of all parties over gRPC: meet, talk, part; and once more with whoever comes back.
+"""One session of all parties over gRPC, from the first connection to the last message.
 
-A conversation that resumes outlives its parties' processes: when a peer is lost, everyone hangs up, waits for all to be
-there again, agrees on a new session and talks anew, from what each has kept on disk. It ends when all have said that
-they are through, or with the reason for which one of them has given up.
+A session that resumes outlives the parties' processes. When a peer is lost, every party disconnects, waits until all
+are connected again, agrees on a new session and continues from its files. The session ends when every party has
+reported completion, or with the error of the first party that aborts.
 """
 
 from __future__ import annotations
@@ -41,138 +41,154 @@ from securevfl.transport.tls import Credentials
 
 T = TypeVar("T")
 
-_LAST_WORD = 5.0  # seconds for the reason of an early end to reach the others
-_BETWEEN = 0.1  # seconds before a party is back after it has hung up
+_ABORT_SECONDS = 5.0  # seconds for the reason of an early end to reach the others
+_RECONNECT_PAUSE = 0.1  # seconds before a party connects again
 _END = "end"  # subchannel of the last message
 
 
 class SessionDone(DisclosingMessage, frozen=True):
-    """The sender has all it came for, on disk if the conversation resumes."""
+    """The sender has its result, on disk if the session resumes."""
 
 
 def declares(roles: Roles) -> list[MessageDeclaration]:
-    """Declare what `SessionDone` reveals: that its sender is done."""
+    """Declare what `SessionDone` reveals."""
     return [
-        MessageDeclaration(SessionDone, *pair, Reveal("plain", "that the sender is through")) for pair in roles.pairs()
+        MessageDeclaration(SessionDone, *pair, Reveal("plain", "that the sender has finished"))
+        for pair in roles.pairs()
     ]
 
 
 def run_session(
     me: str,
-    venue: PeerSettings,
-    terms: Mapping[str, Any],
+    settings: PeerSettings,
+    handshake: Mapping[str, Any],
     talk: Callable[[Channel], T],
     *,
     ledger: DisclosureLedger | None,
     resumes: bool = False,
-    kept: Callable[[], T | None] | None = None,
+    stored_result: Callable[[], T | None] | None = None,
 ) -> T:
-    """Hold one conversation: meet all other parties, call `talk` with a channel to them, tell them that this party is
-    done, and return what `talk` returned.
+    """Run one session: connect to all parties, call `talk`, and report completion to the others.
 
-    ledger: of this party, which enters an end that may follow from its data before others learn of it, and refuses a
-    conversation after too many of these; None where no table is there to decide.
-    terms: compared with everyone's, plain data that all may see. resumes: `talk` can begin anew after a loss. kept: the
-    outcome if it is on disk from an earlier try; it counts if the others are gone, or have theirs as well.
+    Args:
+        me: name of this party.
+        settings: addresses, certificates and time limits.
+        handshake: plain data on which all parties must agree, and which all parties may see.
+        talk: uses a channel to the other parties and returns the result.
+        ledger: this party's ledger. It records an abort whose reason may depend on data before the others learn of it,
+            and refuses a session after too many such aborts. None if no table is involved.
+        resumes: whether `talk` can run again after a loss.
+        stored_result: returns the result of an earlier run, if it is on disk. That result counts if the others cannot
+            be reached or have their results as well.
 
-    Raises TransportError if a party is away, refused or has stopped, with the reason; what `talk` raises.
+    Returns:
+        The result of `talk`, or the stored result.
+
+    Raises:
+        TransportError: a party is away, was refused or has stopped.
+        ConfigError: `listen` is invalid, or the handshakes differ.
+        StorageError: a file cannot be read or written.
     """
-    if venue.listen is not None:
+    if settings.listen is not None:
         try:
-            split_address(me, venue.listen)
+            split_address(me, settings.listen)
         except ValueError:
-            said = f"listen: host:port was expected, {venue.listen} came; write it as in 0.0.0.0:7300"
-            raise ConfigError(said) from None
+            raise ConfigError(
+                f"--listen {settings.listen} is not of the form host:port",
+                "write it as in 0.0.0.0:7300",
+                code="SVFL-ADDRESS",
+            ) from None
     use_one_heap()
-    peers, timeout, patience = venue.peers, venue.timeout, venue.patience
-    credentials = Credentials(venue.certs, me)
-    for line in expiry_warnings(venue.certs, me):
-        eventlog.emit(me, "certificate", {"reason": line}, logging.ERROR)
+    peers, timeout, patience = settings.peers, settings.timeout, settings.patience
+    credentials = Credentials(settings.certs, me)
+    for warning in expiry_warnings(settings.certs, me):
+        eventlog.emit(me, "certificate", {"reason": warning}, logging.ERROR)
     clock, counters = WallClock(), CostCounters()
     others = [name for name in peers.parties if name != me]
     if ledger is not None:
         ledger.check_early_aborts(others)
-    wait = timeout if venue.wait is None else venue.wait
-    deadline = time.monotonic() + (min(timeout, patience) if kept is not None and kept() is not None else wait)
+    wait = timeout if settings.wait is None else settings.wait
+    has_result = stored_result is not None and stored_result() is not None
+    deadline = time.monotonic() + (min(timeout, patience) if has_result else wait)
     while True:
-        through = kept is not None and kept() is not None
-        post = SecureTransport(
+        transport = SecureTransport(
             credentials,
             peers,
-            terms,
-            through=through,
-            listen=venue.listen,
+            handshake,
+            done=stored_result is not None and stored_result() is not None,
+            listen=settings.listen,
             patience=patience,
-            router=venue.router,
-            conversation=venue.conversation,
+            router=settings.router,
+            session_id=settings.session_id,
         )
-        goodbye: float | None = _LAST_WORD
+        close_timeout: float | None = _ABORT_SECONDS
         channel: Channel | None = None
         try:
-            inbox = post.open(max(1.0, round(deadline - time.monotonic(), 1)))
-            channel = Channel(post, inbox, clock, counters, timeout=timeout, keys=post.keys)
+            inbox = transport.open(max(1.0, round(deadline - time.monotonic(), 1)))
+            channel = Channel(transport, inbox, clock, counters, timeout=timeout, keys=transport.keys)
             channel.clock.tick(Kind.LOCAL)
-            outcome = talk(channel)
-            _part(channel, others, resumes)
-            goodbye = timeout
-            return outcome
+            result = talk(channel)
+            _finish(channel, others, resumes)
+            close_timeout = timeout
+            return result
         except BaseException as error:
-            if resumes and _lost(error) and (channel is not None or time.monotonic() < deadline):
+            if resumes and _is_loss(error) and (channel is not None or time.monotonic() < deadline):
                 eventlog.warn(me, "lost", {"reason": str(error), "waits": timeout})
                 if channel is not None:
-                    channel.fail(error)  # to its other threads
-                goodbye = None
+                    channel.fail(error)  # for its other threads
+                close_timeout = None
             else:
-                reason = _reason(error, resumes)
+                problem, remedy = _reason(error, resumes)
+                reason = f"{problem}; {remedy}" if remedy else problem
                 if channel is not None and ledger is not None and stop_reason_of(error) in DATA_DEPENDENT_REASONS:
-                    error = _entered(error, ledger, others)
+                    error = _record_abort(error, ledger, others)
                 if channel is not None:
                     channel.abort(others, error, resumes=resumes)
                 elif isinstance(error, PeerLost | KeyboardInterrupt | OSError | StorageError):
-                    post.stop(error, resumes=resumes)
-                alone = channel is None and isinstance(error, TransportError) and not post.unfinished
-                if kept is not None and alone and (done := kept()) is not None:
+                    transport.stop(error, resumes=resumes)
+                alone = channel is None and isinstance(error, TransportError) and not transport.unfinished
+                if stored_result is not None and alone and (stored := stored_result()) is not None:
                     eventlog.warn(me, "unconfirmed", {"reason": reason})
-                    return done
-                # who waits for whoever comes ends by being stopped, which is nothing to be told of
-                standing = math.isinf(wait) and channel is None
+                    return stored
+                # a party that waits without limit is stopped by its operator, which needs no report
+                waits_forever = math.isinf(wait) and channel is None
                 if isinstance(error, SecureVFLError | OSError) or (
-                    isinstance(error, KeyboardInterrupt) and not standing
+                    isinstance(error, KeyboardInterrupt) and not waits_forever
                 ):
                     eventlog.warn(me, "stopped", {"error": type(error).__name__, "reason": reason})
                 if isinstance(error, OSError):
                     raise StorageError(error.filename or "the disk", error) from error
-                if _lost(error):
-                    raise type(error)(reason) from error
+                if isinstance(error, TransportError) and _is_loss(error):
+                    raise type(error)(problem, remedy, code="SVFL-PEER-LOST", party=me) from error
                 raise
         finally:
-            post.abandon() if goodbye is None else post.close(goodbye)
+            transport.abandon() if close_timeout is None else transport.close(close_timeout)
         if channel is not None:
             deadline = time.monotonic() + timeout
-        time.sleep(_BETWEEN)
+        time.sleep(_RECONNECT_PAUSE)
 
 
-def _part(channel: Channel, others: Sequence[str], resumes: bool) -> None:
-    """Tells all others that this party is through, and hears it of them where they may begin anew."""
+def _finish(channel: Channel, others: Sequence[str], resumes: bool) -> None:
+    """Report completion to all others, and wait for their reports if they may run again."""
     for name in others:
-        with nullcontext() if resumes else suppress(TransportError):  # who will not wait for it may have left
+        with nullcontext() if resumes else suppress(TransportError):  # a party that does not wait may have left
             channel.send(name, SessionDone(), _END, permit=permit_sizes(channel, name))
     for name in others if resumes else ():
         channel.recv(name, SessionDone, _END)
 
 
-def _reason(error: BaseException, resumes: bool) -> str:
-    """Why this party stops, for its own people, and what all are to do."""
-    again = "run the same command again at every party" + (" to go on from the last state" if resumes else "")
-    if _lost(error):
-        return f"{error}; {again}"
+def _reason(error: BaseException, resumes: bool) -> tuple[str, str | None]:
+    """Return why this party stops, for its own operator, and what all parties should do."""
+    again = "run the same command again at every party" + (" to resume from the latest checkpoint" if resumes else "")
+    if _is_loss(error):
+        return (error.problem if isinstance(error, SecureVFLError) else str(error)), again
     if isinstance(error, KeyboardInterrupt):
-        return f"its operator has stopped it; {again}"
-    return str(error) if isinstance(error, SecureVFLError | OSError) else type(error).__name__
+        return "its operator has stopped it", again
+    return (str(error) if isinstance(error, SecureVFLError | OSError) else type(error).__name__), None
 
 
-def _entered(error: BaseException, ledger: DisclosureLedger, others: Sequence[str]) -> BaseException:
-    """Return the error that others are told of: this one once its bit is in the ledger, or that it could not be."""
+def _record_abort(error: BaseException, ledger: DisclosureLedger, others: Sequence[str]) -> BaseException:
+    """Record an abort in the ledger; return the error to report: this one, or the failure to record it."""
     try:
         ledger.record_early_abort(others)
     except SecureVFLError as unwritten:
@@ -180,5 +196,5 @@ def _entered(error: BaseException, ledger: DisclosureLedger, others: Sequence[st
     return error
 
 
-def _lost(error: BaseException) -> bool:
+def _is_loss(error: BaseException) -> bool:
     return isinstance(error, PeerLost) or isinstance(error.__cause__, PeerLost)

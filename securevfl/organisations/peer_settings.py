@@ -15,13 +15,19 @@ from securevfl.transport.peers import Peers
 
 @dataclass(frozen=True)
 class PeerSettings:
-    """The meeting point of a party and its peers, and how long the party waits for them.
+    """Addresses and certificates of the parties, and how long this party waits for them.
 
-    certs: the folder of <party>.pem, <party>.key and ca.pem. listen: host:port to bind where it is not the port of the
-    party's address. timeout: seconds to wait for all parties at the start and after a loss, for any one message, and
-    at the end for the others. patience: seconds a party may be cut off. wait: seconds for all parties to be there at
-    the start, if not `timeout`; infinity waits for whoever comes. conversation: its name, where a party may hold
-    several; hall: the port that these share; room: how many there may be.
+    Attributes:
+        peers: the parties and their addresses.
+        certs: the folder of <party>.pem, <party>.key and ca.pem.
+        listen: host:port to bind instead of the port of the party's address.
+        timeout: seconds to wait for all parties at the start and after a loss, for each message, and for the others at
+            the end.
+        patience: seconds without a connection after which a party is lost.
+        wait: seconds to wait for all parties at the start, if not `timeout`; infinity waits without limit.
+        session_id: id of the session, for parties with several sessions at a time.
+        router: the port that these sessions share.
+        limits: limits on concurrent sessions.
     """
 
     peers: Peers
@@ -30,7 +36,7 @@ class PeerSettings:
     timeout: float = 600.0
     patience: float = 60.0
     wait: float | None = None
-    conversation: str = ""
+    session_id: str = ""
     router: SessionRouter | None = None
     limits: SessionLimits = field(default_factory=SessionLimits)
 
@@ -43,14 +49,29 @@ class PeerSettings:
         timeout: float = 600.0,
         patience: float = 60.0,
     ) -> PeerSettings:
-        """Make a venue from the peers given, or from those in the file given; certificates are looked for beside that
-        file unless `certs` names another folder."""
-        beside = Path() if isinstance(peers, Peers) else Path(peers).parent
-        known = peers if isinstance(peers, Peers) else Peers.load(peers)
-        return cls(known, beside if certs is None else Path(certs), listen, timeout, patience)
+        """Create settings from a file of peers.
+
+        Args:
+            peers: the file of peers, or its content.
+            certs: the folder of certificates; by default the folder of the file of peers.
+            listen: see `PeerSettings`.
+            timeout: see `PeerSettings`.
+            patience: see `PeerSettings`.
+
+        Returns:
+            The settings.
+        """
+        default_certs = Path() if isinstance(peers, Peers) else Path(peers).parent
+        loaded = peers if isinstance(peers, Peers) else Peers.load(peers)
+        return cls(loaded, default_certs if certs is None else Path(certs), listen, timeout, patience)
 
 
 def check_among(peers: Peers, me: str) -> None:
-    """PartiesError unless this party is one of the peers."""
+    """Raise PartiesError unless this party is one of the peers."""
     if me not in peers.parties:
-        raise PartiesError(f"one of {', '.join(peers.parties)} was expected, {me} came; correct the party's name")
+        raise PartiesError(
+            f"{me} is not in the file of peers, which names {', '.join(peers.parties)}",
+            "correct the party's name",
+            code="SVFL-PARTIES-NAME",
+            party=me,
+        )

@@ -1,11 +1,6 @@
-"""Joint prediction between organisations: each brings its part of the model and its columns of new rows.
+"""Joint prediction between organisations: each party brings its part of the model and its columns of new rows.
 
-1. all <-> all           Asked    which training the part is of, rows, keyed digest of the row order, role in it
-2. all                   the method's own messages (`securevfl.families`); the party that asks alone learns f
-
-What a party learns is what it learns in the evaluation of a training, for these rows. Passive parties enter the scores
-that they tell in their disclosure ledgers before step 2; the same rows with the same columns count once, where a method
-tells the same of them again (`Family.repeatable_scores`).
+`securevfl.organisations.prediction_session` describes the messages.
 """
 
 from __future__ import annotations
@@ -45,20 +40,34 @@ def predict_with(
     patience: float = 60.0,
     code_policy: ReasonCodePolicy | None = None,
 ) -> Prediction | None:
-    """Predicts new rows together with the parties in `peers`; the outcome at the party that
-    asks (`ModelPart.asker`), None at the others.
+    """Predict new rows together with the other parties.
 
-    X: this party's columns (m x d), or one row (d,), in the order that all parties share; with column names they are
-    found by name. ids: compared with those of the others, if both have them. giving: reason codes of this party's
-    columns that the party that asks is told of each row. The rest as in `join`.
+    Args:
+        part: this party's part of the model.
+        X: this party's columns (m, d), or one row (d,), in the row order that all parties share. A table with column
+            names may have its columns in any order.
+        peers: see `join`.
+        ids: ids of the rows. They are compared with those of the others if both parties have them.
+        ledger: see `join`.
+        certs: see `join`.
+        listen: see `join`.
+        timeout: see `join`.
+        patience: see `join`.
+        code_policy: reason codes about this party's columns that the requesting party learns.
 
-    Raises TableError that names columns which are missing, ConfigError if the parts are not of one training, IdError or
-    TableError if the rows are not the same, TransportError as `join`.
+    Returns:
+        The prediction at the requesting party (`ModelPart.asker`), None at the others.
+
+    Raises:
+        TableError: columns are missing, or the numbers of rows differ.
+        IdError: the row orders differ.
+        ConfigError: the parts come from different trainings.
+        TransportError: see `join`.
     """
     blocks: list[Prediction] = []
-    venue, rows = PeerSettings.of(peers, certs, listen, timeout, patience), rows_of_array(part, X, ids)
+    settings, rows = PeerSettings.of(peers, certs, listen, timeout, patience), rows_of_array(part, X, ids)
     predict_rows(
-        part, rows, venue, on_block=lambda _, block: blocks.append(block), ledger=ledger, code_policy=code_policy
+        part, rows, settings, on_block=lambda _, block: blocks.append(block), ledger=ledger, code_policy=code_policy
     )
     if not blocks:
         return None
@@ -68,14 +77,14 @@ def predict_with(
         np.concatenate([block.label for block in blocks]),
         np.concatenate(probas) if probas else None,
         blocks[0].classes,
-        {name: [each for block in blocks for each in block.reasons[name]] for name in blocks[0].reasons},
+        {name: [codes for block in blocks for codes in block.reasons[name]] for name in blocks[0].reasons},
     )
 
 
 def predict_rows(
     part: ModelPart,
     rows: NewRows,
-    venue: PeerSettings,
+    settings: PeerSettings,
     *,
     on_block: Callable[[list[Any] | None, Prediction], None],
     on_progress: OnProgress | None = None,
@@ -83,40 +92,51 @@ def predict_rows(
     ledger: DisclosureLedger | str | Path | None = None,
     code_policy: ReasonCodePolicy | None = None,
 ) -> ScoreCounts:
-    """`predict_with` in blocks of rows, so that memory does not grow with the table; returns what came of the rows.
+    """Predict rows as `predict_with` does, in blocks, so that memory does not grow with the table.
 
-    on_block(ids, outcome) is called at the party that asks with each block in order, and on_unscored(id, state) there
-    with each row that is left out; on_progress(rows done, of) at all.
+    Args:
+        part: this party's part of the model.
+        rows: this party's rows.
+        settings: addresses, certificates and time limits.
+        on_block: is called at the requesting party with the ids and the prediction of each block, in order.
+        on_progress: is called with the number of rows done and the total.
+        on_unscored: is called at the requesting party with the id and the state of each row without a score.
+        ledger: see `join`.
+        code_policy: see `predict_with`.
+
+    Returns:
+        The numbers of rows by state.
     """
-    check_parties_of(part, venue.peers)
+    check_parties_of(part, settings.peers)
     if code_policy is not None:
         code_policy.check(part)
-    own_ledger = DisclosureLedger.open(part.name, ledger)
+    party_ledger = DisclosureLedger.open(part.name, ledger)
 
     def talk(channel: Channel) -> ScoreCounts:
         return answer_rows(
             part,
             rows,
             channel,
-            own_ledger,
+            party_ledger,
             on_block=on_block,
             on_progress=on_progress,
             on_unscored=on_unscored,
             code_policy=code_policy,
         )
 
-    terms = {"job": part.job, "parties": part.parties, "task": "predict"}
-    answered = run_session(part.name, venue, terms, talk, ledger=own_ledger)
+    handshake = {"job": part.job, "parties": part.parties, "task": "predict"}
+    counts = run_session(part.name, settings, handshake, talk, ledger=party_ledger)
     eventlog.emit(part.name, "predicted", {"rows": rows.count})
-    return answered
+    return counts
 
 
 def check_parties_of(part: ModelPart, peers: Peers) -> None:
-    """PartiesError unless the peers are those of the training."""
+    """Raise PartiesError unless the peers are the parties of the training."""
     if tuple(part.parties) != peers.parties:
         raise PartiesError(
-            f"the model of {', '.join(part.parties)} was expected to meet these parties, the file of peers names "
-            f"{', '.join(peers.parties)}; bring the peers of the training"
+            f"the model belongs to {', '.join(part.parties)}, and the file of peers names {', '.join(peers.parties)}",
+            "use the file of peers of the training",
+            code="SVFL-PEERS-FILE",
         )
 
 
@@ -131,18 +151,31 @@ def answer_rows(
     on_unscored: OnUnscored | None = None,
     code_policy: ReasonCodePolicy | None = None,
 ) -> ScoreCounts:
-    """Return what came of this party's side of one prediction over a channel where all parties are there; the rest as
-    `predict_rows`."""
-    answering, answered = PredictionSession(part, channel, ledger, code_policy, rows), ScoreCounts(0, 0)
-    count = answering.count
-    for ids, X in (no_rows(count) if rows.count == NO_TABLE else rows).blocks():
-        states, outcome = answering.block(ids, X)
-        if outcome is not None:
-            on_block(*outcome)
-            for at, state in enumerate(states):
+    """Run this party's role in one prediction over a channel to the other parties.
+
+    Args:
+        part: see `predict_rows`.
+        rows: see `predict_rows`.
+        channel: channel to the other parties.
+        ledger: this party's ledger.
+        on_block: see `predict_rows`.
+        on_progress: see `predict_rows`.
+        on_unscored: see `predict_rows`.
+        code_policy: see `predict_rows`.
+
+    Returns:
+        The numbers of rows by state.
+    """
+    session, counts = PredictionSession(part, channel, ledger, code_policy, rows), ScoreCounts(0, 0)
+    total = session.count
+    for ids, X in (no_rows(total) if rows.count == NO_TABLE else rows).blocks():
+        states, prediction = session.block(ids, X)
+        if prediction is not None:
+            on_block(*prediction)
+            for index, state in enumerate(states):
                 if state != "scored" and ids is not None and on_unscored is not None:
-                    on_unscored(ids[at], state)
-        answered += ScoreCounts.of(states)
+                    on_unscored(ids[index], state)
+        counts += ScoreCounts.of(states)
         if on_progress is not None:
-            on_progress(answered.asked, count)
-    return answered
+            on_progress(counts.requested, total)
+    return counts

@@ -14,15 +14,29 @@ from securevfl.base.arrays import Floats
 from securevfl.job import Job
 from securevfl.training.model_part import ModelPart
 
+RowState = Literal["scored", "trained", "changed", "refused", "beyond", "unknown"]
+"""State of a requested row.
+
+scored: it has a score. trained: it was a training row. changed: it was requested before with other columns. refused:
+another party refuses it. beyond: its score is outside the covered range. unknown: not all parties have its id.
+"""
+
+OnUnscored = Callable[[Any, RowState], None]
+
 
 @dataclass(frozen=True)
 class Prediction:
-    """The prediction as the party that asks receives it. decision: f (m x c). label (m,): likeliest class, or the
-    number in a regression.
+    """A prediction as the requesting party receives it.
 
-    proba (m x classes) in the order of `classes`; None in a regression. reasons: by party the codes of each row, of
-    those that give any. A party without labels does not know what
-    classes are called, or the scale of a number: its labels are places in the order of the classes, or f.
+    A party without labels does not know the names of classes or the scale of a number. Its labels are positions in the
+    order of the classes, or the decision values.
+
+    Attributes:
+        decision: decision values f (m, c).
+        label: likeliest class, or the predicted number (m,).
+        proba: probabilities (m, classes) in the order of `classes`; None for a regression.
+        classes: the classes.
+        reasons: reason codes of each row, by name of the party that provides them.
     """
 
     decision: Floats
@@ -32,21 +46,22 @@ class Prediction:
     reasons: Mapping[str, list[list[str]]] = field(default_factory=dict)
 
 
-RowState = Literal["scored", "trained", "changed", "refused", "beyond", "unknown"]
-
-OnUnscored = Callable[[Any, RowState], None]
-
-
 @dataclass(frozen=True)
 class ScoreCounts:
-    """One request. asked: rows that the party that asks brought; scored: those of them that it has a score of.
+    """Numbers of rows of one request, by state.
 
-    At that party, of the others: `trained` were rows of the training, `changed` had other columns when they were
-    asked about before, `refused` are rows that another party refuses, `beyond` rows whose scores are farther out than
-    what is told; the rest is not known to all.
+    Only the requesting party knows why rows have no score; at the other parties these numbers are 0.
+
+    Attributes:
+        requested: rows of the request.
+        scored: rows with a score.
+        trained: training rows.
+        changed: rows that were requested before with other columns.
+        refused: rows that another party refuses.
+        beyond: rows whose scores are outside the covered range.
     """
 
-    asked: int
+    requested: int
     scored: int
     trained: int = 0
     changed: int = 0
@@ -57,36 +72,44 @@ class ScoreCounts:
     def of(cls, states: Sequence[RowState]) -> ScoreCounts:
         """Count rows by their states."""
         count = Counter(states)
-        named: tuple[RowState, ...] = ("scored", "trained", "changed", "refused", "beyond")
-        return cls(len(states), *(count[each] for each in named))
+        counted: tuple[RowState, ...] = ("scored", "trained", "changed", "refused", "beyond")
+        return cls(len(states), *(count[state] for state in counted))
 
     @property
     def unknown(self) -> int:
-        """Ids that not all parties have."""
-        return self.asked - self.scored - self.trained - self.changed - self.refused - self.beyond
+        """Number of ids that not all parties have."""
+        return self.requested - self.scored - self.trained - self.changed - self.refused - self.beyond
 
     def __add__(self, other: ScoreCounts) -> ScoreCounts:
         return ScoreCounts(*(one + two for one, two in zip(astuple(self), astuple(other), strict=True)))
 
     def __str__(self) -> str:
         reasons = [
-            (self.unknown, "not known to all"),
-            (self.trained, "rows that the model was trained on"),
-            (self.changed, "asked about before with other columns"),
+            (self.unknown, "not known to all parties"),
+            (self.trained, "training rows"),
+            (self.changed, "requested before with other columns"),
             (self.refused, "refused by another party"),
-            (self.beyond, "farther out than scores cover"),
+            (self.beyond, "outside the range that scores cover"),
         ]
-        left_out = [f"{count:,} {why}" for count, why in reasons if count]
-        said = f"{self.scored:,} of {self.asked:,} rows are scored"
-        return f"{said}; left out: {', '.join(left_out)}" if left_out else said
+        left_out = [f"{count:,} {reason}" for count, reason in reasons if count]
+        summary = f"{self.scored:,} of {self.requested:,} rows are scored"
+        return f"{summary}; left out: {', '.join(left_out)}" if left_out else summary
 
 
 def prediction_of(part: ModelPart, f: Floats) -> Prediction:
-    """Interpret f (m x c) as a prediction, by the classes in the part of the party that asks."""
+    """Convert decision values to a prediction.
+
+    Args:
+        part: the requesting party's part of the model, which names the classes.
+        f: decision values (m, c).
+
+    Returns:
+        The prediction.
+    """
     loss, classes = Job.from_dict(part.job).model.loss, part.classes
     if not loss.classifies:
         scaling = np.array([0.0, 1.0]) if classes is None else classes
         return Prediction(f, np.asarray(loss.mean(f, scaling)), None, scaling)
     proba = loss.proba(f)
-    named = np.arange(proba.shape[1]) if classes is None else classes
-    return Prediction(f, np.asarray(named[proba.argmax(axis=1)]), proba, named)
+    labels = np.arange(proba.shape[1]) if classes is None else classes
+    return Prediction(f, np.asarray(labels[proba.argmax(axis=1)]), proba, labels)

@@ -1,4 +1,13 @@
-"""One party's role in a joint prediction, block by block."""
+"""One party's role in a joint prediction, block by block.
+
+1. all <-> all   PredictionHandshake   which training the part belongs to, rows, keyed digest of the row order, role
+2. all           the messages of the protocol family (`securevfl.families`); only the requesting party learns f
+3. some -> it    ReasonCodes           if parties provide reason codes (`securevfl.organisations.reason_codes`)
+
+A party learns the same kind of values as in the evaluation of a training, for these rows. Passive parties record the
+disclosed scores in their ledgers before step 2. The same rows with the same columns count once if a family discloses
+the same values for them again (`Family.repeatable_scores`).
+"""
 
 from __future__ import annotations
 
@@ -36,11 +45,19 @@ from securevfl.runtime.meter import Meter
 from securevfl.training.model_part import ModelPart
 from securevfl.training.new_rows import NO_TABLE, NewRows
 
-BEYOND = "their sums are beyond what scores cover, far out of the model's range, and would read as others; left out"
+BEYOND = "their scores are outside the range that scores cover and would be read as other scores; they are left out"
 
 
 class PredictionHandshake(DisclosingMessage, frozen=True):
-    """What a party says of its part and its rows."""
+    """What a party reports about its part of the model and its rows.
+
+    Attributes:
+        run: id of the training.
+        rows: number of rows to predict.
+        order: keyed digest of the row order.
+        role: the party's role in the training.
+        codes: number of reason codes per row that the party provides.
+    """
 
     run: str
     rows: int
@@ -50,22 +67,28 @@ class PredictionHandshake(DisclosingMessage, frozen=True):
 
 
 def declares(roles: Roles) -> list[MessageDeclaration]:
-    """Declare what `PredictionHandshake` reveals."""
-    said = Reveal(
+    """Declare what `PredictionHandshake` and the reason codes reveal."""
+    reveals = Reveal(
         "plain",
-        "which training the sender's part is of; its role; how many rows; keyed digest of their order; how many reason "
-        "codes a row its owner gives",
+        "which training the sender's part belongs to; its role; number of rows; keyed digest of their order; number of "
+        "reason codes per row that it provides",
     )
     return [
-        *(MessageDeclaration(PredictionHandshake, *pair, said) for pair in roles.pairs()),
+        *(MessageDeclaration(PredictionHandshake, *pair, reveals) for pair in roles.pairs()),
         *reason_codes.declares(roles),
     ]
 
 
 @dataclass(frozen=True)
 class ScoreBatch:
-    """What came of a block of rows (m). scored: which were scored (m,). f (s x c) and the codes of these at the party
-    that asks; f is None at the others. beyond (m,): whose scores are beyond what is told, so that they have none."""
+    """The result of a block of m rows.
+
+    Attributes:
+        scored: whether each row has a score (m,).
+        f: decision values of the scored rows (s, c) at the requesting party, None at the others.
+        reasons: reason codes of the scored rows, by name of the party that provides them.
+        beyond: whether each row's score is outside the covered range (m,), so that it has none.
+    """
 
     scored: NDArray[np.bool_]
     f: Floats | None
@@ -74,13 +97,24 @@ class ScoreBatch:
 
     @property
     def states(self) -> list[RowState]:
-        """What came of each row, as far as the messages tell."""
+        """State of each row, as far as the messages reveal it."""
         pairs = zip(self.scored, self.beyond, strict=True)
         return ["scored" if scored else "beyond" if beyond else "refused" for scored, beyond in pairs]
 
 
 class PredictionSession:
-    """One party's side of predictions over a channel where all parties are there, block by block."""
+    """One party's role in joint predictions over a channel to the other parties.
+
+    The constructor exchanges the handshakes.
+
+    Args:
+        part: this party's part of the model.
+        channel: channel to the other parties.
+        ledger: this party's ledger.
+        code_policy: reason codes that this party provides.
+        rows: all rows that will be predicted, which the parties compare. Without them, each block is recorded in the
+            ledger separately, and its ids are ids that all parties are known to have.
+    """
 
     def __init__(
         self,
@@ -90,155 +124,182 @@ class PredictionSession:
         code_policy: ReasonCodePolicy | None = None,
         rows: NewRows | None = None,
     ) -> None:
-        """Meet the others. rows: all that will be predicted, which parties compare; left out, each block is entered in
-        the ledger by itself, and its ids are those that all have been found to have."""
-        self._part, self._channel, self._ledger, self._giving, self._rows = part, channel, ledger, code_policy, rows
-        self._told = self._refused = self.count = 0  # numbers, and words of refusal; rows of all parties
+        self._part, self._channel, self._ledger, self._code_policy = part, channel, ledger, code_policy
+        self._rows = rows
+        self._disclosed_numbers = self._refused_rows = self.count = 0
         self._basis, self._job = "", Job.from_dict(part.job)
-        self._player, self._givers = self._meet()
-        given = code_policy is not None and part.name != part.asker
-        self._counted = ScoreLedger(ledger.scores_path) if given else None
+        self._participant, self._code_counts = self._exchange_handshakes()
+        provides_codes = code_policy is not None and part.name != part.asker
+        self._score_ledger = ScoreLedger(ledger.scores_path) if provides_codes else None
 
-    def known(self, ids: Sequence[Any], X: Floats) -> RowHistory:
-        """Return what the party that asks knows of rows (m) before it asks about them."""
-        return self._player.row_history(RowsToScore([id_digest(self._part.name, each) for each in ids], X))
+    def history(self, ids: Sequence[Any], X: Floats) -> RowHistory:
+        """Return what the requesting party knows about rows (m, d) before it requests them."""
+        return self._participant.row_history(RowsToScore([id_digest(self._part.name, row_id) for row_id in ids], X))
 
     @property
-    def gives_codes(self) -> bool:
-        """Whether one of the other parties gives codes of reasons."""
-        return bool(self._givers)
+    def receives_codes(self) -> bool:
+        """Whether one of the other parties provides reason codes."""
+        return bool(self._code_counts)
 
     def block(
         self, ids: list[Any] | None, X: Floats
     ) -> tuple[list[RowState], tuple[list[Any] | None, Prediction] | None]:
-        """Predict one block of rows (m x d). What came of each; and at the party that asks, which alone knows more than
-        that a row was refused, the ids and the outcome of those that were scored."""
-        outcome = self.score(ids, X)
-        states = outcome.states
-        if outcome.f is None:
+        """Predict one block of rows.
+
+        Args:
+            ids: ids of the rows, if they have any.
+            X: this party's columns (m, d).
+
+        Returns:
+            The state of each row; and at the requesting party, which alone can tell apart why rows have no score, the
+            ids and the prediction of the scored rows.
+        """
+        batch = self.score(ids, X)
+        states = batch.states
+        if batch.f is None:
             return states, None
-        if ids is not None and not outcome.scored.all():
-            known = self.known(ids, X)
-            for at in np.flatnonzero(~outcome.scored & (known.trained | known.changed)).tolist():
-                states[at] = "trained" if known.trained[at] else "changed"
-        named = None if ids is None else [ids[at] for at in np.flatnonzero(outcome.scored).tolist()]
-        return states, (named, replace(prediction_of(self._part, outcome.f), reasons=outcome.reasons))
+        if ids is not None and not batch.scored.all():
+            history = self.history(ids, X)
+            for index in np.flatnonzero(~batch.scored & (history.trained | history.changed)).tolist():
+                states[index] = "trained" if history.trained[index] else "changed"
+        scored_ids = None if ids is None else [ids[index] for index in np.flatnonzero(batch.scored).tolist()]
+        return states, (scored_ids, replace(prediction_of(self._part, batch.f), reasons=batch.reasons))
 
     def score(self, ids: list[Any] | None, X: Floats) -> ScoreBatch:
-        """Score one block of rows (m x d)."""
-        part, code_policy, channel, scaled = self._part, self._giving, self._channel, self._part.scaling(X)
-        asked, accounts = None, self._job.family.admits_rows_itself
+        """Score one block of rows.
+
+        Args:
+            ids: ids of the rows, if they have any.
+            X: this party's columns (m, d).
+
+        Returns:
+            The result.
+        """
+        part, policy, channel = self._part, self._code_policy, self._channel
+        scaled, score_ledger = part.scaling(X), self._score_ledger
+        requested, admits_rows_itself = None, self._job.family.admits_rows_itself
         if ids is not None:
-            asked = RowsToScore([id_digest(part.name, each) for each in ids], np.asarray(X, np.float64))
-        if not accounts:
-            self._told += len(X) * self._numbers_of_row
+            digests = [id_digest(part.name, row_id) for row_id in ids]
+            requested = RowsToScore(digests, np.asarray(X, np.float64))
+        if not admits_rows_itself:
+            self._disclosed_numbers += len(X) * self._numbers_per_row
             if self._rows is None:
-                self._enter(self._told)
+                self._record_scores(self._disclosed_numbers)
         with channel.gate.about_rows("new"):
-            if code_policy is not None and self._counted is not None:
-                most = self._player.max_bits_per_row
-                barred = ~reason_codes.admit(part, code_policy, self._counted, ids, X, most)
-                asked = None if asked is None else replace(asked, barred=barred)
-            answered = self._player.score(scaled, asked)  # 2
+            if policy is not None and score_ledger is not None:
+                max_bits = self._participant.max_bits_per_row
+                barred = ~reason_codes.admit(part, policy, score_ledger, ids, X, max_bits)
+                requested = None if requested is None else replace(requested, barred=barred)
+            answered = self._participant.score(scaled, requested)  # 2
             f = answered.outputs
-            if code_policy is not None and self._counted is not None:
-                if accounts:
-                    self._told += int(answered.fresh.sum())
-                    self._enter(self._told)
-                reason_codes.give(part, code_policy, channel, scaled[answered.scored])  # 3
+            if policy is not None and score_ledger is not None:
+                if admits_rows_itself:
+                    self._disclosed_numbers += int(answered.fresh.sum())
+                    self._record_scores(self._disclosed_numbers)
+                reason_codes.send_codes(part, policy, channel, scaled[answered.scored])  # 3
         if f is None:
             return ScoreBatch(answered.scored, None, {}, np.zeros(len(X), np.bool_))
         rows = np.flatnonzero(answered.scored)
-        own = {} if code_policy is None else {part.name: reason_codes.coded(part, code_policy, scaled[rows])}
-        told = {name: reason_codes.take(name, channel, len(rows), most) for name, most in self._givers.items()}  # 3
-        held = np.asarray(np.isfinite(f).all(axis=1))  # not where this party has lost its own part of a score
+        local_codes = {} if policy is None else {part.name: reason_codes.coded(part, policy, scaled[rows])}
+        received_codes = {
+            name: reason_codes.receive_codes(name, channel, len(rows), count)  # 3
+            for name, count in self._code_counts.items()
+        }
+        scored = np.asarray(np.isfinite(f).all(axis=1))  # False if this party has lost its share of a score
         reasons = {
-            name: [each for row, each in zip(rows.tolist(), codes, strict=True) if held[row]]
-            for name, codes in (own | told).items()
+            name: [row_codes for row, row_codes in zip(rows.tolist(), codes, strict=True) if scored[row]]
+            for name, codes in (local_codes | received_codes).items()
         }
         beyond = np.asarray(np.isinf(f).any(axis=1))
         if beyond.any():
             eventlog.warn(part.name, "beyond", {"rows": int(beyond.sum()), "reason": BEYOND})
-        return ScoreBatch(held, f[held], reasons, beyond)
+        return ScoreBatch(scored, f[scored], reasons, beyond)
 
     @property
-    def _numbers_of_row(self) -> int:
-        """Numbers that a row tells at most."""
-        return self._part.outputs + (self._giving is not None)
+    def _numbers_per_row(self) -> int:
+        """Maximum number of values that a row discloses."""
+        return self._part.outputs + (self._code_policy is not None)
 
-    def _enter(self, numbers: int) -> None:
+    def _record_scores(self, numbers: int) -> None:
         part, others = self._part, tuple(name for name in self._part.parties if name != self._part.name)
         if part.name != part.asker:
-            told = Disclosure("scores", part.asker, others, numbers, 0, self._basis)
-            self._ledger.record_answer(part.run, self._channel.session.hex(), told)
+            disclosure = Disclosure("scores", part.asker, others, numbers, 0, self._basis)
+            self._ledger.record_answer(part.run, self._channel.session.hex(), disclosure)
 
-    def _account(self, scored: int, refused: int) -> None:
-        """Enter scores that a method is about to tell, and rows that it refuses, unless all were asked about by id: a
-        word about each."""
+    def _charge(self, scored: int, refused: int) -> None:
+        """Record scores that a family is about to disclose, and rows that it refuses.
+
+        A refusal reveals one bit about the row. It is recorded unless all rows were requested by id.
+        """
         part = self._part
         if scored:
-            self._told += scored * part.outputs
-            self._enter(self._told)
+            self._disclosed_numbers += scored * part.outputs
+            self._record_scores(self._disclosed_numbers)
         if refused and self._rows is not None:
-            self._refused += refused
-            told = Disclosure("ids", part.asker, (part.name,), self._refused, 0)
-            self._ledger.record_answer(part.run, self._channel.session.hex(), told)
+            self._refused_rows += refused
+            disclosure = Disclosure("ids", part.asker, (part.name,), self._refused_rows, 0)
+            self._ledger.record_answer(part.run, self._channel.session.hex(), disclosure)
 
-    def _meet(self) -> tuple[Participant, dict[str, int]]:
-        """Meet the others, enter the scores that another party is told, and take this party's place.
+    def _exchange_handshakes(self) -> tuple[Participant, dict[str, int]]:
+        """Exchange handshakes, and record the scores that will be disclosed.
 
-        The player, and how many codes a row each other party says it gives.
+        Returns:
+            This party's participant, and the number of reason codes per row that each other party provides.
         """
-        part, rows, channel, code_policy, ledger = self._part, self._rows, self._channel, self._giving, self._ledger
-        own = PredictionHandshake(
+        part, rows, channel, policy, ledger = self._part, self._rows, self._channel, self._code_policy, self._ledger
+        handshake = PredictionHandshake(
             part.run,
             0 if rows is None else rows.count,
             b"" if rows is None else keyed_order(rows.order, channel),
             part.role,
-            0 if code_policy is None else code_policy.most,
+            0 if policy is None else policy.codes_per_row,
         )
         others = [name for name in part.parties if name != part.name]
         for name in others:
-            channel.send(name, own, permit=permit_sizes(channel, name))  # 1
-        heard = {part.name: own} | {name: channel.recv(name, PredictionHandshake) for name in others}  # 1
-        self.count = max(each.rows for each in heard.values())
+            channel.send(name, handshake, permit=permit_sizes(channel, name))  # 1
+        handshakes = {part.name: handshake} | {name: channel.recv(name, PredictionHandshake) for name in others}  # 1
+        self.count = max(received.rows for received in handshakes.values())
         for name in others:
-            _compare(part.name, own, name, heard[name])
+            _compare(part.name, handshake, name, handshakes[name])
         job = self._job
         if part.name != part.asker:
-            bits = job.family.score_bits(job) * part.outputs + (
-                0 if code_policy is None else math.ceil(code_policy.bits(part))
-            )
-            eventlog.emit(part.name, "scores", {"to": part.asker, "rows": own.rows, "bits_of_a_row": bits})
+            code_bits = 0 if policy is None else math.ceil(policy.bits(part))
+            bits = job.family.score_bits(job) * part.outputs + code_bits
+            eventlog.emit(part.name, "scores", {"to": part.asker, "rows": handshake.rows, "bits_of_a_row": bits})
             if rows is not None and not job.family.admits_rows_itself:
-                self._basis = _question(part, rows, ledger, code_policy) if job.family.repeatable_scores else ""
-                self._enter(self.count * self._numbers_of_row)
-        roles = Roles.of((name, heard[name].role) for name in part.parties)
-        resources = LocalResources(part.run, score_ledger=ledger.scores_path, charge_scores=self._account)
+                self._basis = _question(part, rows, ledger, policy) if job.family.repeatable_scores else ""
+                self._record_scores(self.count * self._numbers_per_row)
+        roles = Roles.of((name, handshakes[name].role) for name in part.parties)
+        resources = LocalResources(part.run, score_ledger=ledger.scores_path, charge_scores=self._charge)
         meter = Meter(channel.clock, channel.counters)
         context = PartyContext(channel, roles, meter, outputs=part.outputs, resources=resources, model=part.model)
-        givers = {name: heard[name].codes for name in others if heard[name].codes}
-        return job.family.participant(job, context, len(part.features), part.state), givers
+        code_counts = {name: handshakes[name].codes for name in others if handshakes[name].codes}
+        return job.family.participant(job, context, len(part.features), part.state), code_counts
 
 
 def _question(part: ModelPart, rows: NewRows, ledger: DisclosureLedger, code_policy: ReasonCodePolicy | None) -> str:
-    """Name what a party tells of these rows: by its part of the model, and its ids and columns in their order.
+    """Return a name for the values that a party discloses about these rows.
 
-    It sees these itself, so what it tells again under one name are the same numbers, whatever another party does.
+    It depends on the party's part of the model and on its ids and columns in their order, all of which the party sees
+    itself. So values that are disclosed again under the same name are the same values, whatever another party does.
     """
-    codes = "" if code_policy is None else repr((code_policy.most, sorted(code_policy.codes.items())))
+    codes = "" if code_policy is None else repr((code_policy.codes_per_row, sorted(code_policy.codes.items())))
     content = hashlib.sha256(repr((part.run, part.asker, rows.count, rows.order.hex(), codes)).encode())
     for _, X in rows.blocks():
-        content.update((np.ascontiguousarray(X, "<f8") + 0.0).tobytes())  # one zero
+        content.update((np.ascontiguousarray(X, "<f8") + 0.0).tobytes())  # + 0.0 maps -0.0 to 0.0
     return f"scores {ledger.pseudonym(content.digest())}"
 
 
 def _compare(me: str, own: PredictionHandshake, name: str, other: PredictionHandshake) -> None:
     if other.run != own.run:
         raise ConfigError(
-            f"{name} and {me} hold parts of different trainings ({other.run[:8] or 'none'}, {own.run[:8] or 'none'}); "
-            "bring the parts that one training has saved"
+            f"{name} and {me} have parts of different trainings ({other.run[:8] or 'none'} and "
+            f"{own.run[:8] or 'none'})",
+            code="SVFL-MODEL-MISMATCH",
+            peer=name,
         )
     if other.rows != own.rows and NO_TABLE not in (other.rows, own.rows):
-        raise TableError(f"{name} has {other.rows} rows to predict, {me} {own.rows}; align the tables first")
+        raise TableError(
+            f"{name} has {other.rows} rows to predict, and {me} has {own.rows}", code="SVFL-TABLE-ROW-COUNT", peer=name
+        )
     check_order(me, own.order, name, other.order, "new rows")

@@ -1,7 +1,7 @@
 """Run the offline phase of a training with the other parties on their own machines, for example overnight.
 
-Each party stores its preprocessed material in a folder and passes that folder to `join`, which uses what all parties
-have in common. The folder contains masks, so it needs the same protection as the table. An interrupted offline phase
+Each party stores its preprocessed material in a folder and passes that folder to `join`, which uses the material that
+all parties have. The folder contains masks, so it needs the same protection as the table. An interrupted offline phase
 resumes.
 """
 
@@ -25,24 +25,30 @@ from securevfl.training.session import run_offline_phase
 def prepare(
     job: Job,
     party: Party,
-    venue: PeerSettings,
+    settings: PeerSettings,
     *,
-    ahead: str | Path,
+    preprocessing: str | Path,
     on_round: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Prepare a training with the parties of `venue`, all of whom call this, and keep this party's work in `ahead`.
+    """Run the offline phase of a training. All parties call this function at the same time.
 
-    on_round(done, of) counts the rounds that are prepared. The rest as in `securevfl.organisations.join.join`.
+    Args:
+        job: the job; it must be the same at all parties.
+        party: this party's table.
+        settings: addresses, certificates and time limits.
+        preprocessing: the folder for the preprocessed material.
+        on_round: is called with the number of rounds that are prepared and the total.
 
-    Raises ConfigError for a job whose method has nothing to prepare, and else what `join` raises.
+    Raises:
+        ConfigError: the protocol family of the job has no offline phase; also see `join`.
     """
-    parties = venue.peers.parties
-    check_role(job, party, venue.peers)
+    parties = settings.peers.parties
+    check_role(job, party, settings.peers)
 
     def talk(channel: Channel) -> None:
-        channel.clock.stage = Stage.AHEAD
-        run_offline_phase(job, party, channel, parties=parties, folder=Path(ahead), on_round=on_round)
+        channel.clock.stage = Stage.OFFLINE
+        run_offline_phase(job, party, channel, parties=parties, folder=Path(preprocessing), on_round=on_round)
 
-    terms = {"job": job.to_dict(), "parties": list(parties), "task": "prepare"}
-    run_session(party.name, venue, terms, talk, ledger=DisclosureLedger.open(party.name, None), resumes=True)
+    handshake = {"job": job.to_dict(), "parties": list(parties), "task": "prepare"}
+    run_session(party.name, settings, handshake, talk, ledger=DisclosureLedger.open(party.name, None), resumes=True)
     eventlog.emit(party.name, "prepared", {})

@@ -1,17 +1,19 @@
-"""Reason codes across parties: which columns of a party cost a scored row most, under names that this party chooses.
+"""Reason codes: the columns of a party that lower a row's score most, under names that the party chooses.
 
-Off unless the job says how many codes there may be (`reason_codes`), so that every consent sheet has said what they
-tell, and a party's owner asks for it where it predicts or serves. For each block of rows, beside the score:
+They are off unless the job sets their maximum number (`reason_codes`), so that every consent sheet describes what they
+reveal, and unless a party's operator enables them for a prediction or a service. For each block of rows, in addition to
+the score:
 
-1. B         asks its ledger of scores: the codes count with the levels of the row's scores, and are limited with them
-2. all       the scores of the block (`securevfl.organisations.predict`)
-3. B -> asker  the names of all codes in the order of their letters, and k places among them a row, the heaviest first
+1. B           asks its score ledger: the bits of the codes count together with the levels of the row's scores
+2. all         compute the scores of the block (`securevfl.organisations.prediction_session`)
+3. B -> asker  the names of all codes in alphabetical order, and for each row k positions among them, largest
+               contribution first
 
-B ranks its own columns by their Shapley values (`securevfl.training.explanations`), so it needs its own weights: on
-shares it is one that `open_weights` names. It tells k codes of every row, also where a column lowers f, so that their
-number says nothing; k of n columns in order are one of n! / (n - k)! cases, so they tell log2 of that in bits at most.
-Nothing is said of how much a column weighs. Who asks again for the same row, with the same columns at B, gets the same.
-The disclosure ledger counts them as one score more a row.
+B ranks its columns by their Shapley values (`securevfl.training.explanations`). It needs its weights for this, so with
+secret shares it must be named in `open_weights`. It sends k codes for every row, even if a column raises f, so that
+their number reveals nothing. k of n columns in order are one of n! / (n - k)! cases, so they reveal at most the base-2
+logarithm of that number in bits. The size of a contribution is not sent. A repeated request for the same row, with the
+same columns at B, returns the same codes. The disclosure ledger counts them as one additional score per row.
 """
 
 from __future__ import annotations
@@ -38,102 +40,181 @@ from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureRecor
 from securevfl.training.explanations import check_single, check_weights, heaviest
 from securevfl.training.model_part import ModelPart
 
-MOST = 100  # codes a row
-_NAME = re.compile(r"\w[\w .:/-]{0,63}")  # nothing that a spreadsheet would run
-_PLACES = np.dtype("<u2")
+MAX_CODES = 100  # codes per row
+_NAME = re.compile(r"\w[\w .:/-]{0,63}")  # no name that a spreadsheet would execute
+_POSITIONS = np.dtype("<u2")
 
 
 class ReasonCodes(DisclosingMessage, frozen=True):
-    """Codes of the columns that cost each row of a block most: (n x k) places among the names."""
+    """Codes of the columns that lower the score of each row of a block most.
+
+    Attributes:
+        names: names of all codes.
+        positions: positions (n, k) among the names.
+    """
 
     names: tuple[str, ...]
-    places: bytes
+    positions: bytes
 
 
 @dataclass(frozen=True)
 class ReasonCodePolicy:
-    """What a party's owner lets others know of each scored row: `most` codes, by a name for each column of its own."""
+    """The reason codes that a party's operator discloses for each scored row.
 
-    most: int
+    Attributes:
+        codes_per_row: number of codes.
+        codes: a code for each of the party's columns.
+    """
+
+    codes_per_row: int
     codes: Mapping[str, str]
 
     def check(self, part: ModelPart) -> None:
-        """ConfigError unless the party knows its weights, and codes are of its columns and no more than the job lets it
-        tell."""
+        """Raise ConfigError unless the part and the job allow these reason codes."""
         check_weights(part, "reasons")
         check_single(part)
         lacking = [column for column in part.columns if column not in self.codes]
         unknown = [column for column in self.codes if column not in part.columns]
         if lacking or unknown:
-            what = f"without one: {', '.join(lacking[:5])}" if lacking else f"unknown: {', '.join(unknown[:5])}"
-            raise ConfigError(f"codes: one for each of {part.name}'s columns was expected, {what}; correct the file")
-        if not 1 <= self.most <= min(MOST, len(part.columns)):
+            problem = "columns without a code: " if lacking else "codes for unknown columns: "
             raise ConfigError(
-                f"reasons: 1 to {min(MOST, len(part.columns))} codes a row were expected, {self.most} came; correct it"
+                f"the reason codes do not fit the columns of {part.name}; {problem}"
+                f"{', '.join((lacking or unknown)[:5])}",
+                "give one code for each column",
+                code="SVFL-TABLE-COLUMNS",
+                party=part.name,
+            )
+        limit = min(MAX_CODES, len(part.columns))
+        if not 1 <= self.codes_per_row <= limit:
+            raise ConfigError(
+                f"{self.codes_per_row} reason codes per row are not possible",
+                f"choose 1 to {limit}",
+                code="SVFL-JOB-OPTION",
             )
         agreed = Job.from_dict(part.job).reason_codes
-        if self.most > agreed:
+        if self.codes_per_row > agreed:
             raise ConfigError(
-                f"reasons: at most {agreed} codes a row were expected, as all parties agreed to in the consent sheet "
-                f"of the training, {self.most} came; give fewer, or train with reason_codes = {self.most}"
+                f"{self.codes_per_row} reason codes per row exceed the {agreed} to which all parties agreed in the "
+                "consent sheet of the training",
+                f"provide fewer, or train with reason_codes = {self.codes_per_row}",
+                code="SVFL-LEAK-NOT-ACCEPTED",
             )
         if not all(_NAME.fullmatch(name) for name in self.codes.values()):
-            raise ConfigError("codes: names of up to 64 letters, digits and spaces were expected; rename the others")
+            raise ConfigError(
+                "a reason code is not allowed",
+                "use names of up to 64 letters, digits and spaces",
+                code="SVFL-JOB-OPTION",
+            )
 
     def names(self) -> list[str]:
-        """Return the names of all codes, in an order that does not follow from the columns."""
+        """Return the names of all codes, in an order that does not depend on the columns."""
         return sorted(set(self.codes.values()))
 
     def bits(self, part: ModelPart) -> float:
-        """How much they tell of a row at most."""
-        return code_bits(len(part.columns), self.most)
+        """Return the maximum number of bits that the codes reveal about a row."""
+        return code_bits(len(part.columns), self.codes_per_row)
 
 
 def declares(roles: Roles) -> list[MessageDeclaration]:
-    """Return what the message reveals."""
-    said = Reveal("plain", "codes of the sender's columns that cost a row most, if its owner gives any; all names")
-    return [MessageDeclaration(ReasonCodes, *pair, said) for pair in roles.pairs()]
+    """Declare what `ReasonCodes` reveals."""
+    reveals = Reveal(
+        "plain", "codes of the sender's columns that lower a row's score most, if its operator enables them; all names"
+    )
+    return [MessageDeclaration(ReasonCodes, *pair, reveals) for pair in roles.pairs()]
 
 
 def admit(
-    part: ModelPart, given: ReasonCodePolicy, ledger: ScoreLedger, ids: Sequence[Any] | None, X: Floats, most: float
+    part: ModelPart,
+    policy: ReasonCodePolicy,
+    ledger: ScoreLedger,
+    ids: Sequence[Any] | None,
+    X: Floats,
+    max_bits: float,
 ) -> NDArray[np.bool_]:
-    """Enter the codes of these rows X (n x d) before anything of them is told, and return of which rows (n,) they may
-    be told: those of which scores and codes tell no more than `most` bits. ConfigError if rows have no ids to be
-    counted by."""
+    """Record the reason codes of rows in the score ledger, before anything about the rows is disclosed.
+
+    Args:
+        part: this party's part of the model.
+        policy: the reason codes that this party provides.
+        ledger: this party's score ledger.
+        ids: ids of the rows.
+        X: this party's columns (n, d).
+        max_bits: maximum number of bits that scores and codes may reveal about a row.
+
+    Returns:
+        A mask (n,) of the rows whose scores and codes together stay within `max_bits`.
+
+    Raises:
+        ConfigError: the rows have no ids, so their codes cannot be counted.
+    """
     if ids is None:
-        raise ConfigError(f"{part.name}: rows with ids were expected, as what codes tell counts by row; bring ids")
-    rows = [id_digest(part.name, each) for each in ids]
-    return ledger.admit_codes(part.run, rows, X, bits=given.bits(part), most=most)
+        raise ConfigError(
+            f"party {part.name} cannot provide reason codes for rows without ids, because the ledger counts them by id",
+            code="SVFL-ID-MISSING",
+            party=part.name,
+        )
+    rows = [id_digest(part.name, row_id) for row_id in ids]
+    return ledger.admit_codes(part.run, rows, X, bits=policy.bits(part), max_bits=max_bits)
 
 
-def coded(part: ModelPart, given: ReasonCodePolicy, scaled: Floats) -> list[list[str]]:
-    """Return the codes of each row (m x k), the heaviest first, each once."""
-    names = [given.codes[column] for column in part.columns]
-    return [_once([names[j] for j in own]) for own in heaviest(part, scaled, given.most).tolist()]
+def coded(part: ModelPart, policy: ReasonCodePolicy, scaled: Floats) -> list[list[str]]:
+    """Return the reason codes of each row, largest contribution first, without repetition.
+
+    Args:
+        part: this party's part of the model.
+        policy: the reason codes.
+        scaled: scaled rows (m, d).
+
+    Returns:
+        k codes for each row; repeated codes are replaced by empty strings at the end.
+    """
+    names = [policy.codes[column] for column in part.columns]
+    columns = heaviest(part, scaled, policy.codes_per_row).tolist()
+    return [_without_repetition([names[j] for j in row]) for row in columns]
 
 
-def give(part: ModelPart, given: ReasonCodePolicy, channel: Channel, scaled: Floats) -> None:
-    """Tell the party that asks the codes of these scaled rows (n x d)."""
-    names = given.names()
-    place = np.array([names.index(given.codes[column]) for column in part.columns], _PLACES)
-    each = math.ceil(given.bits(part))
-    permit = channel.permit(DisclosureRecord(part.asker, "codes", len(scaled), each, about=(part.name,)))
-    places = place[heaviest(part, scaled, given.most)].tobytes()
-    channel.send(part.asker, ReasonCodes(tuple(names), places), permit=permit)  # 3
+def send_codes(part: ModelPart, policy: ReasonCodePolicy, channel: Channel, scaled: Floats) -> None:
+    """Send the reason codes of scaled rows (n, d) to the requesting party."""
+    names = policy.names()
+    position = np.array([names.index(policy.codes[column]) for column in part.columns], _POSITIONS)
+    bits_per_row = math.ceil(policy.bits(part))
+    permit = channel.permit(DisclosureRecord(part.asker, "codes", len(scaled), bits_per_row, about=(part.name,)))
+    positions = position[heaviest(part, scaled, policy.codes_per_row)].tobytes()
+    channel.send(part.asker, ReasonCodes(tuple(names), positions), permit=permit)  # 3
 
 
-def take(name: str, channel: Channel, rows: int, most: int) -> list[list[str]]:
-    """Return the codes that party `name` gives of so many rows, `most` of each. ProtocolError if they are none."""
-    found = channel.recv(name, ReasonCodes)  # 3
-    whole = len(found.places) == rows * most * _PLACES.itemsize
-    places = np.frombuffer(found.places, _PLACES).reshape(rows, most) if whole else None
-    if places is None or places.max(initial=0) >= len(found.names) or not all(map(_NAME.fullmatch, found.names)):
-        raise ProtocolError(f"{name}: {most} codes for each of {rows} rows were expected, others came; use one version")
-    return [_once([found.names[at] for at in own]) for own in places.tolist()]
+def receive_codes(name: str, channel: Channel, rows: int, codes_per_row: int) -> list[list[str]]:
+    """Receive the reason codes of a party.
+
+    Args:
+        name: name of the party.
+        channel: channel to the other parties.
+        rows: number of rows.
+        codes_per_row: number of codes per row.
+
+    Returns:
+        The codes of each row; repeated codes are replaced by empty strings at the end.
+
+    Raises:
+        ProtocolError: the message has another size or invalid names.
+    """
+    message = channel.recv(name, ReasonCodes)  # 3
+    complete = len(message.positions) == rows * codes_per_row * _POSITIONS.itemsize
+    positions = np.frombuffer(message.positions, _POSITIONS).reshape(rows, codes_per_row) if complete else None
+    if (
+        positions is None
+        or positions.max(initial=0) >= len(message.names)
+        or not all(map(_NAME.fullmatch, message.names))
+    ):
+        raise ProtocolError(
+            f"{name} did not send {codes_per_row} valid reason codes for each of {rows} rows",
+            code="SVFL-PROTOCOL-VALUES",
+            peer=name,
+        )
+    return [_without_repetition([message.names[position] for position in row]) for row in positions.tolist()]
 
 
-def _once(codes: Sequence[str]) -> list[str]:
-    """Each code once, and empty ones behind in place of the others."""
-    found = list(dict.fromkeys(codes))
-    return found + [""] * (len(codes) - len(found))
+def _without_repetition(codes: Sequence[str]) -> list[str]:
+    """Return each code once, followed by empty strings up to the same length."""
+    unique = list(dict.fromkeys(codes))
+    return unique + [""] * (len(codes) - len(unique))

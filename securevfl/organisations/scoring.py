@@ -1,23 +1,26 @@
-"""Scoring of a standing party's rows: the leading party brings ids and its own columns, the others stay up and answer.
+"""Scoring with parties that stay up: the leading party brings ids and its columns, the others answer.
 
-0. all                  meet (`securevfl.organisations.predict`), once a conversation; answerers say how many ids a
-                        request may have
-1. lead -> all others   ScoreRequest   the number of ids; 0 to report that it is still there, or done
-2. all                  which of these ids all have: of two parties by what the other has worked out of its table
-                        (`securevfl.protocols.alignment.online_lookup`), of more by private set intersection (`.psi`)
-3. all                  prediction of the rows in common (`securevfl.organisations.predict`)
+0. all                  exchange handshakes (`securevfl.organisations.prediction_session`), once per session; the others
+                        send ServerLimits
+1. lead -> all others   ScoreRequest   the number of ids; 0 reports that the leading party is still there, or done
+2. all                  find out which of these ids all parties have: with two parties from the precomputed tags of the
+                        other's table (`securevfl.protocols.alignment.online_lookup`), with more by private set
+                        intersection (`.psi`)
+3. all                  predict the common rows (`securevfl.organisations.prediction_session`)
 
-The leading party learns f of the rows in common, and which of its ids all others have. The others learn how many ids it
-asks about, and which of their own are among those that all have; not the rest of its ids. It asks about as many ids as
-it has said and no more: the others hold step 2 to that before any point of theirs leaves. Who asks often enough learns
-who is in the table and, of a party with few columns, the columns: f without its own part is one linear combination of
-them a row. So each answers within limits that its owner sets. Its disclosure ledger counts ids before step 2 and
-scores before step 3, by table and peer over all requests; and one request asks about at most so many ids. That none of
-its ids is known is an answer too, and counts.
+The leading party learns f of the common rows, and which of its ids all others have. The others learn the number of ids
+of each request, and which of their ids are common, but not the remaining ids of the leading party. It cannot ask about
+more ids than it announced: the others enforce this in step 2 before any of their points leaves them.
 
-What the leading party holds already it is not told again: rows that the model was trained on, rows that it has asked
-about with other columns, and scores that it has kept never leave it, unless codes go with them. A row that another
-party refuses is left out, and the others are scored.
+With enough requests the leading party learns which ids are in the table. If a party has few columns, it also learns the
+columns, because f without the leading party's summand is one linear combination of them per row. Each party therefore
+answers within limits that its operator sets. Its disclosure ledger counts ids before step 2 and scores before step 3,
+by table and peer over all requests, and a request has a maximum number of ids. An answer that no id is known counts as
+well.
+
+The leading party does not send rows whose result it knows: training rows, rows that it requested before with other
+columns, and rows with a stored score, unless reason codes are requested. A row that another party refuses is left out;
+all other rows are scored.
 """
 
 from __future__ import annotations
@@ -60,62 +63,75 @@ OnBlock = Callable[[list[Any] | None, Prediction], None]
 
 
 class ScoreRequest(DisclosingMessage, frozen=True):
-    """How many ids the leading party asks about; with none, whether it will ask about more."""
+    """The number of ids that the leading party will ask about.
+
+    Attributes:
+        rows: number of ids.
+        more: False if the leading party is done.
+    """
 
     rows: int
     more: bool = True
 
 
 class ServerLimits(Message, frozen=True):
-    """How many ids a request may have, which the owner has set."""
+    """The maximum number of ids per request, which the server's operator has set."""
 
-    most: int
+    max_ids: int
 
 
 @dataclass(frozen=True)
 class ScoreResult:
-    """What came of rows (m) that were asked about. state: of each, in a word. f (m x c): nan where there is none.
-    reasons: by party the codes of each row, empty where there are none."""
+    """The result of a request for m rows.
+
+    Attributes:
+        state: state of each row.
+        f: decision values (m, c); NaN for rows without a score.
+        reasons: reason codes of each row, empty for rows without codes, by name of the party that provides them.
+    """
 
     state: Sequence[RowState]
     f: Floats
     reasons: Mapping[str, list[list[str]]]
 
     @property
-    def answered(self) -> ScoreCounts:
-        """How many rows there are of each state."""
+    def counts(self) -> ScoreCounts:
+        """Numbers of rows by state."""
         return ScoreCounts.of(self.state)
 
 
 def declares(roles: Roles) -> list[MessageDeclaration]:
-    """Declare what requests reveal; alignment and prediction have declarations of their own."""
+    """Declare what requests reveal; alignment and prediction have their own declarations."""
     others = dict.fromkeys(roles.role(name) for name in roles.others(roles.lead))
-    asked, most = Reveal("plain", "how many ids it asks about"), Reveal("public")
+    ids, limits = Reveal("plain", "number of ids of a request"), Reveal("public")
     return [
-        *(MessageDeclaration(ScoreRequest, LEAD, role, asked) for role in others),
-        *(MessageDeclaration(ServerLimits, role, LEAD, most) for role in others),
+        *(MessageDeclaration(ScoreRequest, LEAD, role, ids) for role in others),
+        *(MessageDeclaration(ServerLimits, role, LEAD, limits) for role in others),
     ]
 
 
 def scoring_handshake(part: ModelPart) -> dict[str, Any]:
-    """Return the terms on which all parties must agree before a request."""
+    """Return the values on which all parties must agree before a request."""
     return {"job": part.job, "parties": part.parties, "task": "score"}
 
 
-def scoring_settings(venue: PeerSettings) -> PeerSettings:
-    """Return where askers and those who answer meet: the leading party calls, and names its conversation, so that it
-    may hold several at once; as for any other meeting where there is a hub, or one who answers has no address."""
-    peers, lead = venue.peers, venue.peers.active
+def scoring_settings(settings: PeerSettings) -> PeerSettings:
+    """Return settings by which the leading party calls the servers and chooses a session id.
+
+    It may then have several sessions at a time. If there is a hub, or a server has no address, the settings stay
+    unchanged.
+    """
+    peers, lead = settings.peers, settings.peers.active
     if peers.hub is not None or not all(name in peers.address for name in peers.passives):
-        return venue
-    called = {name: address for name, address in peers.address.items() if name != lead}
-    return replace(venue, peers=peers.model_copy(update={"address": called}), conversation=secrets.token_hex(16))
+        return settings
+    addresses = {name: address for name, address in peers.address.items() if name != lead}
+    return replace(settings, peers=peers.model_copy(update={"address": addresses}), session_id=secrets.token_hex(16))
 
 
 def score_rows(
     part: ModelPart,
     rows: IndexedRows,
-    venue: PeerSettings,
+    settings: PeerSettings,
     *,
     on_block: OnBlock,
     on_progress: OnProgress | None = None,
@@ -123,133 +139,181 @@ def score_rows(
     ledger: DisclosureLedger | str | Path | None = None,
     executor: Executor | None = None,
 ) -> ScoreCounts:
-    """Asks the parties that serve for the scores of these rows; for the leading party.
+    """Request the scores of rows from the servers, as the leading party.
 
-    on_block(ids, outcome) is called with each block of the rows that are scored, on_unscored(id, state) with each other
-    row, on_progress(rows done, of) after each block.
+    Args:
+        part: this party's part of the model.
+        rows: this party's rows.
+        settings: addresses, certificates and time limits.
+        on_block: is called with the ids and the prediction of the scored rows of each block.
+        on_progress: is called with the number of rows done and the total, after each block.
+        on_unscored: is called with the id and the state of each row without a score.
+        ledger: see `join`.
+        executor: worker processes for the elliptic-curve operations.
 
-    executor: takes the curve work, processes of this party.
+    Returns:
+        The numbers of rows by state.
 
-    Raises PartiesError unless `part` is the leading party's, IdError if no id is common, TransportError if a party is
-    away or refuses, with its reason.
+    Raises:
+        PartiesError: `part` does not belong to the leading party.
+        IdError: no id is common.
+        TransportError: a party is away or refuses; the message states the reason.
     """
     if not part.leads:
         raise PartiesError(
-            f"{part.parties[0]} was expected to ask for scores, {part.name} came; it answers: securevfl serve"
+            f"{part.parties[0]} requests scores of this model, not {part.name}",
+            f"run `securevfl serve` at {part.name}",
+            code="SVFL-PARTIES-ROLE",
+            party=part.name,
         )
     if not part.asker == part.name:
-        raise PartiesError(f"scores of this model are for {part.asker}, {part.name} came; use securevfl predict")
-    check_parties_of(part, venue.peers)
-    own_ledger, outcomes = DisclosureLedger.open(part.name, ledger), list[ScoreResult]()
+        raise PartiesError(
+            f"only {part.asker} receives scores of this model, not {part.name}",
+            "use `securevfl predict`",
+            code="SVFL-PARTIES-ROLE",
+            party=part.name,
+        )
+    check_parties_of(part, settings.peers)
+    party_ledger, results = DisclosureLedger.open(part.name, ledger), list[ScoreResult]()
 
     def talk(channel: Channel) -> None:
-        asking = ScoreClient(part, channel, own_ledger, executor)
-        for start in range(0, len(rows.ids), asking.most):
-            chosen = slice(start, start + asking.most)
-            outcomes.append(asking.ask(rows.ids[chosen], rows.X[chosen]))
+        client = ScoreClient(part, channel, party_ledger, executor)
+        for start in range(0, len(rows.ids), client.max_ids):
+            chosen = slice(start, start + client.max_ids)
+            results.append(client.ask(rows.ids[chosen], rows.X[chosen]))
             if on_progress is not None:
-                on_progress(min(start + asking.most, len(rows.ids)), len(rows.ids))
-        asking.end()
+                on_progress(min(start + client.max_ids, len(rows.ids)), len(rows.ids))
+        client.end()
 
-    run_session(part.name, scoring_settings(venue), scoring_handshake(part), talk, ledger=own_ledger)
-    answered = sum((outcome.answered for outcome in outcomes), ScoreCounts(0, 0))
-    if answered.unknown == answered.asked:
+    run_session(part.name, scoring_settings(settings), scoring_handshake(part), talk, ledger=party_ledger)
+    counts = sum((result.counts for result in results), ScoreCounts(0, 0))
+    if counts.unknown == counts.requested:
         others = part.parties[1:]
-        where = others[0] if len(others) == 1 else f"all of {', '.join(others)}"
+        servers = others[0] if len(others) == 1 else f"all of {', '.join(others)}"
         raise IdError(
-            f"{part.name}: ids that are known at {where} were expected, none of the {answered.asked:,} asked about is; "
-            "are they written alike, or are these new customers? That none is known is an answer too, and was counted"
+            f"none of the {counts.requested:,} ids of {part.name} is known at {servers}. This answer was counted, too",
+            "check that the ids are written alike, and that these are not new customers",
+            code="SVFL-ID-NO-MATCH",
+            party=part.name,
         )
-    asked = iter(rows.ids)
-    for each in outcomes:
-        ids, scored = list(islice(asked, len(each.state))), []
-        for at, state in enumerate(each.state):
+    remaining_ids = iter(rows.ids)
+    for result in results:
+        ids, scored = list(islice(remaining_ids, len(result.state))), []
+        for index, state in enumerate(result.state):
             if state == "scored":
-                scored.append(at)
+                scored.append(index)
             elif on_unscored is not None:
-                on_unscored(ids[at], state)
-        reasons = {name: [codes[at] for at in scored] for name, codes in each.reasons.items()}
+                on_unscored(ids[index], state)
+        reasons = {name: [codes[index] for index in scored] for name, codes in result.reasons.items()}
         if scored:
-            on_block([ids[at] for at in scored], replace(prediction_of(part, each.f[scored]), reasons=reasons))
-    return answered
+            prediction = replace(prediction_of(part, result.f[scored]), reasons=reasons)
+            on_block([ids[index] for index in scored], prediction)
+    return counts
 
 
 class ScoreClient:
-    """The leading party's side of a conversation, in which it asks about rows as often as it likes."""
+    """The leading party's role in a session, in which it makes any number of requests.
+
+    The constructor exchanges handshakes with the servers.
+
+    Args:
+        part: this party's part of the model.
+        channel: channel to the other parties.
+        ledger: this party's ledger.
+        executor: worker processes for the elliptic-curve operations.
+
+    Raises:
+        ProtocolError: a server sent an invalid limit.
+    """
 
     def __init__(
         self, part: ModelPart, channel: Channel, ledger: DisclosureLedger, executor: Executor | None = None
     ) -> None:
-        """Meet the others."""
         self._part, self._channel, self._executor = part, channel, executor
-        self._answering = PredictionSession(part, channel, ledger)  # 0
-        self.most = min(channel.recv(name, ServerLimits).most for name in part.parties[1:])  # 0
-        if self.most < 1:
-            raise ProtocolError("a number of ids that a request may have was expected, none came; use one version")
+        self._prediction = PredictionSession(part, channel, ledger)  # 0
+        self.max_ids = min(channel.recv(name, ServerLimits).max_ids for name in part.parties[1:])  # 0
+        if self.max_ids < 1:
+            raise ProtocolError("a server allows no ids per request", code="SVFL-PROTOCOL-VALUES")
         self._table = TableClient(channel, part.parties[1]) if len(part.parties) == 2 else None
 
     def ask(self, ids: Sequence[Any], X: NDArray[Any]) -> ScoreResult:
-        """Ask about rows (m x d) of these ids, at most `most`. What this party knows of them does not leave it."""
-        answering, known = self._answering, self._answering.known(ids, X)
+        """Request scores. Values that this party has stored are not sent.
+
+        Args:
+            ids: ids of the rows, at most `max_ids`.
+            X: this party's columns (m, d).
+
+        Returns:
+            The result.
+        """
+        history = self._prediction.history(ids, X)
         state: list[RowState] = ["unknown"] * len(ids)
         f, reasons = np.full((len(ids), self._part.outputs), np.nan), dict[str, list[list[str]]]()
-        left_out = known.trained | known.changed
-        held = ~left_out & ~np.isnan(known.scores).any(axis=1) & (not answering.gives_codes)
-        f[held] = known.scores[held] if held.any() else np.nan
-        marks: dict[RowState, NDArray[np.bool_]] = {"trained": known.trained, "changed": known.changed, "scored": held}
-        for word, mask in marks.items():
-            for at in np.flatnonzero(mask).tolist():
-                state[at] = word
-        asked = np.flatnonzero(~left_out & ~held)
-        if len(asked):
-            self._want(len(asked))  # 1
-            chosen = [ids[at] for at in asked.tolist()]
-            if self._table is not None:
-                common = asked[self._table.ask(chosen, self._executor)]  # 2
-            else:
-                lead, *others = self._part.parties
-                places = align_privately(  # 2
-                    lead,
-                    chosen,
-                    self._channel,
-                    active=lead,
-                    passives=others,
-                    granted=len(chosen),
-                    executor=self._executor,
-                )
-                common = asked[places]
+        left_out = history.trained | history.changed
+        has_stored_score = ~np.isnan(history.scores).any(axis=1) & (not self._prediction.receives_codes)
+        stored = ~left_out & has_stored_score
+        f[stored] = history.scores[stored] if stored.any() else np.nan
+        masks: dict[RowState, NDArray[np.bool_]] = {
+            "trained": history.trained,
+            "changed": history.changed,
+            "scored": stored,
+        }
+        for row_state, mask in masks.items():
+            for index in np.flatnonzero(mask).tolist():
+                state[index] = row_state
+        requested = np.flatnonzero(~left_out & ~stored)
+        if len(requested):
+            self._announce(len(requested))  # 1
+            common = self._common(requested, [ids[index] for index in requested.tolist()])  # 2
             for start in range(0, len(common), ROWS_PER_BLOCK):
                 block = common[start : start + ROWS_PER_BLOCK]
-                outcome = answering.score([ids[at] for at in block.tolist()], X[block])  # 3
-                f[block[outcome.scored]] = outcome.f
-                for at, word in zip(block, outcome.states, strict=True):
-                    state[at] = word
-                for name, codes in outcome.reasons.items():
-                    told = reasons.setdefault(name, [[] for _ in ids])
-                    for at, own in zip(block[outcome.scored].tolist(), codes, strict=True):
-                        told[at] = own
+                batch = self._prediction.score([ids[index] for index in block.tolist()], X[block])  # 3
+                f[block[batch.scored]] = batch.f
+                for index, row_state in zip(block, batch.states, strict=True):
+                    state[index] = row_state
+                for name, codes in batch.reasons.items():
+                    party_reasons = reasons.setdefault(name, [[] for _ in ids])
+                    for index, row_codes in zip(block[batch.scored].tolist(), codes, strict=True):
+                        party_reasons[index] = row_codes
         return ScoreResult(state, f, reasons)
 
+    def _common(self, requested: NDArray[np.intp], ids: list[Any]) -> NDArray[np.intp]:
+        """Return those of the requested rows whose ids all parties have."""
+        if self._table is not None:
+            return requested[self._table.ask(ids, self._executor)]
+        lead, *others = self._part.parties
+        positions = align_privately(
+            lead, ids, self._channel, active=lead, passives=others, granted=len(ids), executor=self._executor
+        )
+        return requested[positions]
+
     def stay(self) -> None:
-        """Say that this party is still there."""
-        self._want(0)
+        """Report that this party is still there."""
+        self._announce(0)
 
     def end(self) -> None:
-        """Say that this party is done."""
-        self._want(0, more=False)
+        """Report that this party is done."""
+        self._announce(0, more=False)
 
-    def _want(self, rows: int, *, more: bool = True) -> None:
+    def _announce(self, rows: int, *, more: bool = True) -> None:
         for name in self._part.parties[1:]:
             self._channel.send(name, ScoreRequest(rows, more), permit=permit_sizes(self._channel, name))  # 1
 
 
 @dataclass(frozen=True)
 class ServedTable:
-    """What a standing party serves. most: ids that one request may ask about. executor: as in `score_rows`. giving: as
-    in `predict_with`. table: what was worked out of the rows for the leading party before, where there are two."""
+    """The table that a party serves.
+
+    Attributes:
+        rows: the rows.
+        max_ids: maximum number of ids per request.
+        executor: worker processes for the elliptic-curve operations.
+        code_policy: reason codes about this party's columns that the requesting party learns.
+        table: the precomputed tags of the ids, if there are two parties.
+    """
 
     rows: IndexedRows
-    most: int
+    max_ids: int
     executor: Executor | None = None
     code_policy: ReasonCodePolicy | None = None
     table: TableServer | None = None
@@ -258,40 +322,52 @@ class ServedTable:
 def serve_requests(
     part: ModelPart, served: ServedTable, channel: Channel, ledger: DisclosureLedger
 ) -> Iterator[ScoreRequest | ScoreCounts]:
-    """Answer requests as a standing party until the leading one is done: yield what it wants, before anything is done
-    about it, and what came of it.
+    """Answer requests of the leading party until it is done.
 
-    LeakageError if one asks about more ids than a request may have, or than it has said, or if its ids or scores would
-    exceed a limit of the ledger.
+    Args:
+        part: this party's part of the model.
+        served: the table.
+        channel: channel to the other parties.
+        ledger: this party's ledger.
+
+    Yields:
+        Each request before it is processed, and the numbers of rows by state afterwards.
+
+    Raises:
+        LeakageError: a request has more ids than allowed or than it announced, or its ids or scores would exceed a
+            limit of the ledger.
     """
-    rows, most, executor, table = served.rows, served.most, served.executor, served.table
-    (lead, *others), asked = part.parties, 0
-    answering = PredictionSession(part, channel, ledger, served.code_policy)  # 0
-    channel.send(lead, ServerLimits(most))  # 0
+    rows, executor, table = served.rows, served.executor, served.table
+    (lead, *others), total_ids = part.parties, 0
+    prediction = PredictionSession(part, channel, ledger, served.code_policy)  # 0
+    channel.send(lead, ServerLimits(served.max_ids))  # 0
     if len(others) == 1:
         table = table or TableServer(rows.ids, executor)
         table.open(channel, lead)
-    while (wanted := channel.recv(lead, ScoreRequest)).more:  # 1
-        yield wanted
-        if not wanted.rows:
+    while (request := channel.recv(lead, ScoreRequest)).more:  # 1
+        yield request
+        if not request.rows:
             continue
-        if not 0 < wanted.rows <= most:
+        if not 0 < request.rows <= served.max_ids:
             raise LeakageError(
-                f"{part.name} answers about at most {most:,} ids a request, {lead} asks about {wanted.rows:,}; ask in "
-                "parts"
+                f"{lead} asks {part.name} about {request.rows:,} ids in one request, and at most {served.max_ids:,} "
+                "are allowed",
+                "split the request",
+                code="SVFL-LIMIT-REACHED",
+                peer=lead,
             )
-        asked += wanted.rows
-        ledger.record_answer(part.run, channel.session.hex(), Disclosure("ids", lead, (part.name,), asked, 0))
+        total_ids += request.rows
+        ledger.record_answer(part.run, channel.session.hex(), Disclosure("ids", lead, (part.name,), total_ids, 0))
         if table is not None:
-            common = table.answer(channel, lead, wanted.rows, executor)  # 2
+            common = table.answer(channel, lead, request.rows, executor)  # 2
         else:
             common = align_privately(  # 2
-                part.name, rows.ids, channel, active=lead, passives=others, granted=wanted.rows, executor=executor
+                part.name, rows.ids, channel, active=lead, passives=others, granted=request.rows, executor=executor
             )
         scored = 0
         for start in range(0, len(common), ROWS_PER_BLOCK):
             block = common[start : start + ROWS_PER_BLOCK]
-            outcome = answering.score([rows.ids[at] for at in block.tolist()], rows.X[block])  # 3
-            scored += int(outcome.scored.sum())
-        eventlog.emit(part.name, "answered", {"asked": wanted.rows, "scored": scored})
-        yield ScoreCounts(wanted.rows, scored)
+            batch = prediction.score([rows.ids[index] for index in block.tolist()], rows.X[block])  # 3
+            scored += int(batch.scored.sum())
+        eventlog.emit(part.name, "answered", {"asked": request.rows, "scored": scored})
+        yield ScoreCounts(request.rows, scored)

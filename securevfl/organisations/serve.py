@@ -1,7 +1,7 @@
-"""A party that stays up and answers scoring requests (`securevfl.organisations.scoring`), of several askers at once.
+"""A party that stays up and answers scoring requests (`securevfl.organisations.scoring`) of several clients at a time.
 
-A request that is refused, broken off or malformed ends its conversation with its reason, and no other. Between requests
-nothing of the last one is kept but counts.
+A request that is refused, interrupted or malformed ends its session with the reason, and no other session. Between
+requests only counts are stored.
 """
 
 from __future__ import annotations
@@ -35,68 +35,95 @@ from securevfl.transport.tls import Credentials
 
 Outcome = Literal["answered", "refused", "failed"]
 
-AGAIN = 1.0  # seconds before it listens again after a request that failed
-_MEETS = 30.0  # seconds for all parties of a conversation to be there
-_PATIENCE = 15.0  # seconds that an asker of several may be cut off, at most
-_PARTS = 20.0  # seconds that an asker has to say that it is done, where the service ends
-_LOOK = 0.1  # seconds between looks at whether it is to end
-_LAST = 5.0  # seconds for conversations that are broken off to say so
+FAILURE_PAUSE = 1.0  # seconds before the server listens again after a request that failed
+_CONNECT_SECONDS = 30.0  # seconds for all parties of a session to connect
+_MAX_PATIENCE = 15.0  # seconds that one of several clients may be disconnected
+_LINGER_SECONDS = 20.0  # seconds for a client to finish when the service shuts down
+_POLL_SECONDS = 0.1  # seconds between checks whether to shut down
+_ABORT_SECONDS = 5.0  # seconds for aborted sessions to notify their clients
 
 
 @dataclass(frozen=True)
 class RequestOutcome:
-    """One request that is over. seconds: since all parties were there, 0 if that never came about."""
+    """A request that has ended.
+
+    Attributes:
+        outcome: how it ended.
+        seconds: its duration; 0 if the parties never were all connected.
+        counts: numbers of rows by state, if it was answered.
+        sent: bytes sent.
+        reason: why it was refused or failed.
+    """
 
     outcome: Outcome
     seconds: float
-    answered: ScoreCounts | None = None
+    counts: ScoreCounts | None = None
     sent: int = 0
     reason: str = ""
 
 
 @dataclass
-class _Conversation:
-    """One that goes on: `met` is when the request came that is being answered, 0 if none is, and `answered` when the
-    last one was answered."""
+class _Session:
+    """A running session.
+
+    Attributes:
+        channel: its channel, once all parties are connected.
+        started: when the current request arrived, or 0 if there is none.
+        answered: when the previous request was answered.
+        sent: bytes sent for the current request.
+    """
 
     channel: Channel | None = None
-    met: float = 0.0
+    started: float = 0.0
     answered: float = -math.inf
     sent: int = 0
 
     @property
-    def since(self) -> float:
-        """Seconds that the request takes so far."""
-        return time.monotonic() - self.met if self.met else 0.0
+    def seconds(self) -> float:
+        """Duration of the current request so far."""
+        return time.monotonic() - self.started if self.started else 0.0
 
 
 class Server:
-    """A party without labels that answers. ConfigError or PartiesError if what it brings does not fit, and ConfigError
-    unless the ledger's owner has set limits to scores and ids.
+    """A party that answers scoring requests.
 
-    most: ids that one request may ask about. on_request is called after each request, also one that failed.
-    executor: takes the curve work of comparing ids, processes of this party. giving: as in `predict_with`. The
-    room of the venue is for conversations; there is one at a time if there is a hub.
+    Args:
+        part: this party's part of the model.
+        rows: the table.
+        settings: addresses, certificates, time limits and limits on sessions. With a hub there is one session at a
+            time.
+        max_ids: maximum number of ids per request.
+        ledger: see `join`. It must limit scores and ids.
+        on_request: is called after each request, including failed ones.
+        executor: worker processes for the elliptic-curve operations.
+        code_policy: reason codes about this party's columns that the requesting party learns.
+
+    Raises:
+        PartiesError: the part belongs to the leading party, or the peers are not those of the training.
+        ConfigError: the reason codes do not fit, or the ledger does not limit scores and ids.
     """
 
     def __init__(
         self,
         part: ModelPart,
         rows: IndexedRows,
-        venue: PeerSettings,
+        settings: PeerSettings,
         *,
-        most: int = 10_000,
+        max_ids: int = 10_000,
         ledger: DisclosureLedger | str | Path | None = None,
-        on_request: Callable[[RequestOutcome], None] = lambda ended: None,
+        on_request: Callable[[RequestOutcome], None] = lambda outcome: None,
         executor: Executor | None = None,
         code_policy: ReasonCodePolicy | None = None,
     ) -> None:
         if part.leads:
             raise PartiesError(
-                f"a party that answers was expected to serve, {part.name} leads and asks; run securevfl score there"
+                f"{part.name} is the leading party, which requests scores and cannot serve them",
+                f"run `securevfl score` at {part.name}",
+                code="SVFL-PARTIES-ROLE",
+                party=part.name,
             )
-        self._venue = scoring_settings(venue)
-        check_parties_of(part, self._venue.peers)
+        self._settings = scoring_settings(settings)
+        check_parties_of(part, self._settings.peers)
         if code_policy is not None:
             code_policy.check(part)
         self._part = part
@@ -104,121 +131,134 @@ class Server:
         _check_limits(self._ledger)
         self._on_request = on_request
         table = TableServer(rows.ids, executor) if len(part.parties) == 2 else None
-        self.served = ServedTable(rows, most, executor, code_policy, table)
-        self._visitors = SessionManager(part.name, self._visited, venue.limits)
-        self._open: list[_Conversation] = []  # those that go on
+        self.served = ServedTable(rows, max_ids, executor, code_policy, table)
+        self._manager = SessionManager(part.name, self._run_client_session, settings.limits)
+        self._sessions: list[_Session] = []  # running sessions
         self._lock = threading.Lock()
         self._stopping: Callable[[], bool] = lambda: False
 
     @property
     def answering(self) -> bool:
-        """Whether a request is being answered, and not waited for."""
-        return any(each.met for each in [*self._open])
+        """Whether a request is being processed."""
+        return any(session.started for session in [*self._sessions])
 
     @property
-    def conversations(self) -> int:
-        """How many conversations go on at this moment."""
-        return len(self._open)
+    def sessions(self) -> int:
+        """Number of running sessions."""
+        return len(self._sessions)
 
     def run(self, stopping: Callable[[], bool] = lambda: False) -> None:
-        """Answer until `stopping` says so; requests that are being answered by then are answered first. While it waits,
-        only an exception ends it."""
+        """Serve until `stopping` returns True. Requests that are being processed then are finished first.
+
+        While a server with one session at a time waits, only an exception ends it.
+
+        Args:
+            stopping: whether to shut down.
+        """
         self._stopping = stopping
-        rows, most, code_policy = self.served.rows, self.served.most, self.served.code_policy
-        facts: dict[str, str | int | float] = {"rows": len(rows.ids), "most": most}
-        if code_policy is not None:
-            facts |= {"codes": code_policy.most, "bits_of_codes": round(code_policy.bits(self._part), 1)}
+        rows, max_ids, policy = self.served.rows, self.served.max_ids, self.served.code_policy
+        facts: dict[str, str | int | float] = {"rows": len(rows.ids), "most": max_ids}
+        if policy is not None:
+            facts |= {"codes": policy.codes_per_row, "bits_of_codes": round(policy.bits(self._part), 1)}
         eventlog.emit(self._part.name, "serving", facts)
-        if self._venue.conversation:
-            self._run_several()
+        if self._settings.session_id:
+            self._run_many()
             return
         while not stopping():
-            ended = self._hold(replace(self._venue, wait=math.inf))
-            if ended is not None and ended.outcome == "failed":
-                time.sleep(AGAIN)
+            outcome = self._run_session(replace(self._settings, wait=math.inf))
+            if outcome is not None and outcome.outcome == "failed":
+                time.sleep(FAILURE_PAUSE)
 
-    def _run_several(self) -> None:
-        """Take in whoever calls."""
-        me, venue, visitors = self._part.name, self._venue, self._visitors
-        others = venue.peers.neighbours(me)
+    def _run_many(self) -> None:
+        """Accept clients in several sessions at a time."""
+        me, settings, manager = self._part.name, self._settings, self._manager
+        others = settings.peers.neighbours(me)
         acceptor = Acceptor(
-            Credentials(venue.certs, me),
+            Credentials(settings.certs, me),
             others,
-            venue.peers.address[me],
-            visitors.line_of,
-            listen=venue.listen,
-            streams=len(others) * visitors.streams + 2,
+            settings.peers.address[me],
+            manager.line_of,
+            listen=settings.listen,
+            streams=len(others) * manager.streams + 2,
         )
         try:
             while not self._stopping():
-                time.sleep(_LOOK)
+                time.sleep(_POLL_SECONDS)
         finally:
-            visitors.close()
+            manager.close()
             try:
-                while not visitors.wait(_LOOK):
-                    self._end(lambda each: not each.met and time.monotonic() - each.answered > _PARTS)
+                while not manager.wait(_POLL_SECONDS):
+                    self._end(
+                        lambda session: not session.started and time.monotonic() - session.answered > _LINGER_SECONDS
+                    )
             except BaseException:
-                self._end(lambda each: True)
-                visitors.wait(_LAST)
+                self._end(lambda session: True)
+                manager.wait(_ABORT_SECONDS)
                 raise
             finally:
                 acceptor.stop()
 
-    def _end(self, which: Callable[[_Conversation], bool]) -> None:
-        """End conversations from outside of their threads."""
-        for each in [*self._open]:
-            if which(each) and each.channel is not None:
-                each.channel.fail(KeyboardInterrupt())
+    def _end(self, condition: Callable[[_Session], bool]) -> None:
+        """End the sessions that meet a condition, from outside their threads."""
+        for session in [*self._sessions]:
+            if condition(session) and session.channel is not None:
+                session.channel.fail(KeyboardInterrupt())
 
-    def _visited(self, name: str) -> None:
-        patience = min(self._venue.patience, _PATIENCE)
-        self._hold(replace(self._venue, conversation=name, router=self._visitors, wait=_MEETS, patience=patience))
+    def _run_client_session(self, session_id: str) -> None:
+        patience = min(self._settings.patience, _MAX_PATIENCE)
+        self._run_session(
+            replace(
+                self._settings, session_id=session_id, router=self._manager, wait=_CONNECT_SECONDS, patience=patience
+            )
+        )
 
-    def _hold(self, venue: PeerSettings) -> RequestOutcome | None:
-        """Hold a conversation and answer its requests; return how the one ended that was not answered, if any."""
-        own = _Conversation()
+    def _run_session(self, settings: PeerSettings) -> RequestOutcome | None:
+        """Run a session and answer its requests; return the outcome of the request that was not answered, if any."""
+        session = _Session()
         with self._lock:
-            self._open.append(own)
+            self._sessions.append(session)
         try:
-            answer = partial(self._answer, own)
-            run_session(self._part.name, venue, scoring_handshake(self._part), answer, ledger=self._ledger)
+            answer = partial(self._answer, session)
+            run_session(self._part.name, settings, scoring_handshake(self._part), answer, ledger=self._ledger)
             return None
         except SecureVFLError as error:
             outcome: Outcome = "refused" if isinstance(error, LeakageError) else "failed"
-            ended = RequestOutcome(outcome, own.since, sent=own.sent, reason=str(error))
+            ended = RequestOutcome(outcome, session.seconds, sent=session.sent, reason=str(error))
         except KeyboardInterrupt:
-            if venue.router is None:
+            if settings.router is None:
                 raise
             return None
         finally:
             with self._lock:
-                self._open.remove(own)
+                self._sessions.remove(session)
         self._on_request(ended)
         return ended
 
-    def _answer(self, own: _Conversation, channel: Channel) -> None:
-        before, own.channel = 0, channel
+    def _answer(self, session: _Session, channel: Channel) -> None:
+        sent_before, session.channel = 0, channel
         try:
             for event in serve_requests(self._part, self.served, channel, self._ledger):
                 if isinstance(event, ScoreCounts):
                     sent = channel.counters.bytes_sent()
-                    self._on_request(RequestOutcome("answered", own.since, event, sent - before))
-                    own.met, own.answered, before = 0.0, time.monotonic(), sent
+                    self._on_request(RequestOutcome("answered", session.seconds, event, sent - sent_before))
+                    session.started, session.answered, sent_before = 0.0, time.monotonic(), sent
                 elif self._stopping():
                     raise KeyboardInterrupt
                 else:
-                    own.met = time.monotonic() if event.rows else 0.0
+                    session.started = time.monotonic() if event.rows else 0.0
         finally:
-            own.sent = channel.counters.bytes_sent() - before
+            session.sent = channel.counters.bytes_sent() - sent_before
 
 
 def _check_limits(ledger: DisclosureLedger) -> None:
-    """Who stays up for whoever asks must have said for how long: nobody looks on as it answers."""
+    """Raise ConfigError unless the ledger limits scores and ids, because nobody watches a service while it answers."""
     limits = ledger.read().limits
     lacking = [kind for kind in ("scores", "ids") if kind not in limits]
     if lacking:
-        wanted = " ".join(f"--limit {kind}=10000" for kind in lacking)
+        options = " ".join(f"--limit {kind}=10000" for kind in lacking)
         raise ConfigError(
-            f"{ledger.party}: limits to {' and '.join(lacking)} were expected in {ledger.path} before it serves, there "
-            f"are none; set them, as in: securevfl ledger --party {ledger.party} {wanted}"
+            f"the ledger {ledger.path} of {ledger.party} does not limit {' and '.join(lacking)}, which a service needs",
+            f"set limits, as in `securevfl ledger --party {ledger.party} {options}`",
+            code="SVFL-LIMIT-MISSING",
+            party=ledger.party,
         )

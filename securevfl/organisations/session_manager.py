@@ -19,19 +19,23 @@ from securevfl.errors import (
 )
 from securevfl.transport.line import Line
 
-RETRY_SECONDS = 5  # seconds after which one that was turned away may come again
-
-_WAIT = 10.0  # seconds that a caller waits for room
-
-_BEGINS = 10.0  # seconds for a conversation to take its callers
-
-_OVER = 1024  # names of the last conversations
+RETRY_SECONDS = 5  # seconds after which a client may retry
+_WAIT = 10.0  # seconds that a client waits for a free slot
+_START_SECONDS = 10.0  # seconds for a session to accept its clients
+_REMEMBERED_SESSIONS = 1024  # ids of finished sessions
 
 
 @dataclass(frozen=True)
 class SessionLimits:
-    """How many conversations go on at a time, and how many callers more wait for one to end; ConfigError unless one may
-    go on."""
+    """Limits on concurrent sessions.
+
+    Attributes:
+        max_sessions: maximum number of sessions at a time.
+        max_waiting: maximum number of clients that wait for a free slot.
+
+    Raises:
+        ConfigError: no session would be allowed.
+    """
 
     max_sessions: int = 16
     max_waiting: int = 64
@@ -39,99 +43,120 @@ class SessionLimits:
     def __post_init__(self) -> None:
         if self.max_sessions < 1 or self.max_waiting < 0:
             raise ConfigError(
-                f"one conversation at a time or more was expected, {self.max_sessions} came; correct max_sessions"
+                f"max_sessions = {self.max_sessions} and max_waiting = {self.max_waiting} are not allowed",
+                "allow at least one session and no fewer than zero waiting clients",
+                code="SVFL-JOB-OPTION",
             )
 
 
 class SessionManager:
-    """The conversations that go on at a party (a `transport.endpoint.SessionRouter`).
+    """The running sessions of a party (a `transport.endpoint.SessionRouter`).
 
-    hold: holds the conversation of a name, in the calling thread, until it ends.
+    Args:
+        me: name of this party.
+        run: runs the session with this id, in the calling thread, until it ends.
+        limits: limits on concurrent sessions.
     """
 
-    def __init__(self, me: str, hold: Callable[[str], None], limits: SessionLimits) -> None:
-        self._me, self._hold, self._most, self._room = me, hold, limits.max_sessions, limits.max_waiting
+    def __init__(self, me: str, run: Callable[[str], None], limits: SessionLimits) -> None:
+        self._me, self._run, self._limits = me, run, limits
         self._threads: dict[str, threading.Thread] = {}
         self._lines: dict[str, Mapping[str, Line]] = {}
-        self._over: deque[str] = deque(maxlen=_OVER)
+        self._finished: deque[str] = deque(maxlen=_REMEMBERED_SESSIONS)
         self._waiting, self._closed = 0, False
         self._changed = threading.Condition()
 
     @property
     def streams(self) -> int:
-        """How many callers there may be about, with those that wait, of one other party."""
-        return self._most + self._room
+        """Maximum number of concurrent clients of one other party, including those that wait."""
+        return self._limits.max_sessions + self._limits.max_waiting
 
-    def line_of(self, conversation: str, name: str) -> Line:
-        """Return the line of a caller to a conversation, which begins if it is new.
+    def line_of(self, session_id: str, name: str) -> Line:
+        """Return a client's line in a session, and start the session if it is new.
 
-        TransportError if there is no room for it, PeerLost if it is over.
+        Args:
+            session_id: id of the session.
+            name: name of the client.
+
+        Returns:
+            The line.
+
+        Raises:
+            TransportError: there is no free slot.
+            PeerLost: the session has ended.
         """
         with self._changed:
-            if conversation not in self._threads:
-                self._begin(conversation)
-            begun = self._changed.wait_for(
-                lambda: conversation in self._lines or conversation not in self._threads, _BEGINS
+            if session_id not in self._threads:
+                self._start(session_id)
+            accepts = self._changed.wait_for(
+                lambda: session_id in self._lines or session_id not in self._threads, _START_SECONDS
             )
-            lines = self._lines.get(conversation)
-            if not begun or lines is None or name not in lines:
-                raise PeerLost(f"{self._me} has ended this conversation; begin another one")
+            lines = self._lines.get(session_id)
+            if not accepts or lines is None or name not in lines:
+                raise self._ended()
             return lines[name]
 
-    def add_session(self, conversation: str, lines: Mapping[str, Line]) -> None:
-        """Hand who calls about this conversation to its lines."""
+    def add_session(self, session_id: str, lines: Mapping[str, Line]) -> None:
+        """Route clients that name this session to its lines."""
         with self._changed:
-            self._lines[conversation] = lines
+            self._lines[session_id] = lines
             self._changed.notify_all()
 
-    def remove_session(self, conversation: str) -> None:
-        """Hand nobody to this conversation any more."""
+    def remove_session(self, session_id: str) -> None:
+        """Stop routing clients to this session."""
         with self._changed:
-            self._lines.pop(conversation, None)
-            if conversation:
-                self._over.append(conversation)
+            self._lines.pop(session_id, None)
+            if session_id:
+                self._finished.append(session_id)
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Let no other conversation begin."""
+        """Refuse new sessions."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def wait(self, seconds: float) -> bool:
-        """Wait until all conversations have ended, and say whether they have."""
+        """Wait up to `seconds` until all sessions have ended; return whether they have."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._threads, seconds)
 
-    def _begin(self, conversation: str) -> None:
-        """Begin a conversation once there is room; called with the lock."""
-        if conversation in self._over:
-            raise PeerLost(f"{self._me} has ended this conversation; begin another one")
-        if len(self._threads) >= self._most and not self._closed:
-            if self._waiting >= self._room:
+    def _start(self, session_id: str) -> None:
+        """Start a session as soon as a slot is free. The caller holds the lock."""
+        max_sessions = self._limits.max_sessions
+        if session_id in self._finished:
+            raise self._ended()
+        if len(self._threads) >= max_sessions and not self._closed:
+            if self._waiting >= self._limits.max_waiting:
                 raise self._busy()
             self._waiting += 1
             try:
-                self._changed.wait_for(lambda: self._closed or len(self._threads) < self._most, _WAIT)
+                self._changed.wait_for(lambda: self._closed or len(self._threads) < max_sessions, _WAIT)
             finally:
                 self._waiting -= 1
-        if self._closed or (conversation not in self._threads and len(self._threads) >= self._most):
+        if self._closed or (session_id not in self._threads and len(self._threads) >= max_sessions):
             raise self._busy()
-        if conversation not in self._threads:
-            thread = threading.Thread(target=self._held, args=(conversation,), name="conversation", daemon=True)
-            self._threads[conversation] = thread
+        if session_id not in self._threads:
+            thread = threading.Thread(target=self._run_to_end, args=(session_id,), name="session", daemon=True)
+            self._threads[session_id] = thread
             thread.start()
+
+    def _ended(self) -> PeerLost:
+        return PeerLost(f"{self._me} has ended this session", "start a new one", code="SVFL-PEER-LOST", party=self._me)
 
     def _busy(self) -> TransportError:
         if self._closed:
-            return TransportError(f"{self._me} is ending; come again once it is up")
-        return TransportError(f"{self._me} is busy with {self._most} conversations; come again in {RETRY_SECONDS} s")
+            problem, remedy = f"{self._me} is shutting down", "retry once it is up again"
+        else:
+            problem = f"{self._me} serves the maximum of {self._limits.max_sessions} sessions"
+            remedy = f"retry in {RETRY_SECONDS} s"
+        return TransportError(problem, remedy, code="SVFL-PEER-BUSY", party=self._me)
 
-    def _held(self, conversation: str) -> None:
+    def _run_to_end(self, session_id: str) -> None:
         try:
-            self._hold(conversation)
+            self._run(session_id)
         finally:
             with self._changed:
-                self._threads.pop(conversation, None)
-                self._lines.pop(conversation, None)
+                self._threads.pop(session_id, None)
+                self._lines.pop(session_id, None)
                 self._changed.notify_all()

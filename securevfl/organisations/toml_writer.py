@@ -9,16 +9,16 @@ from typing import Any
 
 
 def to_toml(table: Mapping[str, Any]) -> str:
-    """Plain data (str, bool, int, float, lists, tables) as TOML that `tomllib` reads back equal."""
+    """Convert plain data (str, bool, int, float, lists and dicts) to TOML that `tomllib` reads back unchanged."""
     return "\n".join(_lines((), table)).lstrip("\n") + "\n"
 
 
-def _lines(place: tuple[str, ...], table: Mapping[str, Any]) -> list[str]:
+def _lines(path: tuple[str, ...], table: Mapping[str, Any]) -> list[str]:
     tables = {key: value for key, value in table.items() if isinstance(value, Mapping)}
-    lines = ["", f"[{'.'.join(map(_key, place))}]"] if place and (len(tables) < len(table) or not table) else []
+    lines = ["", f"[{'.'.join(map(_key, path))}]"] if path and (len(tables) < len(table) or not table) else []
     lines += [f"{_key(key)} = {_value(value)}" for key, value in table.items() if key not in tables]
     for key, value in tables.items():
-        lines += _lines((*place, key), value)
+        lines += _lines((*path, key), value)
     return lines
 
 
@@ -38,7 +38,7 @@ def _value(value: Any) -> str:
         case float():
             return repr(value) if math.isfinite(value) else str(value)
         case Mapping():
-            return "{" + ", ".join(f"{_key(key)} = {_value(each)}" for key, each in value.items()) + "}"
+            return "{" + ", ".join(f"{_key(key)} = {_value(inner)}" for key, inner in value.items()) + "}"
         case list() | tuple():
             return "[" + ", ".join(map(_value, value)) + "]"
-    raise TypeError(f"{type(value).__name__} has no place in TOML")
+    raise TypeError(f"TOML has no type for {type(value).__name__}")

@@ -1,1 +1,1 @@
-"""What carries a party's messages and keeps its time and its books: channel, codec, clock, books, executor."""
+"""Channels between parties, their transport within one process, clocks, cost counters and executors."""

@@ -1,4 +1,4 @@
-"""The message with which a party that stops tells its peers why."""
+"""The message by which a party that stops reports its reason to its peers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from securevfl.runtime.disclosure_gate import DisclosingMessage
 
 
 class Abort(DisclosingMessage, frozen=True):
-    """The sender has stopped. Its reason is one of a closed set (`STOP_REASONS`) and no text of the error.
+    """Report that the sender has stopped, with one reason of a closed set and no text of its error.
 
-    resumes: whether its state is kept, and the same command goes on from there. party: which party is away from it, or
-    under another code, whose code it passes on: so that all read the same reason, whichever word of it comes first.
+    Attributes:
+        reason: one of `securevfl.errors.STOP_REASONS`.
+        resumes: whether the sender has stored a checkpoint, so that the same command continues from it.
+        party: the party that the sender cannot reach; with any other reason, the party whose reason the sender
+            forwards. So all parties report the same reason, whichever message arrives first.
     """
 
     reason: StopReason
@@ -21,16 +24,18 @@ class Abort(DisclosingMessage, frozen=True):
 
     @classmethod
     def of(cls, error: BaseException, parties: Collection[str], *, resumes: bool = False) -> Abort:
-        """Reduce an error to what others read: a code, and the name of one of these parties if that began it."""
+        """Reduce an error to a reason, and to the name of the party that caused it if it is one of `parties`."""
         if isinstance(error, PeerStopped) and error.party in parties:
             return cls(error.stopped, False, error.party)
         away = error.away if isinstance(error, TransportError) else ""
-        reason = stop_reason_of(error)  # a party that refuses once refuses again
+        reason = stop_reason_of(error)
+        # a party that has refused refuses again, so its checkpoint is of no use
         return cls(reason, resumes and reason != "refused", away if away in parties else "")
 
     def error(self, sender: str, peers: Collection[str]) -> PeerStopped:
-        """Return the error with which a party ends that reads this of a sender; `peers`: whom it could be about."""
+        """Return the error that the receiver of this message raises; `party` is ignored unless it is one of `peers`."""
         if self.reason != "away" and self.party in peers:
             return PeerStopped(self.party, self.reason)
-        who = f" ({self.party})" if self.party in peers else ""
-        return PeerStopped(sender, self.reason, who + ("; it can go on from its last state" if self.resumes else ""))
+        party = f" ({self.party})" if self.party in peers else ""
+        resume = "; it can resume from its last checkpoint" if self.resumes else ""
+        return PeerStopped(sender, self.reason, party + resume)

@@ -1,13 +1,12 @@
-"""A party's typed line to the others: send a message to a peer, receive a message of an expected type from a peer.
+"""A party's typed connection to its peers: send a message, receive a message of an expected type.
 
-    send: message, with leave if it tells something (gate) -> frame (codec) -> clock and counters -> wire
-    recv: inbox -> frame checked (session, receiver, order) -> clock and counters -> message of the expected type
+    send: message with its permit (disclosure_gate) -> frame (codec) -> clock and cost counters -> transport
+    recv: inbox -> frame checked (session, receiver, order) -> clock and cost counters -> message of the expected type
 
-A *subchannel* separates conversations of the same two parties, so that several threads of a party can share one
-channel;
-each subchannel is in order on its own. `recv_any` serves several parties on one subchannel, whoever comes first. A
-`Wire` only
-carries bytes: threads in one process, gRPC between organisations.
+A *subchannel* is an ordered stream of messages between two parties. Several threads of one party share a channel by
+using different subchannels. `recv_any` receives from several parties on one subchannel, in the order of arrival. A
+`Wire` (`securevfl.runtime.inbox`) only transports bytes: between threads of one process, or between organisations over
+gRPC.
 """
 
 from __future__ import annotations
@@ -27,10 +26,18 @@ from securevfl.runtime.observer import Event, Observer
 
 
 class Channel:
-    """One party's end. Safe to use from several threads as long as each subchannel has one sender and one receiver.
+    """One party's end of the connections to its peers.
 
-    timeout: seconds on the wall that a message is waited for. keys: fingerprints of all parties' certificate keys by
-    name; empty where parties have none, within one process.
+    Threads may share a channel if each subchannel has one sending and one receiving thread.
+
+    Args:
+        wire: transports frames to the peers.
+        inbox: queues of received frames.
+        clock: measures this party's time.
+        counters: count this party's messages and bytes.
+        timeout: seconds to wait for a message.
+        observe: receives every message of this party; an `Observer` receives its notes as well.
+        keys: fingerprints of all parties' certificate keys by name; empty if all parties run in one process.
     """
 
     def __init__(
@@ -53,38 +60,50 @@ class Channel:
         self._wire = wire
         self._inbox = inbox
         self._observe = observe
-        self._sent: dict[tuple[str, str], int] = defaultdict(int)
+        self._next_seq: dict[tuple[str, str], int] = defaultdict(int)
 
     @property
     def session(self) -> bytes:
-        """16 public bytes that every party of this run shares and no other run has."""
+        """The 16 public bytes that identify this run at all its parties."""
         return self._inbox.session
 
     @property
     def observed(self) -> bool:
-        """Whether anyone reads what is noted."""
+        """Whether an observer receives the notes of this party."""
         return isinstance(self._observe, Observer)
 
     def note(self, fact: object) -> None:
-        """Tells an observer in this process; nothing is sent, and without one nothing happens."""
+        """Pass a fact to the observer in this process, if there is one. Nothing is sent."""
         if isinstance(self._observe, Observer):
             self._observe.note(self.me, fact)
 
-    def permit(self, entry: DisclosureRecord) -> DisclosurePermit:
-        """Enter what is to be told, which lets it be sent. LeakageError if it must not."""
-        return self.gate.permit(entry)
+    def permit(self, record: DisclosureRecord) -> DisclosurePermit:
+        """Record a disclosure and return the permit to send it; see `DisclosureGate.permit`."""
+        return self.gate.permit(record)
 
     def send(self, to: str, message: Message, subchannel: str = "", *, permit: DisclosurePermit | None = None) -> None:
-        """Send a message. TransportError if the peer is away, with the reason that it gave if it has stopped.
+        """Send a message to a peer.
 
-        told: the entry that it is sent under. ProtocolError if it tells something, and there is none.
+        Args:
+            to: name of the peer.
+            message: the message.
+            subchannel: the subchannel that the peer receives from.
+            permit: required if the message is a `DisclosingMessage`.
+
+        Raises:
+            ProtocolError: if the permit is missing or does not cover the message, or the message is too large.
+            TransportError: if the peer is away or has stopped; its reason is included if it has sent one.
         """
         self.gate.check(message, permit)
-        seq = self._sent[to, subchannel]
+        seq = self._next_seq[to, subchannel]
         frame = encode_frame(message, session=self.session, sender=self.me, receiver=to, subchannel=subchannel, seq=seq)
         if len(frame) > MAX_FRAME_BYTES:
-            raise ProtocolError(f"{self.me}: a {type(message).__name__} of {len(frame)} bytes is too large to send")
-        self._sent[to, subchannel] = seq + 1
+            raise ProtocolError(
+                f"{self.me}: a {type(message).__name__} has {len(frame):,} bytes, the limit is {MAX_FRAME_BYTES:,}",
+                "use fewer rows or columns",
+                code="SVFL-JOB-TOO-LARGE",
+            )
+        self._next_seq[to, subchannel] = seq + 1
         self.clock.tick(Kind.LOCAL)
         self.counters.add_message(self.clock.stage, type(message).__name__, len(frame))
         if self._observe is not None:
@@ -95,10 +114,20 @@ class Channel:
             raise self._inbox.reason(error) from None
 
     def recv(self, sender: str, kind: type[M], subchannel: str = "", *, timeout: float | None = None) -> M:
-        """Receive the next message of `sender`. Raises ProtocolError if it is not a `kind`; TransportError if none
-        comes in time.
+        """Receive the next message of a peer.
 
-        `timeout` is in seconds on the wall; the channel's own if None.
+        Args:
+            sender: name of the peer.
+            kind: expected class of the message.
+            subchannel: the subchannel that the peer sends to.
+            timeout: seconds to wait; None for the channel's timeout.
+
+        Returns:
+            The message.
+
+        Raises:
+            ProtocolError: if the message is of another class.
+            TransportError: if no message arrives in time.
         """
         return self.recv_any((sender,), kind, subchannel, timeout=timeout)[1]
 
@@ -110,48 +139,60 @@ class Channel:
         *,
         timeout: float | None = None,
     ) -> tuple[str, M]:
-        """Receive the next message of whichever of `senders` is first, with its sender; it is of one kind or of
-        several. Otherwise as `recv`.
+        """Receive the next message of any of several peers, as `recv` does.
 
-        Of those that are here the one that left first in virtual time is taken, or where there is none, came first.
+        Of the messages that have arrived, it returns the one with the earliest virtual time of departure; without a
+        virtual clock, the one that arrived first.
+
+        Args:
+            senders: names of the peers.
+            kind: expected class or classes of the message.
+            subchannel: the subchannel that the peers send to.
+            timeout: seconds to wait; None for the channel's timeout.
+
+        Returns:
+            The sender and the message.
         """
         self.clock.tick(Kind.LOCAL)
-        return self._decode_arrival(
-            self._inbox.take(senders, subchannel, self.timeout if timeout is None else timeout), kind
-        )
+        seconds = self.timeout if timeout is None else timeout
+        return self._decode_arrival(self._inbox.take(senders, subchannel, seconds), kind)
 
     def recv_first(
         self, senders: Collection[str], kind: type[M], subchannel: str = "", *, awaited: Collection[str]
     ) -> tuple[str, M]:
-        """Receive a message as `recv_any` does, in the order in which separate computers would have it.
+        """Receive a message as `recv_any` does, in the order in which separate computers would receive it.
 
-        In a simulation parties that are slow by their clocks may be fast on the wall: there it takes none before each
-        of `awaited` has sent, who are those of `senders` that will whatever happens.
+        In a simulation a party that is slow by its virtual clock may be fast on this computer. With a virtual clock
+        this method therefore waits until every party in `awaited` has sent a message.
+
+        Args:
+            senders: names of the peers.
+            kind: expected class of the message.
+            subchannel: the subchannel that the peers send to.
+            awaited: the senders that are certain to send a message.
+
+        Returns:
+            The sender and the message.
         """
         self.clock.tick(Kind.LOCAL)
         needed = awaited if self.clock.virtual else ()
         return self._decode_arrival(self._inbox.take(senders, subchannel, self.timeout, awaited=needed), kind)
 
     def recv_due(self, senders: Collection[str], kind: type[M], subchannel: str = "") -> tuple[str, M] | None:
-        """Receive the first message of any of `senders` that has arrived by now, by this party's clock; None if there
-        is none.
-
-        It never waits.
-        """
+        """Receive the first message that has arrived by this party's clock; None, without waiting, if there is none."""
         self.clock.tick(Kind.LOCAL)
         arrival = self._inbox.take_due(senders, subchannel, self.clock.due)
         return None if arrival is None else self._decode_arrival(arrival, kind)
 
     def _decode_arrival(self, arrival: Arrival, kind: type[M] | tuple[type[M], ...]) -> tuple[str, M]:
-        """Return the sender and the message of what has arrived. ProtocolError unless it is of one of these kinds."""
+        """Return the sender and the message of a frame. Raise ProtocolError unless it is of one of these classes."""
         self.clock.arrives(arrival.stamp, arrival.nbytes)
         frame = arrival.frame
-        kinds = {each.__name__: each for each in (kind if isinstance(kind, tuple) else (kind,))}
+        kinds = {k.__name__: k for k in (kind if isinstance(kind, tuple) else (kind,))}
         if frame.kind not in kinds:
-            names = " or ".join(kinds)
             raise ProtocolError(
-                f"{self.me}: {frame.sender} was expected to send {names}, {frame.kind[:64]} came; "
-                "do both run the same job and version?"
+                f"{self.me}: received a {frame.kind[:64]} of {frame.sender}, expected a {' or a '.join(kinds)}",
+                code="SVFL-PROTOCOL-MESSAGE",
             )
         message = decode_message(kinds[frame.kind], frame.payload)
         if self._observe is not None:
@@ -159,15 +200,20 @@ class Channel:
         return frame.sender, message
 
     def fail(self, error: BaseException) -> None:
-        """End every wait of this party's threads with this error; where several errors come, the first one stays."""
+        """End every wait of this party's threads with this error. Of several errors the first one is raised."""
         self._inbox.fail(error)
 
     def abort(self, peers: Iterable[str], error: BaseException, *, resumes: bool = False) -> None:
-        """Tells the peers by its code, and this party's other threads, that it stops for this error. Peers that are
-        away are passed over."""
+        """Stop this party's other threads, and send the peers the reason (`Abort`).
+
+        Args:
+            peers: names of the peers; those that are away are skipped.
+            error: the error that ends the run.
+            resumes: whether the run can continue from a checkpoint.
+        """
         peers = list(peers)
         abort = Abort.of(error, peers, resumes=resumes)
-        self.fail(TransportError(f"{self.me} has stopped: {error}"))
+        self.fail(TransportError(f"{self.me} has stopped: {error}", code="SVFL-PEER-STOPPED"))
         for peer in peers:
             try:
                 self.send(peer, abort, permit=self.permit(DisclosureRecord(peer, "verdicts", 1, 8)))

@@ -1,23 +1,23 @@
-"""Time on the critical path, split into encryption, local compute and communication.
+"""Time on the critical path, split into encryption, local computation and communication.
 
-`VirtualClock` tells what separate computers would take although all parties share one: a party's clock advances by
-the CPU time of its own thread, work handed to an executor by that work's own measured time, and a message arrives at
+`VirtualClock` computes the time that separate computers would take although all parties share one. A party's clock
+advances by the CPU time of its thread, and by the measured CPU time of its tasks in an executor. A message arrives at
 
-    max(own clock, sender's clock + latency + cost a message + bytes / bandwidth).
+    max(receiver's clock, sender's clock + latency + cost of a message + bytes / bandwidth).
 
-A party has one line: two messages sent (or received) at once follow each other on it with their bytes; on a line
-that is half duplex, what it sends and what it receives follow each other too. The cost a
-message is what the threads between a sender and a receiver take to hand it on, most of it waking up; other messages
-are handed on meanwhile, so it delays each and occupies nothing (L and o of LogP, Culler et al. 1993, seen from
-outside). `WallClock` has the same face and measures what really passes; between organisations the table shows that.
+A party has one connection. The bytes of two messages that it sends (or receives) at the same time follow each other. On
+a half-duplex connection the messages that it sends and receives follow each other too. The cost of a message is the
+time that the threads between sender and receiver take to hand it on, most of it for waking up. Other messages are
+handed on meanwhile, so this cost delays a message and occupies nothing (L and o of LogP, Culler et al. 1993, seen from
+outside). `WallClock` has the same interface and measures real time; runs between organisations use it.
 
-A path is a 4 x 3 array of seconds, stage by kind: whoever is waited for passes the split of its own path on, so
-the last clock of the run holds the split of the critical path.
+A path is a 4 x 3 array of seconds, stage by kind. When a party waits for a message of another party, it takes over the
+path of that party. The last clock of the run therefore contains the split of the critical path.
 
-Two threads of a party go along two paths: `fork` makes the second, which starts where the first one is; a thread that
-goes `along` it books its time there; `join` waits for that thread and leaves one path, the one that took longer. So
-work that overlaps counts once. It is assumed that a party has a processor for each of its threads. A thread that goes
-along no path of its own adds to its party's.
+Two threads of a party have two paths. `fork` creates the second one, which starts as a copy of the first. A thread
+inside `along` adds its time to that path. `join` waits for the thread and continues with the path that took longer, so
+that overlapping work counts once. The model assumes one processor for each thread of a party. A thread without a path
+of its own adds its time to the party's path.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ from numpy.typing import NDArray
 from securevfl.runtime.costs import Kind, Stage
 from securevfl.runtime.network import Network, Pauses
 
-SPANS = 256  # of a line's last transfers that are remembered
+MAX_TRANSFERS = 256  # transfers that a connection remembers
 
 
 Path = NDArray[np.float64]
+"""Seconds by stage and kind, shape (4, 3)."""
 
 
 class Stamp(NamedTuple):
-    """What travels beside a frame in a simulation: when its first byte left, and the sender's path until then."""
+    """What accompanies a frame in a simulation: time of departure and the sender's path until then."""
 
     start: float
     path: Path
@@ -53,42 +54,44 @@ class Stamp(NamedTuple):
 
 @dataclass(slots=True)
 class Branch:
-    """The path of one thread (stage x kind, seconds), the stage that it is in, and its time, the sum of the path."""
+    """The path of one thread, its current stage, and its time, which is the sum of the path."""
 
     stage: Stage
     path: Path
     now: float
 
     def spend(self, kind: Kind, seconds: float) -> None:
-        """Goes on by so many seconds."""
+        """Advance by some seconds."""
         self.path[self.stage, kind] += seconds
         self.now += seconds
 
 
-class _Here(threading.local):
-    """The position of a thread in time: its branch, at first its party's own, and when it last ticked."""
+class _Position(threading.local):
+    """The current branch of a thread, initially its party's, and the time of its last tick."""
 
     def __init__(self, trunk: Branch) -> None:
         self.branch = trunk
-        self.at: float | None = None
+        self.ticked: float | None = None
 
 
 class Clock(ABC):
-    """The time of one party, split by stage and kind: a path and a mark for each of its threads.
+    """The time of one party, split by stage and kind, with a path for each of its threads.
 
-    virtual: whether it tells what separate computers would take, and messages are to be taken in the order of such.
+    Attributes:
+        virtual: whether the times are those of separate computers. Messages must then be received in the order in which
+            separate computers would receive them.
     """
 
     virtual: bool
     _now: Callable[[], float]
 
     def __init__(self) -> None:
-        self._here = _Here(Branch(Stage.SETUP, np.zeros((len(Stage), len(Kind))), 0.0))
+        self._here = _Position(Branch(Stage.SETUP, np.zeros((len(Stage), len(Kind))), 0.0))
         self._lock = threading.Lock()
 
     @property
     def stage(self) -> Stage:
-        """The stage that this thread's time is booked in."""
+        """The stage that this thread's time is added to."""
         return self._here.branch.stage
 
     @stage.setter
@@ -96,61 +99,69 @@ class Clock(ABC):
         self._here.branch.stage = stage
 
     def tick(self, kind: Kind) -> None:
-        """Books the time since the last call (of this thread) as `kind`."""
+        """Add the time since this thread's last call to `kind`."""
         here, now = self._here, self._now()
-        if here.at is not None:
+        if here.ticked is not None:
             with self._lock:
-                here.branch.spend(kind, now - here.at)
-        here.at = now
+                here.branch.spend(kind, now - here.ticked)
+        here.ticked = now
 
     @abstractmethod
     def offloaded(self, kind: Kind, seconds: float) -> None:
-        """Books work that an executor did meanwhile."""
+        """Add the seconds that an executor has worked while this thread waited."""
 
     @abstractmethod
     def departs(self, nbytes: int) -> Stamp | None:
-        """Book that a frame of `nbytes` bytes leaves now, and return what travels beside it in a simulation."""
+        """Note that a frame of `nbytes` bytes is sent now; return its stamp in a simulation."""
 
     @abstractmethod
     def arrives(self, stamp: Stamp | None, nbytes: int) -> None:
-        """Book that a frame that this thread has waited for is here."""
+        """Note that a frame has arrived for which this thread has waited."""
 
     @abstractmethod
     def due(self, stamp: Stamp | None, nbytes: int) -> bool:
-        """Whether a frame that has left is here by now, without waiting."""
+        """Return whether a frame that was sent has arrived by now; never wait."""
 
     def path(self) -> Path:
-        """Return the time spent so far on this thread's path (stage x kind, seconds)."""
+        """Return a copy of this thread's path."""
         with self._lock:
             return self._here.branch.path.copy()
 
     def fork(self) -> Branch:
-        """Make a second path, which starts where this thread's path is and in its stage."""
+        """Return a new path that starts as a copy of this thread's, in the same stage."""
         self.tick(Kind.LOCAL)
-        own = self._here.branch
+        branch = self._here.branch
         with self._lock:
-            return Branch(own.stage, own.path.copy(), own.now)
+            return Branch(branch.stage, branch.path.copy(), branch.now)
 
     @contextmanager
     def along(self, branch: Branch) -> Iterator[None]:
-        """While it is entered, this thread's time is booked on that path."""
-        before = self._here.branch
-        self._here.branch, self._here.at = branch, self._now()
+        """Add this thread's time to that path inside the block."""
+        previous = self._here.branch
+        self._here.branch, self._here.ticked = branch, self._now()
         try:
             yield
         finally:
             self.tick(Kind.LOCAL)
-            self._here.branch = before
+            self._here.branch = previous
 
     @abstractmethod
     def join(self, branch: Branch, wait: Callable[[], object]) -> None:
-        """Call `wait`, which returns when the branch's thread has finished, and go on from the later of the two
-        times."""
+        """Wait for a branch's thread and continue from the later of the two times.
+
+        Args:
+            branch: the branch of the other thread.
+            wait: returns when that thread has finished.
+        """
 
 
 class VirtualClock(Clock):
-    """CPU seconds of this party plus the network's. A party is `slowed` that takes so many times as long to compute, or
-    that stops at random (`Pauses`)."""
+    """The time of a simulated computer: CPU seconds of this party plus the times of the network.
+
+    Args:
+        network: the connection between parties.
+        slowed: factor on the CPU seconds, or random pauses.
+    """
 
     virtual = True
 
@@ -159,108 +170,117 @@ class VirtualClock(Clock):
         self.network = network
         self._slowed = 1.0 if isinstance(slowed, Pauses) else slowed
         self._pauses = slowed.lengths() if isinstance(slowed, Pauses) else None
-        self._up = _Line()
-        self._down = self._up if network.half_duplex else _Line()
+        self._outgoing = _Connection()
+        self._incoming = self._outgoing if network.half_duplex else _Connection()
 
     def _now(self) -> float:
         return self._slowed * time.thread_time()
 
     def offloaded(self, kind: Kind, seconds: float) -> None:
+        """See `Clock.offloaded`."""
         with self._lock:
             self._here.branch.spend(kind, self._slowed * seconds)
 
     def departs(self, nbytes: int) -> Stamp:
-        own = self._here.branch
+        """See `Clock.departs`."""
+        branch = self._here.branch
         with self._lock:
             if self._pauses is not None:
-                own.spend(Kind.LOCAL, next(self._pauses))
-            start = self._up.take(own.now, self.network.transfer(nbytes))
-            path = own.path.copy()
-            path[own.stage, Kind.COMMUNICATION] += start - own.now
+                branch.spend(Kind.LOCAL, next(self._pauses))
+            start = self._outgoing.reserve(branch.now, self.network.transfer(nbytes))
+            path = branch.path.copy()
+            path[branch.stage, Kind.COMMUNICATION] += start - branch.now
             return Stamp(start, path)
 
     def arrives(self, stamp: Stamp | None, nbytes: int) -> None:
-        assert stamp is not None, "a frame of a simulation carries its stamp"
-        own, seconds = self._here.branch, self.network.transfer(nbytes)
+        """See `Clock.arrives`."""
+        assert stamp is not None, "a frame of a simulation has a stamp"
+        branch, seconds = self._here.branch, self.network.transfer(nbytes)
         with self._lock:
-            done = self._down.take(stamp.start + self.network.latency, seconds) + seconds
-            if done > own.now:
-                own.path, own.now = stamp.path.copy(), stamp.start
-                own.spend(Kind.COMMUNICATION, done - stamp.start)
+            done = self._incoming.reserve(stamp.start + self.network.latency, seconds) + seconds
+            if done > branch.now:
+                branch.path, branch.now = stamp.path.copy(), stamp.start
+                branch.spend(Kind.COMMUNICATION, done - stamp.start)
 
     def due(self, stamp: Stamp | None, nbytes: int) -> bool:
-        assert stamp is not None, "a frame of a simulation carries its stamp"
+        """See `Clock.due`."""
+        assert stamp is not None, "a frame of a simulation has a stamp"
         return stamp.start + self.network.latency + self.network.transfer(nbytes) <= self._here.branch.now
 
     def join(self, branch: Branch, wait: Callable[[], object]) -> None:
+        """See `Clock.join`."""
         self.tick(Kind.LOCAL)
         wait()
-        own = self._here.branch
+        current = self._here.branch
         with self._lock:
-            if branch.now > own.now:
-                own.path, own.now = branch.path.copy(), branch.now
+            if branch.now > current.now:
+                current.path, current.now = branch.path.copy(), branch.now
 
 
 class WallClock(Clock):
-    """Seconds on the wall: waiting for a peer is communication, the rest is what it is.
+    """Real time. Waiting for a peer counts as communication.
 
-    A path is as long as the time that has passed since it began, whatever other threads did meanwhile. Where a thread
-    waits in `join`, that time is split as the branch spent it.
+    The length of a path is the time that has passed since it began, whatever other threads did meanwhile. The time that
+    a thread waits in `join` is split like the time of the branch that it waits for.
     """
 
     virtual = False
     _now = staticmethod(time.perf_counter)
 
     def offloaded(self, kind: Kind, seconds: float) -> None:
-        """Nothing: the time that passed meanwhile is booked by `tick`."""
+        """Do nothing: `tick` adds the time that has passed meanwhile."""
 
     def departs(self, nbytes: int) -> None:
-        return None
+        """Return None: real frames have no stamp."""
+        return
 
     def arrives(self, stamp: Stamp | None, nbytes: int) -> None:
+        """See `Clock.arrives`."""
         self.tick(Kind.COMMUNICATION)
 
     def due(self, stamp: Stamp | None, nbytes: int) -> bool:
+        """Return True: only frames that have arrived are in the inbox."""
         return True
 
     def join(self, branch: Branch, wait: Callable[[], object]) -> None:
+        """See `Clock.join`."""
         self.tick(Kind.LOCAL)
-        own, since = self._here.branch, self._now()
+        current, start = self._here.branch, self._now()
         with self._lock:
             before = branch.path.copy()
         wait()
-        self._here.at = self._now()
-        waited = self._here.at - since
+        self._here.ticked = self._now()
+        waited = self._here.ticked - start
         with self._lock:
             spent = branch.path - before
             if spent.any():
-                own.path += spent * (waited / spent.sum())
-                own.now += waited
+                current.path += spent * (waited / spent.sum())
+                current.now += waited
             else:
-                own.spend(Kind.LOCAL, waited)
+                current.spend(Kind.LOCAL, waited)
 
 
-class _Line:
-    """The spans of seconds in which one direction of a line is taken, in order.
+class _Connection:
+    """One direction of a connection: the time spans in which it is in use, in order.
 
-    A transfer takes the first gap that is long enough. Threads ask in any order of their own times: one that is ahead
-    must not hold up one that is behind.
+    A transfer takes the first gap that is long enough. Threads may reserve spans in any order of their times; a thread
+    that is ahead must not delay one that is behind.
     """
 
     def __init__(self) -> None:
         self._spans: list[tuple[float, float]] = []
 
-    def take(self, earliest: float, seconds: float) -> float:
-        """When a transfer of so many seconds starts."""
+    def reserve(self, earliest: float, seconds: float) -> float:
+        """Reserve a span of some seconds and return when it starts."""
         spans, start = self._spans, earliest
-        if not spans or spans[-1][1] <= earliest:  # most often
+        if not spans or spans[-1][1] <= earliest:  # the usual case
             spans.append((start, start + seconds))
-            del spans[0 : len(spans) > SPANS]
+            del spans[0 : len(spans) > MAX_TRANSFERS]
             return start
-        place = bisect_right(spans, earliest, key=itemgetter(1))
-        while place < len(spans) and spans[place][0] < start + seconds:
-            start = max(start, spans[place][1])
-            place += 1
-        spans.insert(place, (start, start + seconds))
-        del spans[0 : len(spans) > SPANS]
+        index = bisect_right(spans, earliest, key=itemgetter(1))
+        while index < len(spans) and spans[index][0] < start + seconds:
+            start = max(start, spans[index][1])
+            index += 1
+        spans.insert(index, (start, start + seconds))
+        del spans[0 : len(spans) > MAX_TRANSFERS]
         return start

@@ -1,8 +1,8 @@
-"""Messages and frames as bytes: msgpack through msgspec, never pickle.
+"""Encoding of messages and frames as bytes: msgpack through msgspec, never pickle.
 
-A message is a frozen struct; its class name is its tag. Arrays travel as (dtype, shape, bytes) and are checked
-against the dtype the struct declares, or both of them (`Numbers`). A frame wraps one message with who sent it to whom,
-in which session, on which subchannel and in which order.
+A message is a frozen struct whose class name is its tag. An array is encoded as (dtype, shape, bytes). The decoder
+accepts only the dtypes that the struct declares (one, or both of `Numbers`). A frame contains one message with its
+sender, receiver, session, subchannel and sequence number.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from numpy.typing import NDArray
 
 from securevfl.errors import FrameError, ProtocolError
 
-FORMAT = 2
+FRAME_FORMAT = 2
 SESSION_BYTES = 16
 
 
 Numbers = NDArray[np.float64 | np.float32]
-"""Floating-point numbers of a message, in 8 bytes or in 4 as was agreed."""
+"""Floating-point numbers of a message, 8 or 4 bytes each as the parties agreed."""
 
 
-def carried(values: NDArray[Any], bits: int) -> Numbers:
-    """Round numbers to so many bits each, 32 or 64, as they go in the clear; too large ones become infinite."""
+def to_wire_floats(values: NDArray[Any], bits: int) -> Numbers:
+    """Convert numbers to 32 or 64 bits each for sending; values too large for 32 bits become infinite."""
     if bits == 64:
         return values.astype(np.float64)
     with np.errstate(over="ignore"):
@@ -35,23 +35,23 @@ def carried(values: NDArray[Any], bits: int) -> Numbers:
 
 
 def check_bits(sender: str, values: NDArray[Any], bits: int) -> None:
-    """ProtocolError unless numbers that came in the clear have as many bits each as was agreed."""
+    """Raise ProtocolError unless the numbers of a received message have the agreed number of bits."""
     if 8 * values.itemsize != bits:
         raise ProtocolError(
-            f"{sender} was expected to send numbers of {bits} bits, {8 * values.itemsize} came; do both run "
-            "the same job?"
+            f"{sender} sent numbers of {8 * values.itemsize} bits, the job has numbers of {bits} bits",
+            code="SVFL-PROTOCOL-SIZE",
         )
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, array_like=True, forbid_unknown_fields=True):
-    """The base class of every protocol message."""
+    """Base class of all protocol messages."""
 
 
 M = TypeVar("M", bound=Message)
 
 
 class Frame(msgspec.Struct, frozen=True, tag=True, array_like=True, forbid_unknown_fields=True):
-    """One message on its way. `seq` counts from 0 for each (sender, receiver, subchannel)."""
+    """One message with its header. `seq` counts from 0 for each (sender, receiver, subchannel)."""
 
     format: int
     session: bytes
@@ -71,7 +71,7 @@ def _encode_array(value: Any) -> Any:
 
 def _decode_array(kind: Any, value: Any) -> Any:
     number = get_args(get_args(kind)[1])[0]
-    declared = {one.str: one for one in (np.dtype(each).newbyteorder("<") for each in get_args(number) or (number,))}
+    declared = {dtype.str: dtype for dtype in (np.dtype(k).newbyteorder("<") for k in get_args(number) or (number,))}
     try:
         name, shape, data = value
         dtype = declared[name]
@@ -82,57 +82,62 @@ def _decode_array(kind: Any, value: Any) -> Any:
         if prod(shape) * dtype.itemsize != len(data):
             raise ValueError
     except (ValueError, TypeError, KeyError):
-        raise ValueError(f"an array of {' or '.join(declared)} that fits its shape was expected") from None
+        raise ValueError(f"not an array of {' or '.join(declared)} that fits its shape") from None
     return np.frombuffer(data, dtype=dtype).reshape(shape)
 
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=_encode_array)
 _frames = msgspec.msgpack.Decoder(Frame)
-_making = threading.Lock()  # two threads that ask msgspec about a type at once can end the process
+_decoder_lock = threading.Lock()  # msgspec can crash the process if two threads create decoders of one type at once
 
 
 @lru_cache(maxsize=256)
 def _decoder(kind: type[Message]) -> msgspec.msgpack.Decoder[Any]:
-    with _making:
+    with _decoder_lock:
         return msgspec.msgpack.Decoder(kind, dec_hook=_decode_array)
 
 
 def encode_message(message: Message) -> bytes:
-    """Encode the message alone, tag first."""
+    """Encode the message without a frame; its tag is first."""
     return _encoder.encode(message)
 
 
 def decode_message(kind: type[M], data: bytes | memoryview | msgspec.Raw) -> M:
-    """Decode a message. Raises FrameError if `data` is not a well-formed message of exactly this kind."""
+    """Decode a message of this class. Raise FrameError if the bytes are not a well-formed message of it."""
     try:
         return _decoder(kind).decode(data)
     except (msgspec.DecodeError, ValueError, RecursionError) as cause:
-        raise FrameError(f"a {kind.__name__} was expected; what came is malformed ({_where(cause)})") from None
+        raise FrameError(f"received a malformed {kind.__name__} ({_describe(cause)})", code="SVFL-FRAME") from None
 
 
 def encode_frame(
     message: Message, *, session: bytes, sender: str, receiver: str, subchannel: str = "", seq: int = 0
 ) -> bytes:
-    """Encode a message into the frame that crosses the line; the frame's length is what the books count."""
-    # tag and fields of a Frame, the message among them: written in one go, as copying large ones costs
+    """Encode a message with its header. Cost counters count the bytes of the result."""
+    # writes the tag and fields of `Frame` in one call, because copying an encoded large message is expensive
     kind = type(message).__name__
-    return _encoder.encode((Frame.__name__, FORMAT, session, sender, receiver, subchannel, seq, kind, message))
+    return _encoder.encode((Frame.__name__, FRAME_FORMAT, session, sender, receiver, subchannel, seq, kind, message))
 
 
 def decode_frame(data: bytes | memoryview) -> Frame:
-    """Decode a frame, leaving its payload to be decoded by whoever expects it. Raises FrameError if the bytes are no
-    frame of this format."""
+    """Decode the header of a frame; its payload remains encoded.
+
+    Raise FrameError if the bytes are not a well-formed frame; ProtocolError if its format has another version.
+    """
     try:
         frame = _frames.decode(data)
     except (msgspec.DecodeError, ValueError, RecursionError) as cause:
-        raise FrameError(f"a frame was expected; what came is malformed ({_where(cause)})") from None
-    if frame.format != FORMAT:
-        raise ProtocolError(f"frame format {FORMAT} was expected, {frame.format} came: update the older side")
+        raise FrameError(f"received a malformed frame ({_describe(cause)})", code="SVFL-FRAME") from None
+    if frame.format != FRAME_FORMAT:
+        raise ProtocolError(
+            f"received a frame of format {frame.format}, this version has format {FRAME_FORMAT}",
+            code="SVFL-PROTOCOL-VERSION",
+        )
     if len(frame.session) != SESSION_BYTES or frame.seq < 0:
-        raise FrameError("a frame with a 16-byte session and a sequence number >= 0 was expected")
+        raise FrameError("received a frame with an invalid session or a negative sequence number", code="SVFL-FRAME")
     return frame
 
 
-def _where(cause: Exception) -> str:
-    """Say what msgspec reports about the place of an error, without the offending value."""
+def _describe(cause: Exception) -> str:
+    """Return msgspec's description of an error without the path and the offending value."""
     return str(cause).split("`$")[0].strip(" -") if isinstance(cause, msgspec.ValidationError) else "not decodable"

@@ -8,7 +8,7 @@ from enum import IntEnum
 
 
 class Kind(IntEnum):
-    """The kind of work or waiting that time is spent on."""
+    """What time is spent on."""
 
     ENCRYPTION = 0
     LOCAL = 1
@@ -16,31 +16,34 @@ class Kind(IntEnum):
 
 
 class Stage(IntEnum):
-    """Which part of the run it belongs to."""
+    """Stages of a run. The offline phase needs no values that only arise during training."""
 
     SETUP = 0
-    AHEAD = 1  # of the training: what needs no data that only come in it
+    OFFLINE = 1
     TRAIN = 2
     EVALUATE = 3
 
 
 @dataclass
 class Tally:
-    """Seconds and calls of one operation, or bytes and messages of one kind."""
+    """Seconds and calls of one operation, or bytes and messages of one message type."""
 
     amount: float = 0.0
     count: int = 0
 
     def add(self, amount: float) -> None:
+        """Count one call or message with its seconds or bytes."""
         self.amount += amount
         self.count += 1
 
 
 @dataclass
 class CostCounters:
-    """One party's counters. `ops` by (stage, operation) in seconds; `traffic` by (stage, message) in bytes sent.
+    """One party's counters. Several threads may write to them.
 
-    Several threads of the party may write.
+    Attributes:
+        ops: seconds and calls by (stage, operation).
+        traffic: bytes and messages sent by (stage, message type).
     """
 
     ops: dict[tuple[Stage, str], Tally] = field(default_factory=dict)
@@ -48,19 +51,23 @@ class CostCounters:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def add_seconds(self, stage: Stage, op: str, seconds: float) -> None:
+        """Count one call of an operation."""
         with self._lock:
             self.ops.setdefault((stage, op), Tally()).add(seconds)
 
     def add_message(self, stage: Stage, message: str, nbytes: int) -> None:
+        """Count one message that was sent."""
         with self._lock:
             self.traffic.setdefault((stage, message), Tally()).add(nbytes)
 
     def seconds(self, stage: Stage) -> float:
-        """Seconds of all operations of a stage."""
-        return sum(tally.amount for (own, _), tally in self.ops.items() if own == stage)
+        """Return the seconds of all operations of a stage."""
+        return sum(tally.amount for (s, _), tally in self.ops.items() if s == stage)
 
     def bytes_sent(self, stage: Stage | None = None) -> int:
-        return int(sum(t.amount for (p, _), t in self.traffic.items() if stage in (None, p)))
+        """Return the bytes sent in a stage, or in the whole run."""
+        return int(sum(tally.amount for (s, _), tally in self.traffic.items() if stage in (None, s)))
 
     def messages_sent(self, stage: Stage | None = None) -> int:
-        return sum(t.count for (p, _), t in self.traffic.items() if stage in (None, p))
+        """Return the number of messages sent in a stage, or in the whole run."""
+        return sum(tally.count for (s, _), tally in self.traffic.items() if stage in (None, s))

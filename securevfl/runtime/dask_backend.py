@@ -1,8 +1,8 @@
-"""State at the workers of a Dask cluster (`pip install securevfl[dask]`).
+"""Keep a party's data at the workers of a Dask cluster (`pip install securevfl[dask]`).
 
-What is placed is the result of a task, which Dask keeps where it was made for as long as this process holds its
-future; work is a task that depends on it, and so runs there. A worker that is lost takes its results along: Dask runs
-the tasks that made them again on another one, and those that were under way.
+A result is the result of a Dask task. Dask keeps it where it was computed as long as this process keeps its future. A
+function on a result is a task that depends on it, so Dask runs it at the same worker. When a worker is lost, Dask runs
+the tasks of its results again at another worker, and then the tasks that were in progress.
 """
 
 from __future__ import annotations
@@ -17,69 +17,83 @@ from securevfl.runtime.worker_backend import P, RemoteObject, S, T, WorkerBacken
 
 
 class DaskBackend(WorkerBackend):
-    """The workers of the cluster that a `distributed.Client` is connected to."""
+    """The workers of a Dask cluster.
+
+    Args:
+        client: a `distributed.Client` that is connected to the cluster.
+    """
 
     def __init__(self, client: Any) -> None:
         self._client = client
 
     @property
     def workers(self) -> tuple[str, ...]:
-        found = tuple(sorted(self._client.scheduler_info(n_workers=-1)["workers"]))
-        if not found:
-            raise ConfigError("a Dask cluster with workers was expected, it has none; start some")
-        return found
+        """Names of the workers. Raises ConfigError if there are none."""
+        names = tuple(sorted(self._client.scheduler_info(n_workers=-1)["workers"]))
+        if not names:
+            raise ConfigError("the Dask cluster has no workers", "start workers", code="SVFL-JOB-CLUSTER")
+        return names
 
     def place(self, worker: str, make: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> RemoteObject[T]:
-        piece = Task(make, *args, **kwargs)
-        made = self._client.submit(_make, piece, workers=[worker], allow_other_workers=True, pure=False)
-        return DaskObject(self._client, worker, made)
+        """Run a function at this worker, and keep its value there."""
+        task = Task(make, *args, **kwargs)
+        future = self._client.submit(_compute, task, workers=[worker], allow_other_workers=True, pure=False)
+        return DaskObject(self._client, worker, future)
 
 
 class DaskObject(RemoteObject[S]):
-    """The result of a task, at the worker that ran it."""
+    """The result of a Dask task, at the worker that ran it.
 
-    def __init__(self, client: Any, worker: str, made: Any) -> None:
+    Args:
+        client: the client that submitted the task.
+        worker: name of the worker.
+        future: Dask's future of the task.
+    """
+
+    def __init__(self, client: Any, worker: str, future: Any) -> None:
         self.worker = worker
         self._client = client
-        self._made = made
+        self._future = future
 
     def run(
         self, work: Callable[Concatenate[S, P], T], /, *args: P.args, **kwargs: P.kwargs
     ) -> Future[tuple[T, float]]:
-        found: Future[tuple[T, float]] = WorkerFuture(self.worker)
-        task = self._submit(run_task, Task(work, *args, **kwargs))
+        """Run a function on the result at its worker; return its value and the CPU seconds that it took."""
+        future: Future[tuple[T, float]] = WorkerFuture(self.worker)
+        dask_future = self._submit(run_task, Task(work, *args, **kwargs))
 
-        def came(task: Any) -> None:
+        def complete(finished: Any) -> None:
             try:
-                found.set_result(task.result())
+                future.set_result(finished.result())
             except SecureVFLError as error:
-                found.set_exception(error)
-            except Exception as error:  # Dask's own for a cluster that is gone, and what the work raises
-                kind = type(error).__name__
-                found.set_exception(_lost(self.worker, kind))
+                future.set_exception(error)
+            except Exception as error:  # an error of the function, or Dask's error for a lost cluster
+                future.set_exception(_worker_failed(self.worker, type(error).__name__))
 
-        task.add_done_callback(came)
-        return found
+        dask_future.add_done_callback(complete)
+        return future
 
     def derive(self, make: Callable[Concatenate[S, P], T], /, *args: P.args, **kwargs: P.kwargs) -> RemoteObject[T]:
-        return DaskObject(self._client, self.worker, self._submit(_make, Task(make, *args, **kwargs)))
+        """Run a function on the result, and keep its value at the same worker."""
+        return DaskObject(self._client, self.worker, self._submit(_compute, Task(make, *args, **kwargs)))
 
-    def _submit(self, call: Callable[..., Any], piece: Task[Any]) -> Any:
-        """Send a task to the worker; to any other one where it is lost."""
+    def _submit(self, call: Callable[..., Any], task: Task[Any]) -> Any:
+        """Submit a task to the worker, or to any other worker if it is lost."""
         try:
             return self._client.submit(
-                call, piece, self._made, workers=[self.worker], allow_other_workers=True, pure=False
+                call, task, self._future, workers=[self.worker], allow_other_workers=True, pure=False
             )
-        except Exception as error:  # a client that has closed
-            raise _lost(self.worker, type(error).__name__) from None
+        except Exception as error:  # the client is closed
+            raise _worker_failed(self.worker, type(error).__name__) from None
 
 
-def _lost(worker: str, kind: str) -> TransportError:
+def _worker_failed(worker: str, kind: str) -> TransportError:
     return TransportError(
-        f"work was expected back from worker {worker}, {kind} came; look at its log and the scheduler's, and run the "
-        "same again once the cluster is up"
+        f"a task failed at worker {worker} with {kind}",
+        "check the logs of the worker and the scheduler, and run the same command again once the cluster is up",
+        code="SVFL-JOB-CLUSTER",
     )
 
 
-def _make(piece: Task[T], *state: Any) -> T:
-    return piece.run(*state)[0]
+def _compute(task: Task[T], *state: Any) -> T:
+    return task.run(*state)[0]

@@ -1,17 +1,19 @@
-"""A party's gate: whatever another party may read of its data leaves under an entry that says what it tells.
+"""The disclosure gate: a party's data leaves only under a record that states what the receiver learns.
 
-    told = channel.permit(DisclosureRecord("bank", "columns", H.size, 64, about=("shop",)))
-    channel.send("bank", Part(H), subchannel, permit=permit)
+    permit = channel.permit(DisclosureRecord("bank", "columns", H.size, 64, about=("shop",))) channel.send("bank",
+    Part(H), subchannel, permit=permit)
 
-A message that reveals more than random bits and ciphertexts is a `DisclosingMessage` one, and no channel sends it
-without what
-`permit` has handed out. So an entry is made before the first byte leaves: the party's account takes it, which may
-refuse (`securevfl.consent.ledger_session` writes it to disk), then whoever observes the party in this process is
-given it,
-and only then the message goes. It has no more bits than its entry: a receiver may have chosen what each row is
-multiplied by, so a number tells as much as it has bits. What is blinded, sealed or marked is longer than its numbers,
-and has as many octets as its layout says. A number that leaves in several messages, or goes round by others as sums
-do, needs one entry; the party that gives the number makes it.
+A message that reveals more than random bits and ciphertexts is a `DisclosingMessage`. No channel sends one without the
+permit that `permit` returns, so the record exists before the first byte leaves:
+
+1. The party's recorder stores the record, or refuses it (`securevfl.consent.booking` writes it to disk).
+2. An observer in this process receives the record.
+3. The message is sent.
+
+A message must not contain more bits than its record states. The receiver may have chosen the factor of each row, so a
+number reveals as much as it has bits. A blinded, encrypted or authenticated number is longer than the number itself;
+its record states the size of the message. A number that is sent in several messages, or that other parties forward as
+in a sum, needs one record; the party that contributes the number creates it.
 """
 
 from __future__ import annotations
@@ -31,30 +33,39 @@ from securevfl.runtime.codec import Message
 Subject = Literal[
     "labels", "columns", "scores", "codes", "ids", "phases", "losses", "keys", "sizes", "verdicts", "digests"
 ]
-
-NUMBERS: frozenset[Subject] = frozenset({"labels", "columns", "scores", "phases", "losses"})
-
+NUMERIC_SUBJECTS: frozenset[Subject] = frozenset({"labels", "columns", "scores", "phases", "losses"})
 Group = Literal["training", "held out", "new", "bins", "weights", "correlations", "verdicts"]
 
 
 @dataclass(frozen=True)
 class DisclosureRecord:
-    """What leaves at one time: `numbers` of `bits` each about the data of the parties `about`, which `to` may read.
+    """One disclosure: the receiver `to` may read `numbers` values of `bits` bits each about the parties `about`.
 
-    labels    numbers that follow from labels: residuals, and products of residuals with columns
-    columns   numbers that follow from columns: forward outputs, and their sums
-    scores    numbers f of rows that were asked about
-    codes     which columns weigh most in rows that were asked about, under names of their owner's
-    ids       whether ids are in a table
-    phases    phases of random features of columns
-    losses    sums of losses, and counts of rows beside them
-    keys      keys that open what somebody else gives
-    sizes, verdicts, digests   numbers of rows and versions; how a training goes; keyed digests of rows
+    The kinds are:
 
-    group: the rows they are about, where the party knows; bins, weights and correlations are about all, and verdicts
-    about those that are evaluated, by labels that a peer which deviates has the metric hang on. visit:
-    the visit to a batch that this party was at, from 1; 0 before the first. octets: of its message at most, by a public
-    layout, where numbers are blinded or sealed, or have checks or marks beside them; 0 where they go as they are.
+        labels    values derived from labels: residuals, and products of residuals with columns
+        columns   values derived from columns: forward outputs and their sums
+        scores    scores of rows that the receiver requested
+        codes     the columns that contribute most to requested rows, under names that their owner chose
+        ids       membership of ids in a table
+        phases    phases of random features of columns
+        losses    sums of losses, with counts of rows
+        keys      keys that decrypt other parties' values
+        sizes     numbers of rows, and versions
+        verdicts  the progress of a training
+        digests   keyed digests of rows
+
+    Attributes:
+        to: the party that receives the values.
+        kind: what the values are derived from; see above.
+        numbers: the number of values.
+        bits: bits of each value.
+        about: the parties whose data the values are derived from.
+        group: the rows that the values are about. "bins", "weights" and "correlations" are about all rows. "verdicts"
+            are about the evaluated rows: a malicious peer can make a metric depend on single labels.
+        iteration: the iteration that the party was in, counted from 1; 0 before the first.
+        max_bytes: upper bound on the size of the message when its values are blinded, encrypted or authenticated; 0
+            when they are sent as they are.
     """
 
     to: str
@@ -68,7 +79,7 @@ class DisclosureRecord:
 
 
 class DisclosurePermit:
-    """Permit to send the values that a record describes. Only the gate that issued it accepts it."""
+    """Permission to send the values that a record describes. Only the gate that issued it accepts it."""
 
     __slots__ = ("gate", "record")
 
@@ -78,97 +89,122 @@ class DisclosurePermit:
 
 
 class DisclosingMessage(Message, frozen=True):
-    """A message that reveals, to anyone it may go to, more than random bits and ciphertexts: see `MessageDeclaration`.
+    """A message that reveals more than random bits and ciphertexts to one of its receivers.
 
-    extra_bits: how many bits it has at most beside numbers that follow from data, such as marks and keyed digests.
+    Attributes:
+        extra_bits: upper bound on the bits of digests and names that the message contains in addition to its values.
     """
 
     extra_bits: ClassVar[int] = 0
 
     @property
     def bits(self) -> int:
-        """The bits of its arrays and octets."""
-        return sum(8 * _octets(getattr(self, name)) for name in self.__struct_fields__)
+        """Total size of the arrays and byte strings of the message, in bits."""
+        return sum(8 * _size(getattr(self, name)) for name in self.__struct_fields__)
 
 
-def _octets(value: Any) -> int:
-    return value.nbytes if isinstance(value, np.ndarray) else len(value) if isinstance(value, bytes) else 0
+def _size(value: Any) -> int:
+    """Return the bytes of an array or a byte string; 0 for all other values."""
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    return len(value) if isinstance(value, bytes) else 0
 
 
 DisclosureRecorder = Callable[[DisclosureRecord, int], None]
+"""Stores a record, given the total number of values of its kind; raises an error to refuse it."""
 
 
 class DisclosureGate:
-    """The one place where all that a party tells others leaves. Safe to use from several threads.
+    """Issues the permits for everything that one party discloses. Threads may share a gate.
 
-    visit: to a batch, the last that this party has begun, from 1. totals: numbers told so far by kind, receiver, whose
-    data and rows.
+    Args:
+        me: name of the party.
+        note: receives every record after it was accepted.
+
+    Attributes:
+        me: name of the party.
+        iteration: the latest iteration that this party has begun, counted from 1.
+        totals: numbers of values disclosed so far, by kind, receiver, parties and rows that they are about.
     """
 
-    def __init__(self, me: str, note: Callable[[DisclosureRecord], None] = lambda entry: None) -> None:
-        """note: is given every entry once it is made."""
+    def __init__(self, me: str, note: Callable[[DisclosureRecord], None] = lambda record: None) -> None:
         self.me = me
         self.iteration = 0
         self.totals: dict[tuple[Subject, str, tuple[str, ...], Group], int] = {}
         self._note = note
-        self._account: DisclosureRecorder | None = None
-        self._where = threading.local()
-        self._one = threading.Lock()
+        self._recorder: DisclosureRecorder | None = None
+        self._thread_state = threading.local()
+        self._lock = threading.Lock()
 
-    def record_with(self, account: DisclosureRecorder | None) -> None:
-        """Has every entry from now on taken by an account first, with the number told so far of its like; by none any
-        more if None.
-        """
-        with self._one:
-            self._account = account
+    def record_with(self, recorder: DisclosureRecorder | None) -> None:
+        """Pass every later record to this recorder before its permit is issued; None removes the recorder."""
+        with self._lock:
+            self._recorder = recorder
 
     def begin_iteration(self, iteration: int) -> None:
-        """Note that this party goes on to a visit to a batch, numbered from 1."""
+        """Note that this party begins an iteration, counted from 1."""
         self.iteration = max(self.iteration, iteration)
 
     @contextmanager
     def about_rows(self, group: Group) -> Iterator[None]:
-        """Mark what this thread tells inside the block as about these rows, unless its entry names others."""
-        before = self.group
-        self._where.group = group
+        """Set the group of all records that this thread creates inside the block without a group."""
+        previous = self.group
+        self._thread_state.group = group
         try:
             yield
         finally:
-            self._where.group = before
+            self._thread_state.group = previous
 
     @property
     def group(self) -> Group:
-        """The rows that this thread tells about."""
-        return getattr(self._where, "group", "training")
+        """The rows that this thread's records are about."""
+        return getattr(self._thread_state, "group", "training")
 
-    def permit(self, entry: DisclosureRecord) -> DisclosurePermit:
-        """Enters it, and lets it be sent. What the account raises goes through: nothing may be sent then."""
-        group = self.group if entry.group == "training" else entry.group
-        entry = replace(entry, group=group, iteration=self.iteration)
-        key = (entry.kind, entry.to, entry.about, group)
-        with self._one:
-            total = self.totals.get(key, 0) + entry.numbers
-            if self._account is not None:
-                self._account(entry, total)
+    def permit(self, record: DisclosureRecord) -> DisclosurePermit:
+        """Record a disclosure and return the permit to send it.
+
+        An error of the recorder propagates to the caller, which must not send anything then.
+        """
+        group = self.group if record.group == "training" else record.group
+        record = replace(record, group=group, iteration=self.iteration)
+        key = (record.kind, record.to, record.about, group)
+        with self._lock:
+            total = self.totals.get(key, 0) + record.numbers
+            if self._recorder is not None:
+                self._recorder(record, total)
             self.totals[key] = total
-        self._note(entry)
-        return DisclosurePermit(self, entry)
+        self._note(record)
+        return DisclosurePermit(self, record)
 
     def check(self, message: Message, permit: DisclosurePermit | None) -> None:
-        """ProtocolError if the message tells something, and nothing was entered for it at this gate."""
+        """Check that a message may be sent under this permit.
+
+        Raise ProtocolError if the message needs a permit and has none, if the permit is of another gate, or if the
+        message is larger than its record states.
+        """
+        kind = type(message).__name__
         if permit is not None and permit.gate is not self:
-            raise ProtocolError(f"{self.me}: an entry of this party's own gate was expected, {permit.gate.me}'s came")
+            raise ProtocolError(
+                f"{self.me}: a permit of {permit.gate.me} was used to send a {kind}",
+                "use a permit of the sending party's channel",
+                code="SVFL-DISCLOSURE-UNDECLARED",
+            )
         if permit is None and isinstance(message, DisclosingMessage):
             raise ProtocolError(
-                f"{self.me}: a {type(message).__name__} tells something and was to be sent without an entry; say what "
-                "it tells: channel.send(..., permit=channel.permit(DisclosureRecord(...)))"
+                f"{self.me}: a {kind} discloses values and has no permit",
+                "declare them: channel.send(..., permit=channel.permit(DisclosureRecord(...)))",
+                code="SVFL-DISCLOSURE-UNDECLARED",
             )
-        if permit is None or not isinstance(message, DisclosingMessage) or permit.record.kind not in NUMBERS:
+        if permit is None or not isinstance(message, DisclosingMessage):
             return
-        entry = permit.record
-        octets = entry.max_bytes or ShareRing(min(64, entry.bits)).size(entry.numbers)
-        if message.bits > message.extra_bits + 8 * octets:
+        record = permit.record
+        if record.kind not in NUMERIC_SUBJECTS:
+            return
+        max_bytes = record.max_bytes or ShareRing(min(64, record.bits)).size(record.numbers)
+        if message.bits > message.extra_bits + 8 * max_bytes:
             raise ProtocolError(
-                f"{self.me}: a {type(message).__name__} was to be sent of more bits than its entry has, which is "
-                f"{entry.numbers:,} numbers of {entry.bits} bits; enter what it tells"
+                f"{self.me}: a {kind} has more bits than its record, which states {record.numbers:,} numbers of "
+                f"{record.bits} bits",
+                "record all values that the message contains",
+                code="SVFL-DISCLOSURE-UNDECLARED",
             )

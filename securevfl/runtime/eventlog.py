@@ -1,7 +1,7 @@
-"""One structured line for each event of a run: connections, refusals, rounds, bytes and waits, never a value.
+"""Structured log lines of a run: connections, refusals, rounds, bytes and waiting times, never a value of a table.
 
-The lines are JSON objects and go to the logger "securevfl" of the standard library, which shows nothing until it is
-given a handler: `write_to` does that for a stream or a file.
+The lines are JSON objects and go to the logger "securevfl" of the standard library. It discards them until `write_to`
+adds a handler for a stream or a file.
 """
 
 from __future__ import annotations
@@ -19,37 +19,38 @@ LOGGER.addHandler(logging.NullHandler())
 
 
 class _LogFile(logging.FileHandler):
-    """A file of events. That it cannot be written is said once; the run goes on."""
+    """A log file. If it cannot be written, one line on stderr reports it and the run continues."""
 
-    _said = False
+    _reported = False
 
     def handleError(self, record: logging.LogRecord) -> None:
-        if not self._said:
-            self._said = True
+        if not self._reported:
+            self._reported = True
             cause = sys.exc_info()[1]
             reason = (cause.strerror if isinstance(cause, OSError) else None) or type(cause).__name__
             print(
-                f"{self.baseFilename}: the log cannot be written ({reason}); the run goes on without", file=sys.stderr
+                f"{self.baseFilename}: the log cannot be written ({reason}). The run continues without it.",
+                file=sys.stderr,
             )
 
 
 def emit(party: str, event: str, facts: Mapping[str, str | int | float], level: int = logging.INFO) -> None:
-    """Log that `event` happened at `party`. Facts are names, counts, bytes and seconds, never anyone's data."""
+    """Log an event of a party. Facts are names, counts, bytes and seconds, never values of a table."""
     if LOGGER.isEnabledFor(level):
-        at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        time = datetime.now(UTC).isoformat(timespec="milliseconds")
         rounded = {key: round(fact, 6) if isinstance(fact, float) else fact for key, fact in facts.items()}
-        LOGGER.log(level, json.dumps({"time": at, "event": event, "party": party, **rounded}, ensure_ascii=False))
+        LOGGER.log(level, json.dumps({"time": time, "event": event, "party": party, **rounded}, ensure_ascii=False))
 
 
 def warn(party: str, event: str, facts: Mapping[str, str | int | float]) -> None:
-    """Log as `emit` does, at the level of a warning, for what someone should look at: refusals, lost connections."""
+    """Log an event that an operator should look at, such as a refusal or a lost connection."""
     emit(party, event, facts, logging.WARNING)
 
 
 def write_to(target: TextIO | Path, level: int = logging.INFO) -> logging.Handler:
-    """Send the log lines of a level and above to a stream or to the end of a file.
+    """Write log lines of this level and above to a stream, or append them to a file.
 
-    Returns the handler, for `LOGGER.removeHandler`.
+    Return the handler, for `LOGGER.removeHandler`.
     """
     handler: logging.Handler
     handler = _LogFile(target, encoding="utf-8") if isinstance(target, Path) else logging.StreamHandler(target)

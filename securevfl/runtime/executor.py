@@ -1,14 +1,15 @@
-"""A party's heavy work on an executor of its choice: timed, kept out of logs, and never lost.
+"""Run a party's expensive work on an executor of its choice: timed, hidden from logs, and repeated if it is lost.
 
-Any `concurrent.futures.Executor` will do: threads, processes, `distributed.Client(...).get_executor()`. Pieces of work
-are pure functions, so a piece that comes back broken, or not at all, is done once more by whoever waits for it:
+Any `concurrent.futures.Executor` can be used: threads, processes, `distributed.Client(...).get_executor()`. Tasks are
+pure functions. If a task fails in the executor or does not return, the thread that waits for its result runs it again:
 
-- a pool of processes whose worker was killed fails all that it holds; a cluster may lose its last worker and wait on;
-- a cluster may log the call that failed with its arguments, a key among them; a piece shows nothing;
-- a cluster may answer equal calls from memory, and would encrypt with the same randomness twice; no two pieces are
-  equal.
+- When a worker process is killed, the pool fails all tasks that it has accepted. A cluster that loses its last worker
+  keeps waiting.
+- A cluster may log a failed call with its arguments, a key among them. The representation of a `Task` shows neither.
+- A cluster may answer equal calls from a cache, so that two encryptions would use the same randomness. No two tasks
+  are equal.
 
-Pieces hold secret keys: an executor belongs to one party, and the lines of a cluster need TLS.
+Tasks contain secret keys. An executor must therefore belong to one party, and a cluster needs TLS.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from securevfl.runtime.worker_processes import LazyPool
 P = ParamSpec("P")
 T = TypeVar("T")
 
-PATIENCE = 120.0  # seconds for a piece to come back before it is done here
+TASK_TIMEOUT = 120.0  # seconds until a task that does not return is run in the waiting thread
 
 
 class Task(Generic[T]):
-    """One call. Shows neither function nor arguments; unlike any other, also when function and arguments are equal."""
+    """One call of a function. It shows neither function nor arguments, and is equal to no other task."""
 
     __slots__ = ("_args", "_kwargs", "_serial", "_work")
 
@@ -43,63 +44,83 @@ class Task(Generic[T]):
         return "<a piece of work>"
 
     def run(self, *state: Any) -> tuple[T, float]:
-        """Make the call, with what is there where it runs before its arguments, and return its result and its CPU
-        seconds."""
+        """Call the function; return its result and the CPU seconds that it took.
+
+        `state` are arguments that the worker provides; they precede the arguments of the task.
+        """
         started = time.thread_time()
         result = self._work(*state, *self._args, **self._kwargs)
         return result, time.thread_time() - started
 
 
-def run_task(piece: Task[T], *state: Any) -> tuple[T, float]:
-    """Run a piece, by a function that an executor can be given."""
-    return piece.run(*state)
+def run_task(task: Task[T], *state: Any) -> tuple[T, float]:
+    """Run a task; the function that is submitted to an executor."""
+    return task.run(*state)
 
 
 class TaskFuture(Future[T]):
-    """What becomes of a piece. `result` does it in the calling thread if it was lost on its way."""
+    """The future of a task. `result` runs the task in the calling thread if the executor has lost it.
 
-    def __init__(self, piece: Task[T], book: Callable[[float], None], report: Callable[[str], None]) -> None:
+    Args:
+        task: the task.
+        add_seconds: receives the CPU seconds of the task if the executor returns its result.
+        report: receives the name of the error class if the task is lost.
+    """
+
+    def __init__(self, task: Task[T], add_seconds: Callable[[float], None], report: Callable[[str], None]) -> None:
         super().__init__()
-        self._piece = piece
-        self._book = book
+        self._task = task
+        self._add_seconds = add_seconds
         self._report = report
-        self._back = threading.Event()
-        self._once = threading.Lock()
+        self._returned = threading.Event()
+        self._lock = threading.Lock()
 
-    def came(self, inner: Future[tuple[T, float]]) -> None:
-        """Take over the result or the error with which the executor is done."""
+    def complete(self, inner: Future[tuple[T, float]]) -> None:
+        """Take over the result or the error of the executor's future."""
         try:
             result, seconds = inner.result()
         except SecureVFLError as error:
-            self._settle(error=error)
-        except Exception as error:  # each library has its own for a worker that is gone
+            self._set(error=error)
+        except Exception as error:  # each library has a different error for a lost worker
             self._report(type(error).__name__)
         else:
-            if self._settle(result):
-                self._book(seconds)
-        self._back.set()
+            if self._set(result):
+                self._add_seconds(seconds)
+        self._returned.set()
 
-    def refused(self, error: Exception) -> None:
-        """Note that the executor did not take the work."""
+    def reject(self, error: Exception) -> None:
+        """Note that the executor has not accepted the task."""
         self._report(type(error).__name__)
-        self._back.set()
+        self._returned.set()
 
     def result(self, timeout: float | None = None) -> T:
-        back = self._back.wait(PATIENCE if timeout is None else timeout)
-        if not back and timeout is not None:
+        """Return the result; run the task in this thread if the executor has lost it.
+
+        Args:
+            timeout: seconds until TimeoutError is raised; None to wait `TASK_TIMEOUT` and then run the task.
+
+        Returns:
+            The result of the task.
+
+        Raises:
+            TimeoutError: if the executor has not returned the task within `timeout` seconds.
+        """
+        returned = self._returned.wait(TASK_TIMEOUT if timeout is None else timeout)
+        if not returned and timeout is not None:
             raise TimeoutError
         if not self.done():
-            if not back:
+            if not returned:
                 self._report("TimeoutError")
             try:
-                result, _ = self._piece.run()  # in the caller's thread, whose clock runs
+                result, _ = self._task.run()  # this thread's clock measures it
             except Exception as error:
-                self._settle(error=error)
+                self._set(error=error)
             else:
-                self._settle(result)
+                self._set(result)
         return super().result()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Return the error of the task, or None; as `result` does."""
         try:
             self.result(timeout)
         except Exception as error:
@@ -108,9 +129,9 @@ class TaskFuture(Future[T]):
             return error
         return None
 
-    def _settle(self, result: T | None = None, error: Exception | None = None) -> bool:
-        """Whether this is the first word on it."""
-        with self._once:
+    def _set(self, result: T | None = None, error: Exception | None = None) -> bool:
+        """Set the result or the error unless one is set already; return whether it was set."""
+        with self._lock:
             if self.done():
                 return False
             if error is None:
@@ -121,48 +142,52 @@ class TaskFuture(Future[T]):
 
 
 class TimedExecutor(Executor):
-    """Passes work on to another executor, learns how long each piece took there, and loses none.
+    """An executor that forwards tasks to another one, measures their CPU time, and repeats lost tasks.
 
-    workers: how many pieces it works on at a time.
+    Args:
+        inner: the executor that runs the tasks.
+        workers: number of tasks that it runs at a time.
     """
 
     def __init__(self, inner: Executor, workers: int) -> None:
         self.workers = workers
         self._inner = inner
-        self._mine = threading.local()
+        self._thread_state = threading.local()
         self._reported: set[str] = set()
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        piece = Task(fn, *args, **kwargs)
-        outcome = TaskFuture(piece, self._pieces().append, self._report)
+        """Submit a call; see `concurrent.futures.Executor.submit`."""
+        task = Task(fn, *args, **kwargs)
+        future = TaskFuture(task, self._seconds().append, self._report)
         try:
-            inner = self._inner.submit(run_task, piece)
+            inner = self._inner.submit(run_task, task)
         except Exception as error:  # broken, shut down or closed
-            outcome.refused(error)
+            future.reject(error)
         else:
-            inner.add_done_callback(outcome.came)
-        return outcome
+            inner.add_done_callback(future.complete)
+        return future
 
     def in_threads(self) -> TimedExecutor:
-        """Return as many threads of this process if the other executor is a `LazyPool`, their pieces counted with its
-        own;
-        else this one, which somebody chose."""
+        """Return an executor of as many threads of this process if this is a `LazyPool`; otherwise this executor.
+
+        The times of both are counted together.
+        """
         if not isinstance(self._inner, LazyPool):
             return self
         threads = TimedExecutor(self._inner.threads, self.workers)
-        threads._mine = self._mine
+        threads._thread_state = self._thread_state
         return threads
 
     def makespan(self) -> float:
-        """Seconds that this thread's pieces since its last call take on `workers` machines; forgets them."""
-        pieces, self._mine.pieces = self._pieces(), []
-        return max(max(pieces), sum(pieces) / self.workers) if pieces else 0.0
+        """Return the seconds that this thread's tasks since the last call take on `workers` machines."""
+        seconds, self._thread_state.seconds = self._seconds(), []
+        return max(max(seconds), sum(seconds) / self.workers) if seconds else 0.0
 
-    def _pieces(self) -> list[float]:
-        """Seconds of each piece that came back for this thread."""
-        return self._mine.__dict__.setdefault("pieces", [])
+    def _seconds(self) -> list[float]:
+        """Return the CPU seconds of each task that has returned to this thread."""
+        return self._thread_state.__dict__.setdefault("seconds", [])
 
     def _report(self, error: str) -> None:
         if error not in self._reported:
             self._reported.add(error)
-            eventlog.warn("", "work of an executor was lost and is done here", {"error": error})
+            eventlog.warn("", "an executor lost a task, which is run again here", {"error": error})

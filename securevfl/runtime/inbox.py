@@ -1,4 +1,4 @@
-"""Queues of received frames, sorted by sender and subchannel, and the interface of a transport."""
+"""Queues of received frames by sender and subchannel, and the interface of a transport."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from securevfl.runtime.abort import Abort
 from securevfl.runtime.clock import Stamp
 from securevfl.runtime.codec import Frame, decode_frame, decode_message
 
-MAX_FRAME_BYTES = 1 << 30  # bytes; a larger message is split by its protocol
+MAX_FRAME_BYTES = 1 << 30  # protocols split larger messages
 
 
 class Wire(Protocol):
-    """Carries frames. Must keep the order of frames between two parties."""
+    """Transport of frames. It must preserve the order of the frames between two parties."""
 
     def post(self, to: str, frame: bytes, stamp: Stamp | None) -> None:
-        """Hands the frame over; may return before it has arrived. TransportError if the peer is away."""
+        """Send a frame; may return before the frame has arrived. Raise TransportError if the peer is away."""
 
 
 class Arrival(NamedTuple):
-    """A frame that waits to be taken; `number` counts all that have come to this party."""
+    """A received frame in a queue; `number` counts all frames that this party has received."""
 
     frame: Frame
     stamp: Stamp | None
@@ -32,18 +32,25 @@ class Arrival(NamedTuple):
 
     @property
     def order(self) -> tuple[float, int]:
-        """What came first: by virtual time where there is one, then as it came."""
+        """Sort key: virtual time of departure if there is one, then the order of arrival."""
         return (0.0 if self.stamp is None else self.stamp.start, self.number)
 
 
 class Inbox:
-    """Frames for one party, sorted by sender and subchannel. A wire delivers, the channel takes."""
+    """The received frames of one party. A transport delivers frames, and the party's channel takes them.
+
+    Args:
+        me: name of the party.
+        peers: names of all other parties.
+        session: the bytes that identify the run.
+        max_frame: size of the largest frame that is accepted, in bytes.
+    """
 
     def __init__(self, me: str, peers: Iterable[str], session: bytes, *, max_frame: int = MAX_FRAME_BYTES) -> None:
         self.me = me
         self.session = session
         self._peers = frozenset(peers)
-        self._max = max_frame
+        self._max_frame = max_frame
         self._queues: dict[tuple[str, str], deque[Arrival]] = defaultdict(deque)
         self._next: dict[tuple[str, str], int] = {}
         self._arrived = 0
@@ -51,41 +58,54 @@ class Inbox:
         self._changed = threading.Condition()
 
     def deliver(self, data: bytes | memoryview, stamp: Stamp | None = None, *, peer: str | None = None) -> None:
-        """Take a frame in. Raises FrameError or ProtocolError if it is refused; nothing changes then.
+        """Check a frame and append it to its queue; a rejected frame changes nothing.
 
-        `peer` is who the transport knows to be at the other end; a frame that claims another sender is refused.
+        Args:
+            data: the encoded frame.
+            stamp: times of departure and transfer, in a simulation.
+            peer: the sender that the transport has authenticated; a frame that names another sender is rejected.
+
+        Raises:
+            FrameError: if the frame is malformed, too large or out of order.
+            ProtocolError: if the frame is of another session, or not from a peer to this party.
         """
-        if len(data) > self._max:
-            raise FrameError(f"{self.me}: a frame of at most {self._max} bytes was expected, {len(data)} came")
+        if len(data) > self._max_frame:
+            raise FrameError(
+                f"{self.me}: received a frame of {len(data):,} bytes, the limit is {self._max_frame:,}",
+                code="SVFL-FRAME",
+            )
         frame = decode_frame(data)
         if frame.session != self.session:
-            raise ProtocolError(f"{self.me}: a frame of another session came; start all parties with the same job")
+            raise ProtocolError(f"{self.me}: received a frame of another session", code="SVFL-FRAME")
         if frame.receiver != self.me or frame.sender not in self._peers or peer not in (None, frame.sender):
-            raise ProtocolError(f"{self.me}: a frame came that is not addressed to this party by one of its peers")
-        place = (frame.sender, frame.subchannel)
+            raise ProtocolError(
+                f"{self.me}: received a frame that no peer has addressed to this party", code="SVFL-FRAME"
+            )
+        key = (frame.sender, frame.subchannel)
         with self._changed:
-            expected = self._next.get(place, 0)  # a refused frame leaves no trace, not even of its subchannel's name
+            expected = self._next.get(key, 0)  # `get`, so that a rejected frame does not even create its key
             if frame.seq != expected:
                 raise FrameError(
-                    f"{self.me}: frame {expected} of {frame.sender} was expected, {frame.seq} came: "
-                    "replayed, lost or out of order"
+                    f"{self.me}: received frame {frame.seq} of {frame.sender}, expected frame {expected}: a frame was "
+                    "replayed, lost or reordered",
+                    code="SVFL-FRAME",
                 )
-            self._next[place] = expected + 1
+            self._next[key] = expected + 1
             if frame.kind == Abort.__name__:
                 abort = decode_message(Abort, frame.payload)
                 self._fail(abort.error(frame.sender, self._peers))
             else:
-                self._queues[place].append(Arrival(frame, stamp, len(data), self._arrived))
+                self._queues[key].append(Arrival(frame, stamp, len(data), self._arrived))
                 self._arrived += 1
                 self._changed.notify_all()
 
     def fail(self, error: BaseException) -> None:
-        """Wakes everyone who waits, with this error. The first failure stays."""
+        """Raise this error in all waiting threads, unless an earlier error is already raised there."""
         with self._changed:
             self._fail(error)
 
     def reason(self, error: TransportError) -> TransportError:
-        """Return what a message could not be sent for: what has ended the session before, or else this error."""
+        """Return why a message could not be sent: the error that has ended the session, otherwise `error`."""
         with self._changed:
             return self._failure if isinstance(self._failure, TransportError) else error
 
@@ -96,20 +116,31 @@ class Inbox:
     def take(
         self, senders: Collection[str], subchannel: str, timeout: float, *, awaited: Collection[str] = ()
     ) -> Arrival:
-        """Take the first frame of any of the senders on that subchannel, within `timeout` seconds; what had arrived
-        before a
-        failure is still handed out.
+        """Wait for a frame and remove it from its queue.
 
-        awaited: no frame is taken before each of these senders has one here.
+        Frames that arrived before a failure are still returned.
+
+        Args:
+            senders: the parties whose frames are accepted.
+            subchannel: the subchannel of the frame.
+            timeout: seconds to wait.
+            awaited: no frame is returned before each of these senders has a frame in its queue.
+
+        Returns:
+            The frame with the smallest `Arrival.order`.
+
+        Raises:
+            TransportError: if no frame arrived in time.
         """
         with self._changed:
             queues = [self._queues[sender, subchannel] for sender in senders]
             needed = [self._queues[sender, subchannel] for sender in awaited]
             if not self._changed.wait_for(lambda: (all(needed) and any(queues)) or self._failure is not None, timeout):
                 names = " or ".join(sorted(senders))
-                silent = min(senders) if len(senders) == 1 else ""
                 raise TransportError(
-                    f"{self.me}: nothing came from {names} within {timeout:g} s; is it running?", away=silent
+                    f"{self.me}: received no message from {names} within {timeout:g} s",
+                    code="SVFL-PEER-AWAY",
+                    away=min(senders) if len(senders) == 1 else "",
                 )
             if ready := [queue for queue in queues if queue]:
                 return (ready[0] if len(ready) == 1 else min(ready, key=lambda queue: queue[0].order)).popleft()
@@ -119,9 +150,10 @@ class Inbox:
     def take_due(
         self, senders: Collection[str], subchannel: str, due: Callable[[Stamp | None, int], bool]
     ) -> Arrival | None:
-        """Take the first frame of any of the senders on that subchannel that is `due`; None, without waiting, if there
-        is
-        none."""
+        """Remove and return the first frame of these senders for which `due` is true; None if there is no such frame.
+
+        It does not wait.
+        """
         with self._changed:
             queues = [self._queues[sender, subchannel] for sender in senders]
             ready = [queue for queue in queues if queue and due(queue[0].stamp, queue[0].nbytes)]
@@ -133,13 +165,16 @@ class Inbox:
 
 
 class InboxWire:
-    """Puts a frame straight into the receiver's inbox, in the same process."""
+    """Transport within one process: it puts frames directly into the receivers' inboxes."""
 
     def __init__(self, me: str, inboxes: Mapping[str, Inbox]) -> None:
         self._me = me
         self._inboxes = inboxes
 
     def post(self, to: str, frame: bytes, stamp: Stamp | None) -> None:
+        """Deliver a frame to the inbox of `to`. Raise TransportError if it is not a party of the run."""
         if to not in self._inboxes:
-            raise TransportError(f"{self._me}: a party of this run was expected as receiver, {to!r} is none")
+            raise TransportError(
+                f"{self._me}: {to!r} is not a party of this run", "send to a party of the job", code="SVFL-PARTIES-NAME"
+            )
         self._inboxes[to].deliver(frame, stamp, peer=self._me)

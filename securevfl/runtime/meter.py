@@ -1,8 +1,8 @@
-"""A metering wrapper around the homomorphic engines.
+"""Measure the operations of encryption schemes.
 
-`Meter.linear` and `Meter.additive` wrap a `LinearScheme` or an `AdditiveScheme` and book seconds and counts of
-keygen, encode, encrypt, compute, mask and decrypt. The channel counters bytes and messages; what remains is local
-compute.
+`Meter.linear` and `Meter.additive` wrap a `LinearScheme` or an `AdditiveScheme`. They count the calls and seconds of
+key generation, encoding, encryption, computation, masking and decryption. The channel counts bytes and messages; all
+other time is local computation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,14 @@ from securevfl.runtime.executor import T, TimedExecutor
 
 
 class Meter:
-    """Books an engine's calls with one party's counters and clock."""
+    """Measures a party's calls of encryption schemes with its clock, and adds them to its cost counters.
+
+    Args:
+        clock: the party's clock.
+        counters: the party's cost counters.
+        executor: runs the expensive parts of operations; None for the calling thread.
+        workers: number of tasks that the executor runs at a time.
+    """
 
     def __init__(
         self, clock: Clock, counters: CostCounters, executor: Executor | None = None, workers: int = 1
@@ -31,6 +38,7 @@ class Meter:
         self.executor = TimedExecutor(executor, workers) if executor is not None else None
 
     def __call__(self, op: str, fn: Callable[[], T]) -> T:
+        """Call a function, add its time to the counters of operation `op`, and return its result."""
         self._clock.tick(Kind.LOCAL)
         before = self._clock.path()[self._clock.stage, Kind.ENCRYPTION]
         result = fn()
@@ -42,22 +50,23 @@ class Meter:
         return result
 
     def add_worker_seconds(self, seconds: float) -> None:
-        """Books what processes of an engine have spent on the last call, where it has been waited for."""
+        """Add the seconds that other processes have spent on the last call while this thread waited for it."""
         self._clock.offloaded(Kind.ENCRYPTION, seconds)
         self._counters.add_seconds(self._clock.stage, "elsewhere", seconds)
 
     def linear(self, scheme: LinearScheme) -> LinearScheme:
-        """Return the same engine with its calls booked."""
-        return cast(LinearScheme, _Booked(scheme, self))
+        """Return the same scheme with its calls measured."""
+        return cast(LinearScheme, _Measured(scheme, self))
 
     def additive(self, scheme: AdditiveScheme) -> AdditiveScheme:
-        """Return the same engine with its calls booked."""
-        return cast(AdditiveScheme, _Booked(scheme, self))
+        """Return the same scheme with its calls measured."""
+        return cast(AdditiveScheme, _Measured(scheme, self))
 
 
-MAKERS = frozenset({"keygen", "evaluator", "sum_keygen", "adder"})  # booked as keygen; what they make is booked too
+FACTORIES = frozenset({"keygen", "evaluator", "sum_keygen", "adder"})
+"""Methods that count as key generation, and whose results are measured as well."""
 
-OPERATIONS = {  # what a call of an engine, a holder, an evaluator or an adder is booked as; all others are not
+OPERATIONS = {  # methods of a scheme, key holder, evaluator or adder, and the operation that they count as
     "encrypt": "encrypt",
     "prepare": "encode",
     "encode": "encode",
@@ -70,18 +79,18 @@ OPERATIONS = {  # what a call of an engine, a holder, an evaluator or an adder i
 }
 
 
-class _Booked(Secret):
-    """An engine, or one side of it, with its calls booked."""
+class _Measured(Secret):
+    """A scheme, or one side of it, with its calls measured."""
 
     def __init__(self, inner: Any, meter: Meter) -> None:
         self._inner, self._meter = inner, meter
 
     def __getattr__(self, name: str) -> Any:
         value, meter = getattr(self._inner, name), self._meter
-        if name in MAKERS:
+        if name in FACTORIES:
 
-            def make(*args: Any, **kwargs: Any) -> _Booked:
-                return _Booked(meter("keygen", partial(value, *args, **kwargs | {"executor": meter.executor})), meter)
+            def make(*args: Any, **kwargs: Any) -> _Measured:
+                return _Measured(meter("keygen", partial(value, *args, **kwargs | {"executor": meter.executor})), meter)
 
             return make
         if name in OPERATIONS:
@@ -89,7 +98,8 @@ class _Booked(Secret):
         return value
 
     def encrypt_pieces(self, g: Floats, *, bound: float) -> Iterator[tuple[bytes, bool]]:
+        """Yield the pieces of a ciphertext, as the scheme does, and measure each."""
         pieces, last = self._inner.encrypt_pieces(g, bound=bound), False
-        while not last:  # asking once more would count as an operation that there was not
+        while not last:  # one more `next` would be counted as an operation
             piece, last = self._meter("encrypt", lambda: next(pieces))
             yield piece, last

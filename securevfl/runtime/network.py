@@ -1,8 +1,8 @@
-"""A party that is slow at random, as one whose processor others use too.
+"""Model of a network connection, and of a party that pauses at random, for simulated times.
 
-A factor on all computing makes a party slow throughout, and who is slow throughout holds the others back in the end
-however far they may go ahead. What bounded staleness gains by is a party that is slow now and then (FDML, Hu et al.
-2019): the others go on meanwhile, and it catches up.
+A constant factor on all computation makes a party slow throughout, and such a party delays all others in the end,
+however far they may run ahead. Bounded staleness helps with a party that is slow now and then, like one that shares its
+processor (FDML, Hu et al. 2019): the others continue meanwhile, and the party catches up.
 """
 
 from __future__ import annotations
@@ -12,14 +12,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-DRAWN = 1024  # numbers at a time
+PAUSES_PER_DRAW = 1024
 
 
 @dataclass(frozen=True)
 class Pauses:
-    """Stop a party before a message that it sends, with probability `share`, for an exponential time of mean `seconds`.
+    """Random pauses of a party before the messages that it sends.
 
-    Pauses are drawn from `seed`, one number a message, so a run has the same ones whatever the machine.
+    One number is drawn from `seed` for each message, so a run has the same pauses on every computer.
+
+    Attributes:
+        share: probability of a pause before a message.
+        seconds: mean length of a pause; lengths are exponentially distributed.
+        seed: seed of the generator.
     """
 
     share: float
@@ -31,21 +36,25 @@ class Pauses:
             raise ValueError(f"Pauses needs a share in [0, 1] and seconds >= 0, got {self}")
 
     def lengths(self) -> Iterator[float]:
-        """Yield the seconds of the pause before each message, 0 where there is none."""
+        """Yield the length of the pause before each message in seconds; 0 if there is no pause."""
         generator = np.random.default_rng(self.seed)
         while True:
-            stops = generator.random(DRAWN) < self.share
-            yield from np.where(stops, generator.exponential(self.seconds, DRAWN), 0.0).tolist()
+            stops = generator.random(PAUSES_PER_DRAW) < self.share
+            yield from np.where(stops, generator.exponential(self.seconds, PAUSES_PER_DRAW), 0.0).tolist()
 
 
 @dataclass(frozen=True)
 class Network:
-    """A symmetric line at every party: `mbps` megabits a second, `rtt_ms` milliseconds there and back.
+    """The same connection between any two parties.
 
-    message_ms: milliseconds that the library adds to every message, from one party's `send` to the other's `recv`. The
-    default is a round value between those measured on one machine (docs/benchmarks.md); `securevfl line` measures all
-    three. half_duplex: a party cannot send and receive at the same time, so transfers both ways add up, as on a shared
-    medium.
+    `securevfl line` measures the first three values.
+
+    Attributes:
+        mbps: bandwidth in megabits per second.
+        rtt_ms: round-trip time in milliseconds.
+        message_ms: milliseconds that the library adds to each message, from `send` to `recv`. The default is a rounded
+            measurement on one computer (docs/benchmarks.md).
+        half_duplex: a party cannot send and receive at the same time, as on a shared medium.
     """
 
     mbps: float = 300.0
@@ -59,9 +68,9 @@ class Network:
 
     @property
     def latency(self) -> float:
-        """Seconds one way for a message without its bytes."""
+        """Seconds from one party to another, without the transfer of the bytes."""
         return (self.rtt_ms / 2.0 + self.message_ms) / 1000.0
 
     def transfer(self, nbytes: int) -> float:
-        """Seconds that `nbytes` occupy a line."""
+        """Return the seconds that a message of `nbytes` bytes occupies the connection."""
         return nbytes * 8e-6 / self.mbps

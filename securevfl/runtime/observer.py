@@ -1,4 +1,4 @@
-"""What an observer in the same process sees of a party: its messages at both ends and the facts it notes."""
+"""Interface of an observer, which sees the messages and the notes of all parties of its process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from securevfl.runtime.codec import Message
 
 @dataclass(frozen=True)
 class Event:
-    """One message as a party saw it; for transcripts."""
+    """One message as one party sent or received it; the entries of a transcript."""
 
     direction: Literal["send", "recv"]
     me: str
@@ -22,12 +22,12 @@ class Event:
 
 
 class Observer(ABC):
-    """Sees in this process what parties do: their messages at both ends, and what they note beside."""
+    """Receives the messages that parties send and receive in this process, and the facts that they note."""
 
     @abstractmethod
     def __call__(self, event: Event) -> None:
-        """See one message that was sent, or that has come."""
+        """Receive one message that a party has sent or received."""
 
     @abstractmethod
     def note(self, me: str, fact: object) -> None:
-        """See one fact that this party has noted (`securevfl.protocols.observations`)."""
+        """Receive one fact that a party has noted (`securevfl.protocols.observations`)."""

@@ -1,4 +1,4 @@
-"""Parties as threads of one process. Every message is encoded and decoded as it would be between machines."""
+"""Run several parties as threads of one process, with messages encoded exactly as between separate computers."""
 
 from __future__ import annotations
 
@@ -24,10 +24,18 @@ def run_threads(
     timeout: float = 600.0,
     observe: Callable[[Event], None] | None = None,
 ) -> dict[str, T]:
-    """Run every party's role in a thread of its own and return what each returned.
+    """Run every party's function in its thread and return the results by party.
 
-    clock: makes one for each party, or is each party's own by name.
-    If one fails the others are told and stop; its error is raised here.
+    If one party fails, the others receive its reason and stop, and its error is raised here.
+
+    Args:
+        roles: by party, the function that it runs.
+        clock: the clocks by party, or a function that creates one.
+        timeout: seconds that each party waits for a message.
+        observe: receives every message of every party.
+
+    Returns:
+        The results by party.
     """
     session = secrets.token_bytes(SESSION_BYTES)
     inboxes = {name: Inbox(name, [peer for peer in roles if peer != name], session) for name in roles}

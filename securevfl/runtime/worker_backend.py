@@ -1,12 +1,12 @@
-"""State at the workers of an engine: the seam through which one party is more than one machine.
+"""Interface to engines that keep a party's data at their workers, so that one party can use several computers.
 
-A `WorkerBackend` puts what a function makes at one of its workers, and sends other work to where that lies. What is
-placed is
-never moved by us; a worker that is lost is the engine's affair, which makes it anew on another one from the calls that
-made it. So makers are pure functions of what travels to them, and work changes nothing but what it can do without.
+A `WorkerBackend` runs a function at one of its workers and keeps the result there. Further functions can be run on that
+result at the same worker. This package never moves such a result. If a worker is lost, the engine computes its results
+again at another worker from the recorded calls. Functions that create results must therefore be pure functions of the
+arguments that are sent to them, and functions on a result may only change caches inside it.
 
-Dask is one such engine (`DaskBackend`); any that keeps results where they were made can be another.
-As with an executor, an engine belongs to one party, and its lines need TLS.
+`DaskBackend` is one implementation; any engine that keeps results where they were computed can be another. As with an
+executor, an engine must belong to one party, and its connections need TLS.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Concatenate, Generic, ParamSpec, TypeVar
 from securevfl.base.chunked_matrix import MatrixPart, RowChunk
 from securevfl.errors import TransportError
 
-PATIENCE = 240.0  # seconds; a worker that is lost has its rows read again by another one within
+WORKER_TIMEOUT = 240.0  # seconds; another worker can read the rows of a lost one again within this time
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -27,24 +27,43 @@ T = TypeVar("T")
 
 
 class WorkerFuture(Future[T]):
-    """A result that a worker owes. TransportError if it does not come within `PATIENCE` seconds."""
+    """The future of a function that runs at a worker.
+
+    Args:
+        worker: name of the worker.
+    """
 
     def __init__(self, worker: str) -> None:
         super().__init__()
         self._worker = worker
 
     def result(self, timeout: float | None = None) -> T:
+        """Return the result.
+
+        Args:
+            timeout: seconds to wait; `WORKER_TIMEOUT` if None.
+
+        Returns:
+            The result of the function.
+
+        Raises:
+            TransportError: if the worker does not answer in time.
+        """
+        seconds = WORKER_TIMEOUT if timeout is None else timeout
         try:
-            return super().result(PATIENCE if timeout is None else timeout)
+            return super().result(seconds)
         except TimeoutError:
             raise TransportError(
-                f"work was expected back from worker {self._worker} within {PATIENCE:g} seconds, nothing came; look "
-                "whether the cluster has workers and a scheduler, and run the same again"
+                f"worker {self._worker} has not answered within {seconds:g} seconds", code="SVFL-JOB-CLUSTER"
             ) from None
 
 
 class RemoteObject(ABC, Generic[S]):
-    """Something at a worker; goes when nobody holds this any more."""
+    """A result that is kept at a worker until this object is deleted.
+
+    Attributes:
+        worker: name of the worker.
+    """
 
     worker: str
 
@@ -52,62 +71,70 @@ class RemoteObject(ABC, Generic[S]):
     def run(
         self, work: Callable[Concatenate[S, P], T], /, *args: P.args, **kwargs: P.kwargs
     ) -> Future[tuple[T, float]]:
-        """Run work on the placed state at its worker; the future holds the result, and the processor seconds it
-        took."""
+        """Run a function on the result at its worker; return its value and the CPU seconds that it took."""
 
     @abstractmethod
     def derive(self, make: Callable[Concatenate[S, P], T], /, *args: P.args, **kwargs: P.kwargs) -> RemoteObject[T]:
-        """Places what is made of it at the same worker."""
+        """Run a function on the result, and keep its value at the same worker."""
 
 
 class WorkerBackend(ABC):
-    """An engine that keeps state at its workers."""
+    """An engine that keeps results at its workers."""
 
     @property
     @abstractmethod
     def workers(self) -> tuple[str, ...]:
-        """Their names. ConfigError if there are none."""
+        """Names of the workers. Raises ConfigError if there are none."""
 
     @abstractmethod
     def place(self, worker: str, make: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> RemoteObject[T]:
-        """Places what is made at this worker."""
+        """Run a function at this worker, and keep its value there."""
 
 
 class RemotePart(MatrixPart):
-    """A stretch of rows of a matrix that begins with row `start`, of `rows` rows, at a worker."""
+    """Consecutive rows of a matrix that are kept at a worker.
+
+    Args:
+        start: index of the first row.
+        rows: number of rows.
+        chunk: the rows at the worker.
+    """
 
     min_blocks = 128
 
-    def __init__(self, start: int, rows: int, stretch: RemoteObject[RowChunk]) -> None:
+    def __init__(self, start: int, rows: int, chunk: RemoteObject[RowChunk]) -> None:
         self.start, self.stop = start, start + rows
-        self._stretch = stretch
+        self._chunk = chunk
         self._seconds: list[float] = []
 
     @property
     def place(self) -> str:
-        return self._stretch.worker
+        """Name of the worker."""
+        return self._chunk.worker
 
     def run(self, work: Callable[Concatenate[RowChunk, P], T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        found: Future[T] = WorkerFuture(self.place)
+        """Run a function on the rows at their worker."""
+        future: Future[T] = WorkerFuture(self.place)
 
-        def came(inner: Future[tuple[T, float]]) -> None:
+        def complete(inner: Future[tuple[T, float]]) -> None:
             try:
                 result, seconds = inner.result()
-            except Exception as error:  # whatever the work or the engine raises
-                found.set_exception(error)
+            except Exception as error:  # any error of the function or the engine
+                future.set_exception(error)
             else:
                 self._seconds.append(seconds)
-                found.set_result(result)
+                future.set_result(result)
 
-        self._stretch.run(work, *args, **kwargs).add_done_callback(came)
-        return found
+        self._chunk.run(work, *args, **kwargs).add_done_callback(complete)
+        return future
 
     def derive(
         self, make: Callable[Concatenate[RowChunk, P], T], /, *args: P.args, **kwargs: P.kwargs
     ) -> RemoteObject[T]:
-        """Place what is made of the stretch where it lies."""
-        return self._stretch.derive(make, *args, **kwargs)
+        """Run a function on the rows, and keep its value at their worker."""
+        return self._chunk.derive(make, *args, **kwargs)
 
     def spent(self) -> float:
+        """Return the CPU seconds of the functions that have finished since the last call."""
         seconds, self._seconds = sum(self._seconds), []
         return seconds

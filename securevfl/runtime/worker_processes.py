@@ -15,16 +15,24 @@ T = TypeVar("T")
 
 
 class LazyPool(Executor):
-    """An executor that is made when it is first given work, and anew when it breaks; and as many threads of this
-    process, for work that leaves Python's lock to others."""
+    """A pool that is created when it receives its first task, and again when it breaks.
+
+    Args:
+        make: creates the pool.
+        workers: number of the pool's workers.
+
+    Attributes:
+        threads: the same number of threads of this process, for functions that release Python's lock.
+    """
 
     def __init__(self, make: Callable[[], Executor], workers: int) -> None:
         self._make = make
         self._pool: Executor | None = None
         self._lock = threading.Lock()
-        self.threads = ThreadPoolExecutor(workers, "pool")  # starts them when they are given work
+        self.threads = ThreadPoolExecutor(workers, "pool")  # starts threads on demand
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Submit a call; see `concurrent.futures.Executor.submit`."""
         with self._lock:
             if self._pool is None:
                 self._pool = self._make()
@@ -36,38 +44,38 @@ class LazyPool(Executor):
                 return self._pool.submit(fn, *args, **kwargs)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Stop all workers; see `concurrent.futures.Executor.shutdown`."""
         self.threads.shutdown(wait, cancel_futures=cancel_futures)
         if self._pool is None:
             return
         if cancel_futures:
             self._pool.shutdown(wait, cancel_futures=True)
         else:
-            self._pool.shutdown(wait)  # loky cannot cancel
+            self._pool.shutdown(wait)  # loky has no `cancel_futures`
 
 
 def process_pool(workers: int) -> LazyPool:
-    """Clean processes of this computer, which end when this process does, even if it is killed."""
+    """Return a pool of processes of this computer that end with this process, even if it is killed."""
 
-    def made() -> Executor:
-        # loky starts them without running the caller's script again
+    def make() -> Executor:
+        # loky starts processes without running the caller's script again
         from joblib.externals.loky import ProcessPoolExecutor
 
         return ProcessPoolExecutor(max_workers=workers, initializer=_begin, initargs=(os.getpid(),))
 
-    return LazyPool(made, workers)
+    return LazyPool(make, workers)
 
 
 def _begin(parent: int) -> None:
-    """Make this process of a pool end soon after the process that it works for has ended, and no sooner: loky takes
-    memory that grows for a leak, ends its process and warns that a worker stopped."""
+    """Initialise a worker process: it ends soon after its parent process, and no earlier."""
     from joblib.externals.loky import process_executor
 
-    process_executor._USE_PSUTIL = False
+    process_executor._USE_PSUTIL = False  # otherwise loky takes growing memory for a leak and ends the process
 
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(1.0)
         os._exit(1)
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C on a terminal goes to all; who started this one ends it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the parent ends this one
     threading.Thread(target=watch, daemon=True).start()

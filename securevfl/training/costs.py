@@ -74,13 +74,13 @@ class Costs:
     def bytes(self) -> int:
         """Bytes of all frames of training, over all parties, with those of work ahead of it."""
         return sum(
-            counters.bytes_sent(stage) for counters in self.counters.values() for stage in (Stage.AHEAD, Stage.TRAIN)
+            counters.bytes_sent(stage) for counters in self.counters.values() for stage in (Stage.OFFLINE, Stage.TRAIN)
         )
 
     @property
     def ahead(self) -> float:
         """Seconds on the critical path of work that could be done ahead of training."""
-        return float(self.path[Stage.AHEAD].sum())
+        return float(self.path[Stage.OFFLINE].sum())
 
     def row(self) -> dict[str, str | int | float | None]:
         """One row of FedBCD Table 2, with the parts of the total, the protocol and the bytes beside it; None for what
@@ -116,4 +116,4 @@ def split_seconds(path: LongestPath) -> dict[str, float]:
     to run where they are done beside the training.
     """
     by_kind = {word: float(path[[Stage.SETUP, Stage.TRAIN], kind].sum()) for kind, word in COST_KINDS.items()}
-    return by_kind | {"work ahead": float(path[Stage.AHEAD].sum()), "evaluation": float(path[Stage.EVALUATE].sum())}
+    return by_kind | {"work ahead": float(path[Stage.OFFLINE].sum()), "evaluation": float(path[Stage.EVALUATE].sum())}

@@ -10,7 +10,7 @@ import numpy as np
 
 from securevfl.data.baseline import SCORE
 from securevfl.data.columns import Columns
-from securevfl.data.drift import ALARMS, SHIFTED, STABLE, Drift, drifts
+from securevfl.data.drift import ALARMS, SHIFTED, STABLE, Drift, measure_drift
 from securevfl.data.readers import read_table
 from securevfl.display import html
 from securevfl.errors import TableError
@@ -33,9 +33,9 @@ def drift(
     any column is said to be shifted when none is. TableError if columns or values are not those of the training.
     """
     own = [each for each in part.baseline if each.column != SCORE]
-    texts = [each.column for each in own if each.levels is not None]
+    texts = [each.column for each in own if each.categories is not None]
     table = read_table(Path(data), id_column=id_column, label_column="", chosen=part.columns, texts=texts)
-    found = drifts(own, table.held, alarms=alarms)
+    found = measure_drift(own, table.columns, alarms=alarms)
     return found if scores is None else [*found, _of_scores(part, Path(scores), alarms)]
 
 
@@ -45,12 +45,12 @@ def _of_scores(part: ModelPart, path: Path, alarms: float) -> Drift:
         raise TableError(
             f"{part.name}: a party that was told scores was expected to compare them, this one was not; leave them out"
         )
-    table = read_table(path, id_column="id", label_column="").held
+    table = read_table(path, id_column="id", label_column="").columns
     name = "probability" if "probability" in table.names else "prediction"
     if name not in table.names:
         raise TableError(f"{path}: predictions as securevfl predict writes them were expected; bring that file")
     at = table.names.index(name)
-    return drifts(kept, Columns(np.ascontiguousarray(table.X[:, [at]]), [SCORE]), alarms=alarms)[0]
+    return measure_drift(kept, Columns(np.ascontiguousarray(table.X[:, [at]]), [SCORE]), alarms=alarms)[0]
 
 
 def plain(found: Sequence[Drift], part: ModelPart) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from securevfl.data.columns import Columns
 from securevfl.data.id_keys import id_keys, order_digest
 from securevfl.data.load import read_order
 from securevfl.data.parquet_source import ParquetSource
-from securevfl.data.readers import named, read_table
+from securevfl.data.readers import errors_name, read_table
 from securevfl.data.store import OnProgress, copy_to_temporary_table
 from securevfl.errors import IdError, TableError
 from securevfl.training.model_part import ModelPart
@@ -96,11 +96,11 @@ def rows_of_file(
     table = read_table(path, id_column=id_column, label_column="", chosen=part.columns, texts=part.preparation.texts)
     if table.ids is None:
         raise IdError(f"{path}: ids were expected, none came; add an array ids")
-    order = read_order(path, len(table.held.X)) if ordered else None
-    with named(path):
+    order = read_order(path, len(table.columns.X)) if ordered else None
+    with errors_name(path):
         if order is None:
-            return rows_of_array(part, table.held, table.ids)
-        return rows_of_array(part, replace(table.held, X=table.held.X[order]), table.ids[order])
+            return rows_of_array(part, table.columns, table.ids)
+        return rows_of_array(part, replace(table.columns, X=table.columns.X[order]), table.ids[order])
 
 
 def _parquet(part: ModelPart, path: Path, id_column: str, on_progress: OnProgress | None, *, ordered: bool) -> NewRows:

@@ -19,7 +19,7 @@ from securevfl.data.validation import check_labels
 from securevfl.errors import DivergenceError, LabelError, PartiesError, RangeError, TableError
 from securevfl.job import Job
 from securevfl.models import metrics
-from securevfl.models.group_metrics import by_group
+from securevfl.models.group_metrics import metrics_by_group
 from securevfl.models.shapley import ShapleyValues
 from securevfl.protocols.party_context import LocalResources, PartyContext
 from securevfl.runtime.channel import Channel
@@ -147,7 +147,7 @@ class Run:
         own = np.asarray(groups)
         if own.shape != (len(f),):
             raise TableError(f"one group for each of {len(f)} rows was expected, shape {own.shape} came; correct them")
-        return by_group(self.job.model.loss, f, labels, classes, own)
+        return metrics_by_group(self.job.model.loss, f, labels, classes, own)
 
     def _score_tables(self, tables: Mapping[str, ArrayLike], y: ArrayLike) -> tuple[Floats, NDArray[Any], NDArray[Any]]:
         """f (m x c) of other rows, their labels (m,), and the classes."""

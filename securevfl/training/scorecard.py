@@ -25,7 +25,7 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.base.files import write_atomic
-from securevfl.data.bin_edges import decimal
+from securevfl.data.bin_edges import format_number
 from securevfl.data.column_transforms import (
     MISSING,
     OTHER,
@@ -169,8 +169,8 @@ def _points(step: ColumnTransform, scaling: Scaling, lost: Floats) -> list[tuple
             first = max(first, -np.inf if step.low is None else step.low)
             last = min(last, np.inf if step.high is None else step.high)
             within = [
-                f" from {decimal(first)}" if np.isfinite(first) else "",
-                f" to {decimal(last)}" if np.isfinite(last) else "",
+                f" from {format_number(first)}" if np.isfinite(first) else "",
+                f" to {format_number(last)}" if np.isfinite(last) else "",
             ]
             unit = lost / scaling.deviation
             marked = scaling(np.array([[np.nan, 0.0]]))[0, 1] * lost[1] if step.indicator else 0.0
@@ -181,7 +181,7 @@ def _points(step: ColumnTransform, scaling: Scaling, lost: Floats) -> list[tuple
             return found
         case NumericWoe() | BinTransform():
             ends = [-np.inf, *step.edges, np.inf]
-            names = [f"[{decimal(low)}, {decimal(high)})" for low, high in pairwise(ends)]
+            names = [f"[{format_number(low)}, {format_number(high)})" for low, high in pairwise(ends)]
             values = [step.edges[0] - 1 if step.edges else 0.0, *step.edges]
             if (isinstance(step, BinTransform) and step.fill is not None) or (
                 isinstance(step, NumericWoe) and step.missing is not None
@@ -189,7 +189,7 @@ def _points(step: ColumnTransform, scaling: Scaling, lost: Floats) -> list[tuple
                 names, values = [*names, MISSING], [*values, np.nan]
             return list(zip(names, gained(values), strict=True))
         case OneHotTransform() | CategoricalWoe():
-            known = (step.base, *step.levels) if isinstance(step, OneHotTransform) else step.levels
+            known = (step.base, *step.categories) if isinstance(step, OneHotTransform) else step.categories
             levels = (*known, OTHER)
             return list(zip(levels, gained([float(place) for place in range(len(levels))], levels), strict=True))
     remedy = 'prepare = { woe = {} }, prepare = { bins = 10 }, or prepare = { tails = "keep" }'

@@ -21,7 +21,7 @@ import numpy as np
 from securevfl.base.roles import Roles
 from securevfl.consent.consent_sheet import ConsentSheet, sheet_for_party
 from securevfl.consent.ledger_session import LedgerSession, SessionId
-from securevfl.data.baseline import baselines, most
+from securevfl.data.baseline import baselines, max_baseline_rows
 from securevfl.data.party import Party
 from securevfl.data.preparation import FittedPreparation
 from securevfl.data.schedule import Schedule
@@ -140,7 +140,7 @@ def take_part(
         ledger_session.settle(silent=channel.counters.messages_sent() == before)
     part.data = table.hex()
     raw = met.raw.table  # what the training rows looked like, as they came
-    looked = baselines(raw, schedule.sample(most(raw.X)))
+    looked = baselines(raw, schedule.sample(max_baseline_rows(raw.X)))
     part.baseline = [*(each for each in looked if each.column in part.columns), *part.baseline]
     if checkpoints is not None:
         checkpoints.finish(key, part)
@@ -166,7 +166,10 @@ def _check_rounding(job: Job, who: str, data: TrainingData, parties: int) -> Non
     if not isinstance(loss, LogLinkLoss) or rounding is None or data.targets is None or data.target_classes is None:
         return
     rows = data.schedule.sample(MAX_ROUNDING_ROWS)
-    rated, units = data.loss_targets(rows), float(len(rows) if data.offsets is None else np.exp(data.offsets[rows]).sum())
+    rated, units = (
+        data.loss_targets(rows),
+        float(len(rows) if data.offsets is None else np.exp(data.offsets[rows]).sum()),
+    )
     assert rated is not None, "it has targets"
     start = math.log(max(float(data.targets[rows].sum()), 0.5) / units)
     mean = float(data.target_classes[1]) if loss.counts else None
@@ -225,7 +228,7 @@ def _sheet(job: Job, met: RunSetup, ledger: DisclosureLedger | None, run: str) -
         Roles.of((name, other.role) for name, other in heard.items()),
         {name: other.columns for name, other in heard.items()},
         outputs=heard[met.roles.lead].outputs,
-        brought={name: other.parameters for name, other in heard.items()},
+        module_parameters={name: other.parameters for name, other in heard.items()},
         ledgers={} if ledger is None else {met.party.name: ledger},
         run=run,
     )
@@ -238,8 +241,8 @@ def _weighed(
     if job.prepare.woe is None:
         return met.party
     if saved is not None:
-        return met.party.weighed(FittedPreparation.read(met.raw.columns, saved.preparation))
-    party = encode_evidence(job, met.party, met.schedule.flow, context)
+        return met.party.with_woe_weights(FittedPreparation.read(met.raw.columns, saved.preparation))
+    party = encode_evidence(job, met.party, met.schedule.batch_order, context)
     ledger_session.check(
         replace(
             met.sizes,

@@ -15,7 +15,7 @@ import numpy as np
 from securevfl.base.config import to_plain
 from securevfl.data.party import Party
 from securevfl.data.preparation import FittedPreparation
-from securevfl.data.validation import some
+from securevfl.data.validation import name_list
 from securevfl.errors import (
     DataNotice,
     DivergenceError,
@@ -27,7 +27,12 @@ from securevfl.families.training_data import TrainingData
 from securevfl.job import Job
 from securevfl.models import metrics
 from securevfl.models.linear import LinearModel
-from securevfl.models.separation import FAR, GROW, columns_with_large_effect, separating_columns
+from securevfl.models.separation import (
+    GROWING_COEFFICIENTS,
+    MAX_COLUMN_EFFECT,
+    columns_with_large_effect,
+    separating_columns,
+)
 from securevfl.models.standard_losses import LogisticLoss, SoftmaxLoss
 from securevfl.optim.block_descent import BlockDescent
 from securevfl.protocols.handshake import StopDecision
@@ -121,7 +126,7 @@ class TrainingLoop:
             counters=context.channel.counters,
             path=context.channel.clock.path(),
             run=self.run,
-            trained=len(data.schedule.flow),
+            trained=len(data.schedule.batch_order),
             held_out=len(data.schedule.test),
             model=self.party.model,
         )
@@ -141,7 +146,9 @@ class TrainingLoop:
             return
         names = np.array((self.party.preparation or FittedPreparation(self.party.columns)).features)
         if (found := separating_columns(self.data.raw(rows), targets[rows] > 0)).any():
-            self._notice(f"columns that separate the labels: {some(names[found].tolist())}; {GROW}")
+            self._notice(
+                f"columns that separate the labels: {name_list(names[found].tolist())}; {GROWING_COEFFICIENTS}"
+            )
 
     def _tell_far(self, measured: dict[str, float]) -> None:
         """Say in a DataNotice that the model separates classes, as far as this party knows by metrics or by weights of
@@ -149,14 +156,17 @@ class TrainingLoop:
         if not self._unbounded:
             return
         if measured.get("auc") == 1.0:
-            self._notice(f"the model ranks all rows that were measured right: classes may be separated; {GROW}")
+            self._notice(
+                f"the model ranks all rows that were measured right: classes may be separated; {GROWING_COEFFICIENTS}"
+            )
         theta, rows = self._player.model_state().get("theta"), self.data.schedule.sample(MAX_SEPARATION_ROWS)
         names = np.array((self.party.preparation or FittedPreparation(self.party.columns)).features)
         if not isinstance(theta, np.ndarray) or theta.ndim != 2 or len(theta) < len(names):
             return
         if (found := columns_with_large_effect(theta[: len(names)], self.data.scaled(rows))).any():
-            what = f"columns that by themselves move f by more than {FAR:g}: {some(names[found].tolist())}"
-            self._notice(f"{what}; where they separate classes {GROW}")
+            named = name_list(names[found].tolist())
+            what = f"columns that by themselves move f by more than {MAX_COLUMN_EFFECT:g}: {named}"
+            self._notice(f"{what}; where they separate classes {GROWING_COEFFICIENTS}")
 
     def _notice(self, what: str) -> None:
         descends = isinstance(self.job.optimizer, BlockDescent)
@@ -206,7 +216,7 @@ class TrainingLoop:
         target, patience = self.job.target, self.job.patience
         if target is not None and metrics.reached(target.metric, measured[target.metric], target.value):
             return True
-        if patience is None or patience.metric not in measured or self.rounds <= self.data.schedule.settled:
+        if patience is None or patience.metric not in measured or self.rounds <= self.data.schedule.subset_iterations:
             return False
         now = [*self._past(patience.metric), measured[patience.metric]]
         return metrics.stale(patience.metric, now, patience.evaluations, patience.tolerance)
@@ -221,14 +231,14 @@ class TrainingLoop:
         """Whether the model is better than at every evaluation before, by the metric that patience watches, or else by
         the loss."""
         metric = "loss" if self.job.patience is None else self.job.patience.metric
-        if metric not in measured or self.rounds <= self.data.schedule.settled:
+        if metric not in measured or self.rounds <= self.data.schedule.subset_iterations:
             return False
         return metrics.improves(metric, measured[metric], self._past(metric))
 
     def _past(self, metric: str) -> list[float]:
         """Return the values of this metric in the evaluations so far, of models whose last visit was to all rows or to
         the largest part of them: of models of fewer rows none is kept, nor does it end a training."""
-        settled = self.data.schedule.settled
+        settled = self.data.schedule.subset_iterations
         return [record[metric] for record in self._history if metric in record and record["round"] > settled]
 
     def _evaluate_and_decide(self) -> tuple[dict[str, float], bool]:

@@ -1,1 +1,1 @@
-"""How frames travel: threads in one process, gRPC between organisations."""
+"""Connections between organisations: mutual TLS over gRPC, and end-to-end encryption through a hub."""

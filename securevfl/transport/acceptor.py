@@ -1,8 +1,8 @@
-"""A party's port: takes in who calls, and hands each stream to the conversation that it is for.
+"""A party's port: accepts connections and passes each stream to its session.
 
-A caller names the conversation by 16 random bytes in the metadata of its call, in hex; it names none where there is one
-conversation alone. Which of the parties calls is known by TLS and by nothing that it says, so whoever names another's
-conversation comes into it as who it is.
+A client names the session by 16 random bytes, in hexadecimal, in the metadata of its gRPC call. It names no session if
+the party has only one. TLS alone identifies the client, so a client that names another client's session joins it under
+its own name.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
-from securevfl.errors import PeerLost, SecureVFLError
+from securevfl.errors import ConfigError, PeerLost, SecureVFLError
 from securevfl.runtime import eventlog
 from securevfl.runtime.codec import encode_message
 from securevfl.transport.certificate_checks import check_peer
+from securevfl.transport.free_port import require_free
 from securevfl.transport.grpc_tls13 import grpc
 from securevfl.transport.handshakes import HandshakeCounter
 from securevfl.transport.line import Line
 from securevfl.transport.line_messages import MAX_PIECE_BYTES, RefuseStream
-from securevfl.transport.listener import listen_on
 from securevfl.transport.peers import split_address
 from securevfl.transport.tls import Credentials, identify_caller, require_tls13
 
 STREAM_METHOD = "/securevfl.Line/Stream"
-SESSION_ID_KEY = "securevfl-conversation"  # the key of its name in the metadata of a call
+SESSION_ID_KEY = "securevfl-conversation"  # metadata key of the session id
 GRPC_OPTIONS = [
     ("grpc.max_receive_message_length", MAX_PIECE_BYTES + 4096),
     ("grpc.max_send_message_length", MAX_PIECE_BYTES + 4096),
@@ -37,19 +37,27 @@ GRPC_OPTIONS = [
     ("grpc.enable_http_proxy", 0),
     ("grpc.enable_retries", 0),
 ]
-REFUSAL_SECONDS = 1.0  # seconds for a refusal to reach the other end
-_NAME = re.compile("[0-9a-f]{32}")
+REFUSAL_SECONDS = 1.0  # seconds for a refusal to reach the client
+_SESSION_ID = re.compile("[0-9a-f]{32}")
 
-LineOf = Callable[[str, str], Line]  # by the name of a conversation, empty where none came, and that of the caller
+LineOf = Callable[[str, str], Line]
+"""Returns the line of a client, by session id (empty if the client sent none) and the client's name."""
 
 
 class Acceptor:
-    """Listens at a party's address for so many streams at a time; ConfigError if the port cannot be had, or would take
-    TLS 1.2.
+    """Server at a party's address that accepts a limited number of streams at a time.
 
-    listen: host:port to bind instead of `address`. line_of: finds or begins a conversation, and returns its line; a
-    SecureVFLError that it raises refuses the caller. refused: is told of callers that were refused, by their names as
-    far as these are known.
+    Args:
+        credentials: key and certificate of this party.
+        callers: names of the parties that may connect.
+        address: host:port of this party in peers.toml.
+        line_of: returns the client's line in its session, which it may start. A SecureVFLError refuses the client.
+        refused: is called with the name of every refused client, empty if unknown, and the error.
+        listen: host:port to bind instead of `address`.
+        streams: maximum number of streams at a time.
+
+    Raises:
+        ConfigError: the port cannot be used, or gRPC would accept TLS 1.2 on it.
     """
 
     def __init__(
@@ -65,72 +73,74 @@ class Acceptor:
     ) -> None:
         self.me = credentials.party
         self.handshakes = HandshakeCounter()
-        self._credentials, self._known, self._line_of, self._refused = credentials, callers, line_of, refused
+        self._credentials, self._callers, self._line_of, self._refused = credentials, callers, line_of, refused
         host, port = split_address(self.me, listen or address)
         if listen is None and host != "localhost" and not host.startswith("127."):
             host = "::"
-        self._listener = listen_on(self.me, host, port)
+        bind = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._server = grpc.server(
             ThreadPoolExecutor(streams, thread_name_prefix="stream"),
-            handlers=[_Handler(self._answer)],
+            handlers=[_Handler(self._serve_stream)],
             options=GRPC_OPTIONS,
             maximum_concurrent_rpcs=streams,
         )
+        require_free(self.me, host, port)
         try:
-            server_credentials = credentials.identity.server_credentials(self.handshakes.begin)
-            self._server.add_secure_port(f"unix:{self._listener.server_path}", server_credentials)
-            self._server.start()
-            self._listener.start()
-            require_tls13(port, credentials, "localhost" if host == "::" else host)
-        except BaseException:
-            self._listener.stop()
-            raise
+            self._server.add_secure_port(bind, credentials.identity.server_credentials(self.handshakes.begin))
+        except RuntimeError:
+            raise ConfigError(
+                f"party {self.me} cannot listen on {bind}",
+                "check that the address belongs to this computer and that no other process uses it",
+                code="SVFL-ADDRESS",
+                party=self.me,
+                address=bind,
+            ) from None
+        self._server.start()
+        require_tls13(port, credentials, "localhost" if host == "::" else host)
         self.handshakes.forget()
-        bind = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         eventlog.emit(self.me, "listening", {"at": bind})
 
     def stop(self, grace: float | None = REFUSAL_SECONDS) -> None:
-        """Hang up on whoever is left, after so many seconds; at once if None."""
+        """Close all streams after `grace` seconds, or at once if None."""
         self._server.stop(grace).wait()
-        self._listener.stop()
 
-    def _answer(self, requests: Any, context: Any) -> Iterator[bytes]:
+    def _serve_stream(self, requests: Any, context: Any) -> Iterator[bytes]:
         name = ""
         self.handshakes.succeed()
         try:
-            name, certificate = identify_caller(context.auth_context(), self._known)
+            name, certificate = identify_caller(context.auth_context(), self._callers)
             check_peer(certificate, self._credentials.ca, name)
-            stream = self._line_of(_named(context), name).begin(calling=False)
+            stream = self._line_of(_session_id(context), name).begin(calling=False)
         except SecureVFLError as error:
             self._refused(name, error)
-            eventlog.warn(self.me, "refused", {"from": name or "a caller without a valid name", "reason": str(error)})
+            eventlog.warn(self.me, "refused", {"from": str(context.peer()), "reason": str(error)})
             yield encode_message(RefuseStream(str(error), True, isinstance(error, PeerLost)))
             return
 
         def read() -> None:
-            with suppress(Exception):  # gRPC raises a bare one when the caller is gone
+            with suppress(Exception):  # gRPC raises a bare Exception when the client disconnects
                 stream.read(requests)
-            ended()
+            end()
 
-        def ended() -> None:
+        def end() -> None:
             if stream.end("the stream was cut"):
                 eventlog.warn(self.me, "cut", {"peer": name})
 
         stream.hang_up = context.cancel
-        context.add_callback(ended)
+        context.add_callback(end)
         threading.Thread(target=read, name=f"read {name}", daemon=True).start()
         yield from stream.outgoing()
 
 
-def _named(context: Any) -> str:
-    """Return the name of the conversation that a call is for; empty if it names none, or nothing that is a name."""
-    found = [value for key, value in context.invocation_metadata() if key == SESSION_ID_KEY]
-    return found[0] if len(found) == 1 and isinstance(found[0], str) and _NAME.fullmatch(found[0]) else ""
+def _session_id(context: Any) -> str:
+    """Return the session id of a call, or an empty string if it has none or an invalid one."""
+    ids = [value for key, value in context.invocation_metadata() if key == SESSION_ID_KEY]
+    return ids[0] if len(ids) == 1 and isinstance(ids[0], str) and _SESSION_ID.fullmatch(ids[0]) else ""
 
 
 class _Handler(grpc.GenericRpcHandler):  # type: ignore[misc]
-    def __init__(self, answer: Callable[[Any, Any], Iterator[bytes]]) -> None:
-        self._method = grpc.stream_stream_rpc_method_handler(answer)
+    def __init__(self, serve_stream: Callable[[Any, Any], Iterator[bytes]]) -> None:
+        self._method = grpc.stream_stream_rpc_method_handler(serve_stream)
 
     def service(self, details: Any) -> Any:
         return self._method if details.method == STREAM_METHOD else None

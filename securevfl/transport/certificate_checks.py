@@ -15,57 +15,83 @@ from securevfl.transport.pem_files import parse_authorities, parse_certificate, 
 
 
 def check_peer(peer: bytes, ca: bytes, expected_party: str, now: datetime | None = None) -> None:
-    """Whether the certificate `peer` (PEM or DER) is that of `expected_party`, signed by an authority in `ca` (PEM).
+    """Check that a certificate belongs to a party and that a trusted authority signed it.
 
-    Returns nothing if so; TransportError naming the cause if it is unreadable, self-signed, of an unknown authority,
-    not yet valid, expired, revoked, or of another party.
+    Args:
+        peer: the certificate, in PEM or DER.
+        ca: certificates of the trusted authorities and their revocation lists, in PEM.
+        expected_party: name of the party.
+        now: time at which the certificate must be valid; the current time by default.
+
+    Raises:
+        TransportError: the certificate is malformed, self-signed, from an unknown authority, not yet valid, expired,
+            revoked, or belongs to another party.
     """
     now = utc_now(now)
+
+    def refusal(problem: str, remedy: str | None = None) -> TransportError:
+        return TransportError(problem, remedy, code="SVFL-TLS-CERTIFICATE", party=expected_party)
+
     try:
         certificate = parse_certificate(peer)
-        own = party_of(certificate)
+        certified_party = party_of(certificate)
     except ConfigError:
-        raise TransportError(f"{expected_party} showed something that is not a certificate") from None
+        raise refusal(f"{expected_party} presented data that is not a certificate") from None
     authorities = parse_authorities(ca)
     issuer = next((authority for authority in authorities if _signed_by(certificate, authority)), None)
     if _signed_by(certificate, certificate):
-        raise TransportError(
-            f"the certificate shown for {expected_party} is self-signed; expected one signed by your authority"
+        raise refusal(
+            f"the certificate that {expected_party} presented is self-signed",
+            "use a certificate that the parties' authority signed",
         )
     if issuer is None:
         known = ", ".join(certificate_fingerprint(authority)[:23] for authority in authorities)
-        raise TransportError(
-            f"the certificate shown for {expected_party} is signed by an unknown authority; expected {known}...: "
-            "compare ca.pem with the peer's"
+        raise refusal(
+            f"the certificate that {expected_party} presented is signed by an unknown authority; the trusted "
+            f"authorities are {known}...",
+            "compare ca.pem with the peer's copy",
         )
-    for what, each in (("the certificate of", certificate), ("the authority behind", issuer)):
-        if now < each.not_valid_before_utc:
-            start = f"{each.not_valid_before_utc:%Y-%m-%d %H:%M} UTC"
-            raise TransportError(f"{what} {expected_party} is not yet valid, only from {start}; check both clocks")
-        if now > each.not_valid_after_utc:
-            until = f"{each.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
-            raise TransportError(f"{what} {expected_party} has expired, on {until}; issue a new one")
+    for subject, checked in (("the certificate of", certificate), ("the authority of", issuer)):
+        if now < checked.not_valid_before_utc:
+            start = f"{checked.not_valid_before_utc:%Y-%m-%d %H:%M} UTC"
+            raise refusal(f"{subject} {expected_party} is not valid before {start}", "check the clocks of both sides")
+        if now > checked.not_valid_after_utc:
+            end = f"{checked.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
+            raise refusal(f"{subject} {expected_party} expired on {end}", "issue a new one")
     if (since := _revoked_on(certificate, issuer, ca)) is not None:
-        raise TransportError(
-            f"the certificate of {expected_party} was revoked by its authority on {since:%Y-%m-%d %H:%M} UTC; "
-            "issue a new one"
+        raise refusal(
+            f"the authority revoked the certificate of {expected_party} on {since:%Y-%m-%d %H:%M} UTC",
+            "issue a new one",
         )
-    if own != expected_party:
-        raise TransportError(
-            f"wrong name: expected a certificate of {expected_party}, it is of {own or 'no party'}; check the address"
+    if certified_party != expected_party:
+        raise refusal(
+            f"the certificate belongs to {certified_party or 'no party'}, not to {expected_party}", "check the address"
         )
 
 
 def check_usable(path: Path, certificate: bytes, ca: bytes, party: str, now: datetime | None = None) -> None:
-    """Whether peers would take a certificate, read from `path`. ConfigError with the cause if not."""
+    """Check that peers would accept a certificate.
+
+    Args:
+        path: the file that contains it, for the message.
+        certificate: the certificate.
+        ca: see `check_peer`.
+        party: the party to which it must belong.
+        now: see `check_peer`.
+
+    Raises:
+        ConfigError: peers would refuse it; the message states the cause.
+    """
     try:
         check_peer(certificate, ca, party, now)
     except TransportError as error:
-        raise ConfigError(f"{path}: peers would refuse it: {error}") from None
+        raise ConfigError(
+            f"peers would refuse {path}: {error.problem}", error.remedy, code="SVFL-TLS-CERTIFICATE", path=str(path)
+        ) from None
 
 
 def _signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
-    """Whether this authority has issued the certificate."""
+    """Whether this authority issued the certificate."""
     try:
         certificate.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
@@ -74,28 +100,34 @@ def _signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bo
 
 
 def _revoked_on(certificate: x509.Certificate, issuer: x509.Certificate, ca: bytes) -> datetime | None:
-    """Since when a certificate is revoked by its issuer, according to ca.pem; None if it is not.
+    """Return the time at which the issuer revoked a certificate according to ca.pem, or None.
 
-    ConfigError if a list in `ca` is signed by none of the authorities in it.
+    Raises:
+        ConfigError: none of the authorities in `ca` signed one of its revocation lists.
     """
-    for revoked in revocation_lists(ca):
-        if _is_list_of(issuer, revoked):
-            entry = revoked.get_revoked_certificate_by_serial_number(certificate.serial_number)
+    for revocations in revocation_lists(ca):
+        if _is_list_of(issuer, revocations):
+            entry = revocations.get_revoked_certificate_by_serial_number(certificate.serial_number)
             if entry is not None:
                 return entry.revocation_date_utc
-        elif not any(_is_list_of(authority, revoked) for authority in parse_authorities(ca)):
-            raise ConfigError("a list of revoked certificates in ca.pem is of none of its authorities; get it again")
+        elif not any(_is_list_of(authority, revocations) for authority in parse_authorities(ca)):
+            raise ConfigError(
+                "none of the authorities in ca.pem signed one of its revocation lists",
+                "get ca.pem from the authority again",
+                code="SVFL-FILE-DAMAGED",
+            )
     return None
 
 
-def _is_list_of(authority: x509.Certificate, revoked: x509.CertificateRevocationList) -> bool:
+def _is_list_of(authority: x509.Certificate, revocations: x509.CertificateRevocationList) -> bool:
     key = authority.public_key()
     return (
         isinstance(key, ec.EllipticCurvePublicKey)
-        and revoked.issuer == authority.subject
-        and revoked.is_signature_valid(key)
+        and revocations.issuer == authority.subject
+        and revocations.is_signature_valid(key)
     )
 
 
 def utc_now(now: datetime | None) -> datetime:
+    """Return `now` in UTC, or the current time if it is None."""
     return datetime.now(UTC) if now is None else now.astimezone(UTC)

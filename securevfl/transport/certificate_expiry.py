@@ -7,22 +7,31 @@ from pathlib import Path
 
 from securevfl.transport.pem_files import parse_authorities, parse_certificate, read_pem
 
-WARNING_DAYS = 30  # days
+WARNING_DAYS = 30  # days before the expiry from which a certificate is reported
 
 
 def expiry_warning(name: str, days_left: int) -> str:
-    """Say what to do about a certificate that ends soon or has ended; empty if it does not."""
+    """Return a warning if a certificate has expired or expires within `WARNING_DAYS`, else an empty string."""
     if days_left > WARNING_DAYS:
         return ""
-    when = "has ended" if days_left < 0 else f"ends in {days_left} days"
-    return f"the certificate of {name} {when}, and peers refuse it then; issue another with --replace"
+    when = "has expired" if days_left < 0 else f"expires in {days_left} days"
+    return f"the certificate of {name} {when}; peers refuse expired certificates. Issue a new one with --replace"
 
 
 def expiry_warnings(folder: Path, party: str) -> list[str]:
-    """Warnings of a party's own certificate and of the authorities it trusts, in the folder of its kit."""
-    found = {party: [parse_certificate(read_pem(folder / f"{party}.pem"))]}
-    found["the authority"] = parse_authorities(read_pem(folder / "ca.pem"))
-    days = {
-        name: min((each.not_valid_after_utc - datetime.now(UTC)).days for each in own) for name, own in found.items()
+    """Return warnings about the certificates of a party and of its authorities.
+
+    Args:
+        folder: the folder of <party>.pem and ca.pem.
+        party: name of the party.
+
+    Returns:
+        One warning for each certificate that expires soon.
+    """
+    certificates = {party: [parse_certificate(read_pem(folder / f"{party}.pem"))]}
+    certificates["the authority"] = parse_authorities(read_pem(folder / "ca.pem"))
+    days_left = {
+        name: min((certificate.not_valid_after_utc - datetime.now(UTC)).days for certificate in group)
+        for name, group in certificates.items()
     }
-    return [line for name, left in days.items() if (line := expiry_warning(name, left))]
+    return [warning for name, days in days_left.items() if (warning := expiry_warning(name, days))]

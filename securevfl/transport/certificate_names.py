@@ -14,36 +14,49 @@ from cryptography.x509.oid import NameOID
 from securevfl.errors import ConfigError
 
 _DOMAIN = ".party.securevfl.internal"
-
 PARTY_URI = "securevfl://party/"
-
 _HOST = re.compile(r"(?=.{1,253}$)(?!-)[A-Za-z0-9_-]{1,63}(\.(?!-)[A-Za-z0-9_-]{1,63})*")
 
 
 def server_name(party: str) -> str:
-    """Return the DNS name in a party's certificate, the same on whatever machine it runs. Made by hashing, never
-    resolved."""
+    """Return the DNS name in a party's certificate.
+
+    The name is a hash, the same on every machine of the party, and is never resolved.
+    """
     return f"{hashlib.sha256(valid_name(party).encode()).hexdigest()[:32]}{_DOMAIN}"
 
 
 def valid_name(name: str) -> str:
+    """Return the name of a party or an authority, or raise ConfigError if it is invalid."""
     if not name.replace("-", "").replace("_", "").isalnum() or len(name) > 64:
-        raise ConfigError(f"name {name!r}: up to 64 letters, digits, - and _ were expected; rename it")
+        raise ConfigError(
+            f"the name {name!r} is invalid",
+            "use up to 64 letters, digits, - and _",
+            code="SVFL-PARTIES-NAME",
+            name=name,
+        )
     return name
 
 
 def host_name(host: str) -> x509.GeneralName:
-    """Convert a host to the form in which it stands in a certificate. Raises ConfigError if it is no host, or is a name
-    that stands for a party."""
+    """Convert a host to the form that a certificate contains, or raise ConfigError if it is not a host."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         if not _HOST.fullmatch(host):
             raise ConfigError(
-                f"host {host!r}: a DNS name in ASCII or an IP address, without port, was expected"
+                f"{host!r} is not a host",
+                "pass an ASCII DNS name or an IP address, without a port",
+                code="SVFL-ADDRESS",
+                host=host,
             ) from None
         if host.casefold().endswith(_DOMAIN):
-            raise ConfigError(f"host {host!r}: names under {_DOMAIN[1:]} stand for parties; leave it out") from None
+            raise ConfigError(
+                f"the host {host!r} cannot be certified, because names under {_DOMAIN[1:]} stand for parties",
+                "leave it out",
+                code="SVFL-ADDRESS",
+                host=host,
+            ) from None
         return x509.DNSName(host)
 
 
@@ -53,10 +66,13 @@ def _alternative_names(certificate: x509.Certificate) -> x509.SubjectAlternative
     except x509.ExtensionNotFound:
         return None
     except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
-        raise ConfigError("the names in the certificate cannot be read; issue a new one") from None
+        raise ConfigError(
+            "the names in the certificate are malformed", "issue a new certificate", code="SVFL-TLS-CERTIFICATE"
+        ) from None
 
 
 def party_of(certificate: x509.Certificate) -> str | None:
+    """Return the party that a certificate names, or None unless it names exactly one."""
     names = _alternative_names(certificate)
     uris = names.get_values_for_type(x509.UniformResourceIdentifier) if names else []
     parties = [unquote(uri.removeprefix(PARTY_URI)) for uri in uris if uri.startswith(PARTY_URI)]
@@ -64,6 +80,7 @@ def party_of(certificate: x509.Certificate) -> str | None:
 
 
 def hosts_of(certificate: x509.Certificate) -> list[str]:
+    """Return the DNS names and IP addresses in a certificate."""
     names = _alternative_names(certificate)
     if names is None:
         return []
@@ -71,9 +88,11 @@ def hosts_of(certificate: x509.Certificate) -> list[str]:
 
 
 def common_name(name: x509.Name) -> str:
-    found = name.get_attributes_for_oid(NameOID.COMMON_NAME)
-    return str(found[0].value) if found else name.rfc4514_string()
+    """Return the common name of a subject or issuer, or its full name if it has none."""
+    attributes = name.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(attributes[0].value) if attributes else name.rfc4514_string()
 
 
 def certificate_fingerprint(certificate: x509.Certificate) -> str:
+    """Return the SHA-256 of a certificate, as hexadecimal bytes separated by colons."""
     return certificate.fingerprint(hashes.SHA256()).hex(":")

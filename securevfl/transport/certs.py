@@ -1,20 +1,21 @@
-"""Certificates: who is at the other end of a connection.
+"""Certificates that identify the parties.
 
-One authority (`init`), run by whoever the parties trust to say who is who, signs one certificate a party (`issue`):
+One authority (`init`), run by whoever the parties trust for this, signs one certificate for each party (`issue`):
 
-    ca.pem, ca.key        the authority; ca.pem goes to every party, ca.key stays where it was made
-    bank.pem, bank.key    the party "bank"; both go to the bank, by a safe way, and the key to no one else
+    ca.pem, ca.key        the authority; every party gets ca.pem, and ca.key stays with the authority
+    bank.pem, bank.key    the party "bank"; only the bank gets both, over a secure channel
 
-A party that lets nobody see its key makes it itself, and the authority signs and revokes certificates by openssl
-(docs/two-organisations.md): any X.509 certificate that names its party as below is one. ca.pem may also hold the
-authority's list of revoked certificates (X.509 CRL); `check_peer` refuses these at each handshake. The list has no date
-after which a party would miss a newer one: a party with an old ca.pem does not know.
+A party that keeps its key secret from the authority generates the key itself. The authority then signs and revokes
+certificates with openssl (docs/two-organisations.md); any X.509 certificate that names its party as below can be used.
+ca.pem may also contain the authority's revocation lists (X.509 CRL), which `check_peer` applies in every handshake. A
+party with an old ca.pem does not know later revocations.
 
-A certificate names its party by the URI securevfl://party/<name> and by a DNS name made from it (`server_name`), which
-lets a gRPC client insist on the party and not only on the machine. Host names and addresses stand beside them. Keys
-are ECDSA P-256, which the BoringSSL inside gRPC accepts; files are written at once or not at all, keys readable by
-their owner only. Nothing is overwritten unasked: `replace=True` makes a new key under the same name and keeps the old
-pair beside it as <name>.old-<key id>, valid until it expires, so that peers need not change at the same moment.
+A certificate names its party by the URI securevfl://party/<name> and by a DNS name that is derived from it
+(`server_name`). The DNS name lets a gRPC client insist on the party, not only on the machine. The certificate also
+contains host names and addresses. Keys are ECDSA P-256, which the BoringSSL inside gRPC accepts. Files are written
+atomically, and only their owner can read keys. An existing file is replaced only with `replace=True`: the new key gets
+the same name, and the old pair stays in the folder as <name>.old-<key id>. The old pair is valid until it expires, so
+that peers need not change at the same moment.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from securevfl.transport.certificate_names import (
     valid_name,
 )
 from securevfl.transport.pem_files import (
+    file_exists,
     keep_old_copy,
     key_fingerprint,
     key_pem,
@@ -59,9 +61,19 @@ _CLOCK_SKEW = timedelta(hours=1)
 
 @dataclass(frozen=True)
 class CertificateSummary:
-    """What a certificate says. `days_left` counts whole days and is negative once it has expired.
+    """The content of a certificate.
 
-    fingerprint: SHA-256 of the certificate. key: that of its public key, which stays when a certificate is renewed.
+    Attributes:
+        name: the party, or the common name if the certificate names no party.
+        hosts: DNS names and IP addresses.
+        issuer: common name of the authority.
+        fingerprint: SHA-256 of the certificate.
+        key: SHA-256 of its public key, which stays the same when a certificate is renewed for the same key.
+        valid_from: start of its validity.
+        valid_until: end of its validity.
+        days_left: full days until it expires; negative once it has expired.
+        serial: serial number in hexadecimal.
+        revokes: certificates that the file's revocation lists revoke.
     """
 
     name: str
@@ -76,7 +88,7 @@ class CertificateSummary:
     revokes: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
-        """Describe the certificate for people, one fact a line."""
+        """Describe the certificate for people, one fact per line."""
         return [
             f"name         {self.name}",
             f"hosts        {', '.join(self.hosts) or 'none'}",
@@ -95,13 +107,26 @@ class CertificateSummary:
 def init(
     folder: Path, *, name: str = "securevfl", days: int = 3650, replace: bool = False, now: datetime | None = None
 ) -> Path:
-    """Make an authority and return the path of its certificate, folder/ca.pem. Raises ConfigError if there is one and
-    not `replace`."""
+    """Create an authority.
+
+    Args:
+        folder: the folder for ca.pem and ca.key.
+        name: common name of the authority.
+        days: its validity in days.
+        replace: whether an existing authority may be replaced.
+        now: start of its validity; the current time by default.
+
+    Returns:
+        The path of its certificate, folder/ca.pem.
+
+    Raises:
+        ConfigError: the folder contains an authority and `replace` is False.
+    """
     now = utc_now(now)
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, valid_name(name))])
     certificate = (
-        _builder(subject, subject, key.public_key(), now, now + _days(days))
+        _builder(subject, subject, key.public_key(), now, now + _validity(days))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(authority=True), critical=True)
         .sign(key, hashes.SHA256())
@@ -119,20 +144,35 @@ def issue(
     replace: bool = False,
     now: datetime | None = None,
 ) -> Path:
-    """Make a key and a certificate for a party with the authority in `folder`; returns folder/<party>.pem.
+    """Generate a key and a certificate for a party.
 
-    hosts: DNS names and IP addresses, without ports, under which the party serves. The certificate ends with the
-    authority at the latest. ConfigError if the authority is missing or has expired, a name cannot be used, or the party
-    has a certificate already and not `replace`.
+    Args:
+        folder: the folder of the authority.
+        party: name of the party.
+        hosts: DNS names and IP addresses of the party's server, without ports.
+        days: validity in days. The certificate expires with the authority at the latest.
+        replace: whether an existing certificate may be replaced.
+        now: start of its validity; the current time by default.
+
+    Returns:
+        The path of the certificate, folder/<party>.pem.
+
+    Raises:
+        ConfigError: the authority is missing or has expired, a name is invalid, or the party has a certificate and
+            `replace` is False.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     if valid_name(party).casefold() == "ca":
-        raise ConfigError("a party cannot be called ca: that name is the authority's; rename the party")
+        raise ConfigError(
+            "a party cannot be named ca, because that is the name of the authority's files",
+            "rename the party",
+            code="SVFL-PARTIES-NAME",
+        )
     now = utc_now(now)
     authority, authority_key = _authority(folder, now)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, party)])
     names = [x509.UniformResourceIdentifier(PARTY_URI + quote(party, safe="")), x509.DNSName(server_name(party))]
-    until = min(now + _days(days), authority.not_valid_after_utc)
+    until = min(now + _validity(days), authority.not_valid_after_utc)
     certificate = (
         _builder(subject, authority.subject, key.public_key(), now, until)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -148,14 +188,14 @@ def issue(
 
 
 def show(path: Path, now: datetime | None = None) -> CertificateSummary:
-    """Summarise what the certificate in a file says. Raises ConfigError if there is none."""
+    """Summarise the certificate in a file, or raise ConfigError if there is none."""
     data = read_pem(path)
     certificate = parse_certificate(data)
     until = certificate.not_valid_after_utc
-    own = party_of(certificate)
-    hosts = [host for host in hosts_of(certificate) if own is None or host != server_name(own)]
+    party = party_of(certificate)
+    hosts = [host for host in hosts_of(certificate) if party is None or host != server_name(party)]
     return CertificateSummary(
-        name=own or common_name(certificate.subject),
+        name=party or common_name(certificate.subject),
         hosts=tuple(hosts),
         issuer=common_name(certificate.issuer),
         fingerprint=certificate_fingerprint(certificate),
@@ -166,27 +206,42 @@ def show(path: Path, now: datetime | None = None) -> CertificateSummary:
         serial=f"{certificate.serial_number:x}",
         revokes=tuple(
             f"{entry.serial_number:x} since {entry.revocation_date_utc:%Y-%m-%d %H:%M} UTC"
-            for revoked in revocation_lists(data)
-            for entry in revoked
+            for revocations in revocation_lists(data)
+            for entry in revocations
         ),
     )
 
 
 def _authority(folder: Path, now: datetime) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    """Read the certificate and the key of the authority in a folder. Raises ConfigError if it is missing, its files do
-    not fit, or it has expired."""
+    """Read the certificate and the key of the authority in a folder.
+
+    Raises:
+        ConfigError: a file is missing, the key belongs to another certificate, or the authority has expired.
+    """
     authority, path = parse_certificate(read_pem(folder / "ca.pem")), folder / "ca.key"
     key = parse_key(path, read_pem(path))
     if key.public_key() != authority.public_key():
-        raise ConfigError(f"{folder}: ca.key is not the key of ca.pem; bring the two files that were made together")
+        raise ConfigError(
+            f"ca.key in {folder} is not the key of ca.pem",
+            "use the two files that `securevfl certs init` wrote together",
+            code="SVFL-TLS-KEY",
+            path=str(path),
+        )
     if now >= authority.not_valid_after_utc:
-        raise ConfigError(f"the authority in {folder} has expired; make a new one with init(..., replace=True)")
+        raise ConfigError(
+            f"the authority in {folder} has expired",
+            "replace it with `securevfl certs init --replace`",
+            code="SVFL-TLS-CERTIFICATE",
+            path=str(folder / "ca.pem"),
+        )
     return authority, key
 
 
-def _days(days: int) -> timedelta:
+def _validity(days: int) -> timedelta:
     if days < 1:
-        raise ConfigError(f"a certificate of {days} days was asked for; expected 1 or more")
+        raise ConfigError(
+            f"a certificate cannot be valid for {days} days", "pass 1 or more", code="SVFL-JOB-OPTION", days=days
+        )
     return timedelta(days=days)
 
 
@@ -220,13 +275,13 @@ def _usage(*, authority: bool) -> x509.KeyUsage:
 
 
 def _store_pair(path: Path, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey, replace: bool) -> Path:
-    """Write the key, then the certificate beside it at `path`; what was there is kept under another name."""
+    """Write the key, then the certificate to `path`. Existing files are renamed, not overwritten."""
     key_path = path.with_suffix(".key")
-    there = [each for each in (path, key_path) if each.exists()]
-    if there and not replace:
-        raise ConfigError(f"{there[0]} exists; ask for its replacement to make a new key and keep the old one aside")
-    for each in there:
-        keep_old_copy(each)
+    existing = [file for file in (path, key_path) if file.exists()]
+    if existing and not replace:
+        raise file_exists(existing[0])
+    for file in existing:
+        keep_old_copy(file)
     write_pem(key_path, key_pem(key), 0o600, replace=replace)
     write_pem(path, certificate.public_bytes(serialization.Encoding.PEM), 0o644, replace=replace)
     return path

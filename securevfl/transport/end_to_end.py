@@ -1,14 +1,15 @@
-"""A sealed conversation of two parties through a hub, which sees who writes to whom and how much, and nothing else.
+"""End-to-end encryption between two parties that communicate through a hub.
 
-Two parties A and B that have no line to each other agree on keys through the hub (the SIGMA pattern of Krawczyk 2003):
+The hub learns who sends to whom, when and how many bytes, and nothing else. Two parties A and B without a line to each
+other agree on keys through the hub (SIGMA, Krawczyk 2003):
 
-    1. both   KeyOffer   an ephemeral X25519 key and the certificate
-    2. both   IdentityProof       sealed: a signature by the certificate's key over both offers and who sends to whom
-    3. both               everything else sealed: ChaCha20-Poly1305, the message's number as nonce
+    1. both   KeyOffer        an ephemeral X25519 key and the certificate
+    2. both   IdentityProof   encrypted: a signature, with the certificate's key, of both offers and both names
+    3. both                   all further packets, encrypted with ChaCha20-Poly1305
 
-Keys are HKDF-SHA256 of the X25519 secret, one for each direction, salted with both offers. Numbers are not sent: a
-message that was replayed, dropped, swapped or altered by the hub does not open. A hub that puts its own key into an
-offer cannot sign for it.
+There is one key for each direction: HKDF-SHA256 of the X25519 secret, with both offers as salt. The nonce of a packet
+is its number, which is not sent. A packet that the hub replays, drops, reorders or alters therefore does not decrypt. A
+hub that replaces the key in an offer cannot sign for it.
 """
 
 from __future__ import annotations
@@ -33,20 +34,31 @@ _CONTEXT = b"securevfl seal 1"
 
 
 class KeyOffer(Message, frozen=True):
-    """public: 32 bytes, X25519; certificate: DER."""
+    """Step 1.
+
+    Attributes:
+        public: ephemeral X25519 key, 32 bytes.
+        certificate: the sender's certificate, in DER.
+    """
 
     public: bytes
     certificate: bytes
 
 
 class IdentityProof(Message, frozen=True):
-    """The sender made its offer for this receiver and has seen the receiver's."""
+    """Step 2: proves that the sender made its offer for this receiver and has seen the receiver's offer."""
 
     signature: bytes
 
 
 class EndToEndSession(Secret):
-    """One party's end of a sealed conversation. `forward` takes what goes to the hub, in order, and must not wait."""
+    """One party's end of an encrypted session through the hub.
+
+    Args:
+        credentials: key and certificate of this party.
+        peer: name of the other party.
+        forward: sends bytes to the hub, in order. It must not block.
+    """
 
     def __init__(self, credentials: Credentials, peer: str, forward: Callable[[bytes], None]) -> None:
         self._credentials = credentials
@@ -62,25 +74,34 @@ class EndToEndSession(Secret):
         self._ready = threading.Event()
 
     def start(self) -> None:
-        """Step 1."""
+        """Send this party's offer (step 1)."""
         self._forward(encode_message(self._offer))
 
     def wait(self, timeout: float) -> bool:
-        """Whether the peer has proved who it is, within so many seconds."""
+        """Wait up to `timeout` seconds for the peer's proof of identity; return whether it has arrived."""
         return self._ready.wait(timeout)
 
     def send(self, plain: bytes) -> None:
-        """Seals and forwards a message."""
+        """Encrypt and send a packet."""
         with self._lock:
-            assert self._cipher_out is not None, "the peer's offer comes first"
-            sealed = self._cipher_out.encrypt(self._sent.to_bytes(12, "little"), plain, None)
+            assert self._cipher_out is not None, "the peer's offer must arrive first"
+            encrypted = self._cipher_out.encrypt(self._sent.to_bytes(12, "little"), plain, None)
             self._sent += 1
-            self._forward(sealed)
+            self._forward(encrypted)
 
     def receive(self, body: bytes) -> bytes | None:
-        """Open what came through the hub; None where it was part of steps 1 and 2. Nothing changes if it is refused.
+        """Decrypt a packet. A packet that is refused does not change the state.
 
-        FrameError if it does not open; TransportError or CryptoError if the peer is not who it should be.
+        Args:
+            body: bytes that arrived through the hub.
+
+        Returns:
+            The packet, or None if it belongs to steps 1 and 2.
+
+        Raises:
+            FrameError: the packet does not decrypt.
+            TransportError: the certificate is not the peer's.
+            CryptoError: the signature is not the peer's.
         """
         if self._peer_offer is None:
             self._agree(decode_message(KeyOffer, body))
@@ -90,8 +111,11 @@ class EndToEndSession(Secret):
             plain = self._cipher_in.decrypt(self._received.to_bytes(12, "little"), body, None)
         except InvalidTag:
             raise FrameError(
-                f"{self._credentials.party}: message {self._received} of {self._peer} was expected through the hub; "
-                "what came was altered, replayed, lost or out of order"
+                f"packet {self._received} of {self._peer} does not decrypt: the hub altered, replayed, dropped or "
+                "reordered packets",
+                code="SVFL-FRAME",
+                party=self._credentials.party,
+                peer=self._peer,
             ) from None
         if not self._ready.is_set():
             proof = decode_message(IdentityProof, plain)
@@ -103,7 +127,7 @@ class EndToEndSession(Secret):
         return plain
 
     def accept(self) -> None:
-        """Note that the message last received has been accepted, so that the next one is another."""
+        """Record that the latest packet was accepted, so that the next one has the next number."""
         self._received += 1
 
     def _agree(self, offer: KeyOffer) -> None:
@@ -111,12 +135,14 @@ class EndToEndSession(Secret):
         try:
             shared = self._key.exchange(X25519PublicKey.from_public_bytes(offer.public))
         except ValueError:
-            raise FrameError(f"{self._peer}: an X25519 key of 32 bytes was expected, another came") from None
+            raise FrameError(
+                f"{self._peer} sent an invalid X25519 key", code="SVFL-CRYPTO-KEY", peer=self._peer
+            ) from None
         me = self._credentials.party
         salt = b"".join(sorted((_digest(me, self._offer), _digest(self._peer, offer))))
 
         def cipher(sender: str, receiver: str) -> ChaCha20Poly1305:
-            info = _CONTEXT + _named(sender, receiver)
+            info = _CONTEXT + _encode_names(sender, receiver)
             return ChaCha20Poly1305(HKDF(hashes.SHA256(), 32, salt, info).derive(shared))
 
         self._cipher_out, self._cipher_in = cipher(me, self._peer), cipher(self._peer, me)
@@ -126,12 +152,12 @@ class EndToEndSession(Secret):
 
     @staticmethod
     def _claim(sender: str, receiver: str, own: KeyOffer, other: KeyOffer) -> bytes:
-        return _CONTEXT + _named(sender, receiver) + _digest(sender, own) + _digest(receiver, other)
+        return _CONTEXT + _encode_names(sender, receiver) + _digest(sender, own) + _digest(receiver, other)
 
 
-def _named(*names: str) -> bytes:
+def _encode_names(*names: str) -> bytes:
     return b"".join(len(name.encode()).to_bytes(2, "big") + name.encode() for name in names)
 
 
 def _digest(party: str, offer: KeyOffer) -> bytes:
-    return hashlib.sha256(_named(party) + offer.public + offer.certificate).digest()
+    return hashlib.sha256(_encode_names(party) + offer.public + offer.certificate).digest()

@@ -1,7 +1,7 @@
-"""Lines over gRPC: one service, one bidirectional stream of opaque messages between two neighbours, mutual TLS 1.3.
+"""A party's lines to its neighbours over gRPC: one service, one bidirectional stream for each pair, mutual TLS 1.3.
 
-Of two neighbours one calls (`Peers.calls`) and calls again when the stream is cut; both send and receive on it. No code
-is generated: messages are bytes to gRPC and structs of `transport.line` to us.
+One of two neighbours calls (`Peers.calls`), and calls again when the stream breaks; both send and receive on it. No
+code is generated: messages are bytes for gRPC and structs of `transport.line_messages` for this package.
 """
 
 from __future__ import annotations
@@ -22,26 +22,32 @@ from securevfl.transport.line import Line
 from securevfl.transport.peers import Peers, split_address
 from securevfl.transport.tls import Credentials, diagnose
 
-_TICK = 0.2  # seconds between looks at the lines
+_POLL_SECONDS = 0.2  # seconds between checks of the lines
 
 
 class SessionRouter(Protocol):
-    """A port that several conversations share."""
+    """A port that several sessions share."""
 
-    def add_session(self, conversation: str, lines: Mapping[str, Line]) -> None:
-        """Hand who calls about this conversation to its lines."""
+    def add_session(self, session_id: str, lines: Mapping[str, Line]) -> None:
+        """Route clients that name this session to its lines."""
 
-    def remove_session(self, conversation: str) -> None:
-        """Hand nobody to this conversation any more."""
+    def remove_session(self, session_id: str) -> None:
+        """Stop routing clients to this session."""
 
 
 class Endpoint:
-    """One party's or relay's lines to its neighbours.
+    """The lines of one party or relay to its neighbours.
 
-    deliver(neighbour, packet) is called for every packet, from one thread a neighbour; a SecureVFLError it raises
-    refuses the packet. failed(neighbour, error) is called when a line is lost. listen: host:port to bind instead of
-    the port of the party's own address. patience: seconds without a connection after which a neighbour is lost.
-    conversation: the name by which it calls. hall: a port that several conversations share; its own if None.
+    Args:
+        credentials: key and certificate of this party.
+        peers: the parties and their addresses.
+        deliver: is called with the neighbour and each packet, from one thread per neighbour. A SecureVFLError that it
+            raises refuses the packet.
+        failed: is called with the neighbour and the error when a line fails.
+        listen: host:port to bind instead of the port of this party's address.
+        patience: seconds without a connection after which a neighbour is lost.
+        router: a port that several sessions share; by default this endpoint opens its own.
+        session_id: the id by which this endpoint calls.
     """
 
     def __init__(
@@ -54,13 +60,13 @@ class Endpoint:
         listen: str | None = None,
         patience: float = 60.0,
         router: SessionRouter | None = None,
-        conversation: str = "",
+        session_id: str = "",
     ) -> None:
         self.me = credentials.party
         self._credentials = credentials
         self._peers = peers
-        self._at = listen
-        self._router, self._conversation = router, conversation
+        self._listen = listen
+        self._router, self._session_id = router, session_id
         self._stopped = threading.Event()
         self._acceptor: Acceptor | None = None
         start = secrets.token_bytes(16)
@@ -77,21 +83,24 @@ class Endpoint:
         }
         for name, line in self.lines.items():
             if peers.calls(self.me, name):
-                line.cause = f"nobody has answered at {peers.address[name]}"
+                line.cause = f"nothing has answered at {peers.address[name]}"
 
     def start(self) -> None:
-        """Start to listen for neighbours and to call them. Raises ConfigError if the port cannot be had or would take
-        TLS 1.2."""
+        """Listen for neighbours and call them.
+
+        Raises:
+            ConfigError: the port cannot be used, or gRPC would accept TLS 1.2 on it.
+        """
         if self._router is not None:
-            self._router.add_session(self._conversation, self.lines)
+            self._router.add_session(self._session_id, self.lines)
         elif self._peers.listens(self.me):
             self._acceptor = Acceptor(
                 self._credentials,
                 self.lines,
                 self._peers.address[self.me],
-                lambda conversation, name: self.lines[name],
-                refused=self._refused,
-                listen=self._at,
+                lambda session_id, name: self.lines[name],
+                refused=self._note_refusal,
+                listen=self._listen,
                 streams=2 * len(self.lines) + 2,
             )
         for name, line in self.lines.items():
@@ -100,39 +109,42 @@ class Endpoint:
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
 
     def close(self, timeout: float) -> None:
-        """Send what is left, wait up to `timeout` seconds for every neighbour's goodbye, and stop.
+        """Send the remaining packets, wait up to `timeout` seconds until all neighbours have closed, and stop.
 
-        A hub says its own goodbye last, as it passes on what the others still have to say.
+        A hub closes its lines last, because it still forwards packets of the others.
         """
         deadline = time.monotonic() + timeout
         if self.me == self._peers.hub:
             while not all(line.finished for line in self.lines.values()) and time.monotonic() < deadline:
-                time.sleep(_TICK / 4)
+                time.sleep(_POLL_SECONDS / 4)
         timeout = max(REFUSAL_SECONDS, deadline - time.monotonic())
         closers = [threading.Thread(target=line.close, args=(timeout,), daemon=True) for line in self.lines.values()]
-        for each in closers:
-            each.start()
-        for each in closers:
-            each.join()
+        for closer in closers:
+            closer.start()
+        for closer in closers:
+            closer.join()
         self._stopped.set()
-        self._leave(REFUSAL_SECONDS)
+        self._release_port(REFUSAL_SECONDS)
 
     def abandon(self) -> None:
-        """Stop at once, without a goodbye."""
+        """Stop at once, without notifying the neighbours."""
         self._stopped.set()
         for line in self.lines.values():
-            line.abandon(PeerLost(f"{self.me} has hung up"))
-        self._leave(None)
+            line.abandon(self._hung_up())
+        self._release_port(None)
 
-    def _leave(self, grace: float | None) -> None:
+    def _hung_up(self) -> PeerLost:
+        return PeerLost(f"{self.me} has closed the connection", code="SVFL-PEER-LOST", party=self.me)
+
+    def _release_port(self, grace: float | None) -> None:
         if self._router is not None:
-            self._router.remove_session(self._conversation)
-            for line in self.lines.values():  # whoever is still there holds no thread of this party's
-                line.abandon(PeerLost(f"{self.me} has hung up"))
+            self._router.remove_session(self._session_id)
+            for line in self.lines.values():  # a neighbour that stays connected must not occupy a thread
+                line.abandon(self._hung_up())
         elif self._acceptor is not None:
             self._acceptor.stop(grace)
 
-    def _refused(self, name: str, error: SecureVFLError) -> None:
+    def _note_refusal(self, name: str, error: SecureVFLError) -> None:
         line = self.lines.get(name)
         if line is not None and not line.opened:
             line.cause = f"it was refused: {error}"
@@ -141,8 +153,8 @@ class Endpoint:
         """Keep a stream open to a neighbour that waits to be called."""
         host, port = split_address(line.peer, self._peers.address[line.peer])
         target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        pause, before = 0.05, ""
-        named = ((SESSION_ID_KEY, self._conversation),) if self._conversation else ()
+        pause, previous_cause = 0.05, ""
+        metadata = ((SESSION_ID_KEY, self._session_id),) if self._session_id else ()
         while not self._stopped.is_set() and not line.over:
             try:
                 stream = line.begin(calling=True)
@@ -151,48 +163,48 @@ class Endpoint:
             options = [*GRPC_OPTIONS, ("grpc.ssl_target_name_override", server_name(line.peer))]
             cause = "the stream was cut"
             with grpc.secure_channel(target, self._credentials.identity.channel_credentials(), options) as channel:
-                call = channel.stream_stream(STREAM_METHOD)(stream.outgoing(), metadata=named)
+                call = channel.stream_stream(STREAM_METHOD)(stream.outgoing(), metadata=metadata)
                 stream.hang_up = call.cancel
                 try:
                     stream.read(call)
-                    last_word = threading.Timer(REFUSAL_SECONDS, call.cancel)
-                    last_word.start()
+                    cancel_later = threading.Timer(REFUSAL_SECONDS, call.cancel)
+                    cancel_later.start()
                     for _ in call:
                         pass
-                    last_word.cancel()
+                    cancel_later.cancel()
                 except grpc.RpcError as error:
                     cause = f"{error.code().name.lower().replace('_', ' ')}: {error.details()}"
             if stream.end(cause):
                 eventlog.warn(self.me, "cut", {"peer": line.peer, "cause": cause})
                 pause = 0.05
             elif not line.over and not self._stopped.is_set():
-                found = diagnose(host, port, line.peer, self._credentials)
-                line.cause = str(found) if found is not None else stream.cause
-                if found is not None and not line.opened and str(found) == before:
-                    line.fail(found)  # seen twice, so it was not a server on its way down
-                before = line.cause
+                diagnosis = diagnose(host, port, line.peer, self._credentials)
+                line.cause = str(diagnosis) if diagnosis is not None else stream.cause
+                if diagnosis is not None and not line.opened and str(diagnosis) == previous_cause:
+                    line.fail(diagnosis)  # seen twice, so the server was not just shutting down
+                previous_cause = line.cause
             self._stopped.wait(pause)
             pause = min(2 * pause, 1.0)
 
     def _watch(self) -> None:
-        said = False
-        while not self._stopped.wait(_TICK):
+        reported = False
+        while not self._stopped.wait(_POLL_SECONDS):
             for line in self.lines.values():
                 line.watch()
             handshakes = None if self._acceptor is None else self._acceptor.handshakes
-            if not said and handshakes is not None and (failed := handshakes.count_failed()):
-                said = self._say_turned_away(failed)
+            if not reported and handshakes is not None and (failed := handshakes.count_failed()):
+                reported = self._report_failed_handshakes(failed)
 
-    def _say_turned_away(self, failed: int) -> bool:
-        """Tell the people at this party why nobody comes in, where somebody is waited for; whether there was one."""
+    def _report_failed_handshakes(self, failed: int) -> bool:
+        """Report failed handshakes to this party's operator; return whether a neighbour is awaited at all."""
         missing = [
             line for line in self.lines.values() if not line.opened and not self._peers.calls(self.me, line.peer)
         ]
         for line in missing:
             line.cause = (
-                f"{failed} calls came and none got through TLS: one side refused the other's certificate, and "
-                f"{line.peer}'s screen says why, or it was another program; compare what `securevfl certs show ca.pem` "
-                "prints at both"
+                f"{failed} TLS handshakes have failed. Either one side refused the other's certificate, and the output "
+                f"at {line.peer} states the reason, or another program called. Compare the output of `securevfl certs "
+                "show ca.pem` at both parties"
             )
             eventlog.emit(self.me, "no call gets through", {"peer": line.peer, "reason": line.cause}, logging.ERROR)
         return bool(missing)

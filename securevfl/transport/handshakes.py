@@ -9,37 +9,34 @@ from __future__ import annotations
 import threading
 import time
 
-MIN_FAILED_HANDSHAKES = (
-    3  # handshakes that failed; whoever calls with another certificate has made as many within a second
-)
-
-HANDSHAKE_SECONDS = 1.0  # seconds after which a handshake that led to nothing has failed
+MIN_FAILED_HANDSHAKES = 3  # a client with a wrong certificate makes as many attempts within a second
+HANDSHAKE_SECONDS = 1.0
 
 
 class HandshakeCounter:
-    """Handshakes at a party's port, from the threads of gRPC."""
+    """Counter of TLS handshakes at a party's port. gRPC's threads call it."""
 
     def __init__(self) -> None:
-        self._begun: list[float] = []
+        self._started: list[float] = []
         self._lock = threading.Lock()
 
     def begin(self) -> None:
-        """Note that a handshake begins."""
+        """Record that a handshake begins."""
         with self._lock:
-            self._begun.append(time.monotonic())
+            self._started.append(time.monotonic())
 
     def succeed(self) -> None:
-        """Note that one of the handshakes that began has led to a stream."""
+        """Record that one of the handshakes led to a stream."""
         with self._lock:
-            self._begun = self._begun[1:]
+            self._started = self._started[1:]
 
     def forget(self) -> None:
-        """Forget all handshakes: they were our own."""
+        """Forget all handshakes, because this party made them itself."""
         with self._lock:
-            self._begun = []
+            self._started = []
 
     def count_failed(self) -> int:
-        """Count the handshakes that failed, if they are several; 0 while there may be another cause."""
+        """Return the number of failed handshakes, or 0 if there are too few to exclude another cause."""
         with self._lock:
-            failed = sum(time.monotonic() - each > HANDSHAKE_SECONDS for each in self._begun)
+            failed = sum(time.monotonic() - start > HANDSHAKE_SECONDS for start in self._started)
         return failed if failed >= MIN_FAILED_HANDSHAKES else 0

@@ -18,10 +18,17 @@ from securevfl.transport.pem_files import key_fingerprint, parse_certificate, pa
 
 
 class Identity(Secret):
-    """A party's key and certificate and the authorities it trusts, checked when they are read.
+    """A party's key and certificate, checked when they are read.
 
-    ConfigError if a file is missing, the key can be read by others or belongs to another certificate, or a peer would
-    refuse the certificate. `ca` may hold several authorities one after the other, while one takes over from another.
+    Args:
+        certificate: path of <party>.pem.
+        key: path of <party>.key.
+        ca: path of ca.pem. It may contain several authorities while one replaces another.
+        now: time at which the certificate must be valid; the current time by default.
+
+    Raises:
+        ConfigError: a file is missing, other users can read the key, the key belongs to another certificate, or peers
+            would refuse the certificate.
     """
 
     __slots__ = ("_key", "_signer", "ca", "certificate", "key", "party")
@@ -29,38 +36,61 @@ class Identity(Secret):
     def __init__(self, certificate: Path, key: Path, ca: Path, now: datetime | None = None) -> None:
         self.certificate, self.ca = read_pem(certificate), read_pem(ca)
         if not key.exists():
-            raise ConfigError(f"{key} is not there; put the key beside {certificate.name} that was made for it")
+            raise ConfigError(
+                f"{key} is missing",
+                f"copy the key of {certificate.name} into the same folder",
+                code="SVFL-TLS-KEY",
+                path=str(key),
+            )
         self._key = read_pem(key)
         if key.stat().st_mode & 0o077:
-            raise ConfigError(f"{key}: other users can read this key; chmod 600 it, and issue again if anyone may have")
-        own = parse_certificate(self.certificate)
+            raise ConfigError(
+                f"other users can read the key {key}",
+                "run `chmod 600` on it, and issue a new certificate if another user may have read it",
+                code="SVFL-FILE-READABLE-BY-OTHERS",
+                path=str(key),
+            )
+        parsed = parse_certificate(self.certificate)
         self._signer = parse_key(key, self._key)
-        self.key = key_fingerprint(own.public_key())
-        if self._signer.public_key() != own.public_key():
-            raise ConfigError(f"{key} is not the key of {certificate}; bring the two files that were issued together")
-        party = party_of(own)
+        self.key = key_fingerprint(parsed.public_key())
+        if self._signer.public_key() != parsed.public_key():
+            raise ConfigError(f"{key} is not the key of {certificate}", code="SVFL-TLS-KEY", path=str(key))
+        party = party_of(parsed)
         if party is None:
-            raise ConfigError(f"{certificate} names no party; expected one made by securevfl for a party")
+            raise ConfigError(
+                f"{certificate} does not name a party",
+                "use a certificate that was issued for a party of securevfl",
+                code="SVFL-TLS-CERTIFICATE",
+                path=str(certificate),
+            )
         self.party = party
         check_usable(certificate, self.certificate, self.ca, party, now)
 
     def sign(self, data: bytes) -> bytes:
-        """ECDSA-SHA256 by this party's key."""
+        """Sign data with this party's key (ECDSA-SHA256)."""
         return self._signer.sign(data, ec.ECDSA(hashes.SHA256()))
 
     def server_credentials(self, called: Callable[[], None] = lambda: None) -> Any:
-        """grpc.ServerCredentials that ask every client for a certificate of the same authority; `called` is called
-        before each handshake, of which gRPC says no more."""
+        """Return grpc.ServerCredentials that require a certificate of the same authority from every client.
+
+        Args:
+            called: is called before each handshake. gRPC reports nothing else about handshakes.
+
+        Returns:
+            The credentials.
+        """
         from securevfl.transport.grpc_tls13 import grpc
 
-        own = grpc.ssl_server_certificate_configuration([(self._key, self.certificate)], root_certificates=self.ca)
-        return grpc.dynamic_ssl_server_credentials(own, called, require_client_authentication=True)
+        configuration = grpc.ssl_server_certificate_configuration(
+            [(self._key, self.certificate)], root_certificates=self.ca
+        )
+        return grpc.dynamic_ssl_server_credentials(configuration, called, require_client_authentication=True)
 
     def channel_credentials(self) -> Any:
-        """grpc.ChannelCredentials that show this certificate.
+        """Return grpc.ChannelCredentials that present this certificate.
 
-        Open the channel with the option ("grpc.ssl_target_name_override", server_name(peer)), so that TLS itself ends
-        the connection unless the server is that party.
+        Open the channel with the option ("grpc.ssl_target_name_override", server_name(peer)). TLS then ends the
+        connection unless the server is that party.
         """
         from securevfl.transport.grpc_tls13 import grpc
 

@@ -1,12 +1,13 @@
-"""A line between two neighbours: packets arrive in order and once each, also across cut connections.
+"""A line between two neighbours: packets arrive in order and exactly once, even if connections break.
 
-A line outlives the streams that carry it (`transport.line`). On every new stream both ends first say who they are and
-which packet they expect next, then resend from there; what is sent is kept until the neighbour has confirmed it. A
-stream on which anything unexpected arrives is refused with the reason and given up; the next one starts from the same
-place, so damage heals and nothing refused is ever half taken. After `MAX_REFUSALS` refusals without progress, or
-`patience` seconds without a stream, the line fails. A neighbour that has started anew since is refused: its state is
-gone. The end that has lost nothing fails then, with PeerLost; the new end, which has nothing to lose yet, stays and
-waits for a new other end.
+A line outlives the streams that carry it (`transport.stream`). At the start of every stream both ends identify their
+process and the next packet that they expect, and resend from there. A sent packet is stored until the neighbour has
+confirmed it. If an unexpected message arrives, the receiver refuses the stream and states the reason; the next stream
+resumes from the same packet. Damaged data are therefore resent, and a refused packet is never processed in part. The
+line fails after `MAX_REFUSALS` refusals without progress, or after `patience` seconds without a stream.
+
+A neighbour that was restarted has lost its state and is refused. The end that was not restarted then fails with
+PeerLost. The restarted end has nothing to lose yet and waits for a new process at the other end.
 """
 
 from __future__ import annotations
@@ -22,19 +23,25 @@ from securevfl.runtime.inbox import MAX_FRAME_BYTES
 from securevfl.transport.stream import Stream
 
 MAX_REFUSALS = 5
-_OVERHEAD = 1 << 12  # what wraps a frame in a packet: names, seal
-
-
+_OVERHEAD = 1 << 12  # bytes that a packet adds to a frame: names and encryption
 SENDER_WAITS_BYTES = 1 << 26  # unconfirmed bytes at which a sender waits
-MAX_UNCONFIRMED_BYTES = 1 << 31  # unconfirmed bytes at which a line is given up; reached only where nobody can wait
-_LATECOMER = 2.0  # seconds that a line which never opened is kept for a last word
+MAX_UNCONFIRMED_BYTES = 1 << 31  # unconfirmed bytes at which the line fails; reached only by threads that cannot wait
+_LATECOMER = 2.0  # seconds that a line waits on closing for a neighbour that has never connected
 
 
 class Line:
-    """One end of a line: what it knows while the streams that carry it come and go, and what makes it give up.
+    """One end of a line: its state across streams, and the conditions under which it fails.
 
-    Everything here is guarded by `changed`, which is told of every change. `deliver` gets each packet once, from one
-    thread at a time; `failed` is told when the line is lost.
+    The condition `changed` guards all attributes and is notified of every change.
+
+    Args:
+        me: name of this party.
+        peer: name of the neighbour.
+        deliver: receives each packet once, from one thread at a time.
+        failed: is called when the line fails.
+        start: 16 random bytes that identify this process.
+        patience: seconds without a connection after which the line fails.
+        max_packet: maximum size of a packet in bytes.
     """
 
     def __init__(
@@ -54,16 +61,16 @@ class Line:
         self.start = start
         self.patience = patience
         self.max_packet = max_packet
-        self.cause = (
-            "it has not called, or not with a certificate of this authority"  # why there is no stream, for people
+        self.cause = (  # why there is no stream, for people
+            "it has not called, or not with a certificate of this authority"
         )
         self.peer_start = b""
-        self.out: deque[bytes] = deque()  # unconfirmed, from number `first` on
+        self.out: deque[bytes] = deque()  # unconfirmed packets, from number `first` on
         self.first = 0
-        self.kept = 0  # bytes of `out`
+        self.unconfirmed_bytes = 0  # size of `out`
         self.expected = 0
         self.stream: Stream | None = None
-        self._latest: Stream | None = None  # perhaps not open yet
+        self._newest_stream: Stream | None = None  # perhaps not open yet
         self.down_since: float | None = None
         self.closing = False
         self.peer_done = False
@@ -71,28 +78,28 @@ class Line:
         self.changed = threading.Condition()
         self.inward = threading.Lock()  # held while a packet is delivered
         self._failed = failed
-        self._strikes = 0
-        self._turned_away_since = 0.0
+        self._refusals = 0
+        self._other_process_since = 0.0
 
     @property
     def opened(self) -> bool:
-        """Whether the neighbour has ever been there."""
+        """Whether the neighbour has ever connected."""
         return bool(self.peer_start)
 
     @property
     def over(self) -> bool:
-        """Whether no further stream is needed: both have said goodbye, or the line has failed."""
+        """Whether no further stream is needed, because both ends have closed the line or it has failed."""
         with self.changed:
             return self.failure is not None or (self.peer_done and self.closing)
 
     @property
     def finished(self) -> bool:
-        """Whether nothing more can come on this line."""
+        """Whether no more packets can arrive on this line."""
         with self.changed:
             return self.failure is not None or self.peer_done
 
     def fail(self, error: SecureVFLError) -> None:
-        """Give the line up; where several errors come, the first one stays."""
+        """End the line with an error. If there are several errors, the first one counts."""
         with self.changed:
             if self.failure is not None or (self.peer_done and self.closing):
                 return
@@ -102,64 +109,91 @@ class Line:
             self.changed.notify_all()
         self._failed(error)
 
-    def strike(self, error: SecureVFLError) -> None:
-        """Something was refused, by this end or the other; too often in a row loses the line."""
+    def count_refusal(self, error: SecureVFLError) -> None:
+        """Count a message that one of the ends refused. Too many in a row end the line."""
         with self.changed:
-            self._strikes += 1
-            out = self._strikes >= MAX_REFUSALS
+            self._refusals += 1
+            too_many = self._refusals >= MAX_REFUSALS
         eventlog.warn(self.me, "refused", {"peer": self.peer, "reason": str(error)})
-        if out:
+        if too_many:
             self.fail(error)
 
-    def progressed(self) -> None:
-        """Something was taken or confirmed, so refusals count from the beginning. Called with `changed` held."""
-        self._strikes = 0
+    def note_progress(self) -> None:
+        """Reset the count of refusals, because a packet was accepted or confirmed. The caller holds `changed`."""
+        self._refusals = 0
 
-    def turned_away(self, error: SecureVFLError) -> None:
-        """Note that the neighbour is connected to another process of this party, perhaps one whose end it has not seen
-        yet; give the line up if that lasts longer than `patience`."""
+    def note_other_process(self, error: SecureVFLError) -> None:
+        """Record that the neighbour is connected to another process of this party.
+
+        That process may have ended without the neighbour's notice. The line fails if this lasts longer than `patience`.
+        """
         now = time.monotonic()
         with self.changed:
-            self._turned_away_since = self._turned_away_since or now
-            late = now - self._turned_away_since > self.patience
+            self._other_process_since = self._other_process_since or now
+            late = now - self._other_process_since > self.patience
         if late:
             self.fail(error)
 
-    def room(self) -> None:
-        """Wait while too much is unconfirmed. Not for a thread that delivers: two full lines could wait for ever."""
+    def wait_for_space(self) -> None:
+        """Wait while too many bytes are unconfirmed.
+
+        A thread that delivers packets must not wait, because two full lines could then wait for each other.
+        """
         with self.changed:
-            self.changed.wait_for(lambda: self.kept < SENDER_WAITS_BYTES or self.failure is not None or self.peer_done)
+            self.changed.wait_for(
+                lambda: self.unconfirmed_bytes < SENDER_WAITS_BYTES or self.failure is not None or self.peer_done
+            )
 
     def send(self, packet: bytes) -> None:
-        """Hands a packet over. TransportError if the neighbour is lost or through."""
+        """Queue a packet, or raise TransportError if the neighbour is lost or has finished."""
         with self.changed:
             if self.failure is not None:
                 raise self.failure
             if self.peer_done or self.closing:
-                raise TransportError(f"{self.me}: {self.peer if self.peer_done else self.me} has finished already")
+                raise TransportError(
+                    f"{self.peer if self.peer_done else self.me} has finished already",
+                    code="SVFL-PEER-AWAY",
+                    peer=self.peer,
+                )
             self.out.append(packet)
-            self.kept += len(packet)
-            full = self.kept > MAX_UNCONFIRMED_BYTES
+            self.unconfirmed_bytes += len(packet)
+            full = self.unconfirmed_bytes > MAX_UNCONFIRMED_BYTES
             self.changed.notify_all()
         if full:
             self.fail(
                 TransportError(
-                    f"{self.peer} takes too little in: {MAX_UNCONFIRMED_BYTES >> 20} MiB wait for it; is it stalled?"
+                    f"{self.peer} receives too slowly: {MAX_UNCONFIRMED_BYTES >> 20} MiB are waiting",
+                    "check that the peer is not stalled",
+                    code="SVFL-PEER-AWAY",
+                    peer=self.peer,
                 )
             )
 
     def begin(self, *, calling: bool) -> Stream:
-        """Begin a new stream. It takes over from an earlier one when it opens; the end that calls opens first."""
+        """Create a new stream, which replaces the earlier one when it opens.
+
+        Args:
+            calling: whether this end calls. That end opens the stream first.
+
+        Returns:
+            The stream.
+        """
         with self.changed:
             if self.failure is not None:
                 raise self.failure
-            self._latest = Stream(self, calling)
-            return self._latest
+            self._newest_stream = Stream(self, calling)
+            return self._newest_stream
 
     def close(self, timeout: float) -> bool:
-        """Says goodbye once all is confirmed and waits until the neighbour has, too; whether it has.
+        """Close this end once all packets are confirmed, and wait until the neighbour has closed its end.
 
-        A neighbour that has never been there gets a moment to come and hear what is left for it.
+        A neighbour that has never connected gets two seconds to connect and receive the remaining packets.
+
+        Args:
+            timeout: seconds to wait.
+
+        Returns:
+            Whether the neighbour has closed its end.
         """
         with self.changed:
             self.closing = True
@@ -170,10 +204,10 @@ class Line:
             return self.peer_done
 
     def abandon(self, error: SecureVFLError) -> None:
-        """Give the line up without telling the neighbour, and its stream with it."""
+        """End the line and its streams without notifying the neighbour."""
         with self.changed:
             self.failure = self.failure or error
-            streams = [stream for stream in (self.stream, self._latest) if stream is not None]
+            streams = [stream for stream in (self.stream, self._newest_stream) if stream is not None]
             for stream in streams:
                 stream.ended = True
             self.changed.notify_all()
@@ -181,21 +215,26 @@ class Line:
             stream.hang_up()
 
     def watch(self) -> None:
-        """Fails the line if the neighbour has been away for too long. To be called every now and then.
+        """End the line if the neighbour has been away for too long. To be called regularly.
 
-        A stream on which nothing has been heard for half of `patience` is hung up, which leaves the other half for
-        another try.
+        A stream on which nothing has arrived for half of `patience` is cut. The other half is left for a new stream.
         """
         with self.changed:
             now, stream = time.monotonic(), self.stream
-            silent = stream is not None and now - stream.heard > self.patience / 2
+            silent = stream is not None and now - stream.last_received > self.patience / 2
             if stream is not None and silent:
-                self.down_since = stream.heard
+                self.down_since = stream.last_received
             since = self.down_since
             late = since is not None and not self.peer_done and now - since > self.patience
         if stream is not None and silent:
-            eventlog.warn(self.me, "silent", {"peer": self.peer, "seconds": now - stream.heard})
+            eventlog.warn(self.me, "silent", {"peer": self.peer, "seconds": now - stream.last_received})
             stream.end("it is connected but silent")
             stream.hang_up()
         if late:
-            self.fail(PeerLost(f"{self.peer} is away, {self.patience:g} s without a connection: {self.cause}"))
+            self.fail(
+                PeerLost(
+                    f"{self.peer} has been disconnected for {self.patience:g} s ({self.cause.rstrip('.')})",
+                    code="SVFL-PEER-LOST",
+                    peer=self.peer,
+                )
+            )

@@ -1,4 +1,11 @@
-"""Messages of a line between two neighbours, below the packets that the line carries."""
+"""Messages of a line between two neighbours, below the packets that the line carries.
+
+OpenStream     the process that sends it, and the next packet that it expects
+PacketPiece    one piece of a packet, with its number and an acknowledgement
+Acknowledge    an acknowledgement alone
+CloseLine      the sender has sent its last packet
+RefuseStream   the sender ends the stream for a reason
+"""
 
 from __future__ import annotations
 
@@ -11,7 +18,13 @@ MAX_PIECE_BYTES = 1 << 20  # bytes of a packet in one message
 
 
 class OpenStream(Message, frozen=True):
-    """start: 16 random bytes of this run of the process; known: the neighbour's, or nothing yet."""
+    """First message of each stream.
+
+    Attributes:
+        start: 16 random bytes that identify the sender's process.
+        known: the neighbour's `start` as the sender knows it, or empty.
+        expected: number of the next packet that the sender expects.
+    """
 
     start: bytes
     known: bytes
@@ -19,7 +32,14 @@ class OpenStream(Message, frozen=True):
 
 
 class PacketPiece(Message, frozen=True):
-    """Packet `number` or, with `more`, a piece of it."""
+    """A packet, or a piece of it.
+
+    Attributes:
+        number: number of the packet.
+        more: whether further pieces of the packet follow.
+        expected: number of the next packet that the sender expects.
+        piece: the bytes.
+    """
 
     number: int
     more: bool
@@ -28,37 +48,39 @@ class PacketPiece(Message, frozen=True):
 
 
 class Acknowledge(Message, frozen=True):
-    """All packets below `expected` are here."""
+    """The sender has all packets below the number `expected`."""
 
     expected: int
 
 
 class CloseLine(Message, frozen=True):
-    """This end has sent its last packet and wants no more."""
+    """The sender has sent its last packet and accepts no more."""
 
     expected: int
 
 
 class RefuseStream(Message, frozen=True):
-    """The sender ends this stream; with `final` it will take no other.
+    """The sender ends this stream.
 
-    anew: because one of the two ends was started anew; a new pair of ends may well meet.
+    Attributes:
+        reason: why.
+        final: whether the sender also refuses all later streams of this line.
+        restarted: whether the reason is that one of the two processes was restarted, so that a new line may succeed.
     """
 
     reason: str
     final: bool
-    anew: bool = False
+    restarted: bool = False
 
 
 LineMessage = OpenStream | PacketPiece | Acknowledge | CloseLine | RefuseStream
-
 _decoder = msgspec.msgpack.Decoder(LineMessage)
 
 
 def decode_line(me: str, data: bytes) -> LineMessage:
-    """Decode a message of the line that came to `me`. Raises FrameError if it is none."""
+    """Decode a message of a line that party `me` received, or raise FrameError."""
     try:
         message: LineMessage = _decoder.decode(data)
     except (msgspec.DecodeError, ValueError, RecursionError):
-        raise FrameError(f"{me}: a message of the line was expected; what came is malformed") from None
+        raise FrameError(f"party {me} received a malformed message", code="SVFL-FRAME", party=me) from None
     return message

@@ -28,10 +28,11 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from securevfl.errors import ConfigError
 
@@ -181,11 +182,11 @@ class Listener:
             if len(self._connections) > self._in_all:
                 self._evict(other for other in self._connections if other is not connection)
 
-    def _evict(self, candidates: object) -> None:
+    def _evict(self, candidates: Iterable[_Connection]) -> None:
         """Close the connection that has been idle for the longest time, silent ones first."""
-        found = sorted(candidates, key=lambda other: (other.phase, other.active))[:1]  # type: ignore[call-overload]
-        for connection in found:
-            self._close(connection)
+        idle = min(candidates, key=lambda other: (other.phase, other.active), default=None)
+        if idle is not None:
+            self._close(idle)
 
     def _close_overdue(self) -> None:
         now = time.monotonic()
@@ -333,15 +334,15 @@ def _addresses(host: str, port: int) -> list[tuple[int, tuple[str, int]]]:
         OSError: the host has none.
     """
     hosts = ["0.0.0.0", "::"] if host == "::" else [host]  # noqa: S104  all addresses were asked for
-    found = {}
+    bindable: dict[tuple[int, tuple[Any, ...]], None] = {}
     for name in hosts:
         for family, _, _, _, address in socket.getaddrinfo(name, port, type=socket.SOCK_STREAM):
             with suppress(OSError), closing(socket.socket(family, socket.SOCK_STREAM)) as probe:
                 probe.bind((address[0], 0))
-                found[family, address] = None
-    if not found:
+                bindable[family, address] = None
+    if not bindable:
         raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL), host)
-    return [(family, (str(address[0]), port)) for family, address in found]
+    return [(family, (str(address[0]), port)) for family, address in bindable]
 
 
 def _send(side: socket.socket | None, data: bytearray) -> None:

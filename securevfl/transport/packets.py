@@ -1,4 +1,14 @@
-"""The packets that a line carries."""
+"""The packets that a line carries: to a neighbour, or encrypted for a party behind the hub.
+
+    SessionOffer      a random nonce and the handshake                                  before the session
+    SessionProof      the session id as the sender computed it, signed                  before the session
+    Frame             one message of the session (`securevfl.runtime.codec`)
+    Abort             the sender has stopped, with one of a few reasons                 at any time
+    EncryptedPacket   a packet of another party, which the hub forwards (`transport.end_to_end`)
+
+Each packet states its type. Between neighbours packets are not encrypted further, because the line itself identifies
+the sender. Only packets that pass through a hub have an envelope of their own.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +18,33 @@ from securevfl.errors import FrameError
 from securevfl.runtime.abort import Abort
 from securevfl.runtime.codec import Frame, Message
 
-MAX_HANDSHAKE_BYTES = 1 << 20  # bytes of a letter that is no frame
+MAX_HANDSHAKE_BYTES = 1 << 20  # bytes of a packet that is not a frame
 
 
 class SessionOffer(Message, frozen=True):
-    """nonce: 32 bytes; terms: JSON of the job and the roles; through: whether the sender has its outcome already."""
+    """First packet of a party.
+
+    Attributes:
+        format: version of the message format.
+        nonce: 32 random bytes.
+        handshake: the values on which all parties must agree, as JSON.
+        done: whether the sender has its result already.
+    """
 
     format: int
     nonce: bytes
-    terms: str
-    through: bool
+    handshake: str
+    done: bool
 
 
 class SessionProof(Message, frozen=True):
-    """The session as the sender has computed it. certificate: DER; signature: of session and names by its key."""
+    """Second packet of a party.
+
+    Attributes:
+        session: the session id as the sender computed it.
+        certificate: the sender's certificate, in DER.
+        signature: signature of the session id and both parties' names.
+    """
 
     session: bytes
     certificate: bytes
@@ -29,7 +52,7 @@ class SessionProof(Message, frozen=True):
 
 
 class EncryptedPacket(Message, frozen=True):
-    """What crosses a line to or from a hub for two parties that have none: the hub reads the names."""
+    """An encrypted packet between two parties without a line. The hub can read the names and the size."""
 
     sender: str
     receiver: str
@@ -37,24 +60,59 @@ class EncryptedPacket(Message, frozen=True):
 
 
 Packet = SessionOffer | SessionProof | Abort | Frame
-
 _packets = msgspec.msgpack.Decoder(Packet | EncryptedPacket)
 
 
 def decode_packet(me: str, neighbour: str, packet: bytes) -> Packet | EncryptedPacket:
-    """Decode the packet that a neighbour has sent. Raises FrameError if it is neither a letter nor a parcel."""
+    """Decode a packet.
+
+    Args:
+        me: name of this party.
+        neighbour: name of the sender.
+        packet: the encoded packet.
+
+    Returns:
+        The packet.
+
+    Raises:
+        FrameError: the packet is malformed or too large.
+    """
     try:
-        found: Packet | EncryptedPacket = _packets.decode(packet)
+        decoded: Packet | EncryptedPacket = _packets.decode(packet)
     except (msgspec.DecodeError, ValueError, RecursionError):
-        raise FrameError(f"{me}: a letter of {neighbour} was expected; what came is malformed") from None
-    if not isinstance(found, Frame | EncryptedPacket) and len(packet) > MAX_HANDSHAKE_BYTES:
-        raise FrameError(f"{me}: a greeting of at most {MAX_HANDSHAKE_BYTES} bytes was expected, more came")
-    return found
+        raise FrameError(
+            f"party {me} received a malformed packet from {neighbour}", code="SVFL-FRAME", party=me, peer=neighbour
+        ) from None
+    if not isinstance(decoded, Frame | EncryptedPacket) and len(packet) > MAX_HANDSHAKE_BYTES:
+        raise FrameError(
+            f"{neighbour} sent a handshake packet of more than {MAX_HANDSHAKE_BYTES} bytes to {me}",
+            code="SVFL-FRAME",
+            party=me,
+            peer=neighbour,
+        )
+    return decoded
 
 
 def decode_inner_packet(me: str, sender: str, plain: bytes) -> Packet:
-    """Decode the letter that was in a sealed parcel. Raises FrameError if it is no letter."""
-    found = decode_packet(me, sender, plain)
-    if isinstance(found, EncryptedPacket):
-        raise FrameError(f"{me}: a letter of {sender} was expected, a parcel in a parcel came")
-    return found
+    """Decode the content of an encrypted packet.
+
+    Args:
+        me: name of this party.
+        sender: name of the sender.
+        plain: the decrypted bytes.
+
+    Returns:
+        The packet.
+
+    Raises:
+        FrameError: the packet is malformed, too large or an encrypted packet itself.
+    """
+    packet = decode_packet(me, sender, plain)
+    if isinstance(packet, EncryptedPacket):
+        raise FrameError(
+            f"{sender} sent an encrypted packet inside an encrypted packet to {me}",
+            code="SVFL-FRAME",
+            party=me,
+            peer=sender,
+        )
+    return packet

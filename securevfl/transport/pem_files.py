@@ -23,65 +23,87 @@ _LIST = re.compile(rb"-----BEGIN X509 CRL-----.*?-----END X509 CRL-----", re.DOT
 
 
 def read_pem(path: Path) -> bytes:
-    """Read the bytes of a file. Raises ConfigError if it cannot be read."""
+    """Read the bytes of a file, or raise ConfigError."""
     try:
         return path.read_bytes()
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}; name the file that init or issue made") from None
+        raise ConfigError(
+            f"{path} cannot be read: {error.strerror}",
+            "name the file that `securevfl certs init` or `securevfl certs issue` wrote",
+            code="SVFL-FILE-UNUSABLE",
+            path=str(path),
+        ) from None
 
 
 def parse_certificate(data: bytes) -> x509.Certificate:
-    """Parse the first certificate, in PEM or DER. Raises ConfigError if there is none."""
+    """Parse the first certificate in PEM or DER, or raise ConfigError."""
     try:
         if data.startswith(b"-----"):
             return x509.load_pem_x509_certificate(data)
         return x509.load_der_x509_certificate(data)
     except (ValueError, x509.InvalidVersion):
-        raise ConfigError("a certificate (PEM or DER) was expected, something else came; name the .pem file") from None
+        raise ConfigError(
+            "the data is not a certificate in PEM or DER", "name the .pem file", code="SVFL-FILE-WRONG-KIND"
+        ) from None
 
 
 def parse_authorities(ca: bytes) -> list[x509.Certificate]:
-    """All certificates of a ca.pem. ConfigError if there is none."""
+    """Parse all certificates of a ca.pem, or raise ConfigError if there is none."""
     try:
         return x509.load_pem_x509_certificates(ca)
     except ValueError:
-        raise ConfigError("certificates of authorities (PEM) were expected, something else came; name ca.pem") from None
+        raise ConfigError(
+            "the file of authorities contains no certificate in PEM", "name ca.pem", code="SVFL-FILE-WRONG-KIND"
+        ) from None
 
 
 def revocation_lists(ca: bytes) -> list[x509.CertificateRevocationList]:
-    """All lists of revoked certificates of a ca.pem. ConfigError if one cannot be read."""
+    """Parse all revocation lists of a ca.pem, or raise ConfigError if one is damaged."""
     try:
-        return [x509.load_pem_x509_crl(each) for each in _LIST.findall(ca)]
+        return [x509.load_pem_x509_crl(block) for block in _LIST.findall(ca)]
     except ValueError:
-        raise ConfigError("a list of revoked certificates in ca.pem cannot be read; get ca.pem again") from None
+        raise ConfigError(
+            "a revocation list in ca.pem is damaged", "get ca.pem from the authority again", code="SVFL-FILE-DAMAGED"
+        ) from None
 
 
 def parse_key(path: Path, data: bytes) -> ec.EllipticCurvePrivateKey:
-    """Parse the key that was read from `path`. Raises ConfigError if it is not an ECDSA key in PEM without password."""
+    """Parse the private key that was read from `path`, or raise ConfigError."""
     try:
         key = serialization.load_pem_private_key(data, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ConfigError(f"{path}: an ECDSA key in PEM, without password, was expected; name the .key file")
+        raise ConfigError(
+            f"{path} is not an ECDSA key in PEM without a password",
+            "name the .key file",
+            code="SVFL-TLS-KEY",
+            path=str(path),
+        )
     return key
 
 
 def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """Serialise the key as its file holds it."""
+    """Serialise a private key as PEM."""
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
 
 
 def key_fingerprint(key: PublicKeyTypes) -> str:
-    """SHA-256 of a public key (DER, SubjectPublicKeyInfo) in hex; the same in every certificate of that key."""
+    """Return the SHA-256 of a public key (DER, SubjectPublicKeyInfo) in hexadecimal.
+
+    It is the same in every certificate of the key.
+    """
     info = serialization.PublicFormat.SubjectPublicKeyInfo
     return hashlib.sha256(key.public_bytes(serialization.Encoding.DER, info)).hexdigest()
 
 
 def keep_old_copy(path: Path) -> None:
-    """Keep a certificate or key that is about to be replaced as <name>.old-<key id>, or with its serial number too."""
+    """Copy a certificate or key that will be replaced to <name>.old-<key id>.
+
+    If another certificate of the same key has that name, the serial number is added.
+    """
     if not path.exists():
         return
     data, serial = read_pem(path), ""
@@ -90,16 +112,26 @@ def keep_old_copy(path: Path) -> None:
         key, serial = certificate.public_key(), f"-{certificate.serial_number:x}"
     else:
         key = parse_key(path, data).public_key()
-    tag = x509.SubjectKeyIdentifier.from_public_key(key).digest.hex()[:8]
-    aside = path.with_stem(f"{path.stem}.old-{tag}")
-    if aside.exists() and aside.read_bytes() != data:
-        aside = path.with_stem(f"{path.stem}.old-{tag}{serial}")
-    if not aside.exists():
-        os.link(path, aside)
+    key_id = x509.SubjectKeyIdentifier.from_public_key(key).digest.hex()[:8]
+    copy = path.with_stem(f"{path.stem}.old-{key_id}")
+    if copy.exists() and copy.read_bytes() != data:
+        copy = path.with_stem(f"{path.stem}.old-{key_id}{serial}")
+    if not copy.exists():
+        os.link(path, copy)
 
 
 def write_pem(path: Path, data: bytes, mode: int, *, replace: bool) -> None:
-    """Write a file through a temporary one. Raises ConfigError if the file exists and not `replace`."""
+    """Write a file atomically.
+
+    Args:
+        path: the file.
+        data: its content.
+        mode: its permissions.
+        replace: whether an existing file may be replaced.
+
+    Raises:
+        ConfigError: the file exists and `replace` is False.
+    """
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -110,8 +142,18 @@ def write_pem(path: Path, data: bytes, mode: int, *, replace: bool) -> None:
         if replace:
             os.replace(temporary, path)
         else:
-            os.link(temporary, path)  # unlike a rename, fails if the file has appeared meanwhile
+            os.link(temporary, path)  # unlike a rename, this fails if the file has appeared meanwhile
     except FileExistsError:
-        raise ConfigError(f"{path} exists; ask for its replacement to make a new key and keep the old one") from None
+        raise file_exists(path) from None
     finally:
         Path(temporary).unlink(missing_ok=True)
+
+
+def file_exists(path: Path) -> ConfigError:
+    """Return the error for a key or certificate that exists already."""
+    return ConfigError(
+        f"{path} exists",
+        "pass --replace (or replace=True) to write a new key and keep the old one under another name",
+        code="SVFL-FILE-EXISTS",
+        path=str(path),
+    )

@@ -1,4 +1,4 @@
-"""What a hub does: parcels go on to the party they name. A hub may be a party, or a relay that is none."""
+"""The hub's task: forward encrypted packets. The hub may be a party, or a relay that is not a party."""
 
 from __future__ import annotations
 
@@ -16,32 +16,54 @@ from securevfl.transport.packets import EncryptedPacket, decode_packet
 from securevfl.transport.peers import Peers
 from securevfl.transport.tls import Credentials
 
-_LOOK = 0.2  # seconds between looks at the lines of a relay
+_POLL_SECONDS = 0.2  # seconds between checks of a relay's lines
 _ABORT_SECONDS = 2.0  # seconds for the reason of an early end to reach the parties
 
 
-def route(endpoint: Endpoint, peers: Peers, neighbour: str, parcel: EncryptedPacket, packet: bytes) -> bool:
-    """Whether a neighbour's parcel is for us; if we are the hub, passes one for another party on, packet and all.
+def route(endpoint: Endpoint, peers: Peers, neighbour: str, envelope: EncryptedPacket, packet: bytes) -> bool:
+    """Forward an encrypted packet if this party is the hub and the packet is for another party.
 
-    FrameError if its names cannot be.
+    Args:
+        endpoint: this party's lines.
+        peers: the parties and the hub.
+        neighbour: the neighbour that sent the packet.
+        envelope: the decoded packet.
+        packet: the encoded packet.
+
+    Returns:
+        Whether the packet is for this party.
+
+    Raises:
+        FrameError: the packet names another sender, or a receiver outside this run.
     """
     me = endpoint.me
-    from_hub = neighbour == peers.hub and parcel.sender in peers.parties and parcel.sender not in (neighbour, me)
-    if from_hub and parcel.receiver == me:
+    from_hub = neighbour == peers.hub and envelope.sender in peers.parties and envelope.sender not in (neighbour, me)
+    if from_hub and envelope.receiver == me:
         return True
-    if me == peers.hub and parcel.sender == neighbour and parcel.receiver in endpoint.lines:
+    if me == peers.hub and envelope.sender == neighbour and envelope.receiver in endpoint.lines:
         try:
-            endpoint.lines[parcel.receiver].send(packet)
+            endpoint.lines[envelope.receiver].send(packet)
         except TransportError:
-            eventlog.emit(me, "undelivered", {"peer": parcel.receiver, "bytes": len(packet)})
+            eventlog.emit(me, "undelivered", {"peer": envelope.receiver, "bytes": len(packet)})
         return False
-    raise FrameError(f"{me}: {neighbour} sent a parcel that names another sender or no receiver of this run")
+    raise FrameError(
+        f"{neighbour} sent a packet that names another sender, or a receiver that is not in this run",
+        code="SVFL-FRAME",
+        party=me,
+        peer=neighbour,
+    )
 
 
 class Relay:
-    """A hub that is no party: passes parcels on until every party has said goodbye.
+    """A hub that is not a party. It forwards packets until every party has closed its line.
 
-    When a party is lost the others are told, and the relay waits for all to come back.
+    If a party is lost, the relay notifies the others and waits until all have connected again.
+
+    Args:
+        credentials: key and certificate of the relay.
+        peers: the parties and the hub.
+        listen: host:port to bind instead of the hub's address.
+        patience: seconds without a connection after which a party is lost.
     """
 
     def __init__(
@@ -53,23 +75,23 @@ class Relay:
         self._loss = threading.Event()
 
     def run(self, timeout: float) -> None:
-        """Serve one run, for at most `timeout` seconds after the start or the last loss."""
+        """Serve one run, for at most `timeout` seconds after the start or after the latest loss of a party."""
         try:
             while not self._serve(timeout):
-                time.sleep(_LOOK)  # for the others to hear of the loss
+                time.sleep(_POLL_SECONDS)  # so that the others receive the notice
                 self._endpoint.abandon()
                 self._endpoint = self._open()
         except KeyboardInterrupt:
-            self._tell(Abort("stopped"))
+            self._notify(Abort("stopped"))
             self._endpoint.close(_ABORT_SECONDS)
             raise
 
     def _serve(self, timeout: float) -> bool:
-        """Whether all have said goodbye, or the time is over; else a party is lost."""
+        """Return True when all lines are closed or the time is over, and False when a party is lost."""
         self._loss.clear()
         deadline = time.monotonic() + timeout
         self._endpoint.start()
-        while time.monotonic() < deadline and not self._loss.wait(_LOOK):
+        while time.monotonic() < deadline and not self._loss.wait(_POLL_SECONDS):
             if all(line.finished for line in self._endpoint.lines.values()):
                 break
         if self._loss.is_set():
@@ -79,17 +101,22 @@ class Relay:
 
     def _deliver(self, neighbour: str, packet: bytes) -> None:
         me = self._endpoint.me
-        parcel = decode_packet(me, neighbour, packet)
-        if not isinstance(parcel, EncryptedPacket) or parcel.receiver == me:
-            raise FrameError(f"{me}: a parcel for a party was expected, {neighbour} has sent something to the hub")
-        route(self._endpoint, self._peers, neighbour, parcel, packet)
+        envelope = decode_packet(me, neighbour, packet)
+        if not isinstance(envelope, EncryptedPacket) or envelope.receiver == me:
+            raise FrameError(
+                f"{neighbour} sent a packet to the hub {me} instead of to a party",
+                code="SVFL-FRAME",
+                party=me,
+                peer=neighbour,
+            )
+        route(self._endpoint, self._peers, neighbour, envelope, packet)
 
     def _lost(self, neighbour: str, error: SecureVFLError) -> None:
-        self._tell(Abort("away", party=neighbour))
+        self._notify(Abort("away", party=neighbour))
         self._loss.set()
 
-    def _tell(self, abort: Abort) -> None:
-        """Says it to all parties but the one that is lost."""
+    def _notify(self, abort: Abort) -> None:
+        """Send an abort to all parties except the one that is lost."""
         for name, line in self._endpoint.lines.items():
             if name != abort.party:
                 with suppress(TransportError):

@@ -1,13 +1,15 @@
-"""A party's conversations with all others: a session that nobody can replay, then frames; the `Wire` of a channel.
+"""A party's connections to all others: a session that cannot be replayed, then frames.
 
-    1. all <-> all    SessionOffer   a random nonce, the job and the roles in full
-    2. all <-> all    SessionProof     the session: SHA-256 of the terms and of everyone's nonces, 16 bytes; signed
-    3. all <-> all    Frame      the messages of that session
+`SecureTransport` is the `Wire` of a channel between organisations.
 
-Everyone puts a fresh nonce in, so a session cannot be made to happen twice. In step 2 everyone shows its certificate
-and signs the session for each receiver: TLS has checked the name before, but tells a caller nothing of the certificate,
-and so neither whether it was revoked nor which key to remember. Whoever stops says so with Abort: as a letter before
-step 3, as a message of the session after that (`Channel.abort`).
+    1. all <-> all    SessionOffer   a random nonce, and the handshake: the job and the roles in full
+    2. all <-> all    SessionProof   the session id (SHA-256 of the handshake and of all nonces, 16 bytes), signed
+    3. all <-> all    Frame          the messages of that session
+
+Every party contributes a fresh nonce, so no set of parties can repeat a session. In step 2 every party presents its
+certificate and signs the session id for each receiver. TLS has checked the name before, but it does not give the
+client the certificate, so that step 2 is needed to check for revocation and to record the key. A party that stops sends
+Abort: as a packet before step 3, and as a message of the session afterwards (`Channel.abort`).
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from securevfl.errors import (
 from securevfl.runtime import eventlog
 from securevfl.runtime.abort import Abort
 from securevfl.runtime.clock import Stamp
-from securevfl.runtime.codec import FORMAT, SESSION_BYTES, Frame, Message, encode_message
+from securevfl.runtime.codec import FRAME_FORMAT, SESSION_BYTES, Frame, Message, encode_message
 from securevfl.runtime.inbox import Inbox
 from securevfl.transport.certificate_checks import check_peer
 from securevfl.transport.end_to_end import EndToEndSession
@@ -53,32 +55,46 @@ from securevfl.transport.peers import Peers
 from securevfl.transport.relay import route
 from securevfl.transport.tls import Credentials, verify_signature
 
+_HANDSHAKE_PACKETS = 2  # SessionOffer and SessionProof
+
 
 class SecureTransport:
-    """The wire of one party. `terms` are compared with everyone's: plain data that all parties may see.
+    """The wire of one party.
 
-    keys: fingerprints of all parties' certificate keys by name, this party's own too, known once it is open.
+    Args:
+        credentials: key and certificate of this party.
+        peers: the parties and their addresses.
+        handshake: plain data on which all parties must agree, and which all parties may see.
+        done: whether this party has its result already.
+        listen: host:port to bind instead of the port of this party's address.
+        patience: seconds without a connection after which a party is lost.
+        router: a port that several sessions share.
+        session_id: the id by which this party calls.
+
+    Attributes:
+        keys: fingerprints of all parties' certificate keys by name, known once the transport is open.
+        unfinished: names of the parties that have reported that they have no result yet.
     """
 
     def __init__(
         self,
         credentials: Credentials,
         peers: Peers,
-        terms: Mapping[str, Any],
+        handshake: Mapping[str, Any],
         *,
-        through: bool = False,
+        done: bool = False,
         listen: str | None = None,
         patience: float = 60.0,
         router: SessionRouter | None = None,
-        conversation: str = "",
+        session_id: str = "",
     ) -> None:
         self.me = credentials.party
         self.keys = {self.me: credentials.identity.key}
         self._credentials = credentials
         self._peers = peers
-        self.unfinished: set[str] = set()  # who has greeted without an outcome of its own
-        self._through = through
-        self._terms = json.dumps(terms, sort_keys=True)
+        self.unfinished: set[str] = set()
+        self._done = done
+        self._handshake = json.dumps(handshake, sort_keys=True)
         self._others = [name for name in peers.parties if name != self.me]
         self._endpoint = Endpoint(
             credentials,
@@ -88,23 +104,31 @@ class SecureTransport:
             listen=listen,
             patience=patience,
             router=router,
-            conversation=conversation,
+            session_id=session_id,
         )
-        self._seals = {
-            name: EndToEndSession(credentials, name, partial(self._through_hub, name))
+        self._encrypted = {
+            name: EndToEndSession(credentials, name, partial(self._send_through_hub, name))
             for name in self._others
             if peers.is_relayed(self.me, name)
         }
-        self._greetings: dict[str, deque[SessionOffer | SessionProof]] = {name: deque() for name in self._others}
-        self._heard = dict.fromkeys(self._others, 0)  # greetings, of two
+        self._arrived: dict[str, deque[SessionOffer | SessionProof]] = {name: deque() for name in self._others}
+        self._arrived_count = dict.fromkeys(self._others, 0)  # of _HANDSHAKE_PACKETS
         self._failure: SecureVFLError | None = None
         self._inbox: Inbox | None = None
         self._changed = threading.Condition()
 
     def open(self, timeout: float) -> Inbox:
-        """Wait for all parties, compare terms and agree on a session; return the inbox of that session.
+        """Wait for all parties, compare the handshakes and agree on a session.
 
-        TransportError names who has not come within `timeout` seconds and why, ConfigError which term differs.
+        Args:
+            timeout: seconds to wait.
+
+        Returns:
+            The inbox of the session.
+
+        Raises:
+            TransportError: a party has not connected in time; the message names the party and the cause.
+            ConfigError: the handshakes differ; the message names the keys.
         """
         deadline = time.monotonic() + timeout
         self._endpoint.start()
@@ -117,52 +141,57 @@ class SecureTransport:
             raise
 
     def post(self, to: str, frame: bytes, stamp: Stamp | None) -> None:
-        """Hands a frame over; see `Wire`."""
+        """Send a frame; see `Wire`."""
         if to not in self._others:
-            raise TransportError(f"{self.me}: a party of this run was expected as receiver, {to!r} is none")
-        self._line(to).room()
+            raise TransportError(f"{to!r} is not a party of this run", code="SVFL-PARTIES-NAME", party=self.me)
+        self._line(to).wait_for_space()
         try:
-            self._put(to, frame)
+            self._send(to, frame)
         except TransportError as error:
             with self._changed:
-                raise self._failure or error from None  # the reason, if one was given before the goodbye
+                raise self._failure or error from None  # the reason that the peer gave before it closed, if any
 
     def close(self, timeout: float) -> None:
-        """Send what is left, wait up to `timeout` seconds until the others have finished as well, and hang up."""
+        """Send the remaining packets, wait up to `timeout` seconds until the others have finished, and disconnect."""
         self._endpoint.close(timeout)
 
     def stop(self, error: BaseException, *, resumes: bool = False) -> None:
-        """Tells the others, before a session began, that this party has stopped for this error."""
+        """Notify the others, before a session exists, that this party has stopped because of an error.
+
+        Args:
+            error: the error.
+            resumes: whether the parties may resume the run.
+        """
         for name in self._others:
             with suppress(TransportError):
-                if name not in self._seals or self._seals[name].wait(0):
-                    self._put(name, Abort.of(error, self._others, resumes=resumes))
+                if name not in self._encrypted or self._encrypted[name].wait(0):
+                    self._send(name, Abort.of(error, self._others, resumes=resumes))
 
     def abandon(self) -> None:
-        """Hangs up without a word, so that the others find a new process where this one was."""
+        """Disconnect without a notice, so that the others wait for a new process of this party."""
         self._endpoint.abandon()
 
     def _agree(self, deadline: float, timeout: float) -> Inbox:
-        own = SessionOffer(FORMAT, secrets.token_bytes(32), self._terms, self._through)
-        for seal in self._seals.values():
-            seal.start()
+        offer = SessionOffer(FRAME_FORMAT, secrets.token_bytes(32), self._handshake, self._done)
+        for encrypted in self._encrypted.values():
+            encrypted.start()
         for name in self._others:
-            if name not in self._seals:
-                self._put(name, own)
-        waiting = dict(self._seals)
+            if name not in self._encrypted:
+                self._send(name, offer)
+        waiting = dict(self._encrypted)
         while waiting:
-            for name, seal in [*waiting.items()]:  # one that is away keeps nobody from greeting the next
-                if seal.wait(0.1 / len(waiting)):
+            for name, encrypted in [*waiting.items()]:  # a party that is away does not delay offers to the others
+                if encrypted.wait(0.1 / len(waiting)):
                     waiting.pop(name)
-                    self._put(name, own)
+                    self._send(name, offer)
                 else:
                     self._check(name, deadline, timeout)
-        greetings = {self.me: own}
+        offers = {self.me: offer}
         for name in self._others:
-            greetings[name] = self._next(name, SessionOffer, deadline, timeout)
-        digest = hashlib.sha256(b"securevfl session 1" + hashlib.sha256(self._terms.encode()).digest())
-        for name in sorted(greetings):
-            digest.update(hashlib.sha256(name.encode()).digest() + greetings[name].nonce)
+            offers[name] = self._next(name, SessionOffer, deadline, timeout)
+        digest = hashlib.sha256(b"securevfl session 1" + hashlib.sha256(self._handshake.encode()).digest())
+        for name in sorted(offers):
+            digest.update(hashlib.sha256(name.encode()).digest() + offers[name].nonce)
         session = digest.digest()[:SESSION_BYTES]
         with self._changed:
             inbox = self._inbox = Inbox(self.me, self._others, session)
@@ -170,25 +199,35 @@ class SecureTransport:
                 raise self._failure
         for name in self._others:
             signature = self._credentials.identity.sign(_claim(session, self.me, name))
-            self._put(name, SessionProof(session, self._credentials.certificate, signature))
+            self._send(name, SessionProof(session, self._credentials.certificate, signature))
         for name in self._others:
-            agreed = self._next(name, SessionProof, deadline, timeout)
-            if agreed.session != session:
-                raise PeerLost(f"{name} and {self.me} have not heard the same greetings")
-            check_peer(agreed.certificate, self._credentials.ca, name)
-            self.keys[name] = verify_signature(agreed.certificate, agreed.signature, _claim(session, name, self.me))
+            proof = self._next(name, SessionProof, deadline, timeout)
+            if proof.session != session:
+                raise PeerLost(
+                    f"{name} and {self.me} have received different session offers",
+                    code="SVFL-PEER-LOST",
+                    party=self.me,
+                    peer=name,
+                )
+            check_peer(proof.certificate, self._credentials.ca, name)
+            self.keys[name] = verify_signature(proof.certificate, proof.signature, _claim(session, name, self.me))
             eventlog.emit(self.me, "identified", {"peer": name, "key": self.keys[name]})
-        eventlog.emit(self.me, "agreed", {"session": session.hex(), "parties": len(greetings)})
+        eventlog.emit(self.me, "agreed", {"session": session.hex(), "parties": len(offers)})
         return inbox
 
     def _next(self, name: str, kind: type[Any], deadline: float, timeout: float) -> Any:
-        queue = self._greetings[name]
+        queue = self._arrived[name]
         while True:
             with self._changed:
                 if self._changed.wait_for(lambda: queue or self._failure is not None, 0.2) and queue:
                     message = queue.popleft()
                     if not isinstance(message, kind):
-                        raise ProtocolError(f"{name} was expected to send {kind.__name__} first; do both run the same?")
+                        raise ProtocolError(
+                            f"{name} sent {type(message).__name__} instead of {kind.__name__}",
+                            code="SVFL-PROTOCOL-MESSAGE",
+                            party=self.me,
+                            peer=name,
+                        )
                     return message
             self._check(name, deadline, timeout)
 
@@ -201,76 +240,103 @@ class SecureTransport:
             cause = "it is connected but silent" if line.opened else f"no connection to {line.peer}: {line.cause}"
             if line.opened and name != line.peer:
                 cause = f"it has not called {line.peer}"
-            raise TransportError(f"{self.me} has waited {timeout:g} s for {name}; {cause}", away=name)
+            raise TransportError(
+                f"{self.me} has waited {timeout:g} s for {name}: {cause}",
+                "" if cause.endswith(".") else None,
+                code="SVFL-PEER-AWAY",
+                away=name,
+                peer=name,
+            )
 
     def _line(self, to: str) -> Line:
         return self._endpoint.lines[to if to in self._endpoint.lines else str(self._peers.hub)]
 
-    def _put(self, to: str, letter: Message | bytes) -> None:
-        """Send a letter: as it is to a neighbour, sealed to a party behind the hub."""
-        letter = letter if isinstance(letter, bytes) else encode_message(letter)
-        if to in self._seals:
-            self._seals[to].send(letter)
+    def _send(self, to: str, packet: Message | bytes) -> None:
+        """Send a packet: directly to a neighbour, encrypted to a party behind the hub."""
+        data = packet if isinstance(packet, bytes) else encode_message(packet)
+        if to in self._encrypted:
+            self._encrypted[to].send(data)
         else:
-            self._line(to).send(letter)
+            self._line(to).send(data)
 
-    def _through_hub(self, to: str, body: bytes) -> None:
+    def _send_through_hub(self, to: str, body: bytes) -> None:
         self._line(to).send(encode_message(EncryptedPacket(self.me, to, body)))
 
-    def _deliver(self, neighbour: str, packet: bytes) -> None:
-        found = decode_packet(self.me, neighbour, packet)
-        if isinstance(found, EncryptedPacket):
-            if route(self._endpoint, self._peers, neighbour, found, packet):
-                self._unseal(found)
+    def _deliver(self, neighbour: str, data: bytes) -> None:
+        packet = decode_packet(self.me, neighbour, data)
+        if isinstance(packet, EncryptedPacket):
+            if route(self._endpoint, self._peers, neighbour, packet, data):
+                self._decrypt(packet)
         elif neighbour in self._others:
-            self._take(neighbour, found, packet)
-        elif isinstance(found, Abort) and found.party in self._others:
-            self._fail(PeerLost(f"{found.party} is lost to the hub"))
-        elif isinstance(found, Abort) and not found.party:
-            self._fail(found.error(f"{neighbour}, the hub,", ()))
+            self._accept(neighbour, packet, data)
+        elif isinstance(packet, Abort) and packet.party in self._others:
+            self._fail(PeerLost(f"the hub has lost {packet.party}", code="SVFL-PEER-LOST", peer=packet.party))
+        elif isinstance(packet, Abort) and not packet.party:
+            self._fail(packet.error(f"{neighbour}, the hub,", ()))
         else:
-            raise FrameError(f"{self.me}: parcels were expected of the hub, {type(found).__name__} came")
+            raise FrameError(
+                f"the hub {neighbour} sent {type(packet).__name__} of its own to {self.me}",
+                code="SVFL-FRAME",
+                party=self.me,
+                peer=neighbour,
+            )
 
-    def _unseal(self, parcel: EncryptedPacket) -> None:
-        seal = self._seals[parcel.sender]
+    def _decrypt(self, envelope: EncryptedPacket) -> None:
+        encrypted = self._encrypted[envelope.sender]
         try:
-            plain = seal.receive(parcel.body)
-        except (TransportError, CryptoError) as error:  # not who it should be, and no better when sent again
+            plain = encrypted.receive(envelope.body)
+        except (TransportError, CryptoError) as error:  # a wrong identity, which resending does not correct
             self._fail(error)
             return
         if plain is not None:
-            self._take(parcel.sender, decode_inner_packet(self.me, parcel.sender, plain), plain)
-            seal.accept()
+            self._accept(envelope.sender, decode_inner_packet(self.me, envelope.sender, plain), plain)
+            encrypted.accept()
 
-    def _take(self, sender: str, letter: Packet, data: bytes) -> None:
-        if isinstance(letter, Abort):
-            self._fail(letter.error(sender, self._others))
+    def _accept(self, sender: str, packet: Packet, data: bytes) -> None:
+        if isinstance(packet, Abort):
+            self._fail(packet.error(sender, self._others))
             return
-        if isinstance(letter, Frame):
-            if self._inbox is None or self._heard[sender] < 2:
-                raise FrameError(f"{self.me}: a greeting of {sender} was expected first, a frame came")
+        if isinstance(packet, Frame):
+            if self._inbox is None or self._arrived_count[sender] < _HANDSHAKE_PACKETS:
+                raise self._frame_error(f"{sender} sent a frame to {self.me} before the session was agreed", sender)
             self._inbox.deliver(data, peer=sender)
             return
-        if self._heard[sender] == 2:
-            raise FrameError(f"{self.me}: frames of {sender} were expected, another greeting came")
-        if isinstance(letter, SessionOffer):
-            if not letter.through:
+        if self._arrived_count[sender] == _HANDSHAKE_PACKETS:
+            raise self._frame_error(
+                f"{sender} sent another handshake packet to {self.me} after the session was agreed", sender
+            )
+        if isinstance(packet, SessionOffer):
+            if not packet.done:
                 self.unfinished.add(sender)
             try:
-                self._compare(sender, letter)
+                self._compare(sender, packet)
             except SecureVFLError as error:
                 self._fail(error)
         with self._changed:
-            self._heard[sender] += 1
-            self._greetings[sender].append(letter)
+            self._arrived_count[sender] += 1
+            self._arrived[sender].append(packet)
             self._changed.notify_all()
 
-    def _compare(self, sender: str, greeting: SessionOffer) -> None:
-        if greeting.format != FORMAT or len(greeting.nonce) != 32:
-            raise ProtocolError(f"{sender}: format {FORMAT} was expected, {greeting.format} came; update the older")
-        if greeting.terms != self._terms:
+    def _frame_error(self, problem: str, sender: str) -> FrameError:
+        return FrameError(problem, code="SVFL-FRAME", party=self.me, peer=sender)
+
+    def _compare(self, sender: str, offer: SessionOffer) -> None:
+        if offer.format != FRAME_FORMAT or len(offer.nonce) != 32:
+            raise ProtocolError(
+                f"{sender} uses message format {offer.format}, and {self.me} uses format {FRAME_FORMAT}",
+                "update the older side",
+                code="SVFL-PROTOCOL-VERSION",
+                party=self.me,
+                peer=sender,
+            )
+        if offer.handshake != self._handshake:
+            differences, remedy = _difference(sender, offer.handshake, self.me, self._handshake)
             raise ConfigError(
-                f"{sender} and {self.me} differ in " + _difference(sender, greeting.terms, self.me, self._terms)
+                f"{sender} and {self.me} differ in {differences}",
+                remedy,
+                code="SVFL-JOB-MISMATCH",
+                party=self.me,
+                peer=sender,
             )
 
     def _fail(self, error: SecureVFLError) -> None:
@@ -286,27 +352,36 @@ def _claim(session: bytes, sender: str, receiver: str) -> bytes:
     return b"securevfl identity 1" + session + names
 
 
-def _difference(one: str, theirs: str, other: str, ours: str) -> str:
-    """List the first keys in which two terms differ, with both values; terms are public to all parties."""
+def _difference(peer: str, theirs: str, me: str, ours: str) -> tuple[str, str]:
+    """Compare two handshakes, which are public to all parties.
+
+    Returns:
+        The first keys in which they differ, with both values, and the remedy.
+
+    Raises:
+        FrameError: the peer's handshake is not JSON.
+    """
     try:
         left, right = json.loads(theirs), json.loads(ours)
     except (ValueError, RecursionError):
-        raise FrameError(f"{one}: terms in JSON were expected, something else came") from None
-    found = [f"{key} ({one} {_shown(a)}, {other} {_shown(b)})" for key, a, b in _walk("", left, right)]
-    if any(key == "task" for key, *_ in _walk("", left, right)):
-        return "; ".join(found[:1]) + ": run the same command at all parties; score asks those that serve"
-    return "; ".join(found[:5]) + ": give all parties the same job.toml and peers.toml"
+        raise FrameError(f"{peer} sent a handshake that is not JSON", code="SVFL-FRAME", party=me, peer=peer) from None
+    differences = list(_walk("", left, right))
+    texts = [f"{key} ({peer} {_describe(a)}, {me} {_describe(b)})" for key, a, b in differences]
+    if any(key == "task" for key, *_ in differences):
+        remedy = "run the same command at all parties; `securevfl score` needs peers that run `securevfl serve`"
+        return "; ".join(texts[:1]), remedy
+    return "; ".join(texts[:5]), "give all parties the same job.toml and peers.toml"
 
 
 def _walk(key: str, left: Any, right: Any) -> list[tuple[str, Any, Any]]:
     if isinstance(left, dict) and isinstance(right, dict):
         return [
-            step
+            difference
             for name in [*right, *(name for name in left if name not in right)]
-            for step in _walk(f"{key}.{name}" if key else str(name), left.get(name), right.get(name))
+            for difference in _walk(f"{key}.{name}" if key else str(name), left.get(name), right.get(name))
         ]
     return [] if left == right else [(key, left, right)]
 
 
-def _shown(value: Any) -> str:
+def _describe(value: Any) -> str:
     return "has none" if value is None else f"has {json.dumps(value)[:80]}"

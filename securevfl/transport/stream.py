@@ -1,4 +1,8 @@
-"""One gRPC stream of a line: it opens, resends unconfirmed packets and accepts packets in order."""
+"""One gRPC stream of a line: it opens, resends unconfirmed packets and accepts packets in order.
+
+Neither end assumes that a stream is the first, the last or complete. Each message is compared with the state of the
+line (`transport.line`), and the first message that does not fit ends the stream with the reason.
+"""
 
 from __future__ import annotations
 
@@ -22,50 +26,53 @@ from securevfl.transport.line_messages import (
 if TYPE_CHECKING:
     from securevfl.transport.line import Line
 
-_PULSE = 5.0  # seconds after which a line that has nothing to say says so
-
-_CONFIRM_AFTER = 0.02  # seconds that a confirmation waits for something to travel with
-
-_CONFIRM_AT = 1 << 22  # unconfirmed bytes received at which it goes at once
+_KEEPALIVE = 5.0  # seconds without a message after which an acknowledgement is sent as a sign of life
+_CONFIRM_AFTER = 0.02  # seconds that an acknowledgement waits for a packet to travel with
+_CONFIRM_AT = 1 << 22  # unconfirmed bytes received at which an acknowledgement is sent at once
 
 
 class Stream:
-    """`outgoing` is what to write to the stream, `read` takes what comes from it."""
+    """One stream of a line. `outgoing` yields the messages to send, `read` handles the messages that arrive.
+
+    Args:
+        line: the line that the stream carries. Its condition guards all attributes.
+        calling: whether this end has called the other one.
+    """
 
     def __init__(self, line: Line, calling: bool) -> None:
-        self.ended = False  # guarded, as all here, by the line's condition
-        self.heard = time.monotonic()
+        self.ended = False
+        self.last_received = time.monotonic()
         self.hang_up: Callable[[], object] = lambda: None  # ends the stream at once
         self.cause = ""  # why it ended
-        self._spoke = self.heard
+        self._last_sent = self.last_received
         self._line = line
         self._calling = calling
         self._opened = False
         self._cursor = 0  # number of the next packet to send
-        self._offset = 0  # what has been sent of it
-        self._told = 0
-        self._owed_since = 0.0
-        self._owed = 0
-        self._said_bye = False
+        self._offset = 0  # bytes of it that have been sent
+        self._confirmed = 0  # number of packets that this end has confirmed
+        self._unconfirmed_since = 0.0
+        self._unconfirmed_bytes = 0
+        self._close_sent = False
         self._refusal = ""
-        self._anew = False  # refused for an end that was started anew
+        self._restarted = False  # whether the stream was refused because one end was restarted
         self._pieces: list[bytes] = []
         self._size = 0
 
     def outgoing(self) -> Iterator[bytes]:
-        """Messages for the stream, until it is over."""
+        """Yield the messages to send, until the stream ends."""
         line = self._line
         with line.changed:
             line.changed.wait_for(lambda: self._calling or self._opened or self.ended)
         if not self.ended:
             with line.inward:  # an earlier stream may still be delivering
-                self._told = line.expected
-            yield encode_message(OpenStream(line.start, line.peer_start, self._told))
+                self._confirmed = line.expected
+            yield encode_message(OpenStream(line.start, line.peer_start, self._confirmed))
         while (message := self._next()) is not None:
             yield message
         if self._refusal:
-            anew = self._anew or isinstance(line.failure, PeerLost)
-            yield encode_message(RefuseStream(self._refusal, line.failure is not None, anew))
+            restarted = self._restarted or isinstance(line.failure, PeerLost)
+            yield encode_message(RefuseStream(self._refusal, line.failure is not None, restarted))
 
     def _next(self) -> bytes | None:
         line = self._line
@@ -75,15 +82,15 @@ class Stream:
                 if self._opened:
                     if self._cursor < line.first + len(line.out):
                         return self._piece()
-                    if line.closing and not self._said_bye:
-                        self._said_bye = True
-                        return encode_message(CloseLine(self._tell()))
-                    if self._said_bye and line.peer_done and not line.out and self._told == line.expected:
+                    if line.closing and not self._close_sent:
+                        self._close_sent = True
+                        return encode_message(CloseLine(self._confirm()))
+                    if self._close_sent and line.peer_done and not line.out and self._confirmed == line.expected:
                         self.ended = True
                         break
                     due = self._due()
                     if due <= 0:
-                        return encode_message(Acknowledge(self._tell()))
+                        return encode_message(Acknowledge(self._confirm()))
                 line.changed.wait(due)
         return None
 
@@ -91,49 +98,63 @@ class Stream:
         packet = self._line.out[self._cursor - self._line.first]
         piece = packet if len(packet) <= MAX_PIECE_BYTES else packet[self._offset : self._offset + MAX_PIECE_BYTES]
         more = self._offset + len(piece) < len(packet)
-        message = PacketPiece(self._cursor, more, self._tell(), piece)
+        message = PacketPiece(self._cursor, more, self._confirm(), piece)
         self._cursor, self._offset = (self._cursor, self._offset + len(piece)) if more else (self._cursor + 1, 0)
         return encode_message(message)
 
-    def _tell(self) -> int:
-        self._told, self._owed, self._spoke = self._line.expected, 0, time.monotonic()
-        return self._told
+    def _confirm(self) -> int:
+        self._confirmed, self._unconfirmed_bytes, self._last_sent = self._line.expected, 0, time.monotonic()
+        return self._confirmed
 
     def _due(self) -> float:
-        """Seconds until a confirmation must go: what is owed, or a sign of life."""
-        now, pulse = time.monotonic(), min(self._line.patience / 8, _PULSE)
-        if self._told == self._line.expected:
-            return self._spoke + pulse - now
-        if self._line.closing or self._owed >= _CONFIRM_AT:
+        """Return the seconds until the next acknowledgement, which may be only a sign of life."""
+        now, keepalive = time.monotonic(), min(self._line.patience / 8, _KEEPALIVE)
+        if self._confirmed == self._line.expected:
+            return self._last_sent + keepalive - now
+        if self._line.closing or self._unconfirmed_bytes >= _CONFIRM_AT:
             return 0.0
-        return self._owed_since + _CONFIRM_AFTER - now
+        return self._unconfirmed_since + _CONFIRM_AFTER - now
 
     def read(self, messages: Iterable[bytes]) -> None:
-        """Read what the stream brings until it ends or brings something that is refused."""
+        """Handle the messages of the stream until it ends or one of them is refused."""
         line = self._line
         for data in messages:
-            self.heard = time.monotonic()
+            self.last_received = time.monotonic()
             if self.ended:
                 return
             try:
-                self._take(data)
+                self._handle(data)
             except SecureVFLError as error:
                 with line.changed:
                     if self.ended:
                         return
                     self._refusal = str(error)
-                if not self._anew:
-                    line.strike(error)
+                if not self._restarted:
+                    line.count_refusal(error)
                 with line.changed:
                     self.ended = True
                     line.changed.notify_all()
                 return
             except Exception as error:
-                line.fail(ProtocolError(f"{line.me} cannot take what {line.peer} sent: {type(error).__name__}"))
+                line.fail(
+                    ProtocolError(
+                        f"party {line.me} failed on a message of {line.peer} ({type(error).__name__})",
+                        code="SVFL-INTERNAL",
+                        party=line.me,
+                        peer=line.peer,
+                    )
+                )
                 raise
 
     def end(self, cause: str) -> bool:
-        """End the stream, and say whether its loss was news."""
+        """End the stream.
+
+        Args:
+            cause: why, unless a cause is known already.
+
+        Returns:
+            Whether this interrupts an open line.
+        """
         line = self._line
         with line.changed:
             self.ended = True
@@ -146,50 +167,60 @@ class Stream:
                 line.down_since = time.monotonic()
             return self._opened and not line.peer_done
 
-    def _take(self, data: bytes) -> None:
+    def _handle(self, data: bytes) -> None:
         line = self._line
         message = decode_line(line.me, data)
         if isinstance(message, OpenStream):
             self._open(message)
         elif isinstance(message, RefuseStream):
-            with line.changed:
-                self.ended = True
-                line.changed.notify_all()
-            error = TransportError(f"{line.peer} refused {line.me}: {message.reason[:500]}")
-            if message.anew:
-                self.cause = str(error)
-                if line.opened:
-                    line.fail(PeerLost(str(error)))
-                elif not message.final:
-                    line.turned_away(error)
-            elif message.final:
-                line.fail(error)
-            else:
-                line.strike(error)
+            self._handle_refusal(message)
         elif not self._opened:
-            raise FrameError(f"{line.me}: an opening was expected first, {type(message).__name__} came")
+            raise self._frame_error(f"{line.peer} sent {type(message).__name__} before OpenStream")
         else:
             if isinstance(message, PacketPiece):
                 self._gather(message)
             with line.changed:
-                self._confirmed(message.expected)
+                self._handle_confirmation(message.expected)
                 if isinstance(message, CloseLine):
                     line.peer_done = True
                 line.changed.notify_all()
 
+    def _handle_refusal(self, message: RefuseStream) -> None:
+        line = self._line
+        with line.changed:
+            self.ended = True
+            line.changed.notify_all()
+        problem = f"{line.peer} refused the connection of {line.me}: {message.reason[:500].rstrip('.')}"
+        error = TransportError(problem, code="SVFL-PEER-REFUSED", peer=line.peer)
+        if message.restarted:
+            self.cause = str(error)
+            if line.opened:
+                line.fail(PeerLost(problem, code="SVFL-PEER-LOST", peer=line.peer))
+            elif not message.final:
+                line.note_other_process(error)
+        elif message.final:
+            line.fail(error)
+        else:
+            line.count_refusal(error)
+
     def _open(self, message: OpenStream) -> None:
         line = self._line
         if self._opened or len(message.start) != 16:
-            raise FrameError(f"{line.me}: one opening was expected, another came")
+            raise self._frame_error(f"{line.peer} sent a second or an invalid OpenStream")
         with line.changed:
             renewed = line.peer_start not in (b"", message.start)
             if renewed and line.stream is not None:
-                self._anew = True
-                raise TransportError(f"{line.me}: another process of {line.peer} is connected; stop one of the two")
+                self._restarted = True
+                raise TransportError(
+                    f"another process of {line.peer} is connected to {line.me}",
+                    "stop one of the two",
+                    code="SVFL-PEER-REFUSED",
+                    peer=line.peer,
+                )
         if renewed or message.known not in (b"", line.start):
-            who = line.peer if renewed else line.me
-            error = PeerLost(f"{who} was started anew while the other ran")
-            self._anew = True
+            party = line.peer if renewed else line.me
+            error = PeerLost(f"{party} was restarted while the other party was running", code="SVFL-PEER-LOST")
+            self._restarted = True
             if line.opened:
                 line.fail(error)
             raise error
@@ -198,15 +229,17 @@ class Stream:
                 self.ended = True
                 line.changed.notify_all()
                 return
-            last = line.first + len(line.out)
-            if not line.first <= message.expected <= last:
-                raise FrameError(f"{line.me}: packets {line.first} to {last} exist, {message.expected} was asked for")
+            end = line.first + len(line.out)
+            if not line.first <= message.expected <= end:
+                raise self._frame_error(
+                    f"{line.peer} expects packet {message.expected}, but {line.me} has packets {line.first} to {end}"
+                )
             if line.stream is not None:
                 line.stream.ended = True
             line.stream = self
             line.peer_start = message.start
             self._opened, self._cursor = True, message.expected
-            self._confirmed(message.expected)
+            self._handle_confirmation(message.expected)
             line.down_since = None
             line.changed.notify_all()
         eventlog.emit(line.me, "connected", {"peer": line.peer, "resumes_at": line.expected})
@@ -214,13 +247,15 @@ class Stream:
     def _gather(self, message: PacketPiece) -> None:
         line = self._line
         if message.number != line.expected:
-            raise FrameError(
-                f"{line.me}: packet {line.expected} of {line.peer} was expected, {message.number} came: "
-                "replayed, lost or out of order"
+            raise self._frame_error(
+                f"{line.peer} sent packet {message.number} instead of packet {line.expected}: it was replayed, lost or "
+                "reordered"
             )
         self._size += len(message.piece)
         if self._size > line.max_packet or (message.more and not message.piece):
-            raise FrameError(f"{line.me}: packets of at most {line.max_packet} bytes were expected, a larger one came")
+            raise self._frame_error(
+                f"{line.peer} sent a packet of more than {line.max_packet} bytes, or an empty piece"
+            )
         self._pieces.append(message.piece)
         if message.more:
             return
@@ -231,17 +266,20 @@ class Stream:
             line.deliver(packet)
             with line.changed:
                 line.expected += 1
-                line.progressed()
-                if not self._owed:
-                    self._owed_since = time.monotonic()
-                self._owed += len(packet)
+                line.note_progress()
+                if not self._unconfirmed_bytes:
+                    self._unconfirmed_since = time.monotonic()
+                self._unconfirmed_bytes += len(packet)
         self._pieces, self._size = [], 0
 
-    def _confirmed(self, expected: int) -> None:
+    def _handle_confirmation(self, expected: int) -> None:
         line = self._line
         if not line.first <= expected <= self._cursor:
-            raise FrameError(f"{line.me}: {line.peer} confirmed packet {expected}, sent were {self._cursor}")
+            raise self._frame_error(f"{line.peer} confirmed {expected} packets of {self._cursor} that were sent")
         while line.first < expected:
-            line.kept -= len(line.out.popleft())
+            line.unconfirmed_bytes -= len(line.out.popleft())
             line.first += 1
-            line.progressed()
+            line.note_progress()
+
+    def _frame_error(self, problem: str) -> FrameError:
+        return FrameError(problem, code="SVFL-FRAME", party=self._line.me, peer=self._line.peer)

@@ -1,8 +1,8 @@
-"""Mutual TLS 1.3: a party's credentials, who is calling, and why a handshake failed.
+"""Mutual TLS 1.3: a party's credentials, the identity of a client, and the reason why a handshake failed.
 
-Both ends check the other by name: the server asks for a certificate and reads the caller's name from it, the client
-insists on the DNS name that stands for the party it calls. gRPC tells little of a handshake that fails, so the caller
-then looks again with the ssl module, fetches the certificate and names the cause.
+Both sides check the name of the other. The server requires a certificate and reads the client's name from it. The
+client insists on the DNS name that stands for the party that it calls. gRPC reports little about a failed handshake, so
+the client then connects again with the ssl module, fetches the server's certificate and names the cause.
 """
 
 from __future__ import annotations
@@ -29,7 +29,15 @@ _NOT_TLS = {"wrong version number", "record layer failure", "packet length too l
 
 
 class Credentials(Secret):
-    """What a party shows and trusts: <party>.pem, .key and ca.pem of one folder. ConfigError if they do not fit."""
+    """A party's certificate and key, and the authorities that it trusts.
+
+    Args:
+        folder: the folder of <party>.pem, <party>.key and ca.pem.
+        party: name of the party.
+
+    Raises:
+        ConfigError: the files cannot be used, or belong to another party.
+    """
 
     __slots__ = ("_folder", "ca", "certificate", "identity", "party")
 
@@ -44,10 +52,16 @@ class Credentials(Secret):
         )
         self._folder = folder
         if self.identity.party != party:
-            raise ConfigError(f"{certificate}: the certificate of {party} was expected, it names {self.identity.party}")
+            raise ConfigError(
+                f"{certificate} is the certificate of {self.identity.party}, not of {party}",
+                "bring the certificate that was issued for this party",
+                code="SVFL-TLS-CERTIFICATE",
+                path=str(certificate),
+                party=party,
+            )
 
     def context(self) -> ssl.SSLContext:
-        """Make a context for a look at a server with the ssl module: it shows this certificate and checks nothing."""
+        """Return a context of the ssl module that presents this certificate and does not verify the server."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -58,71 +72,133 @@ class Credentials(Secret):
 
 
 def verify_signature(certificate: bytes, signature: bytes, data: bytes) -> str:
-    """Verify that the key of a certificate (DER, checked before) signed `data`, and return the fingerprint of that key.
-    Raises CryptoError if it did not."""
+    """Verify a signature with the key of a certificate that was checked before.
+
+    Args:
+        certificate: the certificate, in DER.
+        signature: the signature (ECDSA-SHA256).
+        data: the signed data.
+
+    Returns:
+        The fingerprint of the key.
+
+    Raises:
+        CryptoError: the signature is not valid.
+    """
     key = x509.load_der_x509_certificate(certificate).public_key()
     try:
         if not isinstance(key, ec.EllipticCurvePublicKey):
             raise InvalidSignature
         key.verify(signature, data, ec.ECDSA(hashes.SHA256()))
     except InvalidSignature:
-        raise CryptoError("a signature does not belong to the certificate that was shown; issue it again") from None
+        raise CryptoError(
+            "a signature does not belong to the certificate that was presented",
+            "issue the certificate again",
+            code="SVFL-CRYPTO-KEY",
+        ) from None
     return key_fingerprint(key)
 
 
 def identify_caller(auth: Mapping[str, Sequence[bytes]], known: Collection[str]) -> tuple[str, bytes]:
-    """Which of the `known` parties is calling, by gRPC's auth context, and its certificate, for `check_peer`.
+    """Identify the client of a gRPC call.
 
-    TransportError if it is none of them.
+    Args:
+        auth: gRPC's authentication context.
+        known: names of the parties that may connect.
+
+    Returns:
+        The name of the party, and its certificate for `check_peer`.
+
+    Raises:
+        TransportError: the client is none of these parties.
     """
-    shown = [name.decode("utf-8", "replace") for name in auth.get("x509_subject_alternative_name", ())]
+    names = [name.decode("utf-8", "replace") for name in auth.get("x509_subject_alternative_name", ())]
     for party in known:
-        if server_name(party) in shown:
+        if server_name(party) in names:
             return party, next(iter(auth.get("x509_pem_cert", ())), b"")
     raise TransportError(
-        f"{shown[0] if shown else 'a identify_caller without a name'} is no party here; compare peers.toml"
+        f"{names[0] if names else 'a client without a name'} is not a party of this run",
+        "compare peers.toml at both parties",
+        code="SVFL-PEER-REFUSED",
     )
 
 
 def diagnose(host: str, port: int, peer: str, credentials: Credentials, timeout: float = 5.0) -> TransportError | None:
-    """Find what is wrong between us and the certificate at host:port; None if that is not what keeps us apart."""
-    me, where = credentials.party, f"{peer} at {host}:{port}"
+    """Find out why TLS with a peer fails.
+
+    Args:
+        host: host of the peer.
+        port: port of the peer.
+        peer: name of the peer.
+        credentials: key and certificate of this party.
+        timeout: seconds for the connection.
+
+    Returns:
+        The cause, or None if TLS is not the reason why the parties cannot connect.
+    """
+    me, server = credentials.party, f"{peer} at {host}:{port}"
+
+    def cause(problem: str, remedy: str | None, code: str) -> TransportError:
+        return TransportError(problem, remedy, code=code, peer=peer, address=f"{host}:{port}")
+
     try:
         with (
-            socket.create_connection((host, port), timeout) as line,
-            credentials.context().wrap_socket(line, server_hostname=server_name(peer)) as probe,
+            socket.create_connection((host, port), timeout) as connection,
+            credentials.context().wrap_socket(connection, server_hostname=server_name(peer)) as probe,
         ):
             certificate = probe.getpeercert(binary_form=True) or b""
             check_peer(certificate, credentials.ca, peer)
             if probe.version() != "TLSv1.3":
-                return TransportError(f"{where} does not speak TLS 1.3, which is required; update it")
-            probe.settimeout(1.0)  # under TLS 1.3 a server looks at our certificate after we are through
+                return cause(f"{server} does not support TLS 1.3, which is required", "update it", "SVFL-TLS-VERSION")
+            probe.settimeout(1.0)  # a TLS 1.3 server checks our certificate after our handshake has finished
             if not probe.recv(1):
-                return TransportError(f"{where} refused the certificate of {me}; compare both ca.pem and the dates")
+                return cause(
+                    f"{server} refused the certificate of {me}",
+                    "compare ca.pem and the validity of the certificates at both parties",
+                    "SVFL-PEER-REFUSED",
+                )
     except ssl.SSLError as error:
         reason = (error.reason or "handshake failed").lower().replace("_", " ")
         if reason in _NOT_TLS:
-            return TransportError(
-                f"{where}: another program answers there, which does not speak TLS; end it at {peer}, or give {peer} "
-                "another port in the address of peers.toml, at all parties"
+            return cause(
+                f"{server}: another program, which does not use TLS, answers at this address",
+                f"stop it at {peer}, or change the port in the address of {peer} in peers.toml at all parties",
+                "SVFL-ADDRESS",
             )
         if "alert" not in reason:
             return None
-        return TransportError(f"{where} refused the certificate of {me}: {reason}; compare both copies of ca.pem")
+        return cause(
+            f"{server} refused the certificate of {me} ({reason})",
+            "compare ca.pem at both parties",
+            "SVFL-PEER-REFUSED",
+        )
     except TransportError as error:
-        return TransportError(f"{me} refused {where}: {error}")
+        return cause(f"{me} refused {server}: {error.problem}", error.remedy, error.code)
     except OSError:
         return None
     return None
 
 
 def require_tls13(port: int, credentials: Credentials, host: str = "localhost") -> None:
-    """Check that our own port refuses TLS 1.2, by calling it. Raises ConfigError if it answers."""
+    """Check that this party's port refuses TLS 1.2, by connecting to it.
+
+    Args:
+        port: the port.
+        credentials: key and certificate of this party.
+        host: the host on which it listens.
+
+    Raises:
+        ConfigError: the port accepts TLS 1.2.
+    """
     context = credentials.context()
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     try:
-        with socket.create_connection((host, port), 5.0) as line, context.wrap_socket(line):
+        with socket.create_connection((host, port), 5.0) as connection, context.wrap_socket(connection):
             pass
     except OSError:
         return
-    raise ConfigError("TLS 1.3 alone was expected, this gRPC accepts TLS 1.2; see securevfl.transport.tls")
+    raise ConfigError(
+        "gRPC in this process accepts TLS 1.2, and only TLS 1.3 is allowed",
+        "see securevfl.transport.grpc_tls13",
+        code="SVFL-TLS-VERSION",
+    )

@@ -51,8 +51,8 @@ def test_he_writes_a_row_for_each_engine_and_size(tmp_path: Path) -> None:
         phe = next(other for other in written["rows"] if other["engine"] == "phe" and other["n"] == row["n"])
         assert row["ratio_to_phe"] == pytest.approx(phe["total_ms"] / row["total_ms"])
         assert min(row["bytes_up"], row["bytes_down"]) > 0
-    shown = done.stdout[: done.stdout.rindex("\n\n")]
-    assert max(map(len, shown.splitlines())) <= 80
+    text = done.stdout[: done.stdout.rindex("\n\n")]
+    assert max(map(len, text.splitlines())) <= 80
 
 
 def test_tenseal_above_its_slots_is_a_row_with_an_error() -> None:
@@ -139,14 +139,14 @@ def test_start_has_a_row_for_each_way_to_start(tmp_path: Path, monkeypatch: pyte
 
 
 def test_memory_held_is_that_of_processes_started_too():
-    held = MemoryHeld()
+    held_out = MemoryHeld()
     script = "held = bytearray(50_000_000); print(len(held), flush=True); input()"
-    with held:
-        held._look()
-        before = held.megabytes
+    with held_out:
+        held_out._look()
+        before = held_out.megabytes
         command = [sys.executable, "-c", script]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as started:
             assert started.stdout.readline().strip() == "50000000"
-            held._look()
+            held_out._look()
             started.communicate("\n")
-    assert held.megabytes >= before + 47
+    assert held_out.megabytes >= before + 47

@@ -53,8 +53,8 @@ def test_scores_of_all_new_rows_are_timed(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_table_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"phishing\.npz"):
         shares.read(tmp_path, "phishing")
-    told = CliRunner().invoke(app, ["shares", "--data", str(tmp_path), "--tables", "nothing"])
-    assert told.exit_code == 2
+    text = CliRunner().invoke(app, ["shares", "--data", str(tmp_path), "--tables", "nothing"])
+    assert text.exit_code == 2
 
 
 @pytest.mark.realdata

@@ -33,10 +33,10 @@ def test_a_row_holds_costs_and_what_mixing_would_give(monkeypatch: pytest.Monkey
 @pytest.mark.long
 def test_trees_that_mix_parties_learn_an_exclusive_or(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
-    own = trees.made_up(1500, 3, 3, tails=False)
-    own[0].y[:] = (own[0].X[:, 0] > 0) ^ (own[1].X[:, 0] > 0) ^ (rng.random(1500) < 0.05)
+    made_up = trees.made_up(1500, 3, 3, tails=False)
+    made_up[0].y[:] = (made_up[0].X[:, 0] > 0) ^ (made_up[1].X[:, 0] > 0) ^ (rng.random(1500) < 0.05)
     monkeypatch.setitem(trees.SPLIT, "large", lambda rows: 1000)
-    monkeypatch.setattr(trees, "parties_of", lambda data, name: own)
+    monkeypatch.setattr(trees, "parties_of", lambda data, name: made_up)
     row = trees.table(Path(), "large", 4, 0, shares=False)
     assert row["auc_mixed"] > 0.8
     assert max(row["auc_boosting"], row["auc_float"]) < 0.6
@@ -46,8 +46,8 @@ def test_trees_that_mix_parties_learn_an_exclusive_or(monkeypatch: pytest.Monkey
 def test_a_table_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"phishing\.npz"):
         trees.table(tmp_path, "phishing", None, 0)
-    told = CliRunner().invoke(app, ["trees", "--data", str(tmp_path), "--tables", "nothing"])
-    assert told.exit_code == 2
+    text = CliRunner().invoke(app, ["trees", "--data", str(tmp_path), "--tables", "nothing"])
+    assert text.exit_code == 2
 
 
 @pytest.mark.realdata

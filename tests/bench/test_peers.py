@@ -24,12 +24,12 @@ def test_pages_are_what_the_files_give() -> None:
 
 def test_results_are_of_full_runs_on_a_machine_that_is_named() -> None:
     for file in sorted((ROOT / "benchmarks" / "peers" / "results").glob("*.json")):
-        found = json.loads(file.read_text())
+        text = json.loads(file.read_text())
         if file.stem != "published":
-            assert not found.get("quick", False), file
-            assert found["machine"]["processor"], file
-            assert found["rows"], file
-            assert all(row["cpu_s"] > 0 for row in found["rows"] if "cpu_s" in row)
+            assert not text.get("quick", False), file
+            assert text["machine"]["processor"], file
+            assert text["rows"], file
+            assert all(row["cpu_s"] > 0 for row in text["rows"] if "cpu_s" in row)
 
 
 @pytest.mark.long
@@ -79,10 +79,10 @@ def test_the_cheapest_settings_that_are_enough_are_shown() -> None:
     def row(epochs: int, auc: float, cpu: float, line: str = "loopback") -> dict[str, Any]:
         return {"system": "crypten", "settings": {"epochs": epochs}, "line": line, "auc": auc, "cpu_s": cpu}
 
-    system = next(each for each in LINEAR if each.name == "crypten")
+    system = next(item for item in LINEAR if item.name == "crypten")
     rows = [row(1, 0.70, 1.0), row(2, 0.7395, 2.0), row(3, 0.7399, 3.0), row(2, 0.7395, 2.5, "far")]
-    shown = best({"bar": 0.74, "rows": rows}, system)
-    assert shown == {"loopback": rows[1], "far": rows[3]}
+    displayed = best({"bar": 0.74, "rows": rows}, system)
+    assert displayed == {"loopback": rows[1], "far": rows[3]}
     assert best({"bar": 0.75, "rows": rows}, system)["loopback"] == rows[2]
     failed = {"system": "crypten", "settings": {}, "line": "loopback", "failed": "no"}
     assert best({"bar": 0.74, "rows": [failed]}, system) == {"failed": failed}
@@ -94,9 +94,9 @@ def test_a_party_that_fails_ends_the_other_and_is_told_in_a_line(tmp_path: Path)
     words = [[sys.executable, "-c", "raise ValueError('no such table')"], ["sleep", "60"]]
     with pytest.raises(PairFailed, match=r"^exit code 1: ValueError: no such table$"):
         run_pair(words, tmp_path)
-    taken = run_pair([[sys.executable, "-c", "sum(range(10**6))"], [sys.executable, "-c", ""]], tmp_path)
-    assert taken.cpu_s > 0.01
-    assert len(taken.memory_mb) == 2
+    elapsed = run_pair([[sys.executable, "-c", "sum(range(10**6))"], [sys.executable, "-c", ""]], tmp_path)
+    assert elapsed.cpu_s > 0.01
+    assert len(elapsed.memory_mb) == 2
 
 
 def test_ports_of_one_line_share_its_rate_and_its_bytes() -> None:
@@ -110,7 +110,7 @@ def test_ports_of_one_line_share_its_rate_and_its_bytes() -> None:
 
     with between(Network(mbps=8.0, rtt_ms=0.0), 2) as way:  # a million bytes a second
         servers = [socket.create_server(("127.0.0.1", port)) for port in way.own[0]]
-        threads = [threading.Thread(target=echo, args=(each,), daemon=True) for each in servers]
+        threads = [threading.Thread(target=echo, args=(item,), daemon=True) for item in servers]
         for thread in threads:
             thread.start()
         lines = [socket.create_connection(("127.0.0.1", port)) for port in way.other[1]]
@@ -118,10 +118,10 @@ def test_ports_of_one_line_share_its_rate_and_its_bytes() -> None:
             line.sendall(bytes(1000))
         assert all(line.recv(1000, socket.MSG_WAITALL) == bytes(1000) for line in lines)
         assert way.bytes == 4000
-        times = [each.through(1000) for each in (way.ways[1], way.ways[1], way.ways[0])]
+        times = [item.through(1000) for item in (way.ways[1], way.ways[1], way.ways[0])]
         assert times[1] == pytest.approx(times[0] + 1e-3, abs=1e-6)
-        for each in (*lines, *servers):
-            each.close()
+        for item in (*lines, *servers):
+            item.close()
     with between(None, 1) as way:
         assert (way.own[0], way.own[1]) == (way.other[1], way.other[0])
         assert way.bytes is None
@@ -130,10 +130,10 @@ def test_ports_of_one_line_share_its_rate_and_its_bytes() -> None:
 def test_a_command_that_is_wrong_says_what_was_expected(capsys: pytest.CaptureFixture[str]) -> None:
     from benchmarks.peers.__main__ import main
 
-    for words, told in (([], "--data: the folder"), (["--quick", "--only", "gone"], "ours-default")):
+    for words, disclosed in (([], "--data: the folder"), (["--quick", "--only", "gone"], "ours-default")):
         with pytest.raises(SystemExit):
             main(words)
-        assert told in capsys.readouterr().err
+        assert disclosed in capsys.readouterr().err
 
 
 def test_an_environment_that_cannot_be_had_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

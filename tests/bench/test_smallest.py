@@ -72,8 +72,8 @@ LONGEST = {"overlap"}  # six processes that import torch
 def runs(table: dict[str, list[str]]) -> list[Any]:
     return [
         pytest.param(name, words, marks=[pytest.mark.slow] * (name in LONGEST), id=f"{name} {words}".strip())
-        for name, each in table.items()
-        for words in each
+        for name, item in table.items()
+        for words in item
     ]
 
 

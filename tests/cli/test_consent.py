@@ -86,7 +86,7 @@ def test_a_party_alone_sees_the_sheet_that_the_run_shows_it(kits: Path, name: st
     with pytest.raises(ConsentError):
         run_threads({each.name: play(each) for each in vfl.datasets.breast_cancer(3)}, lambda: VirtualClock(Network()))
     assert f"digest: {seen[name].digest} " in done.stdout
-    assert seen[name].first in done.stdout
+    assert seen[name].first_screen in done.stdout
     assert "sends" not in done.stdout
     whole = run("explain", kits / name / "job.toml", data, *sizes(*others), "--details")
     assert str(seen[name]) in whole.stdout

@@ -205,11 +205,11 @@ def test_a_report_is_strict_json() -> None:
         "history": [{"loss": None}],
     }
     ledger = CostCounters()
-    ledger.sent(Stage.TRAIN, "Part", 10)
-    ledger.sent(Stage.TRAIN, "Part", 5)
-    ledger.sent(Stage.SETUP, "Hello", 1)
+    ledger.add_message(Stage.TRAIN, "Summand", 10)
+    ledger.add_message(Stage.TRAIN, "Summand", 5)
+    ledger.add_message(Stage.SETUP, "Hello", 1)
     assert _by_stage(ledger.traffic, lambda tally: {"bytes": tally.amount}) == {
-        "train": {"Part": {"bytes": 15, "count": 2}},
+        "train": {"Summand": {"bytes": 15, "count": 2}},
         "setup": {"Hello": {"bytes": 1, "count": 1}},
     }
 

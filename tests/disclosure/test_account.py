@@ -23,7 +23,7 @@ from securevfl.families.run_facts import pooled_run_facts
 from securevfl.protocols.residuals.exchanges import Exchanges
 from securevfl.protocols.residuals.open_residual import Residual
 from securevfl.protocols.residuals.sealed_residual import OpenedProduct
-from securevfl.protocols.sums.direct_sum import Part
+from securevfl.protocols.sums.direct_sum import Summand
 from securevfl.runtime.observer import Event
 from securevfl.training.checkpoint import Checkpoints
 from tests.disclosure.door_watch import watched
@@ -80,7 +80,7 @@ class Transcript:
         if event.direction != "send":
             return
         match event.message:
-            case Part(values):
+            case Summand(values):
                 self.numbers[event.me, event.peer, "columns"] += values.size
             case Residual(_, g):
                 self.numbers[event.me, event.peer, "labels"] += g.size

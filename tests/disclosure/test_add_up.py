@@ -60,7 +60,7 @@ def test_counts_in_bins_add_to_the_equations_of_their_run() -> None:
 def test_equations_of_visits_to_come_count_when_a_run_is_taken_up(start: int, counted: int) -> None:
     """Those of a visit that is begun again too: up to 3 and up to 5 visits were opened before."""
     ledger_session = LedgerSession.__new__(LedgerSession)
-    ledger_session._session, ledger_session._start, ledger_session._weights = ("run", "now"), start, "weights"
+    ledger_session._session, ledger_session._start, ledger_session._weights_basis = ("run", "now"), start, "weights"
     entries = [LedgerEntry("t", "run", "", labels(count, visits=(0, end)), "before") for count, end in ((3, 3), (4, 5))]
     assert sum(item.count for item in ledger_session._before(entries)) == counted
 

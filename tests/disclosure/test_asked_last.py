@@ -89,11 +89,11 @@ def columns(ledgers: dict[str, DisclosureLedger], asked: Asked) -> None:
 
 
 def groups(ledgers: dict[str, DisclosureLedger], asked: Asked) -> None:
-    (bank, shop), give = tables(400), fairness_by_group._give
+    (bank, shop), give = tables(400), fairness_by_group._provide
     names, marks = fairness_by_group._groups(shop, np.arange(400) % 3)
     said = fairness_by_group._outcomes(bank, bank.y, None)  # type: ignore[arg-type]
     roles: dict[str, Callable[[Channel], Any]] = {
-        "bank": partial(fairness_by_group._ask, bank, said, peer="shop"),
+        "bank": partial(fairness_by_group._request, bank, said, peer="shop"),
         "shop": partial(give, shop, names, marks, ledgers["shop"], asked["shop"].append, peer="bank"),
     }
     run(roles, asked)

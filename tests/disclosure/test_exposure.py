@@ -25,9 +25,9 @@ TABLES = {
 @pytest.mark.parametrize("name", TABLES)
 def test_independent_columns_are_those_that_qr_finds(name, monkeypatch):
     X = TABLES[name]
-    found = column_recovery._independent(X)
-    monkeypatch.setattr(column_recovery, "_all_new", lambda scaled: False)
-    np.testing.assert_array_equal(found, column_recovery._independent(X))
+    found = column_recovery.independent_columns(X)
+    monkeypatch.setattr(column_recovery, "_clearly_independent", lambda scaled: False)
+    np.testing.assert_array_equal(found, column_recovery.independent_columns(X))
 
 
 def test_columns_that_are_far_from_each_other_are_not_decomposed(monkeypatch):
@@ -35,13 +35,13 @@ def test_columns_that_are_far_from_each_other_are_not_decomposed(monkeypatch):
         raise AssertionError("QR takes long where there are many columns")
 
     monkeypatch.setattr(np.linalg, "qr", refused)
-    assert column_recovery._independent(NOISE).shape == NOISE.shape
+    assert column_recovery.independent_columns(NOISE).shape == NOISE.shape
     with pytest.raises(AssertionError):
-        column_recovery._independent(TABLES["nearly a sum of others"])
+        column_recovery.independent_columns(TABLES["nearly a sum of others"])
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_variances_are_the_squares_of_singular_values(name):
     X = TABLES[name]
-    squares = np.linalg.svd(column_recovery._standardised(X), compute_uv=False) ** 2
-    np.testing.assert_allclose(column_recovery._variances(X), squares / max(1.0, squares.sum()), atol=1e-12)
+    squares = np.linalg.svd(column_recovery.standardised_columns(X), compute_uv=False) ** 2
+    np.testing.assert_allclose(column_recovery.component_variances(X), squares / max(1.0, squares.sum()), atol=1e-12)

@@ -148,7 +148,7 @@ for k in range(1, TABLES):  # any half of the rows each, and none by itself
     book.tables[str(k)] = KnownTable(N // 2, "", members)
 entries = tuple(LedgerEntry(name, name, "", each) for name in book.tables for each in told)
 with ledger._changing() as change:
-    change.book = LedgerContents("shop", book.salt, {}, book.tables, entries)
+    change.contents = LedgerContents("shop", book.salt, {}, book.tables, entries)
 new = Register(N - 1000, bytes(31) + b"1", None, lambda: (each[:-6] for each in digests()))
 start = time.process_time()
 ledger.record(Register(sum(map(len, new.ids())), new.key, None, new.ids), ("new", ""), told)

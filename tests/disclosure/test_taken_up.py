@@ -7,7 +7,7 @@ import pytest
 
 import securevfl as vfl
 from securevfl.disclosure.ledger import DisclosureLedger, total_to
-from securevfl.protocols.sums.direct_sum import Part
+from securevfl.protocols.sums.direct_sum import Summand
 from securevfl.runtime.observer import Event
 from securevfl.training.checkpoint import Checkpoints
 
@@ -37,7 +37,7 @@ def test_what_a_training_tells_anew_each_time_it_is_taken_up_counts(tmp_path: Pa
     sent: list[int] = []
 
     def watch(event: Event) -> None:
-        if event.direction == "send" and isinstance(event.message, Part):
+        if event.direction == "send" and isinstance(event.message, Summand):
             if visits[len(sent)] == 1:
                 sums.append(np.frombuffer(event.message.values, "<f8"))
             sent.append(1)

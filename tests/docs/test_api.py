@@ -22,10 +22,10 @@ def test_every_public_class_of_options_names_them() -> None:
     assert {vfl.Job, vfl.AdaGrad, vfl.Softmax} <= set(options)
     for kind in options:
         page = package[f"{kind.__module__}.{kind.__qualname__}".removeprefix("securevfl.")]
-        shown = {each.name: each.default for each in page.parameters if each.name != "self"}
-        assert list(shown) == list(inspect.signature(kind).parameters), kind
+        lines = {parameter.name: parameter.default for parameter in page.parameters if parameter.name != "self"}
+        assert list(lines) == list(inspect.signature(kind).parameters), kind
         required = [field.alias or name for name, field in kind.model_fields.items() if field.is_required()]
-        assert [name for name, default in shown.items() if default is None] == required, kind
+        assert [name for name, default in lines.items() if default is None] == required, kind
     page = package["optim.rules.AdaGrad"]
     eps = page.parameters["eps"]
     assert (eps.name, str(eps.annotation), eps.default) == ("eps", "float", "1e-10")

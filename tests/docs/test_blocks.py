@@ -44,8 +44,8 @@ def blocks(page: Path) -> list[Block]:
     """The fenced blocks of a page in order."""
     text = page.read_text(encoding="utf-8")
     return [
-        Block(page.name, text.count("\n", 0, found.start()) + 1, found[1], found[2])
-        for found in re.finditer(r"^```(.*?)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+        Block(page.name, text.count("\n", 0, result.start()) + 1, result[1], result[2])
+        for result in re.finditer(r"^```(.*?)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     ]
 
 
@@ -58,8 +58,8 @@ def of_page(name: str, language: str) -> list[str]:
 
 def commands() -> list[tuple[str, str]]:
     """Every shell command of every page, with where it stands."""
-    held = [block for block in ALL if block.language in ("sh", "console")]
-    return [(str(block), line) for block in held for line in lines(block.language, block.text)]
+    held_out = [block for block in ALL if block.language in ("sh", "console")]
+    return [(str(block), line) for block in held_out for line in lines(block.language, block.text)]
 
 
 pytestmark = pytest.mark.skipif(not PAGES, reason="not beside a checkout")
@@ -74,8 +74,8 @@ def test_every_block_has_a_language_and_none_is_indented() -> None:
         assert len(fences) % 2 == 0, page.name
         outside = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
         paragraphs = re.split(r"\n\s*\n", outside)
-        for before, each in pairwise(paragraphs):
-            assert not each.startswith("    ") or re.match(r"[-*] |\d+\. ", before), f"{page.name}: {each}"
+        for before, item in pairwise(paragraphs):
+            assert not item.startswith("    ") or re.match(r"[-*] |\d+\. ", before), f"{page.name}: {item}"
 
 
 def test_job_files_are_read() -> None:

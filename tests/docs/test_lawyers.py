@@ -109,7 +109,7 @@ HELD = {  # how a sentence begins -> the test that would fail if it were not so
 
 def plain(text: str) -> str:
     """Text without marks of emphasis, code and links."""
-    return re.sub(r"[*`]|\[([^\]]*)\]\([^)]*\)", lambda found: found[1] or "", text)
+    return re.sub(r"[*`]|\[([^\]]*)\]\([^)]*\)", lambda result: result[1] or "", text)
 
 
 def table(head: str) -> list[list[str]]:
@@ -129,7 +129,7 @@ def sentences() -> list[str]:
     text = PAGE.read_text(encoding="utf-8")
     prose = re.sub(r"^(\||#).*$", "", text, flags=re.M)
     blocks = [" ".join(block.split()) for block in prose.split("\n\n")] + [row[1] for row in table("The sheet says")]
-    return [each for block in blocks for each in re.split(r"(?<=[.?])\s+(?=[A-Zs])", plain(block)) if each]
+    return [word for block in blocks for word in re.split(r"(?<=[.?])\s+(?=[A-Zs])", plain(block)) if word]
 
 
 @cache
@@ -138,13 +138,13 @@ def source(path: str) -> str:
 
 
 def test_every_sentence_is_held_by_a_test_that_there_is() -> None:
-    found = sentences()
-    begun = {each: [head for head in HELD if each.startswith(head)] for each in found}
-    assert {each: heads for each, heads in begun.items() if len(heads) != 1} == {}
+    result = sentences()
+    begun = {item: [head for head in HELD if item.startswith(head)] for item in result}
+    assert {item: heads for item, heads in begun.items() if len(heads) != 1} == {}
     assert set(HELD) == {head for heads in begun.values() for head in heads}
-    for held in HELD.values():
-        path, _, name = held.partition("::")
-        assert f"def {name}(" in source(path), held
+    for held_out in HELD.values():
+        path, _, name = held_out.partition("::")
+        assert f"def {name}(" in source(path), held_out
 
 
 def figures_out(text: str) -> str:
@@ -153,14 +153,14 @@ def figures_out(text: str) -> str:
 
 def test_the_page_follows_the_sheet_and_leaves_none_of_it_out() -> None:
     """What the page quotes stands on the sheet of the default job, in its order, and all of the sheet is quoted."""
-    quoted = [each for row in table("The sheet says") for each in re.findall(r'"([^"]+)"', row[0])]
-    sheet = figures_out(vfl.explain(vfl.Job(model=vfl.Logistic()), list(vfl.datasets.loans())).first_screen)
+    quoted = [item for row in table("The sheet says") for item in re.findall(r'"([^"]+)"', row[0])]
+    sheet = figures_out(vfl.explain(vfl.Job(model=vfl.Logistic()), list(vfl.datasets.loans())).first)
     at = 0
-    for each in map(figures_out, quoted):
-        place = sheet.find(each, at if each != "nothing else" else 0)
-        place = sheet.find(each) if place < 0 else place
-        assert place >= 0, each
-        sheet = sheet[:place] + "~" + sheet[place + len(each) :]
+    for item in map(figures_out, quoted):
+        place = sheet.find(item, at if item != "nothing else" else 0)
+        place = sheet.find(item) if place < 0 else place
+        assert place >= 0, item
+        sheet = sheet[:place] + "~" + sheet[place + len(item) :]
     left = Counter(re.findall(r"[\w()]+", sheet))
     bank = "bank (active holds the labels) learns also scores pooling"
     assert left == Counter(f"model rows columns {bank} shop (partner) learns assumes".split())
@@ -172,9 +172,9 @@ def test_every_file_that_a_training_leaves_is_named(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
     place = Place(tmp_path)
     named = {row[0].strip("`").replace("bank", "shop") for row in table("File")}
-    named = {each.replace(".parquet", ".csv") for each in named}
-    beside = {path.name for path in tmp_path.iterdir()} - {"shop.csv", "shop.log", "home"}
-    assert beside <= named
+    named = {item.replace(".parquet", ".csv") for item in named}
+    neighbours = {path.name for path in tmp_path.iterdir()} - {"shop.csv", "shop.log", "home"}
+    assert neighbours <= named
     assert {path.name for path in place.ledger.path.parent.iterdir()} - {"shop.ledger.lock"} <= named
     assert len(place.part.baseline[0].points) in range(90, 120)
 
@@ -204,13 +204,13 @@ def test_a_consent_is_a_line_in_a_file_of_its_owner_and_a_signature_is_of_the_se
     claim = _claim(session, "bank", "shop")  # and no sheet, of which each has its own
     assert len(claim) == len(b"securevfl identity 1") + len(session) + 2 * 32
     signature = bank.sign(claim)
-    shown = pem_files.parse_certificate((place / "bank.pem").read_bytes()).public_bytes(Encoding.DER)
-    assert verify_signature(shown, signature, claim) == bank.key
+    displayed = pem_files.parse_certificate((place / "bank.pem").read_bytes()).public_bytes(Encoding.DER)
+    assert verify_signature(displayed, signature, claim) == bank.key
     for other in (_claim(bytes(16), "bank", "shop"), _claim(session, "shop", "bank")):
         with pytest.raises(CryptoError):
-            verify_signature(shown, signature, other)
+            verify_signature(displayed, signature, other)
     with pytest.raises(CryptoError):
-        verify_signature(shown, shop.sign(claim), claim)
+        verify_signature(displayed, shop.sign(claim), claim)
 
 
 def test_security_says_what_a_party_that_deviates_can_take() -> None:

@@ -32,7 +32,7 @@ def spans(text: str) -> Iterator[str]:
 
 
 def files() -> set[str]:
-    return {each.name for own in OWN for each in (ROOT / own).rglob("*.py")}
+    return {path.name for local in OWN for path in (ROOT / local).rglob("*.py")}
 
 
 def missing_files(page: Path, text: str, known: set[str]) -> Iterator[str]:
@@ -58,7 +58,7 @@ def missing_files(page: Path, text: str, known: set[str]) -> Iterator[str]:
 def _anchors(page: Path) -> set[str]:
     """The names of a page's headings in links."""
     headings = re.findall(r"^#+ (.*)$", _text(page), re.MULTILINE)
-    return {re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", each).strip().lower()) for each in headings}
+    return {re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings}
 
 
 def missing_names(page: Path, text: str) -> Iterator[str]:
@@ -66,23 +66,23 @@ def missing_names(page: Path, text: str) -> Iterator[str]:
 
     A page that lies in a room may leave that room's name out.
     """
-    beside = f"securevfl.{page.parent.name}." if page.parent.name in ROOMS else None
+    neighbours = f"securevfl.{page.parent.name}." if page.parent.name in ROOMS else None
     for module in re.findall(r"python -m (securevfl[\w.]*)", text):
         if not _exists(module):
             yield module
     for span in spans(text):
-        found = re.match(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)(?![\w/-])", span)
-        if found is None or found[1].rpartition(".")[2] in ("py", "toml", "json", "md"):
+        result = re.match(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)(?![\w/-])", span)
+        if result is None or result[1].rpartition(".")[2] in ("py", "toml", "json", "md"):
             continue
-        first, _, rest = found[1].partition(".")
+        first, _, remaining = result[1].partition(".")
         if first in ("vfl", "securevfl"):
-            name = f"securevfl.{rest}"
+            name = f"securevfl.{remaining}"
         elif first in ROOMS and "=" not in span:
-            name = f"securevfl.{found[1]}"
+            name = f"securevfl.{result[1]}"
         else:
             continue
-        if not _exists(name) and not (beside and _exists(beside + found[1])):
-            yield found[1]
+        if not _exists(name) and not (neighbours and _exists(neighbours + result[1])):
+            yield result[1]
 
 
 def _exists(name: str) -> bool:
@@ -93,7 +93,7 @@ def _exists(name: str) -> bool:
     parts = name.split(".")
     for upto in range(len(parts), 0, -1):
         place = ROOT.joinpath(*parts[:upto])
-        source = next((each for each in (place.with_suffix(".py"), place / "__init__.py") if each.exists()), None)
+        source = next((item for item in (place.with_suffix(".py"), place / "__init__.py") if item.exists()), None)
         if source is not None:
             return upto == len(parts) or _defines(_text(source), parts[upto])
     return False
@@ -114,14 +114,14 @@ def missing_tables(text: str) -> Iterator[str]:
     """Of `NAME` in `path.py`: whether that file has the name."""
     for names, path in re.findall(r"((?:`\w+`(?:,| or| and)?\s+)+)(?:in|of)\s+`([\w/]+\.py)`", text):
         places = (ROOT, ROOT / "securevfl", ROOT / "tests" / "one_more")
-        held = next((base / path for base in places if (base / path).exists()), None)
-        source = held.read_text(encoding="utf-8") if held else ""
+        held_out = next((base / path for base in places if (base / path).exists()), None)
+        source = held_out.read_text(encoding="utf-8") if held_out else ""
         yield from (f"{name} in {path}" for name in SPAN.findall(names) if not re.search(rf"\b{name}\b", source))
 
 
 def _by_page(missing: Callable[[Path, str], Iterator[str]]) -> dict[str, list[str]]:
-    found = {str(page.relative_to(ROOT)): sorted(missing(page, page.read_text(encoding="utf-8"))) for page in PAGES}
-    return {page: names for page, names in found.items() if names}
+    text = {str(page.relative_to(ROOT)): sorted(missing(page, page.read_text(encoding="utf-8"))) for page in PAGES}
+    return {page: names for page, names in text.items() if names}
 
 
 def test_files_and_links_of_pages_exist() -> None:
@@ -140,13 +140,13 @@ def test_names_in_a_named_file_are_in_it() -> None:
 
 def test_files_and_names_that_docstrings_mention_exist() -> None:
     known = files()
-    found: dict[str, list[str]] = {}
-    for source in (each for own in SOURCES for each in sorted((ROOT / own).rglob("*.py"))):
+    results: dict[str, list[str]] = {}
+    for source in (path for local in SOURCES for path in sorted((ROOT / local).rglob("*.py"))):
         text = _text(source)
-        gone = {name for name in re.findall(r"[( ](\w+\.py)\b", text) if name not in known}
-        if gone or (gone := set(missing_names(source, text))):
-            found[str(source.relative_to(ROOT))] = sorted(gone)
-    assert found == {}
+        missing = {name for name in re.findall(r"[( ](\w+\.py)\b", text) if name not in known}
+        if missing or (missing := set(missing_names(source, text))):
+            results[str(source.relative_to(ROOT))] = sorted(missing)
+    assert results == {}
 
 
 def _walks() -> str:
@@ -156,15 +156,15 @@ def _walks() -> str:
 
 def _definitions(path: str) -> set[str]:
     """What a file defines: functions, classes and their methods, constants."""
-    found: set[str] = set()
+    result: set[str] = set()
     for node in ast.parse((ROOT / path).read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            found.add(node.name)
+            result.add(node.name)
         if isinstance(node, ast.ClassDef):
-            found |= {f"{node.name}.{each.name}" for each in node.body if isinstance(each, ast.FunctionDef)}
+            result |= {f"{node.name}.{target.name}" for target in node.body if isinstance(target, ast.FunctionDef)}
         if isinstance(node, ast.Assign):
-            found |= {each.id for each in node.targets if isinstance(each, ast.Name)}
-    return found
+            result |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return result
 
 
 def test_walks_of_ten_lines_name_what_their_files_define() -> None:
@@ -184,19 +184,19 @@ def test_contributing_shows_every_example_of_one_more_with_its_test() -> None:
     page = _text(ROOT / "CONTRIBUTING.md")
     tests = _text(ROOT / "tests" / "test_one_more.py")
     examples = sorted((ROOT / "tests" / "one_more").glob("*.py"))
-    assert [each.name for each in examples if f"`{each.name}`" not in page] == []
-    assert {each for each in re.findall(r"`(test_an?_\w+)`", page) if f"def {each}(" not in tests} == set()
-    shown = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    assert shown
-    assert all(block in [_text(each) for each in examples] for block in shown)
+    assert [example.name for example in examples if f"`{example.name}`" not in page] == []
+    assert {example for example in re.findall(r"`(test_an?_\w+)`", page) if f"def {example}(" not in tests} == set()
+    displayed = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert displayed
+    assert all(block in [_text(example) for example in examples] for block in displayed)
 
 
 def test_what_has_moved_is_named() -> None:
     """The checks find what they are for."""
     page = ROOT / "docs" / "index.md"
-    gone = "`crypto/tall.py`, `visit_pair.py`, [a page](gone.md), [a word](glossary.md#gone), `crypto/prg.py`"
-    gone += ", `python benchmarks/gone.py --only x`"
-    assert sorted(missing_files(page, gone, files())) == [
+    missing = "`crypto/tall.py`, `visit_pair.py`, [a page](gone.md), [a word](glossary.md#gone), `crypto/prg.py`"
+    missing += ", `python benchmarks/gone.py --only x`"
+    assert sorted(missing_files(page, missing, files())) == [
         "benchmarks/gone.py", "crypto/tall.py", "glossary.md#gone", "gone.md", "visit_pair.py",
     ]  # fmt: skip
     wrong = (

@@ -84,10 +84,10 @@ def blocks(page: Path) -> Iterator[tuple[str, str, str]]:
 def lines(kind: str, block: str) -> list[str]:
     """The commands of a block of shell, each as one line: comments off, of a here-document its first line alone."""
     block = re.sub(r"(<<END)\n.*?^END$", r"\1", block, flags=re.MULTILINE | re.DOTALL).replace("\\\n", " ")
-    found = block.splitlines()
+    results = block.splitlines()
     if kind == "console":
-        found = [line[2:] for line in found if line.startswith("$ ")]
-    return [words for line in found if (words := shlex.join(shlex.split(line, comments=True)))]
+        results = [line[2:] for line in results if line.startswith("$ ")]
+    return [words for line in results if (words := shlex.join(shlex.split(line, comments=True)))]
 
 
 def covering(line: str) -> str | None:
@@ -105,8 +105,8 @@ def shell(line: str, folder: Path) -> None:
         return
     assert words[0] == "python", line
     where = {**os.environ, "PYTHONPATH": str(ROOT)}
-    whole = [sys.executable, str(ROOT / words[1]), *words[2:]]
-    ran = subprocess.run(whole, cwd=folder, env=where, capture_output=True, text=True, timeout=280)
+    full = [sys.executable, str(ROOT / words[1]), *words[2:]]
+    ran = subprocess.run(full, cwd=folder, env=where, capture_output=True, text=True, timeout=280)
     assert ran.returncode == 0, ran.stderr[-2000:]
 
 
@@ -139,8 +139,8 @@ def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def has_long(page: Path) -> bool:
     """Whether a page has commands that are left out of its quick run."""
-    held = [lines(kind, text) for kind, text, _ in blocks(page) if kind in ("sh", "console")]
-    return any(LONG.match(line) for block in held for line in block)
+    held_out = [lines(kind, text) for kind, text, _ in blocks(page) if kind in ("sh", "console")]
+    return any(LONG.match(line) for block in held_out for line in block)
 
 
 QUICK = [page for page in PAGES if page.name not in TRAINS_LONG | RUN_ELSEWHERE]
@@ -161,8 +161,10 @@ def test_the_page_runs_whole(page: Path, clean: Path) -> None:
 
 
 def test_what_is_not_run_here_has_a_test_that_is_there_or_a_reason() -> None:
-    held = [block for page in [*PAGES, *OTHERS] for block in blocks(page)]
-    every = [line for kind, text, why in held if kind in ("sh", "console") and not why for line in lines(kind, text)]
+    held_out = [block for page in [*PAGES, *OTHERS] for block in blocks(page)]
+    every = [
+        line for kind, text, why in held_out if kind in ("sh", "console") and not why for line in lines(kind, text)
+    ]
     assert len(every) > 50
     for pattern, test in COVERED.items():
         file, _, name = test.partition("::")
@@ -171,7 +173,7 @@ def test_what_is_not_run_here_has_a_test_that_is_there_or_a_reason() -> None:
         assert any(re.match(pattern, line) for line in every), f"no command is {pattern}"
     known = re.compile(r"securevfl \w+|python benchmarks/")
     assert [line for line in every if covering(line) is None and not known.match(line)] == []
-    assert sum(bool(why) for _, _, why in held) <= 8
+    assert sum(bool(why) for _, _, why in held_out) <= 8
 
 
 def test_a_page_that_leaves_a_name_out_is_found(clean: Path) -> None:

@@ -26,17 +26,17 @@ def test_pages_that_are_made_are_whole_and_not_kept(tmp_path: Path) -> None:
         assert (tmp_path / f"{name}.md").read_text(encoding="utf-8").startswith("# ")
         assert f": {name}.md\n" in menu
         assert f"/docs/{name}.md\n" in ignored
-    for kept in (ROOT / "README.md", ROOT / "SECURITY.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"):
-        links = re.findall(r"\]\(docs/([\w-]+)\.md", kept.read_text(encoding="utf-8"))
-        assert not set(links) & set(made_pages.MADE), kept.name
+    for stored in (ROOT / "README.md", ROOT / "SECURITY.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"):
+        links = re.findall(r"\]\(docs/([\w-]+)\.md", stored.read_text(encoding="utf-8"))
+        assert not set(links) & set(made_pages.MADE), stored.name
 
 
 @pytest.mark.long
 def test_every_kind_and_every_key_is_on_it() -> None:
     page = reference.page()
     for name, registry in reference.KINDS.values():
-        for each, kind in registry.items():
-            section = page.partition(f"### {name} {each}\n")[2].partition("\n## ")[0].partition("\n### ")[0]
+        for item, kind in registry.items():
+            section = page.partition(f"### {name} {item}\n")[2].partition("\n## ")[0].partition("\n### ")[0]
             assert all(f"| `{field.alias or key}` |" in section for key, field in kind.model_fields.items())
     assert all(f"| `{key}` |" in page for key in JobOptions.model_fields)
 
@@ -55,7 +55,7 @@ def test_meanings_are_inherited_and_may_be_said_anew() -> None:
 
 def test_a_key_without_a_meaning_is_named() -> None:
     class Mute(Config):
-        told: int = 1
+        disclosed: int = 1
         """Told."""
         silent: float = Field(default=1.0, gt=0)
 
@@ -66,5 +66,5 @@ def test_a_key_without_a_meaning_is_named() -> None:
 def test_the_picture_of_modes_is_current(benchmarks: None) -> None:
     import mode_picture
 
-    shown = ROOT / "docs" / "figures" / "which-mode.svg"
-    assert shown.read_text(encoding="utf-8") == mode_picture.picture(), "python benchmarks/mode_picture.py"
+    displayed = ROOT / "docs" / "figures" / "which-mode.svg"
+    assert displayed.read_text(encoding="utf-8") == mode_picture.picture(), "python benchmarks/mode_picture.py"

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(not FIGURES.exists(), reason="not beside a check
 
 def words(picture: str) -> str:
     """The text of a picture, its figures and their places apart."""
-    text = " ".join(unescape(each) for each in re.findall(r"<text[^>]*>([^<]*)</text>", picture))
+    text = " ".join(unescape(item) for item in re.findall(r"<text[^>]*>([^<]*)</text>", picture))
     return re.sub(r"[\s\u2500]+", " ", re.sub(r"\d[\d,.]*", "#", text)).strip()
 
 
@@ -34,20 +34,28 @@ def test_a_picture_shows_what_the_command_prints(name: str, tmp_path: Path) -> N
     screens.prepared(tmp_path)
     command = screens.TERMINALS[name]
     printed = screens.joined(tmp_path, command) if name == "join" else screens.shown(tmp_path, command)
-    kept = (FIGURES if name == "demo" else FIGURES / "screens") / f"{name}.svg"
-    found, shown = words(screens.drawn(command, printed)), words(kept.read_text(encoding="utf-8"))
+    stored = (FIGURES if name == "demo" else FIGURES / "screens") / f"{name}.svg"
+    result, displayed = words(screens.drawn(command, printed)), words(stored.read_text(encoding="utf-8"))
     if name == "join":  # what follows tells of the time that it took
-        found, shown = (each.partition("[y/N]")[0] for each in (found, shown))
-    assert found == shown, "python -m benchmarks.screens docs/figures"
+        result, displayed = (item.partition("[y/N]")[0] for item in (result, displayed))
+    assert result == displayed, "python -m benchmarks.screens docs/figures"
 
 
 def test_every_picture_on_the_page_is_taken_by_the_one_command() -> None:
     screens = pytest.importorskip("benchmarks.screens")
     pages = (page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md"))
-    shown = {each for page in pages for each in re.findall(r"\(figures/(demo\.svg|screens/[\w.-]+)\)", page)}
-    photographed = {
-        f"screens/{each}-{at}-{how}.png" for each in screens.PAGES for at in screens.WIDTHS for how in screens.COLOURS
+    displayed = {
+        terminal for page in pages for terminal in re.findall(r"\(figures/(demo\.svg|screens/[\w.-]+)\)", page)
     }
-    taken = {"demo.svg", *(f"screens/{each}.svg" for each in screens.TERMINALS if each != "demo")} | photographed
-    assert shown == taken
-    assert {f"screens/{path.name}" for path in (FIGURES / "screens").iterdir()} | {"demo.svg"} == taken
+    photographed = {
+        f"screens/{terminal}-{at}-{how}.png"
+        for terminal in screens.PAGES
+        for at in screens.WIDTHS
+        for how in screens.COLOURS
+    }
+    elapsed = {
+        "demo.svg",
+        *(f"screens/{terminal}.svg" for terminal in screens.TERMINALS if terminal != "demo"),
+    } | photographed
+    assert displayed == elapsed
+    assert {f"screens/{path.name}" for path in (FIGURES / "screens").iterdir()} | {"demo.svg"} == elapsed

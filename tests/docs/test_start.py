@@ -41,17 +41,17 @@ def test_the_page(tmp_path: Path) -> None:
     install, *blocks = blocks
     assert "pip install ." in install[1]
     (auc,) = re.findall(r"an\s+AUC of about (0\.\d\d) here", PAGE.read_text(encoding="utf-8"))
-    told = [run(language, text, tmp_path) for language, text in blocks]
-    measured = figures(next(each for each in told if "auc" in each))
+    lines = [run(language, text, tmp_path) for language, text in blocks]
+    measured = figures(next(item for item in lines if "auc" in item))
     assert measured["auc"] == pytest.approx(float(auc), abs=0.01)
-    assert any("bank (active, holds the labels)" in each for each in told)
+    assert any("bank (active, holds the labels)" in item for item in lines)
     assert {path.name for path in (tmp_path / "model").iterdir()} == {"bank.json", "shop.json"}
-    assert re.search(r"\['in time' 'late'\] \[\[0\.\d+ 0\.\d+\]\]", told[-1])
+    assert re.search(r"\['in time' 'late'\] \[\[0\.\d+ 0\.\d+\]\]", lines[-1])
 
     with gzip.open(tmp_path / "shop.csv.gz", "wb") as file:  # the README has the same job, on a table in gzip
         file.write((tmp_path / "shop.csv").read_bytes())
     (line,) = re.findall(r"^securevfl explain .*$", (PAGE.parents[1] / "README.md").read_text(), re.MULTILINE)
-    (sheet,) = [each for each in told if "bank (active, holds the labels)" in each]
+    (sheet,) = [item for item in lines if "bank (active, holds the labels)" in item]
     assert run("sh", line, tmp_path) == sheet
 
 

@@ -17,8 +17,8 @@ def without_an_engine(folder: Path) -> dict[str, str]:
     """An environment that has no podman and no docker."""
     (folder / "bin").mkdir()
     for name in TOOLS:
-        if (found := shutil.which(name)) is not None:
-            (folder / "bin" / name).symlink_to(found)
+        if (result := shutil.which(name)) is not None:
+            (folder / "bin" / name).symlink_to(result)
     return {"PATH": str(folder / "bin")}
 
 

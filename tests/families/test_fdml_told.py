@@ -81,16 +81,16 @@ def test_the_sheet_says_who_must_pool_who_learns_and_what_noise_is_for() -> None
     sheet = vfl.explain(job(stored={"name": "masks", "noise": NOISE}), parties())
     for said in (
         "the server and any worker that receives sums can together open",
-        "the labels of all training rows, which the active party shows to all workers",
+        "the labels of all training rows, which the active party sends to all workers",
         "is the change of that worker's part",
-        "no forward output and no sum",
+        "no output and no sum",
         "epsilon 8 at delta 0.0001\n            for all 4 pushes of a row",
     ):
         assert said in sheet, said
     alone = vfl.explain(job(stored="open", residual="ckks", shows=False))
-    assert "the server learns the forward outputs of every worker by itself" in alone
+    assert "the server alone learns the forward outputs of every worker" in alone
     assert "server (server)" in alone
-    assert "no server" in vfl.explain(job(stored="open"), parties(server=False))
+    assert "without a server" in vfl.explain(job(stored="open"), parties(server=False))
 
 
 class Sums(Observer):

@@ -254,7 +254,7 @@ def test_a_cluster_that_is_gone_ends_the_run_with_what_to_do(
     of = job()
     paths, cluster = stored(tables, NAMES[:2], of), Cluster(tmp_path, nanny=False)
     try:
-        monkeypatch.setattr(worker_backend, "PATIENCE", 20.0)
+        monkeypatch.setattr(worker_backend, "WORKER_TIMEOUT", 20.0)
         shop = partition_party("shop", paths["shop"], DaskBackend(cluster.client))
         victims = cluster._started[:1] if lost == "scheduler" else cluster._started[1:]
 
@@ -324,8 +324,8 @@ def test_what_cannot_be_is_refused_before_anything_is_sent(tables: Path) -> None
 def test_a_ledger_notes_rows_at_workers_as_those_of_a_table(tables: Path, tmp_path: Path) -> None:
     path = stored(tables, ("shop",), job())["shop"]
     own, placed = open_table("shop", path), partition_party("shop", path, Rooms(), partitions=3)
-    rows, noted, outside = job().schedule(own.register).flow, list[Any](), cast(ExternalTable, placed.X)
-    for name, X in ((b"1" * 16, own.X[rows]), (b"2" * 16, outside.tall(rows, Scaling.none(8)))):
+    rows, noted, outside = job().schedule(own.register).batch_order, list[Any](), cast(ExternalTable, placed.X)
+    for name, X in ((b"1" * 16, own.X[rows]), (b"2" * 16, outside.scaled_matrix(rows, Scaling.none(8)))):
         ledger = ScoreLedger(tmp_path / "scores")
         ledger.record_model(name, 20, [b"%d" % row for row in rows], X)
         with ledger._file.reading() as tables_:

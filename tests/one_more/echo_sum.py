@@ -13,7 +13,7 @@ from securevfl.base.roles import COLLECTOR, CONTRIBUTOR
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.number_spaces import Phases, Space
 from securevfl.protocols.party_context import PartyContext
-from securevfl.protocols.sums.base import SumProtocol, SumRole, part_of_sum
+from securevfl.protocols.sums.base import SumProtocol, SumRole, permit_summand
 from securevfl.protocols.sums.residues import from_residues, pack, residue_type, to_residues, unpack
 from securevfl.runtime.codec import Message
 from securevfl.runtime.disclosure_gate import DisclosingMessage
@@ -64,7 +64,7 @@ class EchoRole(SumRole):
         self._context = context
 
     def contribute(self, values: Floats | Phases, space: Space) -> None:
-        permit = part_of_sum(self._context, values, space, (self._context.me,))
+        permit = permit_summand(self._context, values, space, (self._context.me,))
         part = to_residues(values, space, len(self._context.contributors))
         self._context.channel.send(
             self._context.collector, EchoPart(pack(part)), self._context.subchannel, permit=permit

@@ -13,12 +13,12 @@ from securevfl.base.arrays import Floats
 from securevfl.errors import ConfigError, TableError
 from securevfl.families.rounds.rounds_participant import INITIAL_WEIGHT_ROWS
 from securevfl.models.linear_block import Linear, starting_weights
-from securevfl.models.log_link_losses import CAP
+from securevfl.models.log_link_losses import MAX_LOG_MEAN
 from securevfl.models.loss import Loss
 from securevfl.models.losses import LOSSES
-from securevfl.optim.block_newton import CUT, FLAT, OVER, BlockMemory
+from securevfl.optim.block_newton import INITIAL_MULTIPLE, MAX_FLAT_ITERATIONS, MULTIPLE_DECAY, BlockMemory
 from securevfl.optim.block_solver import solve
-from securevfl.optim.curvature import FLOOR, preconditioner
+from securevfl.optim.curvature import MIN_RELATIVE_CURVATURE, preconditioner
 from securevfl.protocols.residuals.pace import Pace
 from securevfl.training.checkpoint import Checkpoints
 
@@ -45,7 +45,7 @@ def targets(loss: Loss, y: NDArray[np.generic]) -> Floats:
 
 
 # losses that no number bounds for all labels: theirs is for a label of the mean, and f so far from it
-AT_THE_MEAN = {"gamma": math.log(4), "tweedie": CAP}
+AT_THE_MEAN = {"gamma": math.log(4), "tweedie": MAX_LOG_MEAN}
 
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=list(LOSSES))
@@ -103,7 +103,7 @@ def pooled(own: vfl.Job, parties: list[vfl.Party], rounds: int) -> tuple[list[Fl
         intercept=True,
     )
     theta = [np.zeros((block.shape[1], t.shape[1])) for block in X]
-    before, a, m, last, losses = [each.copy() for each in theta], [0] * K, OVER, {}, []
+    before, a, m, last, losses = [each.copy() for each in theta], [0] * K, INITIAL_MULTIPLE, {}, []
     c = loss.curvature
     assert c is not None
     for visit in batches:
@@ -116,7 +116,7 @@ def pooled(own: vfl.Job, parties: list[vfl.Party], rounds: int) -> tuple[list[Fl
             return [first.theta, *z[1:]], losses
         value = loss.value(f, t[i]).mean() + l2 / 2 * (first.theta[:-1] ** 2).sum()
         if value > last.get(visit.index, np.inf) * (1 + 1e-9):
-            m = max(1.0, CUT * m)
+            m = max(1.0, MULTIPLE_DECAY * m)
         last[visit.index] = value
         losses.append(value)
         g = loss.residual(f, t[i])
@@ -147,7 +147,7 @@ def test_equals_the_pooled_loop(model: vfl.Logistic, parties: int, batch_size: o
 def test_it_ends_by_itself_at_the_optimum(model: vfl.Logistic, parties: int) -> None:
     parts = tables(parties, model.name, rows=600)
     run = vfl.simulate(job(model=model, epochs=100, optimizer=vfl.BlockNewton(tolerance=1e-6)), parts)
-    assert FLAT < len(run.history) < 60
+    assert MAX_FLAT_ITERATIONS < len(run.history) < 60
     assert run.costs.rounds == len(run.history) + 1  # the last exchange has no residual
     X = np.hstack([(party.X - party.X.mean(0)) / party.X.std(0) for party in parts])
     t = targets(model.loss, np.asarray(parts[0].y))
@@ -184,13 +184,21 @@ def blocks(parts: list[vfl.Party]) -> list[Floats]:
 def test_the_pace_falls_with_every_rise_and_ends_where_nothing_is_gained() -> None:
     memory = BlockMemory(Linear(np.zeros((2, 1)), l2=0.0, intercept=False), None)
     seen = [memory.judge(0, loss, 0.01) for loss in (1.0, 0.8, 0.9, 0.7, 0.75, 0.6999, 0.6998)]
-    assert [told.multiple for told in seen] == [OVER, OVER, CUT * OVER, CUT * OVER, 1.0, 1.0, 1.0]
+    assert [told.multiple for told in seen] == [
+        INITIAL_MULTIPLE,
+        INITIAL_MULTIPLE,
+        MULTIPLE_DECAY * INITIAL_MULTIPLE,
+        MULTIPLE_DECAY * INITIAL_MULTIPLE,
+        1.0,
+        1.0,
+        1.0,
+    ]
     assert [told.stop for told in seen] == [False] * 6 + [True]
     again = BlockMemory(Linear(np.zeros((2, 1)), l2=0.0, intercept=False), memory.state)
     assert again.judge(0, 0.5, 0.01) == Pace(1.0, False)
     two = BlockMemory(Linear(np.zeros((2, 1)), l2=0.0, intercept=False), None)
     flat = [two.judge(batch, 1.0, 0.01).stop for _ in range(5) for batch in (0, 1)]
-    assert flat.index(True) == 2 + 2 * FLAT - 1
+    assert flat.index(True) == 2 + 2 * MAX_FLAT_ITERATIONS - 1
 
 
 def test_everybody_stops_in_the_same_round_and_is_told_nothing_after() -> None:
@@ -244,7 +252,7 @@ def test_collinear_columns_are_held_by_a_ridge_on_the_step() -> None:
     gram = np.hstack([X, X[:, :1]]).T @ np.hstack([X, X[:, :1]])
     P = preconditioner(gram, 50, 0.25, np.zeros((4, 1)), who="shop")
     steepest = 0.25 / 50 * np.linalg.eigvalsh(gram)[-1]
-    assert np.linalg.eigvalsh(P)[-1] == pytest.approx(1 / (FLOOR * steepest))
+    assert np.linalg.eigvalsh(P)[-1] == pytest.approx(1 / (MIN_RELATIVE_CURVATURE * steepest))
     parts = tables(2, "logistic")
     twice = vfl.Party("p1", np.hstack([parts[1].X, parts[1].X[:, ::-1]]), aligned=True)
     one, other = (

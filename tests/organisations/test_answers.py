@@ -18,7 +18,7 @@ from securevfl.organisations.reason_codes import ReasonCodePolicy, ReasonCodes
 from securevfl.organisations.scoring import ScoreClient, ServedTable, ServerLimits, serve_requests
 from securevfl.protocols.alignment.online_lookup import TableTags
 from securevfl.protocols.score_ledger.ledger import ScoreLedger
-from securevfl.protocols.sums.direct_sum import Part
+from securevfl.protocols.sums.direct_sum import Summand
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.disclosure_gate import DisclosingMessage
@@ -87,7 +87,7 @@ def test_all_that_a_prediction_tells_is_entered_before_it_leaves(outputs: int, c
     block before they leave."""
     trained = run(outputs)
     own = {name: DisclosureLedger(tmp_path / name, name) for name in trained.parts}
-    seen = Sent(own["shop"], Part, ReasonCodes)
+    seen = Sent(own["shop"], Summand, ReasonCodes)
     found = list[Any]()
 
     def play(party: vfl.Party, channel: Channel) -> None:

@@ -53,12 +53,12 @@ class Line:
 
 def of_a_look_at_groups(place: int) -> None:
     line: Any = Line(lambda order: TableShape(ROWS, 3, order), place)
-    fairness_by_group._greet(PARTY, 0, "shop", line)
+    fairness_by_group._exchange_shapes(PARTY, 0, "shop", line)
 
 
 def of_a_look_at_columns(place: int) -> None:
     line: Any = Line(lambda order: TableShape(ROWS, 2, order), place)
-    correlate._tables(PARTY, SimpleNamespace(names=("a", "b")), ["bank", "shop"], line)  # type: ignore[arg-type]
+    correlate._exchange_shapes(PARTY, SimpleNamespace(names=("a", "b")), ["bank", "shop"], line)  # type: ignore[arg-type]
 
 
 def of_rows_to_predict(place: int) -> None:
@@ -80,7 +80,7 @@ def test_the_order_of_every_other_party_is_compared(amiss: str) -> None:
     line: Any = Line(lambda order: TableShape(ROWS, 2, order), 0, amiss)
     columns: Any = SimpleNamespace(names=("a", "b"))
     with pytest.raises(IdError, match=f"^{amiss} and bank hold the rows in different order"):
-        correlate._tables(PARTY, columns, ["bank", "shop", "telco", "mill"], line)
+        correlate._exchange_shapes(PARTY, columns, ["bank", "shop", "telco", "mill"], line)
 
 
 @pytest.mark.parametrize("place", [0, 8, 32, 63])

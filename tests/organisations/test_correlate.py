@@ -73,18 +73,18 @@ def test_correlations_and_inflation_are_those_of_the_pooled_columns() -> None:
     for name, rows, columns in (("bank", slice(0, 5), slice(5, 9)), ("shop", slice(5, 9), slice(0, 5))):
         (own,) = found[name]
         assert np.abs(own.R - whole[rows, columns]).max() < 1 / CORRELATION_LEVELS + 1e-3
-        np.testing.assert_allclose(own.alone, np.diag(np.linalg.inv(whole[rows, rows])), rtol=1e-6)
-        np.testing.assert_allclose(1 / own.together, 1 / inflation[rows], rtol=0, atol=0.25)
+        np.testing.assert_allclose(own.local_inflation, np.diag(np.linalg.inv(whole[rows, rows])), rtol=1e-6)
+        np.testing.assert_allclose(1 / own.joint_inflation, 1 / inflation[rows], rtol=0, atol=0.25)
     bank = found["bank"][0]
     assert bank.high()[0][:2] == (bank.columns[0], 1)
-    assert inflation[0] > 5 > 2 > bank.alone[0]
+    assert inflation[0] > 5 > 2 > bank.local_inflation[0]
 
 
 def test_inflation_is_exact_where_nothing_is_rounded() -> None:
     X = pooled()
     own, other = (OwnColumns.of(each.name, each.table) for each in parties(X))
-    K = own.white.T @ other.white / N
-    np.testing.assert_allclose(own.inflation(K, 0.0), np.diag(np.linalg.inv(np.corrcoef(X.T)))[:5], rtol=1e-8)
+    K = own.Q.T @ other.Q / N
+    np.testing.assert_allclose(own.joint_inflation(K, 0.0), np.diag(np.linalg.inv(np.corrcoef(X.T)))[:5], rtol=1e-8)
 
 
 def test_three_parties_and_several_stretches_of_rows() -> None:
@@ -110,7 +110,7 @@ def test_texts_constants_and_gaps() -> None:
     own = OwnColumns.of("bank", vfl.Party("bank", table, ids=range(N)).table)
     assert own.names == ("a", "b")
     filled = np.where(np.isnan(gaps[:, 1]), np.nanmean(gaps[:, 1]), gaps[:, 1])
-    np.testing.assert_allclose(own.standard[:, 1], (filled - filled.mean()) / filled.std(), atol=1e-12)
+    np.testing.assert_allclose(own.Z[:, 1], (filled - filled.mean()) / filled.std(), atol=1e-12)
     with pytest.raises(TableError, match="columns of numbers that vary"):
         OwnColumns.of("bank", vfl.Party("bank", table.select(["word"]), ids=range(N)).table)
 
@@ -158,7 +158,7 @@ def test_a_column_of_few_values_bounds_what_is_told() -> None:
     X = np.random.default_rng(6).normal(size=(5000, 3))
     X[:, 2] = np.arange(5000) % 10 == 0
     own = OwnColumns.of("shop", vfl.Party("shop", X, ids=range(5000)).table)
-    told = module._disclosure("shop", own, module._held(own), "bank", 4)
+    told = module._disclosure("shop", own, module._information_content(own), "bank", 4)
     assert told.share == pytest.approx(12 * 4 / (5000 * 0.469), rel=0.01)
     assert "x2 holds least, 0.47 bits a row" in module._remedy(own)
 
@@ -170,7 +170,7 @@ def test_weights_in_place_of_columns_read_no_more_than_the_ledger_counts(tmp_pat
     mark = np.random.default_rng(8).integers(0, 2, N)
     bank, shop = vfl.Party("bank", pooled()[:, :3], ids=range(N)), vfl.Party("shop", mark[:, None], ids=range(N))
     numbers, raw, read = CorrelationEncoding(N), list[Any](), list[bool]()
-    low, high = np.unique(numbers.answering(OwnColumns.of("shop", shop.table).standard)).tolist()
+    low, high = np.unique(numbers.answering(OwnColumns.of("shop", shop.table).Z)).tolist()
     asked = module.told_products
 
     def telling(context: Any, *words: Any) -> Any:

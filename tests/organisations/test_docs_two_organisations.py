@@ -66,7 +66,7 @@ def test_the_page(tmp_path: Path, free_port: Callable[[], int]) -> None:
     together([kit], tmp_path)
     told, _ = together(parties, tmp_path)
     auc = float(re.findall(r"auc ([01]\.\d+)", told)[0])
-    (stated,) = re.findall(r"reads an AUC of about\s+(0\.\d\d) on these", page)
+    (stated,) = re.findall(r"gets an AUC of\s+about\s+(0\.\d\d);", page)
     assert auc == pytest.approx(float(stated), abs=0.03)
     parts = [ModelPart.load(tmp_path / f"{name}.model.json") for name in ("bank", "shop")]
     assert parts[0].run == parts[1].run != ""

@@ -106,8 +106,8 @@ def look(file: Path, outcomes: np.ndarray, names: list[str], marks: np.ndarray, 
     """Return what one look tells a bank that gives these outcomes, where a shop counts it in a ledger read anew."""
     bank, shop = (vfl.Party(name, DRAW.normal(size=(len(marks), columns)), ids=range(len(marks))) for name in ROLES)
     ledger = DisclosureLedger(file, "shop")
-    give = partial(module._give, shop, names, marks, ledger, None, peer="bank")
-    return run_threads({"bank": partial(module._ask, bank, outcomes, peer="shop"), "shop": give}, WallClock)["bank"]
+    give = partial(module._provide, shop, names, marks, ledger, None, peer="bank")
+    return run_threads({"bank": partial(module._request, bank, outcomes, peer="shop"), "shop": give}, WallClock)["bank"]
 
 
 def read_from(rows: np.ndarray, names: tuple[str, ...], told: np.ndarray) -> np.ndarray:
@@ -164,8 +164,8 @@ def test_looks_that_are_repeated_find_counts_to_a_row_or_two_and_then_are_refuse
 def test_fewest_rows_of_a_first_look(sizes: tuple[int, ...], fewest: int) -> None:
     place = np.repeat(np.arange(len(sizes)), np.array(sizes) * 100)
     marks = (place[:, None] == np.arange(len(sizes))).astype(np.int64)
-    assert module._fewest(marks) == fewest
-    a_row = module._held(marks) / len(marks)
+    assert module._min_rows(marks) == fewest
+    a_row = module._information_content(marks) / len(marks)
     numbers = disclosed_counts(len(sizes))
     assert numbers * bits_per_count(fewest) <= MAX_STATISTICS_SHARE * a_row * fewest
     assert numbers * bits_per_count(fewest - 1) > MAX_STATISTICS_SHARE * a_row * (fewest - 1)

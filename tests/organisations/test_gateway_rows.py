@@ -51,7 +51,7 @@ def parties(part: Any, asked: list[list[Any]], gateway_: Gateway, monkeypatch: p
         gateway_._queue.put(None)
         return SimpleNamespace(f=np.zeros((len(ids), part.outputs)), state=["scored"] * len(ids), reasons={})
 
-    asker = SimpleNamespace(most=4, ask=ask, stay=lambda: None, end=lambda: None)
+    asker = SimpleNamespace(max_ids=4, ask=ask, stay=lambda: None, end=lambda: None)
     monkeypatch.setattr(gateway, "ScoreClient", lambda *given: asker)
 
 

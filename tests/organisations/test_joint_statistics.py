@@ -50,8 +50,8 @@ def groups(rows: int, ledgers: Ledgers, observe: Observer | None = None) -> None
     names, marks = fairness_by_group._groups(shop, np.arange(rows) % 3)
     said = fairness_by_group._outcomes(bank, bank.y, None)  # type: ignore[arg-type]
     roles: dict[str, Callable[..., Any]] = {
-        "bank": partial(fairness_by_group._ask, bank, said, peer="shop"),
-        "shop": partial(fairness_by_group._give, shop, names, marks, ledgers["shop"], None, peer="bank"),
+        "bank": partial(fairness_by_group._request, bank, said, peer="shop"),
+        "shop": partial(fairness_by_group._provide, shop, names, marks, ledgers["shop"], None, peer="bank"),
     }
     run_threads(roles, WallClock, observe=observe)
 

@@ -13,12 +13,12 @@ import pytest
 
 from securevfl.data.baseline import baselines
 from securevfl.data.columns import columns_of
-from securevfl.data.drift import Drift, drifts
+from securevfl.data.drift import Drift, measure_drift
 from securevfl.organisations.monitor import Monitor
 from securevfl.organisations.prediction import ScoreCounts
 from securevfl.organisations.serve import RequestOutcome
 
-SERVED = SimpleNamespace(most=5000, code_policy=SimpleNamespace(most=3))
+SERVED = SimpleNamespace(max_ids=5000, code_policy=SimpleNamespace(codes_per_row=3))
 
 
 def monitor(found: Sequence[Drift], port: int) -> Monitor:
@@ -26,7 +26,7 @@ def monitor(found: Sequence[Drift], port: int) -> Monitor:
     pytest.importorskip("prometheus_client")
     made = Monitor(f"127.0.0.1:{port}", "shop", 4e9)
     made.shifts(found)
-    made.watch(cast(Any, SimpleNamespace(answering=False, conversations=0, served=SERVED)))
+    made.watch(cast(Any, SimpleNamespace(answering=False, sessions=0, served=SERVED)))
     for ended in (
         RequestOutcome("answered", 0.5, ScoreCounts(1200, 1100), 70_000),
         RequestOutcome("answered", 0.5, ScoreCounts(300, 300), 5_000),
@@ -45,7 +45,7 @@ def drifted() -> list[Drift]:
     draw = np.random.default_rng(0)
     own = columns_of("shop", draw.normal(size=(3000, 2)), ["still", "moved<"])
     new = columns_of("shop", draw.normal((0, 1), size=(2000, 2)), ["still", "moved<"])
-    return drifts(baselines(own, np.arange(3000)), new)
+    return measure_drift(baselines(own, np.arange(3000)), new)
 
 
 def test_the_page_has_the_figures_of_metrics(free_port: Callable[[], int]) -> None:
@@ -77,7 +77,7 @@ def test_it_is_down_before_it_serves_and_once_its_certificate_has_ended(
     made = Monitor(f"127.0.0.1:{free_port()}", "shop", 4e9)
     made._http.server_close()
     assert made.health()[0] == HTTPStatus.SERVICE_UNAVAILABLE
-    made.watch(cast(Any, SimpleNamespace(answering=False, conversations=0, served=SERVED)))
+    made.watch(cast(Any, SimpleNamespace(answering=False, sessions=0, served=SERVED)))
     assert made.health()[0] == HTTPStatus.OK
     monkeypatch.setattr("securevfl.organisations.monitor.time.time", lambda: 4e9 + 1)
     status, state = made.health()

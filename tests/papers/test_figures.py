@@ -33,14 +33,14 @@ def sections(page: str) -> list[list[str]]:
 
 def lost(page: str) -> list[str]:
     """Blocks with figures that neither they, nor a block before them, nor the next one say the source of."""
-    found = []
+    results = []
     for blocks in sections(page):
         for number, block in enumerate(blocks):
             figures = FIGURE.findall(re.sub(r"`[^`]*`", "", block))
             near = "\n".join(blocks[: number + 2])
             if figures and not block.startswith("```") and not SOURCE.search(re.sub(r"\s+", " ", near)):
-                found.append(f"{page}, {blocks[0].splitlines()[0]}: {', '.join(figures[:6])}")
-    return found
+                results.append(f"{page}, {blocks[0].splitlines()[0]}: {', '.join(figures[:6])}")
+    return results
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -50,8 +50,8 @@ def test_sections_with_figures_say_where_they_come_from(page: str) -> None:
 
 def results(paper: str, part: str) -> list[dict[str, Any]]:
     """The rows of a part of a paper's experiments."""
-    found: list[dict[str, Any]] = json.loads((RESULTS / f"{paper}.json").read_text(encoding="utf-8"))[part]["rows"]
-    return found
+    text: list[dict[str, Any]] = json.loads((RESULTS / f"{paper}.json").read_text(encoding="utf-8"))[part]["rows"]
+    return text
 
 
 def fdskl_errors() -> list[str]:
@@ -60,16 +60,18 @@ def fdskl_errors() -> list[str]:
 
     rows, lines = results("fdskl", "errors"), []
     for table in dict.fromkeys(row["dataset"] for row in rows):
-        own = [row for row in rows if row["dataset"] == table]
-        sides = [pick(own, method=f"the {side}") for side in ("labelled party alone", "other party's columns alone")]
-        machine = next(row for row in own if row["method"].startswith("SVC"))
+        selected = [row for row in rows if row["dataset"] == table]
+        sides = [
+            pick(selected, method=f"the {side}") for side in ("labelled party alone", "other party's columns alone")
+        ]
+        machine = next(row for row in selected if row["method"].startswith("SVC"))
         cells = [
-            spread(pick(own, method="FDSKL, preconditioned"), "error", 4),
-            spread(pick(own, method="FDSKL, the paper's step"), "error", 4),
-            *(number(pick(own, method=method)["error"], 4) for method in ("centralised",)),
+            spread(pick(selected, method="FDSKL, preconditioned"), "error", 4),
+            spread(pick(selected, method="FDSKL, the paper's step"), "error", 4),
+            *(number(pick(selected, method=method)["error"], 4) for method in ("centralised",)),
             number(min(side["error"] for side in sides), 4),
             number(machine["error"], 4),
-            *(number(pick(own, method=method)["error"], 4) for method in ("FD-SVRG (linear)", "logistic, FedBCD")),
+            *(number(pick(selected, method=method)["error"], 4) for method in ("FD-SVRG (linear)", "logistic, FedBCD")),
         ]
         lines.append(f"| {table} | {' | '.join(cells)} |")
     return lines
@@ -114,8 +116,8 @@ def small_steps() -> list[str]:
     from benchmarks.papers.page_cells import pick
 
     def rounds(step: float, target: float) -> list[str]:
-        found = (pick(results("celu", "small"), step=step, target=target, method=name) for name in methods)
-        return [f"{row['rounds']:g}" for row in found]
+        result = (pick(results("celu", "small"), step=step, target=target, method=name) for name in methods)
+        return [f"{row['rounds']:g}" for row in result]
 
     methods = "celu", "celu, 2 in flight", "plain"
     celu, two, plain = rounds(0.005, 0.8)

@@ -16,18 +16,18 @@ def test_the_page_and_its_pictures_are_what_the_files_give(tmp_path: Path) -> No
     from benchmarks.papers import page
 
     page.write(RESULTS, tmp_path / "results.md")
-    made = (tmp_path / "results.md").read_text()
+    generated = (tmp_path / "results.md").read_text()
     drawn = sorted((tmp_path / "figures").iterdir())
     assert drawn
     for picture in drawn:
         assert picture.read_bytes() == (ROOT / "docs" / "figures" / picture.name).read_bytes(), picture.name
-        assert f"figures/{picture.name}" in made
+        assert f"figures/{picture.name}" in generated
 
 
 def test_results_are_of_full_runs_and_no_winner_is_an_edge() -> None:
-    found = [json.loads(file.read_text()) for file in sorted(RESULTS.glob("*.json"))]
-    assert found
-    for parts in found:
+    results = [json.loads(file.read_text()) for file in sorted(RESULTS.glob("*.json"))]
+    assert results
+    for parts in results:
         for name, part in parts.items():
             assert not part["quick"], name
             assert part["machine"]["processor"]
@@ -83,9 +83,9 @@ def test_choices_see_no_row_that_is_reported() -> None:
         model=vfl.Logistic(), optimizer=vfl.FedSGD(lr=0.1), protocol=vfl.Protocol(residual="open"), test_fraction=0.25,
         split=2,
     )  # fmt: skip
-    inner, held = development(parties, job), job.schedule(parties[0].register).test
-    assert not set(parties[0].ids[held]) & set(inner[0].ids)
-    assert len(inner[0]) + len(held) == len(parties[0])
+    inner, held_out = development(parties, job), job.schedule(parties[0].register).test
+    assert not set(parties[0].ids[held_out]) & set(inner[0].ids)
+    assert len(inner[0]) + len(held_out) == len(parties[0])
     np.testing.assert_array_equal(inner[0].ids, inner[1].ids)
 
 
@@ -117,14 +117,14 @@ def test_a_command_that_was_stopped_takes_up_its_runs(tmp_path: Path, monkeypatc
     from benchmarks.papers.__main__ import main
     from benchmarks.papers.study import Part, Rows, Runs
 
-    made: list[int] = []
+    generated: list[int] = []
     stops = [2]
 
     def splits(data: Path | None, plan: fdskl.Plan, runs: Runs) -> Rows:
         def one(seed: int) -> dict[str, float]:
             if seed in stops:
                 raise KeyboardInterrupt
-            made.append(seed)
+            generated.append(seed)
             return {"error": seed / 10}
 
         return [runs.once({"table": "made up", "seed": seed}, lambda seed=seed: one(seed)) for seed in range(4)]
@@ -133,11 +133,11 @@ def test_a_command_that_was_stopped_takes_up_its_runs(tmp_path: Path, monkeypatc
     out = tmp_path / "fdskl.json"
     with pytest.raises(KeyboardInterrupt):
         main(["fdskl", "--quick", "--out", str(out)])
-    assert made == [0, 1]
+    assert generated == [0, 1]
     assert not out.exists()
     stops.clear()
     main(["fdskl", "--quick", "--out", str(out)])
-    assert made == [0, 1, 2, 3]
+    assert generated == [0, 1, 2, 3]
     assert [row["error"] for row in json.loads(out.read_text())["errors"]["rows"]] == [0.0, 0.1, 0.2, 0.3]
     assert [file.name for file in tmp_path.iterdir()] == ["fdskl.json"]
 
@@ -152,14 +152,14 @@ def test_what_was_run_is_what_a_command_runs() -> None:
         assert set(parts) == set(PAPERS[file.stem][1])
         for name, part in json.loads(file.read_text()).items():
             assert part["plan"] == json.loads(json.dumps(asdict(parts[name].full))), (file.stem, name)
-    found = json.loads((RESULTS / "fedbcd.json").read_text())["rule"]
-    tried = {(each["eta0"], q, each["splits"]) for each in found["plan"]["tries"] for q in each["steps"]}
-    assert {(row["eta0"], row["q"], len(row["runs"])) for row in found["rows"]} == tried
-    kept = json.loads((RESULTS / "celu.json").read_text())
-    for name in {"steps", "long"} & set(kept):
-        found = kept[name]
-        tried = {(step, method) for step in found["plan"]["steps"] for method in found["plan"]["setting"]["methods"]}
-        assert {(row["step"], row["method"]) for row in found["rows"]} == tried
+    text = json.loads((RESULTS / "fedbcd.json").read_text())["rule"]
+    tried = {(item["eta0"], q, item["splits"]) for item in text["plan"]["tries"] for q in item["steps"]}
+    assert {(row["eta0"], row["q"], len(row["runs"])) for row in text["rows"]} == tried
+    stored = json.loads((RESULTS / "celu.json").read_text())
+    for name in {"steps", "long"} & set(stored):
+        text = stored[name]
+        tried = {(step, method) for step in text["plan"]["steps"] for method in text["plan"]["setting"]["methods"]}
+        assert {(row["step"], row["method"]) for row in text["rows"]} == tried
 
 
 def test_so_many_splits_where_a_plan_counts_them() -> None:
@@ -167,7 +167,7 @@ def test_so_many_splits_where_a_plan_counts_them() -> None:
     from benchmarks.papers.__main__ import with_splits
 
     assert with_splits(fdskl.Plan(), 3) == fdskl.Plan(splits=3)
-    assert [each.splits for each in with_splits(mnist.RULE, 4).tries] == [4]
+    assert [attempt.splits for attempt in with_splits(mnist.RULE, 4).tries] == [4]
     assert with_splits(mnist.RULE, 4).setting.batch == mnist.RULE.setting.batch
 
 

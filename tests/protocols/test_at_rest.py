@@ -42,7 +42,7 @@ def scores(tmp_path: Path) -> Iterator[Path]:
 
 def _score(ledger: ScoreLedger, rows: int = 40) -> None:
     question = ledger.query(MODEL, "bank", IDS[:rows], ledger.commitments(IDS[:rows], X[:rows]))
-    states = ledger.admit(question, X[:rows], bits=7, most=1e9, me="shop", claim="c")
+    states = ledger.admit(question, X[:rows], bits=7, max_bits=1e9, me="shop", claim="c")
     fresh = states == NEW
     if fresh.any():
         ledger.store(question.where(fresh), [os.urandom(8) for _ in range(int(fresh.sum()))])
@@ -54,7 +54,7 @@ def test_a_changed_bit_of_a_file_of_scores_is_noticed(scores: Path) -> None:
     used = np.flatnonzero(np.frombuffer(whole, np.uint8))
     for at in draw.choice(used, 60, replace=False).tolist():
         scores.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << int(draw.integers(8))]) + whole[at + 1 :])
-        with pytest.raises(SecureVFLError, match=r"ledger of scores") as refused:
+        with pytest.raises(SecureVFLError, match="score ledger") as refused:
             ScoreLedger(scores)
         assert str(scores) in str(refused.value)
     for cut in (0, 10, 5000, len(whole) - 1):
@@ -74,7 +74,7 @@ def test_an_older_copy_of_a_file_of_scores_is_noticed(scores: Path, tmp_path: Pa
     del ledger
     gc.collect()
     shutil.copy(copy, scores)
-    with pytest.raises(ConfigError, match="an older copy was put back"):
+    with pytest.raises(ConfigError, match="replaced by an older copy"):
         ScoreLedger(scores)
     scores.with_name(f"{scores.name}.seal").unlink()
     assert ScoreLedger(scores).knows_model(MODEL)
@@ -85,7 +85,7 @@ def test_damage_while_it_is_used_is_an_error_of_ours(scores: Path) -> None:
     scores.with_name(f"{scores.name}.seal").write_bytes(b"in use\n")
     whole = scores.read_bytes()
     scores.write_bytes(whole[:4096] + bytes(len(whole) - 4096))
-    with pytest.raises(ConfigError, match=r"shop\.ledger\.scores.*put the newest copy back"):
+    with pytest.raises(ConfigError, match=r"shop\.ledger\.scores.*Restore the newest backup"):
         ScoreLedger(scores)
 
 

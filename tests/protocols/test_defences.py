@@ -106,7 +106,7 @@ def test_only_bounded_defences_go_under_encryption() -> None:
     with pytest.raises(ConfigError, match="defence max_norm: fits an open residual only"):
         vfl.SealedResidual(engine=vfl.Ckks(), defence=MaxNorm())
     assert normals(prg(), (10**6,)).max() < 9
-    assert Gaussian(sigma=1).apply(G, prg()).max() < Gaussian(sigma=1).reach(1.0)
+    assert Gaussian(sigma=1).apply(G, prg()).max() < Gaussian(sigma=1).output_bound(1.0)
 
 
 @pytest.mark.parametrize("name", DEFENCES)

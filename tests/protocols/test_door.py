@@ -32,7 +32,7 @@ PUBLIC = {
     "ChunkName",
     "ResidualClosed",
     "HolderKeys",
-    "Offer",
+    "BaseOtOffer",
     "PairKey",
     "Position",
     "ProductGreeting",
@@ -41,7 +41,7 @@ PUBLIC = {
     "ServerLimits",
     "ShareStored",
     "SumKey",
-    "SumPublic",
+    "SumPublicKey",
     "Taken",
     "TransferOffer",
 }
@@ -50,16 +50,18 @@ PUBLIC = {
 # How many bits the receiver of a number can make it hold, where it deviates, and what of them the giver counts. Whoever
 # adds a message that tells something names it in one of these; what is weighed by the receiver belongs to the first.
 IN_BITS = {  # no message has more bits than its entry, whatever was multiplied (tests/disclosure/door_watch.py)
-    "Common", "OutOfRangeCount", "GroupCounts", "LossSum", "RoundedScores", "OpenedWeights", "ReasonCodes",
-    "EvaluatedPoints", "NamedRows", "RoundedProducts", "RowStates", "ShuffledWords", "Slots", "Tags", "Values",
+    "IntersectionSize", "OutOfRangeCount", "GroupCounts", "LossSum", "RoundedScores", "OpenedWeights", "ReasonCodes",
+    "EvaluatedPoints", "NamedRows", "RoundedProducts", "RowStates", "ShuffledWords", "StoreSlots",
+    "IntersectionTags", "PrfValues",
 }  # fmt: skip
 IN_NUMBERS = {  # counted one by one, of 64 bits at most: some 14 labels each; see threat-model.md
-    "Labels", "MaskPartial", "OpenedProduct", "PairMasked", "Part", "PartialSum", "PhasePart", "Pulled",
+    "Labels", "MaskPartial", "OpenedProduct", "MaskedSummand", "Summand", "PartialSum", "PhaseSummand", "Pulled",
     "Push", "Residual", "Restored", "SecondMoments",
 }  # fmt: skip
 NOT_OF_ROWS = {  # sizes, keys, digests, verdicts: nothing of a row that a receiver could weigh
-    "Abort", "AlignmentHello", "Begin", "PredictionHandshake", "RowCommitments", "ProbeResult", "RunHello", "OwnKey",
-    "Pace", "Position", "Question", "RoundTripTimes", "TableShape", "SessionDone", "StopDecision", "ScoreRequest",
+    "Abort", "AlignmentHello", "AlignmentStart", "PredictionHandshake", "RowCommitments", "ProbeResult", "RunHello",
+    "WrappedMaskKey", "Pace", "Position", "VoleRequest", "RoundTripTimes", "TableShape", "SessionDone", "StopDecision",
+    "ScoreRequest",
 }  # fmt: skip
 
 

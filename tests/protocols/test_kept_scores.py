@@ -151,7 +151,7 @@ def test_changes_of_several_threads_are_flushed_together_and_each_fails_alone(tm
         with file.changing() as tables:
             if not row:
                 inside.wait()
-                while file._coming < 7:  # the others have come
+                while file._arrivals < 7:  # the others have come
                     time.sleep(0.001)
             tables.execute("INSERT INTO held VALUES (?)", (row,))
             if row == 5:

@@ -21,7 +21,7 @@ def test_each_piece_is_given_out_once() -> None:
     rest = coming((b"b", False), (b"c", True))
     pieces = Pieces((b"a", False), rest.popleft, again=False)
     assert [*pieces] == [b"a", b"b", b"c"]
-    assert pieces._held == [b""] * 3
+    assert pieces._pieces == [b""] * 3
 
 
 def test_pieces_may_serve_again() -> None:
@@ -45,7 +45,7 @@ def test_what_nobody_wants_is_dropped_as_it_comes() -> None:
     pieces.forget()
     pieces.wait()
     assert not rest
-    assert pieces._held == []
+    assert pieces._pieces == []
 
 
 def test_a_piece_is_used_before_the_next_is_here() -> None:

@@ -13,8 +13,8 @@ from securevfl.protocols.number_spaces import Reals
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.open_residual import Residual
 from securevfl.protocols.sums.base import SumProtocol
-from securevfl.protocols.sums.direct_sum import Part
-from securevfl.protocols.sums.pairwise_sum import PairMasked
+from securevfl.protocols.sums.direct_sum import Summand
+from securevfl.protocols.sums.pairwise_sum import MaskedSummand
 from securevfl.protocols.sums.tree_sum import MaskedPartial
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import VirtualClock
@@ -76,7 +76,7 @@ def test_a_message_takes_the_two_kinds_of_numbers_and_no_other() -> None:
         assert (g.dtype, g.shape) == (np.dtype(kind), (2, 1))
     for other in (np.float16, np.int64):
         with pytest.raises(FrameError, match="<f8 or <f4"):
-            decode_message(Part, encode_message(Part(np.ones((2, 1), other))))  # type: ignore[arg-type]
+            decode_message(Summand, encode_message(Summand(np.ones((2, 1), other))))  # type: ignore[arg-type]
 
 
 def job_of(precision: str, **keys: Any) -> vfl.Job:
@@ -101,9 +101,9 @@ def test_a_training_in_single_precision_is_the_same_up_to_rounding_for_half_the_
 def payload(event: Event) -> int:
     """Bytes of the numbers in a sum's part or an open residual."""
     match event.message:
-        case Residual(_, values) | Part(values):
+        case Residual(_, values) | Summand(values):
             return values.nbytes
-        case PairMasked(_, residues):
+        case MaskedSummand(_, residues):
             return len(residues)
     return 0
 

@@ -71,7 +71,7 @@ def play(
 
     roles = {name: partial(role, ids=ids) for name, ids in zip(names, sets, strict=True)}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(psi, "MANY", 1 if transfers else 1 << 40)
+        patch.setattr(psi, "MIN_ROWS_FOR_TRANSFERS", 1 if transfers else 1 << 40)
         return [rows.tolist() for rows in run_threads(roles, WallClock, timeout=20, observe=observe).values()]
 
 
@@ -80,7 +80,7 @@ flows = pytest.mark.parametrize("transfers", [False, True], ids=["points", "tran
 
 def cut_small(patch: pytest.MonkeyPatch, size: int) -> None:
     for module in (psi_work, psi_many, psi_points, psi_transfers):
-        patch.setattr(module, "CHUNK", size)
+        patch.setattr(module, "ITEMS_PER_MESSAGE", size)
     patch.setattr(vole_pieces, "MAX_PIECE_OUTCOMES", 10 * size)
 
 
@@ -165,8 +165,8 @@ def flow_of(ids: Sequence[int]) -> set[str]:
 
 
 def test_large_sets_go_by_transfers() -> None:
-    assert "Points" in flow_of(range(psi.MANY - 1))
-    assert "Masked" in flow_of(range(psi.MANY))
+    assert "Points" in flow_of(range(psi.MIN_ROWS_FOR_TRANSFERS - 1))
+    assert "MaskedStore" in flow_of(range(psi.MIN_ROWS_FOR_TRANSFERS))
 
 
 @flows
@@ -279,9 +279,9 @@ def test_progress_is_shown(parties: int, transfers: bool, products: int) -> None
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), unique=True, max_size=16), st.integers(0, 16))
 def test_blocks_rise_and_meet_whatever_words_they_share(blocks: list[tuple[int, int]], cut: int) -> None:
     table = np.array(blocks, np.uint64).reshape(-1, 2)
-    assert table[psi_work.rising(table)].tolist() == [list(each) for each in sorted(blocks)]
+    assert table[psi_work.ascending_order(table)].tolist() == [list(each) for each in sorted(blocks)]
     own, others = (
         table,
         np.concatenate([table[cut:][::-1], np.full((3, 2), 9, np.uint64) + np.arange(3)[:, None].astype(np.uint64)]),
     )
-    assert psi_work.met(own, others).tolist() == list(range(cut, len(blocks)))
+    assert psi_work.intersect(own, others).tolist() == list(range(cut, len(blocks)))

@@ -12,8 +12,15 @@ from securevfl.data.row_order import read_rows, rows_path, write_rows
 from securevfl.errors import DataError, TransportError
 from securevfl.organisations.align import FolderJournal
 from securevfl.protocols.alignment import psi_transfers, psi_work
-from securevfl.protocols.alignment.psi_many import Common, Slots, Store, Values
-from securevfl.protocols.alignment.psi_transfers import Masked, Offer, Question, Said, VoleRows, VoleTrees
+from securevfl.protocols.alignment.psi_many import IntersectionSize, PrfValues, StoreHeader, StoreSlots
+from securevfl.protocols.alignment.psi_transfers import (
+    BaseOtOffer,
+    MaskedStore,
+    VoleRequest,
+    VoleRows,
+    VoleSums,
+    VoleTrees,
+)
 from securevfl.protocols.alignment.psi_work import Points, TwiceBlinded
 from securevfl.runtime.codec import Message
 from securevfl.runtime.observer import Event
@@ -72,7 +79,7 @@ def test_what_has_been_done_is_not_done_again(
     first: list[Event] = []
 
     def stop(message: Message) -> Message:
-        if isinstance(message, Common):
+        if isinstance(message, IntersectionSize):
             raise Stop
         return message
 
@@ -86,8 +93,8 @@ def test_what_has_been_done_is_not_done_again(
     again: list[Event] = []
     play(sets, journals=tmp_path, observe=again.append)
     assert len(sent(first, Points)) == (parties - 1) * 5
-    assert not sent(again, Points) + sent(again, TwiceBlinded) + sent(again, Slots) + sent(again, Values)
-    assert {m.seed for m in sent(again, Store)} == {m.seed for m in sent(first, Store)}  # type: ignore[attr-defined]
+    assert not sent(again, Points) + sent(again, TwiceBlinded) + sent(again, StoreSlots) + sent(again, PrfValues)
+    assert {m.seed for m in sent(again, StoreHeader)} == {m.seed for m in sent(first, StoreHeader)}  # type: ignore[attr-defined]
 
 
 def test_transfers_that_were_done_are_not_done_again(
@@ -97,7 +104,7 @@ def test_transfers_that_were_done_are_not_done_again(
     first: list[Event] = []
 
     def stop(message: Message) -> Message:
-        if isinstance(message, Common):
+        if isinstance(message, IntersectionSize):
             raise Stop
         return message
 
@@ -108,11 +115,12 @@ def test_transfers_that_were_done_are_not_done_again(
     again: list[Event] = []
     rows = play(sets, journals=tmp_path, observe=again.append, transfers=True)
     assert sorted(sets[0][row] for row in rows[0]) == list(range(2, 40))
-    assert len(sent(first, Masked)) == 2 * -(-okvs.table_rows(40) // 8)
+    assert len(sent(first, MaskedStore)) == 2 * -(-okvs.table_rows(40) // 8)
     assert all(
-        sent(first, kind) and not sent(again, kind) for kind in (Offer, VoleRows, VoleTrees, Said, Masked, Slots)
+        sent(first, kind) and not sent(again, kind)
+        for kind in (BaseOtOffer, VoleRows, VoleTrees, VoleSums, MaskedStore, StoreSlots)
     )
-    assert {m.seed for m in sent(again, Question)} == {m.seed for m in sent(first, Question)}  # type: ignore[attr-defined]
+    assert {m.seed for m in sent(again, VoleRequest)} == {m.seed for m in sent(first, VoleRequest)}  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("who", ["bank", "shop"])
@@ -125,11 +133,11 @@ def test_other_ids_after_a_break_take_fresh_transfers(who: str, small_chunks: No
     again: list[Event] = []
     rows = play(sets, journals=tmp_path, observe=again.append, transfers=True)
     assert [sets[0][row] for row in rows[0]] == [sets[1][row] for row in rows[1]]
-    for kind in (VoleRows, VoleTrees, Masked):
+    for kind in (VoleRows, VoleTrees, MaskedStore):
         before, after = ({astuple(message) for message in sent(events, kind)} for events in (first, again))
         assert before
         assert not before & after
-    assert sent(again, Offer)
+    assert sent(again, BaseOtOffer)
 
 
 @pytest.mark.parametrize("parties", [2, 3])
@@ -163,7 +171,7 @@ def test_a_journal_leaves_other_files_alone(tmp_path: Path) -> None:
     journal.append("secrets", b"one")
     journal.append("mine", b"two")
     journal.append("mine", b"three")
-    assert FolderJournal(folder).whole("mine") == b"twothree"
+    assert FolderJournal(folder).read("mine") == b"twothree"
     journal.clear()
     assert [file.name for file in folder.iterdir()] == ["notes.txt"]
 

@@ -10,7 +10,7 @@ from securevfl.families.declarations import run_declarations
 from securevfl.optim.optimizer import Training
 from securevfl.protocols.engines import Engine
 from securevfl.protocols.sums.base import SumProtocol
-from securevfl.protocols.sums.pairwise_sum import PairMasked
+from securevfl.protocols.sums.pairwise_sum import MaskedSummand
 from securevfl.runtime.codec import encode_frame
 from securevfl.runtime.costs import Stage
 from securevfl.runtime.observer import Event
@@ -164,7 +164,7 @@ def test_no_round_of_many_is_hidden_by_the_mask_of_another(sums: SumProtocol) ->
     job = job_of(sums, "open", optimizer, batch_size="all", epochs=14)
     run = vfl.simulate(job, tables, observe=events.append)
     declared = run_declarations(job.family, job, run.roles)
-    uniform = {item.message for item in declared if item.reveals.kind in ("uniform", "ciphertext")} | {PairMasked}
+    uniform = {item.message for item in declared if item.reveals.kind in ("uniform", "ciphertext")} | {MaskedSummand}
     sent = defaultdict[tuple[object, ...], list[bytes]](list)
     for event in events:
         if event.direction == "send" and type(event.message) in uniform:

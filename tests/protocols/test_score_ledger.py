@@ -49,14 +49,14 @@ class Party:
         """Return the state of each row; what is new is kept as scored."""
         own = self.own
         question = self.question(rows, model, peer, salt, own)
-        states = own.admit(question, columns(rows), bits=bits, most=10.0)
+        states = own.admit(question, columns(rows), bits=bits, max_bits=10.0)
         new = question.where(states == NEW)
         own.store(new, [b"part"] * len(new.rows))
         return list(states)
 
     def codes(self, rows: Sequence[str], bits: float = 3.0, run: str = "run") -> list[int]:
         own = [each.encode() for each in rows]
-        return list(self.own.admit_codes(run, own, columns(rows), bits=bits, most=10.0))
+        return list(self.own.admit_codes(run, own, columns(rows), bits=bits, max_bits=10.0))
 
 
 def columns(rows: Sequence[str]) -> Floats:

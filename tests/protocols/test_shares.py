@@ -257,7 +257,7 @@ def test_the_weights_are_those_of_the_residuals_that_the_tables_gave(run):
             W = run.case.numbers.encode_steps(X[run.case.batches[k]], run.case.rate)
             total[name] = ring.reduce(total[name] - (W.T @ g).view(np.uint64))
             errors = ring.signed(ring.reduce(run.theta(visit + 1)[name] - total[name]))
-            pieces = len(run.case.terms.pieces_of(k))
+            pieces = len(run.case.terms.blocks_of(k))
             assert np.abs(errors).max() <= (visit + 1) * pieces
             assert (errors != 0).sum() <= max(2, 0.2 * pieces * errors.size)  # a party may have two columns
 
@@ -352,7 +352,7 @@ def test_one_round_trip_a_visit_and_two_a_chunk(run):
     for event in run.events:
         if event.direction == "send":
             sent[event.me, type(event.message)] += 1
-    visits = sum(len(run.case.terms.pieces_of(k)) for k, _ in run.residuals)  # blocks of all visits
+    visits = sum(len(run.case.terms.blocks_of(k)) for k, _ in run.residuals)  # blocks of all visits
     further = run.case.names[2:]
     turns = {
         ("a", MaskedTables): visits,

@@ -12,7 +12,7 @@ from scipy import stats
 
 import securevfl as vfl
 from securevfl.crypto.share_ring import ShareRing
-from securevfl.data.schedule import parts_of
+from securevfl.data.schedule import subset_sizes
 from securevfl.errors import ConfigError, ProtocolError
 from securevfl.families.shares.shares_job import trains_on_shares
 from securevfl.families.shares.shares_plan import make_plan
@@ -288,7 +288,7 @@ def test_messages_of_another_size_end_the_run_with_a_word(kind, change):
 
 
 def test_sizes_that_do_not_fit_are_refused_beforehand():
-    with pytest.raises(ConfigError, match=r"bits are needed.*set batch_size.*optimizer\.lr.*table_bits"):
+    with pytest.raises(ConfigError, match=r"need 73 bits.*Set batch_size.*optimizer\.lr.*table_bits"):
         FixedPointEncoding(2**30, 1e-3, table_bits=8)
     assert FixedPointEncoding(256, 0.1).min_bits == 43
     assert FixedPointEncoding(256, 0.1).bits == 48
@@ -306,7 +306,7 @@ def test_there_are_numbers_for_any_number_of_rows(parties: int, model: str) -> N
     assert trains_on_shares(job)
     bits = list[tuple[int, int]]()
     for rows in (50, 2**14, 199_999, 200_000, 262_144, 400_000, 2**20, 5_000_000, 2**28):
-        numbers = make_plan(job, rows=parts_of(rows)[-1], batches=1, parties=parties).numbers
+        numbers = make_plan(job, rows=subset_sizes(rows)[-1], batches=1, parties=parties).numbers
         assert numbers.bits <= 56
         bits.append((numbers.w, numbers.f_g))
     assert bits == sorted(bits, reverse=True)

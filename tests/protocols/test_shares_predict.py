@@ -15,7 +15,7 @@ from securevfl.base.roles import Roles
 from securevfl.crypto.lattice.lattice_shares import LatticeShares
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing
-from securevfl.data.schedule import parts_of
+from securevfl.data.schedule import subset_sizes
 from securevfl.errors import LeakageError, ProtocolError
 from securevfl.families.shares.shares_job import trains_on_shares
 from securevfl.families.shares.shares_plan import make_plan
@@ -221,7 +221,7 @@ def test_a_row_with_an_output_beyond_what_levels_cover_is_not_kept_as_known(tmp_
     (scores,) = model.ask([block], [names(2)], ledgers, levels=levels)
     np.testing.assert_array_equal(np.isinf(scores), far)
     question = ledgers["a"].query(b"model", "", names(2), ledgers["a"].commitments(names(2), block["a"]))
-    assert [each is None for each in ledgers["a"].kept(question, of="score")] == [False, True]
+    assert [each is None for each in ledgers["a"].stored(question, of="score")] == [False, True]
 
 
 def test_rows_far_out_on_either_side_are_counted_beside_the_loss():
@@ -286,7 +286,7 @@ def test_levels_of_every_model_have_room_in_its_ring(name, rows):
         pytest.skip("a model that needs more than its name")
     if not trains_on_shares(job):
         pytest.skip("a model that does not train on shares")
-    numbers, options = make_plan(job, rows=parts_of(rows)[-1], batches=1, parties=2).numbers, job.protocol.shares
+    numbers, options = make_plan(job, rows=subset_sizes(rows)[-1], batches=1, parties=2).numbers, job.protocol.shares
     asked = options.score_quantizer(job.model.loss.spacing)
     levels, ring = asked.within(numbers), 2.0 ** (numbers.integer_bits - 1)
     assert numbers.has_headroom
@@ -451,11 +451,11 @@ def test_training_rows_and_unfinished_models_are_refused_and_nothing_is_noted(tm
     with pytest.raises(LeakageError, match="finish"):
         admit(ledger, b"m", "bank", names(3))
     ledger.record_model(b"m", 9, names(3))
-    with pytest.raises(LeakageError, match="had 9"):
+    with pytest.raises(LeakageError, match="had 9 iterations"):
         admit(ledger, b"m", "bank", names(3, 10))
     ledger.record_model(b"m", 10, names(3))
     assert admit(ledger, b"m", "bank", names(4, 2)).tolist() == [REFUSED, NEW, NEW, NEW]
-    with pytest.raises(ProtocolError, match="once"):
+    with pytest.raises(ProtocolError, match="twice"):
         admit(ledger, b"m", "bank", [b"x", b"x"])
     assert (admit(ledger, b"m", "bank", names(4, 3)) == NEW).all()
     question = ledger.query(b"m", "bank", names(4, 3), b"".join(name.ljust(COMMITMENT_BYTES) for name in names(4, 3)))

@@ -1,4 +1,4 @@
-"""The list of spent names: on a full disk, cut off, damaged, and by an earlier version."""
+"""The file of used chunks on a full disk, truncated and damaged."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from securevfl.base.files import write_atomic
-from securevfl.errors import ConfigError, ProtocolError, StorageError
+from securevfl.errors import ConfigError, StorageError
 from securevfl.protocols.shares.spent_chunks import SpentChunks
 from tests.forked import run_forked
 
@@ -75,19 +75,6 @@ def test_any_bit_that_is_not_as_it_was_written_is_noticed(path: Path) -> None:
         path.write_bytes(spoilt)
         with pytest.raises(ConfigError, match="damaged"):
             SpentChunks(path).spend(NAMES[4])
-
-
-def test_a_list_of_an_earlier_version_is_gone_on_with(tmp_path: Path) -> None:
-    path = tmp_path / "names"
-    path.write_text("".join(f"{name.hex()}\n" for name in NAMES[:2]))
-    SpentChunks(path).spend(NAMES[2])
-    assert [SpentChunks(path).contains(each) for each in NAMES] == [True, True, True, False, False]
-    with pytest.raises(ProtocolError, match="begun before is spent"):
-        SpentChunks(path).spend(NAMES[1])
-    whole = path.read_bytes()
-    path.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
-    with pytest.raises(ConfigError, match="damaged"):
-        SpentChunks(path).contains(NAMES[0])
 
 
 def test_what_is_read_back_as_something_else_is_not_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,7 @@ def honest(side: TableClient, channel: Channel, ids: Sequence[str]) -> Any:
 def test_both_find_the_common_rows_in_one_order_question_after_question(
     chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(online_lookup, "_CHUNK", chunk)
+    monkeypatch.setattr(online_lookup, "_TAGS_PER_MESSAGE", chunk)
     questions = [["id 7", "new", "id 3", " id 49"], ["id 7"], ["none"], [*TABLE, "other"]]
     for asked, own, theirs in zip(questions, *run_session(questions, honest), strict=True):
         assert [asked[row].strip() for row in own] == [TABLE[row] for row in theirs]

@@ -155,8 +155,8 @@ def test_a_masked_sum_of_one_part_is_refused(sums: SumProtocol) -> None:
 def test_who_must_collude_reads_as_a_sentence() -> None:
     passives = ["bank", "post", "shop"]
     told = [
-        (vfl.DirectSum(), "the active party learns the part of bank"),
-        (vfl.PairwiseSum(), "post, shop and the active party together learn the part of bank; fewer than 3 "),
+        (vfl.DirectSum(), "the active party learns the outputs of bank"),
+        (vfl.PairwiseSum(), "post, shop and the active party together learn the outputs of bank; fewer than 3 "),
     ]
     for sums, start in told:
         assert sums.coalition(passives).startswith(start)
@@ -174,5 +174,5 @@ def test_jobs_name_masked_sums_and_explain_who_must_collude() -> None:
         )
         assert vfl.Job.from_dict(job.to_dict()) == job
         sheet = vfl.explain(job, parties)
-        assert "together learn the part of" in sheet
+        assert "together learn the outputs of" in sheet
         assert job.protocol.sum_for(3).coalition([party.name for party in parties[1:]]) in sheet

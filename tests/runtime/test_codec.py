@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import securevfl
 from securevfl.errors import FrameError, ProtocolError
-from securevfl.runtime.codec import FORMAT, Message, decode_frame, decode_message, encode_frame, encode_message
+from securevfl.runtime.codec import FRAME_FORMAT, Message, decode_frame, decode_message, encode_frame, encode_message
 
 
 class Vector(Message, frozen=True):
@@ -66,8 +66,8 @@ def test_an_array_whose_shape_lies_is_refused() -> None:
 def test_a_newer_format_names_the_remedy() -> None:
     data = bytearray(frame_of(Vector(np.ones(1), "")))
     place = data.index(b"Frame") + 5
-    assert data[place] == FORMAT
-    data[place] = FORMAT + 1
+    assert data[place] == FRAME_FORMAT
+    data[place] = FRAME_FORMAT + 1
     with pytest.raises(ProtocolError, match="update"):
         decode_frame(bytes(data))
 

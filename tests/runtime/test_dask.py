@@ -189,7 +189,7 @@ def test_equal_calls_are_made_anew_even_by_an_executor_that_remembers(cluster: C
 def test_a_run_ends_well_when_all_workers_are_gone(tmp_path: Path, alone: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     if DASK is None:
         pytest.skip("needs the dask command")
-    monkeypatch.setattr(offload, "PATIENCE", 0.5)
+    monkeypatch.setattr(offload, "TASK_TIMEOUT", 0.5)
     own = Cluster(tmp_path, nanny=False)
     try:
         victims = own.workers()

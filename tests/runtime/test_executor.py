@@ -136,7 +136,7 @@ class Silent(Executor):
 
 
 def test_work_that_never_comes_back_is_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offload, "PATIENCE", 0.05)
+    monkeypatch.setattr(offload, "TASK_TIMEOUT", 0.05)
     outcome = TimedExecutor(Silent(), 1).submit(threading.get_ident)
     with pytest.raises(TimeoutError):
         outcome.result(timeout=0.01)

@@ -1,7 +1,7 @@
-"""Attacks succeed where they should, and on sealed protocols gain nothing from the transcript.
+"""Attacks succeed where they should, and the transcript of a sealed protocol gives them no advantage.
 
-The claim for a sealed protocol is not that attacks do no better than chance: a party's columns and its opened gradients
-say something about labels. It is that they do no better than on the ideal view, which holds the declared output alone.
+A sealed protocol does not reduce attacks to chance, because a party's columns and its opened gradients depend on
+labels. Attacks do no better than on the ideal view, which contains the declared output alone.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 import securevfl as vfl
 from securevfl.audit.attacks import ATTACKS, LabelAttack
 from securevfl.audit.attacks.base import Score, auc_noise, by_row, label_auc
-from securevfl.audit.attacks.collusion import recovered
+from securevfl.audit.attacks.collusion import recovered_parts
 from securevfl.audit.attacks.rare_values import lonely_rows
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
@@ -32,40 +32,40 @@ from securevfl.protocols.residuals.open_residual import OpenReply
 from securevfl.protocols.residuals.sealed_residual import ResidualCiphertext
 from tests.small_keys import SMALL
 
-LABEL_ATTACKS = [  # but the one that reads a forest (test_trees_leaks.py)
+LABEL_ATTACKS = [  # the attack on forests is in test_trees_leaks.py
     name for name, attack in ATTACKS.items() if isinstance(attack, LabelAttack)
 ]
 FROM_RESIDUALS = ["residual_sign", "residual_direction", "batch_inversion", "cross_round", "transcript"]
 SEEDS = 5
 MANY_SEEDS = 20
 MARGIN = 0.03
-GUESSES = {"transcript"}  # attacks that read drawn bytes, so that their score varies where these say nothing
+GUESSES = {"transcript"}  # attacks on random bytes, whose score varies by chance
 
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """The matrices are small: more threads only get in each other's way."""
+    """Use one thread, because the matrices are small."""
     with threadpool_limits(1):
         yield
 
 
 def table(k: int = 2, n: int = 500, d: int = 12, *, positive: float = 0.5, seed: int = 0) -> list[vfl.Party]:
-    """k parties of d columns; the label follows some of each."""
+    """Return k parties with d columns; the label depends on some columns of each."""
     generator = np.random.default_rng(seed)
     X = [generator.normal(size=(n, d)) for _ in range(k)]
-    z = X[0][:, :4].sum(axis=1) + sum(own[:, :2].sum(axis=1) / 2 for own in X[1:]) + generator.normal(size=n)
+    z = X[0][:, :4].sum(axis=1) + sum(local[:, :2].sum(axis=1) / 2 for local in X[1:]) + generator.normal(size=n)
     y = (z > np.quantile(z, 1 - positive)).astype(int)
     return [
         vfl.Party("bank", X[0], y, aligned=True),
-        *(vfl.Party(f"p{i}", own, aligned=True) for i, own in enumerate(X[1:], start=1)),
+        *(vfl.Party(f"p{i}", local, aligned=True) for i, local in enumerate(X[1:], start=1)),
     ]
 
 
 def job(residual: object = "open", sums: object = "auto", **keys: object) -> vfl.Job:
     optimizer: Optimizer = vfl.FedBCD(lr=0.3, local_steps=2)
-    own: dict[str, object] = {"model": vfl.Logistic(), "optimizer": optimizer, "batch_size": 125, "epochs": 3}
-    own |= {"test_fraction": 0.2, "protocol": vfl.Protocol(sum=sums, residual=residual)}  # type: ignore[arg-type]
-    return vfl.Job(**(own | keys))
+    defaults: dict[str, object] = {"model": vfl.Logistic(), "optimizer": optimizer, "batch_size": 125, "epochs": 3}
+    defaults |= {"test_fraction": 0.2, "protocol": vfl.Protocol(sum=sums, residual=residual)}  # type: ignore[arg-type]
+    return vfl.Job(**(defaults | keys))
 
 
 @pytest.fixture(scope="module")
@@ -77,22 +77,22 @@ def opened() -> RealIdealPair:
 def test_on_open_residuals_label_attacks_succeed_as_published(name: str, opened: RealIdealPair) -> None:
     score = ATTACKS[name].score(opened)
     assert score.real >= 0.95
-    assert score.simulated < 0.85  # the gradient alone, even with columns that go with the label
+    assert score.simulated < 0.85  # the gradient alone, even with columns that correlate with the label
 
 
-def test_the_norm_tells_the_rare_class() -> None:
+def test_the_norm_reveals_the_rare_class() -> None:
     score = ATTACKS["residual_norm"].score(RealIdealPair(job(epochs=10), table(positive=0.15), 1))
-    assert score.real >= 0.9  # short of 1 as the active party's first weights spread the residuals
+    assert score.real >= 0.9  # below 1 because the active party's first weights vary the residuals
     assert score.simulated < 0.65
 
 
-def test_softmax_residuals_show_the_class() -> None:
+def test_softmax_residuals_reveal_the_class() -> None:
     pair = RealIdealPair(job(model=vfl.Softmax()), vfl.datasets.digits(), 0)
     for name in ("residual_sign", "residual_direction"):
         assert ATTACKS[name].score(pair).real >= 0.95
 
 
-def test_model_completion_beats_chance_and_no_protocol_changes_it(opened: RealIdealPair) -> None:
+def test_model_completion_succeeds_under_any_protocol(opened: RealIdealPair) -> None:
     score = ATTACKS["model_completion"].score(
         RealIdealPair(job(vfl.Ckks(), batch_size=569), vfl.datasets.breast_cancer(), 0)
     )
@@ -101,17 +101,17 @@ def test_model_completion_beats_chance_and_no_protocol_changes_it(opened: RealId
 
 
 def differences(protocol: vfl.Protocol, names: Sequence[str], k: int, seeds: Collection[int]) -> dict[str, list[float]]:
-    """real - simulated of each attack and seed, on other data and another schedule each time."""
-    found: dict[str, list[float]] = {name: [] for name in names}
+    """Return real - simulated of each attack and seed, with other data and another schedule each time."""
+    results: dict[str, list[float]] = {name: [] for name in names}
     for seed in seeds:
         pair = RealIdealPair(job(protocol=protocol), table(k, seed=seed), seed)
         for name in names:
-            found[name].append(ATTACKS[name].score(pair).excess)
-    return found
+            results[name].append(ATTACKS[name].score(pair).excess)
+    return results
 
 
 def margin(name: str, seeds: int) -> float:
-    """How far the mean difference of an attack may be off: for guesses six standard errors, once in 5e8 by luck."""
+    """Return the margin of an attack's mean difference: for random rankings six standard errors (P < 5e-8)."""
     return 6 * auc_noise(np.arange(400) % 2) / seeds**0.5 if name in GUESSES else MARGIN
 
 
@@ -124,24 +124,24 @@ SEALED = {
 
 
 @pytest.mark.parametrize("kind", ["direct/ckks", "tree/ckks"])
-def test_on_sealed_residuals_the_transcript_adds_nothing(kind: str) -> None:
+def test_a_sealed_transcript_adds_nothing(kind: str) -> None:
     protocol, k = SEALED[kind]
-    for name, found in differences(protocol, LABEL_ATTACKS, k, range(SEEDS)).items():
-        assert abs(np.mean(found)) <= margin(name, len(found)), (kind, name, np.round(found, 3))
+    for name, difference in differences(protocol, LABEL_ATTACKS, k, range(SEEDS)).items():
+        assert abs(np.mean(difference)) <= margin(name, len(difference)), (kind, name, np.round(difference, 3))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", [*SEALED, "direct/paillier"])
-def test_on_sealed_residuals_the_transcript_adds_nothing_over_many_seeds(kind: str) -> None:
+def test_a_sealed_transcript_adds_nothing_over_many_seeds(kind: str) -> None:
     paillier = vfl.Protocol(residual=SMALL), 2
     protocol, k = SEALED.get(kind, paillier)
-    for name, found in differences(protocol, LABEL_ATTACKS, k, range(MANY_SEEDS)).items():
-        assert abs(np.mean(found)) <= margin(name, len(found)), (kind, name, np.round(found, 3))
+    for name, difference in differences(protocol, LABEL_ATTACKS, k, range(MANY_SEEDS)).items():
+        assert abs(np.mean(difference)) <= margin(name, len(difference)), (kind, name, np.round(difference, 3))
 
 
 class UnderASealedName(ResidualProtocol):
-    """A mutant: g goes down as the bytes of a message that says it is a ciphertext. `mask` as told."""
+    """A mutant that sends g in the clear in a message that claims to be a ciphertext."""
 
     name: ClassVar[str] = "sealed"
     mask: str = "none"
@@ -195,23 +195,23 @@ def disguise(g: Floats, mask: str) -> bytes:
 
 
 @pytest.mark.parametrize("mask", ["none", "constant"])
-def test_attacks_catch_what_is_no_ciphertext(mask: str) -> None:
-    """The mutants: residuals in the clear under a sealed name; one constant mask."""
+def test_attacks_detect_fake_ciphertexts(mask: str) -> None:
+    """The mutants publish residuals in the clear, or under one constant mask."""
     protocol = vfl.Protocol(residual=UnderASealedName(mask=mask))
-    found = differences(protocol, ["transcript"], 2, range(3))
-    assert np.mean(found["transcript"]) > 3 * margin("transcript", len(found["transcript"]))
+    result = differences(protocol, ["transcript"], 2, range(3))
+    assert np.mean(result["transcript"]) > 3 * margin("transcript", len(result["transcript"]))
     if mask == "none":
         assert ATTACKS["residual_sign"](job(protocol=protocol), table(), 0).real == 1.0
 
 
-def test_a_gradient_of_full_rank_gives_the_labels_away_whatever_seals_it() -> None:
+def test_a_gradient_of_full_rank_reveals_labels_when_sealed() -> None:
     pair = RealIdealPair(job(vfl.Ckks(), batch_size=10, epochs=1, accepts=["rank"]), table(n=200), 0)
     score = ATTACKS["batch_inversion"].score(pair)
     assert score.real == 1.0
     assert score.simulated == 1.0
 
 
-def test_reshuffled_rounds_add_up_and_fixed_ones_do_not() -> None:
+def test_reshuffled_rounds_add_equations_and_fixed_ones_do_not() -> None:
     noise = [table(d=6)[0], vfl.Party("noise", np.random.default_rng(9).normal(size=(500, 6)), aligned=True)]
     fixed, fresh = (
         ATTACKS["cross_round"](job(vfl.Ckks(), epochs=12, reshuffle=on, accepts=["fresh_equations"]), noise, 0)
@@ -226,9 +226,7 @@ def first_batch(engine: object) -> Score:
 
 
 @pytest.mark.parametrize("engine", [vfl.Ckks(), pytest.param(SMALL, marks=pytest.mark.slow)], ids=str)
-def test_the_first_gradient_does_not_give_the_labels_of_its_batch_away(
-    engine: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_gradient_does_not_reveal_its_labels(engine: object, monkeypatch: pytest.MonkeyPatch) -> None:
     assert first_batch(engine).real < 0.95
     monkeypatch.setattr(
         "securevfl.models.linear_block.starting_weights",
@@ -245,7 +243,7 @@ def test_no_single_party_breaks_a_tree_sum() -> None:
         assert ATTACKS["collusion"](job(vfl.Ckks(), sums, epochs=1), table(5, n=100), 0).real == 0
 
 
-def test_a_coalition_recovers_a_part_exactly_if_it_holds_its_neighbours() -> None:
+def test_a_coalition_of_all_neighbours_recovers_a_part() -> None:
     sums = vfl.TreeSum()
     parties = table(6, n=60)
     names = [party.name for party in parties]
@@ -253,12 +251,12 @@ def test_a_coalition_recovers_a_part_exactly_if_it_holds_its_neighbours() -> Non
     expected = sums.coalitions(names)
     for size in (1, 2, 3, 4):
         for members in combinations(names, size):
-            found = recovered(pair.real_run[1], sums.trees(len(names)), names, members)
-            assert found == {name for name in names[1:] if name not in members and expected[name] <= set(members)}
+            result = recovered_parts(pair.real_run[1], sums.trees(len(names)), names, members)
+            assert result == {name for name in names[1:] if name not in members and expected[name] <= set(members)}
 
 
 class SameStars(vfl.TreeSum):
-    """A mutant: both passes along the same star, so that the root can take off each mask."""
+    """A mutant in which both passes use the same star, so that the root can remove each mask."""
 
     def trees(self, parties: int) -> tuple[SumTree, SumTree]:
         return star_tree(range(parties), 0), star_tree(range(parties), 0)
@@ -268,7 +266,7 @@ def test_collusion_catches_two_equal_trees() -> None:
     assert ATTACKS["collusion"](job("open", SameStars(), epochs=1), table(4, n=100), 0).real == 1.0
 
 
-def test_sequential_mode_shows_single_parts_to_the_active_party_by_difference() -> None:
+def test_differences_of_sequential_sums_reveal_single_parts() -> None:
     parties = table(4)
     sequential = vfl.FedBCD(lr=0.3, local_steps=2, mode="sequential")
     alone = ATTACKS["differencing"](job("open", "pairwise", optimizer=sequential), parties, 0)
@@ -290,31 +288,30 @@ def kernel_job(sums: str) -> vfl.Job:
 
 
 @pytest.mark.parametrize(("sums", "k"), [("tree", 4), ("pairwise", 3), ("cipher", 3)])
-def test_masks_hide_phases_even_from_who_knows_the_frequencies(sums: str, k: int) -> None:
+def test_masks_hide_phases_even_with_known_frequencies(sums: str, k: int) -> None:
     score = ATTACKS["masked_phases"](kernel_job(sums), table(k, n=128, d=3), 0)
     assert score.real < 0.1
     assert score.simulated < 0.1
 
 
-def test_unmasked_phases_give_the_columns_to_who_knows_the_frequencies() -> None:
+def test_unmasked_phases_and_frequencies_reveal_columns() -> None:
     assert ATTACKS["masked_phases"](kernel_job("direct"), table(3, n=128, d=3), 0).real > 0.999
 
 
-def test_private_frequencies_hide_columns_and_shared_ones_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_private_frequencies_hide_columns_shared_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     parties = table(2, n=128, d=3)
     assert ATTACKS["phases"](kernel_job("direct"), parties, 0).real < 0.5
     monkeypatch.setattr("securevfl.families.fdskl.fdskl_participant.os.urandom", bytes)  # the mutant: one key for all
     assert ATTACKS["phases"](kernel_job("direct"), parties, 0).real > 0.999
 
 
-def test_known_rows_give_the_linear_map_of_phases_under_any_sum() -> None:
+def test_known_rows_reveal_the_map_of_phases_under_any_sum() -> None:
     score = ATTACKS["phase_map"](kernel_job("tree"), table(4, n=128, d=3), 0)
     assert score.real > 0.99
-    assert score.simulated > 0.99  # it is in the declared output
+    assert score.simulated > 0.99  # the declared output reveals it
 
 
-def test_attacks_say_themselves_which_jobs_they_fit() -> None:
-    """Every attack runs on every job that it says it fits."""
+def test_every_attack_runs_on_the_jobs_that_it_fits() -> None:
     parties = table(4, n=120, d=3)
     jobs = [
         job("open", epochs=1),
@@ -324,10 +321,10 @@ def test_attacks_say_themselves_which_jobs_they_fit() -> None:
         job("open", model=vfl.Square(), epochs=1),
         job(vfl.Ckks(), epochs=1, max_label_auc=0.9),
     ]
-    for own in jobs:
-        pair = RealIdealPair(own, parties, 0)
+    for local in jobs:
+        pair = RealIdealPair(local, parties, 0)
         for attack in ATTACKS.values():
-            if not attack.skip_reason(own):
+            if not attack.skip_reason(local):
                 score = attack.score(pair)
                 assert 0 <= score.real <= 1
                 assert 0 <= score.simulated <= 1
@@ -341,7 +338,7 @@ def test_leverage_is_the_diagonal_of_the_hat_matrix() -> None:
     assert measure_leverage([np.eye(3), np.zeros((3, 2))]).singled_out == 3
 
 
-def test_rare_values_open_the_labels_of_their_rows_and_few_others() -> None:
+def test_rare_values_reveal_labels_of_their_rows_only() -> None:
     generator = np.random.default_rng(3)
     bank = table()[0]
     rare = np.zeros((500, 8))
@@ -363,19 +360,19 @@ def test_rare_values_open_the_labels_of_their_rows_and_few_others() -> None:
 @pytest.mark.parametrize(
     ("defence", "reached"), [(Gaussian(sigma=2.0), 0.7), (Marvell(power=25.0), 0.75), (MaxNorm(), 0.85)], ids=repr
 )
-def test_defences_of_open_residuals_lower_the_attacks_at_a_small_cost(defence: Defence, reached: float) -> None:
+def test_defences_weaken_attacks_on_open_residuals(defence: Defence, reached: float) -> None:
     protocol = vfl.Protocol(residual=vfl.OpenResidual(defence=defence))
     pair = RealIdealPair(job(protocol=protocol, batch_size=128, epochs=10), vfl.datasets.breast_cancer(), 0)
     assert max(ATTACKS[name].score(pair).real for name in ("residual_sign", "residual_direction")) < reached
     assert pair.real_run[0].metrics["auc"] > 0.9
 
 
-def test_coarse_rounding_still_shows_the_sign_of_what_is_not_rounded_to_zero() -> None:
+def test_coarse_rounding_preserves_signs_of_large_residuals() -> None:
     protocol = vfl.Protocol(residual=vfl.OpenResidual(defence=Rounding(step=2.0)))
     assert ATTACKS["residual_sign"](job(protocol=protocol, epochs=10), table(), 0).real > 0.9
 
 
-def test_every_attack_has_its_paper_and_its_measure() -> None:
+def test_every_attack_has_a_paper_and_a_measure() -> None:
     for name, attack in ATTACKS.items():
         assert attack.name == name
         assert any(character.isdigit() for character in attack.paper) or name == "transcript"
@@ -386,5 +383,5 @@ def test_guesses_of_one_column_need_no_second_axis() -> None:
     labels = np.arange(40) % 2
     assert label_auc(labels.astype(float), labels) == 1.0
     assert by_row(labels.astype(float), 40).shape == (40, 1)
-    with pytest.raises(ValueError, match="a guess for each of 40 rows was expected"):
+    with pytest.raises(ValueError, match="return one guess for each row"):
         by_row(labels[:7].astype(float), 40)

@@ -1,4 +1,4 @@
-"""Jobs with a defence, and jobs in which several parties hold labels, are audited to the end and tell what they say."""
+"""Audits of jobs with a defence, and of jobs in which several parties have labels."""
 
 from functools import partial
 
@@ -27,9 +27,14 @@ DEFENDED = {
 
 
 def job(residual: object, **keys: object) -> vfl.Job:
-    # batches above what lattice reduction is tried on, which takes seconds (test_attacks.py)
-    own: dict[str, object] = {"model": vfl.Logistic(), "optimizer": vfl.FedBCD(lr=0.2), "batch_size": 70, "epochs": 2}
-    return vfl.Job(**(own | keys), protocol=vfl.Protocol(residual=residual))  # type: ignore[arg-type]
+    # batches too large for lattice reduction, which takes seconds (test_attacks.py)
+    defaults: dict[str, object] = {
+        "model": vfl.Logistic(),
+        "optimizer": vfl.FedBCD(lr=0.2),
+        "batch_size": 70,
+        "epochs": 2,
+    }
+    return vfl.Job(**(defaults | keys), protocol=vfl.Protocol(residual=residual))  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -38,12 +43,12 @@ def parties() -> list[vfl.Party]:
 
 
 @pytest.mark.parametrize("name", DEFENDED)
-def test_what_goes_down_is_what_the_defence_has_made_of_it(name: str, parties: list[vfl.Party]) -> None:
+def test_published_residuals_are_those_after_the_defence(name: str, parties: list[vfl.Party]) -> None:
     transcript, _ = record_transcript(job(DEFENDED[name]), parties)
     assert not check_transcript(transcript).findings
-    clear, blurred = transcript.protocol_record.clear["bank"], transcript.protocol_record.residuals["bank"]
+    clear, blurred = transcript.protocol_record.undefended["bank"], transcript.protocol_record.residuals["bank"]
     assert len(clear) == len(blurred) == 4
-    assert all(np.abs(g - own).max() > 1e-3 for g, (own, _) in zip(clear, blurred, strict=True))
+    assert all(np.abs(g - local).max() > 1e-3 for g, (local, _) in zip(clear, blurred, strict=True))
 
 
 @pytest.mark.parametrize("name", ["open, gaussian", "sealed, rounding"])
@@ -52,11 +57,11 @@ def test_the_ideal_run_has_the_noise_of_the_real_one(name: str, parties: list[vf
     real, ideal = pair.real().opened_gradients, pair.ideal().opened_gradients
     assert len(real) == len(ideal) == 4
     assert all(np.abs(a.gradient - b.gradient).max() < 1e-2 for a, b in zip(real, ideal, strict=True))
-    assert pair.real_run[1].blurred
+    assert pair.real_run[1].defended_residuals
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(each, marks=[pytest.mark.slow] * (each != "open, gaussian")) for each in DEFENDED]
+    "name", [pytest.param(item, marks=[pytest.mark.slow] * (item != "open, gaussian")) for item in DEFENDED]
 )
 def test_a_job_with_a_defence_ends_with_zero(name: str, parties: list[vfl.Party]) -> None:
     audit = run_audit(job(DEFENDED[name]), parties, seeds=(0,))
@@ -81,7 +86,7 @@ def kernel(sums: object) -> vfl.Job:
 
 
 def with_labels(holders: int) -> list[vfl.Party]:
-    """Three parties, the first so many with labels."""
+    """Return three parties, of which the first `holders` have labels."""
     three = [party.take(np.arange(120, dtype=np.intp)) for party in vfl.datasets.breast_cancer(parties=3)]
     lead, *others = three
     return [
@@ -97,15 +102,14 @@ def test_a_job_of_several_label_holders_is_audited(sums: object, holders: int) -
     assert audit.exit_code == 0, audit.exceeding
     assert [role == "active" for role in audit.roles.values()] == [k < holders for k in range(3)]
     without = {"telco"} if holders == 2 else set()
-    assert {each.attacker for each in audit.inferences if each.name == "model completion"} == without
+    assert {inference.attacker for inference in audit.inferences if inference.name == "model completion"} == without
     for page in (text(audit), html(audit)):
         assert page.count("(active)") == holders
-        assert "Taken" in page
+        assert "WindowSummed" in page
 
 
-def test_sums_of_several_label_holders_are_told_apart() -> None:
-    """Each worker's sums are held against the parts that went to it, each message against the roles on its
-    subchannel."""
+def test_sums_of_several_label_holders_are_distinguished() -> None:
+    """Each collector's sums are compared with its summands, and each message with the roles on its subchannel."""
     transcript, _ = record_transcript(kernel("tree"), with_labels(2))
     assert not check_transcript(transcript).findings
     assert set(transcript.protocol_record.sums) == {"bank", "shop"}

@@ -1,4 +1,4 @@
-"""An audit says what a job tells, ends with 0 where that is declared, and with 1 where the code is broken."""
+"""An audit reports what a job discloses. It passes if that is declared, and fails if the code is broken."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,9 +18,14 @@ MUTANT = {each.name: each for each in MUTANTS}
 
 
 def job(residual: object, **keys: object) -> vfl.Job:
-    # batches above what lattice reduction is tried on, which takes seconds (test_attacks.py)
-    own: dict[str, object] = {"model": vfl.Logistic(), "optimizer": vfl.FedBCD(lr=0.2), "batch_size": 90, "epochs": 2}
-    return vfl.Job(**(own | keys), protocol=vfl.Protocol(residual=residual))  # type: ignore[arg-type]
+    # batches too large for lattice reduction, which takes seconds (test_attacks.py)
+    defaults: dict[str, object] = {
+        "model": vfl.Logistic(),
+        "optimizer": vfl.FedBCD(lr=0.2),
+        "batch_size": 90,
+        "epochs": 2,
+    }
+    return vfl.Job(**(defaults | keys), protocol=vfl.Protocol(residual=residual))  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -34,12 +39,12 @@ def sealed(parties: list[vfl.Party]) -> Audit:
 
 
 @pytest.mark.long
-def test_a_sealed_job_tells_what_is_declared(sealed: Audit) -> None:
+def test_a_sealed_job_discloses_what_is_declared(sealed: Audit) -> None:
     assert sealed.exit_code == 0, sealed.exceeding
     assert sealed.tests > 0
-    assert {each.attacker for each in sealed.inferences} >= {"shop"}
-    for each in sealed.inferences:
-        assert not each.exceeds, each.name
+    assert {inference.attacker for inference in sealed.inferences} >= {"shop"}
+    for inference in sealed.inferences:
+        assert not inference.exceeds, inference.name
 
 
 @pytest.mark.long
@@ -61,12 +66,12 @@ def test_the_page_names_parties_messages_scores_and_remedies(sealed: Audit) -> N
 @pytest.mark.long
 def test_an_open_job_is_told_to_seal(parties: list[vfl.Party]) -> None:
     audit = run_audit(job("open"), parties, seeds=(0,))
-    sign = next(each for each in audit.inferences if each.name == "residual sign")
+    sign = next(inference for inference in audit.inferences if inference.name == "residual sign")
     assert sign.real > 0.99
     assert sign.strength == "strong"
     assert "seal the residual" in sign.remedy
     assert audit.exit_code == 0  # g in the clear is declared
-    assert audit.level == "red"  # and tells every label all the same
+    assert audit.level == "red"  # and yet reveals every label
     page = html(audit)
     assert '<div class="verdict red">' in page
     assert "The party shop can tell, for each person, the label of bank (1.00; chance 0.50)." in page
@@ -74,7 +79,7 @@ def test_an_open_job_is_told_to_seal(parties: list[vfl.Party]) -> None:
 
 
 @pytest.mark.long
-def test_the_page_says_when_of_what_and_with_what_it_was_made(sealed: Audit, parties: list[vfl.Party]) -> None:
+def test_the_page_names_date_job_tables_and_versions(sealed: Audit, parties: list[vfl.Party]) -> None:
     assert sealed.facts["job"] == job(vfl.Ckks()).digest.hex()[:16]
     for page in (text(sealed), html(sealed)):
         assert datetime.now(UTC).isoformat()[:10] in page
@@ -87,29 +92,30 @@ def test_the_page_says_when_of_what_and_with_what_it_was_made(sealed: Audit, par
 
 
 @pytest.mark.parametrize(
-    ("real", "level", "says"), [(0.99, "red", "can tell"), (0.75, "amber", "can often tell"), (0.5, "green", "chance")]
+    ("real", "level", "phrase"),
+    [(0.99, "red", "can tell"), (0.75, "amber", "can often tell"), (0.5, "green", "chance")],
 )
-def test_the_colour_goes_by_what_can_be_inferred(real: float, level: str, says: str) -> None:
-    found = Inference("shop", "some attack", "AUC of the labels", "", real, real, 0.5, 0.0, False, "seal it")
-    audit = Audit("a job", {"bank": "active", "shop": "passive"}, [], [], [found], [], lead="bank")
+def test_the_colour_depends_on_the_inferences(real: float, level: str, phrase: str) -> None:
+    result = Inference("shop", "some attack", "AUC of the labels", "", real, real, 0.5, 0.0, False, "seal it")
+    audit = Audit("a job", {"bank": "active", "shop": "passive"}, [], [], [result], [], lead="bank")
     assert audit.exit_code == 0
     assert audit.level == level
-    assert says in " ".join(summary(audit))
+    assert phrase in " ".join(summary(audit))
     assert f'<div class="verdict {level}">' in html(audit)
 
 
-def test_what_needs_no_message_and_what_is_a_sum_of_columns_is_said_to_be_so() -> None:
-    own = Inference("shop", "own", "AUC of the labels", "", 0.9, 0.9, 0.5, 0.0, False, NO_MESSAGE)
-    sums = "share of the variance of the others' part of f that is told by scores, own columns held constant"
+def test_inferences_without_messages_and_of_sums_are_marked() -> None:
+    inference = Inference("shop", "own", "AUC of the labels", "", 0.9, 0.9, 0.5, 0.0, False, NO_MESSAGE)
+    sums = "share of the variance of the others' part of f that scores disclose, with the requester's columns constant"
     part = Inference("bank", "sums", sums, "", 0.95, 0.95, 0.0, 0.0, False, "fewer bits")
-    audit = Audit("a job", {"bank": "active", "shop": "passive"}, [], [], [own, part], [], lead="bank")
+    audit = Audit("a job", {"bank": "active", "shop": "passive"}, [], [], [inference, part], [], lead="bank")
     assert summary(audit) == [
-        "The party bank can find most of another party's part of the scores (0.95; chance 0.00).",
+        "The party bank can recover most of another party's part of the scores (0.95; chance 0.00).",
         "The party shop can tell, for each person, the label of bank from its own columns and a few labels, without "
         "any message (0.90; chance 0.50).",
     ]
     one = "; 1 strong inference is possible"
-    assert f"{one} from what is declared{one} without any message" in audit.verdict
+    assert f"{one} from the declared output{one} without any message" in audit.verdict
 
 
 def test_a_broken_protocol_ends_with_one(parties: list[vfl.Party]) -> None:
@@ -126,7 +132,7 @@ def test_the_command_prints_the_page_and_writes_it(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("securevfl.audit.report.run_audit", lambda job, parties, on_step, made_up: sealed)
+    monkeypatch.setattr("securevfl.audit.report.run_audit", lambda job, parties, on_step, noise_parties: sealed)
     (tmp_path / "job.toml").write_text('model = "logistic"\n')
     data = []
     for party in parties:

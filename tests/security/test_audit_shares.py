@@ -1,4 +1,4 @@
-"""The audit of jobs on shares: nothing exceeds, and what a party has by itself says nothing of labels."""
+"""Audits of jobs on secret shares: nothing exceeds the declaration, and a party's shares reveal no labels."""
 
 from __future__ import annotations
 
@@ -16,39 +16,48 @@ from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.audit.report import run_audit
 from securevfl.consent.leak_guard import guard
 from securevfl.families.run_facts import pooled_run_facts
+from tests.builders import raises_code
 
 BLIND = ("shared_residual", "partial_score", "residual_sign", "residual_norm", "residual_direction", "batch_inversion")
 
 
 def job(**keys: Any) -> vfl.Job:
-    own: dict[str, Any] = {"model": vfl.Logistic(), "optimizer": vfl.FedSGD(lr=0.3), "batch_size": 150, "epochs": 6}
-    return vfl.Job(**(own | {"protocol": vfl.Protocol(shares=vfl.Shares(chunk=3)), "test_fraction": 0.25} | keys))
+    defaults: dict[str, Any] = {
+        "model": vfl.Logistic(),
+        "optimizer": vfl.FedSGD(lr=0.3),
+        "batch_size": 150,
+        "epochs": 6,
+    }
+    return vfl.Job(**(defaults | {"protocol": vfl.Protocol(shares=vfl.Shares(chunk=3)), "test_fraction": 0.25} | keys))
 
 
 @pytest.mark.long
 def test_nothing_exceeds_what_is_declared() -> None:
-    """But for what the job accepts: metrics of 142 rows, which it must name."""
+    """Metrics of 142 rows must be accepted by name."""
     parties = vfl.datasets.breast_cancer(2)
-    with pytest.raises(errors.LeakageError, match="metrics are of 142 rows, fewer than 400"):
+    with raises_code(errors.LeakageError, "SVFL-LEAK-NOT-ACCEPTED"):
         guard(job(), pooled_run_facts(job(), parties).shape)
     audit = run_audit(job(accepts=["small_metrics"]), parties, seeds=(0,))
     assert audit.exit_code == 0, [*audit.exceeding, *audit.failed]
     assert [line.split(" of ")[0] for line in audit.leaks] == ["accepted: bank: metrics are"]
-    assert {each.name.replace(" ", "_") for each in audit.inferences} > set(BLIND)
+    assert {inference.name.replace(" ", "_") for inference in audit.inferences} > set(BLIND)
     assert set(audit.roles.values()) == {"active", "partner"}
 
 
 def test_weights_in_the_clear_would_rank_labels() -> None:
-    """The same attack on the same job with an open residual: what shares hide, and chance is not all it can find."""
+    """The same attack succeeds on the same job with an open residual."""
     opened = job(protocol=vfl.Protocol(residual="open"), accepts=["columns"])
     assert ATTACKS["partial_score"](opened, vfl.datasets.breast_cancer(2), 0).real > 0.9
 
 
 @pytest.mark.slow
 def test_attacks_are_at_chance_over_twenty_seeds() -> None:
-    """All means are within .04 (six standard errors), but of one's share of weights: that ranks rows along one random
-    direction, far from a half in either sense, and as directions do that are drawn without any training."""
-    parties, found = vfl.datasets.breast_cancer(3), defaultdict[tuple[str, str], list[float]](list)
+    """All means are within 0.04 of 0.5, that is, six standard errors, except that of `partial_score`.
+
+    A share of the weights ranks rows along one random direction. So its AUC is far from 0.5 in either sense, as that of
+    directions which are drawn without any training.
+    """
+    parties, result = vfl.datasets.breast_cancer(3), defaultdict[tuple[str, str], list[float]](list)
     drawn = defaultdict[str, list[float]](list)
     for seed in range(20):
         pair = RealIdealPair(job(), parties, seed)
@@ -56,16 +65,16 @@ def test_attacks_are_at_chance_over_twenty_seeds() -> None:
             for name in BLIND:
                 attack = ATTACKS[name]
                 assert isinstance(attack, LabelAttack)
-                found[name, attacker].append(label_auc(attack.guess(pair.real(attacker), pair), pair.labels))
+                result[name, attacker].append(label_auc(attack.guess(pair.real(attacker), pair), pair.labels))
             view, rng = pair.real(attacker), np.random.default_rng([seed, 7])
             for _ in range(25):
                 direction = view.X @ rng.uniform(-1, 1, view.theta.shape)
                 drawn[attacker].append(label_auc(direction, pair.labels))
-    for (name, attacker), aucs in found.items():
+    for (name, attacker), aucs in result.items():
         mean, error = float(np.mean(aucs)), float(np.std(aucs)) / 20**0.5
         print(f"{attacker}: {name} {mean:.3f} +- {error:.3f}")
         if name == "partial_score":
             assert stats.ks_2samp(aucs, drawn[attacker]).pvalue > 1e-9, attacker
-            assert np.std(drawn[attacker]) > 0.1  # so that a mean of 20 may well be .03 off
+            assert np.std(drawn[attacker]) > 0.1  # so that a mean of 20 may deviate by 0.03
         else:
             assert abs(mean - 0.5) <= 0.04, (name, attacker)

@@ -1,4 +1,4 @@
-"""The battery over bits: what it must find it finds, and it raises no more false alarms than its p-values say."""
+"""The battery of tests of random bits detects what it should and raises no more false alarms than its level states."""
 
 import numpy as np
 import pytest
@@ -20,10 +20,10 @@ def p_values(bits: np.ndarray) -> list[float]:
 
 
 def test_random_bits_raise_few_alarms() -> None:
-    found = np.array([p_values(random_bits(150, 24, seed)) for seed in range(300)])
-    assert found.shape == (300, 3)
+    result = np.array([p_values(random_bits(150, 24, seed)) for seed in range(300)])
+    assert result.shape == (300, 3)
     for level in (0.5, 0.1, 0.01):
-        assert ((found <= level).mean(axis=0) <= level + 3 * np.sqrt(level / 300)).all(), level
+        assert ((result <= level).mean(axis=0) <= level + 3 * np.sqrt(level / 300)).all(), level
 
 
 def constant(bits: np.ndarray) -> None:
@@ -50,12 +50,12 @@ def in_pairs(bits: np.ndarray) -> None:
     ("break_one", "place"), [(constant, 0), (copied, 1), (opposite, 1), (shifted, 2), (in_pairs, 2)]
 )
 @pytest.mark.parametrize("n", [200, 2000])
-def test_what_is_broken_shows_in_its_own_test(break_one: object, place: int, n: int) -> None:
+def test_each_defect_fails_its_test(break_one: object, place: int, n: int) -> None:
     bits = random_bits(n, 64)
     break_one(bits)  # type: ignore[operator]
-    found = p_values(bits)
-    assert found[place] < LEVEL
-    assert all(p > LEVEL for k, p in enumerate(found) if k < place)
+    result = p_values(bits)
+    assert result[place] < LEVEL
+    assert all(p > LEVEL for k, p in enumerate(result) if k < place)
 
 
 def test_bits_are_lowest_first() -> None:
@@ -76,7 +76,7 @@ def test_a_battery_counts_every_p_value_of_one_name() -> None:
 @pytest.mark.parametrize(
     ("total", "wrong"), [(0, False), (2**32 - 100, False), (50, False), (10_000, True), (2**31, True)]
 )
-def test_a_sum_of_phases_is_held_to_a_millionth_of_a_turn(total: int, wrong: bool) -> None:
+def test_a_sum_of_phases_is_exact_to_a_millionth_of_a_turn(total: int, wrong: bool) -> None:
     parts = [np.array([2**32 - 1], np.uint32), np.array([1], np.uint32)]
     assert _wrong_total(parts, np.array([total], np.uint32), Circle(32)) == wrong
     short = [np.array([2**16 - 1], np.uint32)] * 2

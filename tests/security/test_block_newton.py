@@ -1,4 +1,4 @@
-"""What rounds on all rows tell: of labels by everything opened, of columns by few exchanges, and what a start hides."""
+"""Rounds on all rows: labels revealed by all opened values, columns revealed by few exchanges, and random starts."""
 
 from collections.abc import Callable, Iterable
 
@@ -9,25 +9,25 @@ from numpy.typing import NDArray
 import securevfl as vfl
 from securevfl.audit.attacks import ATTACKS, LabelAttack, label_auc
 from securevfl.audit.attacks.two_values import subset
-from securevfl.audit.recording.column_numbers import received
+from securevfl.audit.recording.column_numbers import column_numbers
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.disclosure.label_auc import expected_label_auc
 from securevfl.models import linear_block
-from securevfl.optim.block_newton import OVER
+from securevfl.optim.block_newton import INITIAL_MULTIPLE
 from securevfl.runtime.observer import Event
 
 NOISE = 15  # columns of the attacker
-READ = ("batch_inversion", "cross_round", "partial_score")  # these read openings, and take seconds
+READ = ("batch_inversion", "cross_round", "partial_score")  # these use opened gradients and take seconds
 
 
 def job(**keys: object) -> vfl.Job:
-    own: dict[str, object] = {"model": vfl.Logistic(l2=1e-3), "optimizer": vfl.BlockNewton(), "batch_size": "all"}
-    own |= {"protocol": vfl.Protocol(residual=vfl.Ckks()), "epochs": 6, "accepts": ["columns"]}
-    return vfl.Job(**(own | keys))  # type: ignore[arg-type]
+    defaults: dict[str, object] = {"model": vfl.Logistic(l2=1e-3), "optimizer": vfl.BlockNewton(), "batch_size": "all"}
+    defaults |= {"protocol": vfl.Protocol(residual=vfl.Ckks()), "epochs": 6, "accepts": ["columns"]}
+    return vfl.Job(**(defaults | keys))  # type: ignore[arg-type]
 
 
 def tables(rows: int, columns: int = NOISE, seed: int = 0) -> list[vfl.Party]:
-    """A bank whose columns go with the labels, and a shop of pure noise."""
+    """Return a bank with columns that correlate with the labels, and a shop with pure noise."""
     generator = np.random.default_rng(seed)
     X = generator.normal(size=(rows, 8))
     y = (X.sum(axis=1) + 2 * generator.normal(size=rows) > 0).astype(int)
@@ -35,21 +35,23 @@ def tables(rows: int, columns: int = NOISE, seed: int = 0) -> list[vfl.Party]:
     return [vfl.Party("bank", X, y, aligned=True), shop]
 
 
-def best_attack(own: vfl.Job, parties: list[vfl.Party], attacks: Iterable[str] = READ) -> float:
-    """The highest label AUC of these attacks of the audit on what the shop has received."""
-    pair, found = RealIdealPair(own, parties, 0, attacker="shop"), []
+def best_attack(job: vfl.Job, parties: list[vfl.Party], attacks: Iterable[str] = READ) -> float:
+    """Return the highest label AUC of these attacks on the shop's view."""
+    pair, result = RealIdealPair(job, parties, 0, attacker="shop"), []
     for name in attacks:
         attack = ATTACKS[name]
         assert isinstance(attack, LabelAttack)
-        if not attack.skip_reason(own):
-            found.append(label_auc(attack.guess(pair.real(), pair), pair.labels))
-    return max(found)
+        if not attack.skip_reason(job):
+            result.append(label_auc(attack.guess(pair.real(), pair), pair.labels))
+    return max(result)
 
 
-def test_what_is_opened_tells_less_of_labels_the_more_rows_there_are() -> None:
+def test_opened_values_reveal_less_about_more_rows() -> None:
     few = np.mean([best_attack(job(), tables(150, seed=seed)) for seed in range(3)])
     many = best_attack(job(), tables(3000))
-    assert 0.55 < few < expected_label_auc(NOISE, 150, 1, 6, reshuffle=False) + 0.05  # the sheet does not understate it
+    assert (
+        0.55 < few < expected_label_auc(NOISE, 150, 1, 6, reshuffle=False) + 0.05
+    )  # the consent sheet does not understate it
     assert many < expected_label_auc(NOISE, 3000, 1, 6, reshuffle=False) + 0.03
     assert many < 0.56
 
@@ -60,26 +62,28 @@ def test_labels_of_many_rows_are_safe_from_every_attack() -> None:
     assert best_attack(job(), tables(20_000), every) <= 0.55
 
 
-def test_minibatches_of_the_same_data_tell_more() -> None:
+def test_minibatches_of_the_same_data_reveal_more() -> None:
     parties = tables(1500)
     minibatches = job(optimizer=vfl.FedBCD(lr=0.3), batch_size=100, epochs=2)
-    all_rows, batches = (best_attack(each, parties) for each in (job(), minibatches))
+    all_rows, batches = (best_attack(item, parties) for item in (job(), minibatches))
     assert batches > all_rows + 0.04
 
 
 def test_few_exchanges_span_few_dimensions_of_the_columns() -> None:
-    own = job(epochs=5, optimizer=vfl.BlockNewton(tolerance=0))
-    pair = RealIdealPair(own, tables(1000), 0)
-    (batch,) = received(pair, pair.real_run[1])
+    this_job = job(epochs=5, optimizer=vfl.BlockNewton(tolerance=0))
+    pair = RealIdealPair(this_job, tables(1000), 0)
+    (batch,) = column_numbers(pair, pair.real_run[1])
     exchanges = pair.real_run[0].costs.rounds
     assert exchanges == 5
     trained = batch.numbers[:, :exchanges]
-    assert np.linalg.matrix_rank(trained) == exchanges - 1  # the first is zero
-    assert "T c = 5 x 1 numbers about each training row" in vfl.explain(own, tables(1000))  # 4, and the evaluation
+    assert np.linalg.matrix_rank(trained) == exchanges - 1  # the first exchange is zero
+    assert "T c = 5 x 1 numbers about each training row" in vfl.explain(
+        this_job, tables(1000)
+    )  # 4 exchanges and the evaluation
 
 
 def labels_from_two_values(start: Callable[..., NDArray[np.float64]] | None, l2: float) -> float:
-    """How well the first opened gradient gives the labels of 24 rows to who knows their share, by lattice reduction."""
+    """Return the label AUC of 24 rows from the first opened gradient, by lattice reduction."""
     generator = np.random.default_rng(0)
     y = (generator.random(24) < 0.5).astype(int)
     bank = vfl.Party("bank", generator.normal(size=(24, 2)), y, aligned=True)
@@ -89,15 +93,15 @@ def labels_from_two_values(start: Callable[..., NDArray[np.float64]] | None, l2:
             patch.setattr(linear_block, "starting_weights", start)
         pair = RealIdealPair(job(model=vfl.Logistic(l2=l2), epochs=1), [bank, shop], 0, attacker="shop")
         rows, A, b = pair.real().equations()[0]
-    found = subset(A, A.sum(axis=1) * pair.labels.mean() - b[:, 0])
-    return 0.5 if found is None else float(np.mean(found == pair.labels[rows]))
+    result = subset(A, A.sum(axis=1) * pair.labels.mean() - b[:, 0])
+    return 0.5 if result is None else float(np.mean(result == pair.labels[rows]))
 
 
 def test_the_random_start_neither_hides_nor_is_needed() -> None:
-    """The active party's block is solved before g goes, so g and the model are the same from any start.
+    """The active party's block is solved before g is sent, so g and the model do not depend on the start.
 
-    Where its columns say nothing (held down by l2 here), g takes two values from any start, and few rows are read;
-    where they say something g does not, from zero weights either.
+    If its columns are uninformative (suppressed by l2 here), g takes two values from any start, and few rows are read.
+    If they are informative, g takes many values even from zero weights.
     """
 
     def zero(X: NDArray[np.float64], scaled: object, targets: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
@@ -105,18 +109,18 @@ def test_the_random_start_neither_hides_nor_is_needed() -> None:
 
     assert labels_from_two_values(None, l2=1e3) == labels_from_two_values(zero, l2=1e3) == 1.0
     assert labels_from_two_values(zero, l2=1e-3) < 0.9
-    own = job(protocol=vfl.Protocol(residual="open"))
-    drawn = vfl.simulate(own, tables(500))
+    this_job = job(protocol=vfl.Protocol(residual="open"))
+    drawn = vfl.simulate(this_job, tables(500))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(linear_block, "starting_weights", zero)
-        plain = vfl.simulate(own, tables(500))
+        plain = vfl.simulate(this_job, tables(500))
     for name, part in drawn.parts.items():
         np.testing.assert_allclose(part.theta, plain.parts[name].theta, atol=2e-3)
 
 
-def test_the_pace_is_one_of_three_numbers_and_says_no_more() -> None:
-    told: list[Event] = []
-    vfl.simulate(job(epochs=20), tables(500), observe=told.append)
-    paces = [event.message for event in told if type(event.message).__name__ == "Pace"]
-    assert {pace.multiple for pace in paces} <= {OVER, 0.75 * OVER, 1.0}  # type: ignore[attr-defined]
+def test_the_step_is_one_of_three_numbers() -> None:
+    lines: list[Event] = []
+    vfl.simulate(job(epochs=20), tables(500), observe=lines.append)
+    paces = [event.message for event in lines if type(event.message).__name__ == "Pace"]
+    assert {pace.multiple for pace in paces} <= {INITIAL_MULTIPLE, 0.75 * INITIAL_MULTIPLE, 1.0}  # type: ignore[attr-defined]
     assert all(type(pace).__struct_fields__ == ("multiple", "stop") for pace in paces)

@@ -1,4 +1,4 @@
-"""p-values are counted over all workers of a run, and too many of them fail it."""
+"""p-values are counted over all workers of a test run, and the run fails if there are too many."""
 
 import os
 import subprocess
@@ -44,7 +44,7 @@ def test_processes_add_to_one_count(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("most", "failed"), [(120, 0), (119, 1)])
 def test_a_run_on_two_workers_fails_as_a_whole(most: int, failed: int, tmp_path: Path) -> None:
-    """Each of two workers spends 60: neither alone is above the limit."""
+    """Each of two workers computes 60 p-values, and neither alone exceeds the limit."""
     pytest.importorskip("xdist")
     (tmp_path / "test_suite.py").write_text(SUITE.format(path=budget.__file__, most=most))
     run = [sys.executable, "-m", "pytest", "-p", "xdist", "-n", "2", "--dist", "each", "--rootdir", "."]

@@ -1,4 +1,4 @@
-"""What a whole run of CELU-VFL opens, attacked: all gradients that a party of pure noise has received, together."""
+"""All gradients that a party of pure noise receives in a whole run of CELU-VFL, attacked together."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ COLUMNS, BATCH, EPOCHS, R = 6, 128, 6, 5
 
 
 def parties(seed: int) -> list[vfl.Party]:
-    """A party whose columns go with its labels, and a stranger with columns of noise."""
+    """Return a party whose columns correlate with its labels, and a stranger with columns of noise."""
     generator = np.random.default_rng([seed, 0])
     X = generator.normal(size=(4 * BATCH, 5))
     y = (X.sum(axis=1) + generator.normal(size=len(X)) > 0).astype(int)
@@ -36,37 +36,37 @@ def job(optimizer: object, seed: int) -> vfl.Job:
 
 
 def solved(view: PartyView) -> tuple[NDArray[np.float64], float]:
-    """Scores (m x 1) by least squares over all equations about each batch, g taken as constant; and their mean rank."""
+    """Return scores (m, 1) by least squares over all equations of each batch, with constant g, and their mean rank."""
     scores, ranks = np.full((len(view.X), 1), np.nan), []
     equations = view.equations()
     for batch in {rows.tobytes() for rows, *_ in equations}:
-        own = [each for each in equations if each[0].tobytes() == batch]
-        A, b = np.vstack([A for _, A, _ in own]), np.vstack([b for *_, b in own])
+        selected = [equation for equation in equations if equation[0].tobytes() == batch]
+        A, b = np.vstack([A for _, A, _ in selected]), np.vstack([b for *_, b in selected])
         ranks.append(np.linalg.matrix_rank(A))
-        scores[own[0][0]] = -np.linalg.lstsq(A, b, rcond=1e-6)[0]
+        scores[selected[0][0]] = -np.linalg.lstsq(A, b, rcond=1e-6)[0]
     return scores, float(np.mean(ranks))
 
 
 def attacked(optimizer: object) -> tuple[float, float]:
-    """Label AUC and rank, means over the seeds."""
-    found = []
+    """Return the mean label AUC and the mean rank over the seeds."""
+    results = []
     for seed in SEEDS:
         pair = RealIdealPair(job(optimizer, seed), parties(seed), seed, attacker="stranger")
         scores, rank = solved(pair.real())
-        found.append((label_auc(scores, pair.labels), rank))
-    return float(np.mean([auc for auc, _ in found])), float(np.mean([rank for _, rank in found]))
+        results.append((label_auc(scores, pair.labels), rank))
+    return float(np.mean([auc for auc, _ in results])), float(np.mean([rank for _, rank in results]))
 
 
 @pytest.mark.long
-def test_kept_exchanges_tell_what_fedbcd_does_and_weighted_rows_more() -> None:
+def test_cached_exchanges_reveal_as_fedbcd_weighted_rows_more() -> None:
     fedbcd, of_fedbcd = attacked(vfl.FedBCD(lr=0.1, local_steps=R))
-    kept, of_kept = attacked(vfl.CeluVFL(lr=0.1, R=R, W=3))
+    stored, of_kept = attacked(vfl.CeluVFL(lr=0.1, R=R, W=3))
     weighed, of_weighed = attacked(vfl.CeluVFL(lr=0.1, R=R, W=3, xi=60))
     assert of_kept == of_fedbcd == COLUMNS
-    assert kept == pytest.approx(fedbcd, abs=0.02)
+    assert stored == pytest.approx(fedbcd, abs=0.02)
     assert of_weighed > 4 * COLUMNS
-    assert weighed > kept + 0.05
-    for auc, xi in ((kept, None), (weighed, 60.0)):
+    assert weighed > stored + 0.05
+    for auc, xi in ((stored, None), (weighed, 60.0)):
         times = job(vfl.CeluVFL(lr=0.1, R=R, W=3, xi=xi), 0).equations
         assert auc < expected_label_auc(COLUMNS, BATCH, 1, times, times > 1) + 0.02
 

@@ -1,6 +1,6 @@
-"""A key holder that seals g = 0 and changes what it opens, to read columns of its choice: found, whatever the sum.
+"""A key holder that seals g = 0 and changes the opened values to read columns is detected, whatever the sum.
 
-Without the checks the next forward output is a raw column, for every engine.
+Without the checks, the next forward output is a raw column, for every engine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from securevfl.families.rounds.rounds_family import RoundsFamily
 from securevfl.families.transfer.transfer_family import TransferFamily
 from securevfl.protocols.engines import Engine
 from securevfl.protocols.residuals.sealed_residual import SealedActive
-from securevfl.protocols.sums.direct_sum import Part
+from securevfl.protocols.sums.direct_sum import Summand
 from securevfl.runtime.observer import Event
 from tests.small_keys import SMALL
 
@@ -35,16 +35,16 @@ ROWS = 60
 
 @pytest.fixture
 def deviating(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The active party seals zeros, and adds a constant to the first value that it opens to anyone."""
+    """Let the active party seal zeros and add a constant to the first value that it opens to anyone."""
     publish, by_lattice, by_paillier = SealedActive.publish, LatticeHolder.open, PaillierHolder.open
     on_kernel = KernelGradientHolder.open
-    monkeypatch.setattr(SealedActive, "publish", lambda self, g, **rest: publish(self, 0 * g, **rest))
-    monkeypatch.setattr(LatticeHolder, "open", lambda *given: moved(by_lattice(*given), 1 << 22))
-    monkeypatch.setattr(KernelGradientHolder, "open", lambda *given: moved(on_kernel(*given), 1 << 25))
+    monkeypatch.setattr(SealedActive, "publish", lambda self, g, **remaining: publish(self, 0 * g, **remaining))
+    monkeypatch.setattr(LatticeHolder, "open", lambda *arguments: moved(by_lattice(*arguments), 1 << 22))
+    monkeypatch.setattr(KernelGradientHolder, "open", lambda *arguments: moved(on_kernel(*arguments), 1 << 25))
 
-    def open_with_paillier(*given: Any) -> bytes:
-        opened = by_paillier(*given)
-        size = (len(opened) - 46) // ((given[2].columns + PAILLIER_CHECKS) * given[2].outputs)
+    def open_with_paillier(*arguments: Any) -> bytes:
+        opened = by_paillier(*arguments)
+        size = (len(opened) - 46) // ((arguments[2].columns + PAILLIER_CHECKS) * arguments[2].outputs)
         value = int.from_bytes(opened[46 : 46 + size], "big") + (1 << 8 * size - 14)
         return opened[:46] + (value % (1 << 8 * size)).to_bytes(size, "big") + opened[46 + size :]
 
@@ -52,7 +52,7 @@ def deviating(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def moved(opened: bytes, levels: int, place: int = 0) -> bytes:
-    """What the lattice's holder opens, with one value moved by so many levels."""
+    """Return the values that a lattice key holder opens, with one value changed by a number of levels."""
     values = np.frombuffer(opened, "<i4", offset=OPENED_HEADER.size).copy()
     values[place] += levels
     return opened[: OPENED_HEADER.size] + values.tobytes()
@@ -63,14 +63,21 @@ def tables(parties: int) -> list[vfl.Party]:
 
 
 def run(protocol: vfl.Protocol, parties: int, seen: list[Event], **keys: Any) -> None:
-    own: dict[str, Any] = {"model": vfl.Logistic(), "optimizer": vfl.FedSGD(lr=0.5), "batch_size": "all", "epochs": 2}
-    job = vfl.Job(**(own | keys), protocol=protocol, accepts=("columns", "rank", "fresh_equations", "small_metrics"))
+    defaults: dict[str, Any] = {
+        "model": vfl.Logistic(),
+        "optimizer": vfl.FedSGD(lr=0.5),
+        "batch_size": "all",
+        "epochs": 2,
+    }
+    job = vfl.Job(
+        **(defaults | keys), protocol=protocol, accepts=("columns", "rank", "fresh_equations", "small_metrics")
+    )
     vfl.simulate(job, tables(parties), workers=1, observe=seen.append)
 
 
 @pytest.mark.parametrize("sums", SUMS)
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
-def test_a_changed_value_ends_the_run_and_names_the_holder(deviating: None, engine: Engine, sums: str) -> None:
+def test_a_changed_value_stops_the_run_and_names_the_holder(deviating: None, engine: Engine, sums: str) -> None:
     chosen, parties = SUMS[sums]
     with pytest.raises(ProtocolError, match="bank was expected to open what it decrypts of exchange 0"):
         run(vfl.Protocol(sum=chosen, residual=engine), parties, [])
@@ -81,22 +88,22 @@ def test_a_changed_value_ends_the_run_and_names_the_holder(deviating: None, engi
 def test_without_the_checks_the_next_output_is_a_raw_column(
     deviating: None, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(row_products, "passes_checks", lambda *given: True)
-    monkeypatch.setattr(PaillierChecks, "fits", lambda *given: True)
+    monkeypatch.setattr(row_products, "passes_checks", lambda *arguments: True)
+    monkeypatch.setattr(PaillierChecks, "fits", lambda *arguments: True)
     assert column_read(vfl.Protocol(residual=engine)) > 0.9999
 
 
 def column_read(protocol: vfl.Protocol) -> float:
-    """|correlation| of the change of shop's output, from the first exchange to the second, with its first column."""
+    """Return |correlation| of the change of the shop's output between two exchanges with its first column."""
     seen: list[Event] = []
     run(protocol, 2, seen)
     return column_of(seen)
 
 
 def outputs(seen: list[Event]) -> list[np.ndarray]:
-    """What shop's outputs are, exchange by exchange."""
-    sent = [event.message for event in seen if isinstance(event.message, Part) and event.direction == "send"]
-    return [np.asarray(each.values).ravel() for each in sent]
+    """Return the shop's outputs in each exchange."""
+    sent = [event.message for event in seen if isinstance(event.message, Summand) and event.direction == "send"]
+    return [np.asarray(item.values).ravel() for item in sent]
 
 
 def column_of(seen: list[Event]) -> float:
@@ -130,24 +137,21 @@ EXAMPLES = {
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_every_example_that_opens_is_checked(deviating: None, name: str) -> None:
-    """Transfer learning both ways, counts in bins, and whatever else asks a key holder."""
+    """Transfer learning in both directions, counts of bins, and all other requests to a key holder."""
     job = vfl.Job(**({"batch_size": ROWS, "epochs": 1} | EXAMPLES[name]))
     with pytest.raises(ProtocolError, match="was expected to open what it decrypts"):
         vfl.simulate(job, vfl.datasets.breast_cancer(), workers=1)
 
 
-# The figures of docs/proof.md
-
-
-def test_honest_openings_are_within_the_noise_that_the_tolerance_is_sized_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In deviations of the bound: no test beyond 6, and a mean square below 1 that is not far below."""
-    found: list[np.ndarray] = []
+def test_honest_openings_are_within_the_tolerance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In standard deviations of the bound, no check exceeds 6, and the mean square is slightly below 1."""
+    results: list[np.ndarray] = []
     fits = opening_checks.passes_checks
 
     def noted(opened: np.ndarray, rho: np.ndarray, levels: float, within: np.ndarray) -> bool:
-        rest = opened[len(rho) :] - rho.T @ opened[: len(rho)]
-        rest -= levels * np.rint(rest / levels)
-        found.append(rest / within[:, None] * opening_checks.TEST_DEVIATIONS)
+        remaining = opened[len(rho) :] - rho.T @ opened[: len(rho)]
+        remaining -= levels * np.rint(remaining / levels)
+        results.append(remaining / within[:, None] * opening_checks.TEST_DEVIATIONS)
         return fits(opened, rho, levels, within)
 
     monkeypatch.setattr(row_products, "passes_checks", noted)
@@ -159,14 +163,14 @@ def test_honest_openings_are_within_the_noise_that_the_tolerance_is_sized_for(mo
         J[:, 0] = 0
         blinded, mask = evaluator.blind(evaluator.transpose_product(evaluator.prepare(J), holder.encrypt(g, bound=1.0)))
         assert evaluator.unblind(holder.open(blinded, OpeningShape(n, c, d)), mask).shape == (d, c)
-    all_ = np.concatenate([each.ravel() for each in found])
+    all_ = np.concatenate([item.ravel() for item in results])
     assert np.abs(all_).max() < 6
     assert 0.1 < (all_**2).mean() < 1
 
 
 @pytest.mark.parametrize("times", [2, 8, 32])
 def test_a_change_passes_a_test_as_rarely_as_stated(times: int) -> None:
-    """One value changed by `times` m tolerances passes one test with probability 1 / times."""
+    """One value changed by `times` m tolerances passes one check with probability 1 / times."""
     d, levels = 12, LatticeGradientParameters().levels
     passed, draws = 0, 4000
     opened = np.zeros((d + 1, 1))
@@ -174,7 +178,7 @@ def test_a_change_passes_a_test_as_rarely_as_stated(times: int) -> None:
     for _ in range(draws):
         rho = opening_checks.draw_check_weights(d, 1)
         passed += opening_checks.passes_checks(opened, rho, levels, np.array([200.0]))
-    assert passed / draws <= 1 / times + 6 * np.sqrt(1 / times / draws)  # standard errors, at most
+    assert passed / draws <= 1 / times + 6 * np.sqrt(1 / times / draws)  # in standard errors
 
 
 @pytest.mark.parametrize(("n", "d", "checks"), [(256, 15, 17), (256, 100, 20), (4096, 100, 12), (22_500, 12, 3)])

@@ -1,8 +1,8 @@
-"""Who must collude to learn one party's part: the attack carried out on what was sent.
+"""The coalitions that can learn one party's part: the attack on all sent messages.
 
-A coalition knows its own parts and masks and every message that one of it sent or received. Each of these is a public
-combination of parts and masks, so all it can compute of a part is linear algebra (`knowledge` and `solve`, in exact
-fractions). Masks are uniform and independent (`uniform` looks at that), so what linear algebra does not give is hidden.
+A coalition knows its parts and masks and every message that a member sent or received. Each message is a public
+combination of parts and masks, so the coalition can do linear algebra only (`knowledge` and `solve`, in exact
+fractions). Masks are uniform and independent (tested by `uniform`), so everything else is hidden.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,7 +22,7 @@ from securevfl.protocols.number_spaces import Circle, Space
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.sums import pairwise_sum
 from securevfl.protocols.sums.base import SumProtocol, SumRole
-from securevfl.protocols.sums.pairwise_sum import PairMasked
+from securevfl.protocols.sums.pairwise_sum import MaskedSummand
 from securevfl.protocols.sums.tree_sum import MaskedPartial, MaskPartial
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import VirtualClock
@@ -38,7 +38,7 @@ Equation = tuple[dict[Symbol, int], np.ndarray]
 
 
 class Transcript:
-    """One run: what every party sent and received, and its role object."""
+    """The messages of one run by sender and receiver, and the role object of each party."""
 
     def __init__(self, sums: SumProtocol, parts: dict[str, list[np.ndarray]], space: Space = SPACE) -> None:
         self.sums = sums
@@ -70,14 +70,14 @@ class Transcript:
         )
 
     def opened(self, ciphertext: bytes) -> np.ndarray:
-        """What the active party's key makes of a ciphertext of a cipher sum."""
+        """Return the plaintext that the active party's key gives for a ciphertext of a cipher sum."""
         if ciphertext not in self._opened:
             holder = self.roles["a"]._holder  # type: ignore[attr-defined]
             self._opened[ciphertext] = np.rint(holder.decrypt(ciphertext)).astype(np.int64)
         return self._opened[ciphertext]
 
     def seen(self, coalition: Iterable[str], *kinds: type) -> list[tuple[str, Any]]:
-        """Sender and message of each that one of the coalition sent or received, in order."""
+        """Return sender and message of everything that the coalition sent or received, in order."""
         return [
             (event.me if event.direction == "send" else event.peer, event.message)
             for event in self.events
@@ -103,11 +103,11 @@ def residues(message: Any) -> np.ndarray:
 
 
 def knowledge(run: Transcript, coalition: set[str]) -> list[Equation]:
-    """All that the coalition holds of the first exchange, as equations over parts and masks mod 2^32."""
+    """Return all that the coalition knows of the first exchange, as equations over parts and masks mod 2^32."""
     names, sums = run.names, run.sums
     known: list[Equation] = [({("v", name): 1}, run.parts[name][0].astype(np.int64)) for name in coalition - {"a"}]
     if isinstance(sums, vfl.DirectSum):
-        for sender, message in run.seen(coalition, vfl.protocols.sums.base.PhasePart):
+        for sender, message in run.seen(coalition, vfl.protocols.sums.direct_sum.PhaseSummand):
             known.append(({("v", sender): 1}, message.values.astype(np.int64)))
     elif isinstance(sums, vfl.TreeSum):
         for kind, tree in zip((MaskedPartial, MaskPartial), sums.trees(len(names)), strict=True):
@@ -122,7 +122,7 @@ def knowledge(run: Transcript, coalition: set[str]) -> list[Equation]:
             for peer, key in run.keys[name].items():
                 mask = Prg(key, "pair mask").array(run.parts["b"][0].shape, np.uint32, number=0).astype(np.int64)
                 known.append(({("m", *sorted((name, peer))): 1}, mask))
-        for sender, message in run.seen(coalition, PairMasked):
+        for sender, message in run.seen(coalition, MaskedSummand):
             combination = {("v", sender): 1}
             for peer in set(run.keys) - {sender}:
                 combination[("m", *sorted((sender, peer)))] = 1 if sender < peer else -1
@@ -136,27 +136,27 @@ def knowledge(run: Transcript, coalition: set[str]) -> list[Equation]:
     return known
 
 
-def solve(known: Sequence[Equation], wanted: Symbol) -> np.ndarray | None:
-    """The value (mod 2^32) of one symbol as a combination of the equations; None if there is none."""
+def solve(known: Sequence[Equation], expected: Symbol) -> np.ndarray | None:
+    """Return one symbol (mod 2^32) as a combination of the equations; None if there is no such combination."""
     rows = [
         ({s: Fraction(c) for s, c in combination.items() if c}, {k: Fraction(1)})
         for k, (combination, _) in enumerate(known)
     ]
-    rows = _without(rows, sorted({symbol for row, _ in rows for symbol in row} - {wanted}))
-    found = next(((row, used) for row, used in rows if wanted in row), None)
-    if found is None:
+    rows = _without(rows, sorted({symbol for row, _ in rows for symbol in row} - {expected}))
+    result = next(((row, used) for row, used in rows if expected in row), None)
+    if result is None:
         return None
-    row, used = found
+    row, used = result
     total: Any = 0
     for k, factor in used.items():
-        weight = factor / row[wanted]
+        weight = factor / row[expected]
         assert weight.denominator == 1, "not a combination over the ring"
         total = total + int(weight) * known[k][1].astype(object)
     return np.array(total % 2**32, dtype=np.uint32)
 
 
 def _without(rows: list[Any], symbols: Sequence[Symbol]) -> list[Any]:
-    """Gaussian elimination: the rows' combinations in which these symbols do not occur."""
+    """Return the combinations of rows in which these symbols do not occur, by Gaussian elimination."""
     for symbol in symbols:
         pivot = next((row for row in rows if symbol in row[0]), None)
         if pivot is None:
@@ -168,8 +168,8 @@ def _without(rows: list[Any], symbols: Sequence[Symbol]) -> list[Any]:
 
 def _minus(row: Any, pivot: Any, factor: Fraction) -> Any:
     result = []
-    for own, other in zip(row, pivot, strict=True):
-        terms = dict(own)
+    for local, other in zip(row, pivot, strict=True):
+        terms = dict(local)
         for key, value in other.items():
             terms[key] = terms.get(key, Fraction(0)) - factor * value
         result.append({key: value for key, value in terms.items() if value})
@@ -178,16 +178,16 @@ def _minus(row: Any, pivot: Any, factor: Fraction) -> Any:
 
 @pytest.fixture
 def keys(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, bytes]]:
-    """The pair keys that each party agrees on, by party."""
-    found: dict[str, dict[str, bytes]] = {}
+    """Return the pair keys on which each party agrees, by party."""
+    results: dict[str, dict[str, bytes]] = {}
     exchange = pairwise_sum.exchange_keys
 
     def recorded(context: PartyContext, pair: KeyPair, among: Sequence[str], *, domain: str) -> dict[str, bytes]:
-        found[context.me] = exchange(context, pair, among, domain=domain)
-        return found[context.me]
+        results[context.me] = exchange(context, pair, among, domain=domain)
+        return results[context.me]
 
     monkeypatch.setattr(pairwise_sum, "exchange_keys", recorded)
-    return found
+    return results
 
 
 SUMS: list[SumProtocol] = [
@@ -199,9 +199,9 @@ SUMS: list[SumProtocol] = [
 
 
 def wrongly_stated(sums: SumProtocol, run: Transcript) -> list[tuple[str, set[str]]]:
-    """Every party and coalition of others for which the attack and `coalitions` disagree."""
+    """Return every party and coalition for which the attack and `coalitions` disagree."""
     stated = sums.coalitions(run.names)
-    found = []
+    results = []
     for target in run.names[1:]:
         others = set(run.names) - {target}
         for size in range(len(others) + 1):
@@ -209,13 +209,13 @@ def wrongly_stated(sums: SumProtocol, run: Transcript) -> list[tuple[str, set[st
                 part = solve(knowledge(run, set(members)), ("v", target))
                 assert part is None or np.array_equal(part, run.parts[target][0])
                 if (part is not None) != (stated[target] <= set(members) or others <= set(members)):
-                    found.append((target, set(members)))
-    return found
+                    results.append((target, set(members)))
+    return results
 
 
 @pytest.mark.parametrize("passives", [2, 3, 5])
 @pytest.mark.parametrize("sums", SUMS, ids=repr)
-def test_the_stated_coalitions_learn_a_part_and_no_others_do(
+def test_exactly_the_stated_coalitions_learn_a_part(
     sums: SumProtocol, passives: int, keys: dict[str, dict[str, bytes]]
 ) -> None:
     run = Transcript(sums, parts_of(NAMES[: passives + 1]))
@@ -224,16 +224,16 @@ def test_the_stated_coalitions_learn_a_part_and_no_others_do(
 
 
 def sums_known(known: Sequence[Equation], coalition: set[str]) -> list[dict[Symbol, Fraction]]:
-    """The combinations of others' parts that the equations give, without any mask."""
+    """Return the combinations of the others' parts that the equations give, without any mask."""
     rows = [({s: Fraction(c) for s, c in combination.items() if c}, {}) for combination, _ in known]
-    own = {("v", name) for name in coalition}
-    hidden = {symbol for row, _ in rows for symbol in row if symbol[0] != "v"} | own
+    local = {("v", name) for name in coalition}
+    hidden = {symbol for row, _ in rows for symbol in row if symbol[0] != "v"} | local
     return [row for row, _ in _without(rows, sorted(hidden)) if row]
 
 
 @pytest.mark.parametrize("passives", [2, 3, 5])
 @pytest.mark.parametrize("sums", SUMS[1:], ids=repr)
-def test_alone_the_active_party_learns_the_sum_and_the_others_nothing(
+def test_the_active_party_alone_learns_only_the_sum(
     sums: SumProtocol, passives: int, keys: dict[str, dict[str, bytes]]
 ) -> None:
     run = Transcript(sums, parts_of(NAMES[: passives + 1]))
@@ -246,7 +246,7 @@ def test_alone_the_active_party_learns_the_sum_and_the_others_nothing(
     assert len(set(total.values())) == 1
 
 
-def test_pairwise_the_passive_parties_learn_nothing_without_the_active_party(keys: dict[str, dict[str, bytes]]) -> None:
+def test_pairwise_passive_parties_alone_learn_nothing(keys: dict[str, dict[str, bytes]]) -> None:
     run = Transcript(vfl.PairwiseSum(), parts_of(NAMES))
     run.keys = keys
     for size in range(1, 5):

@@ -1,7 +1,6 @@
-"""What one party sends, altered in one field: every message of every family and command ends in good order, or counts.
+"""Every message of every family and command, altered in one field, leads to an error of the library or to a result.
 
-In good order means by an error of the library, of which a user is told one line. Which alterations are tried of a
-field follows from its type, so that a new message is covered once a family has an example.
+The alterations of a field follow from its type, so a new message is covered as soon as a family has an example of it.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ from tests.disclosure.test_account import EXAMPLES, example
 from tests.organisations import test_fairness_by_group as grouped
 from tests.organisations import test_joint_statistics
 
-SOME = 10  # places of an act, of which one way each is tried in every run of the suite
-WAITS = "nothing came from", "more to ask", "have not come"  # who is told of more than there is may wait for it
+SOME = 10  # places of an act that every run of the suite alters in one way
+WAITS = "nothing came from", "more to ask", "have not come"  # a party that is announced too much may wait for it
 
 
 Act = Callable[[], object]
 
 
 class Place(NamedTuple):
-    """A field of the first or of the last message of a kind that a party sends."""
+    """A field of the first or of the last message of a type that a party sends."""
 
     who: str
     kind: str
@@ -47,7 +46,7 @@ class Place(NamedTuple):
 
 
 def altered(value: Any) -> Iterator[Any]:
-    """Values that are not what a peer expects in place of this one."""
+    """Yield values that a peer does not expect in place of this one."""
     match value:
         case np.ndarray():
             flat = value.reshape(-1)
@@ -76,15 +75,15 @@ def altered(value: Any) -> Iterator[Any]:
         case list() | tuple():
             kind = type(value)
             yield from (kind(value[:-1]), kind(), kind([*value, *value]))
-            yield from (kind([each, *value[1:]]) for each in (altered(value[0]) if value else ()))
+            yield from (kind([item, *value[1:]]) for item in (altered(value[0]) if value else ()))
         case dict():
             yield {}
             for key in [*value][:1]:
-                yield from ({**value, key: each} for each in altered(value[key]))
+                yield from ({**value, key: item} for item in altered(value[key]))
 
 
 class Liar:
-    """Stands where messages are sent: counts what parties send, or alters one field of one of them."""
+    """Intercepts sent messages: it counts them, or alters one field of one of them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sent: dict[tuple[str, str], list[Message]] = {}
@@ -95,8 +94,8 @@ class Liar:
         def quick(*roles: Any, **options: Any) -> Any:
             return together(*roles, **options | {"timeout": 3.0})
 
-        def sends(channel: Channel, to: str, message: Message, subchannel: str = "", *, told: Any = None) -> None:
-            send(channel, to, self._passed(channel.me, message), subchannel, permit=told)
+        def sends(channel: Channel, to: str, message: Message, subchannel: str = "", *, permit: Any = None) -> None:
+            send(channel, to, self._passed(channel.me, message), subchannel, permit=permit)
 
         monkeypatch.setattr(Channel, "send", sends)
         for module in (simulate, run, correlate, fairness_by_group):
@@ -116,19 +115,19 @@ class Liar:
         return msgspec.structs.replace(message, **{place.field: values[number % len(values)]}) if values else message
 
     def places(self) -> Iterator[tuple[Place, int]]:
-        """Yield every place in what has been sent, and how many ways there are to alter it."""
+        """Yield every place in the sent messages, with the number of alterations."""
         for (who, kind), messages in self.sent.items():
             for last in (False, True)[: len(messages)]:
                 for field in messages[0].__struct_fields__:
                     yield Place(who, kind, last, field), len([*altered(getattr(messages[-last], field))])
 
     def alter(self, place: Place, number: int) -> None:
-        """From now on alter this place, in the way of this number."""
+        """Apply this alteration at this place from now on."""
         self._plan, self._seen = (place, number), Counter()
 
 
 def outcome(act: Act) -> str:
-    """Carry it out; return what a user is told of how it ended, empty if well. Other errors than the library's pass."""
+    """Run the act and return the error message of the library, empty without an error. Other exceptions pass."""
     try:
         act()
     except SecureVFLError as error:
@@ -137,39 +136,41 @@ def outcome(act: Act) -> str:
 
 
 def trained(name: str, liar: Liar) -> Act:
-    """Train the example of a family."""
+    """Return an act that trains the example of a family."""
     job, tables = example(name)
     return lambda: vfl.simulate(job, tables)
 
 
 def predicted(name: str, liar: Liar) -> Act:
-    """Predict rows by a model of this example."""
+    """Return an act that predicts rows by a model of the example."""
     job, tables = example(name)
     run = vfl.simulate(job, tables)
     liar.sent.clear()
-    return lambda: run.predict({each.name: each.X for each in tables if isinstance(each, vfl.Party)})
+    return lambda: run.predict({table.name: table.X for table in tables if isinstance(table, vfl.Party)})
 
 
 def correlated(name: str, liar: Liar) -> Act:
-    """Correlate columns of two parties."""
+    """Return an act that correlates columns of two parties."""
     one, other = test_joint_statistics.tables(3000)
     return lambda: vfl.correlate([one, other])
 
 
 def counted(name: str, liar: Liar) -> Act:
-    """Count rates by groups of another party."""
+    """Return an act that counts rates by groups of another party."""
     return lambda: simulate_group_rates(grouped.BANK, grouped.SAID, grouped.SHOP, grouped.GROUP)
 
 
 def aligned(name: str, liar: Liar) -> Act:
-    """Align ids of three parties, or of two and so many that they go by transfers."""
-    own = {each: range(at, at + 200) for at, each in enumerate(("bank", "shop", "telco")[: 2 if "many" in name else 3])}
-    lead, *others = own
+    """Return an act that aligns the ids of three parties, or of two large parties by transfers."""
+    local = {
+        item: range(at, at + 200) for at, item in enumerate(("bank", "shop", "telco")[: 2 if "many" in name else 3])
+    }
+    lead, *others = local
 
     def role(me: str) -> Callable[[Channel], object]:
-        return lambda channel: align_privately(me, own[me], channel, active=lead, passives=others)
+        return lambda channel: align_privately(me, local[me], channel, active=lead, passives=others)
 
-    return lambda: party_threads.run_threads({each: role(each) for each in own}, WallClock, timeout=3.0)
+    return lambda: party_threads.run_threads({item: role(item) for item in local}, WallClock, timeout=3.0)
 
 
 ACTS: dict[str, Callable[[str, Liar], Act]] = (
@@ -190,33 +191,33 @@ QUICK += [name for name in ACTS if name not in EXAMPLES]
 
 
 def ends(name: str, monkeypatch: pytest.MonkeyPatch, ways: int | None) -> None:
-    """Alter every field of every kind of message that an act sends, in so many ways or all."""
+    """Alter every field of every message type of an act, in a few ways or in all."""
     warnings.simplefilter("ignore")
     if "many" in name:
-        monkeypatch.setattr(psi, "MANY", 100)
+        monkeypatch.setattr(psi, "MIN_ROWS_FOR_TRANSFERS", 100)
     liar, generator = Liar(monkeypatch), np.random.default_rng(len(name))
     act = ACTS[name](name.removeprefix("predict "), liar)
     assert outcome(act) == ""
     places = [*liar.places()]
-    if ways is not None:  # of the first messages, those of a few kinds and fields
-        first = [each for each in places if not each[0].last]
+    if ways is not None:  # the first messages of a few types and fields
+        first = [item for item in places if not item[0].last]
         places = [first[int(at)] for at in generator.permutation(len(first))[:SOME]]
     refused = 0
     for place, count in places:
         for number in generator.permutation(count)[:ways]:
             liar.alter(place, int(number))
-            told = outcome(act)
-            assert "\n" not in told, (place, number)
-            refused += bool(told) and not any(wait in told for wait in WAITS)
+            disclosed = outcome(act)
+            assert "\n" not in disclosed, (place, number)
+            refused += bool(disclosed) and not any(wait in disclosed for wait in WAITS)
     assert refused
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_a_message_altered_in_one_field_ends_in_good_order(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_altered_in_one_field_is_handled(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ends(name, monkeypatch, 1)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(ACTS))
-def test_a_message_altered_in_any_way_ends_in_good_order(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_altered_in_any_way_is_handled(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ends(name, monkeypatch, None)

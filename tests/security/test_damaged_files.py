@@ -1,7 +1,7 @@
-"""A bit that has changed in a file that a party keeps is noticed when the file is read, and never computed with.
+"""A changed bit in a stored file is noticed when the file is read, and the file is never used.
 
-A flipped bit in a saved part moved predictions by .71, and the command ended well. KEPT has every kind of file that is
-written to be read again; a test holds that there is no other.
+Once a flipped bit in a saved model part moved predictions by 0.71, and the command reported success. KEPT lists every
+kind of file that is written to be read again; a test checks that there is no other kind.
 """
 
 from __future__ import annotations
@@ -38,8 +38,13 @@ JOB = bytes(32)
 
 @dataclass(frozen=True)
 class Kept:
-    """A kind of file. write: makes one in a folder and returns its path. read: reads all of it back. remedy: what the
-    error says to do."""
+    """A kind of file.
+
+    Attributes:
+        write: creates one in a folder and returns its path.
+        read: reads the whole file.
+        remedy: a part of the error's remedy.
+    """
 
     name: str
     write: Callable[[Path], Path]
@@ -88,7 +93,7 @@ def _write_chunk(folder: Path) -> Path:
 
 
 def _read_chunk(path: Path) -> list[bytes]:
-    """All records, of a file that was changed where it lies: a copy is another file, and thrown away."""
+    """Read all records, also of a copy of the file, which would otherwise be discarded."""
     (path.parent / "chunk-0.bound").unlink(missing_ok=True)
     store = _Bound(path.parent)
     try:
@@ -98,7 +103,7 @@ def _read_chunk(path: Path) -> list[bytes]:
 
 
 class _Bound(DiskStore):
-    """A folder whose files pass as those that were written, as after a bit that a disk has lost."""
+    """A folder whose files count as the original ones, as after a bit error of the disk."""
 
     def _is_bound(self, number: int) -> bool:
         return True
@@ -149,69 +154,71 @@ KEPT = [
 ]
 
 
-def damaged(whole: bytes) -> Iterator[bytes]:
-    """Bits flipped all over the file, most at its ends; cuts; and more than was written."""
-    draw = np.random.default_rng(len(whole))
+def damaged(full: bytes) -> Iterator[bytes]:
+    """Yield copies with flipped bits, most of them at the ends, truncated copies, and extended copies."""
+    draw = np.random.default_rng(len(full))
     places = {
-        *range(min(len(whole), 90)),
-        *range(max(0, len(whole) - 90), len(whole)),
-        *draw.integers(0, len(whole), 40),
+        *range(min(len(full), 90)),
+        *range(max(0, len(full) - 90), len(full)),
+        *draw.integers(0, len(full), 40),
     }
     for at in sorted(places):
-        yield whole[:at] + bytes([whole[at] ^ 1 << int(draw.integers(8))]) + whole[at + 1 :]
-    for cut in (0, 1, len(whole) // 2, len(whole) - 1):
-        yield whole[:cut]
-    yield whole + b"\0"
-    yield whole * 2
+        yield full[:at] + bytes([full[at] ^ 1 << int(draw.integers(8))]) + full[at + 1 :]
+    for cut in (0, 1, len(full) // 2, len(full) - 1):
+        yield full[:cut]
+    yield full + b"\0"
+    yield full * 2
 
 
-@pytest.mark.parametrize("kept", KEPT, ids=lambda each: each.name)
-def test_a_file_that_is_no_longer_what_was_written_is_refused(
-    kept: Kept, part: ModelPart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("stored", KEPT, ids=lambda item: item.name)
+def test_a_changed_file_is_refused(
+    stored: Kept, part: ModelPart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By name, with what to do; as it was written it is read."""
+    """The error names the file and the remedy; the unchanged file is read."""
     monkeypatch.setitem(globals(), "_part", lambda: part)
-    path = kept.write(tmp_path)
-    whole = path.read_bytes()
-    kept.read(path)
-    for spoilt in damaged(whole):
+    path = stored.write(tmp_path)
+    full = path.read_bytes()
+    stored.read(path)
+    for spoilt in damaged(full):
         path.write_bytes(spoilt)
-        if kept.name == "spent names" and whole.startswith(spoilt):
-            continue  # the beginning of a line is one that was never told: tests/protocols/test_spent_names.py
-        with pytest.raises(SecureVFLError, match=kept.remedy) as refused:
-            kept.read(path)
+        if stored.name == "spent names" and full.startswith(spoilt):
+            continue  # a truncated line is tested in tests/protocols/test_spent_names.py
+        with pytest.raises(SecureVFLError, match=stored.remedy) as refused:
+            stored.read(path)
         assert str(path) in str(refused.value)
-    path.write_bytes(whole)
-    kept.read(path)
+    path.write_bytes(full)
+    stored.read(path)
 
 
 def test_a_part_whose_weights_were_changed_predicts_nothing(part: ModelPart, tmp_path: Path) -> None:
-    """The finding: one bit of a number in the file, which is good JSON before and after. Where the text of an earlier
-    schema stands, a digest that is there counts all the same."""
+    """One bit of a number in the file changes, and the file is valid JSON before and after.
+
+    In a file of an earlier schema, a digest is checked if there is one.
+    """
     path = tmp_path / "shop.json"
     part.save(path)
-    whole = path.read_bytes()
-    digits = [match.start() for match in re.finditer(rb"(?<=\.)[0-8]", whole)]
+    full = path.read_bytes()
+    digits = [match.start() for match in re.finditer(rb"(?<=\.)[0-8]", full)]
     for at in digits[:: len(digits) // 20]:
-        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        path.write_bytes(full[:at] + bytes([full[at] ^ 1]) + full[at + 1 :])
         with pytest.raises(SecureVFLError, match=r"as it was written was expected.*take it from a backup"):
             ModelPart.load(path)
-    path.write_bytes(whole.replace(b"securevfl.part/5", b"securevfl.part/4"))
+    path.write_bytes(full.replace(b"securevfl.part/5", b"securevfl.part/4"))
     with pytest.raises(SecureVFLError, match="as it was written was expected"):
         ModelPart.load(path)
-    path.write_bytes(whole)
+    path.write_bytes(full)
     state, _ = read_checked_json(path)
-    path.write_text(json.dumps(state | {"schema": "securevfl.part/4"}))  # as an earlier version wrote it
+    path.write_text(json.dumps(state | {"schema": "securevfl.part/4"}))  # written by an earlier version
     assert ModelPart.load(path).columns == part.columns
 
 
-WRITERS = re.compile(r"\b(write_whole|writing_whole|write_checked|write_checked_json|append_whole)\(")
-FOR_OTHERS = {  # what is written to be shown, or to be handed on: pages, tables, exports, kits
+WRITERS = re.compile(r"\b(write_atomic|writing_whole|write_checked|write_checked_json|append_whole)\(")
+FOR_OTHERS = {  # files that are written for people or for other programs: pages, tables, exports, kits
     *("cli/looks_commands", "cli/main", "cli/part_command", "cli/party_options", "cli/predictions"),
     *("organisations/kit", "training/comparison"),
     *("training/onnx_export", "training/run", "training/run_page", "training/scorecard", "base/files"),
 }
-TESTED = {  # by this file, or by the one that is named
+TESTED = {  # written by this file, or by the named one
     *("training/model_part", "training/checkpoint", "families/shares/shares_inputs", "data/load"),
     *("protocols/shares/disk_store", "protocols/shares/spent_chunks"),
     *("organisations/align", "disclosure/ledger", "disclosure/row_sets"),
@@ -224,7 +231,7 @@ OTHERWISE = {
 
 
 def test_there_is_no_other_file_that_is_read_again() -> None:
-    """Whoever adds one gives it a digest and a row of KEPT."""
+    """A new kind of file needs a digest and a row of KEPT."""
     names = {
         str(path.relative_to(folder).with_suffix(""))
         for folder in (ROOT / "securevfl", ROOT)

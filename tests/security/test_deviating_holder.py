@@ -1,6 +1,6 @@
-"""A key holder that chooses its public values so as to read J out of a reply: carried out, and refused or in vain.
+"""A key holder that chooses its public values to read J out of a reply: the attack, and why it is refused or fails.
 
-Each attack succeeds against an engine without the one thing that stops it.
+Each attack succeeds against an engine without the one measure that prevents it.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ from securevfl.errors import CryptoError
 from securevfl.protocols.engines import Engine
 from securevfl.protocols.residuals.sealed_residual import BlindedProduct
 from securevfl.protocols.residuals.sealed_residual import ResidualKey as KeyMessage
-from securevfl.protocols.sums.mask_keys import SumPublic
-from securevfl.protocols.sums.pairwise_sum import PairMasked
+from securevfl.protocols.sums.mask_keys import SumPublicKey
+from securevfl.protocols.sums.pairwise_sum import MaskedSummand
 from securevfl.runtime.observer import Event
 
 PARAMETERS = LatticeGradientParameters()
 
 
 def trains(engine: Engine) -> list[Event]:
-    """Events of a training of two parties that a CryptoError must end."""
+    """Return the events of a training of two parties that must end with a CryptoError."""
     events: list[Event] = []
     job = vfl.Job(
         model=vfl.Logistic(),
@@ -73,11 +73,8 @@ def left_by_shop(events: list[Event]) -> set[type]:
     return {type(event.message) for event in events if event.me == "shop" and event.direction == "send"}
 
 
-# The lattice key
-
-
 def quotient(holder: LatticeHolder, evaluator: LatticeEvaluator, J: np.ndarray) -> np.ndarray:
-    """c1 of the reply over c1 of the request, as the J (up to a factor a column) that the division would give."""
+    """Return c1 of the reply divided by c1 of the request: J up to a factor for each column, if the attack works."""
     ring, p = PARAMETERS.ring, PARAMETERS.ring.primes[0]
     n, d = J.shape
     sealed = holder.encrypt(np.full((n, 1), 0.5), bound=1.0)
@@ -86,10 +83,10 @@ def quotient(holder: LatticeHolder, evaluator: LatticeEvaluator, J: np.ndarray) 
     second = residue_bytes.unpack(memoryview(blinded)[BLINDED_HEADER.size :], ring.primes, DEGREE)
     flat = ring.io.ciphertext(ring.level, np.stack([second, second]), ntt=False)
     ring.evaluator.transform_to_ntt_inplace(flat)
-    own = ring.unsealed(
+    unsealed = ring.unsealed(
         product.scale.layout, 1, sealed[SEALED_HEADER.size :][: ring.sealed_size(product.scale.layout, 1)]
     )
-    over, under = (ring.io.residues(each, ring.shape)[1][0] for each in (flat, own))
+    over, under = (ring.io.residues(item, ring.shape)[1][0] for item in (flat, unsealed))
     ratio = np.zeros(ring.shape, np.uint64)
     ratio[:, 0] = [int(a) * pow(int(b), -1, p) % p for a, b in zip(over, under, strict=True)]
     cipher = ring.io.ciphertext(ring.level, ratio, ntt=True)
@@ -100,16 +97,16 @@ def quotient(holder: LatticeHolder, evaluator: LatticeEvaluator, J: np.ndarray) 
     return np.array([[centred[j * s + s - 1 - i] for j in range(d)] for i in range(n)])
 
 
-def alike(found: np.ndarray, J: np.ndarray) -> float:
-    """Mean |correlation| of the columns found with those of J."""
-    return float(np.mean([abs(np.corrcoef(a, b)[0, 1]) for a, b in zip(found.T, J.T, strict=True)]))
+def mean_correlation(columns: np.ndarray, J: np.ndarray) -> float:
+    """Return the mean |correlation| of the recovered columns with those of J."""
+    return float(np.mean([abs(np.corrcoef(a, b)[0, 1]) for a, b in zip(columns.T, J.T, strict=True)]))
 
 
 J = np.random.default_rng(0).normal(size=(64, 4))
 
 
-class NamesBoth(LatticeHolder):
-    """Sends a public key of its choosing, both halves, as a format without a seed would let it."""
+class SendsBothHalves(LatticeHolder):
+    """Sends both halves of a chosen public key, as a format without a seed would allow."""
 
     def __init__(self, parameters: LatticeGradientParameters, columns: int, openings: int = 1) -> None:
         super().__init__(parameters, columns, openings)
@@ -117,8 +114,8 @@ class NamesBoth(LatticeHolder):
         self._fingerprint = _fingerprint(self.public)
 
 
-class TakesBoth(LatticeEvaluator):
-    """Takes them."""
+class AcceptsBothHalves(LatticeEvaluator):
+    """Accepts both halves of a public key."""
 
     def __init__(self, parameters: LatticeGradientParameters, public: bytes) -> None:
         ring = parameters.ring
@@ -129,21 +126,21 @@ class TakesBoth(LatticeEvaluator):
         self._fingerprint = _fingerprint(public)
 
 
-def test_a_chosen_second_half_of_the_key_would_give_j_away() -> None:
-    holder = NamesBoth(PARAMETERS, 4)
-    assert alike(quotient(holder, TakesBoth(PARAMETERS, holder.public), J), J) > 0.999999
+def test_a_chosen_second_half_of_the_key_would_reveal_j() -> None:
+    holder = SendsBothHalves(PARAMETERS, 4)
+    assert mean_correlation(quotient(holder, AcceptsBothHalves(PARAMETERS, holder.public), J), J) > 0.999999
 
 
 def test_a_key_that_names_both_halves_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    holder = NamesBoth(PARAMETERS, 4)
+    holder = SendsBothHalves(PARAMETERS, 4)
     with pytest.raises(CryptoError, match=r"SLK3 message has \d+ bytes, expected 57380"):
         LatticeEvaluator(PARAMETERS, holder.public)
-    monkeypatch.setattr(LatticeGradient, "holders", NamesBoth)
+    monkeypatch.setattr(LatticeGradient, "holders", SendsBothHalves)
     assert BlindedProduct not in left_by_shop(trains(vfl.Ckks(library="seal")))
 
 
-class NamesBothOnKernel(KernelGradientHolder):
-    """As `NamesBoth`."""
+class SendsBothHalvesOnKernel(KernelGradientHolder):
+    """Sends both halves of a chosen public key on the kernel."""
 
     def __init__(self, parameters: gradient.GradientParameters, columns: int, openings: int = 1) -> None:
         super().__init__(parameters, columns, openings)
@@ -151,15 +148,15 @@ class NamesBothOnKernel(KernelGradientHolder):
 
 
 def test_a_key_on_the_kernel_that_names_both_halves_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    holder = NamesBothOnKernel(gradient.GradientParameters(), 4)
+    holder = SendsBothHalvesOnKernel(gradient.GradientParameters(), 4)
     with pytest.raises(CryptoError, match=r"SGK2 message has \d+ bytes, expected 49188"):
         KernelGradient().evaluator(holder.public)
-    monkeypatch.setattr(KernelGradient, "holders", NamesBothOnKernel)
+    monkeypatch.setattr(KernelGradient, "holders", SendsBothHalvesOnKernel)
     assert BlindedProduct not in left_by_shop(trains(vfl.Ckks()))
 
 
 class ChoosesB(LatticeHolder):
-    """Sends a b of its choosing with an honest seed."""
+    """Sends a chosen b with an honest seed."""
 
     def __init__(self, b: np.ndarray) -> None:
         super().__init__(PARAMETERS, 4)
@@ -176,20 +173,20 @@ def chosen_b(kind: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", ["zero", "one", "minus one", "random"])
-def test_a_chosen_first_half_of_the_key_tells_nothing(kind: str) -> None:
-    """c1 of the reply does not depend on b, and the wanted coefficients of c0 are under the mask."""
+def test_a_chosen_first_half_of_the_key_reveals_nothing(kind: str) -> None:
+    """c1 of the reply does not depend on b, and the requested coefficients of c0 are masked."""
     holder = ChoosesB(chosen_b(kind))
     evaluator = LatticeEvaluator(PARAMETERS, holder.public)
-    found = [quotient(holder, evaluator, J) for _ in range(8)]
-    assert np.mean([alike(one, J) for one in found]) < 0.2  # of 64 random numbers .1
-    assert alike(np.mean(found, axis=0), J) < 0.4
+    results = [quotient(holder, evaluator, J) for _ in range(8)]
+    assert np.mean([mean_correlation(one, J) for one in results]) < 0.2  # 0.1 for 64 random numbers
+    assert mean_correlation(np.mean(results, axis=0), J) < 0.4
     p = PARAMETERS.ring.primes[0]
-    assert all(np.median(np.abs(one)) > p / 16 for one in found)
+    assert all(np.median(np.abs(one)) > p / 16 for one in results)
     assert_reply_is_uniform(holder, evaluator)
 
 
 def assert_reply_is_uniform(holder: LatticeHolder, evaluator: LatticeEvaluator) -> None:
-    """chi-square of c1 and of the sent coefficients of c0, over all bytes but the header, by top bits of residues."""
+    """Test c1 and the sent coefficients of c0 by chi-square, over all bytes and by the top bits of residues."""
     ring, columns = PARAMETERS.ring, 2000
     product = evaluator.transpose_product(
         evaluator.prepare(np.ones((1, columns))), holder.encrypt(np.ones((1, 1)), bound=1.0)
@@ -200,12 +197,12 @@ def assert_reply_is_uniform(holder: LatticeHolder, evaluator: LatticeEvaluator) 
     for row, p in [*zip(second, ring.primes, strict=True), *zip(first, ring.primes, strict=True)]:
         for bins in (row * 16 // np.uint64(p), row & np.uint64(15)):
             counts = np.bincount(bins.astype(int), minlength=16)
-            assert ((counts - len(row) / 16) ** 2 / (len(row) / 16)).sum() < 80  # 15 degrees: 7e-11 by chance
+            assert ((counts - len(row) / 16) ** 2 / (len(row) / 16)).sum() < 80  # 15 degrees of freedom: P = 7e-11
 
 
 @pytest.mark.parametrize("kind", ["zero", "random"])
-def test_a_chosen_key_for_sums_shows_the_holder_no_more_than_the_sum(kind: str) -> None:
-    """Two parts of one sum under a bad key: what the holder has is the same for any two parts of that sum."""
+def test_a_chosen_key_for_sums_reveals_only_the_sum(kind: str) -> None:
+    """Under a bad key the holder's view is the same for any two summands with the same sum."""
     scheme = LatticeSum()
     holder = scheme.sum_keygen()
     assert isinstance(holder, LatticeSumHolder)
@@ -221,21 +218,19 @@ def test_a_chosen_key_for_sums_shows_the_holder_no_more_than_the_sum(kind: str) 
     v = np.linspace(-1, 1, 50)
     totals = [adder.add(*(adder.encrypt(x, bound=2.0, terms=2) for x in (v + shift, -shift))) for shift in (0 * v, v)]
     assert totals[0] != totals[1]
-    if kind == "zero":  # the totals open without any key, and read the same sum
+    if kind == "zero":  # the totals open without any key and give the same sum
         opened = [lattice_sum._residues(ring, total, 0)[0][:, :50] for total in totals]
         shift = lattice_sum._parse(ring, totals[0], adder._fingerprint).shift
         first, second = (np.rint(values / 2.0**shift) for values in opened)
         assert np.abs(first - second).max() <= 1  # three roundings
 
 
-# The Paillier key
-
 BITS = 2048
 
 
 @lru_cache(maxsize=1)
 def smooth_key() -> tuple[SecretKey, dict[int, mpz], PublicKey]:
-    """p - 1 and q - 1 of small primes, and an h of order 3: all logarithms are easy, and h hides next to nothing."""
+    """Return a key whose p - 1 and q - 1 have small prime factors, and h of order 3, so that logarithms are easy."""
     small = [r for r in range(5, 1 << 14) if gmpy2.is_prime(r)]
     primes, orders = [], set()
     for pool in (small[::2], small[1::2]):
@@ -270,7 +265,7 @@ def _smooth_prime(pool: list[int], start: int) -> tuple[mpz, set[int]]:
 
 
 def logarithm(base: mpz, value: mpz, square: mpz, powers: dict[int, mpz], bits: int) -> int | None:
-    """x of so many bits and sign with base^x = value up to elements of order 2 and 3 (Pohlig and Hellman 1978)."""
+    """Return x with base^x = value up to elements of order 2 and 3, by the algorithm of Pohlig and Hellman (1978)."""
     x, modulus = mpz(0), mpz(1)
     for r, power in powers.items():
         if modulus.bit_length() > bits + 2:
@@ -303,12 +298,12 @@ class ByPowersOfH(PaillierEvaluator):
 
 
 def rows_read(evaluator_type: type[PaillierEvaluator]) -> tuple[np.ndarray, np.ndarray] | None:
-    """What the holder of the smooth key makes of one reply, and J: its first rows, packed as one exponent."""
+    """Return J and the holder's reading of one reply: the first rows of J, packed as one exponent."""
     key, powers, public = smooth_key()
     n, square = public.n, public.square
     table = np.random.default_rng(0).normal(size=(12, 2))
     slots = choose_packing(BITS, len(table))
-    gamma = gmpy2.powmod(7, n, square)  # the randomness of the first ciphertext; the others have none
+    gamma = gmpy2.powmod(7, n, square)  # only the first ciphertext is randomised
     packed = pack(fixed_point.encode(np.full(12, 0.5), 1.0, slots.residual_bits), slots.samples, slots.pitch)
     sealed = [int(public.shift(m) * (gamma if i == 0 else 1) % square) for i, m in enumerate(packed)]
     evaluator = evaluator_type(PublicKey.load(public.data, BITS))
@@ -325,27 +320,27 @@ def rows_read(evaluator_type: type[PaillierEvaluator]) -> tuple[np.ndarray, np.n
     if x is None:
         return None
     digits = unpack(x, K * share, slots.pitch)
-    found = np.array([[digits[K - 1 - k + K * j] for j in range(share)] for k in range(K)])
-    return found[:, :2] / prepared.scales[:share], table[:K, :share]
+    result = np.array([[digits[K - 1 - k + K * j] for j in range(share)] for k in range(K)])
+    return result[:, :2] / prepared.scales[:share], table[:K, :share]
 
 
-def test_powers_of_a_base_of_the_holder_give_rows_away_under_a_smooth_key() -> None:
+def test_powers_of_the_holders_base_reveal_rows() -> None:
     read_out = rows_read(ByPowersOfH)
     assert read_out is not None
     assert np.abs(read_out[0] - read_out[1]).max() < 1e-4
 
 
-def test_under_the_same_key_the_reply_is_uniform_and_tells_nothing() -> None:
+def test_the_reply_under_a_smooth_key_reveals_nothing() -> None:
     read_out = rows_read(PaillierEvaluator)
     if read_out is not None:
         assert np.abs(read_out[0] - read_out[1]).max() > 1.0
-    # of 140 classes at least: 20 replies are in 8 or fewer with a chance below C(20, 12) (8 / 140)^12, 2e-10
+    # of at least 140 classes, 20 replies are in 8 or fewer with P < C(20, 12) (8 / 140)^12 = 2e-10
     assert len(classes_of_replies(PaillierEvaluator)) > 8
     assert len(classes_of_replies(ByPowersOfH)) == 1
 
 
 def classes_of_replies(evaluator_type: type[PaillierEvaluator]) -> set[tuple[int, ...]]:
-    """Which classes modulo two small factors of p - 1 and q - 1, and squares, the randomness of 20 replies falls in."""
+    """Return the classes modulo two small factors of p - 1 and q - 1 of the randomness of 20 replies."""
     key, powers, public = smooth_key()
     n, square = public.n, public.square
     evaluator = evaluator_type(PublicKey.load(public.data, BITS))
@@ -353,45 +348,44 @@ def classes_of_replies(evaluator_type: type[PaillierEvaluator]) -> set[tuple[int
         PaillierHeader(MessageKind.SEALED, public.fingerprint, (1, 1, 0), 1.0), [int(public.shift(5))], public.size
     )
     product = evaluator.transpose_product(evaluator.prepare(np.ones((1, 1))), message)
-    found = set()
+    result = set()
     for _ in range(20):
         (reply,) = read_numbers(
             read_message(evaluator.blind(product)[0], MessageKind.BLINDED, public.fingerprint)[1], 1, 1, public.size
         )
         by_prime = [int(gmpy2.jacobi(reply % prime, prime)) for prime in (key._p, key._q)]
         randomness = reply * public.shift(-key.decrypt([reply])[0]) % square
-        found.add((*by_prime, *(int(gmpy2.powmod(randomness, powers[r], square) % n) for r in sorted(powers)[:2])))
-    return found
+        result.add((*by_prime, *(int(gmpy2.powmod(randomness, powers[r], square) % n) for r in sorted(powers)[:2])))
+    return result
 
 
 def test_a_modulus_that_shares_a_factor_with_phi_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """n = p (2 k p + 1): powers of x do not cover the n-th residues, so a reply would tell exponents modulo p."""
+    """With n = p (2 k p + 1), powers of x do not cover the n-th residues, so a reply would reveal exponents mod p."""
     vectors = json.loads((Path(__file__).parents[1] / "vectors" / "paillier.json").read_text())
     bad = next(case for case in vectors["invalid_keys"] if "shares p with phi" in case["comment"])
     honest = PaillierHolder.__init__
 
-    def with_bad_key(self: PaillierHolder, *rest: object) -> None:
-        honest(self, *rest)
+    def with_bad_key(self: PaillierHolder, *remaining: object) -> None:
+        honest(self, *remaining)
         self.public = bytes.fromhex(bad["public"])
 
     monkeypatch.setattr(PaillierHolder, "__init__", with_bad_key)
     assert BlindedProduct not in left_by_shop(trains(vfl.Paillier(bits=BITS)))
 
 
-# Keys of masks
-
-
 @pytest.mark.parametrize("key", [bytes(32), b"\x01" + bytes(31), bytes(31), b"\xec" + b"\xff" * 30 + b"\x7f"])
 def test_a_public_key_that_makes_pair_keys_known_is_refused(key: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A point of small order makes the shared secret zero, so everyone would know the masks of whoever took it."""
+    """A point of small order makes the shared secret zero, so everyone would know the masks."""
     from securevfl.runtime.channel import Channel
 
     send, events = Channel.send, []
 
-    def sends_bad_key(self: Channel, to: str, message: object, subchannel: str = "", *, told: object = None) -> None:
-        if self.me == "shop" and isinstance(message, SumPublic):
-            message = SumPublic(key)
-        send(self, to, message, subchannel, permit=told)
+    def sends_bad_key(
+        self: Channel, to: str, message: object, subchannel: str = "", *, disclosed: object = None
+    ) -> None:
+        if self.me == "shop" and isinstance(message, SumPublicKey):
+            message = SumPublicKey(key)
+        send(self, to, message, subchannel, permit=disclosed)
 
     monkeypatch.setattr(Channel, "send", sends_bad_key)
     protocol = vfl.Protocol(sum="pairwise", residual="open")
@@ -399,5 +393,5 @@ def test_a_public_key_that_makes_pair_keys_known_is_refused(key: bytes, monkeypa
     with pytest.raises(CryptoError, match="no X25519 key of full order"):
         vfl.simulate(job, vfl.datasets.breast_cancer(parties=3), observe=events.append)
     sent = {type(event.message) for event in events if event.me == "telco" and event.direction == "send"}
-    assert SumPublic in sent
-    assert PairMasked not in sent
+    assert SumPublicKey in sent
+    assert MaskedSummand not in sent

@@ -1,6 +1,6 @@
-"""A passive party that asks to have more opened than its own gradient: carried out, and refused.
+"""A passive party that requests more openings than its own gradient: the attack, and its refusal.
 
-Each attack succeeds where the one check that stops it is taken away.
+Each attack succeeds if the one check that prevents it is removed.
 """
 
 from __future__ import annotations
@@ -40,12 +40,17 @@ ENGINES = [vfl.Ckks(), SMALL]
 
 
 def job(engine: Engine, **keys: object) -> vfl.Job:
-    own: dict[str, object] = {"model": vfl.Logistic(), "optimizer": vfl.FedBCD(lr=0.1), "batch_size": 64, "epochs": 1}
-    return vfl.Job(**(own | keys), protocol=vfl.Protocol(residual=engine))
+    defaults: dict[str, object] = {
+        "model": vfl.Logistic(),
+        "optimizer": vfl.FedBCD(lr=0.1),
+        "batch_size": 64,
+        "epochs": 1,
+    }
+    return vfl.Job(**(defaults | keys), protocol=vfl.Protocol(residual=engine))
 
 
 def asks_for_every_row(self, exchange, sealed, evaluator, model, batch):
-    """A passive party's own gradient, had from the identity in place of J: it sees each row's g on the way."""
+    """Return a passive party's gradient from the identity in place of J, so that it sees each row's g."""
     X = model.jacobian(batch.X).matrix
     blinded, mask = evaluator.blind(product_of(evaluator, evaluator.prepare(np.eye(len(X))), sealed))
     rows = evaluator.unblind(self.ask_to_open(exchange, blinded), mask)
@@ -63,7 +68,7 @@ def deviating(monkeypatch):
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
-def test_the_identity_for_j_is_refused_before_anything_is_opened(engine: Engine, deviating: None) -> None:
+def test_the_identity_in_place_of_j_is_refused(engine: Engine, deviating: None) -> None:
     events: list[Event] = []
     with pytest.raises(ProtocolError, match=r"shop asks for .* 15 columns was agreed, .* 63 columns are asked"):
         vfl.simulate(job(engine), vfl.datasets.breast_cancer(), workers=1, observe=events.append)
@@ -77,14 +82,14 @@ def test_the_identity_for_j_is_refused_before_anything_is_opened(engine: Engine,
 def test_without_either_check_it_reads_every_label(
     engine: Engine, deviating: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is asked for is held to the columns that were agreed, and what is sent to the bits that were entered."""
+    """The request is compared with the agreed columns, and the opening with the recorded bits."""
     monkeypatch.setattr(OpeningShape, "check", lambda self, rows, outputs, columns: None)
     bank, shop = vfl.datasets.breast_cancer()
     chosen = job(engine, batch_size=len(bank) // 2)
     with pytest.raises(ProtocolError, match="of more bits than its entry has, which is 15 numbers"):
         vfl.simulate(chosen, [bank, shop], workers=1)
     assert read == []
-    monkeypatch.setattr(DisclosureGate, "check", lambda self, message, told: None)
+    monkeypatch.setattr(DisclosureGate, "check", lambda self, message, disclosed: None)
     vfl.simulate(chosen, [bank, shop], workers=1)
     partition = chosen.schedule(register_of([bank, shop])).partition(0)
     assert len(read) == len(partition)
@@ -92,23 +97,23 @@ def test_without_either_check_it_reads_every_label(
         assert np.array_equal(rows[:, 0] < 0, bank.y[partition[index]] == 1)
 
 
-def test_a_second_opening_of_one_residual_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It sends its product twice: what is opened stays at one for each residual."""
-    honest, events, asked, more = SealedPassive.gradient, [], [], []
+def test_a_second_opening_of_one_residual_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sends its product twice, but each residual is opened once."""
+    honest, events, requested, more = SealedPassive.gradient, [], [], []
 
     def twice(self, exchange, sealed, evaluator, model, batch):
         sealed = [*sealed]
         gradient = honest(self, exchange, sealed, evaluator, model, batch)
         J = model.jacobian(batch.X).matrix
         blinded, _ = evaluator.blind(product_of(evaluator, evaluator.prepare(J), sealed))
-        asked.append(exchange)
+        requested.append(exchange)
         more.append(self.ask_to_open(exchange, blinded))
         return gradient
 
     monkeypatch.setattr(SealedPassive, "gradient", twice)
     with pytest.raises(LimitError, match="shop asked about exchange 0, of which it has had the 1 gradients agreed"):
         vfl.simulate(job(vfl.Ckks(), epochs=2), vfl.datasets.breast_cancer(), observe=events.append)
-    assert asked == [0]
+    assert requested == [0]
     assert more == []
     at_bank = [type(event.message) for event in events if event.me == "bank" and event.direction == "send"]
     assert ResidualCiphertext in at_bank
@@ -116,14 +121,12 @@ def test_a_second_opening_of_one_residual_is_not_given(monkeypatch: pytest.Monke
         assert at_bank[:end].count(OpenedProduct) <= at_bank[:end].count(ResidualCiphertext)
 
 
-# What is left: a ciphertext that is no product, of the width agreed
-
 PARAMETERS = LatticeGradientParameters()
 DIGITS = 12  # ternary coefficients of the key in one opened value
 
 
 def crafted(ring: SealRing, key: bytes, shape: OpeningShape, s: int, offset: int) -> bytes:
-    """A reply with c0 = 0 and c1 = A sum_i 3^i x^(offset + i): coefficient P of c1 s holds s_(P - offset - i) A 3^i."""
+    """Return a reply with c0 = 0 and c1 = A sum_i 3^i x^(offset + i): one coefficient of c1 s has many of s."""
     step = PARAMETERS.modulus // 3**DIGITS
     c1 = np.zeros(ring.shape[1:], np.uint64)
     for i in range(DIGITS):
@@ -135,23 +138,23 @@ def crafted(ring: SealRing, key: bytes, shape: OpeningShape, s: int, offset: int
 
 
 def width(shape: OpeningShape, s: int) -> int:
-    """Values in an opening: those of the columns, and of the checks beside them."""
+    """Return the number of values in an opening: those of the columns and of the checks."""
     return columns_with_checks(RingLayout(shape.rows, shape.outputs, 1, s), shape.columns)
 
 
 def digits(values: np.ndarray) -> np.ndarray:
-    """(count, DIGITS) balanced ternary digits of the opened values."""
+    """Return the balanced ternary digits (count, DIGITS) of the opened values."""
     step = PARAMETERS.levels / 3**DIGITS
-    rest = np.rint(values / step).astype(int)
+    remaining = np.rint(values / step).astype(int)
     out = np.empty((len(values), DIGITS), int)
     for i in range(DIGITS):
-        out[:, i] = (rest + 1) % 3 - 1
-        rest = (rest - out[:, i]) // 3
+        out[:, i] = (remaining + 1) % 3 - 1
+        remaining = (remaining - out[:, i]) // 3
     return out
 
 
-def test_a_crafted_ciphertext_takes_the_key_of_an_epoch_in_as_many_values_as_the_docs_say() -> None:
-    """Not prevented, and said: 4,096 ternary coefficients, 12 a value, 32 values an opening."""
+def test_crafted_ciphertexts_reveal_an_epochs_key_as_documented() -> None:
+    """This is documented and not prevented: 4,096 ternary coefficients, 12 in each value, 32 values in each opening."""
     ring, shape = PARAMETERS.ring, OpeningShape(256, 1, 16)
     holder = LatticeHolder(PARAMETERS, shape.columns)
     g = np.random.default_rng(0).uniform(-1, 1, (256, 1))
@@ -162,8 +165,8 @@ def test_a_crafted_ciphertext_takes_the_key_of_an_epoch_in_as_many_values_as_the
     offsets = range(0, s, DIGITS)
     for offset in offsets:
         opened = holder.open(crafted(ring, key, shape, s, offset), shape)
-        found = digits(np.frombuffer(opened, "<i4", offset=OPENED_HEADER.size).astype(float))
-        for place, row in zip(places, found, strict=True):
+        result = digits(np.frombuffer(opened, "<i4", offset=OPENED_HEADER.size).astype(float))
+        for place, row in zip(places, result, strict=True):
             for i, digit in enumerate(row):
                 at = place - offset - i
                 secret[at % DEGREE] = digit if at >= 0 else -digit
@@ -172,22 +175,24 @@ def test_a_crafted_ciphertext_takes_the_key_of_an_epoch_in_as_many_values_as_the
 
 
 def g_from_key(sealed: bytes, secret: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """c0 + c1 s of each ciphertext, by the attacker's own arithmetic."""
+    """Return c0 + c1 s of each ciphertext, by the attacker's arithmetic."""
     n, c = shape
     *_, r, s, bound = SEALED_HEADER.unpack_from(sealed)
     layout = RingLayout(n, c, r, s)
     scale, size = g_scale(PARAMETERS, layout, bound), PARAMETERS.sealed_size(layout, c, 1)
-    found = [message(layout, sealed[at : at + size], secret)[:s] for at in range(SEALED_HEADER.size, len(sealed), size)]
-    return np.concatenate(found)[:n, None] / scale
+    results = [
+        message(layout, sealed[at : at + size], secret)[:s] for at in range(SEALED_HEADER.size, len(sealed), size)
+    ]
+    return np.concatenate(results)[:n, None] / scale
 
 
 def message(layout: RingLayout, sealed: bytes, secret: np.ndarray) -> np.ndarray:
-    """The coefficients of one ciphertext's message, about zero."""
+    """Return the coefficients of one ciphertext's message, centred at zero."""
     ring, primes = PARAMETERS.ring, PARAMETERS.ring.primes
     small = np.mod(secret, np.array(primes)[:, None]).astype(np.uint64)
     key = ring.io.ciphertext(ring.level, np.stack([small, small]), ntt=False)
     ring.evaluator.transform_to_ntt_inplace(key)
-    residues, s = (ring.io.residues(each, ring.shape) for each in (ring.unsealed(layout, 1, sealed), key))
+    residues, s = (ring.io.residues(item, ring.shape) for item in (ring.unsealed(layout, 1, sealed), key))
     total = np.array(
         [
             [(int(a) + int(b) * int(x)) % p for a, b, x in zip(c0, c1, row, strict=True)]
@@ -203,7 +208,7 @@ def message(layout: RingLayout, sealed: bytes, secret: np.ndarray) -> np.ndarray
 
 @pytest.mark.parametrize("width", [256, 4096])
 def test_a_wider_crafted_ciphertext_is_refused(width: int) -> None:
-    """One message of six megabytes with a constant c1 would take the whole key at once."""
+    """One message of 6 MB with a constant c1 would reveal the whole key at once."""
     holder = LatticeHolder(PARAMETERS, 15)
     sealed = holder.encrypt(np.zeros((1, 1)), bound=1.0)
     key = SEALED_HEADER.unpack_from(sealed)[1]
@@ -212,8 +217,8 @@ def test_a_wider_crafted_ciphertext_is_refused(width: int) -> None:
         holder.open(reply, OpeningShape(1, 1, 15))
 
 
-def test_under_paillier_more_samples_do_not_widen_the_windows() -> None:
-    """Slots are as wide as the rows named: a reply that names more would show cross terms, and is refused."""
+def test_more_samples_do_not_widen_paillier_windows() -> None:
+    """Slots are as wide as the agreed rows require. A reply with more rows would reveal cross terms and is refused."""
     key = SecretKey.generate(2048)
     holder, evaluator = PaillierHolder(key), PaillierEvaluator(key.public)
     product = evaluator.transpose_product(
@@ -225,14 +230,14 @@ def test_under_paillier_more_samples_do_not_widen_the_windows() -> None:
         holder.open(wider, OpeningShape(4, 1, 2))
 
 
-def test_the_active_party_knows_the_width_of_every_passive_party() -> None:
-    """What a party declared in its Hello is what it may have opened."""
+def test_the_active_party_knows_all_passive_widths() -> None:
+    """A party may open the number of values that its Hello declared."""
     widths = []
     honest = SealedActive.__init__
 
-    def noted(self, context, *rest):
+    def noted(self, context, *remaining):
         widths.append(dict(context.parameters))
-        honest(self, context, *rest)
+        honest(self, context, *remaining)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SealedActive, "__init__", noted)
@@ -243,9 +248,11 @@ def test_the_active_party_knows_the_width_of_every_passive_party() -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
-def test_one_entry_of_a_first_gradient_names_fourteen_labels(engine: Engine) -> None:
-    """While weights are zero a residual is -1/2 or 1/2, and who weighs rows by powers of two reads them off one number.
-    It is counted as one equation: the threat model says so."""
+def test_one_entry_of_a_first_gradient_reveals_14_labels(engine: Engine) -> None:
+    """While weights are zero, a residual is -1/2 or 1/2, and weights by powers of two pack many of them into a number.
+
+    It counts as one equation, which the threat model states.
+    """
     scheme, rows = engine.scheme(), 14
     holder = scheme.keygen(columns=1)
     evaluator = scheme.evaluator(holder.public)

@@ -1,4 +1,4 @@
-"""What a run adds up to, counted; and what the guards refuse by it, on each party's own table too."""
+"""The counts of what a run discloses, and refusals by the guards, also for a party's own table."""
 
 from collections.abc import Mapping
 
@@ -14,27 +14,32 @@ from securevfl.errors import LeakageError
 from securevfl.families.run_shape import derive_run_shape
 
 
-def counts(own: vfl.Job, known: RunShape) -> list[Disclosure]:
-    return own.family.disclosures(own, known)
+def counts(job: vfl.Job, known: RunShape) -> list[Disclosure]:
+    return job.family.counts(job, known)
 
 
 def job(**keys: object) -> vfl.Job:
-    own: dict[str, object] = {"model": vfl.Logistic(), "optimizer": vfl.FedBCD(lr=0.1), "batch_size": 50, "epochs": 4}
-    own |= {"protocol": vfl.Protocol(residual=vfl.Ckks())}
-    return vfl.Job(**(own | keys))
+    defaults: dict[str, object] = {
+        "model": vfl.Logistic(),
+        "optimizer": vfl.FedBCD(lr=0.1),
+        "batch_size": 50,
+        "epochs": 4,
+    }
+    defaults |= {"protocol": vfl.Protocol(residual=vfl.Ckks())}
+    return vfl.Job(**(defaults | keys))
 
 
-def sizes(own: vfl.Job, columns: Mapping[str, int], *, outputs: int = 1, rows: int = 200, **more: object) -> RunShape:
+def sizes(job: vfl.Job, columns: Mapping[str, int], *, outputs: int = 1, rows: int = 200, **more: object) -> RunShape:
     schedule = Schedule(
         rows,
-        batch_size=own.batch_size,
-        epochs=own.epochs,
-        seed=own.seed,
-        test_fraction=own.test_fraction,
-        reshuffle=own.reshuffle,
+        batch_size=job.batch_size,
+        epochs=job.epochs,
+        seed=job.seed,
+        test_fraction=job.test_fraction,
+        reshuffle=job.reshuffle,
     )
     columns = {"bank": 9} | dict(columns)
-    return derive_run_shape(own, schedule, active="bank", columns=columns, outputs=outputs, **more)  # type: ignore[arg-type]
+    return derive_run_shape(job, schedule, active="bank", columns=columns, outputs=outputs, **more)  # type: ignore[arg-type]
 
 
 TWO, THREE = {"shop": 20}, {"shop": 20, "post": 30}
@@ -81,51 +86,53 @@ OPEN = {"protocol": vfl.Protocol(residual="open")}
 def test_numbers_about_columns(
     keys: dict[str, object], columns: Mapping[str, int], outputs: int, expected: dict[object, tuple[int, int]]
 ) -> None:
-    own = job(**keys)
-    found = {
-        (item.learner, item.about): (item.count, item.capacity)
-        for item in counts(own, sizes(own, columns, outputs=outputs))
+    this_job = job(**keys)
+    results = {
+        (item.learner, item.about): (item.count, item.of)
+        for item in counts(this_job, sizes(this_job, columns, outputs=outputs))
         if item.kind == "columns" and item.group == "training"
     }
-    assert found == expected
+    assert results == expected
 
 
-def test_the_counts_are_the_numbers_that_a_run_really_sends() -> None:
-    own = job(test_fraction=0.25, evaluate_every=3, accepts=["columns"])
+def test_the_counts_are_those_of_the_sent_numbers() -> None:
+    this_job = job(test_fraction=0.25, evaluate_every=3, accepts=["columns"])
     parties = vfl.datasets.breast_cancer()
     seen: dict[int, int] = {}
     sent: list[int] = []
-    vfl.simulate(own, parties, observe=lambda e: sent.append(len(e.message.values)) if is_part(e) else None)
+    vfl.simulate(this_job, parties, observe=lambda e: sent.append(len(e.message.values)) if is_part(e) else None)
     schedule = Schedule(569, batch_size=50, epochs=4, seed=0, test_fraction=0.25, reshuffle=False)
     for rows in sent:
         seen[rows == len(schedule.test)] = seen.get(rows == len(schedule.test), 0) + rows
     counted = {
-        item.group: item.count for item in counts(own, sizes(own, {"shop": 15}, rows=569)) if item.kind == "columns"
+        item.group: item.count
+        for item in counts(this_job, sizes(this_job, {"shop": 15}, rows=569))
+        if item.kind == "columns"
     }
     assert counted == {"training": seen[False] / len(schedule.train), "held out": seen[True] / len(schedule.test)}
-    scores = [item for item in counts(own, sizes(own, {"shop": 15}, rows=569)) if item.kind == "scores"]
+    scores = [item for item in counts(this_job, sizes(this_job, {"shop": 15}, rows=569)) if item.kind == "scores"]
     assert [item.count for item in scores] == [seen[True]]
 
 
-def test_the_first_exchange_on_all_rows_tells_nothing() -> None:
-    shown: list[np.ndarray] = []
+def test_the_first_exchange_on_all_rows_reveals_nothing() -> None:
+    lines: list[np.ndarray] = []
     vfl.simulate(
         job(test_fraction=0.25, accepts=["columns"], **ALL),
         vfl.datasets.breast_cancer(),
-        observe=lambda e: shown.append(e.message.values) if is_part(e) else None,  # type: ignore[attr-defined]
+        observe=lambda e: lines.append(e.message.values) if is_part(e) else None,  # type: ignore[attr-defined]
     )
-    assert [bool(values.any()) for values in shown] == [False, True, True, True, True]
+    assert [bool(values.any()) for values in lines] == [False, True, True, True, True]
 
 
 def is_part(event: object) -> bool:
-    return type(event.message).__name__ == "Part" and event.direction == "recv"  # type: ignore[attr-defined]
+    return type(event.message).__name__ == "Summand" and event.direction == "recv"  # type: ignore[attr-defined]
 
 
 def test_equations_about_labels() -> None:
-    own = job()
-    first, second = (item for item in counts(own, sizes(own, THREE, outputs=2)) if item.kind == "labels")
-    assert (first.learner, first.count, first.capacity) == ("shop", 40, 100)
-    assert (second.learner, second.count, second.capacity) == ("post", 60, 100)
+    this_job = job()
+    first, second = (item for item in counts(this_job, sizes(this_job, THREE, outputs=2)) if item.kind == "labels")
+    assert (first.learner, first.count, first.of) == ("shop", 40, 100)
+    assert (second.learner, second.count, second.of) == ("post", 60, 100)
     shuffled = job(reshuffle=True)
     assert next(iter(counts(shuffled, sizes(shuffled, TWO)))).count == 4 * 20
     opened = job(**OPEN)
@@ -133,42 +140,44 @@ def test_equations_about_labels() -> None:
 
 
 def test_kernel_jobs_count_neither_equations_nor_columns() -> None:
-    own = vfl.Job(model=vfl.Kernel(gamma=0.1), optimizer=vfl.FDSKL(), protocol=vfl.Protocol(), batch_size=50)
-    assert {item.kind for item in counts(own, sizes(own, THREE))} == {"scores"}
+    this_job = vfl.Job(model=vfl.Kernel(gamma=0.1), optimizer=vfl.FDSKL(), protocol=vfl.Protocol(), batch_size=50)
+    assert {item.kind for item in counts(this_job, sizes(this_job, THREE))} == {"scores"}
 
 
-def test_equal_equations_do_not_add_up_and_others_do() -> None:
-    own = job()
+def test_only_different_equations_add_up() -> None:
+    this_job = job()
     table = {"shop": "digest of the columns"}
-    again = next(iter(counts(own, sizes(own, TWO, tables=table))))
+    again = next(iter(counts(this_job, sizes(this_job, TWO, tables=table))))
     assert earlier_share(again, [again, again]) == 0
     other = next(iter(counts(job(batch_size=40), sizes(job(batch_size=40), TWO, tables=table))))
     assert earlier_share(again, [other, other]) == pytest.approx(20 / 40)
-    unknown = next(iter(counts(own, sizes(own, TWO))))
+    unknown = next(iter(counts(this_job, sizes(this_job, TWO))))
     assert earlier_share(unknown, [unknown, unknown]) == pytest.approx(
         2 * 20 / 50
-    )  # whether they were the same is not known
-    named = {leak.name for leak in leaks(own, sizes(own, TWO, tables=table), [other])}
+    )  # it is unknown whether they were the same
+    named = {leak.name for leak in leaks(this_job, sizes(this_job, TWO, tables=table), [other])}
     assert "fresh_equations" in named
     assert "rank" not in named
-    assert "rank" in {leak.name for leak in leaks(own, sizes(own, TWO, tables=table), [other, unknown, unknown])}
-    assert not leaks(own, sizes(own, TWO, tables=table), [again])
+    assert "rank" in {
+        leak.name for leak in leaks(this_job, sizes(this_job, TWO, tables=table), [other, unknown, unknown])
+    }
+    assert not leaks(this_job, sizes(this_job, TWO, tables=table), [again])
 
 
 def test_numbers_about_columns_add_up_over_jobs() -> None:
-    own = job(epochs=1)
-    of_this = sizes(own, TWO)
-    shown = next(item for item in counts(own, of_this) if item.kind == "columns")
-    assert not leaks(own, of_this, [shown] * 3)
-    assert [leak.name for leak in leaks(own, of_this, [shown] * 4)] == ["columns"]
-    assert not leaks(own, of_this, [Disclosure("columns", "post", ("shop",), 99, 20)] * 4)
+    this_job = job(epochs=1)
+    of_this = sizes(this_job, TWO)
+    displayed = next(item for item in counts(this_job, of_this) if item.kind == "columns")
+    assert not leaks(this_job, of_this, [displayed] * 3)
+    assert [leak.name for leak in leaks(this_job, of_this, [displayed] * 4)] == ["columns"]
+    assert not leaks(this_job, of_this, [Disclosure("columns", "post", ("shop",), 99, 20)] * 4)
 
 
 def test_label_auc_counts_earlier_equations() -> None:
-    own = job(max_label_auc=0.9)
-    assert "label_auc" not in {leak.name for leak in leaks(own, sizes(own, TWO))}
-    told = [Disclosure("labels", "shop", ("bank",), 20, 50)]
-    assert "label_auc" in {leak.name for leak in leaks(own, sizes(own, TWO), told)}
+    this_job = job(max_label_auc=0.9)
+    assert "label_auc" not in {leak.name for leak in leaks(this_job, sizes(this_job, TWO))}
+    lines = [Disclosure("labels", "shop", ("bank",), 20, 50)]
+    assert "label_auc" in {leak.name for leak in leaks(this_job, sizes(this_job, TWO), lines)}
 
 
 @pytest.mark.parametrize(
@@ -179,19 +188,19 @@ def test_label_auc_counts_earlier_equations() -> None:
         (OPEN | {"epochs": 5}, {"shop": 200}, "shop"),
     ],
 )
-def test_columns_are_refused_from_half_of_them_on(
+def test_numbers_from_half_of_the_columns_are_refused(
     keys: dict[str, object], columns: Mapping[str, int], who: str
 ) -> None:
-    own = job(**keys)
-    found = [leak for leak in leaks(own, sizes(own, columns, rows=4000)) if leak.name == "columns"]
-    assert [leak.who for leak in found] == [who]
-    shorter = own.model_copy(update={"epochs": own.epochs - 1})
+    this_job = job(**keys)
+    results = [leak for leak in leaks(this_job, sizes(this_job, columns, rows=4000)) if leak.name == "columns"]
+    assert [leak.who for leak in results] == [who]
+    shorter = this_job.model_copy(update={"epochs": this_job.epochs - 1})
     assert not leaks(shorter, sizes(shorter, columns, rows=4000))
 
 
 def test_a_single_column_is_always_refused() -> None:
-    own = job(epochs=1, test_fraction=0.2)
-    assert [leak.name for leak in leaks(own, sizes(own, {"shop": 1}))] == ["columns"]
+    this_job = job(epochs=1, test_fraction=0.2)
+    assert [leak.name for leak in leaks(this_job, sizes(this_job, {"shop": 1}))] == ["columns"]
 
 
 def test_the_remedy_and_the_consent() -> None:
@@ -209,19 +218,19 @@ def test_the_remedy_and_the_consent() -> None:
     assert "accepted: bank: it receives" in vfl.explain(job(epochs=10, accepts=["columns"]), parties)
 
 
-def test_sequential_sums_are_refused_and_said() -> None:
+def test_sequential_sums_are_refused_and_stated() -> None:
     parties = vfl.datasets.breast_cancer(4)
-    own = job(epochs=1, test_fraction=0.2, **SEQUENTIAL)
+    this_job = job(epochs=1, test_fraction=0.2, **SEQUENTIAL)
     with pytest.raises(LeakageError, match=r'one passive party moves.*mode = "parallel".*"sequential"'):
-        vfl.simulate(own, parties)
-    assert "fewer than" not in vfl.explain(own, parties)
-    assert "needs nobody" in vfl.explain(own, parties)
+        vfl.simulate(this_job, parties)
+    assert "fewer than" not in vfl.explain(this_job, parties)
+    assert "needs nobody" in vfl.explain(this_job, parties)
     assert "fewer than" in vfl.explain(job(), parties)
-    direct = own.model_copy(update={"protocol": vfl.Protocol(sum="direct", residual=vfl.Ckks())})
+    direct = this_job.model_copy(update={"protocol": vfl.Protocol(sum="direct", residual=vfl.Ckks())})
     assert "sequential" not in {leak.name for leak in leaks(direct, sizes(direct, THREE))}
 
 
-def test_own_parts_and_the_messages_of_the_session_stand_on_the_sheet() -> None:
+def test_the_sheet_lists_partial_scores_and_session_messages() -> None:
     sheet = vfl.explain(job(), vfl.datasets.breast_cancer())
     passive = sheet.split("\nshop (")[1]
     assert "X_k theta_k, which ranks the labels" in passive
@@ -236,7 +245,7 @@ def bits(n: int, d: int, seed: int = 0) -> np.ndarray:
     return (generator.random((n, d)) < generator.uniform(0.2, 0.8, d)).astype(float)
 
 
-def test_what_is_enough_for_a_table() -> None:
+def test_the_numbers_that_determine_a_table() -> None:
     generator = np.random.default_rng(1)
     reals = generator.normal(size=(400, 12))
     assert numbers_for_recovery(reals) == MAX_NUMBERS_PER_COLUMN * 12
@@ -250,17 +259,17 @@ def test_what_is_enough_for_a_table() -> None:
     assert numbers_for_recovery(np.ones((10, 2))) == np.inf
 
 
-def test_how_much_of_the_columns_so_many_numbers_hold() -> None:
+def test_the_share_of_columns_that_numbers_contain() -> None:
     reals = np.random.default_rng(0).normal(size=(5000, 10))
     assert variance_share(reals, 5) == pytest.approx(0.5, abs=0.03)
     assert variance_share(np.repeat(reals[:, :2], 5, axis=1), 2) == pytest.approx(1)
     assert variance_share(reals, 40) == pytest.approx(1)
 
 
-def test_a_party_refuses_for_its_own_table_what_sizes_would_allow() -> None:
+def test_a_party_refuses_by_its_own_table() -> None:
     generator = np.random.default_rng(0)
     bank = vfl.Party("bank", generator.normal(size=(200, 5)), generator.integers(0, 2, 200), aligned=True)
-    own = job(epochs=1)
-    assert vfl.simulate(own, [bank, vfl.Party("shop", generator.normal(size=(200, 12)), aligned=True)])
+    this_job = job(epochs=1)
+    assert vfl.simulate(this_job, [bank, vfl.Party("shop", generator.normal(size=(200, 12)), aligned=True)])
     with pytest.raises(LeakageError, match="enough to find most of the 12 columns of shop"):
-        vfl.simulate(own, [bank, vfl.Party("shop", bits(200, 12), aligned=True)])
+        vfl.simulate(this_job, [bank, vfl.Party("shop", bits(200, 12), aligned=True)])

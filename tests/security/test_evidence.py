@@ -1,4 +1,4 @@
-"""What counts of one class in bins tell of labels: attacked over all columns of a run, and how it is counted."""
+"""Counts of one class in bins: an attack on labels from all columns of a run, and how the counts are charged."""
 
 from pathlib import Path
 from typing import Any
@@ -30,13 +30,18 @@ from tests.small_keys import SMALL
 
 
 def job(woe: Woe, **keys: Any) -> vfl.Job:
-    own: dict[str, Any] = {"model": vfl.Logistic(), "optimizer": vfl.FedBCD(lr=0.1), "batch_size": "all", "epochs": 1}
-    own |= {"protocol": vfl.Protocol(residual=vfl.Ckks()), "prepare": {"woe": woe}, "accepts": ["columns"]}
-    return vfl.Job(**own | keys)
+    defaults: dict[str, Any] = {
+        "model": vfl.Logistic(),
+        "optimizer": vfl.FedBCD(lr=0.1),
+        "batch_size": "all",
+        "epochs": 1,
+    }
+    defaults |= {"protocol": vfl.Protocol(residual=vfl.Ckks()), "prepare": {"woe": woe}, "accepts": ["columns"]}
+    return vfl.Job(**defaults | keys)
 
 
 def noise(rows: int, columns: int, seed: int = 0, positive: float = 0.5) -> list[vfl.Party]:
-    """A bank with labels that nothing goes with, and a shop with columns of noise."""
+    """Return a bank with labels that depend on nothing, and a shop with columns of noise."""
     generator = np.random.default_rng(seed)
     y = (generator.random(rows) < positive).astype(int)
     bank = vfl.Party("bank", generator.normal(size=(rows, 2)), y, aligned=True)
@@ -44,40 +49,40 @@ def noise(rows: int, columns: int, seed: int = 0, positive: float = 0.5) -> list
 
 
 def told(parties: list[vfl.Party], woe: Woe) -> tuple[np.ndarray, np.ndarray]:
-    """What the shop holds of a whole run: the matrix of its bins (k x n) and the counts (k,) that were opened."""
-    kept: list[Any] = []
-    ask = bin_classes.ask
+    """Return the shop's knowledge after a run: the matrix of its bins (k, n) and the opened counts (k,)."""
+    stored: list[Any] = []
+    ask = bin_classes.receive_counts
 
     def watched(context: Any, residual: Any, bins: BinIndicators, rows: Any) -> Any:
-        found = ask(context, residual, bins, rows)
-        kept.extend((bins[:].T, found))
-        return found
+        result = ask(context, residual, bins, rows)
+        stored.extend((bins[:].T, result))
+        return result
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bin_classes, "ask", watched)
+        patch.setattr(bin_classes, "receive_counts", watched)
         vfl.simulate(job(woe, accepts=["columns", "rank"]), parties)
-    return kept[0], kept[1]
+    return stored[0], stored[1]
 
 
 def guess(A: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """The least-norm solution of A y = counts."""
+    """Return the least-norm solution of A y = counts."""
     return np.linalg.lstsq(A, counts.astype(float))[0]
 
 
 def shares(parties: list[vfl.Party], woe: Woe) -> float:
-    """What the guard counts the bins as, of all that labels hold."""
+    """Return the share of the labels' information that the guard charges for the bins."""
     known = pooled_run_facts(job(woe), parties)
-    return next(each.share for each in job(woe).family.disclosures(job(woe), known.shape) if each.group == "bins")
+    return next(count.share for count in job(woe).family.disclosures(job(woe), known.shape) if count.group == "bins")
 
 
-def test_bins_that_are_refused_give_all_labels_and_those_that_are_let_do_not() -> None:
+def test_only_refused_bins_reveal_all_labels() -> None:
     many = noise(60, 12)
     woe = Woe(bins=3, rows=20)
     A, counts = told(many, woe)
-    assert np.linalg.matrix_rank(A) < 60  # linear algebra alone does not do it
-    found = subset(A, counts.astype(float))
-    assert found is not None
-    np.testing.assert_array_equal(found, many[0].y)
+    assert np.linalg.matrix_rank(A) < 60  # linear algebra alone is not enough
+    result = subset(A, counts.astype(float))
+    assert result is not None
+    np.testing.assert_array_equal(result, many[0].y)
     assert shares(many, woe) > 1
     with pytest.raises(LeakageError, match=r"shop: .*counts in its bins as much as \d+ more.*fewer bins"):
         vfl.simulate(job(woe), many)
@@ -87,13 +92,13 @@ def test_bins_that_are_refused_give_all_labels_and_those_that_are_let_do_not() -
     A, counts = told(few, least)
     assert shares(few, least) == (3 + 3) * 7 / 60  # three counts and three checks, words of 7 bits
     assert {leak.name for leak in leaks(job(least), pooled_run_facts(job(least), few).shape)} <= {"columns"}
-    found = subset(A, counts.astype(float))
-    assert found is None or not np.array_equal(found, few[0].y)  # many labels fit the counts
+    result = subset(A, counts.astype(float))
+    assert result is None or not np.array_equal(result, few[0].y)  # many labels fit the counts
 
 
 @pytest.mark.parametrize(("rows", "columns", "most"), [(2000, 10, 0.66), (600, 4, 0.75)])
 def test_counts_rank_labels_no_better_than_their_share(rows: int, columns: int, most: float) -> None:
-    """Columns of noise: what least squares finds beyond one half is what the counts told of each row."""
+    """With columns of noise, the excess of the AUC over 0.5 is what the counts reveal of each row."""
     parties = noise(rows, columns)
     woe = Woe(bins=8, rows=30)
     A, counts = told(parties, woe)
@@ -101,7 +106,7 @@ def test_counts_rank_labels_no_better_than_their_share(rows: int, columns: int, 
     assert 0.5 < roc_auc_score(parties[0].y, guess(A, counts)) < most
 
 
-def test_rare_labels_hold_less_and_their_party_counts_that() -> None:
+def test_rare_labels_contain_less_information() -> None:
     balanced, rare = noise(2000, 5), noise(2000, 5, positive=0.02)
     assert shares(rare, Woe()) > 5 * shares(balanced, Woe())
     assert label_entropy(np.array([True, False])) == 1.0
@@ -119,20 +124,20 @@ def test_bins_of_two_columns_that_differ_by_one_row_are_refused() -> None:
     assert round(abs(guess(A, counts)[90])) == bank.y[90]
 
 
-def test_nobody_is_told_more_counts_than_all_know_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A party that asks with a matrix of its own, one row a column, is refused before anything is opened."""
+def test_no_more_counts_are_opened_than_agreed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A party that requests another matrix, with one row for each column, is refused before anything is opened."""
 
     def rows_apart(context: Any, residual: Any, bins: BinIndicators, rows: Any) -> Any:
         return ask(context, residual, np.eye(len(bins)), np.ones(len(bins), int))
 
-    ask = bin_classes.ask
-    monkeypatch.setattr(bin_classes, "ask", rows_apart)
+    ask = bin_classes.receive_counts
+    monkeypatch.setattr(bin_classes, "receive_counts", rows_apart)
     with pytest.raises((ProtocolError, LimitError), match="shop asks for another product"):
         vfl.simulate(job(Woe(bins=2, rows=20)), noise(60, 1))
 
 
-def test_what_is_opened_beside_the_counts_does_not_go_with_the_labels() -> None:
-    """The same counts from two tables of labels: the fractions of what is opened are of one distribution."""
+def test_opened_fractions_do_not_depend_on_labels() -> None:
+    """Two label columns with the same counts give fractions of the same distribution."""
     scheme = LatticeGradient()
     holder = scheme.keygen(columns=2)
     evaluator = scheme.evaluator(holder.public)
@@ -140,25 +145,25 @@ def test_what_is_opened_beside_the_counts_does_not_go_with_the_labels() -> None:
     bins = BinIndicators(place, 2)
     fractions: list[list[float]] = []
     for later in (np.tile([True, False], 40), np.repeat([True, False, False, True], 20)):
-        found = []
+        results = []
         for _ in range(150):
             sealed = holder.encrypt(np.where(later, 1.0, -1.0)[:, None], bound=1.0)
             blinded, r = evaluator.blind(evaluator.transpose_product(evaluator.prepare(bins[:]), sealed))
             opened = evaluator.unblind(holder.open(blinded, OpeningShape(80, 1, 2)), r)[:, 0]
             np.testing.assert_array_equal(np.rint(opened), 0)  # 20 of 40 in each bin
-            found += opened.tolist()
-        fractions.append(found)
+            results += opened.tolist()
+        fractions.append(results)
     assert ks_2samp(*fractions).pvalue > 1e-9
 
 
-def test_the_sheet_says_it_and_the_ledger_counts_bins_once(tmp_path: Path) -> None:
+def test_the_sheet_states_bins_and_the_ledger_counts_them_once(tmp_path: Path) -> None:
     parties = noise(1000, 4)
     sheet = vfl.explain(job(Woe()), parties)
     assert "for each of its bins how many of its rows are of the positive class, for weights of evidence:" in sheet
     assert "41 words of 11 bits and checks, 484 bits of the" in sheet
     assert "its sign is the label" in vfl.explain(job(Woe(), protocol="open"), parties)
     ledgers = {name: DisclosureLedger(tmp_path / f"{name}.ledger", name) for name in ("bank", "shop")}
-    ledgers["bank"].trust("shop")  # to ask the same again where it says so
+    ledgers["bank"].trust("shop")  # to repeat the same equations if accepted
     named = [vfl.Party(party.name, party.X, party.y, ids=[f"c{k}" for k in range(len(party))]) for party in parties]
     vfl.simulate(job(Woe()), named, ledgers=ledgers)
     once = sum(entry.disclosure.count for entry in ledgers["bank"].read().entries if entry.disclosure.group == "bins")
@@ -169,35 +174,36 @@ def test_the_sheet_says_it_and_the_ledger_counts_bins_once(tmp_path: Path) -> No
 
 
 class Stopped(Exception):
-    """What ends a run once its counts are told."""
+    """Stops a run once its counts are disclosed."""
 
 
 @pytest.mark.parametrize("engine", [vfl.Ckks(), vfl.Ckks(library="seal"), SMALL], ids=["ckks", "seal", "paillier"])
-def test_weights_in_place_of_bins_read_no_more_labels_than_are_counted(
-    monkeypatch: pytest.MonkeyPatch, engine: Any
-) -> None:
-    """A party that deviates multiplies rows by 1, 2, 4 .. in place of bins. Whole numbers named 14 labels and more,
-    each, 112 of 600 where 40 bits were counted; words name as many as they have bits, and these are counted."""
+def test_chosen_weights_reveal_no_more_labels_than_counted(monkeypatch: pytest.MonkeyPatch, engine: Any) -> None:
+    """A malicious party multiplies rows by 1, 2, 4 ... in place of bins.
+
+    Unbounded integers would reveal 14 labels and more each: 112 of 600 where 40 bits were counted. Words reveal the
+    number of their bits, and these are counted.
+    """
     parties, woe, read = noise(600, 2), Woe(bins=3), dict[int, list[bool]]()
     word = bin_classes.count_bits(600)
     opens, sent = SealedActive._open_one, list[bytes]()
 
-    def opened(self: SealedActive, *given: Any) -> bytes:
-        sent.append(opens(self, *given))
+    def opened(self: SealedActive, *arguments: Any) -> bytes:
+        sent.append(opens(self, *arguments))
         return sent[-1]
 
-    def ask(each: int) -> Any:
+    def ask(count: int) -> Any:
         def asked(context: Any, residual: Any, bins: BinIndicators, rows: Any) -> Any:
             J = np.zeros(bins[:].shape)
             for j in range(J.shape[1]):
-                J[j * each : (j + 1) * each, j] = 2.0 ** np.arange(each)[::-1]
+                J[j * count : (j + 1) * count, j] = 2.0 ** np.arange(count)[::-1]
             role = residual.passive(context, Agreement(group="bins", word=word))
             with context.channel.gate.about_rows("bins"):
-                found = role.reply().gradient(FixedJacobian(), Batch(0, 0, J))[:, 0]
-            read[each] = []
-            for value in found.tolist():
-                for step in range(each)[::-1]:
-                    read[each].append(value > 0)
+                result = role.reply().gradient(FixedJacobian(), Batch(0, 0, J))[:, 0]
+            read[count] = []
+            for value in result.tolist():
+                for step in range(count)[::-1]:
+                    read[count].append(value > 0)
                     value -= (1 if value > 0 else -1) * 2.0**step
             raise Stopped
 
@@ -208,24 +214,24 @@ def test_weights_in_place_of_bins_read_no_more_labels_than_are_counted(
     train = np.sort(chosen.schedule(register_of(parties)).train)
     labels = parties[0].y[train] == 1
     right = dict[int, int]()
-    fits = word - 1 if engine.exact else word - 4  # a lattice scales columns by their norm, and these are of few rows
-    for each in (fits, 14):
-        monkeypatch.setattr(bin_classes, "ask", ask(each))
+    fits = word - 1 if engine.exact else word - 4  # a lattice scales columns by their norm, and these have few rows
+    for count in (fits, 14):
+        monkeypatch.setattr(bin_classes, "receive_counts", ask(count))
         with pytest.raises((Stopped, OpeningMismatch, ProtocolError)):
             vfl.simulate(chosen, parties)
-        guesses = np.array(read.get(each, []), bool)
-        right[each] = int((guesses == labels[: len(guesses)]).sum()) if len(guesses) else 0
+        guesses = np.array(read.get(count, []), bool)
+        right[count] = int((guesses == labels[: len(guesses)]).sum()) if len(guesses) else 0
     counted = next(
         e.count for e in chosen.family.disclosures(chosen, pooled_run_facts(chosen, parties).shape) if e.group == "bins"
     )
-    assert right[fits] == 7 * fits < counted  # what a word holds can be read
-    assert 2 * right[14] - 7 * 14 <= 7 * word  # and no more: half of those beyond come right by guessing
+    assert right[fits] == 7 * fits < counted  # the bits of a word can be read
+    assert 2 * right[14] - 7 * 14 <= 7 * word  # and no more: guesses of the others are right half of the time
     assert counted == engine.scheme().opened_bits(600, 7, word)
-    values = sent[0][-(7 + 3) * opened_words.word_size(word) :]  # lattice: the words alone after the head
+    values = sent[0][-(7 + 3) * opened_words.word_size(word) :]  # lattice: the words after the header
     if engine.name == "ckks":
         assert len(sent[0]) == OPENED_HEADER.size + len(values)
-        whole = np.frombuffer(values, "<u2")
-        assert (whole < 1 << word).all()
+        full = np.frombuffer(values, "<u2")
+        assert (full < 1 << word).all()
     else:
         size = (len(sent[0]) - HEAD.size) // 9  # 7 counts and two checks
         numbers = [int.from_bytes(sent[0][at:][:size], "big") for at in range(HEAD.size, len(sent[0]), size)]

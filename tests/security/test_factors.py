@@ -1,7 +1,7 @@
-"""Factors of an account, names of what is asked, order over chunks, and states that nobody visits.
+"""Factors in counts, names of questions, the order over chunks, and rarely used states.
 
-As in test_instances: each probe goes over all instances of its kind, `SLIPS` leaves one factor, part or state out of
-the code as it is, and the probe of its class must then fail.
+As in test_instances, each probe covers all instances of its kind. `SLIPS` removes one factor, part or state from the
+code, and the probe of its class must then fail.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from securevfl.families.run_facts import pooled_run_facts
 from securevfl.families.transfer.transfer_family import TransferFamily
 from securevfl.organisations import predict, prediction_session
 from securevfl.organisations.reason_codes import ReasonCodePolicy
-from securevfl.protocols.alignment.psi_many import Tags
+from securevfl.protocols.alignment.psi_many import IntersectionTags
 from securevfl.protocols.alignment.psi_work import AlignmentWork, Points
 from securevfl.training.new_rows import NewRows
 from securevfl.transport import certificate_checks, certs
@@ -41,43 +41,43 @@ from tests.protocols.test_psi import cut_small, play
 
 NOTICED = AssertionError, pytest.fail.Exception
 PADDED = {"neural top"}  # a message has a zero for each output of the others
-FOLLOWS = {"transfer open"}  # sums of products of the very vectors that are shown beside them
-FEWER = {"curvature"}  # the first gradient is of weights that all know
+FOLLOWS = {"transfer open"}  # sums of products of the vectors that are disclosed as well
+FEWER = {"curvature"}  # the first gradient belongs to weights that all parties know
 
 
 def _counted(name: str, outputs: int, epochs: int) -> tuple[list[Disclosure], Any, bool]:
-    """Counts, sizes, and whether every epoch opens the same equations again."""
+    """Return counts, sizes, and whether every epoch opens the same equations again."""
     keys: dict[str, Any] = {"epochs": epochs}
     if outputs > 1:
         keys["model"] = vfl.Softmax()
     job, parties = example(name, **keys)
-    helpers = [each for each in parties if isinstance(each, Helper)]
-    parties = [*tables(classes=max(outputs, 2))[: job.family.max_parties or 3], *helpers]
+    helpers = [party for party in parties if isinstance(party, Helper)]
+    parties = [*tables(classes=max(outputs, 2))[: job.family.most or 3], *helpers]
     sizes = pooled_run_facts(job, parties).shape
     assert sizes.outputs == outputs
     return job.family.disclosures(job, sizes), sizes, bool(getattr(job.model, "static_jacobian", False))
 
 
 def counts_of_numbers() -> None:
-    """What guards read bears the numbers that leave: so many about each row, or each batch, over outputs and epochs."""
+    """Check that the guards' counts equal the numbers sent about each row or batch, over outputs and epochs."""
     seen, columns = set(), dict[tuple[Any, ...], int]()
     for name in EXAMPLES:
         for outputs in (1, 3):
             try:
-                found = [_counted(name, outputs, epochs) for epochs in (2, 4)]
-            except SecureVFLError:  # a model of its own, or one output alone
+                results = [_counted(name, outputs, epochs) for epochs in (2, 4)]
+            except SecureVFLError:  # another model, or one output alone
                 continue
-            for (told, sizes, again), epochs in zip(found, (2, 4), strict=True):
-                for each in told:
-                    rows = {"columns": sizes.held_out if each.group == "held out" else sizes.rows}
+            for (disclosed, sizes, again), epochs in zip(results, (2, 4), strict=True):
+                for item in disclosed:
+                    rows = {"columns": sizes.held_out if item.group == "held out" else sizes.rows}
                     rows["labels"] = sizes.batches * (epochs if again else 1)
-                    capped = (each.kind == "labels" and each.share == 1) or name in FOLLOWS
-                    if each.kind in rows and each.group in ("training", "held out") and not capped:
+                    capped = (item.kind == "labels" and item.share == 1) or name in FOLLOWS
+                    if item.kind in rows and item.group in ("training", "held out") and not capped:
                         seen.add((name, outputs))
-                        if each.kind == "columns" and again:
-                            columns[name, epochs, each.key, outputs] = each.count + outputs * (name in FEWER)
-                        most = each.count + outputs * (name in FEWER)
-                        assert most * rows[each.kind] * (1 + (name in PADDED)) >= each.numbers, (name, outputs, each)
+                        if item.kind == "columns" and again:
+                            columns[name, epochs, item.like, outputs] = item.count + outputs * (name in FEWER)
+                        most = item.count + outputs * (name in FEWER)
+                        assert most * rows[item.kind] * (1 + (name in PADDED)) >= item.numbers, (name, outputs, item)
     both = [which for *which, outputs in columns if outputs == 1 and (*which, 3) in columns]
     assert len(both) > 20
     for which in both:
@@ -87,15 +87,15 @@ def counts_of_numbers() -> None:
 
 
 def names_of_questions() -> None:
-    """What is told again under one name is of the same model, asker, rows, columns and codes, in any block."""
+    """Check that the name of a repeated question covers the model, requester, rows, columns and codes, in any block."""
     ledger: Any = SimpleNamespace(named=lambda content: hashlib.sha256(content).hexdigest())
     X = np.arange(24.0).reshape(6, 4)
     codes = {"a": "R1", "b": "R2"}
 
-    def name(X: Any = X, order: bytes = b"order", run: str = "r", asker: str = "bank", given: Any = None) -> str:
+    def name(X: Any = X, order: bytes = b"order", run: str = "r", asker: str = "bank", arguments: Any = None) -> str:
         rows = NewRows(len(X), order, lambda: ((None, X[at : at + 2]) for at in range(0, len(X), 2)))
         part: Any = SimpleNamespace(run=run, asker=asker)
-        return prediction_session._question(part, rows, ledger, given)
+        return prediction_session._question(part, rows, ledger, arguments)
 
     others = [name(run="s"), name(asker="shop"), name(order=b"other"), name(X[:4])]
     for row in range(len(X)):
@@ -103,16 +103,21 @@ def names_of_questions() -> None:
             moved = X.copy()
             moved[row, column] += 1e-9
             others.append(name(moved))
-    others += [name(given=ReasonCodePolicy(most, codes)) for most in (1, 2)]
-    others.append(name(given=ReasonCodePolicy(2, codes | {"b": "R3"})))
+    others += [name(arguments=ReasonCodePolicy(most, codes)) for most in (1, 2)]
+    others.append(name(arguments=ReasonCodePolicy(2, codes | {"b": "R3"})))
     assert len({name(), *others}) == 1 + len(others)
     assert name() == name(X + 0.0)
-    assert name(given=ReasonCodePolicy(2, codes)) == name(given=ReasonCodePolicy(2, dict(reversed(codes.items()))))
+    assert name(arguments=ReasonCodePolicy(2, codes)) == name(
+        arguments=ReasonCodePolicy(2, dict(reversed(codes.items())))
+    )
 
 
 def alarms_of_looks() -> None:
-    """Alarms are shared among all looks, two a column: a column just beyond its part of them is shifted, and one just
-    within is not, whatever the kind of column and however many there are."""
+    """Check that the false-alarm rate is shared among all joint statistics, two for each column.
+
+    A column just beyond its share is reported as shifted, and one just within it is not, for every kind and number of
+    columns.
+    """
     draw, n = np.random.default_rng(3), 400
 
     def table(seed: int) -> Columns:
@@ -126,28 +131,28 @@ def alarms_of_looks() -> None:
     for names in (["number"], ["few"], ["gaps"], ["town"], before.names):
         at = [before.names.index(name) for name in names]
         levels = {name: value for name, value in before.levels.items() if name in names}
-        kept = baselines(Columns(before.X[:, at], names, levels), np.arange(n))
+        stored = baselines(Columns(before.X[:, at], names, levels), np.arange(n))
         fresh = Columns(new.X[:, at], names, levels)
-        for each in drift.drifts(kept, fresh):
+        for item in drift.measure_drift(stored, fresh):
             for factor, beyond in ((1.05, True), (0.95, False)):
                 (same,) = (
                     one
-                    for one in drift.drifts(kept, fresh, alarms=factor * each.p * 2 * len(names))
-                    if one.column == each.column
+                    for one in drift.measure_drift(stored, fresh, alarms=factor * item.p * 2 * len(names))
+                    if one.column == item.column
                 )
-                assert same.shifted == beyond, (names, each.column)
+                assert same.shifted == beyond, (names, item.column)
 
 
 def expired_authorities(folder: Path) -> None:
-    """A certificate is refused once it or its authority has expired, or before either is valid."""
+    """Check that a certificate is refused if it or its authority has expired or is not valid yet."""
     now = datetime(2030, 1, 1, tzinfo=UTC)
-    for authority, own in ((10, 100), (100, 10)):
-        place = folder / f"{authority}-{own}"
+    for authority, local in ((10, 100), (100, 10)):
+        place = folder / f"{authority}-{local}"
         certs.init(place, days=authority, now=now)
-        # one that outlives its authority, as no command makes it
+        # a certificate that outlives its authority, which no command creates
         longer = edited(certs, "issue", ("min(now + _days(days), authority.not_valid_after_utc)", "now + _days(days)"))
         with mock.patch.object(*longer):
-            certs.issue(place, "bank", days=own, now=now)
+            certs.issue(place, "bank", days=local, now=now)
         ca, bank = read_pem(place / "ca.pem"), read_pem(place / "bank.pem")
         certificate_checks.check_peer(bank, ca, "bank", now + timedelta(days=5))
         for when, what in ((50, "has expired"), (-5, "is not yet valid")):
@@ -155,11 +160,16 @@ def expired_authorities(folder: Path) -> None:
                 certificate_checks.check_peer(bank, ca, "bank", now + timedelta(days=when))
 
 
-ORDERED = (Points, 2, "bank", False), (Points, 3, "bank", False), (Tags, 3, "bank", False), (Tags, 2, "bank", True)
+ORDERED = (
+    (Points, 2, "bank", False),
+    (Points, 3, "bank", False),
+    (IntersectionTags, 3, "bank", False),
+    (IntersectionTags, 2, "bank", True),
+)
 
 
 def order_over_chunks() -> None:
-    """Points and tags ascend from chunk to chunk, as within one: a chunk that comes again is refused."""
+    """Check that points and tags ascend from chunk to chunk, so that a repeated chunk is refused."""
     for kind, parties, cheat, transfers in ORDERED:
         sent: list[Any] = []
 
@@ -181,22 +191,22 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[..., None]]] = {
     "evaluations of FDML without the outputs": (
         lambda: edited(
             fdml_family,
-            "evaluation_disclosures",
+            "_evaluated",
             (
-                "count_evaluations(job, shape) * job.model.output_width(shape.outputs)",
-                "count_evaluations(job, shape)",
+                "told = evaluations(job, sizes) * job.model.output_width(sizes.outputs)",
+                "told = evaluations(job, sizes)",
             ),
         ),
         counts_of_numbers,
     ),
     "visits of FDML without the outputs": (
         lambda: edited(
-            FdmlFamily, "disclosures", ("job.model.output_width(shape.outputs) * shape.epochs", "shape.epochs")
+            FdmlFamily, "disclosures", ("job.model.output_width(sizes.outputs) * sizes.epochs", "sizes.epochs")
         ),
         counts_of_numbers,
     ),
     "moments of transfer once a run": (
-        lambda: edited(TransferFamily, "disclosures", ("moments * shape.epochs,", "moments,")),
+        lambda: edited(TransferFamily, "disclosures", ("moments * sizes.epochs,", "moments,")),
         counts_of_numbers,
     ),
     "a question by its first block": (
@@ -212,7 +222,7 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[..., None]]] = {
         names_of_questions,
     ),
     "alarms shared among half of the looks": (
-        lambda: edited(drift, "drifts", ("looks = 2 * len(kept)", "looks = len(kept)")),
+        lambda: edited(drift, "measure_drift", ("tests = 2 * len(baselines)", "tests = len(baselines)")),
         alarms_of_looks,
     ),
     "an authority that has expired": (
@@ -236,7 +246,7 @@ def test_every_factor_and_state(probe: Callable[..., None], tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("slip", SLIPS)
-def test_what_is_left_out_is_noticed(slip: str, tmp_path: Path) -> None:
+def test_every_omission_is_noticed(slip: str, tmp_path: Path) -> None:
     patch, probe = SLIPS[slip]
     owner, name, value = patch()
     with mock.patch.object(owner, name, value), pytest.raises(NOTICED):

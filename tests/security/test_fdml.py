@@ -1,5 +1,4 @@
-"""Training by FDML attacked: what sums that are pulled and payloads that are stored tell over a whole run, and what a
-server or a worker that deviates comes to."""
+"""Training by FDML attacked: pulled sums and stored payloads of a whole run, and malicious servers and workers."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -12,9 +11,9 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.audit.attacks.column_space import ColumnSpace, shares, space
+from securevfl.audit.attacks.column_space import ColumnSpace, shares_inside, space
 from securevfl.audit.recording import party_recording
-from securevfl.audit.recording.column_numbers import ColumnNumbers, received
+from securevfl.audit.recording.column_numbers import ColumnNumbers, column_numbers
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.audit.recording.transcript_recording import record_transcript
 from securevfl.audit.transcript_checks import check_transcript
@@ -30,8 +29,8 @@ KINDS: dict[str, tuple[Any, Any]] = {"masks": (MaskedServer, MaskedWorker)}
 
 
 def parties(count: int, rows: int = 240, columns: int = 5) -> list[vfl.Party]:
-    own = [party.take(np.arange(rows, dtype=np.intp)) for party in vfl.datasets.breast_cancer(parties=count)]
-    few = [vfl.Party(each.name, each.X[:, :columns], each.y, aligned=True) for each in own]
+    local_columns = [party.take(np.arange(rows, dtype=np.intp)) for party in vfl.datasets.breast_cancer(parties=count)]
+    few = [vfl.Party(item.name, item.X[:, :columns], item.y, aligned=True) for item in local_columns]
     return [*few, SERVER]
 
 
@@ -46,30 +45,30 @@ def job(
     )
 
 
-def found(own: vfl.Job, given: list[vfl.Party]) -> dict[tuple[str, tuple[str, ...]], list[ColumnNumbers]]:
-    pair = RealIdealPair(own, given, 1)
+def found(job: vfl.Job, parties: list[vfl.Party]) -> dict[tuple[str, tuple[str, ...]], list[ColumnNumbers]]:
+    pair = RealIdealPair(job, parties, 1)
     every: dict[tuple[str, tuple[str, ...]], list[ColumnNumbers]] = {}
-    for each in received(pair, pair.real_run[1]):
-        every.setdefault((each.learner, each.about), []).append(each)
+    for numbers in column_numbers(pair, pair.real_run[1]):
+        every.setdefault((numbers.learner, numbers.about), []).append(numbers)
     return every
 
 
 def inside(batches: list[ColumnNumbers]) -> float:
-    return float(np.mean([np.nanmean(shares(each.truth, space(each))) for each in batches]))
+    return float(np.mean([np.nanmean(shares_inside(batch.truth, space(batch))) for batch in batches]))
 
 
-def test_a_worker_with_all_it_pulled_has_the_others_columns_up_to_a_linear_map() -> None:
-    """With two workers a pull is the other's H; it does not matter what hides payloads from the server."""
-    given = parties(2)
-    every = found(job("masks"), given)
+def test_all_pulls_reveal_columns_up_to_a_linear_map() -> None:
+    """With two workers a pull is the other's H, whatever hides payloads from the server."""
+    arguments = parties(2)
+    every = found(job("masks"), arguments)
     for key in (("bank", ("shop",)), ("shop", ("bank",))):
         assert inside(every[key]) > 0.99, key
-    few = found(job(epochs=2), given)
+    few = found(job(epochs=2), arguments)
     assert inside(few["shop", ("bank",)]) < 0.95
 
 
-def test_residuals_in_the_open_show_the_active_partys_columns_however_late_they_come() -> None:
-    """Where workers are apart the passive one does not know which version of its own part is in f, which blurs it."""
+def test_late_open_residuals_still_reveal_active_columns() -> None:
+    """If workers are at different iterations, the passive one does not know which version of its part is in f."""
     for tau, least in ((0, 0.99), (3, 0.9)):
         every = found(job(shows=False, residual="open", tau=tau), parties(2))
         assert inside(every["shop", ("bank",)]) > least
@@ -84,26 +83,26 @@ def test_with_three_workers_it_is_the_sum_of_the_others() -> None:
     assert ("telco", ("bank",)) not in every
 
 
-def test_where_one_other_worker_moves_alone_its_columns_show() -> None:
-    """One epoch of four batches at most apart: pulls of a slow worker catch the others at different visits."""
-    own, given = job(tau=6, epochs=14, batch_size=60), parties(3)
-    pair = RealIdealPair(own, given, 1)
+def test_a_worker_that_moves_alone_reveals_its_columns() -> None:
+    """With four batches in an epoch, pulls of a slow worker meet the others at different iterations."""
+    this_job, arguments = job(tau=6, epochs=14, batch_size=60), parties(3)
+    pair = RealIdealPair(this_job, arguments, 1)
     with mock.patch.object(party_recording, "simulate", partial(vfl.simulate, slowed={"bank": 40.0, "shop": 5.0})):
-        single = [each for each in received(pair, pair.real_run[1]) if len(each.about) == 1]
+        single = [numbers for numbers in column_numbers(pair, pair.real_run[1]) if len(numbers.about) == 1]
     assert single, "somebody has moved alone"
-    for each in single:
-        changes = each.numbers - each.numbers.mean(axis=0)
-        basis = np.linalg.qr(np.column_stack([np.ones(len(each.truth)), each.truth]))[0]
+    for numbers in single:
+        changes = numbers.numbers - numbers.numbers.mean(axis=0)
+        basis = np.linalg.qr(np.column_stack([np.ones(len(numbers.truth)), numbers.truth]))[0]
         left = changes - basis @ (basis.T @ changes)
         assert np.linalg.norm(left) < 1e-6 * np.linalg.norm(changes), "the difference is of that worker's columns alone"
 
 
-def test_the_server_reads_every_part_in_the_clear_and_none_that_is_hidden() -> None:
-    given = parties(2)
-    every = found(job("open"), given)
+def test_the_server_reads_only_parts_in_the_clear() -> None:
+    arguments = parties(2)
+    every = found(job("open"), arguments)
     assert inside(every["server", ("bank",)]) > 0.99
     assert inside(every["server", ("shop",)]) > 0.99
-    assert not any(learner == "server" for learner, _ in found(job("masks", epochs=3), given))
+    assert not any(learner == "server" for learner, _ in found(job("masks", epochs=3), arguments))
 
 
 def test_the_audits_attack_finds_what_is_counted() -> None:
@@ -112,13 +111,13 @@ def test_the_audits_attack_finds_what_is_counted() -> None:
     assert "shop about bank" in score.detail
 
 
-def test_noise_keeps_columns_out_of_what_is_pulled() -> None:
-    """Not all of them: the sums of many visits still lean towards the columns that move predictions most."""
+def test_noise_hides_columns_in_pulled_sums() -> None:
+    """Not all columns are hidden: sums of many iterations depend most on the columns that move predictions most."""
     pytest.importorskip("dp_accounting")
     shares = []
     for noise in (None, {"epsilon": 8, "delta": 1e-4, "clip": 2}):
-        own = job(stored={"name": "masks", "noise": noise}, epochs=6, test_fraction=0.25)
-        every = [each for each in found(own, parties(2))["shop", ("bank",)] if each.truth.shape[0] < 100]
+        this_job = job(stored={"name": "masks", "noise": noise}, epochs=6, test_fraction=0.25)
+        every = [item for item in found(this_job, parties(2))["shop", ("bank",)] if item.truth.shape[0] < 100]
         shares.append(inside(every))
     clear, blurred = shares
     assert clear > 0.95
@@ -126,17 +125,17 @@ def test_noise_keeps_columns_out_of_what_is_pulled() -> None:
 
 
 @pytest.mark.parametrize(("stored", "residual"), [("open", None), ("masks", None), ("masks", "ckks")])
-def test_transcripts_hold_what_is_declared(stored: str, residual: str | None) -> None:
-    own = job(stored, epochs=2, shows=residual is None, residual=residual)
-    transcripts = [record_transcript(own, parties(3))[0] for _ in range(2)]
+def test_transcripts_agree_with_the_declaration(stored: str, residual: str | None) -> None:
+    this_job = job(stored, epochs=2, shows=residual is None, residual=residual)
+    transcripts = [record_transcript(this_job, parties(3))[0] for _ in range(2)]
     assert not check_transcript(*transcripts).findings
 
 
-def test_only_who_is_told_sums_is_sent_keys() -> None:
+def test_only_parties_that_pull_sums_receive_keys() -> None:
     sheet = vfl.explain(job("masks", shows=False, residual="ckks"), parties(2))
     bank, shop, server = sheet.split("\n\n")[1:4]
-    assert "OwnKey from passive" in bank
-    assert "OwnKey from" not in shop
+    assert "WrappedMaskKey from passive" in bank
+    assert "WrappedMaskKey from" not in shop
     assert "Push from passive: uniform" in server
 
 
@@ -152,13 +151,13 @@ ANSWERS: dict[str, Answer] = {
 
 @pytest.mark.parametrize("answer", ANSWERS)
 @pytest.mark.parametrize("stored", KINDS)
-def test_a_server_that_answers_otherwise_ends_the_run_with_a_typed_error(stored: str, answer: str) -> None:
+def test_a_malicious_server_causes_a_typed_error(stored: str, answer: str) -> None:
     server, _ = KINDS[stored]
     add = server._add
 
     def plain(self: Any, payloads: list[bytes]) -> bytes:
-        made: bytes = add(self, {str(number): each for number, each in enumerate(payloads)})
-        return made
+        generated: bytes = add(self, {str(number): payload for number, payload in enumerate(payloads)})
+        return generated
 
     with (
         mock.patch.object(server, "_plain", plain, create=True),
@@ -170,7 +169,7 @@ def test_a_server_that_answers_otherwise_ends_the_run_with_a_typed_error(stored:
 
 
 @pytest.mark.parametrize("stored", KINDS)
-def test_a_worker_that_pushes_otherwise_ends_the_run_with_a_typed_error(stored: str) -> None:
+def test_a_malicious_worker_causes_a_typed_error(stored: str) -> None:
     _, worker = KINDS[stored]
     conceal = worker._conceal
     pushes: dict[str, Callable[[Any, Any, int, int], bytes]] = {
@@ -183,16 +182,16 @@ def test_a_worker_that_pushes_otherwise_ends_the_run_with_a_typed_error(stored: 
     for what, push in pushes.items():
 
         def of_one(self: Any, H: Any, batch: int, version: int, push: Any = push) -> bytes:
-            made: bytes = (push if self.me == "telco" else conceal)(self, H, batch, version)
-            return made
+            generated: bytes = (push if self.me == "telco" else conceal)(self, H, batch, version)
+            return generated
 
         with mock.patch.object(worker, "_conceal", of_one), pytest.raises(SecureVFLError) as caught:
             vfl.simulate(job(stored, epochs=2), parties(3))
         assert isinstance(caught.value, CryptoError | ProtocolError | LimitError), what
 
 
-def test_a_push_again_under_an_old_version_is_not_made() -> None:
-    """A worker that lost count, as after a kill, cannot put one mask on two payloads in one session."""
+def test_a_push_under_an_old_version_is_refused() -> None:
+    """A worker that lost count, as after a crash, cannot use one mask for two payloads in one session."""
     push = StoredWorker.conceal
 
     def again(self: Any, H: Any, batch: int, version: int) -> bytes:
@@ -204,11 +203,14 @@ def test_a_push_again_under_an_old_version_is_not_made() -> None:
 
 
 @pytest.mark.parametrize("stored", KINDS)
-def test_what_is_pushed_again_after_a_kill_is_under_other_keys(stored: str, tmp_path: Path) -> None:
-    """The same versions of the same batches are pushed in both sessions, and a mask used twice would show in their
-    difference; here nothing of one occurs in the other, and differences are no forward outputs."""
-    own, given = job(stored, epochs=6), parties(2)
-    states = {party.name: Checkpoints(tmp_path / party.name, party.name, every=4) for party in given}
+def test_pushes_after_a_crash_use_fresh_keys(stored: str, tmp_path: Path) -> None:
+    """The same versions of the same batches are pushed in both sessions.
+
+    A mask that is used twice would show in their difference. No byte string of one session occurs in the other, and
+    differences are not forward outputs.
+    """
+    session, arguments = job(stored, epochs=6), parties(2)
+    states = {party.name: Checkpoints(tmp_path / party.name, party.name, every=4) for party in arguments}
 
     def cut(done: int, of: int) -> None:
         if done == 11:
@@ -218,7 +220,7 @@ def test_what_is_pushed_again_after_a_kill_is_under_other_keys(stored: str, tmp_
     for on_round in (cut, None):
         events: list[Any] = []
         with suppress(KeyboardInterrupt):
-            vfl.simulate(own, given, checkpoints=states, on_round=on_round, observe=events.append)
+            vfl.simulate(session, arguments, checkpoints=states, on_round=on_round, observe=events.append)
         sessions.append({})
         for event in events:
             if isinstance(event.message, Push | RestoredOutputs):
@@ -227,7 +229,9 @@ def test_what_is_pushed_again_after_a_kill_is_under_other_keys(stored: str, tmp_
     first, second = sessions
     both = set(first) & set(second)
     assert len(both) >= 4
-    pieces = [{each[i : i + 16] for each in own.values() for i in range(44, len(each) - 15, 16)} for own in sessions]
+    pieces = [
+        {item[i : i + 16] for item in session.values() for i in range(44, len(item) - 15, 16)} for session in sessions
+    ]
     assert not pieces[0] & pieces[1]
     if stored == "masks":
         for key in both:

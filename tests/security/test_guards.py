@@ -1,4 +1,4 @@
-"""The two guards on what opened gradients add up to, and the leaks behind them carried out."""
+"""The two guards on the total of opened gradients, and the attacks behind the leaks."""
 
 import numpy as np
 import pytest
@@ -15,9 +15,14 @@ from securevfl.runtime.observer import Event
 
 
 def job(**keys: object) -> vfl.Job:
-    own: dict[str, object] = {"model": vfl.Logistic(), "optimizer": vfl.FedBCD(lr=0.1), "batch_size": 64, "epochs": 2}
-    own |= {"protocol": vfl.Protocol(residual=vfl.Ckks())}
-    return vfl.Job(**(own | keys))
+    defaults: dict[str, object] = {
+        "model": vfl.Logistic(),
+        "optimizer": vfl.FedBCD(lr=0.1),
+        "batch_size": 64,
+        "epochs": 2,
+    }
+    defaults |= {"protocol": vfl.Protocol(residual=vfl.Ckks())}
+    return vfl.Job(**(defaults | keys))
 
 
 def test_a_gradient_that_determines_g_is_refused_with_the_remedy() -> None:
@@ -50,7 +55,7 @@ def test_a_hiding_sum_of_one_part_is_refused() -> None:
         vfl.simulate(job(protocol=vfl.Protocol(sum="cipher", residual=vfl.Ckks())), parties)
 
 
-def test_explain_says_what_would_be_refused() -> None:
+def test_explain_states_refusals() -> None:
     parties = vfl.datasets.breast_cancer()
     sheet = vfl.explain(job(batch_size=14, reshuffle=True, accepts=["fresh_equations"]), parties)
     assert "would be refused: shop: its opened gradient has 15 parameters" in sheet
@@ -60,29 +65,31 @@ def test_explain_says_what_would_be_refused() -> None:
 
 
 def noise_attack(epochs: int, *, reshuffle: bool, seed: int) -> float:
-    """Label AUC that a passive party of pure noise reaches by least squares over all its opened gradients.
+    """Return the label AUC of a passive party of pure noise, by least squares over all its opened gradients.
 
-    The gradients are those the party gets: X_b^T g_b, here from the same schedule and training in the clear.
+    The gradients X_b^T g_b are computed here from the same schedule and a training in the clear.
     """
     rows, batch, d = 2560, 256, 15
     generator = np.random.default_rng(seed)
-    own, noise = generator.normal(size=(rows, 5)), generator.normal(size=(rows, d))
-    y = own.sum(axis=1) + generator.normal(size=rows) > 0
+    columns, noise = generator.normal(size=(rows, 5)), generator.normal(size=(rows, d))
+    y = columns.sum(axis=1) + generator.normal(size=rows) > 0
     theta = np.zeros(5)
     schedule = Schedule(rows, batch_size=batch, epochs=epochs, seed=seed, test_fraction=0.0, reshuffle=reshuffle)
     equations: list[np.ndarray] = []
     answers: list[np.ndarray] = []
     for visit in schedule.iterations():
         i = visit.rows
-        g = 1 / (1 + np.exp(-own[i] @ theta)) - y[i]
-        theta -= 0.05 * own[i].T @ g / len(i)
+        g = 1 / (1 + np.exp(-columns[i] @ theta)) - y[i]
+        theta -= 0.05 * columns[i].T @ g / len(i)
         answers.append(noise[i].T @ g)
         equations.append(coo_array((noise[i].T.ravel(), (np.repeat(range(d), len(i)), np.tile(i, d))), (d, rows)))
-    guess = lsqr(vstack(equations).tocsr(), np.concatenate(answers), iter_lim=60)[0]  # g taken as constant in time
+    guess = lsqr(vstack(equations).tocsr(), np.concatenate(answers), iter_lim=60)[
+        0
+    ]  # g is assumed to be constant in time
     return float(roc_auc_score(y, -guess))
 
 
-def test_fixed_batches_give_few_equations_and_reshuffled_ones_give_the_labels_away() -> None:
+def test_reshuffled_batches_reveal_labels_and_fixed_do_not() -> None:
     fixed = np.mean([noise_attack(20, reshuffle=False, seed=seed) for seed in range(3)])
     few, more, many = (noise_attack(epochs, reshuffle=True, seed=0) for epochs in (5, 10, 40))
     assert 0.5 < fixed < 0.66
@@ -91,19 +98,21 @@ def test_fixed_batches_give_few_equations_and_reshuffled_ones_give_the_labels_aw
 
 
 def test_the_schedule_of_a_run_is_the_fixed_partition() -> None:
-    """What the guard rests on: the batches that the passive party really gets are the same ones every epoch."""
+    """The guard assumes that the passive party gets the same batches in every epoch."""
     rows: dict[int, set[bytes]] = {}
-    own = job(epochs=3)
-    schedule = Schedule(100, batch_size=own.batch_size, epochs=3, seed=0, test_fraction=0.25, reshuffle=own.reshuffle)
+    this_job = job(epochs=3)
+    schedule = Schedule(
+        100, batch_size=this_job.batch_size, epochs=3, seed=0, test_fraction=0.25, reshuffle=this_job.reshuffle
+    )
     for visit in schedule.iterations():
         rows.setdefault(visit.index, set()).add(visit.rows.tobytes())
-    assert all(len(kept) == 1 for kept in rows.values())
+    assert all(len(row) == 1 for row in rows.values())
     assert len(schedule.test) == 25
     assert not set(schedule.test) & set(schedule.train)
 
 
-def test_sealed_messages_show_no_residual_and_repeat_nothing() -> None:
-    """Every sealed message is fresh, and neither g nor the gradient stands in any frame a party should not read."""
+def test_sealed_messages_reveal_nothing_and_never_repeat() -> None:
+    """Every sealed message is fresh, and no frame contains g or a gradient for a party that must not read it."""
     parties = vfl.datasets.breast_cancer()
     events: list[Event] = []
     vfl.simulate(job(), parties, observe=events.append)
@@ -117,7 +126,7 @@ def test_sealed_messages_show_no_residual_and_repeat_nothing() -> None:
         assert len(set(bodies)) == len(bodies)
 
 
-def test_leaks_name_attacks_that_there_are() -> None:
+def test_leaks_name_existing_attacks() -> None:
     assert {name for kind in leak_kinds().values() for name in kind.attacks} <= set(ATTACKS)
     for name, family in FAMILIES.items():
         assert len({kind.name for kind in family.leak_kinds}) == len(family.leak_kinds), name

@@ -1,7 +1,7 @@
-"""Checks, draws and bounds that hold for the first instance alone: the second output, block, layout, mark, row.
+"""Checks, draws and bounds must hold for every instance and not only for the first: output, block, layout, tag or row.
 
-Each probe goes over all instances of its kind. `SLIPS` makes the first of them stand for all, in the code as it is, and
-the probe of its class must then fail.
+Each probe covers all instances of its kind. `SLIPS` lets the first instance stand for all in the code, and the probe of
+its class must then fail.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NOTICED = AssertionError, pytest.fail.Exception, ValueError, IndexError
 
 
 def zeros_of_answers() -> None:
-    """Each ciphertext of an answer has an encryption of zero of its own, over outputs and column blocks."""
+    """Check that each ciphertext of an answer has its own encryption of zero, over outputs and column blocks."""
     drawn, blocks = [0], [0]
     real, hidden = ring_sampling.ternary, ProductHider._hidden
 
@@ -48,9 +48,9 @@ def zeros_of_answers() -> None:
         drawn[0] += int(np.prod(shape))
         return real(prg, shape)
 
-    def counting(self: ProductHider, layout: Any, total: Floats, *rest: Any) -> tuple[bytes, Floats]:
+    def counting(self: ProductHider, layout: Any, total: Floats, *remaining: Any) -> tuple[bytes, Floats]:
         blocks[0] += layout.points * layout.r * total.shape[3]
-        return hidden(self, layout, total, *rest)
+        return hidden(self, layout, total, *remaining)
 
     n, c, d = 200, 3, 160
     with mock.patch.object(ciphertexts, "ternary", ternary), mock.patch.object(ProductHider, "_hidden", counting):
@@ -71,7 +71,7 @@ def zeros_of_answers() -> None:
 
 
 def layouts_of_a_product() -> None:
-    """Values of W serve the layout that they were made for: two that share one of their sizes, in turns, are exact."""
+    """Check that prepared values of W work only for their layout, for two layouts that share a size."""
     n, d, bits = 400, 12, 40
     by_layout = {}
     for c, columns, uses in product((1, 2, 5, 9, 33, 64), (1, 4, 12, 60, 300), (1, 8)):
@@ -92,13 +92,13 @@ def layouts_of_a_product() -> None:
     for layout in (*of_r, *of_s):
         c, columns, uses = by_layout[layout]
         V = RNG.integers(0, 2**bits, (n, c), dtype=np.uint64)
-        reply, own = evaluator.product(prepared, holder.encrypt(V, columns=columns, uses=uses))
+        reply, local = evaluator.product(prepared, holder.encrypt(V, columns=columns, uses=uses))
         expected = W.astype(np.uint64).T @ V
-        assert np.array_equal((own + holder.open(reply)) & np.uint64(2**bits - 1), expected & np.uint64(2**bits - 1))
+        assert np.array_equal((local + holder.open(reply)) & np.uint64(2**bits - 1), expected & np.uint64(2**bits - 1))
 
 
 def largest_products() -> None:
-    """What is admitted is exact, whatever the shape: entries at the end of what so many rows alone would bear."""
+    """Check that admitted products are exact for every shape, with the largest entries that the rows allow."""
     bits = 56
     scheme = KernelShares(bits)
     holder = scheme.keygen(bytes(32))
@@ -108,17 +108,17 @@ def largest_products() -> None:
         W = np.full((n, d), int(0.09 / per_entry))
         V = RNG.integers(0, 2**bits, (n, c), dtype=np.uint64)
         try:
-            reply, own = evaluator.product(evaluator.prepare(W), holder.encrypt(V, columns=d))
+            reply, local = evaluator.product(evaluator.prepare(W), holder.encrypt(V, columns=d))
         except RangeError:
             refused += 1
             continue
         expected = W.astype(np.uint64).T @ V
-        assert np.array_equal((own + holder.open(reply)) & np.uint64(2**bits - 1), expected & np.uint64(2**bits - 1))
+        assert np.array_equal((local + holder.open(reply)) & np.uint64(2**bits - 1), expected & np.uint64(2**bits - 1))
     assert refused
 
 
 def openings_of_outputs() -> None:
-    """An opened value that was moved is found in any output and column, whatever the engine."""
+    """Check that a changed opened value is detected in any output and column, with every engine."""
     n, c, d = 40, 3, 4
     g, J = RNG.uniform(-1, 1, (n, c)), RNG.normal(size=(n, d))
     engines: list[tuple[LinearScheme, Callable[[KeyHolder, bytes, int, int], bytes]]] = [
@@ -155,7 +155,7 @@ def _moved_window(holder: KeyHolder, opened: bytes, output: int, outputs: int) -
 
 
 def masks_of_counted_rows() -> None:
-    """Every row's table of a count of far sums has a mask of its own: as many words are drawn as there are rows."""
+    """Check that every row has its own mask in a count of sums out of range."""
     drawn: list[int] = []
 
     class Ring(type(range_count._RING)):  # type: ignore[misc]
@@ -175,19 +175,19 @@ def masks_of_counted_rows() -> None:
 
 
 def draws_of_defences() -> None:
-    """A defence that draws does so for each row and output by itself: outputs of one g are not moved alike."""
+    """Check that a randomised defence draws separately for each row and output."""
     n, c = 4000, 3
     for kind in DEFENCES.values():
         defence = kind(**{"sigma": 0.5} if "sigma" in kind.model_fields else {})
         moved = defence.apply(np.full((n, c), 0.2), Prg(bytes(SYMMETRIC_KEY_BYTES), "noise")) - 0.2
         if len(np.unique(moved)) == 1:
-            continue  # draws nothing
+            continue  # not randomised
         between = np.corrcoef(moved.T)[np.triu_indices(c, 1)]
-        assert np.abs(between).max() < 6.2 / n**0.5, kind.__name__  # fails a right one once in 1e9
+        assert np.abs(between).max() < 6.2 / n**0.5, kind.__name__  # a correct one fails with P = 1e-9
 
 
 def steps_of_weighted_losses() -> None:
-    """What steps follow holds for the heaviest row: no row's second derivative is beyond the bound that is stated."""
+    """Check that step sizes hold for the row with the largest weight, by the stated bound of the second derivative."""
     bounded = [loss for loss in LOSSES.values() if loss.curvature is not None]
     assert len(bounded) > 5
     for loss in bounded:
@@ -256,7 +256,7 @@ def test_every_instance(probe: Callable[[], None]) -> None:
 
 
 @pytest.mark.parametrize("slip", SLIPS)
-def test_the_first_does_not_stand_for_all(slip: str) -> None:
+def test_the_first_instance_is_not_enough(slip: str) -> None:
     patch, probe = SLIPS[slip]
     owner, name, value = patch()
     with mock.patch.object(owner, name, value), pytest.raises(NOTICED):

@@ -1,9 +1,8 @@
-"""Key streams of whole runs: no party begins one that it has begun before, in the tenth chunk or round either.
+"""Key streams of whole runs: no party starts the same stream twice, not even in the tenth chunk or round.
 
-Keys of pairs are agreed for one subchannel and purpose of a session each, whichever key pairs they come from.
-
-A generator begins its streams at number 0, and numbers go up while it lives. So a second generator of the same key and
-label at one party repeats the first one's masks; the two ends of a pair hold one each.
+Pair keys are agreed for one subchannel and one purpose of a session. A generator starts its streams at number 0 and
+increases numbers during its life. So a second generator with the same key and label at one party would repeat the masks
+of the first. The two ends of a pair have one generator each.
 """
 
 from __future__ import annotations
@@ -20,26 +19,26 @@ from securevfl.crypto.prg import Prg
 from securevfl.data.party import register_of
 from tests.disclosure.test_account import EXAMPLES, example
 
-ENDS = 2  # of a key that a pair shares
+ENDS = 2  # parties that share a pair key
 ROUNDS = 12
-# What is expanded again wherever it is read: public polynomials, offsets of random features that all parties draw
-# alike, and masks of stored payloads, of which a reader takes off one for each payload as often as it pulls it.
+# Streams that are expanded again on every use: public polynomials, offsets of random features that all parties draw
+# alike, and masks of stored payloads, which a reader removes on every pull.
 READ_AGAIN = "public ", "offset", "mask of a stored payload"
 
 
 @pytest.fixture
 def agreed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[tuple[str, ...]]]:
-    """How often each party agrees on a key with each other one, by session and subchannel, and by purpose: once."""
-    found, agree, lock = Counter[tuple[str, ...]](), KeyPair.agree, threading.Lock()
+    """Check how often each party agrees on a key with each other party, by session, subchannel and purpose: once."""
+    result, agree, lock = Counter[tuple[str, ...]](), KeyPair.agree, threading.Lock()
 
     def agreeing(pair: KeyPair, public: bytes, **context: str) -> bytes:
         with lock:
-            found[tuple(context[key] for key in ("own", "peer", "session", "domain"))] += 1
+            result[tuple(context[key] for key in ("own", "peer", "session", "domain"))] += 1
         return agree(pair, public, **context)
 
     monkeypatch.setattr(KeyPair, "agree", agreeing)
-    yield found
-    assert set(found.values()) <= {1}
+    yield result
+    assert set(result.values()) <= {1}
 
 
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
@@ -47,15 +46,15 @@ def agreed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[tuple[str, ...]]
 def test_no_key_stream_is_begun_twice_by_a_party_in_many_rounds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, begin, lock = Counter[bytes](), Prg.__init__, threading.Lock()
 
-    def counted(own: Prg, key: bytes, label: str) -> None:
-        begin(own, key, label)
+    def counted(prg: Prg, key: bytes, label: str) -> None:
+        begin(prg, key, label)
         with lock:
-            begun[own._key] += not label.startswith(READ_AGAIN)
+            begun[prg._key] += not label.startswith(READ_AGAIN)
 
     monkeypatch.setattr(Prg, "__init__", counted)
     job, parties = example(name, epochs=1)
     shares = job.protocol.shares
-    if shares is not None:  # a chunk a visit, as streams begin with chunks
+    if shares is not None:  # one chunk an iteration, because streams start with chunks
         protocol = job.protocol.model_copy(update={"shares": shares.model_copy(update={"chunk": 1})})
         job = job.model_copy(update={"protocol": protocol})
     visits = max(1, len(job.schedule(register_of(parties))))
@@ -63,7 +62,7 @@ def test_no_key_stream_is_begun_twice_by_a_party_in_many_rounds(name: str, monke
     assert max(begun.values(), default=0) <= ENDS
 
 
-def test_keys_of_sums_for_several_parties_are_of_one_of_them_each(agreed: Counter[tuple[str, ...]]) -> None:
+def test_keys_of_several_sums_belong_to_one_collector_each(agreed: Counter[tuple[str, ...]]) -> None:
     (bank, *others), labels = vfl.datasets.breast_cancer(parties=4), vfl.datasets.breast_cancer(parties=4)[0].y
     parties = [bank, vfl.Party(others[0].name, others[0].X, labels, ids=others[0].ids), *others[1:]]
     job = vfl.Job(

@@ -1,4 +1,4 @@
-"""The curve of what opened gradients tell of labels: its table measured again, its limits, its use by a job."""
+"""The curve of label AUC from opened gradients: its table measured again, its limits, and its use by a job."""
 
 from functools import lru_cache
 from itertools import pairwise
@@ -19,11 +19,11 @@ from securevfl.models.metrics import area_under_curve
 
 @lru_cache(maxsize=32)
 def simulate_label_auc(share: float, epochs: int, reshuffle: bool, seed: int, batch: int = 256) -> float:
-    """One point of the table, measured again: label AUC after so many epochs over 10 batches."""
+    """Measure one point of the table: the label AUC after a number of epochs over 10 batches."""
     rows, d = 10 * batch, max(1, round(share * batch))
     generator = np.random.default_rng(seed)
-    own, noise = generator.normal(size=(rows, 5)), generator.normal(size=(rows, d))
-    y = own.sum(axis=1) + generator.normal(size=rows) > 0
+    columns, noise = generator.normal(size=(rows, 5)), generator.normal(size=(rows, d))
+    y = columns.sum(axis=1) + generator.normal(size=rows) > 0
     theta = np.zeros(5)
     schedule = Schedule(rows, batch_size=batch, epochs=epochs, seed=seed, test_fraction=0.0, reshuffle=reshuffle)
     equations: list[Any] = []
@@ -31,8 +31,8 @@ def simulate_label_auc(share: float, epochs: int, reshuffle: bool, seed: int, ba
     by_batch: dict[int, tuple[np.ndarray, Floats]] = {}
     for visit in schedule.iterations():
         i = visit.rows
-        g = 1 / (1 + np.exp(-own[i] @ theta)) - y[i]
-        theta -= 0.05 * own[i].T @ g / len(i)
+        g = 1 / (1 + np.exp(-columns[i] @ theta)) - y[i]
+        theta -= 0.05 * columns[i].T @ g / len(i)
         opened = noise[i].T @ g
         if reshuffle:
             places = (np.repeat(range(d), len(i)), np.tile(i, d))
@@ -61,7 +61,7 @@ def test_the_table_measured_again(share: float, epochs: int, reshuffle: bool) ->
     assert measured == pytest.approx(expected, abs=0.02)
 
 
-def test_between_its_points_the_curve_holds_too() -> None:
+def test_the_curve_holds_between_its_points() -> None:
     for share, epochs, reshuffle in [(24 / 256, 1, False), (12 / 256, 7, True)]:
         measured = np.mean([simulate_label_auc(share, epochs, reshuffle, seed) for seed in range(2)])
         expected = expected_label_auc(round(share * 256), 256, 1, epochs, reshuffle)
@@ -74,7 +74,7 @@ def test_one_batch_follows_the_formula() -> None:
         assert expected_label_auc(round(share * 256), 256, 1, 1, False) == pytest.approx(formula, abs=0.011)
 
 
-def test_the_curve_rises_with_the_share_and_with_fresh_equations_only() -> None:
+def test_the_curve_rises_only_with_share_and_equations() -> None:
     shares = [expected_label_auc(p, 500, 2, 5, True) for p in range(1, 1001, 37)]
     assert all(low <= high + 1e-12 for low, high in pairwise(shares))
     assert expected_label_auc(15, 256, 1, 100, False) == expected_label_auc(15, 256, 1, 1, False)
@@ -93,12 +93,12 @@ def test_the_smallest_batch_is_the_smallest(reshuffle: bool, limit: float) -> No
 
 
 def limited(limit: float | None, **keys: object) -> vfl.Job:
-    own: dict[str, object] = {"model": vfl.Logistic(), "optimizer": vfl.FedBCD(lr=0.1), "epochs": 1}
-    own |= {"protocol": vfl.Protocol(residual=vfl.Ckks()), "max_label_auc": limit}
-    return vfl.Job(**(own | keys))
+    defaults: dict[str, object] = {"model": vfl.Logistic(), "optimizer": vfl.FedBCD(lr=0.1), "epochs": 1}
+    defaults |= {"protocol": vfl.Protocol(residual=vfl.Ckks()), "max_label_auc": limit}
+    return vfl.Job(**(defaults | keys))
 
 
-def test_a_job_with_a_limit_names_the_smallest_batch_size_that_keeps_it() -> None:
+def test_a_limit_names_the_smallest_batch_size() -> None:
     parties = vfl.datasets.breast_cancer()
     with pytest.raises(LeakageError, match=r"shop: .*allowed is 0\.7; use batch_size >= 143"):
         vfl.simulate(limited(0.7, batch_size=64), parties)
@@ -108,7 +108,7 @@ def test_a_job_with_a_limit_names_the_smallest_batch_size_that_keeps_it() -> Non
     assert "would be refused" not in vfl.explain(limited(0.7, batch_size=143), parties)
 
 
-def test_a_limit_that_no_batch_keeps_and_an_open_residual_are_refused() -> None:
+def test_unreachable_limits_and_open_residuals_are_refused() -> None:
     parties = vfl.datasets.breast_cancer()
     with pytest.raises(LeakageError, match=r"it would take batches of \d+ rows and there are 569"):
         vfl.simulate(limited(0.52), parties)
@@ -119,6 +119,6 @@ def test_a_limit_that_no_batch_keeps_and_an_open_residual_are_refused() -> None:
         limited(0.5)
 
 
-def test_the_consent_sheet_says_what_columns_of_noise_tell() -> None:
+def test_the_sheet_states_the_auc_of_columns_of_noise() -> None:
     sheet = vfl.explain(limited(None, batch_size=143), vfl.datasets.breast_cancer())
     assert "columns of noise would predict labels with an AUC of 0.69" in sheet

@@ -1,4 +1,4 @@
-"""Masks of sums, weakened one by one: each weakness shows in what is sent."""
+"""Masks of sums, weakened in several ways: each weakness shows in the sent messages."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,14 +12,14 @@ from securevfl.crypto.sum_trees import SumTree
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.sums import pairwise_sum
 from securevfl.protocols.sums.base import SumProtocol, SumRole
-from securevfl.protocols.sums.pairwise_sum import PairMasked
+from securevfl.protocols.sums.pairwise_sum import MaskedSummand
 from securevfl.protocols.sums.topologies import two_passes
 from securevfl.protocols.sums.tree_sum import MaskedPartial, MaskPartial, TreeSumRole
 from tests.security.test_collusion import NAMES, SUMS, Transcript, knowledge, parts_of, solve
 
 
 class SameTrees(vfl.TreeSum):
-    """T2 = T1."""
+    """A tree sum with T2 = T1."""
 
     def trees(self, parties: int) -> tuple[SumTree, SumTree]:
         T1, _ = two_passes(self.topology, parties)
@@ -53,7 +53,7 @@ class NoMask(TreeSumRole):
 
 
 class OneMask(TreeSumRole):
-    """The mask of the first exchange, again and again."""
+    """Uses the mask of the first exchange in all exchanges."""
 
     def _mask(self, part: np.ndarray) -> np.ndarray:
         if not hasattr(self, "kept"):
@@ -62,7 +62,7 @@ class OneMask(TreeSumRole):
 
 
 class SeededMask(TreeSumRole):
-    """Masks from the job's seed."""
+    """Draws masks from the job's seed."""
 
     def __init__(self, context: PartyContext, T1: SumTree, T2: SumTree) -> None:
         super().__init__(context, T1, T2)
@@ -85,24 +85,24 @@ class SeededMaskSum(WithRole):
 
 
 MASKED: list[SumProtocol] = [sums for sums in SUMS if isinstance(sums, vfl.TreeSum | vfl.PairwiseSum)]
-CARRIERS = (MaskedPartial, MaskPartial, PairMasked)
+CARRIERS = (MaskedPartial, MaskPartial, MaskedSummand)
 
 
 def uniform(words: np.ndarray) -> bool:
-    """Chi-square of the bytes with 255 degrees of freedom; wrong once in 10^12."""
+    """Test bytes by chi-square with 255 degrees of freedom; a false alarm has P = 1e-12."""
     data = np.ascontiguousarray(words).view(np.uint8)
     counts, expected = np.bincount(data, minlength=256), len(data) / 256
     return bool(((counts - expected) ** 2 / expected).sum() < 450)
 
 
 def carried(run: Transcript) -> dict[tuple[str, type], list[np.ndarray]]:
-    """What each party sent of each kind, exchange by exchange."""
-    found: dict[tuple[str, type], list[np.ndarray]] = {}
+    """Return the messages of each party by type and exchange."""
+    results: dict[tuple[str, type], list[np.ndarray]] = {}
     for event in run.events:
         if event.direction == "send" and isinstance(event.message, CARRIERS):
             words = np.frombuffer(event.message.residues, "<u4")
-            found.setdefault((event.me, type(event.message)), []).append(words)
-    return found
+            results.setdefault((event.me, type(event.message)), []).append(words)
+    return results
 
 
 def every_message_is_uniform(sums: SumProtocol) -> bool:
@@ -111,21 +111,21 @@ def every_message_is_uniform(sums: SumProtocol) -> bool:
 
 
 def rounds_tell_no_differences(sums: SumProtocol) -> bool:
-    """The same parts in two exchanges: are the differences of what was sent uniform?"""
-    parts = {name: own * 2 for name, own in parts_of(NAMES[:5], shape=1 << 13).items()}
+    """Return whether differences of the messages of two exchanges with equal parts are uniform."""
+    parts = {name: local * 2 for name, local in parts_of(NAMES[:5], shape=1 << 13).items()}
     run = Transcript(sums, parts)
     return all(uniform(second - first) for first, second in carried(run).values())
 
 
 def sessions_differ(sums: SumProtocol) -> bool:
-    """The same job twice: has what was sent nothing in common?"""
+    """Return whether the messages of two runs of the same job have nothing in common."""
     first, second = (carried(Transcript(sums, parts_of(NAMES[:5], shape=1 << 13))) for _ in range(2))
     return all(uniform(second[place][0] - first[place][0]) for place in first)
 
 
 @pytest.mark.parametrize("sums", MASKED, ids=repr)
 @pytest.mark.parametrize("check", [every_message_is_uniform, rounds_tell_no_differences, sessions_differ])
-def test_masks_hide_are_fresh_and_are_nobodys_seed(sums: SumProtocol, check: Callable[[SumProtocol], bool]) -> None:
+def test_masks_are_uniform_fresh_and_not_seeded(sums: SumProtocol, check: Callable[[SumProtocol], bool]) -> None:
     assert check(sums)
 
 

@@ -1,4 +1,4 @@
-"""What a party whose weights are opened reads by powers of two: no more bits than everyone has entered."""
+"""A party whose weights are opened reads no more bits of labels and columns than everyone has recorded."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from securevfl.protocols.shares.residual_tables import ResidualTables
 ROWS, COLUMNS = 420, 15
 HALF_BIT = 7  # log2 of a residual of 1/2
 LEVEL = 6  # bits of a level of the table
-LAST = 1  # of two batches
+LAST = 1  # in two batches
 
 
 def tables(rows: int = ROWS, columns: int = COLUMNS, parties: int = 2) -> list[vfl.Party]:
@@ -39,13 +39,18 @@ def tables(rows: int = ROWS, columns: int = COLUMNS, parties: int = 2) -> list[v
 
 
 def job(to: str, **keys: Any) -> vfl.Job:
-    own: dict[str, Any] = {"epochs": 1, "batch_size": "all", "model": vfl.Logistic(), "optimizer": vfl.FedSGD(lr=0.3)}
+    defaults: dict[str, Any] = {
+        "epochs": 1,
+        "batch_size": "all",
+        "model": vfl.Logistic(),
+        "optimizer": vfl.FedSGD(lr=0.3),
+    }
     shares = vfl.Shares(open_weights=(to,), chunk=1)
-    return vfl.Job(**own | keys, protocol=vfl.Protocol(shares=shares), accepts=("small_metrics", "opened_weights"))
+    return vfl.Job(**defaults | keys, protocol=vfl.Protocol(shares=shares), accepts=("small_metrics", "opened_weights"))
 
 
 def places(count: int, weights: int, first: int, bits: int) -> np.ndarray:
-    """W (count x weights) that puts rows, so many a weight and one after the other, at bits `first` on, each one up."""
+    """Return W (count, weights) that puts rows at ascending bits from `first` on, a number of rows in each weight."""
     W, a_weight = np.zeros((count, weights), np.int64), -(-count // weights)
     for row in range(count):
         at = row % a_weight
@@ -55,30 +60,32 @@ def places(count: int, weights: int, first: int, bits: int) -> np.ndarray:
 
 
 def steps_of(monkeypatch: pytest.MonkeyPatch, party: str, chosen: Any) -> None:
-    """Have this party multiply residuals by what it likes: chosen(n) (n x d) in place of W, None for its own."""
-    honest, made = LocalColumns._integers, LocalColumns.__init__
+    """Let this party multiply residuals by chosen(n) (n, d) in place of W; None keeps W."""
+    honest, generated = LocalColumns._integers, LocalColumns.__init__
 
     def integers(self: LocalColumns, piece: Any) -> Any:
         X, W = honest(self, piece)
         return X, chosen(piece.batch, self._numbers, *W.shape) if self.of == party else W
 
-    def init(self: LocalColumns, numbers: FixedPointEncoding, rate: float, X: Any, *rest: Any) -> None:
-        made(self, numbers, rate, X, *rest)
+    def init(self: LocalColumns, numbers: FixedPointEncoding, rate: float, X: Any, *remaining: Any) -> None:
+        generated(self, numbers, rate, X, *remaining)
         self.of = X(0).of.__self__._context.me  # type: ignore[attr-defined]
 
-    monkeypatch.setattr(PreparedWords, "check", lambda self, columns: None)  # its own, which is none of the peers'
-    monkeypatch.setattr(Measurements, "measure", lambda *_: ({}, [], {}))  # a model that is measured has diverged
+    monkeypatch.setattr(PreparedWords, "check", lambda self, columns: None)  # the party's state, not that of a peer
+    monkeypatch.setattr(Measurements, "measure", lambda *_: ({}, [], {}))  # the evaluated model has diverged
     monkeypatch.setattr(LocalColumns, "__init__", init)
     monkeypatch.setattr(LocalColumns, "_integers", integers)
 
 
 def told(tape: Recording, giver: str, kind: str) -> int:
-    entries = [each for each in tape[giver].disclosures if (each.kind, each.group) == (kind, "weights")]
-    return sum(each.numbers * each.bits for each in entries)
+    entries = [
+        disclosure for disclosure in tape[giver].disclosures if (disclosure.kind, disclosure.group) == (kind, "weights")
+    ]
+    return sum(disclosure.numbers * disclosure.bits for disclosure in entries)
 
 
 def labels_read(monkeypatch: pytest.MonkeyPatch, parties: int, *, first: int | None, bits: int) -> tuple[int, int]:
-    """How many labels a passive party reads out of its weights surely, and how many bits the bank enters."""
+    """Return how many labels a passive party reads from its weights, and how many bits the bank records."""
     both, chosen = tables(parties=parties), job("shop")
     schedule = chosen.schedule(both[0].register)
     y = both[0].y[schedule.partition(0)[0]]
@@ -95,41 +102,41 @@ def labels_read(monkeypatch: pytest.MonkeyPatch, parties: int, *, first: int | N
     numbers, lowest = seen["numbers"], seen["lowest"]
     theta = run.parts["shop"].theta[:, 0]
     units = -np.rint(np.ldexp(theta, numbers.f_theta - lowest - HALF_BIT)).astype(np.int64)  # sums of g 2^at
-    found, a_weight = 0, -(-ROWS // COLUMNS)
+    result, a_weight = 0, -(-ROWS // COLUMNS)
     for weight, total in enumerate(units.tolist()):
         used = min(bits, a_weight)
         signs = (total + 2**used - 1) // 2  # residuals of -1/2 and 1/2 as bits
-        own = y[weight * a_weight :][:used]
-        guess = [(signs >> at) & 1 for at in range(len(own))]
-        found += int(np.sum(np.array(guess) == (own == 0)))
-    return found, told(tape, "bank", "labels")
+        local = y[weight * a_weight :][:used]
+        guess = [(signs >> at) & 1 for at in range(len(local))]
+        result += int(np.sum(np.array(guess) == (local == 0)))
+    return result, told(tape, "bank", "labels")
 
 
 @pytest.mark.parametrize("parties", [2, 3])
-def test_powers_of_two_read_no_more_labels_than_bits_are_counted(parties: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_powers_of_two_read_no_more_labels_than_counted(parties: int, monkeypatch: pytest.MonkeyPatch) -> None:
     bits = weight_levels(job("shop"), ROWS).bits
-    found, counted = labels_read(monkeypatch, parties, first=None, bits=bits)
-    print(f"{found} of {ROWS} labels agree, {counted} bits counted")
+    result, counted = labels_read(monkeypatch, parties, first=None, bits=bits)
+    print(f"{result} of {ROWS} labels agree, {counted} bits counted")
     assert counted == COLUMNS * bits
-    assert found <= counted
+    assert result <= counted
 
 
-def test_low_places_read_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where 28 labels lay in each weight: all but the highest ones are below what is told."""
-    found, counted = labels_read(monkeypatch, 2, first=0, bits=28)
-    print(f"{found} of {ROWS} labels agree, {counted} bits counted")
-    assert found <= counted + 6 * np.sqrt((ROWS - counted) / 4) + (ROWS - counted) / 2
+def test_low_bits_reveal_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where each weight contained 28 labels, all but the highest bits are below the disclosed precision."""
+    result, counted = labels_read(monkeypatch, 2, first=0, bits=28)
+    print(f"{result} of {ROWS} labels agree, {counted} bits counted")
+    assert result <= counted + 6 * np.sqrt((ROWS - counted) / 4) + (ROWS - counted) / 2
 
 
-def test_unrounded_weights_give_every_label(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What they were: all bits of the ring."""
+def test_unrounded_weights_reveal_every_label(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without rounding, all bits of the ring were disclosed."""
     monkeypatch.setattr(WeightQuantizer, "shift", lambda self, numbers: 1)
     monkeypatch.setattr(WeightQuantizer, "bits", property(lambda self: 55))
-    found, _ = labels_read(monkeypatch, 2, first=4, bits=28)
-    assert found == ROWS
+    result, _ = labels_read(monkeypatch, 2, first=4, bits=28)
+    assert result == ROWS
 
 
-def test_every_party_enters_what_a_weight_holds_of_its_own() -> None:
+def test_every_party_records_its_bits_in_a_weight() -> None:
     for to in ("bank", "shop", "telco"):
         tape, both = Recording(), tables(parties=3)
         vfl.simulate(job(to), both, observe=tape, workers=1)
@@ -138,14 +145,18 @@ def test_every_party_enters_what_a_weight_holds_of_its_own() -> None:
             assert told(tape, party, "columns") == (0 if party == to else bits)
             assert told(tape, party, "labels") == (bits if party == "bank" != to else 0)
         counted = job(to).family.disclosures(job(to), pooled_run_facts(job(to), both).shape)
-        own = [each for each in counted if each.group == "weights"]
-        assert {each.about[0] for each in own} == {"bank", "shop", "telco"} - {to}
-        assert all(each.numbers * bits == each.numbers * bits for each in own)
+        selected = [item for item in counted if item.group == "weights"]
+        assert {item.about[0] for item in selected} == {"bank", "shop", "telco"} - {to}
+        assert all(item.numbers * bits == item.numbers * bits for item in selected)
 
 
 def outputs_read(monkeypatch: pytest.MonkeyPatch, *, first: int | None, bits: int) -> tuple[int, int, int]:
-    """How many rows' level of H_shop the bank reads to one step, by a table of places and powers of 2^6, of how many
-    rows that it asks about; and how many bits of its columns the shop enters."""
+    """Return how many rows' level of H_shop the bank reads, by a table of positions and powers of 2^6.
+
+    Returns:
+        The number of rows read to one step, the number of rows that it requests, and the bits of its columns that the
+        shop records.
+    """
     both, chosen = tables(), job("bank", batch_size=ROWS // 2, optimizer=vfl.FedSGD(lr=30.0))
     seen: dict[str, Any] = {}
     states: dict[tuple[str, int], Any] = {}
@@ -195,32 +206,34 @@ def outputs_read(monkeypatch: pytest.MonkeyPatch, *, first: int | None, bits: in
     rows = chosen.schedule(both[0].register).partition(0)[LAST][: COLUMNS * a_weight]
     X = both[1].X
     H = ((X[rows] - X.mean(axis=0)) / X.std(axis=0) @ theta)[:, 0]
-    own = np.rint(np.ldexp(-run.parts["bank"].theta[:COLUMNS, 0], numbers.f_theta - lowest)).astype(np.int64)
-    levels = [((total >> (LEVEL * at)) & (2**LEVEL - 1)) - 2 ** (LEVEL - 1) for total in own for at in range(a_weight)]
-    off = np.abs(np.array(levels) - (H - 1))  # a place stands for the entry one above
+    columns = np.rint(np.ldexp(-run.parts["bank"].theta[:COLUMNS, 0], numbers.f_theta - lowest)).astype(np.int64)
+    levels = [
+        ((total >> (LEVEL * at)) & (2**LEVEL - 1)) - 2 ** (LEVEL - 1) for total in columns for at in range(a_weight)
+    ]
+    off = np.abs(np.array(levels) - (H - 1))  # a position stands for the entry one above
     assert H.std() > 3
     return int((off <= 1).sum()), len(rows), told(tape, "shop", "columns")
 
 
-def test_a_table_of_powers_tells_no_more_bits_of_columns_than_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_of_powers_reads_no_more_bits_than_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     bits = weight_levels(job("bank"), ROWS).bits
-    found, rows, counted = outputs_read(monkeypatch, first=None, bits=bits)
-    print(f"levels of {found} of {rows} rows, {LEVEL * found} bits, {counted} bits counted")
-    assert found >= 0.8 * rows  # what is counted is not a word more than what can be read
-    assert LEVEL * found <= counted == (COLUMNS + 1) * bits
+    result, rows, counted = outputs_read(monkeypatch, first=None, bits=bits)
+    print(f"levels of {result} of {rows} rows, {LEVEL * result} bits, {counted} bits counted")
+    assert result >= 0.8 * rows  # the count exceeds the readable bits by less than a word
+    assert LEVEL * result <= counted == (COLUMNS + 1) * bits
 
 
-def test_unrounded_weights_give_the_other_party_s_part_of_most_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unrounded_weights_reveal_other_parts_of_most_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(WeightQuantizer, "shift", lambda self, numbers: 1)
     monkeypatch.setattr(WeightQuantizer, "bits", property(lambda self: 47))
-    found, rows, _ = outputs_read(monkeypatch, first=2, bits=30)
+    result, rows, _ = outputs_read(monkeypatch, first=2, bits=30)
     assert rows == 5 * COLUMNS
-    assert found >= 0.9 * rows
+    assert result >= 0.9 * rows
 
 
 @pytest.mark.parametrize("to", ["bank", "shop"])
-def test_half_of_the_bits_and_as_many_weights_as_rows_are_refused(to: str) -> None:
-    """For each receiver, with labels or not; half of the bits between organisations alone."""
+def test_half_of_the_bits_or_a_weight_a_row_is_refused(to: str) -> None:
+    """Both hold for receivers with and without labels; half of the bits are refused between organisations only."""
     without = {"accepts": ("small_metrics",)}
     many = tables(rows=80, columns=90)
     with pytest.raises(LeakageError, match=rf"{to}: its weights, which are opened to it, are 9\d numbers for 80"):
@@ -229,27 +242,27 @@ def test_half_of_the_bits_and_as_many_weights_as_rows_are_refused(to: str) -> No
     few[1 if to == "bank" else 0] = vfl.Party(
         "shop" if to == "bank" else "bank", few[0].X[:, :2], None if to == "bank" else few[0].y, aligned=True
     )
-    made = job(to).model_copy(update=without)
-    leaks = made.family.leaks(made, pooled_run_facts(made, few).shape)
-    (own,) = [leak for leak in leaks if leak.name == "opened_weights"]
-    assert own.apart
+    generated = job(to).model_copy(update=without)
+    leaks = generated.family.leaks(generated, pooled_run_facts(generated, few).shape)
+    (local,) = [leak for leak in leaks if leak.name == "opened_weights"]
+    assert local.apart
     assert "rank" not in [leak.name for leak in leaks]
 
 
 def test_bits_of_earlier_jobs_add_up() -> None:
-    made, both = job("shop").model_copy(update={"accepts": ("small_metrics",)}), tables(rows=2000)
-    sizes = pooled_run_facts(made, both).shape
-    own = [each for each in made.family.disclosures(made, sizes) if each.group == "weights"]
-    share = max(each.share for each in own)
+    generated, both = job("shop").model_copy(update={"accepts": ("small_metrics",)}), tables(rows=2000)
+    sizes = pooled_run_facts(generated, both).shape
+    counts = [count for count in generated.family.counts(generated, sizes) if count.group == "weights"]
+    share = max(count.share for count in counts)
     jobs, before = 0, list[Disclosure]()
-    while not made.family.leaks(made, sizes, before):
-        before, jobs = [*before, *own], jobs + 1
+    while not generated.family.leaks(generated, sizes, before):
+        before, jobs = [*before, *counts], jobs + 1
     assert jobs == int(np.ceil(0.5 / share)) - 1
 
 
 @pytest.mark.parametrize("rows", [100, 10_000, 1_000_000])
-def test_rounding_stays_below_its_part_of_a_standard_error(rows: int) -> None:
-    """Both shares of two holders are cut: the error is that of two uniform fractions."""
+def test_rounding_is_below_its_share_of_a_standard_error(rows: int) -> None:
+    """The shares of both parties are truncated, so the error is the sum of two uniform fractions."""
     levels = WeightQuantizer.of(rows, 0.25)
     rng = np.random.default_rng(0)
     cut = rng.random((20_000, 2)).sum(axis=1) - 1
@@ -258,7 +271,7 @@ def test_rounding_stays_below_its_part_of_a_standard_error(rows: int) -> None:
     assert off >= 0.2 * opened_weights.MAX_ROUNDING_ERROR * 2 / np.sqrt(rows)
 
 
-def test_the_rounded_weights_are_what_is_served(tmp_path: Path) -> None:
+def test_the_rounded_weights_are_served(tmp_path: Path) -> None:
     both = tables()
     run = vfl.simulate(job("shop", epochs=3), both, workers=1)
     levels = weight_levels(job("shop"), ROWS)

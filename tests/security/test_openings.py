@@ -1,4 +1,4 @@
-"""How close a whole run's openings are to ones that tell gradients alone: what `explain` says of the job at hand."""
+"""The distance of a whole run's openings from openings that reveal gradients alone, as `explain` states it."""
 
 import math
 import re
@@ -16,26 +16,31 @@ from tests.small_keys import SMALL
 
 
 def line(engine: Engine | str, **keys: object) -> str:
-    own: dict[str, object] = {"model": vfl.Logistic(), "optimizer": vfl.FedBCD(lr=0.1), "batch_size": 64, "epochs": 4}
-    job = vfl.Job(**(own | keys), protocol=vfl.Protocol(residual=engine))
+    defaults: dict[str, object] = {
+        "model": vfl.Logistic(),
+        "optimizer": vfl.FedBCD(lr=0.1),
+        "batch_size": 64,
+        "epochs": 4,
+    }
+    job = vfl.Job(**(defaults | keys), protocol=vfl.Protocol(residual=engine))
     return next(
         (row for row in vfl.explain(job, vfl.datasets.breast_cancer(parties=2)).splitlines() if "openings" in row), ""
     )
 
 
 def checks_of(text: str) -> int:
-    """Checks of the run, at most."""
+    """Return the largest number of checks of the run."""
     return int(re.search(r"([\d,]+) checks at most", text)[1].replace(",", ""))
 
 
 def figures(text: str) -> tuple[int, float, float, float]:
-    """Values of the run, and the distances (bits) of run, key and value."""
+    """Return the number of values of the run, and the distances (bits) for run, key and value."""
     values = int(re.search(r"([\d,]+) values in a run", text)[1].replace(",", ""))
-    run, key, one = (float(found) for found in re.findall(r"2\^-([\d.]+)", text)[:3])
+    run, key, one = (float(result) for result in re.findall(r"2\^-([\d.]+)", text)[:3])
     return values, run, key, one
 
 
-def test_explain_prints_the_distance_of_the_run_of_a_key_and_of_a_value() -> None:
+def test_explain_prints_distances_for_run_key_and_value() -> None:
     parties = vfl.datasets.breast_cancer(parties=2)
     columns = sum(party.X.shape[1] for party in parties if not party.active)
     batches = len(parties[0]) // 64 + (len(parties[0]) % 64 > 0)
@@ -43,14 +48,14 @@ def test_explain_prints_the_distance_of_the_run_of_a_key_and_of_a_value() -> Non
     values, run, key, one = figures(text)
     assert values == 4 * batches * columns
     assert checks_of(text) == 4 * batches * MAX_CHECKS
-    values += checks_of(text)  # each is an opening like the others
+    values += checks_of(text)  # all openings are alike
     assert (run, key, one) == pytest.approx(
         [LATTICE_PROFILE.distance_bits(count) for count in (values, values // 4, 1)], abs=0.06
     )
     assert run == pytest.approx(one - math.log2(values) / 2, abs=0.1)  # many openings add up by squares
 
 
-def test_under_paillier_one_key_serves_the_run_and_chances_add_up() -> None:
+def test_one_paillier_key_serves_the_run_and_risks_add_up() -> None:
     values, run, key, one = figures(SealedResidual(engine=SMALL).openings(500, 16, columns=250))
     assert values == 8_000
     values += 16 * 250 * PAILLIER_CHECKS
@@ -58,11 +63,11 @@ def test_under_paillier_one_key_serves_the_run_and_chances_add_up() -> None:
     assert run > 40
 
 
-def test_nothing_is_said_where_nothing_is_opened() -> None:
+def test_without_openings_nothing_is_stated() -> None:
     assert line("open") == ""
 
 
-def test_a_run_beyond_the_stated_number_of_openings_is_told_so() -> None:
+def test_a_run_beyond_the_stated_openings_is_warned() -> None:
     residual = SealedResidual(engine=vfl.Ckks())
     checked = MAX_RUN_OPENINGS // 16 // MAX_CHECKS
     assert "is meant" not in residual.openings(MAX_RUN_OPENINGS // 16, 16, columns=0)
@@ -82,15 +87,15 @@ SEALED = {
 @pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize("name", SEALED)
 def test_the_figures_of_one_page_agree(name: str, count: int) -> None:
-    """What openings add up to is, but for counts in bins, what passive parties are said to open."""
-    own: dict[str, object] = {"optimizer": vfl.FedBCD(lr=0.1), "batch_size": 128, "epochs": 3}
+    """Except for counts of bins, the total of openings equals the stated openings of passive parties."""
+    defaults: dict[str, object] = {"optimizer": vfl.FedBCD(lr=0.1), "batch_size": 128, "epochs": 3}
     accepted = ["columns", "rank", "label_auc", "fresh_equations"]
-    job = vfl.Job(**(own | SEALED[name]), protocol=vfl.Protocol(residual="ckks"), accepts=accepted)
+    job = vfl.Job(**(defaults | SEALED[name]), protocol=vfl.Protocol(residual="ckks"), accepts=accepted)
     parties = vfl.datasets.breast_cancer(count)
     page = str(vfl.explain(job, parties))
 
     def numbers(pattern: str) -> list[int]:
-        return [int(found.replace(",", "")) for found in re.findall(pattern, page)]
+        return [int(result.replace(",", "")) for result in re.findall(pattern, page)]
 
     (values,), opened = numbers(r"([\d,]+) values in a run"), numbers(r"opens\s+([\d,]+)\s+numbers")
     bins = sum(numbers(r"([\d,]+) of these values are counts in bins"))

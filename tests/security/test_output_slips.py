@@ -1,7 +1,7 @@
-"""Slips in what outputs on shares are made of, and a branch of a check taken out at a time: a test of each class fails.
+"""Errors planted in the code of outputs on secret shares, and removed branches of checks: a test of each class fails.
 
-A check may have a branch that no test needs; then nothing would tell when it is lost. So each branch that raises is
-made never to, operand by operand, and some probe of its check must then fail.
+A check may have a branch that no test needs, so that its loss would go unnoticed. So each branch that raises is
+disabled, operand by operand, and some probe of its check must then fail.
 """
 
 from __future__ import annotations
@@ -74,10 +74,9 @@ def test_the_test_of_its_class_fails(name: str) -> None:
 
 
 def never(owner: Any, name: str) -> Iterator[tuple[str, Patch]]:
-    """The function with each condition before a `raise` or a `continue`, or each operand of an `or` in it, false in
-    turn."""
-    found = inspect.getattr_static(owner, name)
-    source = textwrap.dedent(inspect.getsource(found))
+    """Yield the function with each condition of a `raise` or `continue`, and each operand of an `or`, set to False."""
+    result = inspect.getattr_static(owner, name)
+    source = textwrap.dedent(inspect.getsource(result))
     count = sum(len(_operands(node)) for node in _guards(ast.parse(source)))
     for number in range(count):
         tree = ast.parse(source)
@@ -87,11 +86,11 @@ def never(owner: Any, name: str) -> Iterator[tuple[str, Patch]]:
             node.test.values[place] = ast.Constant(False)
         else:
             node.test = ast.Constant(False)
-        there = dict(found.__globals__)
+        there = dict(result.__globals__)
         future = ast.parse("from __future__ import annotations").body
         tree.body = [*future, *tree.body]
         exec(compile(ast.fix_missing_locations(tree), f"<{name} without a branch>", "exec"), there)
-        yield what, (owner, name, there[found.__name__])
+        yield what, (owner, name, there[result.__name__])
 
 
 def _guards(tree: ast.AST) -> list[ast.If]:
@@ -112,13 +111,13 @@ def ids(*numbers: int) -> list[bytes]:
 
 
 def ledger(trained: int = 20, X: Any = None) -> ScoreLedger:
-    own = ScoreLedger(None)
-    own.record_model(b"m", trained, ids(*range(100, 140)), X)
-    return own
+    score_ledger = ScoreLedger(None)
+    score_ledger.record_model(b"m", trained, ids(*range(100, 140)), X)
+    return score_ledger
 
 
 def ask(
-    own: ScoreLedger,
+    score_ledger: ScoreLedger,
     rows: list[bytes],
     *,
     model: bytes = b"m",
@@ -129,10 +128,10 @@ def ask(
 ) -> list[int]:
     committed = b"".join((name + salt).ljust(COMMITMENT_BYTES) for name in rows)
     table = np.random.default_rng().normal(size=(len(rows), d)) if X is None else X
-    question = own.query(model, "bank", rows, committed)
-    states = own.admit(question, table, **keys)
+    question = score_ledger.query(model, "bank", rows, committed)
+    states = score_ledger.admit(question, table, **keys)
     new = question.where(states == NEW)
-    own.store(new, [b"part"] * len(new.rows))
+    score_ledger.store(new, [b"part"] * len(new.rows))
     return list(states)
 
 
@@ -142,7 +141,7 @@ def refused(match: str, call: Callable[[], None]) -> None:
 
 
 def of_a_strange_model() -> None:
-    refused("knows none", lambda: ask(ScoreLedger(None), ids(1)))
+    refused("no record", lambda: ask(ScoreLedger(None), ids(1)))
 
 
 def of_a_young_model() -> None:
@@ -164,59 +163,61 @@ def of_a_row_twice_in_one_question() -> None:
 
 
 def of_a_row_again() -> None:
-    own = ledger()
-    ask(own, ids(1, 2))
-    assert ask(own, ids(2, 3)) == [STORED, NEW]
+    this_ledger = ledger()
+    ask(this_ledger, ids(1, 2))
+    assert ask(this_ledger, ids(2, 3)) == [STORED, NEW]
 
 
 def of_a_row_while_another_scores_it() -> None:
-    own = ledger()
-    with own.claim() as claim, mock.patch.object(ledger_module, "CLAIM_TIMEOUT", 0.05):
-        own.admit(own.query(b"m", "bank", ids(1), ids(1)[0].ljust(COMMITMENT_BYTES)), np.ones((1, 40)), claim=claim)
-        assert ask(own, ids(1, 2)) == [REFUSED, NEW]
+    this_ledger = ledger()
+    with this_ledger.claim() as claim, mock.patch.object(ledger_module, "CLAIM_TIMEOUT", 0.05):
+        this_ledger.admit(
+            this_ledger.query(b"m", "bank", ids(1), ids(1)[0].ljust(COMMITMENT_BYTES)), np.ones((1, 40)), claim=claim
+        )
+        assert ask(this_ledger, ids(1, 2)) == [REFUSED, NEW]
 
 
 def of_a_row_again_and_again() -> None:
-    own, rows = ledger(), ids(1)
-    question = own.query(b"m", "bank", rows, rows[0].ljust(COMMITMENT_BYTES))
-    assert [int(own.admit(question, np.ones((1, 40)))[0]) for _ in range(5)] == [NEW] * 4 + [REFUSED]
+    this_ledger, rows = ledger(), ids(1)
+    question = this_ledger.query(b"m", "bank", rows, rows[0].ljust(COMMITMENT_BYTES))
+    assert [int(this_ledger.admit(question, np.ones((1, 40)))[0]) for _ in range(5)] == [NEW] * 4 + [REFUSED]
 
 
 def under_many_models() -> None:
-    own = ledger()
+    this_ledger = ledger()
     for model in (b"n", b"o"):
-        own.record_model(model, 20, ids(200))
-        ask(own, ids(1), model=model, d=12)
-    assert ask(own, ids(1), d=12) == [REFUSED]
+        this_ledger.record_model(model, 20, ids(200))
+        ask(this_ledger, ids(1), model=model, d=12)
+    assert ask(this_ledger, ids(1), d=12) == [REFUSED]
 
 
 def beyond_the_bits() -> None:
-    own = ledger()
-    own.record_model(b"n", 20, ids(200))
-    ask(own, ids(1), model=b"n", bits=6, most=10.0)
-    assert ask(own, ids(1), bits=6, most=10.0) == [REFUSED]
+    this_ledger = ledger()
+    this_ledger.record_model(b"n", 20, ids(200))
+    ask(this_ledger, ids(1), model=b"n", bits=6, most=10.0)
+    assert ask(this_ledger, ids(1), bits=6, most=10.0) == [REFUSED]
 
 
 def with_other_columns() -> None:
-    own = ledger()
-    own.record_model(b"n", 20, ids(200))
-    ask(own, ids(1), model=b"n")
-    assert ask(own, ids(1), salt=b"!") == [REFUSED]
+    this_ledger = ledger()
+    this_ledger.record_model(b"n", 20, ids(200))
+    ask(this_ledger, ids(1), model=b"n")
+    assert ask(this_ledger, ids(1), salt=b"!") == [REFUSED]
 
 
 def measured_often() -> None:
-    own, rows = ScoreLedger(None), ids(*range(250))
+    score_ledger, rows = ScoreLedger(None), ids(*range(250))
     for _ in range(2):
-        own.record_evaluation("bank", rows)
-    refused("2 times at most", lambda: own.record_evaluation("bank", rows))
+        score_ledger.record_evaluation("bank", rows)
+    refused("at most 2 evaluations", lambda: score_ledger.record_evaluation("bank", rows))
 
 
 class SlippedOut(DisclosingMessage, frozen=True):
-    """A message of a test."""
+    """A test message."""
 
 
 class Sized(DisclosingMessage, frozen=True):
-    """A message of a test with as many octets as it is given."""
+    """A test message with a given number of bytes."""
 
     data: bytes
 
@@ -254,7 +255,7 @@ CHECKS: dict[str, tuple[Any, str, list[Callable[[], None]]]] = {
         ],
     ),
     "how rows come": (ScoreLedger, "admit", [of_a_row_twice_in_one_question, of_a_row_while_another_scores_it]),
-    "rows like those of the training": (ScoreLedger, "_check_alike", [of_training_rows_by_other_names]),
+    "rows like those of the training": (ScoreLedger, "_check_matches", [of_training_rows_by_other_names]),
     "what is measured": (ledger_module, "check_evaluations", [measured_often]),
     "what leaves": (
         DisclosureGate,
@@ -276,9 +277,9 @@ def test_every_branch_of_every_check_is_needed_by_a_probe(name: str) -> None:
     owner, function, probes = CHECKS[name]
     for probe in probes:
         probe()
-    taken = list(never(owner, function))
-    assert taken
-    for what, patch in taken:
+    elapsed = list(never(owner, function))
+    assert elapsed
+    for what, patch in elapsed:
         with mock.patch.object(*patch):
             assert any(_fails(probe) for probe in probes), f"{function}: nothing fails without `{what}`"
 
@@ -286,6 +287,6 @@ def test_every_branch_of_every_check_is_needed_by_a_probe(name: str) -> None:
 def _fails(probe: Callable[[], None]) -> bool:
     try:
         probe()
-    except BaseException:  # pytest.fail is no Exception
+    except BaseException:  # pytest.fail raises no Exception
         return True
     return False

@@ -1,4 +1,4 @@
-"""What a party can make of its view of a private alignment. Every attack succeeds on a mutant of the protocol."""
+"""What a party can compute from its view of a private alignment; every attack succeeds on a mutant of the protocol."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -13,7 +13,7 @@ from securevfl.crypto.transfers.vole_prf import PrfHash
 from securevfl.errors import ProtocolError
 from securevfl.protocols.alignment import psi, psi_points, psi_transfers, psi_work
 from securevfl.protocols.alignment.psi import align_active, align_passive
-from securevfl.protocols.alignment.psi_many import Store
+from securevfl.protocols.alignment.psi_many import StoreHeader
 from securevfl.protocols.alignment.psi_work import AlignmentWork, Journal, Points
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
@@ -25,7 +25,7 @@ flows = pytest.mark.parametrize("transfers", [False, True], ids=["points", "tran
 
 
 class PartyView:
-    """All that each party has after one run: its work, with its secrets and journal, and what it received."""
+    """The view of each party after one run: its state with secrets and journal, and its received messages."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class PartyView:
 
         roles = {name: partial(role, ids=ids) for name, ids in zip(names, sets, strict=True)}
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(psi, "MANY", 1 if transfers else 1 << 40)
+            patch.setattr(psi, "MIN_ROWS_FOR_TRANSFERS", 1 if transfers else 1 << 40)
             self.rows = run_threads(roles, WallClock, timeout=20, observe=self.events.append)
 
     def received(self, me: str, sender: str, kind: type) -> list:
@@ -63,16 +63,16 @@ def shuffled(count: int, seed: int) -> list[int]:
 
 
 def agreement(one: Sequence[int], other: Sequence[int]) -> float:
-    """Rank correlation of two orders of the same things."""
+    """Return the rank correlation of two orders."""
     return float(np.corrcoef(np.argsort(np.argsort(one)), np.argsort(np.argsort(other)))[0, 1])
 
 
 def row_order_seen_by_a_passive_party() -> float:
-    """How far the order of the active party's list gives away the order of its rows."""
+    """Return how far the order of the active party's list reveals the order of its rows."""
     view = PartyView([shuffled(300, 1), list(range(300))])
-    own = view.work["bank"].journal.whole("mine")
+    this_whole = view.work["bank"].journal.read("mine")
     place = {point: at for at, point in enumerate(view.points("shop", "bank"))}
-    return agreement(range(300), [place[own[at : at + 32]] for at in range(0, len(own), 32)])
+    return agreement(range(300), [place[this_whole[at : at + 32]] for at in range(0, len(this_whole), 32)])
 
 
 def unsorted(points: bytes) -> tuple[bytes, np.ndarray]:
@@ -80,10 +80,10 @@ def unsorted(points: bytes) -> tuple[bytes, np.ndarray]:
 
 
 def test_lists_do_not_show_row_order() -> None:
-    assert abs(row_order_seen_by_a_passive_party()) < 0.37  # of 300 rows: 6.4 standard errors
+    assert abs(row_order_seen_by_a_passive_party()) < 0.37  # 6.4 standard errors with 300 rows
 
 
-def test_that_check_catches_lists_in_row_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_check_detects_lists_in_row_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psi_points, "sort_points", unsorted)
     with pytest.raises(ProtocolError, match="ascending"):
         row_order_seen_by_a_passive_party()
@@ -92,7 +92,7 @@ def test_that_check_catches_lists_in_row_order(monkeypatch: pytest.MonkeyPatch) 
 
 
 def shared_order_follows_rows(parties: int, *, transfers: bool = False) -> float:
-    """How far the shared order follows the active party's rows, to a passive one that knows the ids."""
+    """Return how far the shared order follows the active party's rows, for a passive party that knows the ids."""
     ids = [shuffled(300, seed) for seed in range(parties)]
     view = PartyView(ids, transfers=transfers)
     shared = [ids[1][row] for row in view.rows["shop"]]
@@ -101,17 +101,17 @@ def shared_order_follows_rows(parties: int, *, transfers: bool = False) -> float
 
 @flows
 @pytest.mark.parametrize("parties", [2, 3])
-def test_the_shared_order_follows_nobodys_rows(parties: int, transfers: bool) -> None:
+def test_the_shared_order_follows_no_partys_rows(parties: int, transfers: bool) -> None:
     assert abs(shared_order_follows_rows(parties, transfers=transfers)) < 0.37
 
 
-def test_that_check_catches_the_active_partys_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_check_detects_the_active_partys_order(monkeypatch: pytest.MonkeyPatch) -> None:
     leak = {n: place.to_bytes(8, "big") + bytes(8) for place, n in enumerate(shuffled(300, 0))}
     named = {key: n for n, key in enumerate(canonical_ids(range(300)))}
 
     def by_rows(work: AlignmentWork, rows: np.ndarray) -> np.ndarray:
-        own = [leak[named[work.ids[row]]] for row in rows.tolist()]
-        return rows[np.argsort(own)]
+        tolist = [leak[named[work.ids[row]]] for row in rows.tolist()]
+        return rows[np.argsort(tolist)]
 
     monkeypatch.setattr(AlignmentWork, "in_shared_order", by_rows)
     assert shared_order_follows_rows(2) > 0.99
@@ -123,20 +123,20 @@ def test_two_alignments_cannot_be_linked(parties: int) -> None:
 
 
 @pytest.mark.parametrize("parties", [2, 3])
-def test_that_check_catches_a_scalar_that_is_kept(parties: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_check_detects_a_reused_scalar(parties: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psi_work, "fresh_scalar", lambda: b"\x05" * 32)
     assert points_seen_twice(parties) == 30
 
 
 def points_seen_twice(parties: int) -> int:
-    """Of the active party's 50 ids, 30 are the same in a second run: how many does a passive party recognise?"""
+    """Return how many of 30 ids that occur in two runs a passive party recognises."""
     first = PartyView([list(range(50))] * parties)
     second = PartyView([list(range(20, 70))] * parties)
     return len(set(first.points("shop", "bank")) & set(second.points("shop", "bank")))
 
 
 def dictionary_hits() -> int:
-    """Points from A that B recognises, knowing every id there can be and its own scalar."""
+    """Return the points from A that B recognises, given every possible id and its scalar."""
     view = PartyView([list(range(0, 40)), list(range(20, 60))])
     hashed = hash_to_group(canonical_ids(range(60)))
     blinded = view.work["shop"].blinder.blind(hashed)
@@ -148,7 +148,7 @@ def test_a_party_that_knows_all_ids_recognises_none() -> None:
     assert dictionary_hits() == 0
 
 
-def test_that_check_catches_a_scalar_that_both_have(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_check_detects_a_shared_scalar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psi_work, "fresh_scalar", lambda: b"\x05" * 32)
     assert dictionary_hits() == 40
 
@@ -157,45 +157,45 @@ SETS = [list(range(0, 60)), list(range(20, 90)), list(range(40, 120)), list(rang
 
 
 def masked_shares(view: PartyView, passive: str) -> okvs.Words:
-    """v_i of P_1's ids: what the store of this party answers, with F_i taken off."""
+    """Return v_i of P_1's ids: the answers of this party's store without F_i."""
     work = view.work["bank"]
     number = work.passives.index(passive)
-    (head,) = view.received("bank", passive, Store)
-    (v,) = okvs.decode(head.seed, work.keys, psi_work.words(work.journal.whole(f"store-{number}")))
+    (head,) = view.received("bank", passive, StoreHeader)
+    (v,) = okvs.decode(head.seed, work.keys, psi_work.words(work.journal.read(f"store-{number}")))
     if work.transfers:
         return v ^ evaluated(work, passive, work.keys)[:, :2]
-    v[sort_points(work.journal.whole("mine"))[1]] ^= psi_work.words(work.journal.whole(f"back-{number}"), 4)[:, :2]
+    v[sort_points(work.journal.read("mine"))[1]] ^= psi_work.words(work.journal.read(f"back-{number}"), 4)[:, :2]
     return v
 
 
 def evaluated(work: AlignmentWork, passive: str, keys: okvs.Words) -> okvs.Words:
-    """What P_1 can compute of F_i on any keys, from its journal."""
-    own = work.journal.chunk("own", 0)
-    slots = (len(own) - okvs.OKVS_SEED_BYTES) // okvs.VALUE_BYTES
+    """Return what P_1 can compute of F_i on any keys, from its journal."""
+    chunk = work.journal.chunk("request", 0)
+    slots = (len(chunk) - okvs.OKVS_SEED_BYTES) // okvs.VALUE_BYTES
     _, c = psi_transfers._take_vole(work, passive, slots, 1 << 40)
-    return vole_prf.evaluate_stored(PrfHash(psi_transfers._coin(work, "all")), own[: okvs.OKVS_SEED_BYTES], c, keys)
+    return vole_prf.evaluate_stored(PrfHash(psi_transfers._coin(work, "all")), chunk[: okvs.OKVS_SEED_BYTES], c, keys)
 
 
 def pairwise_guesses(parties: int, *, transfers: bool = False) -> dict[str, set[int]]:
-    """Ids that P_1 finds in the set of one passive party alone.
+    """Return the ids that P_1 finds in the set of one passive party alone.
 
-    It looks for v_i(x), with any of the pair keys it has taken off, that is zero.
+    It looks for ids whose v_i(x) is zero after removing any of its pair keys.
     """
     view = PartyView(SETS[:parties], transfers=transfers)
     work = view.work["bank"]
     prf = [psi_work.keyed(key, work.keys) for key in work.pair_keys.values()]
-    found: dict[str, set[int]] = {}
+    results: dict[str, set[int]] = {}
     for passive in NAMES[1:parties]:
         v = masked_shares(view, passive)
         hits = np.zeros(work.rows, np.bool_)
         for subset in range(1 << len(prf)):
-            rest = v.copy()
+            remaining = v.copy()
             for key, share in enumerate(prf):
                 if subset >> key & 1:
-                    rest ^= share
-            hits |= ~rest.any(axis=1)
-        found[passive] = {SETS[0][row] for row in np.flatnonzero(hits)}
-    return found
+                    remaining ^= share
+            hits |= ~remaining.any(axis=1)
+        results[passive] = {SETS[0][row] for row in np.flatnonzero(hits)}
+    return results
 
 
 def truth(parties: int) -> dict[str, set[int]]:
@@ -204,18 +204,18 @@ def truth(parties: int) -> dict[str, set[int]]:
 
 @flows
 @pytest.mark.parametrize("parties", [3, 4])
-def test_the_active_party_learns_nobodys_membership(parties: int, transfers: bool) -> None:
+def test_the_active_party_learns_no_single_membership(parties: int, transfers: bool) -> None:
     assert not any(pairwise_guesses(parties, transfers=transfers).values())
 
 
 @flows
 @pytest.mark.parametrize("parties", [3, 4])
-def test_that_check_catches_no_zero_sharing(parties: int, transfers: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_check_detects_missing_zero_sharing(parties: int, transfers: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AlignmentWork, "zero_share", lambda work: np.zeros((work.rows, 2), np.uint64))
     assert pairwise_guesses(parties, transfers=transfers) == truth(parties)
 
 
-def test_that_check_catches_zero_sharing_with_the_active_party_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_check_detects_zero_sharing_with_the_active_party(monkeypatch: pytest.MonkeyPatch) -> None:
     share = AlignmentWork.zero_share
 
     def with_active_only(work: AlignmentWork) -> np.ndarray:
@@ -228,7 +228,7 @@ def test_that_check_catches_zero_sharing_with_the_active_party_only(monkeypatch:
 
 
 def pairs_of_values(parties: int) -> int:
-    """Ids for which v_2(x) ^ v_3(x), with its own keys off, shows P_1 that shop and telco have them."""
+    """Return ids for which v_2(x) ^ v_3(x), without its keys, shows P_1 that shop and telco have them."""
     view = PartyView(SETS[:parties])
     work = view.work["bank"]
     total = np.zeros((work.rows, 2), np.uint64)
@@ -242,7 +242,7 @@ def test_two_of_three_passive_parties_stay_hidden_together() -> None:
     assert pairs_of_values(4) == 0
 
 
-def test_that_check_catches_a_party_left_out_of_the_sharing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_check_detects_a_party_without_zero_sharing(monkeypatch: pytest.MonkeyPatch) -> None:
     share = AlignmentWork.zero_share
 
     def without_clinic(work: AlignmentWork) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Many jobs on one table: what a party of pure noise learns of the labels from all gradients that it ever opened."""
+"""Many jobs on one table: what a party of pure noise learns of labels from all gradients that it ever opened."""
 
 import numpy as np
 import pytest
@@ -19,36 +19,36 @@ JOB = vfl.Job(
 
 
 def tables(ids: int) -> list[vfl.Party]:
-    """The same numbers whatever the ids: five columns that make the labels, and sixteen of noise."""
+    """Return the same numbers for any ids: five columns that determine the labels, and sixteen of noise."""
     generator = np.random.default_rng(0)
-    own, noise = generator.normal(size=(ROWS, 5)), generator.normal(size=(ROWS, COLUMNS))
-    y = own.sum(axis=1) + generator.normal(size=ROWS) > 0
+    columns, noise = generator.normal(size=(ROWS, 5)), generator.normal(size=(ROWS, COLUMNS))
+    y = columns.sum(axis=1) + generator.normal(size=ROWS) > 0
     names = np.arange(ROWS) + ids * ROWS
-    return [vfl.Party("bank", own, y.astype(int), ids=names), vfl.Party("shop", noise, ids=names)]
+    return [vfl.Party("bank", columns, y.astype(int), ids=names), vfl.Party("shop", noise, ids=names)]
 
 
 def curve(*, same_table: bool, jobs: tuple[int, ...]) -> list[float]:
-    """Label AUC after so many jobs, each whole and sealed and under another seed."""
-    equations, found = [], []
+    """Return the label AUC after a number of sealed jobs, each with another seed."""
+    equations, result = [], []
     for seed in range(max(jobs)):
         pair = RealIdealPair(JOB, tables(0 if same_table else seed), seed)
         equations += pair.real("shop").equations()
         if seed + 1 in jobs:
             assert pair.active.y is not None
-            found.append(float(roc_auc_score(pair.active.y, -solve(equations, ROWS, 1)[:, 0])))
-    return found
+            result.append(float(roc_auc_score(pair.active.y, -solve(equations, ROWS, 1)[:, 0])))
+    return result
 
 
 @pytest.mark.long
-def test_jobs_under_other_seeds_tell_no_more_than_one() -> None:
+def test_jobs_with_other_seeds_reveal_no_more_than_one() -> None:
     one, *more = curve(same_table=True, jobs=(1, 5, 10, 20, 30))
     assert 0.55 < one < 0.67
     assert max(more) < one + 0.02
 
 
 @pytest.mark.long
-def test_batches_that_change_from_job_to_job_would_tell_all() -> None:
-    """The same attack on jobs whose ids, and so batches, differ: what the seed did when it drew the batches."""
+def test_batches_that_change_between_jobs_would_reveal_all() -> None:
+    """The same attack on jobs with other ids, and so other batches, as when the seed drew the batches."""
     one, five, twenty = curve(same_table=False, jobs=(1, 5, 20))
     assert one == pytest.approx(0.62, abs=0.05)
     assert five > one + 0.1

@@ -1,4 +1,4 @@
-"""A run that is cut and taken up again releases each blurred residual once: a replayed round repeats its noise."""
+"""A run that is interrupted and resumed publishes each noisy residual once: a replayed round repeats its noise."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +22,7 @@ SEALED = SealedResidual(engine=vfl.Ckks(), defence=Gaussian(sigma=SIGMA))
 
 
 class Cut(Exception):
-    """What takes the place of a lost process."""
+    """Raised in place of a lost process."""
 
 
 def job(residual: ResidualProtocol = OPEN, *, mode: str = "parallel", batch: int = 50) -> vfl.Job:
@@ -42,36 +42,36 @@ def tables(parties: int = 2) -> list[vfl.Party]:
 
 
 def attempt(work: vfl.Job, folder: Path, at: int | None, observe: Callable[[Event], None], parties: int = 2) -> None:
-    """A run from what is in the folder, cut after round `at`."""
-    own = tables(parties)
-    states = {party.name: Checkpoints(folder / party.name, party.name, every=EVERY) for party in own}
+    """Run from the files in the folder until an interruption after round `at`."""
+    this_tables = tables(parties)
+    states = {party.name: Checkpoints(folder / party.name, party.name, every=EVERY) for party in this_tables}
 
     def on_round(done: int, of: int) -> None:
         if done == at:
             raise Cut
 
     if at is None:
-        vfl.simulate(work, own, checkpoints=states, observe=observe)
+        vfl.simulate(work, this_tables, checkpoints=states, observe=observe)
         return
     with pytest.raises(Cut):
-        vfl.simulate(work, own, checkpoints=states, observe=observe, on_round=on_round)
+        vfl.simulate(work, this_tables, checkpoints=states, observe=observe, on_round=on_round)
 
 
 def received(work: vfl.Job, folder: Path, at: int | None, parties: int = 2) -> dict[str, list[Floats]]:
-    """What passive parties got of g in such a run, by name and in order."""
-    found: dict[str, list[Floats]] = {}
+    """Return the residuals that passive parties received in such a run, by name and in order."""
+    results: dict[str, list[Floats]] = {}
 
     def observe(event: Event) -> None:
         if event.direction == "recv" and isinstance(event.message, Residual):
-            found.setdefault(event.me, []).append(np.array(event.message.g))
+            results.setdefault(event.me, []).append(np.array(event.message.g))
 
     attempt(work, folder, at, observe, parties)
-    return found
+    return results
 
 
 @pytest.mark.parametrize("mode", ["parallel", "sequential"])
 @pytest.mark.parametrize("at", [1, 2, 5, 8])
-def test_a_replayed_round_releases_what_it_released(mode: str, at: int, tmp_path: Path) -> None:
+def test_a_replayed_round_publishes_the_same_residual(mode: str, at: int, tmp_path: Path) -> None:
     work = job(mode=mode)
     first, second = received(work, tmp_path, at, 3), received(work, tmp_path, None, 3)
     start = at - at % EVERY
@@ -79,11 +79,11 @@ def test_a_replayed_round_releases_what_it_released(mode: str, at: int, tmp_path
         assert len(second[name]) == 12 - start
         for before, again in zip(values[start:at], second[name], strict=False):
             np.testing.assert_array_equal(before, again)
-        whole = [*values[:start], *second[name]]
-        assert len({value.tobytes() for value in whole}) == 12
+        full = [*values[:start], *second[name]]
+        assert len({value.tobytes() for value in full}) == 12
 
 
-def test_under_encryption_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replayed_round_is_the_same_under_encryption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     released: list[Floats] = []
     apply = Gaussian.apply
 
@@ -98,7 +98,7 @@ def test_under_encryption_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     attempt(job(SEALED), tmp_path, None, lambda event: None)
     assert (len(before), len(released)) == (5, 9)
     np.testing.assert_array_equal(before[3], released[0])
-    np.testing.assert_allclose(before[4], released[1], rtol=0, atol=1e-4)  # weights come out of CKKS openings by now
+    np.testing.assert_allclose(before[4], released[1], rtol=0, atol=1e-4)  # weights follow from CKKS openings here
 
 
 def test_another_training_has_other_noise(tmp_path: Path) -> None:
@@ -107,17 +107,17 @@ def test_another_training_has_other_noise(tmp_path: Path) -> None:
 
 
 def average_error(folder: Path, times: int) -> float:
-    """How far the mean of all releases of the first batch is from g, after so many cuts before the first state.
+    """Return the error of the mean of all published versions of the first batch, after a number of interruptions.
 
-    All 200 rows are in it, so that what is found is off by a twentieth, and by .35 once in 1e11.
+    The batch has all 200 rows, so the standard error is 5 %, and an error of 35 % has P = 1e-11.
     """
     got = [received(job(batch=200), folder, 1)["shop"][0] for _ in range(times)]
     clean = received(job(OpenResidual(), batch=200), folder, 1)["shop"][0]
     return float(np.sqrt(np.mean((np.mean(got, axis=0) - clean) ** 2)))
 
 
-def test_killing_a_party_again_and_again_takes_no_noise_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_crashes_do_not_average_out_the_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert average_error(tmp_path / "kept", 16) == pytest.approx(SIGMA, rel=0.35)
-    # what a key that is in memory alone gives
+    # the result with a key that exists in memory only
     monkeypatch.setattr(Noise, "take", lambda self, again: Prg.fresh("of each release"))
     assert average_error(tmp_path / "fresh", 16) == pytest.approx(SIGMA / 4, rel=0.35)

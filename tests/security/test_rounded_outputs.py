@@ -1,7 +1,8 @@
-"""A key holder that moves what it opens by as much as passes: what the outputs of the party it opens to then show.
+"""A key holder that changes opened values within the tolerance, and the outputs of the party that opens them.
 
-The same value at all of 100 visits, under a sealed g of zeros. Outputs in full precision are a raw column; rounded by a
-secret dither that stays, they show by how many steps a row has moved, which is hardly ever one.
+The same value is changed in all of 100 iterations, with a sealed g of zeros. Outputs in full precision would be a raw
+column. Outputs that are rounded by a fixed secret dither reveal by how many steps a row has moved, which is hardly ever
+one.
 """
 
 from __future__ import annotations
@@ -37,16 +38,16 @@ def tables(rows: int, columns: int, parties: int) -> list[vfl.Party]:
 
 
 def job(sums: Any, **keys: Any) -> vfl.Job:
-    own: dict[str, Any] = {"optimizer": vfl.FedSGD(lr=0.5), "batch_size": "all", "epochs": VISITS}
+    defaults: dict[str, Any] = {"optimizer": vfl.FedSGD(lr=0.5), "batch_size": "all", "epochs": VISITS}
     accepts = ("columns", "rank", "fresh_equations", "small_metrics")
     protocol = vfl.Protocol(sum=sums, residual=vfl.Ckks())
-    return vfl.Job(model=vfl.Logistic(), protocol=protocol, accepts=accepts, **own | keys)
+    return vfl.Job(model=vfl.Logistic(), protocol=protocol, accepts=accepts, **defaults | keys)
 
 
 def read(monkeypatch: pytest.MonkeyPatch, sums: str, rows: int, columns: int) -> float:
-    """The best |correlation| with the column aimed at, of the slope of the sums over the visits and of their change.
+    """Return the best |correlation| with the attacked column, of the slope of the sums and of their change.
 
-    The holder knows the checks' secret, so that it moves the value by the most that passes.
+    The holder knows the secret of the checks, so it changes the value by the most that passes.
     """
     publish, opens, fits = SealedActive.publish, KernelGradientHolder.open, opening_checks.passes_checks
     most, seen = list[int](), list[Floats]()
@@ -55,34 +56,34 @@ def read(monkeypatch: pytest.MonkeyPatch, sums: str, rows: int, columns: int) ->
         most.append(int(0.9 * np.min(within / np.abs(rho[0]))))
         return fits(opened, rho, levels, within)
 
-    collect = ActiveLink.ahead
+    collect = ActiveLink.collect
 
     def ahead(self: ActiveLink, batch: Any) -> Floats:
         seen.append(collect(self, batch))
         return seen[-1]
 
-    monkeypatch.setattr(SealedActive, "publish", lambda self, g, **rest: publish(self, 0 * g, **rest))
+    monkeypatch.setattr(SealedActive, "publish", lambda self, g, **remaining: publish(self, 0 * g, **remaining))
     monkeypatch.setattr(row_products, "passes_checks", noted)
-    monkeypatch.setattr(ActiveLink, "ahead", ahead)
+    monkeypatch.setattr(ActiveLink, "collect", ahead)
     chosen, parties = SUMS[sums]
 
-    def changed(*given: Any) -> bytes:
-        return moved(opens(*given), min(most) if len(most) >= parties - 1 else 0)
+    def changed(*arguments: Any) -> bytes:
+        return moved(opens(*arguments), min(most) if len(most) >= parties - 1 else 0)
 
     monkeypatch.setattr(KernelGradientHolder, "open", changed)
-    own = tables(rows, columns, parties)
-    vfl.simulate(job(chosen), own, workers=1)
-    H, at = np.array([each[:, 0] for each in seen]), np.arange(VISITS) - (VISITS - 1) / 2
+    this_tables = tables(rows, columns, parties)
+    vfl.simulate(job(chosen), this_tables, workers=1)
+    H, at = np.array([item[:, 0] for item in seen]), np.arange(VISITS) - (VISITS - 1) / 2
     assert len(H) == VISITS
     views = [at @ H, H[-1] - H[0]]
-    found = [abs(np.corrcoef(view, own[1].X[:, 0])[0, 1]) for view in views if view.std()]
-    print(f"{sums}, {rows} x {columns}: {max(found, default=0.0):.3f}")
-    return max(found, default=0.0)
+    results = [abs(np.corrcoef(view, this_tables[1].X[:, 0])[0, 1]) for view in views if view.std()]
+    print(f"{sums}, {rows} x {columns}: {max(results, default=0.0):.3f}")
+    return max(results, default=0.0)
 
 
-# Over runs .08 and .03 are the deviations of a correlation; outputs in full precision give .99 and .70.
+# Standard deviations of a correlation over runs are 0.08 and 0.03; outputs in full precision give 0.99 and 0.70.
 @pytest.mark.parametrize(("sums", "rows", "columns", "most"), [("direct", 2000, 15, 0.6), ("pairwise", 1000, 15, 0.25)])
-def test_a_change_that_passes_at_every_visit_reads_no_column(
+def test_accepted_changes_in_every_iteration_reveal_no_column(
     sums: str, rows: int, columns: int, most: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert read(monkeypatch, sums, rows, columns) <= most
@@ -91,21 +92,21 @@ def test_a_change_that_passes_at_every_visit_reads_no_column(
 @pytest.mark.slow
 @pytest.mark.parametrize("sums", SUMS)
 @pytest.mark.parametrize(("rows", "columns"), [(569, 15), (1000, 100), (4096, 100), (22_500, 12)])
-def test_the_largest_change_at_every_visit_for_more_sizes(
+def test_the_largest_change_in_every_iteration_for_more_sizes(
     sums: str, rows: int, columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At 100 columns a change that passes may be largest; six standard errors of chance on top."""
+    """With 100 columns the largest change passes; six standard errors are added."""
     assert read(monkeypatch, sums, rows, columns) <= (0.25 if columns == 100 else 0.2) + 6 / np.sqrt(rows)
 
 
 @pytest.mark.parametrize("sums", SUMS)
-def test_outputs_in_full_precision_are_the_column(sums: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outputs_in_full_precision_reveal_the_column(sums: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BatchParticipant, "sendable_outputs", lambda self, H, *_: H)
-    assert read(monkeypatch, sums, 300, 5) > (0.99 if sums == "direct" else 0.6)  # of two columns that are added up
+    assert read(monkeypatch, sums, 300, 5) > (0.99 if sums == "direct" else 0.6)  # the sum of two columns
 
 
-def test_a_fresh_dither_each_visit_is_averaged_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measured beside it: why one dither a row and run."""
+def test_a_fresh_dither_in_each_iteration_averages_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This is why each row has one dither in a run."""
     rng = np.random.default_rng(0)
 
     def fresh(self: RoundedOutputs, H: Floats, rows: Any) -> Floats:
@@ -131,44 +132,42 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_output_of_a_run_is_whole_steps_with_one_dither_a_row(
-    family: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of every family, in batches and evaluations: what goes up is a multiple of s, by the same dither each time."""
+def test_outputs_are_multiples_of_a_step_with_one_dither_a_row(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In every family, batches and evaluations: outputs are multiples of s with the same dither each time."""
     sent, below = list[Floats](), dict[int, Floats]()
     rounded = RoundedOutputs.__call__
 
     def noted(self: RoundedOutputs, H: Floats, rows: Any) -> Floats:
-        found = rounded(self, H, rows)
-        for row, own in zip(rows.tolist(), self._dither[rows], strict=True):
-            assert np.array_equal(below.setdefault(row, own), own)
-        sent.append(found)
-        return found
+        result = rounded(self, H, rows)
+        for row, this_tables in zip(rows.tolist(), self._below[rows], strict=True):
+            assert np.array_equal(below.setdefault(row, this_tables), this_tables)
+        sent.append(result)
+        return result
 
     monkeypatch.setattr(RoundedOutputs, "__call__", noted)
     passed = list[Floats]()
     for owner, name in ((PassiveLink, "contribute"), (joint_prediction, "predict")):
         assert hasattr(owner, name)
-    own, keys = tables(120, 4, 2), {"epochs": 4, "batch_size": "all"} | FAMILIES[family]
-    made = job(vfl.DirectSum(), **{key: value for key, value in keys.items() if key != "model"})
+    this_tables, keys = tables(120, 4, 2), {"epochs": 4, "batch_size": "all"} | FAMILIES[family]
+    generated = job(vfl.DirectSum(), **{key: value for key, value in keys.items() if key != "model"})
     if "model" in keys:
         y = np.random.default_rng(1).integers(0, 3, 120)
-        own[0] = vfl.Party("bank", own[0].X, y, aligned=True)
-        made = made.model_copy(update={"model": keys["model"]})
+        this_tables[0] = vfl.Party("bank", this_tables[0].X, y, aligned=True)
+        generated = generated.model_copy(update={"model": keys["model"]})
 
     def observe(event: Any) -> None:
-        if type(event.message).__name__ == "Part" and event.direction == "send":
+        if type(event.message).__name__ == "Summand" and event.direction == "send":
             passed.append(np.asarray(event.message.values))
 
-    vfl.simulate(made, own, workers=1, observe=observe)
-    step = output_step(len(made.schedule(own[0].register).train))
+    vfl.simulate(generated, this_tables, workers=1, observe=observe)
+    step = output_step(len(generated.schedule(this_tables[0].register).train))
     assert len(passed) == len(sent) > 1
     for one in passed:
         assert np.array_equal(one, np.rint(one / step) * step)
 
 
-def test_the_mean_of_what_is_sent_is_the_output() -> None:
-    """Over dithers, for six standard errors."""
+def test_the_mean_of_rounded_outputs_is_the_output() -> None:
+    """The mean over dithers agrees within six standard errors."""
     H = np.random.default_rng(0).normal(size=(20_000, 1))
     sent = RoundedOutputs(bytes(32), 20_000, 1, 0.125)(H, np.arange(20_000))
     assert abs((sent - H).mean()) < 6 * 0.125 / np.sqrt(6 * 20_000)

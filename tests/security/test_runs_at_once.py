@@ -1,4 +1,4 @@
-"""Jobs at once are jobs after one another: each is reserved whole when it is admitted, by a process that lives."""
+"""Concurrent jobs count like consecutive jobs: each is reserved completely when it is admitted, by a live process."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def entered(ledger: DisclosureLedger) -> int:
     return total_to(ledger.read().entries, "columns", "bank").count
 
 
-def test_of_four_jobs_begun_together_two_go_as_after_one_another(tmp_path: Path) -> None:
-    """The guard lets 20 numbers pass and each job tells 10: none has entered more than one when the next begins."""
+def test_two_of_four_concurrent_jobs_are_admitted(tmp_path: Path) -> None:
+    """The guard admits 20 numbers and each job discloses 10; each job has recorded at most one when the next begins."""
     ledger, together, went = DisclosureLedger(tmp_path / "l", "shop"), threading.Barrier(4), list[Reservation]()
 
     def run(name: int) -> None:
@@ -62,15 +62,15 @@ def test_of_four_jobs_begun_together_two_go_as_after_one_another(tmp_path: Path)
         thread.join(60)
     assert len(went) == 2
     assert entered(ledger) == 2
-    for each in went:
-        each.lease([columns(10)])
-        each.settle([columns(10)])
+    for item in went:
+        item.lease([columns(10)])
+        item.settle([columns(10)])
     assert entered(ledger) == GUARD
     with pytest.raises(LeakageError):
         reserve(ledger, "later", 1)
 
 
-def test_a_run_that_stops_early_uses_up_what_it_told(tmp_path: Path) -> None:
+def test_a_run_that_stops_early_counts_what_it_disclosed(tmp_path: Path) -> None:
     ledger = DisclosureLedger(tmp_path / "l", "shop")
     first = reserve(ledger, "first", 15)
     with pytest.raises(LeakageError):
@@ -91,34 +91,34 @@ sys.stdin.readline()
 """
 
 
-def test_a_process_that_is_killed_leaves_what_was_entered_and_its_run_is_taken_over(tmp_path: Path) -> None:
+def test_a_killed_process_leaves_its_records_to_the_resumed_run(tmp_path: Path) -> None:
     ledger = DisclosureLedger(tmp_path / "l", "shop")
-    held = Forked([sys.executable, "-c", HOLDS, str(ledger.path)], stdin=-1, stdout=-1, text=True)
-    assert held.stdout is not None
-    assert held.stdout.readline() == "holds\n"
-    assert sum(entry.disclosure.count for entry in ledger.counted_for(REGISTER)) == 15
-    for run in ("another", "run"):  # a session of the same run cannot go on as long as the first one lives
+    held_out = Forked([sys.executable, "-c", HOLDS, str(ledger.path)], stdin=-1, stdout=-1, text=True)
+    assert held_out.stdout is not None
+    assert held_out.stdout.readline() == "holds\n"
+    assert sum(entry.told.count for entry in ledger.before(REGISTER)) == 15
+    for run in ("another", "run"):  # a second session of the same run must wait until the first one ends
         with pytest.raises(LeakageError):
             reserve(ledger, run, 10, session="second")
-    held.send_signal(signal.SIGKILL)
-    held.wait(60)
-    assert sum(entry.disclosure.count for entry in ledger.counted_for(REGISTER)) == 3
+    held_out.send_signal(signal.SIGKILL)
+    held_out.wait(60)
+    assert sum(entry.told.count for entry in ledger.before(REGISTER)) == 3
     taken_over = reserve(ledger, "run", 15, session="second")
-    assert len(list((tmp_path / "l.runs").iterdir())) == 1  # what the killed process left is gone
+    assert len(list((tmp_path / "l.runs").iterdir())) == 1  # the reservation of the killed process has expired
     with pytest.raises(LeakageError):
         reserve(ledger, "another", 3)
     taken_over.settle([columns(15)])
     assert entered(ledger) == 18
 
 
-def test_a_reservation_that_nothing_holds_any_more_is_over(tmp_path: Path) -> None:
+def test_a_reservation_of_a_dead_process_expires(tmp_path: Path) -> None:
     ledger = DisclosureLedger(tmp_path / "l", "shop")
     with suppress(LeakageError):
-        reserve(ledger, "first", 15, 2)  # not kept, as by a run that has failed
+        reserve(ledger, "first", 15, 2)  # not stored, as by a run that has failed
     assert sum(entry.disclosure.count for entry in ledger.counted_for(REGISTER)) == 2
 
 
-def test_a_run_that_tells_more_than_was_reserved_is_held_to_the_limit(tmp_path: Path) -> None:
+def test_a_run_beyond_its_reservation_meets_the_limit(tmp_path: Path) -> None:
     ledger = DisclosureLedger(tmp_path / "l", "shop")
     ledger.set_limit("columns", Limit(GUARD))
     first, second = reserve(ledger, "first", 8), reserve(ledger, "second", 8)
@@ -129,7 +129,7 @@ def test_a_run_that_tells_more_than_was_reserved_is_held_to_the_limit(tmp_path: 
     assert entered(ledger) == 20
 
 
-def test_a_limit_that_is_lowered_meanwhile_ends_a_run_where_it_is(tmp_path: Path) -> None:
+def test_a_lowered_limit_stops_a_running_job(tmp_path: Path) -> None:
     ledger = DisclosureLedger(tmp_path / "l", "shop")
     ledger.set_limit("columns", Limit(GUARD))
     run = reserve(ledger, "first", 15)
@@ -139,16 +139,14 @@ def test_a_limit_that_is_lowered_meanwhile_ends_a_run_where_it_is(tmp_path: Path
         run.lease([columns(7)])
 
 
-def test_a_ledger_that_cannot_be_written_lets_go_of_what_it_held(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unwritable_ledger_releases_its_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = DisclosureLedger(tmp_path / "l", "shop")
     run = reserve(ledger, "first", 15, 3)
 
     def no_room(path: Path, data: bytes) -> None:
         raise StorageError(path, OSError(28, "No space left on device"))
 
-    monkeypatch.setattr("securevfl.disclosure.ledger.write_whole", no_room)
+    monkeypatch.setattr("securevfl.disclosure.ledger.write_atomic", no_room)
     with pytest.raises(StorageError, match="Free space"):
         run.settle([columns(2)])
     assert sum(entry.disclosure.count for entry in ledger.counted_for(REGISTER)) == 3
@@ -158,9 +156,14 @@ def test_a_ledger_that_cannot_be_written_lets_go_of_what_it_held(
 
 
 def job(**keys: object) -> vfl.Job:
-    own: dict[str, object] = {"model": vfl.Logistic(), "optimizer": vfl.FedBCD(lr=0.1), "batch_size": 16, "epochs": 3}
-    own |= {"protocol": vfl.Protocol(residual=vfl.Ckks()), "test_fraction": 0.25, "accepts": ["rank", "label_auc"]}
-    return vfl.Job(**(own | keys))  # type: ignore[arg-type]
+    defaults: dict[str, object] = {
+        "model": vfl.Logistic(),
+        "optimizer": vfl.FedBCD(lr=0.1),
+        "batch_size": 16,
+        "epochs": 3,
+    }
+    defaults |= {"protocol": vfl.Protocol(residual=vfl.Ckks()), "test_fraction": 0.25, "accepts": ["rank", "label_auc"]}
+    return vfl.Job(**(defaults | keys))  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -169,55 +172,55 @@ def parties() -> list[vfl.Party]:
 
 
 def ledgers(folder: Path, parties: Sequence[vfl.Party]) -> dict[str, DisclosureLedger]:
-    own = {party.name: DisclosureLedger(folder / party.name, party.name) for party in parties}
-    own["bank"].trust("shop")
-    return own
+    local = {party.name: DisclosureLedger(folder / party.name, party.name) for party in parties}
+    local["bank"].trust("shop")
+    return local
 
 
 @pytest.mark.parametrize("limits", [False, True], ids=["guard", "limit"])
-def test_a_job_begun_while_another_goes_on_is_refused_as_after_it(
+def test_a_job_beside_a_running_one_is_refused_as_after_it(
     tmp_path: Path, parties: list[vfl.Party], limits: bool
 ) -> None:
-    """The second is refused at the first round of the first, of which 16 visits are entered: by the guard on columns,
-    which lets either go alone, or by a limit."""
-    own, refused = ledgers(tmp_path, parties), list[str]()
+    """The second job is refused at the first round of the first job, when 16 iterations are recorded.
+
+    The guard on columns refuses it, which admits either job alone, or a limit does.
+    """
+    this_ledgers, refused = ledgers(tmp_path, parties), list[str]()
     one = job(accepts=["rank", "label_auc", *(["columns"] if limits else [])])
     if limits:
-        own["shop"].set_limit("columns", Limit(5))
+        this_ledgers["shop"].set_limit("columns", Limit(5))
 
     def another(done: int, of: int) -> None:
         if done == 1:
             with pytest.raises(LeakageError) as error:
-                vfl.simulate(one, parties, ledgers=own)
+                vfl.simulate(one, parties, ledgers=this_ledgers)
             refused.append(str(error.value))
 
-    vfl.simulate(one, parties, ledgers=own, on_round=another)
+    vfl.simulate(one, parties, ledgers=this_ledgers, on_round=another)
     with pytest.raises(LeakageError) as after:
-        vfl.simulate(one, parties, ledgers=own)
+        vfl.simulate(one, parties, ledgers=this_ledgers)
     assert refused == [str(after.value)]
 
 
 class Cut(Exception):
-    """What takes the place of a lost process."""
+    """Raised in place of a lost process."""
 
 
-def test_a_training_that_is_taken_up_fits_the_limit_that_it_fitted_at_first(
-    tmp_path: Path, parties: list[vfl.Party]
-) -> None:
-    """Of a run that dies and goes on only what was told twice counts twice: nothing that had been reserved."""
-    own = ledgers(tmp_path, parties)
-    own["shop"].set_limit("columns", Limit(5))  # three epochs, one of which is begun twice, and its evaluation
+def test_a_resumed_training_fits_its_original_limit(tmp_path: Path, parties: list[vfl.Party]) -> None:
+    """Of a run that crashes and resumes, only what was disclosed twice counts twice."""
+    this_ledgers = ledgers(tmp_path, parties)
+    this_ledgers["shop"].set_limit("columns", Limit(5))  # three epochs, one of them started twice, and the evaluation
 
     def cut(done: int, of: int) -> None:
         if done == 3:
             raise Cut
 
     def attempt(on_round: Callable[[int, int], None] | None) -> vfl.Run:
-        states = {each.name: Checkpoints(tmp_path / "states", each.name, every=1) for each in parties}
+        states = {party.name: Checkpoints(tmp_path / "states", party.name, every=1) for party in parties}
         accepting = job(accepts=["rank", "label_auc", "columns", "fresh_equations"])
-        return vfl.simulate(accepting, parties, ledgers=own, checkpoints=states, on_round=on_round)
+        return vfl.simulate(accepting, parties, ledgers=this_ledgers, checkpoints=states, on_round=on_round)
 
     with pytest.raises(Cut):
         attempt(cut)
     attempt(None)
-    assert total_to(own["shop"].read().entries, "columns", "bank").count == 4
+    assert total_to(this_ledgers["shop"].read().entries, "columns", "bank").count == 4

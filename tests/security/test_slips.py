@@ -1,7 +1,6 @@
-"""Slips that passed once: each is made here by hand, and the test of its class fails.
+"""Errors that were once undetected: each is planted by hand, and the test of its class fails.
 
-Those that a check of the self-check finds are mutants of its table (`tests/selfcheck/mutants`); these are found by
-tests. A test that a slip passes says nothing about it.
+Errors that a check of the self-check detects are mutants of its table (`tests/selfcheck/mutants`); tests detect these.
 """
 
 import runpy
@@ -32,8 +31,8 @@ TESTS = Path(__file__).parents[1]
 
 
 def body_of(path: str, name: str) -> Callable[..., None]:
-    found: Callable[..., None] = runpy.run_path(str(TESTS / path))[name]
-    return found
+    text: Callable[..., None] = runpy.run_path(str(TESTS / path))[name]
+    return text
 
 
 HELD_OUT, BALANCED = "training/test_held_out.py", {"classes": "balanced"}
@@ -52,7 +51,9 @@ SLIPS: dict[str, tuple[Callable[[], Patch], str, str, dict[str, Any]]] = {
     ),
     "numbers scaled by all rows": (
         lambda: edited(
-            TrainingData, "__init__", ("party.y if loss.classifies else party.y[np.sort(schedule.flow)]", "party.y")
+            TrainingData,
+            "__init__",
+            ("party.y if loss.classifies else party.y[np.sort(schedule.batch_order)]", "party.y"),
         ),
         HELD_OUT,
         "test_no_bit_under_any_loss",
@@ -81,24 +82,24 @@ SLIPS: dict[str, tuple[Callable[[], Patch], str, str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", SLIPS)
 def test_the_test_of_its_class_fails(name: str) -> None:
-    patch, path, test, given = SLIPS[name]
+    patch, path, test, arguments = SLIPS[name]
     run = body_of(path, test)
     with mock.patch.object(*patch()), pytest.raises(AssertionError):
-        run(**given)
+        run(**arguments)
 
 
 def transcripts_of_two() -> list[Transcript]:
-    """Two sessions of one sum, alike but for their numbers."""
+    """Return transcripts of two sessions of one sum that differ in their numbers only."""
     sums = vfl.PairwiseSum()
     return [record_sum(sums, parts(seed, Reals(), rounds=2, rows=8), Reals()) for seed in range(2)]
 
 
 def larger(run: Transcript) -> None:
-    run.events[:] = [replace(each, nbytes=each.nbytes + 1) for each in run.events]
+    run.events[:] = [replace(event, nbytes=event.nbytes + 1) for event in run.events]
 
 
 def fewer(run: Transcript) -> None:
-    last = max(place for place, each in enumerate(run.events) if each.direction == "recv")
+    last = max(place for place, event in enumerate(run.events) if event.direction == "recv")
     del run.events[last]
 
 
@@ -110,7 +111,7 @@ SHAPES: dict[str, tuple[Callable[[Transcript], None], tuple[str, str]]] = {
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_shapes_are_compared_in_every_respect(name: str) -> None:
-    """Each branch of `same_shape` is taken out in turn, and what it finds goes unfound."""
+    """Without any one branch of `same_shape`, the difference that it detects goes undetected."""
     change, branch = SHAPES[name]
     runs = transcripts_of_two()
     assert not two_runs.same_shape(*runs).findings
@@ -119,13 +120,13 @@ def test_shapes_are_compared_in_every_respect(name: str) -> None:
     assert not edited(two_runs, "same_shape", branch)[2](*runs).findings
 
 
-def test_first_weights_still_differ_from_table_to_table() -> None:
-    """What is drawn from the training rows is no constant: other labels of these give another start."""
+def test_first_weights_differ_between_tables() -> None:
+    """Other labels of the same training rows give another start."""
     assert rounds_participant.INITIAL_WEIGHT_ROWS > 0
     bank, shop = vfl.datasets.breast_cancer()
     assert bank.y is not None
     other = vfl.Party("bank", bank.X, 1 - np.asarray(bank.y), aligned=True)
-    own = vfl.Job(
+    job = vfl.Job(
         model=vfl.Logistic(),
         optimizer=vfl.FedSGD(lr=1e-9),
         protocol=vfl.Protocol(residual="open"),
@@ -133,5 +134,5 @@ def test_first_weights_still_differ_from_table_to_table() -> None:
         batch_size="all",
         test_fraction=0.3,
     )
-    starts = [vfl.simulate(own, [each, shop]).parts["bank"].theta for each in (bank, other)]
+    starts = [vfl.simulate(job, [item, shop]).parts["bank"].theta for item in (bank, other)]
     assert np.abs(starts[0] - starts[1]).max() > 1e-3

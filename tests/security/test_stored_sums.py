@@ -1,4 +1,4 @@
-"""What server and workers of a stored sum make of all they ever received, alone and together."""
+"""What the server and the workers of a stored sum can compute from all that they received, alone and together."""
 
 from itertools import pairwise
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 from selfcheck.stored_runs import WORKERS, StoredPush, StoredRun, WorkerStep, record_stored
 
 import securevfl as vfl
-from securevfl.audit.attacks.column_space import shares
+from securevfl.audit.attacks.column_space import shares_inside
 from securevfl.audit.recording.protocol_record import COLLECTS
 from securevfl.base.arrays import Floats
 from securevfl.families.fdml.masked_store import CHECK_WORDS
@@ -25,30 +25,32 @@ def tables(seed: int = 0) -> dict[str, Floats]:
 
 
 def in_step(X: dict[str, Floats], *, only: str = "") -> dict[WorkerStep, Floats]:
-    """Every worker pushes one batch in every visit, of weights that move; after the first, those of `only` alone."""
-    generator, found = np.random.default_rng(1), {}
+    """Let workers push one batch an iteration with changing weights; after the first, only those of `only`."""
+    generator, result = np.random.default_rng(1), {}
     for visit in range(VISITS):
         for name in WORKERS:
             if visit == 0 or only in ("", name):
-                found[WorkerStep(name, 0, visit)] = X[name] @ generator.normal(size=(COLUMNS, 1))
-    return found
+                result[WorkerStep(name, 0, visit)] = X[name] @ generator.normal(size=(COLUMNS, 1))
+    return result
 
 
 def basis(numbers: Floats, most: int) -> Floats:
-    """Orthonormal basis of what the numbers (n x t) span, of at most so many dimensions."""
+    """Return an orthonormal basis of the span of the numbers (n, t), up to a number of dimensions."""
     U, sizes, _ = np.linalg.svd(numbers - numbers.mean(axis=0), full_matrices=False)
-    kept: Floats = U[:, :most][:, sizes[:most] > 1e-6 * sizes[0]]
-    return kept
+    stored: Floats = U[:, :most][:, sizes[:most] > 1e-6 * sizes[0]]
+    return stored
 
 
 def inside(truth: Floats, numbers: Floats) -> float:
-    """Mean share of a column's variance in the space of the numbers, of as many dimensions as there are columns."""
-    return float(np.nanmean(shares(truth, basis(numbers, COLUMNS * len(WORKERS)))))
+    """Return the mean share of a column's variance in the space of the numbers."""
+    return float(np.nanmean(shares_inside(truth, basis(numbers, COLUMNS * len(WORKERS)))))
 
 
-def read(run: StoredRun, name: str) -> Floats:
-    """Everything that the server received of a worker, read as the numbers it would be in the open or in fixed point,
-    as long as a payload has words."""
+def pulled_numbers(run: StoredRun, name: str) -> Floats:
+    """Return everything that the server received from a worker, read as numbers.
+
+    Payloads are read as numbers in the clear or in fixed point.
+    """
     columns = []
     for event in run.transcript.received:
         if isinstance(event.message, StoredPush) and event.peer == name:
@@ -60,28 +62,28 @@ def read(run: StoredRun, name: str) -> Floats:
 
 
 @pytest.mark.parametrize("stored", KINDS, ids=repr)
-def test_the_server_has_chance_where_payloads_are_hidden_and_all_columns_where_not(stored: StoredSum) -> None:
+def test_the_server_learns_columns_from_open_payloads_only(stored: StoredSum) -> None:
     X = tables()
     run = record_stored(stored, in_step(X))
     chance = VISITS / (ROWS - 1)
     for name in WORKERS:
-        found = inside(X[name], read(run, name))
+        result = inside(X[name], pulled_numbers(run, name))
         if stored.hides_parts:
-            assert found < 4 * chance
+            assert result < 4 * chance
         else:
-            assert found > 1 - 1e-9
-    together = inside(np.hstack(list(X.values())), np.hstack([read(run, name) for name in WORKERS]))
+            assert result > 1 - 1e-9
+    together = inside(np.hstack(list(X.values())), np.hstack([pulled_numbers(run, name) for name in WORKERS]))
     assert together < 6 * chance if stored.hides_parts else together > 1 - 1e-9
 
 
 @pytest.mark.parametrize("stored", KINDS, ids=repr)
-def test_a_worker_has_the_space_of_all_others_columns_after_as_many_pulls_and_no_single_part(stored: StoredSum) -> None:
-    """Declared and counted: sums of two others span their 8 columns together from 8 pulls on."""
+def test_pulls_reveal_the_others_joint_space_but_no_single_part(stored: StoredSum) -> None:
+    """This is declared and counted: sums of two workers span their 8 columns together from 8 pulls on."""
     X = tables()
     run = record_stored(stored, in_step(X))
-    own = {step.version: H for step, H in run.outputs.items() if step.worker == "P3"}
-    pulled = [each.sum for each in run.pulled if each.reader == "P3"]
-    numbers = np.hstack([sums - own[t] for t, sums in enumerate(pulled) if sums is not None])
+    local = {step.version: H for step, H in run.outputs.items() if step.worker == "P3"}
+    pulled = [item.sum for item in run.pulled if item.reader == "P3"]
+    numbers = np.hstack([sums - local[t] for t, sums in enumerate(pulled) if sums is not None])
     others = np.hstack([X["P1"], X["P2"]])
     assert inside(others, numbers) > 1 - 1e-4
     assert inside(others, numbers[:, :4]) < 0.75, "half as many pulls are not enough for most of them"
@@ -89,17 +91,17 @@ def test_a_worker_has_the_space_of_all_others_columns_after_as_many_pulls_and_no
 
 
 @pytest.mark.parametrize("stored", HIDING, ids=repr)
-def test_where_one_other_worker_moves_alone_its_part_shows_in_the_difference(stored: StoredSum) -> None:
-    """Declared and counted: workers at their own pace may be told single parts, whatever hides them from the server."""
+def test_a_worker_that_moves_alone_reveals_its_part(stored: StoredSum) -> None:
+    """This is declared and counted: workers at their own pace may learn single parts, whatever the server sees."""
     X = tables()
     steps = in_step(X, only="P1")
     again: dict[WorkerStep, Floats] = {}
     for step, H in steps.items():
         again[step] = H
-        if step.worker == "P1" and step.version:  # P3 pulls again without having moved
+        if step.worker == "P1" and step.version:  # P3 pulls again without a change
             again[WorkerStep("P3", 0, step.version + 100)] = steps[WorkerStep("P3", 0, 0)]
     run = record_stored(stored, again)
-    pulled = [each.sum for each in run.pulled if each.reader == "P3" and each.sum is not None]
+    pulled = [item.sum for item in run.pulled if item.reader == "P3" and item.sum is not None]
     differences = np.hstack([b - a for a, b in pairwise(pulled)])
     assert inside(X["P1"], differences) > 1 - 1e-4
     assert inside(X["P2"], differences) < 0.2
@@ -107,30 +109,30 @@ def test_where_one_other_worker_moves_alone_its_part_shows_in_the_difference(sto
 
 @pytest.mark.parametrize("stored", HIDING, ids=repr)
 def test_the_server_and_one_reader_together_open_every_payload(stored: StoredSum) -> None:
-    """The assumption, carried out: what the server was sent and what a reader holds give everybody's outputs."""
+    """The stated assumption: the server's payloads and a reader's keys give the outputs of all workers."""
     run = record_stored(stored, in_step(tables()), readers=("P1",))
     reader: Any = run.sides["P1"]
     for event in run.transcript.received:
         if isinstance(event.message, StoredPush):
             step = WorkerStep(event.peer, event.message.batch, event.message.version)
-            found = opened(reader, step, event.message.payload)
-            np.testing.assert_allclose(found, run.outputs[step][:, 0], atol=1e-3)
+            result = opened(reader, step, event.message.payload)
+            np.testing.assert_allclose(result, run.outputs[step][:, 0], atol=1e-3)
 
 
 @pytest.mark.parametrize("stored", HIDING, ids=repr)
-def test_the_server_and_workers_that_read_nothing_open_nobody_else(stored: StoredSum) -> None:
+def test_the_server_and_non_readers_open_no_payload(stored: StoredSum) -> None:
     run = record_stored(stored, in_step(tables()), readers=("P1",))
     for name in ("P2", "P3"):
         side: Any = run.sides[name]
-        held = getattr(side, "_masks", None) or side._marks
-        assert set(held._keys) == {name}
+        held_out = getattr(side, "_masks", None) or side._marks
+        assert set(held_out._keys) == {name}
         assert getattr(side, "_holder", None) is None
     server: Any = run.sides[COLLECTS]
     assert not any(hasattr(value, "decrypt") or hasattr(value, "_keys") for value in vars(server).values())
 
 
 def opened(reader: Any, step: WorkerStep, payload: bytes) -> Floats:
-    """One worker's forward outputs from its payload and a reader's keys."""
+    """Return a worker's forward outputs from its payload and a reader's keys."""
     if hasattr(reader, "_holder"):
         return np.asarray(reader._holder.decrypt(payload)[:ROWS])
     words = np.frombuffer(payload, "<u8") - reader._masks.of(*step, ROWS + CHECK_WORDS)

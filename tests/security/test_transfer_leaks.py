@@ -1,8 +1,8 @@
-"""What a party of transfer learning can make of everything that it has received over a whole run.
+"""What a party of transfer learning can compute from everything that it received in a whole run.
 
-The bank's columns are noise that says nothing about the shop's, so whatever it finds out about the shop's
-representations (and nothing less than that is sealed) it was told by the run: parameter gradients, each of them p + 1
-equations about a sealed vector that moves from round to round, and scores, one number a row and evaluation.
+The bank's columns are noise that reveals nothing about the shop's columns. So everything that it finds out about the
+shop's representations, which are sealed, comes from the run. It received parameter gradients, each of them p + 1
+equations about a sealed vector that changes from round to round, and scores, one number for each row and evaluation.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ COLUMNS = 10
 
 
 class Bank(Observer):
-    """Keeps what the party with labels learns, in order: gradients, and scores at an evaluation."""
+    """Records what the party with labels learns, in order: gradients, and scores at evaluations."""
 
     def __init__(self) -> None:
         self.learned: list[GradientLearned] = []
@@ -50,7 +50,7 @@ class Bank(Observer):
 
 
 def parties(rows: int) -> list[vfl.Party]:
-    """Independent columns; labels follow the shop's."""
+    """Return independent columns; labels depend on the shop's."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(rows, COLUMNS))
     y = X @ rng.normal(size=COLUMNS) + rng.normal(size=rows) > 0
@@ -62,7 +62,7 @@ def parties(rows: int) -> list[vfl.Party]:
 
 @dataclass
 class Received:
-    """Of one run: what the bank has learned, and what it has not been told, of both groups of rows (k x d)."""
+    """What the bank learned in a run, and the hidden representations of both groups of rows (k, d)."""
 
     gradients: list[GradientLearned]
     scores: list[GradientLearned]
@@ -79,15 +79,15 @@ def received(job: vfl.Job, tables: Sequence[vfl.Party]) -> Received:
     assert isinstance(model, Transfer)
 
     def scaled(X: Floats) -> Floats:
-        own = X[schedule.flow]
-        return np.asarray((X - own.mean(axis=0)) / own.std(axis=0))
+        columns = X[schedule.batch_order]
+        return np.asarray((X - columns.mean(axis=0)) / columns.std(axis=0))
 
     U = model.build(COLUMNS, run.parts["shop"].state["theta"]).forward(scaled(shop.X))
-    whole = taylor.vector_length(len(schedule.flow), model.units)
-    gradients = [fact for fact in observer.learned if fact.J.matrix.shape[0] == whole]
-    scores = [fact for fact in observer.learned if fact.J.matrix.shape[0] != whole]
-    own = np.column_stack([scaled(bank.X), np.ones(len(bank))])[schedule.flow]
-    return Received(gradients, scores, U[schedule.flow], U[schedule.test], own)
+    full = taylor.length(len(schedule.batch_order), model.units)
+    gradients = [fact for fact in observer.learned if fact.J.matrix.shape[0] == full]
+    scores = [fact for fact in observer.learned if fact.J.matrix.shape[0] != full]
+    columns = np.column_stack([scaled(bank.X), np.ones(len(bank))])[schedule.batch_order]
+    return Received(gradients, scores, U[schedule.batch_order], U[schedule.test], columns)
 
 
 def job(units: int, optimizer: Any, rounds: int, residual: Any, gamma: float, **keys: Any) -> vfl.Job:
@@ -102,7 +102,7 @@ def job(units: int, optimizer: Any, rounds: int, residual: Any, gamma: float, **
 
 
 def solved(facts: Sequence[GradientLearned], before: Floats) -> Floats:
-    """The vector nearest to `before` that answers all equations of an exchange."""
+    """Return the vector nearest to `before` that satisfies all equations of an exchange."""
     A, b = np.vstack([fact.J.dense.T for fact in facts]), np.concatenate([fact.gradient for fact in facts])
     weight = 1 / np.maximum(np.linalg.norm(A, axis=1), 1e-12)
     step: Floats = np.linalg.lstsq(A * weight[:, None], (b - A @ before) * weight, rcond=1e-4)[0]
@@ -110,7 +110,7 @@ def solved(facts: Sequence[GradientLearned], before: Floats) -> Floats:
 
 
 def found(run: Received, steps: int) -> Floats:
-    """U^B (n x d) by the gradients of all exchanges, each correcting what those before it have told."""
+    """Return U^B (n, d) from the gradients of all exchanges, each correcting the result of those before."""
     n, d = run.trained.shape
     vector = np.zeros(taylor.vector_length(n, d))
     for start in range(0, len(run.gradients), steps):
@@ -118,50 +118,52 @@ def found(run: Received, steps: int) -> Floats:
     return vector[: n * d].reshape(d, n).T
 
 
-def explained(guess: Floats, U: Floats) -> float:
-    """The squared correlation of a guess with the truth, mean over the units."""
-    own, other = guess - guess.mean(axis=0), U - U.mean(axis=0)
-    shared = (own * other).sum(axis=0) ** 2
-    return float((shared / np.maximum((own**2).sum(axis=0) * (other**2).sum(axis=0), 1e-30)).mean())
+def added_variance(guess: Floats, U: Floats) -> float:
+    """Return the squared correlation of a guess with the truth, averaged over units."""
+    local, other = guess - guess.mean(axis=0), U - U.mean(axis=0)
+    shared = (local * other).sum(axis=0) ** 2
+    return float((shared / np.maximum((local**2).sum(axis=0) * (other**2).sum(axis=0), 1e-30)).mean())
 
 
-def test_more_equations_than_numbers_tell_the_representations() -> None:
-    """Q (p + 1) = 272 equations of the third exchange for 186 numbers, under encryption.
+def test_many_equations_reveal_the_representations() -> None:
+    """The third exchange has Q (p + 1) = 272 equations for 186 numbers, under encryption.
 
-    They depend on each other nearly, so the rounding of fixed-point numbers is what is left.
+    They are nearly dependent, so the rounding of fixed-point numbers remains.
     """
-    own, tables = job(3, vfl.FedBCD(lr=3.0, local_steps=8), 3, "ckks", 0.05), parties(60)
-    sealed = received(own.model_copy(update={"epochs": 2}), tables).trained
-    vector = solved(received(own, tables).gradients[-8:], np.zeros(taylor.vector_length(60, 3)))
-    assert explained(vector[:180].reshape(3, 60).T, sealed) > 0.8
+    this_job, tables = job(3, vfl.FedBCD(lr=3.0, local_steps=8), 3, "ckks", 0.05), parties(60)
+    sealed = received(this_job.model_copy(update={"epochs": 2}), tables).trained
+    vector = solved(received(this_job, tables).gradients[-8:], np.zeros(taylor.length(60, 3)))
+    assert added_variance(vector[:180].reshape(3, 60).T, sealed) > 0.8
 
 
 @pytest.mark.parametrize(("rounds", "least", "most"), [(4, 0.0, 0.15), (60, 0.35, 1.0)])
-def test_a_whole_run_tells_a_share_of_the_representations(rounds: int, least: float, most: float) -> None:
-    """89 equations an exchange for 3,236 numbers: few in one of them, half of the variance after sixty (0.31
-    to 0.50 over five seeds)."""
-    own = job(
+def test_a_whole_run_reveals_a_share_of_representations(rounds: int, least: float, most: float) -> None:
+    """An exchange has 89 equations for 3,236 numbers, and sixty exchanges give half of the variance.
+
+    Over five seeds the share is 0.31 to 0.50.
+    """
+    this_job = job(
         8, vfl.FedSGD(lr=4.0), rounds, "open", 0.005, seed=3
-    )  # a seed fixes the draw; the gradients are those of a sealed run
-    run = received(own, parties(400))
+    )  # a seed fixes the draws; the gradients are those of a sealed run
+    run = received(this_job, parties(400))
     theta = np.linalg.lstsq(run.own, run.trained, rcond=None)[0]
-    assert explained(run.own @ theta, run.trained) < 0.05
-    assert least <= explained(found(run, 1), run.trained) <= most
+    assert added_variance(run.own @ theta, run.trained) < 0.05
+    assert least <= added_variance(found(run, 1), run.trained) <= most
 
 
-def test_scores_of_many_evaluations_tell_the_representations_of_held_out_rows() -> None:
-    own = job(8, vfl.FedBCD(lr=2.0, local_steps=5), 12, "open", 0.005, test_fraction=0.2, evaluate_every=1, seed=2)
-    run = received(own, parties(500))
+def test_scores_reveal_representations_of_held_out_rows() -> None:
+    this_job = job(8, vfl.FedBCD(lr=2.0, local_steps=5), 12, "open", 0.005, test_fraction=0.2, evaluate_every=1, seed=2)
+    run = received(this_job, parties(500))
     d, rows = 8, len(run.held_out)
     phis = np.array([fact.J.dense.reshape(d, rows, rows)[:, 0, 0] for fact in run.scores])
-    told = np.array([fact.gradient for fact in run.scores])
-    guess = np.linalg.lstsq(phis, told, rcond=1e-3)[0].T
+    disclosed = np.array([fact.gradient for fact in run.scores])
+    guess = np.linalg.lstsq(phis, disclosed, rcond=1e-3)[0].T
     assert len(phis) == 13
-    assert explained(guess, run.held_out) > 0.3  # 0.23 to 0.32 over five seeds, of which one is drawn; by chance 0.01
+    assert added_variance(guess, run.held_out) > 0.3  # 0.23 to 0.32 over five seeds; 0.01 by chance
 
 
 class Exchange(Observer):
-    """Keeps what both parties learn of the first exchange: opened gradients, and the other's moments."""
+    """Records what both parties learn in the first exchange: opened gradients, and the other's moments."""
 
     def __init__(self) -> None:
         self.learned: dict[str, list[GradientLearned]] = {"bank": [], "shop": []}
@@ -177,87 +179,89 @@ class Exchange(Observer):
 
 
 def of_one_exchange(who: str, openings: int, linearised: bool) -> tuple[Floats, Floats]:
-    """The other's vector by rows (d x n), least squares from all that a party is told in one exchange of eight local
-    steps or, if `openings` is less, from so many of their openings; and the moments that it is told."""
-    told, tables = Exchange(), parties(400)
-    own = job(6, vfl.FedBCD(lr=4.0, local_steps=8), 1, "open", 0.005, test_fraction=0.0)
-    model = own.model.model_copy(update={"linearised": linearised})
-    vfl.simulate(own.model_copy(update={"model": model}), tables, observe=told)
-    facts = [fact for fact in told.learned[who] if len(fact.J.dense) == taylor.vector_length(400, 6)][:openings]
+    """Return the other's vector by rows (d, n), by least squares from one exchange, and the disclosed moments.
+
+    An exchange has eight local steps; `openings` limits the openings that are used.
+    """
+    disclosed, tables = Exchange(), parties(400)
+    this_job = job(6, vfl.FedBCD(lr=4.0, local_steps=8), 1, "open", 0.005, test_fraction=0.0)
+    model = this_job.model.model_copy(update={"linearised": linearised})
+    vfl.simulate(this_job.model_copy(update={"model": model}), tables, observe=disclosed)
+    facts = [fact for fact in disclosed.learned[who] if len(fact.J.dense) == taylor.length(400, 6)][:openings]
     A, b = np.vstack([fact.J.dense.T for fact in facts]), np.concatenate([fact.gradient for fact in facts])
-    moments = told.moments.get(who, np.zeros(21))
+    moments = disclosed.moments.get(who, np.zeros(21))
     if linearised:
         A, b = A[:, :2400], b - A[:, 2400:] @ moments
     return np.linalg.lstsq(A, b, rcond=1e-6)[0][:2400].reshape(6, 400), moments
 
 
-def test_one_opening_and_moments_tell_labels_less_than_an_opening_a_step() -> None:
-    """Phi is all that the moments hold, and one opened gradient has told its direction before them.
+def test_moments_reveal_labels_less_than_many_openings() -> None:
+    """The moments contain Phi only, and one opened gradient has disclosed its direction before.
 
-    Over four seeds: AUC .95 to .96 by eight openings, .95 by one and the moments, .89 to .93 by one alone.
+    Over four seeds the AUC is 0.95 to 0.96 with eight openings, 0.95 with one and the moments, 0.89 to 0.93 with one.
     """
     bank = parties(400)[0]
     schedule = job(6, vfl.FedSGD(lr=4.0), 1, "open", 0.005, test_fraction=0.0).schedule(register_of(parties(400)))
     assert bank.y is not None
-    positive, found = bank.y[schedule.flow] == 1, {}
+    positive, result = bank.y[schedule.batch_order] == 1, {}
     for openings, linearised in ((8, False), (1, True), (1, False)):
         vector, moments = of_one_exchange("shop", openings, linearised)
         units, _, rows = np.linalg.svd(vector, full_matrices=False)
         auc = area_under_curve(positive, rows[0])
-        found[openings, linearised] = max(auc, 1 - auc), units[:, 0], moments
-    phi = np.linalg.eigh(local_quadratic.symmetric_matrix(found[1, True][2], 6))[1][:, -1]
-    assert abs(found[1, False][1] @ phi) > 0.95  # before any moments
-    assert found[1, False][0] < found[1, True][0] < found[8, False][0]
+        result[openings, linearised] = max(auc, 1 - auc), units[:, 0], moments
+    phi = np.linalg.eigh(local_quadratic.whole(result[1, True][2], 6))[1][:, -1]
+    assert abs(result[1, False][1] @ phi) > 0.95  # before any moments
+    assert result[1, False][0] < result[1, True][0] < result[8, False][0]
 
 
-def test_one_opening_and_moments_tell_representations_less_than_an_opening_a_step() -> None:
-    """The guess by one opening, stretched to the moments that were told, explains less than eight openings do."""
+def test_moments_reveal_vectors_less_than_many_openings() -> None:
+    """The guess from one opening, scaled to the moments, explains less than eight openings do."""
     U = received(job(6, vfl.FedBCD(lr=1e-9), 1, "open", 0.005, test_fraction=0.0), parties(400)).trained
-    each, _ = of_one_exchange("bank", 8, False)
+    item, _ = of_one_exchange("bank", 8, False)
     one, moments = of_one_exchange("bank", 1, True)
-    own, S = np.linalg.cholesky(one @ one.T / 400), np.linalg.cholesky(local_quadratic.symmetric_matrix(moments, 6))
-    stretched = S @ np.linalg.solve(own, one)
-    assert max(explained(one.T, U), explained(stretched.T, U)) < explained(each.T, U)
+    columns, S = np.linalg.cholesky(one @ one.T / 400), np.linalg.cholesky(local_quadratic.whole(moments, 6))
+    stretched = S @ np.linalg.solve(columns, one)
+    assert max(added_variance(one.T, U), added_variance(stretched.T, U)) < added_variance(item.T, U)
 
 
-def counted(own: vfl.Job, tables: Sequence[vfl.Party]) -> dict[str, Disclosure]:
-    """What the bank is told of columns, by groups of rows."""
-    schedule = own.schedule(register_of(tables))
-    sizes = derive_run_shape(own, schedule, active="bank", columns={"bank": COLUMNS, "shop": COLUMNS}, outputs=1)
-    told = own.family.disclosures(own, sizes)
-    return {item.group: item for item in told if (item.kind, item.learner) == ("columns", "bank")}
+def counted(job: vfl.Job, tables: Sequence[vfl.Party]) -> dict[str, Disclosure]:
+    """Return what the bank learns about columns, by groups of rows."""
+    schedule = job.schedule(register_of(tables))
+    sizes = derive_run_shape(job, schedule, active="bank", columns={"bank": COLUMNS, "shop": COLUMNS}, outputs=1)
+    disclosed = job.family.counts(job, sizes)
+    return {item.group: item for item in disclosed if (item.kind, item.learner) == ("columns", "bank")}
 
 
 @pytest.mark.parametrize(("residual", "training", "evaluation"), [("ckks", -(-89 * 60 // 400), 1), ("open", 480, 8)])
-def test_evaluations_are_counted_beside_gradients(residual: str, training: int, evaluation: int) -> None:
+def test_evaluations_and_gradients_are_counted(residual: str, training: int, evaluation: int) -> None:
     tables = parties(500)
-    own = job(8, vfl.FedSGD(lr=4.0), 60, residual, 0.005)
-    apart = counted(own.model_copy(update={"test_fraction": 0.2, "evaluate_every": 1}), tables)
+    this_job = job(8, vfl.FedSGD(lr=4.0), 60, residual, 0.005)
+    apart = counted(this_job.model_copy(update={"test_fraction": 0.2, "evaluate_every": 1}), tables)
     assert {group: item.count for group, item in apart.items()} == {
         "training": training,
         "held out": 61 * evaluation,
     }
-    together = counted(own, tables)
+    together = counted(this_job, tables)
     fewer = -(-89 * 60 // 500) if residual == "ckks" else training
     assert {group: item.count for group, item in together.items()} == {"training": fewer + evaluation}
     with pytest.raises(LeakageError, match="columns"):
-        vfl.simulate(own.model_copy(update={"accepts": ("rank", "fresh_equations")}), tables)
+        vfl.simulate(this_job.model_copy(update={"accepts": ("rank", "fresh_equations")}), tables)
 
 
 @pytest.mark.parametrize("residual", [vfl.Ckks(), "open"])
 def test_a_defence_of_residuals_is_refused(residual: Any) -> None:
-    """Vectors of representations are no residuals, and noise that a resumed run drew anew would be averaged away."""
+    """Vectors of representations are not residuals, and fresh noise after a resumption would average out."""
     kind = SealedResidual(engine=residual, defence=Gaussian(sigma=0.1)) if residual != "open" else None
     with pytest.raises(ConfigError, match="vectors of representations"):
         job(3, vfl.FedSGD(lr=1.0), 3, kind or OpenResidual(defence=Gaussian(sigma=0.1)), 0.05)
 
 
-def test_a_party_scores_its_own_rows_by_the_moments_and_the_audit_carries_it_out() -> None:
-    """By its network and Phi; without the moments there is nothing to go by."""
-    own, tables = job(6, vfl.FedBCD(lr=4.0, local_steps=8), 6, "open", 0.005, test_fraction=0.0), parties(400)
-    linearised = own.model_copy(update={"model": own.model.model_copy(update={"linearised": True})})
+def test_the_audit_scores_rows_by_disclosed_moments() -> None:
+    """The attack uses its network and Phi; without moments it has nothing."""
+    this_job, tables = job(6, vfl.FedBCD(lr=4.0, local_steps=8), 6, "open", 0.005, test_fraction=0.0), parties(400)
+    linearised = this_job.model_copy(update={"model": this_job.model.model_copy(update={"linearised": True})})
     attack = ATTACKS["moment_scores"]
     score = attack.score(RealIdealPair(linearised, tables, 0))
     assert max(score.real, 1 - score.real) > 0.8
     assert score.simulated == score.chance == 0.5
-    assert (attack.skip_reason(linearised), attack.skip_reason(own)) == ("", "no moments are shown in this job")
+    assert (attack.skip_reason(linearised), attack.skip_reason(this_job)) == ("", "no moments are shown in this job")

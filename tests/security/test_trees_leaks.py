@@ -1,4 +1,4 @@
-"""What opened histograms and chosen splits give away, and that trees on shares give neither."""
+"""Opened histograms reveal bins, chosen splits reveal labels, and trees on secret shares reveal neither."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BINS = 8
 
 
 def table(seed: int, rows: int = 400) -> tuple[Any, Any, Any]:
-    """Bins of both parties, and labels that are rare and go with rare values."""
+    """Return bins of both parties, and rare labels that correlate with rare values."""
     rng = np.random.default_rng(seed)
     X = rng.exponential(size=(rows, 6))
     f = X[:, 0] + X[:, 3] + X[:, 4] + rng.logistic(size=rows) * 0.5
@@ -32,21 +32,21 @@ def table(seed: int, rows: int = 400) -> tuple[Any, Any, Any]:
 
 
 def share_read(gradients: Sequence[Floats], sums: Sequence[Sequence[Floats]], bins: np.ndarray) -> float:
-    """Return the share of all bins (n x d) that opened histograms name."""
+    """Return the share of all bins (n, d) that opened histograms reveal."""
     A = np.stack(gradients)
-    found = [bins_of(A, np.stack([each[j] for each in sums])) for j in range(bins.shape[1])]
-    return float(np.mean(np.stack(found, axis=1) == bins))
+    results = [bins_of(A, np.stack([total[j] for total in sums])) for j in range(bins.shape[1])]
+    return float(np.mean(np.stack(results, axis=1) == bins))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(2))
-def test_opened_histograms_name_bins_and_chosen_splits_labels(seed: int) -> None:
-    own, other, y = table(seed)
-    shown = opened(own, other, y, bins=BINS, trees=50)
-    assert share_read(shown.gradients, shown.sums, other) >= 0.9
-    few = opened(own, other, y, bins=BINS, trees=1)
+def test_histograms_reveal_bins_and_splits_reveal_labels(seed: int) -> None:
+    local, other, y = table(seed)
+    displayed = opened(local, other, y, bins=BINS, trees=50)
+    assert share_read(displayed.gradients, displayed.sums, other) >= 0.9
+    few = opened(local, other, y, bins=BINS, trees=1)
     assert share_read(few.gradients, few.sums, other) < 0.6
-    assert label_auc(points(shown.chosen, len(y))[:, None], y) >= 0.7
+    assert label_auc(points(displayed.chosen, len(y))[:, None], y) >= 0.7
 
 
 def job(**keys: Any) -> vfl.Job:
@@ -55,31 +55,36 @@ def job(**keys: Any) -> vfl.Job:
 
 
 def parties(seed: int) -> list[vfl.Party]:
-    own, other, y = table(seed)
-    return [vfl.Party("bank", own.astype(float), y, aligned=True), vfl.Party("shop", other.astype(float), aligned=True)]
+    local, other, y = table(seed)
+    return [
+        vfl.Party("bank", local.astype(float), y, aligned=True),
+        vfl.Party("shop", other.astype(float), aligned=True),
+    ]
 
 
 def leaves_read(pair: RealIdealPair) -> tuple[float, float, float]:
-    """Share of the other party's leaves that the party with labels names from what it holds in place of a histogram,
-    from the same numbers shuffled, and by naming the commonest leaf.
+    """Return the share of the other party's leaves that the party with labels names from its shares.
 
-    Its own words about residuals stand for gradients, its shares of the other's weights for sums: both are uniform.
+    Its shares of residuals stand for gradients and its shares of weights for sums; both are uniform.
+
+    Returns:
+        The share from its shares, from the same numbers shuffled, and from naming the most frequent leaf.
     """
     run, _ = pair.real_run
     lead, train = run.active, pair.schedule.train
     (name, part), *_ = ((name, part) for name, part in run.parts.items() if not part.leads)
     inputs, party = ForestInputs.read(part.state["inputs"]), next(p for p in pair.parties if p.name == name)
     leaves = inputs.forest.leaves(part.table(party.table))[train]
-    words = np.stack([each.values[:, 0] for each in pair.real(lead.name).shared])
+    words = np.stack([residual_share.values[:, 0] for residual_share in pair.real(lead.name).residual_shares])
     order = np.argsort(next(iter(pair.real().rows.values())), kind="stable")
     gradients = words[:, order] / max(float(np.abs(words).max()), 1.0)
     rng, width = np.random.default_rng(pair.seed), 2**inputs.forest.depth
     right, wrong = list[float](), list[float]()
     for tree in range(min(10, len(inputs.forest))):
-        held = lead.state["others"][name][1 : 1 + len(words), tree * width : (tree + 1) * width, 0].astype(np.int64)
-        for sums, named in ((held, right), (rng.permuted(held, axis=1), wrong)):
-            found = bins_of(gradients, sums / max(float(np.abs(sums).max()), 1.0))
-            named.append(float(np.mean(found == leaves[:, tree])))
+        held_out = lead.state["others"][name][1 : 1 + len(words), tree * width : (tree + 1) * width, 0].astype(np.int64)
+        for sums, named in ((held_out, right), (rng.permuted(held_out, axis=1), wrong)):
+            result = bins_of(gradients, sums / max(float(np.abs(sums).max()), 1.0))
+            named.append(float(np.mean(result == leaves[:, tree])))
     return (
         float(np.mean(right)),
         float(np.mean(wrong)),
@@ -88,7 +93,7 @@ def leaves_read(pair: RealIdealPair) -> tuple[float, float, float]:
 
 
 def labels_ranked(pair: RealIdealPair) -> float:
-    """AUC of labels by the party without them, which takes the trees with the largest shares of weights for chosen."""
+    """Return the AUC of labels for the other party, which takes trees with the largest shares of weights as chosen."""
     party = pair.parties[1]
     part = pair.real_run[0].parts[party.name]
     inputs = ForestInputs.read(part.state["inputs"])
@@ -103,7 +108,7 @@ def labels_ranked(pair: RealIdealPair) -> float:
     return label_auc(points(chosen, len(numbers))[:, None], pair.labels)
 
 
-def test_trees_on_shares_show_neither() -> None:
+def test_trees_on_shares_reveal_neither() -> None:
     pair = RealIdealPair(job(), parties(0), 0)
     real, shuffled, commonest = leaves_read(pair)
     assert real <= commonest + 0.05
@@ -111,15 +116,18 @@ def test_trees_on_shares_show_neither() -> None:
 
 
 def test_shares_of_weights_name_no_tree() -> None:
-    """Trees that weigh much in the whole model do not stand out in the shares of the party that has drawn them: what
-    goes with both would rank labels. Of 192 trees a rank correlation beyond 0.45 is 6.2 deviations off: P < 1e-9."""
+    """Trees with a large weight do not stand out in the shares of the party that drew them.
+
+    A correlation with both would rank labels. With 192 trees, a rank correlation above 0.45 is 6.2 standard errors (P <
+    1e-9).
+    """
     pair = RealIdealPair(job(model=vfl.Trees(trees=128, depth=2)), parties(0), 0)
     run, _ = pair.real_run
     trees = len(ForestInputs.read(run.parts["shop"].state["inputs"]).forest)
-    whole = whole_weights(run.job, {name: part.state for name, part in run.parts.items()}, "bank")["shop"]
+    full = whole_weights(run.job, {name: part.state for name, part in run.parts.items()}, "bank")["shop"]
     heavy, seen = (
-        np.abs(each[: trees * 4, 0].astype(float)).reshape(trees, 4).sum(axis=1)
-        for each in (whole, pair.real("shop").theta)
+        np.abs(item[: trees * 4, 0].astype(float)).reshape(trees, 4).sum(axis=1)
+        for item in (full, pair.real("shop").theta)
     )
     assert trees == 192
     assert abs(spearmanr(heavy, seen).statistic) < 0.45
@@ -128,7 +136,7 @@ def test_shares_of_weights_name_no_tree() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_both_are_at_chance_over_twenty_seeds() -> None:
-    """Splits that are taken for chosen rank rows as splits drawn without any training do."""
+    """Splits that are taken as chosen rank rows as random splits do."""
     read, noise, real, drawn = [], [], [], []
     for seed in range(20):
         pair = RealIdealPair(job(), parties(seed), seed)

@@ -1,4 +1,4 @@
-"""An end that may follow from data is a bit a try: entered before it is told, limited, forgiven by the owner alone."""
+"""An abort that may depend on data is one bit: recorded before it is sent, limited, and forgiven by the owner only."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.transport.test_aborts import KINDS, made
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """Conversations without a line; of each end its code, and how many tries were entered by then."""
+    """Return sessions without a network: the code of each abort, and the attempts that were recorded before it."""
     seen: list[tuple[str, int]] = []
 
     def post(credentials: Any, peers: Peers, *args: Any, **keys: Any) -> Any:
@@ -39,7 +39,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     def channel(*args: Any, **keys: Any) -> Any:
         def abort(others: Any, error: BaseException, **keys: Any) -> None:
             book = current[0].read()
-            seen.append((stop_reason_of(error), sum(each.count for each in book.tries)))
+            seen.append((stop_reason_of(error), sum(attempt.count for attempt in book.tries)))
 
         return SimpleNamespace(abort=abort, clock=SimpleNamespace(tick=lambda kind: None))
 
@@ -55,7 +55,7 @@ current: list[DisclosureLedger] = []
 
 
 def ending(ledger: DisclosureLedger, with_: tuple[str, ...], error: BaseException | None = None) -> None:
-    """Hold a conversation of this party with these others that ends with this error."""
+    """Run a session of this party with these others that ends with this error."""
     current[:] = [ledger]
     everyone = (*with_, ledger.party)
     address = {name: f"127.0.0.1:{7000 + at}" for at, name in enumerate(everyone)}
@@ -69,11 +69,11 @@ def ending(ledger: DisclosureLedger, with_: tuple[str, ...], error: BaseExceptio
 
 
 def ended(ledger: DisclosureLedger, with_: tuple[str, ...]) -> int:
-    return sum(each.count for each in ledger.read().tries if each.peers == tuple(sorted(with_)))
+    return sum(attempt.count for attempt in ledger.read().tries if attempt.peers == tuple(sorted(with_)))
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_every_error_that_may_follow_from_data_is_entered_before_it_is_told(
+def test_data_dependent_errors_are_recorded_before_they_are_sent(
     kind: type[BaseException], told: list[tuple[str, int]], tmp_path: Path
 ) -> None:
     ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
@@ -83,8 +83,8 @@ def test_every_error_that_may_follow_from_data_is_entered_before_it_is_told(
     assert before == ended(ledger, ("bank",)) == (1 if code in DATA_DEPENDENT_REASONS else 0)
 
 
-def test_120_labels_are_not_read_by_refused_tries(told: list[tuple[str, int]], tmp_path: Path) -> None:
-    """Each try asks whether there are as many rows of a rare label, which a guard says; 260 tries read 120 labels."""
+def test_refused_attempts_do_not_reveal_120_labels(told: list[tuple[str, int]], tmp_path: Path) -> None:
+    """Each attempt asks whether a rare label has enough rows, which a guard answers; 260 attempts read 120 labels."""
     ledger, answers = DisclosureLedger(tmp_path / "shop.ledger", "shop"), []
     for _ in range(260):
         try:
@@ -95,7 +95,7 @@ def test_120_labels_are_not_read_by_refused_tries(told: list[tuple[str, int]], t
     assert sum(answers) == MAX_EARLY_ABORTS == len(told)
 
 
-def test_an_end_that_cannot_be_entered_is_told_as_that(
+def test_an_abort_that_cannot_be_recorded_is_reported_as_such(
     told: list[tuple[str, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
@@ -110,7 +110,7 @@ def test_an_end_that_cannot_be_entered_is_told_as_that(
 
 
 def test_no_peer_locks_out_another(told: list[tuple[str, int]], tmp_path: Path) -> None:
-    """Not alone, and not in company: those who meet the party without it have tries of their own."""
+    """Parties that meet without the peer have attempts of their own."""
     ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
     for others in (("bank",), ("bank", "telco")):
         for _ in range(MAX_EARLY_ABORTS):
@@ -127,9 +127,7 @@ def test_no_peer_locks_out_another(told: list[tuple[str, int]], tmp_path: Path) 
 
 @pytest.mark.parametrize("kind", [tuple, list, set])
 @pytest.mark.parametrize("others", list(itertools.permutations(("telco", "bank", "agency"))))
-def test_in_whatever_order_peers_are_named_their_tries_are_the_same(
-    kind: Any, others: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_attempts_do_not_depend_on_the_order_of_peers(kind: Any, others: tuple[str, ...], tmp_path: Path) -> None:
     ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
     for _ in range(3):
         ledger.record_early_abort(kind(others))
@@ -147,15 +145,15 @@ def test_the_owner_forgives_by_a_command(told: list[tuple[str, int]], tmp_path: 
         with pytest.raises(LeakageError):
             ending(ledger, ("bank",), LeakageError("no"))
     command = ["ledger", "--ledger", str(ledger.path)]
-    shown = CliRunner().invoke(app, command).output
-    assert f"ended early with bank: {MAX_EARLY_ABORTS} of {MAX_EARLY_ABORTS}" in " ".join(shown.split())
+    text = CliRunner().invoke(app, command).output
+    assert f"ended early with bank: {MAX_EARLY_ABORTS} of {MAX_EARLY_ABORTS}" in " ".join(text.split())
     assert CliRunner().invoke(app, [*command, "--forgive", "bank"]).exit_code == 0
     ending(ledger, ("bank",))
     assert not ledger.read().tries
 
 
-def test_who_is_let_through_and_breaks_off_has_tried(tmp_path: Path) -> None:
-    """That a run was admitted is a bit as well, unless it goes on to tell what is entered as told."""
+def test_a_peer_that_is_admitted_and_leaves_used_an_attempt(tmp_path: Path) -> None:
+    """That a run was admitted is one bit as well, unless the run discloses more that is recorded."""
     rng = np.random.default_rng(0)
     bank = vfl.Party("bank", rng.normal(size=(400, 3)), rng.integers(0, 2, 400), ids=np.arange(400))
     shop = vfl.Party("shop", rng.normal(size=(400, 9)), ids=np.arange(400))
@@ -167,18 +165,18 @@ def test_who_is_let_through_and_breaks_off_has_tried(tmp_path: Path) -> None:
     booking.settle(silent=True)
     assert ended(ledger, ("shop",)) == 1
     again = LedgerSession(ledger, "bank", bank.register, job, sizes, DisclosureGate("bank"), SessionId("run", "2"))
-    again.settle(silent=False)  # one that ended well, though nothing of this party was told
+    again.settle(silent=False)  # ended well, although nothing of this party was disclosed
     assert ended(ledger, ("shop",)) == 1
     assert not ledger.read().entries
 
 
-def test_every_conversation_says_whose_ledger_it_goes_by() -> None:
-    """None only where no table is there: the lines are measured."""
+def test_every_session_states_its_ledger() -> None:
+    """Only the measurement of links, which uses no table, has no ledger."""
     without = []
     for path in Path(vfl.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "run_session":
-                (own,) = [each.value for each in node.keywords if each.arg == "ledger"]
-                if isinstance(own, ast.Constant):
+                (local,) = [keyword.value for keyword in node.keywords if keyword.arg == "ledger"]
+                if isinstance(local, ast.Constant):
                     without.append(path.name)
     assert without == ["measure.py"]

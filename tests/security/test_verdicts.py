@@ -1,4 +1,4 @@
-"""Verdicts of early stopping: a partner that has the metric hang on one row reads a label each, and each is counted."""
+"""Decisions of early stopping: a metric that depends on one row reveals a label each time, and each is counted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ACCEPTS = ("columns", "rank", "fresh_equations", "small_metrics", "scores", "lab
 
 @pytest.mark.parametrize("watch", WATCHES)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_every_verdict_is_bits_of_labels_in_the_ledger(protocol: str, watch: str, tmp_path: Path) -> None:
+def test_every_stop_decision_counts_as_bits_of_labels(protocol: str, watch: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     ids = np.arange(240)
     parties = [
@@ -47,12 +47,12 @@ def test_every_verdict_is_bits_of_labels_in_the_ledger(protocol: str, watch: str
     )
     run = vfl.simulate(job, parties, ledgers=ledgers)
     evaluated = sum("auc" in record and record["round"] < run.parts["shop"].rounds for record in run.history)
-    own = [each for each in ledgers["bank"].read().entries if each.disclosure.group == "verdicts"]
-    told = total_to(own, "labels", "shop").count
-    print(f"{protocol}, {watch}: {evaluated} evaluations, {told} bits counted")
+    entries = [entry for entry in ledgers["bank"].read().entries if entry.told.group == "verdicts"]
+    disclosed = total_to(entries, "labels", "shop").count
+    print(f"{protocol}, {watch}: {evaluated} evaluations, {disclosed} bits counted")
     if watch == "neither":
-        assert not own
+        assert not entries
     else:
-        assert told >= STOP_DECISION_BITS * evaluated > 0
-        assert {each.disclosure.capacity for each in own} <= set(range(50, 61))  # what labels of 60 rows hold
-    assert not [each for each in ledgers["shop"].read().entries if each.disclosure.group == "verdicts"]
+        assert disclosed >= STOP_DECISION_BITS * evaluated > 0
+        assert {entry.told.of for entry in entries} <= set(range(50, 61))  # the information in 60 labels
+    assert not [entry for entry in ledgers["shop"].read().entries if entry.told.group == "verdicts"]

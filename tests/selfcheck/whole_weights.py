@@ -21,7 +21,7 @@ def whole_weights(job: SharesJob, states: Mapping[str, State], active: str) -> d
     ring, found = ShareRing(made.numbers.bits), {}
     for name, state in states.items():
         held = [state["own"], *(other["others"][name] for other in states.values() if name in other["others"])]
-        rule = made.rule.sparing() if name == active else made.rule
+        rule = made.rule.with_intercept() if name == active else made.rule
         total = np.zeros((1, 1), np.uint64)
         for each in held:
             total = ring.reduce(total + rule.theta(each, state["visits"]))

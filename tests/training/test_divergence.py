@@ -49,7 +49,7 @@ def test_it_stops_with_the_round_and_the_remedy(options: dict[str, Any]) -> None
 
 @pytest.mark.parametrize("sums", ["pairwise", "cipher"])
 def test_a_sum_that_has_no_room_for_a_part_says_so(sums: str) -> None:
-    with pytest.raises(DivergenceError, match="(?i)lower lr"):
+    with pytest.raises(DivergenceError, match=r"(?i)lower lr"):
         vfl.simulate(a_job(1e12, sums=sums), numbers())
 
 

@@ -65,7 +65,7 @@ def test_the_page_has_the_party_alone_beside_all_together_and_what_was_agreed(ru
     own = (tmp_path / "shop.html").read_text(encoding="utf-8")
     assert "sheet of shop" in own
     assert "How good it is" not in own
-    assert f"{sum(part.counters.bytes_sent(stage) for stage in (Stage.AHEAD, Stage.TRAIN)):,}" in own
+    assert f"{sum(part.counters.bytes_sent(stage) for stage in (Stage.OFFLINE, Stage.TRAIN)):,}" in own
 
 
 def test_lift_is_that_of_the_rows_with_the_highest_scores() -> None:

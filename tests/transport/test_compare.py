@@ -183,7 +183,7 @@ def test_two_comparisons_at_once_are_one(meet: Any, tmp_path: Path) -> None:
     """The second would meet the first one's partner between two trainings."""
     meeting, (bank, _) = meet(2, None, JOB), tables(1600)
     ledger = DisclosureLedger(tmp_path / "bank.ledger", "bank")
-    with compare._only(ledger), pytest.raises(ConfigError, match="one is under way; wait for its end"):
+    with compare._only_comparison(ledger), pytest.raises(ConfigError, match="one is under way; wait for its end"):
         compare_with(JOB, bank, venue(meeting.folder / "bank"), ledger=ledger)
 
 

@@ -88,7 +88,7 @@ part = ModelPart.load(kit / "part.json")
 party = next(each for each in vfl.datasets.breast_cancer(3) if each.name == kit.name)
 rows = IndexedRows.of(kit.name, rows_of_array(part, party.X, np.arange(len(party))))
 venue = PeerSettings.of(kit / "peers.toml", timeout=60, patience=10)
-Server(part, rows, venue, ledger=DisclosureLedger(kit / "ledger", kit.name), most=10).run(lambda: False)
+Server(part, rows, venue, ledger=DisclosureLedger(kit / "ledger", kit.name), max_ids=10).run(lambda: False)
 """
 
 AHEAD = """
@@ -105,9 +105,9 @@ job, own = vfl.Job.load(kit / "job.toml"), {"timeout": 60, "patience": 20}
 party = next(each for each in vfl.datasets.breast_cancer(2) if each.name == kit.name)
 try:
     if sys.argv[2] == "prepare":
-        prepare(job, party, PeerSettings.of(kit / "peers.toml", **own), ahead=kit / "ahead")
+        prepare(job, party, PeerSettings.of(kit / "peers.toml", **own), preprocessing=kit / "ahead")
     else:
-        join(job, party, kit / "peers.toml", ahead=kit / "ahead", **own)
+        join(job, party, kit / "peers.toml", preprocessing=kit / "ahead", **own)
 except SecureVFLError as error:
     sys.exit(f"{type(error).__name__}: {error}")
 """

@@ -205,7 +205,7 @@ def test_fuzzed_messages_of_the_line() -> None:
         )
     ]
     ends = Ends(max_packet=1000)
-    ends.b.strike = lambda error: None  # type: ignore[method-assign]
+    ends.b.count_refusal = lambda error: None  # type: ignore[method-assign]
     stream = opened(ends.b)
     for _ in range(100_000):
         data = bytearray(draw.choice(good))

@@ -100,7 +100,7 @@ def test_who_was_killed_on_its_way_out_has_its_model(meet: Any) -> None:
     half = {name: str(error) for name, error in train(meeting, parties).items()}
     assert "is over here and its model kept, the others have none that goes with it" in half["bank"]
     assert half["shop"].startswith(f"bank has stopped: {STOP_REASONS['refused']}")
-    anew = train(meeting, parties, again=True)
+    anew = train(meeting, parties, retrain=True)
     assert {part.status for part in anew.values()} == {PartStatus.NEW}
     assert anew["bank"].run == anew["shop"].run != parts["bank"].run
 

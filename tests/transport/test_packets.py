@@ -6,7 +6,7 @@ import pytest
 
 from securevfl.errors import STOP_REASONS, FrameError, PeerLost, TransportError
 from securevfl.runtime.abort import Abort
-from securevfl.runtime.codec import FORMAT, encode_frame, encode_message
+from securevfl.runtime.codec import FRAME_FORMAT, encode_frame, encode_message
 from securevfl.transport.packets import (
     MAX_HANDSHAKE_BYTES,
     EncryptedPacket,
@@ -19,7 +19,7 @@ from securevfl.transport.secure_transport import SecureTransport
 from securevfl.transport.tls import Credentials
 
 SESSION = bytes(16)
-GREETING = SessionOffer(FORMAT, bytes(32), "{}", False)
+GREETING = SessionOffer(FRAME_FORMAT, bytes(32), "{}", False)
 FRAME = encode_frame(Abort("failed"), session=SESSION, sender="shop", receiver="bank")
 
 

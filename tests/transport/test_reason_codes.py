@@ -21,7 +21,7 @@ from securevfl.errors import ConfigError, LeakageError, ProtocolError
 from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.organisations.predict import predict_with
 from securevfl.organisations.prediction import Prediction
-from securevfl.organisations.reason_codes import ReasonCodePolicy, ReasonCodes, take
+from securevfl.organisations.reason_codes import ReasonCodePolicy, ReasonCodes, receive_codes
 from securevfl.organisations.scoring import score_rows
 from securevfl.organisations.serve import Server
 from securevfl.protocols.score_ledger.ledger import ScoreLedger
@@ -129,21 +129,21 @@ def test_codes_and_levels_have_one_budget(tmp_path: Path) -> None:
     X, ids = np.arange(40.0).reshape(4, 10), [b"1", b"2", b"3", b"4"]
     ledger = ScoreLedger(tmp_path / "scores")
     ledger.record_model(b"m", MIN_ITERATIONS, [b"9"], X[:1] + 0.5)
-    ledger.admit_codes("run", ids[:2], X[:2], bits=THREE, most=15)
-    ledger.admit_codes("run", ids[:2], X[:2], bits=THREE, most=15)
+    ledger.admit_codes("run", ids[:2], X[:2], bits=THREE, max_bits=15)
+    ledger.admit_codes("run", ids[:2], X[:2], bits=THREE, max_bits=15)
 
     def levels(k: int, bits: int, peer: str = "bank") -> bool:
         question = ledger.query(b"m", peer, [ids[k]], bytes(16))
-        return bool(ledger.admit(question, X[k : k + 1], bits=bits, most=15)[0])
+        return bool(ledger.admit(question, X[k : k + 1], bits=bits, max_bits=15)[0])
 
     assert not levels(0, 6)
     assert levels(0, 5)
     assert levels(2, 6)
     other = ScoreLedger(tmp_path / "scores")
-    assert other.admit_codes("run", ids[2:], X[2:], bits=THREE, most=15).tolist() == [False, True]
+    assert other.admit_codes("run", ids[2:], X[2:], bits=THREE, max_bits=15).tolist() == [False, True]
     assert told(tmp_path / "scores") == pytest.approx([THREE] * 3)
     # other columns of the same row tell something new, whoever asks
-    assert not ledger.admit_codes("run", ids[:1], X[1:2], bits=THREE, most=15)[0]
+    assert not ledger.admit_codes("run", ids[:1], X[1:2], bits=THREE, max_bits=15)[0]
     assert not levels(0, 5, "telco")
 
 
@@ -180,8 +180,8 @@ def test_codes_that_do_not_fit_are_refused(run: vfl.Run, tmp_path: Path) -> None
         ReasonCodes((), bytes(8)),
     ):
         with pytest.raises(ProtocolError, match="codes for each of 2 rows"):
-            take("shop", Sent(message), 2, 2)  # type: ignore[arg-type]
-    assert take("shop", Sent(ReasonCodes(("a", "b"), bytes(8))), 2, 2) == [["a", ""]] * 2  # type: ignore[arg-type]
+            receive_codes("shop", Sent(message), 2, 2)  # type: ignore[arg-type]
+    assert receive_codes("shop", Sent(ReasonCodes(("a", "b"), bytes(8))), 2, 2) == [["a", ""]] * 2  # type: ignore[arg-type]
 
 
 def test_names_go_in_an_order_that_no_order_of_columns_changes(run: vfl.Run) -> None:

@@ -109,10 +109,10 @@ def test_work_ahead_that_is_put_back_at_both_parties_serves_nobody(meet: Any, tm
     job = meeting.job.model_copy(update=accepts)
 
     def ahead(party: vfl.Party, kit: Path) -> Any:
-        return prepare(job, party, PeerSettings.of(kit / "peers.toml", **own), ahead=kit / "ahead")
+        return prepare(job, party, PeerSettings.of(kit / "peers.toml", **own), preprocessing=kit / "ahead")
 
     def train(party: vfl.Party, kit: Path) -> Any:
-        return join(job, party, kit / "peers.toml", ahead=kit / "ahead", **own)
+        return join(job, party, kit / "peers.toml", preprocessing=kit / "ahead", **own)
 
     assert set(at_each(meeting, ahead).values()) == {None}
     for name in meeting.peers.parties:

@@ -223,7 +223,7 @@ def test_new_customers_are_said_to_be_unknown_and_count_as_asked(meet: Any, run:
 
 def test_more_rows_than_a_request_may_have_come_in_several(meet: Any, run: vfl.Run) -> None:
     meeting = meet(3)
-    with serving(meeting, run, 3, most=9) as ended:
+    with serving(meeting, run, 3, max_ids=9) as ended:
         answered, found = ask(meeting, run, held(run, "bank", slice(0, 20)))
     assert answered == ScoreCounts(20, 20)
     assert list(found) == list(range(20))
@@ -232,7 +232,7 @@ def test_more_rows_than_a_request_may_have_come_in_several(meet: Any, run: vfl.R
 
 def test_who_asks_about_more_ids_than_a_request_may_have_is_told_nothing(meet: Any, run: vfl.Run) -> None:
     meeting = meet(3)
-    with serving(meeting, run, 1, most=9) as ended:
+    with serving(meeting, run, 1, max_ids=9) as ended:
         venue = PeerSettings.of(meeting.kit("bank") / "peers.toml", timeout=20, patience=5)
         with pytest.raises(TransportError, match="cannot or may not take part"):
             run_session(
@@ -257,10 +257,10 @@ def test_who_asks_about_more_ids_than_it_says_is_told_nothing(
 ) -> None:
     """An attack: one id is said and counted, and the alignment that follows asks about all that may be there."""
     meeting = meet(3)
-    monkeypatch.setattr(psi, "MANY", many)
+    monkeypatch.setattr(psi, "MIN_ROWS_FOR_TRANSFERS", many)
     limits(DisclosureLedger(meeting.folder / "shop.ledger", "shop"), ids=10)
     venue = PeerSettings.of(meeting.kit("bank") / "peers.toml", None, None, 20, 5)
-    with serving(meeting, run, 1, most=10) as ended:
+    with serving(meeting, run, 1, max_ids=10) as ended:
         with pytest.raises(TransportError, match="cannot or may not take part"):
             run_session(
                 "bank",

@@ -92,7 +92,7 @@ def prepared(meet: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     meeting = meet(2, None, a_job())
     results = at_each(
         meeting,
-        lambda party, kit: prepare(meeting.job, party, at(kit), ahead=kit / "ahead"),
+        lambda party, kit: prepare(meeting.job, party, at(kit), preprocessing=kit / "ahead"),
     )
     assert results == {"bank": None, "shop": None}
     return meeting
@@ -102,7 +102,7 @@ def trained(meeting: Any, **keys: Any) -> dict[str, Any]:
     return at_each(
         meeting,
         lambda party, kit: join(
-            meeting.job, party, kit / "peers.toml", ahead=kit / "ahead", timeout=20, patience=5, **keys
+            meeting.job, party, kit / "peers.toml", preprocessing=kit / "ahead", timeout=20, patience=5, **keys
         ),
     )
 
@@ -133,7 +133,7 @@ def test_a_job_without_work_ahead_has_nothing_to_prepare(meet: Any) -> None:
     meeting = meet(2)
     results = at_each(
         meeting,
-        lambda party, kit: prepare(meeting.job, party, at(kit), ahead=kit / "a"),
+        lambda party, kit: prepare(meeting.job, party, at(kit), preprocessing=kit / "a"),
     )
     assert any(isinstance(error, ConfigError) and "nothing to prepare" in str(error) for error in results.values())
 

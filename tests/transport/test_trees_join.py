@@ -55,7 +55,9 @@ def test_trees_are_prepared_trained_asked_and_served(
     meeting = meet(2, None, job)
     at_each(
         meeting,
-        lambda party, kit: prepare(job, party, PeerSettings.of(kit / "peers.toml", **LINE), ahead=kit / "ahead"),
+        lambda party, kit: prepare(
+            job, party, PeerSettings.of(kit / "peers.toml", **LINE), preprocessing=kit / "ahead"
+        ),
     )
     assert len([*tmp_path.rglob("chunk-*.ready")]) == 2
     files = {name: next((meeting.kit(name) / "ahead").rglob("inputs.json")) for name in ("bank", "shop")}
@@ -67,7 +69,9 @@ def test_trees_are_prepared_trained_asked_and_served(
         ledgers = {name: DisclosureLedger(tmp_path / f"{name}.ledger", name) for name in files}
 
         def train(party: vfl.Party, kit: Path) -> ModelPart:
-            found = join(job, party, kit / "peers.toml", ahead=kit / "ahead", ledger=ledgers[party.name].path, **LINE)
+            found = join(
+                job, party, kit / "peers.toml", preprocessing=kit / "ahead", ledger=ledgers[party.name].path, **LINE
+            )
             assert isinstance(found, ModelPart)
             return found
 

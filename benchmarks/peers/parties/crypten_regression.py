@@ -22,45 +22,45 @@ from told import Work, task  # noqa: E402
 
 
 def main() -> None:
-    given = task()
-    rank, settings = given["rank"], given["settings"]
+    arguments = task()
+    rank, settings = arguments["rank"], arguments["settings"]
     os.environ |= {
         "WORLD_SIZE": "2",
         "RANK": str(rank),
-        "RENDEZVOUS": f"file://{given['tables']}/meeting",
+        "RENDEZVOUS": f"file://{arguments['tables']}/meeting",
         "DISTRIBUTED_BACKEND": "gloo",
         "GLOO_SOCKET_IFNAME": "lo",
     }
     torch.set_num_threads(1)  # a core each
     crypten.cfg.communicator.verbose = True  # counts bytes
     crypten.init()
-    shapes = [np.load(f"{given['tables']}/{name}.npz")["train"].shape[1] for name in ("bank", "shop")]
-    own = np.load(f"{given['tables']}/{('bank', 'shop')[rank]}.npz")
+    shapes = [np.load(f"{arguments['tables']}/{name}.npz")["train"].shape[1] for name in ("bank", "shop")]
+    local_columns = np.load(f"{arguments['tables']}/{('bank', 'shop')[rank]}.npz")
 
     def shared(key: str, source: int, columns: int) -> crypten.CrypTensor:
-        rows = len(own["train" if key == "labels" else key])
-        mine = torch.tensor(own[key], dtype=torch.float32) if source == rank else torch.zeros(rows, columns)
+        rows = len(local_columns["train" if key == "labels" else key])
+        mine = torch.tensor(local_columns[key], dtype=torch.float32) if source == rank else torch.zeros(rows, columns)
         return crypten.cryptensor(mine, src=source)
 
     with Work() as work:
         x, new = (crypten.cat([shared(key, k, shapes[k]) for k in (0, 1)], dim=1) for key in ("train", "held_out"))
         y = shared("labels", 0, 1)
         model = crypten.nn.Linear(sum(shapes), 1)
-        for each in model.parameters():
-            each.data.fill_(0)  # as all others begin
+        for parameter in model.parameters():
+            parameter.data.fill_(0)  # as all others begin
         model = model.encrypt()
         loss = crypten.nn.BCEWithLogitsLoss()
         batch = settings["batch"]
         for _ in range(settings["epochs"]):
-            for start in range(0, len(own["train"]) - batch + 1, batch):
-                taken = slice(start, start + batch)
+            for start in range(0, len(local_columns["train"]) - batch + 1, batch):
+                elapsed = slice(start, start + batch)
                 model.zero_grad()
-                loss(model(x[taken]), y[taken]).backward()
+                loss(model(x[elapsed]), y[elapsed]).backward()
                 model.update_parameters(settings["step"])
     scores = model(new).get_plain_text(dst=0)
     if rank == 0:
-        np.save(f"{given['out']}.npy", scores.numpy().ravel())
-    work.tell(given, bytes_own_count=crypten.communicator.get().get_communication_stats()["bytes"])
+        np.save(f"{arguments['out']}.npy", scores.numpy().ravel())
+    work.tell(arguments, bytes_own_count=crypten.communicator.get().get_communication_stats()["bytes"])
     os._exit(0)  # the threads of its transport may abort a process that ends as others do
 
 

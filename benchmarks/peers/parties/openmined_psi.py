@@ -27,13 +27,13 @@ def receive(line: socket.socket) -> bytes:
 
 
 def _exactly(line: socket.socket, size: int) -> bytes:
-    found = bytearray()
-    while len(found) < size:
-        piece = line.recv(min(1 << 20, size - len(found)))
+    result = bytearray()
+    while len(result) < size:
+        piece = line.recv(min(1 << 20, size - len(result)))
         if not piece:
             raise ConnectionError("the other party has gone")
-        found += piece
-    return bytes(found)
+        result += piece
+    return bytes(result)
 
 
 def ids_of(path: Path) -> list[str]:
@@ -52,40 +52,40 @@ def connect(port: int) -> socket.socket:
     raise ConnectionError("the server did not come up within a minute")
 
 
-def client(given: dict) -> None:
+def client(arguments: dict) -> None:
     with Work() as work:
-        ids = ids_of(Path(given["tables"]) / "bank.csv")
-        own = psi.client.CreateWithNewKey(True)
-        line = connect(given["other"][0])
+        ids = ids_of(Path(arguments["tables"]) / "bank.csv")
+        create_with_new_key = psi.client.CreateWithNewKey(True)
+        line = connect(arguments["other"][0])
         send(line, len(ids).to_bytes(8, "little"))
-        send(line, own.CreateRequest(ids).SerializeToString())
+        send(line, create_with_new_key.CreateRequest(ids).SerializeToString())
         setup, response = psi.ServerSetup(), psi.Response()
         setup.ParseFromString(receive(line))
         response.ParseFromString(receive(line))
-        common = own.GetIntersection(setup, response)
-        Path(f"{given['out']}.csv").write_text("".join(f"{ids[k]}\n" for k in sorted(common)))
-    work.tell(given, common=len(common))
+        common = create_with_new_key.GetIntersection(setup, response)
+        Path(f"{arguments['out']}.csv").write_text("".join(f"{ids[k]}\n" for k in sorted(common)))
+    work.tell(arguments, common=len(common))
 
 
-def server(given: dict) -> None:
-    listener = socket.create_server(("127.0.0.1", given["own"][0]))
+def server(arguments: dict) -> None:
+    listener = socket.create_server(("127.0.0.1", arguments["own"][0]))
     with Work() as work:
-        ids = ids_of(Path(given["tables"]) / "shop.csv")
-        own = psi.server.CreateWithNewKey(True)
+        ids = ids_of(Path(arguments["tables"]) / "shop.csv")
+        create_with_new_key = psi.server.CreateWithNewKey(True)
         line, _ = listener.accept()
         line.sendall(READY)
-        asked = int.from_bytes(receive(line), "little")
+        requested = int.from_bytes(receive(line), "little")
         request = psi.Request()
         request.ParseFromString(receive(line))
-        setup = own.CreateSetupMessage(FALSE_POSITIVES, asked, ids, psi.DataStructure.GCS)
+        setup = create_with_new_key.CreateSetupMessage(FALSE_POSITIVES, requested, ids, psi.DataStructure.GCS)
         send(line, setup.SerializeToString())
-        send(line, own.ProcessRequest(request).SerializeToString())
-    work.tell(given)
+        send(line, create_with_new_key.ProcessRequest(request).SerializeToString())
+    work.tell(arguments)
 
 
 def main() -> None:
-    given = task()
-    (server if given["rank"] else client)(given)
+    arguments = task()
+    (server if arguments["rank"] else client)(arguments)
 
 
 if __name__ == "__main__":

@@ -11,13 +11,13 @@ from told import address
 NAMES = "alice", "bob"
 
 
-def start(given: dict[str, Any]) -> tuple[Any, Any]:
+def start(arguments: dict[str, Any]) -> tuple[Any, Any]:
     """Connect to the other, and return the devices of both."""
-    rank = given["rank"]
+    rank = arguments["rank"]
     parties = {}
     for k, name in enumerate(NAMES):
-        port = address(given["own"][0] if k == rank else given["other"][0])
-        parties[name] = {"address": port, "listen_addr": address(given["own"][0]) if k == rank else port}
+        port = address(arguments["own"][0] if k == rank else arguments["other"][0])
+        parties[name] = {"address": port, "listen_addr": address(arguments["own"][0]) if k == rank else port}
     sf.init(
         address="local",
         cluster_config={"parties": parties, "self_party": NAMES[rank]},
@@ -28,17 +28,17 @@ def start(given: dict[str, Any]) -> tuple[Any, Any]:
     return sf.PYU("alice"), sf.PYU("bob")
 
 
-def spu(given: dict[str, Any]) -> Any:
+def spu(arguments: dict[str, Any]) -> Any:
     """The SPU of both parties, with the protocol of the settings."""
-    rank, nodes = given["rank"], []
+    rank, nodes = arguments["rank"], []
     for k, name in enumerate(NAMES):
-        port = address(given["own"][1] if k == rank else given["other"][1])
+        port = address(arguments["own"][1] if k == rank else arguments["other"][1])
         nodes.append({"party": name, "address": port, "listen_address": port if k == rank else ""})
-    protocol, field = given["settings"]["protocol"], given["settings"]["field"]
+    protocol, field = arguments["settings"]["protocol"], arguments["settings"]["field"]
     return sf.SPU({"nodes": nodes, "runtime_config": {"protocol": protocol, "field": field}})
 
 
-def tables(given: dict[str, Any], alice: Any, bob: Any) -> tuple[Any, Any, Any]:
+def tables(arguments: dict[str, Any], alice: Any, bob: Any) -> tuple[Any, Any, Any]:
     """Training columns, labels and held-out columns of both, loaded."""
 
     def load(path: str, key: str) -> Any:
@@ -47,13 +47,13 @@ def tables(given: dict[str, Any], alice: Any, bob: Any) -> tuple[Any, Any, Any]:
         return np.load(path)[key]
 
     def of(key: str, sides: dict[Any, str]) -> Any:
-        found = {side: side(load)(f"{given['tables']}/{name}.npz", key) for side, name in sides.items()}
-        return FedNdarray(found, PartitionWay.VERTICAL)
+        results = {side: side(load)(f"{arguments['tables']}/{name}.npz", key) for side, name in sides.items()}
+        return FedNdarray(results, PartitionWay.VERTICAL)
 
     both = {alice: "bank", bob: "shop"}
-    made = of("train", both), of("labels", {alice: "bank"}), of("held_out", both)
-    sf.wait([part for each in made for part in each.partitions.values()])
-    return made
+    generated = of("train", both), of("labels", {alice: "bank"}), of("held_out", both)
+    sf.wait([part for item in generated for part in item.partitions.values()])
+    return generated
 
 
 def save(scores: Any, path: str) -> None:

@@ -9,11 +9,11 @@ from told import Work, task
 
 
 def main() -> None:
-    given = task()
-    settings = given["settings"]
-    alice, bob = start(given)
-    device = spu(given)
-    x, y, new = tables(given, alice, bob)
+    arguments = task()
+    settings = arguments["settings"]
+    alice, bob = start(arguments)
+    device = spu(arguments)
+    x, y, new = tables(arguments, alice, bob)
     with Work() as work:
         model = SSRegression(device)
         model.fit(
@@ -29,8 +29,8 @@ def main() -> None:
         )
         sf.wait(model.spu_w)
     scores = model.predict(new, batch_size=settings["batch"], to_pyu=alice)
-    sf.wait(alice(save)(scores.partitions[alice], f"{given['out']}.npy"))
-    work.tell(given)
+    sf.wait(alice(save)(scores.partitions[alice], f"{arguments['out']}.npy"))
+    work.tell(arguments)
     sf.shutdown()
 
 

@@ -10,10 +10,10 @@ from told import Work, task
 
 
 def main() -> None:
-    given = task()
-    settings = given["settings"]
-    alice, bob = start(given)
-    x, y, new = tables(given, alice, bob)
+    arguments = task()
+    settings = arguments["settings"]
+    alice, bob = start(arguments)
+    x, y, new = tables(arguments, alice, bob)
     with Work() as work:
         heu = sf.HEU(
             {
@@ -37,8 +37,8 @@ def main() -> None:
         model = Sgb(heu).train(params, x, y)
         sf.wait(model.trees[-1].leaf_weight)
     scores = model.predict(new, to_pyu=alice)
-    sf.wait(alice(save)(scores.partitions[alice], f"{given['out']}.npy"))
-    work.tell(given)
+    sf.wait(alice(save)(scores.partitions[alice], f"{arguments['out']}.npy"))
+    work.tell(arguments)
     sf.shutdown()
 
 

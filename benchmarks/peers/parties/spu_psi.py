@@ -7,12 +7,12 @@ from told import Work, address, task
 
 
 def main() -> None:
-    given = task()
-    rank, settings = given["rank"], given["settings"]
+    arguments = task()
+    rank, settings = arguments["rank"], arguments["settings"]
     ends = libspu.link.Desc()
     for k, name in enumerate(("bank", "shop")):
-        ends.add_party(name, address(given["own"][0] if k == rank else given["other"][0]))
-    own = ("bank", "shop")[rank]
+        ends.add_party(name, address(arguments["own"][0] if k == rank else arguments["other"][0]))
+    local_part = ("bank", "shop")[rank]
     config = psi.PsiProtocolConfig(
         protocol=psi.parse_protocol(settings["protocol"]), receiver_rank=0, broadcast_result=True
     )
@@ -22,13 +22,13 @@ def main() -> None:
             psi.PsiExecuteConfig(
                 protocol_conf=config,
                 input_params=psi.InputParams(
-                    path=f"{given['tables']}/{own}.csv", selected_keys=["id"], keys_unique=True
+                    path=f"{arguments['tables']}/{local_part}.csv", selected_keys=["id"], keys_unique=True
                 ),
-                output_params=psi.OutputParams(path=f"{given['out']}.csv"),
+                output_params=psi.OutputParams(path=f"{arguments['out']}.csv"),
             ),
             line,
         )
-    work.tell(given, common=report.intersection_count)
+    work.tell(arguments, common=report.intersection_count)
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ from typing import Any
 
 def task() -> dict[str, Any]:
     """What this party is to do."""
-    given: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    return given
+    arguments: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    return arguments
 
 
 def spent() -> float:
@@ -36,10 +36,10 @@ class Work:
     def __exit__(self, *_: object) -> None:
         self.cpu_s, self.seconds = spent() - self._cpu, time.monotonic() - self._started
 
-    def tell(self, given: dict[str, Any], **found: Any) -> None:
+    def tell(self, arguments: dict[str, Any], **result: Any) -> None:
         """Write it beside what was found."""
-        figures = {"work_cpu_s": self.cpu_s, "work_s": self.seconds, **found}
-        Path(given["out"]).write_text(json.dumps(figures), encoding="utf-8")
+        figures = {"work_cpu_s": self.cpu_s, "work_s": self.seconds, **result}
+        Path(arguments["out"]).write_text(json.dumps(figures), encoding="utf-8")
 
 
 def address(port: int) -> str:

@@ -1,4 +1,4 @@
-"""The attacks that an audit carries out, by name. Adding one is a class and a line here, or an entry point."""
+"""The attacks of an audit, by name. To add one, write a class and add a line here, or provide an entry point."""
 
 from __future__ import annotations
 
@@ -74,11 +74,22 @@ ATTACKS: dict[str, Attack] = {
 
 
 def load_more() -> dict[str, Extension]:
-    """Add the attacks of other packages that this party allows, and return where each comes from. ConfigError if a name
-    is taken."""
+    """Add the attacks of other packages that this party allows.
+
+    Returns:
+        The package of each attack, by name.
+
+    Raises:
+        ConfigError: if an attack has another name than its entry point, or a name that exists already.
+    """
     loaded = {}
     for name, point in allowed_entry_points(GROUP).items():
         attack, loaded[name] = load_entry_point(point)
         if attack.name != name or ATTACKS.setdefault(name, attack) is not attack:
-            raise ConfigError(f"{loaded[name].distribution}: attack {name} is not its name or is taken; uninstall it")
+            raise ConfigError(
+                f"the attack of entry point {name} of {loaded[name].distribution} has another name, or the name exists",
+                "uninstall the package",
+                code="SVFL-JOB-EXTENSION",
+                attack=name,
+            )
     return loaded

@@ -1,4 +1,4 @@
-"""What an attack is: it infers something from a view, and is scored on the real view, the ideal view and by chance."""
+"""The interface of an attack: it infers something from a view and is scored on the real and on the ideal view."""
 
 from __future__ import annotations
 
@@ -20,35 +20,43 @@ from securevfl.disclosure.label_auc import smallest_batch
 from securevfl.families.run_facts import RunFacts
 from securevfl.job import Job
 
-Requirement = tuple[Callable[[Job], bool], str]  # what a job must have for an attack, and what is said where it has not
+Bits = NDArray[np.bool_]
+
+Requirement = tuple[Callable[[Job], bool], str]
+"""A condition on the job, and the reason for skipping the attack if the job does not meet it."""
 
 CLASSIFICATION: Requirement = (
     lambda job: job.model.loss.classifies,
-    "labels are numbers, and the attack tells classes apart",
+    "the labels are numbers and the attack distinguishes classes",
 )
 WEIGHT_PER_COLUMN: Requirement = (
     lambda job: job.model.by_column,
-    "only a model with a weight for each column can be attacked so",
+    "the attack needs a model with one weight for each column",
 )
 NOT_ON_SHARES: Requirement = (
     lambda job: job.protocol.family is None,
-    "on shares no sum and no residual is told, so there is none to attack",
+    "training on secret shares discloses no sums and no residuals",
 )
 SINGLE_OUTPUT: Requirement = (
     lambda job: job.model.loss.single,
-    "the attack is for a loss of one output, and this one has several",
+    "the attack needs a loss with one output and the loss has several",
 )
-HIDDEN_PARTS: Requirement = (lambda job: job.protocol.sum_for(2).hides_parts, "the sum hides no part")
+HIDDEN_PARTS: Requirement = (lambda job: job.protocol.sum_for(2).hides_parts, "the sum does not hide its parts")
 
-TARGET_LABEL_AUC = 0.6  # label AUC that a proposed batch size keeps columns of noise at
+TARGET_LABEL_AUC = 0.6
+"""Label AUC that columns of noise reach at most with the proposed batch size."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """How well an attack does: with the transcript, with the declared output alone, and knowing nothing.
+    """How well an attack does.
 
-    `detail` says whose data it is about and what of it was found, by the names of columns; never a value. noise: the
-    standard error of `real`, by how many rows it is from.
+    Attributes:
+        real: score on the real view.
+        simulated: score on the ideal view, from the declared output alone.
+        chance: score of a guess without any view.
+        detail: who attacked and which columns were found, by name; never a value.
+        noise: standard error of `real` for this number of rows.
     """
 
     real: float
@@ -59,17 +67,17 @@ class Score:
 
     @property
     def excess(self) -> float:
-        """What the transcript gives beyond the declared output."""
+        """How much the real view adds to the ideal view."""
         return self.real - self.simulated
 
 
 def fixed_remedy(remedy: str) -> Any:
-    """Return an attack's method `remedy` where that is the same in every job."""
+    """Return a `remedy` method for an attack whose remedy is the same in every job."""
     return lambda self, job, known, attacker: remedy
 
 
 class AttackerRole(StrEnum):
-    """Whose view an attack starts from."""
+    """The party whose view an attack starts from."""
 
     PASSIVE = "each passive party"
     LEAD = "the leading party"
@@ -78,10 +86,20 @@ class AttackerRole(StrEnum):
 
 
 class Attack(ABC):
-    """One attack. `measures` says what its score is, `by` whose view it starts from; `beyond` the score
-    above which it has carried out the leaks that name it (`securevfl.disclosure.leaks`). `flips`: a score as far below
-    chance serves as well, as an attacker may turn its ranking over. `drawn`: it ranks by what is drawn afresh, so that
-    scores on views that say nothing differ by twice their noise and more. `needs`: what a job must have for it."""
+    """One attack.
+
+    Attributes:
+        name: key of the attack in `ATTACKS`.
+        paper: source of the attack.
+        measures: description of the score.
+        attacker_role: the party whose view the attack starts from.
+        leak_threshold: score above which the attack carries out the leaks that name it
+            (`securevfl.disclosure.leaks`).
+        two_sided: whether a score below chance is as useful as one above, because the attacker may reverse a ranking.
+        randomized: whether the attack ranks by random values, so that scores on empty views vary by twice their
+            standard error and more.
+        requirements: conditions that a job must meet.
+    """
 
     name: ClassVar[str]
     paper: ClassVar[str]
@@ -93,45 +111,54 @@ class Attack(ABC):
     requirements: ClassVar[tuple[Requirement, ...]] = ()
 
     def skip_reason(self, job: Job) -> str:
-        """Say why there is nothing in this job for the attack to do; empty where there is."""
-        return next((why for has, why in self.requirements if not has(job)), "")
+        """Return why the attack does not apply to the job; empty if it does."""
+        return next((reason for is_met, reason in self.requirements if not is_met(job)), "")
 
     def target_hidden(self, job: Job) -> bool:
-        """Whether the job is to hide what the attack is after: a real view may then give no more than an ideal one."""
+        """Return whether the job must hide the target, so that a real view may reveal no more than an ideal view."""
         return True
 
     def attacker_name(self, job: Job, attacker: str, lead: str) -> str:
-        """Return the attacker's name in this job, or `AttackerRole.ANY`; `attacker` is the passive party in turn."""
-        asker = job.family.score_requester(job, lead)
-        return {AttackerRole.PASSIVE: attacker, AttackerRole.LEAD: lead, AttackerRole.REQUESTER: asker}.get(
-            self.attacker_role, str(AttackerRole.ANY)
-        )
+        """Return the attacker's name in this job, or `AttackerRole.ANY`.
+
+        Args:
+            job: the job.
+            attacker: the passive party that attacks, for attacks by each passive party.
+            lead: the party with labels.
+
+        Returns:
+            The name of a party, or the text of `AttackerRole.ANY`.
+        """
+        requester = job.family.score_requester(job, lead)
+        names = {AttackerRole.PASSIVE: attacker, AttackerRole.LEAD: lead, AttackerRole.REQUESTER: requester}
+        return names.get(self.attacker_role, str(AttackerRole.ANY))
 
     @abstractmethod
     def remedy(self, job: Job, known: RunFacts, attacker: str) -> str:
-        """Say what would make the attack find less."""
+        """Return what would weaken the attack."""
 
     def __call__(self, job: Job, parties: Sequence[Party], seed: int) -> Score:
-        """Run the job (and its ideal) with this seed and attack both."""
+        """Run the job and its ideal with this seed, and attack both."""
         return self.score(RealIdealPair(job, parties, seed))
 
     @abstractmethod
     def score(self, pair: RealIdealPair) -> Score:
-        """Score the attack, as `__call__` does, on runs that several attacks share."""
+        """Attack a pair of runs, which several attacks may share."""
 
 
 class ColumnAttack(Attack):
-    """Whoever receives numbers about rows after the columns behind them."""
+    """An attack on columns by a party that receives numbers about their rows."""
 
     requirements = (WEIGHT_PER_COLUMN, NOT_ON_SHARES)
     remedy = fixed_remedy("fewer epochs and evaluations; a sum that hides parts, over more parties with more columns")
 
     def attacker_name(self, job: Job, attacker: str, lead: str) -> str:
+        """Return the party with labels if residuals are sealed, or else `AttackerRole.ANY`."""
         return lead if job.protocol.seals else str(AttackerRole.ANY)
 
 
 class LabelAttack(Attack):
-    """A passive party after the labels. The score is the AUC, for several classes the mean over one against rest."""
+    """An attack on labels by a passive party. Its score is the AUC, averaged over one-against-rest for classes."""
 
     measures: ClassVar[str] = "AUC of the labels"
     attacker_role = AttackerRole.PASSIVE
@@ -140,55 +167,80 @@ class LabelAttack(Attack):
         CLASSIFICATION,
         (
             lambda job: job.protocol.residual is not None or job.protocol.family is not None,
-            "no residual goes down in this job, nor a share of one",
+            "the job publishes neither residuals nor shares of residuals",
         ),
     )
 
     @abstractmethod
     def guess(self, view: PartyView, pair: RealIdealPair) -> Floats:
-        """Score every row (m x c): c = 1, higher for the second class; or a column a class. Unknown rows are NaN."""
+        """Return a score for every row, NaN for rows without a guess.
+
+        Args:
+            view: the attacker's view.
+            pair: the two runs, for public facts and for labels that the attacker is assumed to know.
+
+        Returns:
+            Scores (m, c). With c = 1, higher scores mean the second class; otherwise there is a column for each class.
+        """
 
     def target_hidden(self, job: Job) -> bool:
+        """Return whether the job seals residuals or trains on secret shares."""
         return job.protocol.seals or job.protocol.family is not None
 
     def remedy(self, job: Job, known: RunFacts, attacker: str) -> str:
+        """Return what would weaken the attack: another protocol, larger batches, or fewer columns."""
         if job.protocol.family is not None:
-            return "none: it has nothing to go by"
+            return "none needed: the attacker receives nothing that depends on labels"
         if not job.protocol.seals:
-            return 'seal the residual: residual = "ckks" or "paillier"; or blur it with a defence'
+            return 'seal the residual: residual = "ckks" or "paillier"; or add noise to it with a defence'
         sizes = known.shape
         p, rows = sizes.parameters[attacker], sizes.smallest_batch
         needed = smallest_batch(p, sizes.outputs, job.equations, job.equations > 1, TARGET_LABEL_AUC)
         if needed <= rows:
-            return f"leave out columns that go with the label: its gradient alone says little at {rows} rows a batch"
+            return f"remove columns that correlate with the label: at {rows} rows a batch the gradient reveals little"
         share = p / (needed * sizes.outputs)
         fewer = "fewer columns" if job.model.by_column else "outputs of a network that is trained without labels"
         return f"batches of {needed:,} rows or more, so that p / (n c) falls below {share:.3f}; {fewer}"
 
     def score(self, pair: RealIdealPair) -> Score:
+        """Return the AUC of the guesses on the real and on the ideal view."""
         guesses = [by_row(self.guess(view, pair), len(pair.labels)) for view in (pair.real(), pair.ideal())]
         real, ideal = (label_auc(guess, pair.labels) for guess in guesses)
         return Score(real, ideal, 0.5, noise=auc_noise(pair.labels[np.isfinite(guesses[0]).all(axis=1)]))
 
 
 def by_row(guess: Floats, rows: int) -> Floats:
-    """Guesses as (m x c), also of one column without a second axis (m,). ValueError if there are not so many rows."""
+    """Return guesses as (m, c); a single column may come without its second axis.
+
+    Args:
+        guess: the guesses of an attack.
+        rows: number of rows m.
+
+    Returns:
+        The guesses with two axes.
+
+    Raises:
+        ValueError: if there is not one guess for each row.
+    """
     scores = guess[:, None] if guess.ndim == 1 else guess
     if scores.ndim != 2 or len(scores) != rows:
-        raise ValueError(f"a guess for each of {rows} rows was expected, shape {guess.shape} came; NaN stands for none")
+        raise ValueError(
+            f"an attack returned guesses of shape {guess.shape} for {rows} rows; return one guess for each row, "
+            "NaN where there is none"
+        )
     return scores
 
 
 def label_auc(scores: Floats, labels: NDArray[np.intp]) -> float:
-    """AUC of scores (m x c) against class numbers (m,), over the rows that have a score; .5 where none can be told."""
+    """Return the AUC of scores (m, c) against class numbers (m,), over the rows with a score; 0.5 if undefined."""
     from sklearn.metrics import roc_auc_score
 
     scores = by_row(scores, len(labels))
-    known = np.isfinite(scores).all(axis=1)
+    scored = np.isfinite(scores).all(axis=1)
     classes = [1] if scores.shape[1] == 1 else range(scores.shape[1])
-    truths = [labels[known] == label for label in classes]
+    truths = [labels[scored] == label for label in classes]
     aucs = [
-        roc_auc_score(truth, scores[known, column])
+        roc_auc_score(truth, scores[scored, column])
         for column, truth in enumerate(truths)
         if 0 < truth.sum() < len(truth)
     ]
@@ -196,15 +248,26 @@ def label_auc(scores: Floats, labels: NDArray[np.intp]) -> float:
 
 
 def auc_noise(labels: NDArray[np.intp]) -> float:
-    """Return the standard error of the AUC of scores that say nothing (Hanley and McNeil 1982), largest of all
-    classes."""
+    """Return the standard error of the AUC of uninformative scores, the largest over all classes.
+
+    Source: Hanley and McNeil 1982.
+    """
     counts = np.bincount(labels)
     counts = counts[(counts > 0) & (counts < len(labels))]
     return float(np.sqrt((len(labels) + 1) / (12 * counts * (len(labels) - counts))).max()) if len(counts) else 0.0
 
 
 def known_rows(pair: RealIdealPair, share: float = 0.1, *, at_least: int = 5) -> NDArray[np.intp]:
-    """Training rows whose labels the attacker is given: a share of each class, at least a few."""
+    """Draw the training rows whose labels the attacker is assumed to know.
+
+    Args:
+        pair: the two runs.
+        share: share of the rows of each class.
+        at_least: smallest number of rows of each class.
+
+    Returns:
+        Sorted row numbers.
+    """
     generator = np.random.default_rng([pair.seed, 77])
     train, labels = pair.schedule.train, pair.labels
     chosen = []

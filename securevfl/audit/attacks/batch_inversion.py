@@ -1,4 +1,9 @@
-"""All labels of a batch from its gradient."""
+"""All labels of a batch from its gradient (Zhu et al. 2019, deep leakage from gradients; Zou et al. 2022 for VFL).
+
+If rank(A) = n, the equations A g = b that a view holds about one batch determine g. Otherwise the attacker fits soft
+labels s in (0, 1). All weights are zero in the first iteration, so g = p0 - s with p0 known. L-BFGS minimises
+|A (p0 - s) - b|^2, starting from s = p0.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +19,21 @@ from securevfl.data.schedule import Rows
 
 
 class BatchInversion(LabelAttack):
+    """Inverts the first opened gradient of each batch."""
+
     name = "batch_inversion"
     paper = "Zhu et al. 2019, deep leakage from gradients; Zou et al. 2022, batch label inference in VFL"
 
     def guess(self, view: PartyView, pair: RealIdealPair) -> Floats:
-        seen: dict[bytes, tuple[Rows, Floats]] = {}
+        """Score the rows of each batch by its inverted gradient."""
+        first: dict[bytes, tuple[Rows, Floats]] = {}
         for rows, A, b in view.equations():
-            seen.setdefault(rows.tobytes(), (rows, -invert(A, b)))
-        return view.mean_by_row(list(seen.values()))
+            first.setdefault(rows.tobytes(), (rows, -invert(A, b)))
+        return view.mean_by_row(list(first.values()))
 
 
 def invert(A: Floats, b: Floats) -> Floats:
-    """G (n x c) with entries in (-1/2, 1/2) for c = 1 that fits A (k x n) g = b (k x c)."""
+    """Return g (n, c) that fits A (k, n) g = b (k, c); for c = 1 its entries are in (-1/2, 1/2)."""
     n = A.shape[1]
     least = least_norm(A, b)
     if b.shape[1] > 1 or np.linalg.matrix_rank(A) == n:

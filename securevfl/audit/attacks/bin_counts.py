@@ -1,9 +1,8 @@
 """Labels from counts of the positive class in a party's bins, which weights of evidence open before a training.
 
-Each count is a linear equation about the labels of all training rows: the sum of the labels of one bin. The attacker
-takes the shortest y that fits all of its bins; where a residual goes down in the clear, y stands in the message
-itself. Rows of a bin share a guess, so the score is what classes in bins say, and more where bins of several columns
-cross. The ideal attacker has the same counts, which are declared.
+Each count is a linear equation about labels: the sum of the labels of one bin. The attacker takes the shortest y that
+fits all of its counts. If residuals are in the clear, the message contains y itself. Rows of one bin get one guess,
+which improves if bins of several columns overlap. The ideal attacker has the same counts, because they are declared.
 """
 
 from __future__ import annotations
@@ -18,23 +17,31 @@ from securevfl.job import Job
 
 
 class BinCounts(LabelAttack):
+    """Scores rows by the least-norm labels that fit the counts of all bins."""
+
     name = "bin_counts"
     paper = "Dwork and Roth 2014, the algorithmic foundations of differential privacy, section 8.1 (linear queries)"
     requirements = (
-        (lambda job: job.prepare.woe is not None, "no classes in bins are told: the job has no weights of evidence"),
+        (
+            lambda job: job.prepare.woe is not None,
+            "no class counts of bins are opened: the job has no weights of evidence",
+        ),
     )
 
     def target_hidden(self, job: Job) -> bool:
+        """Return False: the counts are declared."""
         return False
 
-    remedy = fixed_remedy("fewer bins of more rows (prepare.woe), or columns as they are")
+    remedy = fixed_remedy("fewer bins with more rows (prepare.woe), or no weights of evidence")
 
     def guess(self, view: PartyView, pair: RealIdealPair) -> Floats:
-        seen, rows = pair.bins_recording[view.name], pair.schedule.flow
+        """Return the least-norm labels, or the labels in a message in the clear."""
+        record, rows = pair.bins_recording[view.name], pair.schedule.batch_order
         labels = np.full((len(pair.labels), 1), np.nan)
-        for opened in seen.bin_counts:
+        for opened in record.bin_counts:
             labels[rows] = np.linalg.lstsq(opened.J.T, opened.gradient)[0]
-        for receipt in seen.receipts:
-            told = [as_numbers(value, len(rows), 1) for value in fields(receipt.message)] if receipt.visit < 0 else []
-            labels[rows] = next((each for each in told if each is not None), labels[rows])
+        for receipt in record.receipts:
+            values = fields(receipt.message) if receipt.iteration < 0 else []
+            numbers = (as_numbers(value, len(rows), 1) for value in values)
+            labels[rows] = next((column for column in numbers if column is not None), labels[rows])
         return labels

@@ -1,17 +1,16 @@
-"""Columns of two values, read without any known row (Nguyen and Stern 1999; Coron and Gini 2020).
+"""Binary columns, read without any known row (Nguyen and Stern 1999; Coron and Gini 2020).
 
-A space that was received holds few vectors of two values but the columns themselves, and with the constant 1 it holds
-each column as 0 and 1. Two ways lead to them:
+The space of the received numbers, together with the constant 1, contains the binary columns and few other vectors of
+two values. There are two ways to find them:
 
-*The space spans the columns.* A vector of the space is fixed by its values on r pivot rows. The attacker puts 0 and 1
-on these rows in every way, and keeps what is 0 or 1 on all other rows too. Beyond MOST_DIMENSIONS it starts from
-single rows and random vectors instead, and rounds and projects in turn.
+- *The space contains all columns.* Its vectors are determined by their values on r pivot rows. The attacker tries all
+  values 0 and 1 on these rows and keeps vectors that are 0 or 1 on all other rows too. Above MAX_DIMENSIONS it starts
+  from single rows and random vectors instead, and alternates between rounding and projecting.
+- *Fewer numbers were received than there are columns.* Integers u with u . h = 0 for all received numbers h, to all
+  their bits, are short only if u . x = 0 for every column x with few values (the hidden subset sum problem). LLL finds
+  such u for a sample of rows. Their orthogonal complement is the space of the columns.
 
-*It does not, as fewer numbers were received than there are columns.* Integers u with u . h = 0 for all numbers h
-received, to all their bits, are short only if u . x = 0 for every column x that takes few values (the hidden subset
-sum problem). LLL finds them for SOME rows at a time; what is orthogonal to them all is the space of the columns.
-
-The score is the share of a party's columns of two values that are read on all rows examined, 0 and 1 in either order.
+The score is the share of a party's binary columns that are read on all examined rows, up to exchanging 0 and 1.
 """
 
 from __future__ import annotations
@@ -19,9 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
-from securevfl.audit.attacks.base import ColumnAttack, Score
+from securevfl.audit.attacks.base import Bits, ColumnAttack, Score
 from securevfl.audit.attacks.column_space import by_learner, space
 from securevfl.audit.attacks.lattice_reduction import reduce
 from securevfl.audit.recording.column_numbers import ColumnNumbers
@@ -30,131 +28,152 @@ from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
 from securevfl.data.schedule import Rows
 
-Bits = NDArray[np.bool_]
+EXAMINED_BATCHES = 3
+"""Number of batches of a partition that are examined."""
 
-EXAMINED = 3  # batches of a partition
+_EXTRA_ROWS = 20
+"""Rows beyond the dimensions, on which a random vector would not be 0 or 1."""
 
-_SPARE = 20  # rows beyond the dimensions, on which chance would not give 0 and 1
+MAX_DIMENSIONS = 20
+"""Number of dimensions up to which all values of the pivots are tried."""
 
-MOST_DIMENSIONS = 20  # that are tried in every way
+MAX_STARTS = 500
+"""Number of starts of alternating rounding and projecting."""
 
-TRIES = 500  # of rounding and projecting
+ROUNDING_TOLERANCE = 0.3
+"""Largest distance from 0 or 1 on the rows that are checked first."""
 
-CLOSE = 0.3  # to 0 or 1, on the rows that are looked at first
+LATTICE_SCALE = 2.0**42
+"""Scale of the numbers in a lattice, the largest that LLL in double precision handles."""
 
-SCALE = 2.0**42  # of the numbers in a lattice: what LLL in double precision takes
-
-MOST_COLUMNS = 40  # that a lattice is tried for
+MAX_LATTICE_COLUMNS = 40
+"""Number of columns up to which a lattice is tried."""
 
 
 class BinaryColumns(ColumnAttack):
+    """Reads binary columns from the space of the received numbers."""
+
     name = "binary_columns"
     paper = "Nguyen and Stern 1999; Coron and Gini 2020, a polynomial-time algorithm for the hidden subset sum problem"
-    measures = "share of a party's columns of two values that are read exactly, without a known row"
+    measures = "share of a party's binary columns that are read exactly, without a known row"
     leak_threshold = 0.0
 
     def score(self, pair: RealIdealPair) -> Score:
-        real, ideal = (_read(pair, tape) for tape in (pair.evaluated_run[1], pair.ideal_run[1]))
+        """Return the largest share of binary columns that a party reads."""
+        real, ideal = (_share_read(pair, recording) for recording in (pair.evaluated_run[1], pair.ideal_run[1]))
         return Score(real[0], ideal[0], 0.0, real[1])
 
 
-def _read(pair: RealIdealPair, tape: Recording) -> tuple[float, str]:
-    """Return the largest share that a learner reads, and in words who reads which."""
-    share, said = 0.0, []
-    for first, *others in by_learner(pair, tape):
-        two, missed = set[str](), set[str]()
-        for batch in (first, *others)[:EXAMINED]:
-            varying = {name for name, column in zip(batch.names, batch.truth.T, strict=True) if _varies(column)}
-            two |= varying
-            missed |= varying - read(batch)
-        named = [name for name in first.names if name in two - missed]
+def _share_read(pair: RealIdealPair, recording: Recording) -> tuple[float, str]:
+    """Return the largest share that a learner reads, and a description of all columns that are read."""
+    share, details = 0.0, []
+    for first, *others in by_learner(pair, recording):
+        binary, missed = set[str](), set[str]()
+        for batch in (first, *others)[:EXAMINED_BATCHES]:
+            varying = {name for name, column in zip(batch.names, batch.truth.T, strict=True) if _is_binary(column)}
+            binary |= varying
+            missed |= varying - columns_read(batch)
+        named = [name for name in first.names if name in binary - missed]
         if named:
-            share = max(share, len(named) / len(two))
-            what = f"{len(named)} of {len(two)} columns of {', '.join(first.about)}"
-            said.append(f"{first.learner} reads {what}: {', '.join(named)}")
-    return share, "; ".join(said)
+            share = max(share, len(named) / len(binary))
+            count = f"{len(named)} of {len(binary)} binary columns of {', '.join(first.about)}"
+            details.append(f"{first.learner} reads {count}: {', '.join(named)}")
+    return share, "; ".join(details)
 
 
-def _varies(column: Floats) -> bool:
+def _is_binary(column: Floats) -> bool:
     return len(np.unique(column)) == 2
 
 
-def read(batch: ColumnNumbers) -> set[str]:
-    """Names of the columns of two values that are among those found in the batch, on the rows they were found on."""
+def columns_read(batch: ColumnNumbers) -> set[str]:
+    """Return the names of the binary columns that are among the candidates, on the rows of the candidates."""
     names = set()
-    for rows, found in _candidates(batch):
-        bits = {vector.tobytes() for vector in found} | {(~vector).tobytes() for vector in found}
+    for rows, vectors in _candidates(batch):
+        bits = {vector.tobytes() for vector in vectors} | {(~vector).tobytes() for vector in vectors}
         for name, column in zip(batch.names, batch.truth[rows].T, strict=True):
-            if _varies(column) and (column == column.max()).tobytes() in bits:
+            if _is_binary(column) and (column == column.max()).tobytes() in bits:
                 names.add(name)
     return names
 
 
 def _candidates(batch: ColumnNumbers) -> Iterator[tuple[Rows, list[Bits]]]:
-    """Vectors of two values (n,) and the rows that they are on: in the space of the numbers, and by a lattice."""
+    """Yield rows and binary vectors on these rows, from the space of the numbers and from a lattice."""
     numbers, columns = batch.numbers, batch.dimensions
     n, basis = len(numbers), space(batch)
-    whole = np.column_stack([np.full(n, n**-0.5), basis])
-    if whole.shape[1] + _SPARE <= n:
-        yield np.arange(n), two_valued(whole)
+    with_constant = np.column_stack([np.full(n, n**-0.5), basis])
+    if with_constant.shape[1] + _EXTRA_ROWS <= n:
+        yield np.arange(n), two_valued(with_constant)
     m = 2 * (columns + 1) + 8
-    if basis.shape[1] < columns <= MOST_COLUMNS and m <= n:
+    if basis.shape[1] < columns <= MAX_LATTICE_COLUMNS and m <= n:
         rows = np.sort(np.random.default_rng(0).permutation(n)[:m])
         for hidden in hidden_spaces(numbers[rows], columns):
             yield rows, two_valued(hidden)
 
 
 def hidden_spaces(numbers: Floats, columns: int) -> Iterator[Floats]:
-    """Orthonormal bases (m x r) of what is orthogonal to the short integers u that are orthogonal to the numbers
-    (m x T c) and to 1: to as many as there must be, and to those before the largest step in length."""
+    """Yield orthonormal bases of the space that may contain the columns.
+
+    Each is the orthogonal complement of short integer vectors u that are orthogonal to the numbers and to 1. The number
+    of vectors is the smallest possible one, and the one before the largest step in length.
+
+    Args:
+        numbers: received numbers (m, T c).
+        columns: number of columns.
+
+    Yields:
+        Bases (m, r).
+    """
     m = len(numbers)
     scaled = numbers / np.abs(numbers).max(axis=0).clip(1e-300)
-    reduced = reduce(np.hstack([np.eye(m), np.rint(np.column_stack([np.ones(m), scaled]) * SCALE)]))
+    reduced = reduce(np.hstack([np.eye(m), np.rint(np.column_stack([np.ones(m), scaled]) * LATTICE_SCALE)]))
     lengths = np.linalg.norm(reduced, axis=1)
     order = np.argsort(lengths)
-    least, most = m - columns - 1, int((lengths < SCALE / 2).sum())  # beyond, u . 1 or u . h is not 0
-    steps = lengths[order][least:most] / lengths[order][least - 1 : most - 1]
-    for short in {least, least + int(np.argmax(steps)) if len(steps) else least}:
+    min_vectors, max_vectors = (
+        m - columns - 1,
+        int((lengths < LATTICE_SCALE / 2).sum()),
+    )  # beyond, u . 1 or u . h is not 0
+    steps = lengths[order][min_vectors:max_vectors] / lengths[order][min_vectors - 1 : max_vectors - 1]
+    for short in {min_vectors, min_vectors + int(np.argmax(steps)) if len(steps) else min_vectors}:
         yield np.linalg.svd(reduced[order[:short], :m])[2][short:].T
 
 
 def two_valued(basis: Floats) -> list[Bits]:
-    """Vectors of 0 and 1 (n,), neither all 0 nor all 1, in the space of an orthonormal basis (n x r) that holds 1.
+    """Return the vectors of 0 and 1 (n,) in the space of an orthonormal basis (n, r) that contains 1.
 
-    One of each pair that complements each other.
+    Constant vectors are left out, and so is one of each pair of complements.
     """
     from scipy.linalg import qr
 
     r = basis.shape[1]
     pivots = np.asarray(qr(basis.T, pivoting=True, mode="r")[1][:r], np.intp)
     by_pivots = basis @ np.linalg.inv(basis[pivots])
-    starts = _every(r) if r <= MOST_DIMENSIONS else _settled(basis, pivots)
-    found: dict[bytes, Bits] = {}
+    starts = _all_pivot_values(r) if r <= MAX_DIMENSIONS else _fixed_points(basis, pivots)
+    vectors: dict[bytes, Bits] = {}
     check = np.random.default_rng(0).permutation(len(basis))[: 2 * r]
     for block in starts:
         values = block @ by_pivots[check].T
-        near = (np.abs(values - (values > 0.5)) < CLOSE).all(axis=1)
+        near = (np.abs(values - (values > 0.5)) < ROUNDING_TOLERANCE).all(axis=1)
         bits = block[near] @ by_pivots.T > 0.5
-        again = (bits @ basis) @ basis.T > 0.5  # noise on the pivots is gone from it
-        for vector in bits[(bits == again).all(axis=1)]:
+        projected = (bits @ basis) @ basis.T > 0.5  # the projection removes noise on the pivots
+        for vector in bits[(bits == projected).all(axis=1)]:
             if vector.any() and not vector.all():
-                found.setdefault(min(vector.tobytes(), (~vector).tobytes()), vector)
-    return list(found.values())
+                vectors.setdefault(min(vector.tobytes(), (~vector).tobytes()), vector)
+    return list(vectors.values())
 
 
-def _every(r: int) -> Iterator[Floats]:
-    """0 and 1 on r pivots, the first 0, in blocks (k x r)."""
+def _all_pivot_values(r: int) -> Iterator[Floats]:
+    """Yield all values 0 and 1 of r pivots, the first one 0, in blocks (k, r)."""
     block = 2**12
     for first in range(0, 2 ** (r - 1), block):
         numbers = np.arange(first, min(first + block, 2 ** (r - 1)))
         yield ((numbers[:, None] << 1 >> np.arange(r)) & 1).astype(np.float64)
 
 
-def _settled(basis: Floats, pivots: Rows) -> Iterator[Floats]:
-    """0 and 1 on the pivots (1 x r) where rounding and projecting in turn come to rest."""
+def _fixed_points(basis: Floats, pivots: Rows) -> Iterator[Floats]:
+    """Yield the values 0 and 1 of the pivots (1, r) at which rounding and projecting converge."""
     generator = np.random.default_rng(0)
     n, r = basis.shape
-    for attempt in range(TRIES):
+    for attempt in range(MAX_STARTS):
         value = basis @ (basis[generator.integers(n)] if attempt % 2 else generator.normal(size=r))
         for _ in range(50):
             bits = value > (value.min() + value.max()) / 2

@@ -1,4 +1,12 @@
-"""Single parts of a sum over two trees, recovered by colluding parties."""
+"""Single parts of a sum over two trees, from the messages that colluding parties have together (FDSKL, section 4).
+
+Every message of the tree T1 is a sum of v_j + r_j over the sender's subtree; every message of T2 is a sum of r_j. A
+coalition knows the messages that its members sent and received. So it has linear equations over the integers in the v
+and r of all parties. It looks for a combination with integer weights that leaves one v_l alone and evaluates it on the
+residues. The attack uses nothing of the theory in `crypto.masking`, with which the score is compared.
+
+In a job, each single party attacks the last sum of the training.
+"""
 
 from __future__ import annotations
 
@@ -20,80 +28,97 @@ Words = NDArray[np.uint64]
 
 
 class Collusion(Attack):
+    """Recovers single parts of the last sum over two trees."""
+
     name = "collusion"
     paper = "Gu et al. 2020, federated doubly stochastic kernel learning for vertically partitioned data, section 4"
     measures = "largest share of the others' parts that a single party recovers exactly"
     attacker_role = AttackerRole.ANY
     requirements = (
-        (lambda job: isinstance(job.protocol.sum, TreeSum), "no sum over two trees is taken"),
+        (lambda job: isinstance(job.protocol.sum, TreeSum), "the job sums over no trees"),
         WEIGHT_PER_COLUMN,
     )
-    remedy = fixed_remedy("a masked or encrypted sum among parties that do not pool what they hold")
+    remedy = fixed_remedy("a masked or encrypted sum among parties that do not collude")
 
     def score(self, pair: RealIdealPair) -> Score:
+        """Return the largest share of the other parties' parts that a single party recovers."""
         sums = pair.job.protocol.sum
         assert isinstance(sums, TreeSum)
         names = [pair.active.name, *(party.name for party in pair.passives)]
         trees = sums.trees(len(names))
-        shares = [len(recovered(pair.real_run[1], trees, names, {name})) for name in names]
-        return Score(max(shares) / len(pair.passives), 0.0, 0.0)
+        counts = [len(recovered_parts(pair.real_run[1], trees, names, {name})) for name in names]
+        return Score(max(counts) / len(pair.passives), 0.0, 0.0)
 
 
-def recovered(
-    tape: Recording, trees: tuple[SumTree, SumTree], names: list[str], coalition: Collection[str]
+def recovered_parts(
+    recording: Recording, trees: tuple[SumTree, SumTree], names: list[str], coalition: Collection[str]
 ) -> set[str]:
-    """Passive parties outside the coalition whose part of the last training sum it recovers, to the last bit."""
+    """Return the passive parties outside a coalition whose part of the last sum it recovers exactly.
+
+    Args:
+        recording: the recording of the run.
+        trees: the two trees of the sum.
+        names: names of the parties, in the order of the trees; the first one is the active party.
+        coalition: names of the colluding parties.
+
+    Returns:
+        Names of parties.
+    """
     parties = names[1:]
-    exchange = len(tape[parties[0]].totals) - 1
+    exchange = len(recording[parties[0]].sums) - 1
     columns = {(kind, name): j for j, (kind, name) in enumerate([(k, n) for k in "vr" for n in parties])}
     rows: list[NDArray[np.float64]] = []
     values: list[Words] = []
     for tree, message in zip(trees, (MaskedPartial, MaskPartial), strict=True):
         for sender, below in _subtrees(tree).items():
-            to = tree.target(sender)
-            assert to is not None
-            held = {names[sender], names[to]} & set(coalition)
-            if not held:
+            receiver = tree.target(sender)
+            assert receiver is not None
+            observers = {names[sender], names[receiver]} & set(coalition)
+            if not observers:
                 continue
             row = np.zeros(len(columns))
             for party in below:
                 for kind in "vr" if message is MaskedPartial else "r":
                     row[columns[kind, names[party]]] = 1
             rows.append(row)
-            values.append(_sent(tape, next(iter(held)), names[sender], names[to], message, exchange))
-    alone = set()
+            values.append(
+                _residues(recording, next(iter(observers)), names[sender], names[receiver], message, exchange)
+            )
+    recovered = set()
     for name in set(parties) - set(coalition):
         part = _combine(rows, values, columns["v", name])
-        truth = tape[name].totals[exchange].values
+        truth = recording[name].sums[exchange].values
         if part is not None and np.array_equal(part, to_residues(truth, Reals(), len(parties)).ravel()):
-            alone.add(name)
-    return alone
+            recovered.add(name)
+    return recovered
 
 
 def _subtrees(tree: SumTree) -> dict[int, frozenset[int]]:
-    """Map each sender to the parties whose values its message adds up; the root adds nothing of its own."""
+    """Return, for each sender, the parties whose values its message sums; the root has no value."""
     below = {party: frozenset({party}) - {tree.root} for party in tree.parties}
-    sent = {}
+    subtrees = {}
     for level in tree.levels:
-        for sender, to in level:
-            sent[sender] = below[sender]
-            below[to] |= below[sender]
-    return sent
+        for sender, receiver in level:
+            subtrees[sender] = below[sender]
+            below[receiver] |= below[sender]
+    return subtrees
 
 
-def _sent(tape: Recording, holder: str, sender: str, to: str, message: type[Message], exchange: int) -> Words:
-    """Return the residues of the message of this exchange from `sender` to `to`, as `holder` saw it."""
-    direction, peer = ("send", to) if holder == sender else ("recv", sender)
-    seen = [
+def _residues(
+    recording: Recording, observer: str, sender: str, receiver: str, message: type[Message], exchange: int
+) -> Words:
+    """Return the residues of the message of this exchange from `sender` to `receiver`, as `observer` saw it."""
+    direction, peer = ("send", receiver) if observer == sender else ("recv", sender)
+    messages = [
         event.message
-        for event in tape[holder].events
+        for event in recording[observer].events
         if event.direction == direction and event.peer == peer and type(event.message) is message
     ]
-    return np.frombuffer(getattr(seen[exchange], "residues"), "<u8")  # noqa: B009
+    return np.frombuffer(getattr(messages[exchange], "residues"), "<u8")  # noqa: B009
 
 
 def _combine(rows: list[NDArray[np.float64]], values: list[Words], column: int) -> Words | None:
-    """Express the unknown `column` as a combination of equations with integer weights; None if there is none."""
+    """Return the unknown `column` as a combination of equations with integer weights; None if there is none."""
     if not rows:
         return None
     A, unit = np.array(rows), np.eye(len(rows[0]))[column]

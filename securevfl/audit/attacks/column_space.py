@@ -1,12 +1,13 @@
 """Columns from the space that received numbers span (known plaintext; Turgay et al. 2008).
 
-Every exchange of a linear model tells X_b theta_t about the rows of a batch, for weights theta_t that move. The numbers
-of T exchanges span part of the column space of X_b, and from T c >= rank(X_b) on all of it. The attacker takes the
-space by singular values, for each batch, and of what it collected about the rows held out. The score is the share of
-the variance of a raw column that lies inside it, the mean over columns, where most is received.
+Every exchange of a linear model discloses X_b theta_t about the rows of a batch, for weights theta_t that change. The
+numbers of T exchanges span a part of the column space of X_b, and all of it if T c >= rank(X_b). The attacker computes
+the space by singular values, for each batch and for the held-out rows. The score is the share of the variance of a raw
+column inside the space, averaged over columns, for the batch about which most was received.
 
-A column inside the space is known up to one linear map: as many known rows as dimensions and one more give it for all
-other rows. The attacker fits that map too, on a few more and on many, and says how far off the other rows are.
+A column inside the space is known up to one linear map. One more known row than there are dimensions gives the map, and
+so the column on all other rows. The attacker fits that map on a few and on many known rows and reports the error on the
+other rows.
 """
 
 from __future__ import annotations
@@ -17,85 +18,104 @@ from collections.abc import Iterable
 import numpy as np
 
 from securevfl.audit.attacks.base import ColumnAttack, Score
-from securevfl.audit.recording.column_numbers import ColumnNumbers, received
+from securevfl.audit.recording.column_numbers import ColumnNumbers, column_numbers
 from securevfl.audit.recording.party_recording import Recording
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
 from securevfl.disclosure.column_recovery import NEARLY_ALL
 
-INSIDE = 0.99  # share of a column from which it is called inside
-FLOOR = 1e-11  # of the largest singular value; below is rounding
-SPARE = 3  # known rows beyond the dimensions, where the sum is exact
-MANY = 5  # known rows for each dimension, where it is not
+INSIDE = 0.99
+"""Share of a column from which the column counts as inside the space."""
+
+RELATIVE_FLOOR = 1e-11
+"""Singular values below this share of the largest one are rounding errors."""
+
+EXTRA_KNOWN_ROWS = 3
+"""RunFacts rows beyond the dimensions, if the sum is exact."""
+
+KNOWN_PER_DIMENSION = 5
+"""RunFacts rows for each dimension, if the sum is not exact."""
 
 
 class ColumnSpace(ColumnAttack):
+    """Computes the share of columns inside the space of the received numbers."""
+
     name = "column_space"
     paper = "Turgay et al. 2008, disclosure risks of distance preserving data transformations (known samples)"
     measures = "share of the variance of a column inside the space of the numbers received, mean over columns"
     leak_threshold = NEARLY_ALL
 
     def score(self, pair: RealIdealPair) -> Score:
-        real, ideal = (_worst(pair, tape) for tape in (pair.evaluated_run[1], pair.ideal_run[1]))
+        """Return the largest mean share; chance is that of a random space of the same dimension."""
+        real, ideal = (_largest_share(pair, recording) for recording in (pair.evaluated_run[1], pair.ideal_run[1]))
         return Score(real[0], ideal[0], real[1], real[2])
 
 
-def by_learner(pair: RealIdealPair, tape: Recording) -> Iterable[list[ColumnNumbers]]:
-    """Group what was received by who learned it and about whom."""
+def by_learner(pair: RealIdealPair, recording: Recording) -> Iterable[list[ColumnNumbers]]:
+    """Group received numbers by the party that learned them and the parties that they are about."""
     groups: dict[tuple[str, tuple[str, ...]], list[ColumnNumbers]] = defaultdict(list)
-    for batch in received(pair, tape):
+    for batch in column_numbers(pair, recording):
         groups[batch.learner, batch.about].append(batch)
     return groups.values()
 
 
-def _worst(pair: RealIdealPair, tape: Recording) -> tuple[float, float, str]:
-    """Mean share and the share of a space of as many dimensions without relation, where most is found; in words."""
-    shares_found: list[tuple[float, float]] = []
-    said: list[str] = []
-    for batches in by_learner(pair, tape):
-        inside = [shares(batch.truth, space(batch)) for batch in batches]
-        most = int(np.argmax([np.nanmean(share) for share in inside]))
-        basis, batch = space(batches[most]), batches[most]
-        shares_found.append((float(np.nanmean(inside[most])), basis.shape[1] / max(1, len(batch.rows) - 1)))
-        said.append(_describe(batch, basis, inside[most]))
-    return *max(shares_found), "; ".join(said)
+def _largest_share(pair: RealIdealPair, recording: Recording) -> tuple[float, float, str]:
+    """Return the largest mean share, the share of a random space of that dimension, and a description."""
+    shares: list[tuple[float, float]] = []
+    details: list[str] = []
+    for batches in by_learner(pair, recording):
+        inside = [shares_inside(batch.truth, space(batch)) for batch in batches]
+        largest = int(np.argmax([np.nanmean(share) for share in inside]))
+        basis, batch = space(batches[largest]), batches[largest]
+        shares.append((float(np.nanmean(inside[largest])), basis.shape[1] / max(1, len(batch.rows) - 1)))
+        details.append(_describe(batch, basis, inside[largest]))
+    return *max(shares), "; ".join(details)
 
 
 def _describe(batch: ColumnNumbers, basis: Floats, share: Floats) -> str:
     named = [name for name, part in zip(batch.names, share, strict=True) if part >= INSIDE]
     whose = f"{batch.learner} about {', '.join(batch.about)}"
     if not named:
-        return f"{whose}: no column within"
-    said = [f"{whose}: {len(named)} of {len(share)} columns within ({', '.join(named)})"]
-    said += [
-        f"{known} known rows give them to {recovery(batch, basis, known):.0e} of their deviation"
-        for known in (basis.shape[1] + SPARE, MANY * basis.shape[1])
+        return f"{whose}: no column inside"
+    details = [f"{whose}: {len(named)} of {len(share)} columns inside ({', '.join(named)})"]
+    details += [
+        f"{known} known rows determine them to {recovery_error(batch, basis, known):.0e} standard deviations"
+        for known in (basis.shape[1] + EXTRA_KNOWN_ROWS, KNOWN_PER_DIMENSION * basis.shape[1])
         if known < len(batch.rows)
     ]
-    return "; ".join(said)
+    return "; ".join(details)
 
 
 def space(batch: ColumnNumbers) -> Floats:
-    """Orthonormal basis (n x r) of the centred numbers: of as many dimensions as they can have, without rounding."""
+    """Return an orthonormal basis (n, r) of the centred numbers, without dimensions that are rounding errors."""
     centred = batch.numbers - batch.numbers.mean(axis=0)
     U, sizes, _ = np.linalg.svd(centred, full_matrices=False)
-    most = U[:, : batch.dimensions]
-    return most[:, (sizes > FLOOR * max(sizes.max(initial=0.0), 1e-300))[: batch.dimensions]]
+    possible = U[:, : batch.dimensions]
+    return possible[:, (sizes > RELATIVE_FLOOR * max(sizes.max(initial=0.0), 1e-300))[: batch.dimensions]]
 
 
-def shares(truth: Floats, basis: Floats) -> Floats:
-    """Share of the variance of each column of `truth` (n x d) inside the space of the basis; NaN for constant ones."""
+def shares_inside(truth: Floats, basis: Floats) -> Floats:
+    """Return the share of the variance of each column (n, d) inside the space; NaN for constant columns."""
     centred = truth - truth.mean(axis=0)
     variance = (centred**2).sum(axis=0)
     inside = ((basis.T @ centred) ** 2).sum(axis=0)
     return np.divide(inside, variance, out=np.full(len(variance), np.nan), where=variance > 1e-20)
 
 
-def recovery(batch: ColumnNumbers, basis: Floats, known: int) -> float:
-    """Return the largest error, in standard deviations, of a column inside, on the rows that are not known."""
-    inside = batch.truth[:, shares(batch.truth, basis) >= INSIDE]
+def recovery_error(batch: ColumnNumbers, basis: Floats, known: int) -> float:
+    """Return the largest error of a column inside on the unknown rows, in standard deviations.
+
+    Args:
+        batch: the received numbers.
+        basis: basis of their space.
+        known: number of known rows.
+
+    Returns:
+        The root mean square error of the least accurate column.
+    """
+    inside = batch.truth[:, shares_inside(batch.truth, basis) >= INSIDE]
     design = np.column_stack([basis, np.ones(len(basis))])
-    chosen = np.random.default_rng(0).permutation(len(basis))
-    given, hidden = chosen[:known], chosen[known:]
-    guess = design[hidden] @ np.linalg.lstsq(design[given], inside[given])[0]
-    return float(np.sqrt(((guess - inside[hidden]) ** 2).mean(axis=0) / inside.var(axis=0)).max())
+    order = np.random.default_rng(0).permutation(len(basis))
+    known_rows, unknown = order[:known], order[known:]
+    guess = design[unknown] @ np.linalg.lstsq(design[known_rows], inside[known_rows])[0]
+    return float(np.sqrt(((guess - inside[unknown]) ** 2).mean(axis=0) / inside.var(axis=0)).max())

@@ -1,8 +1,8 @@
 """Residuals from the opened gradients of all rounds together (the leak behind `fresh_equations`).
 
-Every opened gradient adds equations about the residuals of its rows. Those change slowly, so the attacker takes each
-as constant in time and solves all equations by least squares (LSQR). With one fixed partition the equations of an
-epoch repeat those of the last; with reshuffled rows each epoch brings new ones.
+Every opened gradient adds equations about the residuals of its rows. Residuals change slowly, so the attacker treats
+them as constant in time and solves all equations by least squares (LSQR). With one fixed partition, the equations of an
+epoch repeat those of the epoch before. With reshuffled rows, each epoch adds new equations.
 """
 
 from __future__ import annotations
@@ -19,15 +19,27 @@ from securevfl.data.schedule import Rows
 
 
 class CrossRound(LabelAttack):
+    """Solves the equations of all rounds as one linear system."""
+
     name = "cross_round"
-    paper = "gradients of several rounds as one linear system (after Hitaj et al. 2017; design, section 4)"
+    paper = "gradients of several rounds as one linear system (after Hitaj et al. 2017)"
 
     def guess(self, view: PartyView, pair: RealIdealPair) -> Floats:
+        """Score each row by its negative residual."""
         return -solve(view.equations(), len(view.X), view.outputs)
 
 
 def solve(equations: list[tuple[Rows, Floats, Floats]], m: int, c: int) -> Floats:
-    """Residuals (m x c) taken as constant in time, from (rows, A, A g); NaN for rows in no equation."""
+    """Return residuals that are assumed to be constant in time.
+
+    Args:
+        equations: rows, A (k, n) and A g (k, c) of each opened gradient.
+        m: number of rows of the table.
+        c: number of outputs.
+
+    Returns:
+        Residuals (m, c); NaN for rows that occur in no equation.
+    """
     if not equations:
         return np.full((m, c), np.nan)
     blocks = []

@@ -1,4 +1,10 @@
-"""A single part of a sum from the difference of two sums."""
+"""A single part of a sum from the difference of two sums (differencing; Dwork and Roth 2014, section 1.1).
+
+A sum over parties hides its parts. But two sums over the same rows differ by X_k (theta_k' - theta_k) if only party k
+changed its weights in between. The sequential mode of FedBCD requests such sums: after each exchange one party takes
+its steps. The active party subtracts. The sums are its declared output, so the ideal attacker succeeds as well. The
+remedy is the parallel mode, in which all parties change their weights at once.
+"""
 
 from __future__ import annotations
 
@@ -14,52 +20,58 @@ from securevfl.base.arrays import Floats
 from securevfl.families.run_facts import RunFacts
 from securevfl.job import Job
 
-PARALLEL = "the parallel mode, in which all parts move at once"
+PARALLEL_MODE = "the parallel mode, in which all parties change their weights at once"
 
 
 class Differencing(Attack):
+    """Correlates differences of sums with changes of single parties."""
+
     name = "differencing"
     paper = "Dwork and Roth 2014, the algorithmic foundations of differential privacy, section 1.1"
     measures = "mean |correlation| of the difference of two sums with the change of one party's part"
     requirements = (
         NOT_ON_SHARES,
-        (lambda job: not job.family.uses_stored_sums, "differences of stored sums are attacked as columns received"),
+        (lambda job: not job.family.uses_stored_sums, "differences of stored sums are attacked as received columns"),
         HIDDEN_PARTS,
         WEIGHT_PER_COLUMN,
     )
 
     def remedy(self, job: Job, known: RunFacts, attacker: str) -> str:
+        """Return the parallel mode, or more parties if all parties move at once already."""
         if job.optimizer.exchanges([party.name for party in known.parties[1:]]) > 1:
-            return PARALLEL
-        return "more parties in the sum: it is in what the sum itself tells, and one part outweighs the others"
+            return PARALLEL_MODE
+        return "more parties in the sum: the sum itself discloses it, because one part outweighs the others"
 
     def score(self, pair: RealIdealPair) -> Score:
+        """Return the mean correlation; chance is that of random vectors with one entry for each row of a batch."""
         names = [party.name for party in pair.passives]
-        real, ideal = (_correlation(tape, pair.active.name, names) for tape in (pair.real_run[1], pair.ideal_run[1]))
+        real, ideal = (
+            _correlation(recording, pair.active.name, names) for recording in (pair.real_run[1], pair.ideal_run[1])
+        )
         rows = pair.schedule.smallest_batch
         return Score(real, ideal, float(np.sqrt(2 / (np.pi * rows))))
 
 
-def _correlation(tape: Recording, active: str, passives: list[str]) -> float:
-    """Correlate the differences of consecutive sums on one batch with the changes of the single party that fits best.
+def _correlation(recording: Recording, active: str, passives: list[str]) -> float:
+    """Correlate the differences of consecutive sums on one batch with the change of the party that fits best.
 
-    Only sums within one visit are taken, if there are any.
+    Sums of one iteration are used if there are any, or else sums of different iterations.
     """
-    sums = by_batch(tape[active].totals)
-    parts = [by_batch(tape[name].totals) for name in passives]
+    sums = by_batch(recording[active].sums)
+    parts = [by_batch(recording[name].sums) for name in passives]
     within: list[float] = []
     between: list[float] = []
     for index, totals in sums.items():
         for i, (before, after) in enumerate(pairwise(totals)):
-            seen = (after.values - before.values).ravel()
-            moved = [(part[index][i + 1].values - part[index][i].values).ravel() for part in parts]
-            if np.any(seen):
-                cosines = within if before.visit == after.visit else between
-                cosines.append(max((_cosine(seen, change) for change in moved), default=0.0))
+            difference = (after.values - before.values).ravel()
+            changes = [(part[index][i + 1].values - part[index][i].values).ravel() for part in parts]
+            if np.any(difference):
+                correlations = within if before.iteration == after.iteration else between
+                correlations.append(max((_absolute_correlation(difference, change) for change in changes), default=0.0))
     return float(np.mean(within or between)) if within or between else 0.0
 
 
-def _cosine(a: Floats, b: Floats) -> float:
+def _absolute_correlation(a: Floats, b: Floats) -> float:
     a, b = a - a.mean(), b - b.mean()
     size = float(np.linalg.norm(a) * np.linalg.norm(b))
     return abs(float(a @ b)) / size if size > 0 else 0.0

@@ -1,14 +1,18 @@
-"""Rows of an evaluation on shares, as the party with labels sees them."""
+"""Rows of an evaluation on secret shares, as the party with labels sees them.
+
+The party with labels receives (level, label) pairs of held-out rows in a hidden order. The attacks here are given its
+exact part of f, although its share of its weights is random and does not reveal that part. So their scores bound those
+of an attacker without it.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from securevfl.audit.attacks.base import WEIGHT_PER_COLUMN, Attack, Requirement
-from securevfl.audit.attacks.new_row_scores import rounded
+from securevfl.audit.attacks.base import WEIGHT_PER_COLUMN, Attack, Bits, Requirement
+from securevfl.audit.attacks.new_row_scores import round_to_levels
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
 from securevfl.data.schedule import Rows
@@ -18,69 +22,69 @@ from securevfl.models import pair_metrics
 from securevfl.protocols.shares.opened_loss import MAX_LOSS_ROWS
 from securevfl.protocols.shares.quantizer import Quantizer
 
-Marks = NDArray[np.bool_]
-
 
 @dataclass(frozen=True)
 class EvaluatedRows:
-    """Rows that are evaluated: sums f (m x c), less targets where labels are numbers, and the attacker's own part of
-    that (m x c).
+    """Rows of one evaluation.
 
-    label (m x c): what goes with each level. levels: those that are told.
+    Attributes:
+        f: model outputs (m, c), less the targets if labels are numbers.
+        attacker_part: the attacker's part of f (m, c).
+        labels: the label (m, c) that is paired with each level.
+        levels: the levels to which outputs are rounded.
     """
 
     f: Floats
-    own: Floats
-    label: Marks
+    attacker_part: Floats
+    labels: Bits
     levels: Quantizer
 
-    def told(self, seed: int) -> Floats:
-        """Return the level (m x c) of each row in one evaluation, in the rows' own order, which the attacker does not
-        see."""
-        return rounded(self.f, self.levels, seed)
+    def disclosed_levels(self, seed: int) -> Floats:
+        """Return the level (m, c) of each row in one evaluation, in the order of the rows, which is hidden."""
+        return round_to_levels(self.f, self.levels, seed)
 
     @property
-    def parts(self) -> Floats:
-        """The others' part (m x c)."""
-        return self.f - self.own
+    def other_part(self) -> Floats:
+        """The other parties' part of f (m, c)."""
+        return self.f - self.attacker_part
 
 
-MEASURED: tuple[Requirement, ...] = (
-    (lambda job: job.protocol.shares is not None, "no pairs of a level and a label are told but on shares"),
-    (lambda job: pair_metrics.fits(job.model.loss), "one sum of losses is told, and no pairs"),
+PAIRS_DISCLOSED: tuple[Requirement, ...] = (
+    (lambda job: job.protocol.shares is not None, "(level, label) pairs are disclosed on secret shares only"),
+    (lambda job: pair_metrics.supports_pairs(job.model.loss), "the job discloses one sum of losses and no pairs"),
     WEIGHT_PER_COLUMN,
 )
 
 
 class PairsAttack(Attack):
-    """The party with labels after the scores of held-out rows, by pairs (level, label) in a hidden order."""
+    """An attack on scores of held-out rows by the party with labels, from (level, label) pairs in a hidden order."""
 
     leak_threshold = 0.1
-    requirements = MEASURED
+    requirements = PAIRS_DISCLOSED
 
 
-def measured(pair: RealIdealPair) -> tuple[EvaluatedRows, EvaluatedRows]:
-    """Return the rows that are evaluated, as far as there is room, and others that were not: those trained on."""
+def evaluated_rows(pair: RealIdealPair) -> tuple[EvaluatedRows, EvaluatedRows]:
+    """Return the rows that an evaluation uses, and the training rows for comparison."""
     schedule = pair.schedule
-    held = schedule.test if len(schedule.test) else schedule.flow
-    return _of(pair, held[:MAX_LOSS_ROWS]), _of(pair, schedule.flow)
+    evaluated = schedule.test if len(schedule.test) else schedule.batch_order
+    return _rows_of(pair, evaluated[:MAX_LOSS_ROWS]), _rows_of(pair, schedule.batch_order)
 
 
-def _of(pair: RealIdealPair, rows: Rows) -> EvaluatedRows:
+def _rows_of(pair: RealIdealPair, rows: Rows) -> EvaluatedRows:
+    """Evaluate the finished model of the real run on these rows."""
     run, job = pair.real_run[0], pair.job
     lead, loss, schedule = run.active, job.model.loss, pair.schedule
     tables = {party.name: party.X[rows] for party in pair.parties if party.columns}
-    held = {
+    constant = {
         name: X if name == lead.name else np.repeat(X.mean(axis=0, keepdims=True), len(X), axis=0)
         for name, X in tables.items()
     }
-    f, own = run.decision(tables), run.decision(held)
+    f, attacker_part = run.decision(tables), run.decision(constant)
     targets = loss.targets(pair.active.labels[rows], lead.label_classes)
-    label = targets > 0 if loss.classifies else np.zeros(f.shape, bool)
-    less = 0.0 if loss.classifies else targets
-    assert trains_on_shares(job), "pairs are told on shares"
-    most = max(len(part) for part in schedule.partition(0))
-    numbers = make_plan(job, rows=most, batches=schedule.batches, parties=len(run.parts)).numbers
-    return EvaluatedRows(
-        f - less, own - less, label, job.protocol.shares.metric_quantizer(numbers, classifies=loss.classifies)
-    )
+    labels = targets > 0 if loss.classifies else np.zeros(f.shape, bool)
+    offset = 0.0 if loss.classifies else targets
+    assert trains_on_shares(job), "pairs are disclosed on shares"
+    batch_rows = max(len(batch) for batch in schedule.partition(0))
+    numbers = make_plan(job, rows=batch_rows, batches=schedule.batches, parties=len(run.parts)).numbers
+    levels = job.protocol.shares.metric_quantizer(numbers, classifies=loss.classifies)
+    return EvaluatedRows(f - offset, attacker_part - offset, labels, levels)

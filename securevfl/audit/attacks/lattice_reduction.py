@@ -1,4 +1,4 @@
-"""Lattice reduction (LLL) in floating point."""
+"""Lattice reduction in floating point (LLL; Lenstra, Lenstra and Lovasz 1982, after Cohen 1993, algorithm 2.6.3)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from securevfl.base.arrays import Floats
 
 
 def reduce(basis: Floats, delta: float = 0.99) -> Floats:
-    """LLL-reduced rows of an integer basis (entries below 2^40 or so), in floating point."""
+    """Return the LLL-reduced rows of an integer basis.
+
+    Args:
+        basis: integer entries, below about 2^40.
+        delta: parameter of the Lovasz condition.
+
+    Returns:
+        Another basis of the same lattice, with short rows first.
+    """
     B = basis.copy()
     mu, squares = _orthogonalise(B)
     k, swaps = 1, 0
@@ -32,14 +40,14 @@ def reduce(basis: Floats, delta: float = 0.99) -> Floats:
         mu[k + 1 :, k] = mu[k + 1 :, k - 1] - m * below
         mu[k + 1 :, k - 1] = below + new * mu[k + 1 :, k]
         swaps += 1
-        if swaps % 500 == 0:  # rounding errors start anew
+        if swaps % 500 == 0:  # recompute, before rounding errors accumulate
             mu, squares = _orthogonalise(B)
         k = max(k - 1, 1)
     return B
 
 
 def _orthogonalise(B: Floats) -> tuple[Floats, Floats]:
-    """Gram-Schmidt coefficients (lower triangular, ones on the diagonal) and squared lengths of the rows of B."""
+    """Return the Gram-Schmidt coefficients (lower triangular, ones on the diagonal) and squared lengths of B's rows."""
     R = np.linalg.qr(B.T, mode="r")
     diagonal = np.diag(R)
     mu: Floats = (R / diagonal[:, None]).T.copy()

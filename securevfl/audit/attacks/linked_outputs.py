@@ -1,8 +1,8 @@
-"""Rows found again by the levels of all their outputs, of a model of several classes.
+"""Rows of a model with several classes, recognised by the levels of all their outputs.
 
-Told together, the levels of a row's c outputs are as good as its name to who knows its own parts of them: the nearest
-tuple is the row's, by how far the others' parts spread in each direction. On shares every output is shuffled by
-itself, so the attacker has to find the row's place in each, by ranks, and no tuple tells it whether it was right.
+If the levels of a row's c outputs were disclosed together, they would identify the row to a party that knows its own
+parts of these outputs: the nearest tuple belongs to the row, in the metric of the others' parts. On secret shares every
+output is shuffled separately. The attacker has to find the row in each output by ranks, and no tuple confirms a guess.
 """
 
 from __future__ import annotations
@@ -12,47 +12,52 @@ from dataclasses import replace
 import numpy as np
 
 from securevfl.audit.attacks.base import Attack, Score, fixed_remedy
-from securevfl.audit.attacks.evaluated_rows import MEASURED, EvaluatedRows, measured
-from securevfl.audit.attacks.rank_matching import matched
+from securevfl.audit.attacks.evaluated_rows import PAIRS_DISCLOSED, EvaluatedRows, evaluated_rows
+from securevfl.audit.attacks.rank_matching import match_by_rank
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 
-ROUNDS = 20  # of learning how far the others' parts spread
+COVARIANCE_ROUNDS = 20
+"""Number of rounds that estimate the covariance of the others' parts."""
 
 
 class LinkedOutputs(Attack):
+    """Names the levels of all outputs of a row, output by output."""
+
     name = "linked_outputs"
     paper = "linking by nearest neighbours (Narayanan and Shmatikov 2008, robust de-anonymization of large datasets)"
-    measures = "share of the rows all of whose levels are named, output by output; chance: by own parts of other rows"
-    requirements = (*MEASURED, (lambda job: not job.model.loss.single, "the model has one output, and links none"))
-    remedy = fixed_remedy("none: outputs are shuffled apart, and it has no more than ranks to go by")
+    measures = "share of the rows of which all levels are named, by output; chance: with the attacker's parts permuted"
+    requirements = (*PAIRS_DISCLOSED, (lambda job: not job.model.loss.single, "the model has one output only"))
+    remedy = fixed_remedy("none needed: outputs are shuffled separately, so the attacker has only ranks")
 
     def score(self, pair: RealIdealPair) -> Score:
-        rows, _ = measured(pair)
+        """Return the share of rows with all levels right; chance is the share with permuted parts."""
+        rows, _ = evaluated_rows(pair)
         share = linked_apart(rows, pair.seed)
-        blind = replace(rows, own=np.random.default_rng([pair.seed, 8]).permutation(rows.own))
-        said = f"as tuples, {linked_together(rows, pair.seed):.0%} would be found"
+        permuted = np.random.default_rng([pair.seed, 8]).permutation(rows.attacker_part)
+        detail = f"if outputs were disclosed as tuples, {linked_together(rows, pair.seed):.0%} would be found"
         noise = (share * (1 - share) / len(rows.f)) ** 0.5
-        return Score(share, share, linked_apart(blind, pair.seed), said, noise=noise)
+        chance = linked_apart(replace(rows, attacker_part=permuted), pair.seed)
+        return Score(share, share, chance, detail, noise=noise)
 
 
 def linked_apart(rows: EvaluatedRows, seed: int) -> float:
-    """Return the share of rows whose level is named rightly in every output, by ranks."""
-    told = rows.told(seed)
-    return float((matched(rows.own, rows.label, told, rows.label) == told).all(axis=1).mean())
+    """Return the share of rows whose level is guessed right in every output, by ranks."""
+    levels = rows.disclosed_levels(seed)
+    return float((match_by_rank(rows.attacker_part, rows.labels, levels, rows.labels) == levels).all(axis=1).mean())
 
 
 def linked_together(rows: EvaluatedRows, seed: int) -> float:
-    """Return the share of rows whose tuple is the one nearest to their own parts, had tuples been told with the
-    label."""
-    told = rows.told(seed)
-    own, tuples = rows.own - rows.own.mean(axis=0), told - told.mean(axis=0)
-    unlike = (rows.label[:, None] != rows.label[None]).any(axis=2)
-    spread, turn = np.ones(own.shape[1]), np.eye(own.shape[1])
-    for _ in range(ROUNDS):
-        here, there = (X @ turn / np.sqrt(spread) for X in (own, tuples))
-        apart = ((here[:, None] - there[None]) ** 2).sum(axis=2)
-        apart[unlike] = np.inf
-        nearest = apart.argmin(axis=1)
-        spread, turn = np.linalg.eigh(np.cov((tuples[nearest] - own).T))  # of the others' parts, if these are right
-        spread = np.maximum(spread, rows.levels.size**2 / 6)  # what rounding alone does
-    return float((nearest == np.arange(len(own))).mean())
+    """Return the share of rows whose tuple of levels is the nearest to their own parts, if tuples were disclosed."""
+    levels = rows.disclosed_levels(seed)
+    parts, tuples = rows.attacker_part - rows.attacker_part.mean(axis=0), levels - levels.mean(axis=0)
+    other_label = (rows.labels[:, None] != rows.labels[None]).any(axis=2)
+    variances, axes = np.ones(parts.shape[1]), np.eye(parts.shape[1])
+    for _ in range(COVARIANCE_ROUNDS):
+        scaled_parts, scaled_tuples = (X @ axes / np.sqrt(variances) for X in (parts, tuples))
+        distance = ((scaled_parts[:, None] - scaled_tuples[None]) ** 2).sum(axis=2)
+        distance[other_label] = np.inf
+        nearest = distance.argmin(axis=1)
+        # the covariance of the others' parts, if the nearest tuples are right
+        variances, axes = np.linalg.eigh(np.cov((tuples[nearest] - parts).T))
+        variances = np.maximum(variances, rows.levels.size**2 / 6)  # the variance of rounding alone
+    return float((nearest == np.arange(len(parts))).mean())

@@ -1,12 +1,12 @@
-"""Scores of held-out rows by a party with labels that deviates: it marks rows by the label that it puts beside them.
+"""Scores of held-out rows by a malicious party with labels, which marks rows by the label that it pairs with a level.
 
-The bit beside a level is what the party chooses. In each evaluation it marks another random half of the rows, sees
-how many rows of each half are at each level, and weighs for each row the levels by how many of the rows marked as it
-was lie there (naive Bayes). It may also move rows by what it adds to its own share: levels reach further than scores
-do, so the range has room for some more windows, each with one row alone, which it reads for certain.
+The party chooses the bit that is paired with a level. In each evaluation it marks another random half of the rows and
+learns how many rows of each half have each level. For each row it weighs the levels by these counts (naive Bayes). It
+may also shift rows by what it adds to its share. Levels reach further than scores do, so the range has room for a few
+more windows with one row each, which it learns exactly.
 
-Nothing keeps it from either, and authenticated labels would not. The other party's ledger bounds it: the same rows
-are evaluated once for each ROWS_PER_MEASURE of them, over all runs.
+The protocol prevents neither, and authenticated labels would not either. The ledger of the other party limits both: the
+same rows are evaluated once for each ROWS_PER_EVALUATION of them, over all runs.
 """
 
 from __future__ import annotations
@@ -16,47 +16,63 @@ import math
 import numpy as np
 
 from securevfl.audit.attacks.base import Score, fixed_remedy
-from securevfl.audit.attacks.evaluated_rows import EvaluatedRows, PairsAttack, measured
-from securevfl.audit.attacks.new_row_scores import explained
+from securevfl.audit.attacks.evaluated_rows import EvaluatedRows, PairsAttack, evaluated_rows
+from securevfl.audit.attacks.new_row_scores import added_variance
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.protocols.score_ledger.limits import ROWS_PER_EVALUATION
 
 
 class MarkedPairs(PairsAttack):
+    """Guesses scores of held-out rows from evaluations with marked rows."""
+
     name = "marked_pairs"
     paper = "tracker attack on counts (Denning, Denning and Schwartz 1979), by a party that deviates"
-    measures = "share of the variance of the others' part of f that marked evaluations add, as many as a ledger allows"
+    measures = (
+        "share of the variance of the others' part of f that all evaluations allowed by a ledger add, rows marked"
+    )
     remedy = fixed_remedy("let rows be measured fewer times; a smaller metrics_range leaves room for fewer single rows")
 
     def score(self, pair: RealIdealPair) -> Score:
-        rows, _ = measured(pair)
-        times = max(1, len(rows.f) // ROWS_PER_EVALUATION)
+        """Return the variance that marked evaluations explain; chance is that of marks which the attacker ignores."""
+        rows, _ = evaluated_rows(pair)
+        evaluations = max(1, len(rows.f) // ROWS_PER_EVALUATION)
         rng = np.random.default_rng([pair.seed, 9])
-        share, chance = (told_of(rows, times, rng, marks=marks) for marks in (True, False))
-        said = (
-            f"{times} evaluations of {len(rows.f)} rows; moved instead, {certain(rows)} rows each are read for certain"
+        share, chance = (marked_gain(rows, evaluations, rng, marks=marks) for marks in (True, False))
+        detail = (
+            f"{evaluations} evaluations of {len(rows.f)} rows; by shifting rows instead, "
+            f"{exact_rows(rows)} rows are learned exactly in each evaluation"
         )
-        return Score(share, share, chance, said, noise=1 / len(rows.f) ** 0.5)
+        return Score(share, share, chance, detail, noise=1 / len(rows.f) ** 0.5)
 
 
-def told_of(rows: EvaluatedRows, times: int, rng: np.random.Generator, *, marks: bool = True) -> float:
-    """Return what so many evaluations, on a model that stands still, tell of the others' part of the first output,
-    beside own parts and labels; not marks: by marks that the attacker did not set."""
-    grid, n = np.unique(rows.told(0)[:, 0]), len(rows.f)
+def marked_gain(rows: EvaluatedRows, evaluations: int, rng: np.random.Generator, *, marks: bool = True) -> float:
+    """Return the share of the others' part of the first output that marked evaluations of a fixed model add.
+
+    Args:
+        rows: the evaluated rows.
+        evaluations: number of evaluations.
+        rng: draws the marks.
+        marks: False guesses with other marks than those set, for comparison.
+
+    Returns:
+        The share that is added to the attacker's part and to labels.
+    """
+    grid, n = np.unique(rows.disclosed_levels(0)[:, 0]), len(rows.f)
     log = np.zeros((n, len(grid)))
-    for time in range(times):
+    for evaluation in range(evaluations):
         half = rng.permutation(n) < n / 2
-        place = np.abs(rows.told(1 + time)[:, :1] - grid).argmin(axis=1)
-        count = np.stack([np.bincount(place[half == side], minlength=len(grid)) for side in (False, True)]) + 0.5
-        known = half if marks else rng.permutation(half)
-        log += np.log(count / count.sum(axis=0))[known.astype(int)]
+        level = np.abs(rows.disclosed_levels(1 + evaluation)[:, :1] - grid).argmin(axis=1)
+        count = np.stack([np.bincount(level[half == side], minlength=len(grid)) for side in (False, True)]) + 0.5
+        assumed = half if marks else rng.permutation(half)
+        log += np.log(count / count.sum(axis=0))[assumed.astype(int)]
     weight = np.exp(log - log.max(axis=1, keepdims=True))
-    weight *= np.bincount(np.abs(rows.told(0)[:, :1] - grid).argmin(axis=1), minlength=len(grid))
+    first_levels = np.abs(rows.disclosed_levels(0)[:, :1] - grid).argmin(axis=1)
+    weight *= np.bincount(first_levels, minlength=len(grid))
     guess = weight @ grid / weight.sum(axis=1)
-    return explained(guess, rows.parts[:, 0], rows.own[:, 0], rows.label[:, 0].astype(float))
+    return added_variance(guess, rows.other_part[:, 0], rows.attacker_part[:, 0], rows.labels[:, 0].astype(float))
 
 
-def certain(rows: EvaluatedRows) -> int:
-    """How many rows of an evaluation are read for certain, each alone in a window of its own, of either mark."""
+def exact_rows(rows: EvaluatedRows) -> int:
+    """Return the number of rows that one evaluation reveals exactly, each shifted into a window of its own."""
     widest = 2.0 ** math.ceil(math.log2(max(2 * float(np.abs(rows.f).max()), rows.levels.size)))
     return max(0, 2 * int(2 * rows.levels.reach / widest) - 1)

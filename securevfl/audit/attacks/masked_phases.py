@@ -1,9 +1,9 @@
 """Columns from single messages of phases, by an attacker that is given the frequencies (FDSKL, Gu et al. 2020).
 
-The worst case for masks alone: every receiver takes each message of phases as if it were x w of its sender, whose w it
-is handed, and solves for the sender's columns. A direct sum falls to it; under a uniform mask on the circle what comes
-out is unrelated to the columns. The ideal attacker gets random bytes in place of messages, but where a sum declares the
-phases themselves.
+This is the worst case for masks alone. Every receiver treats each message of phases as x w of its sender, is given w,
+and solves for the sender's columns. A direct sum falls to the attack. Under a uniform mask on the circle the result is
+unrelated to the columns. The ideal attacker gets random bytes in place of messages, unless the sum declares the phases
+themselves.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from securevfl.audit.attacks.base import Attack, AttackerRole, Score, fixed_remedy
-from securevfl.audit.attacks.phase_attack import PHASES, explained, first_rows, kernel, turns
+from securevfl.audit.attacks.phase_attack import PHASES, explained_variance, first_rows, kernel, turns
 from securevfl.audit.recording.party_view import fields
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair, noise_like
 from securevfl.families.fdskl.phase_sums import worker_of
@@ -22,44 +22,50 @@ from securevfl.runtime.observer import Event
 
 
 class MaskedPhases(Attack):
+    """Solves for the sender's columns from single messages, with known frequencies."""
+
     name = "masked_phases"
     paper = "Gu et al. 2020, federated doubly stochastic kernel learning for vertically partitioned data, section 4"
-    measures = "largest share of the variance of a sender's columns found from one of its messages, frequencies known"
+    measures = "largest share of the variance of a sender's columns recovered from one message, frequencies known"
     attacker_role = AttackerRole.ANY
     requirements = (PHASES,)
-    remedy = fixed_remedy("a masked or encrypted sum among parties that do not pool what they hold")
+    remedy = fixed_remedy("a masked or encrypted sum among parties that do not collude")
 
     def score(self, pair: RealIdealPair) -> Score:
+        """Return the largest share over the first message of each kind from each sender to each receiver."""
         firsts: dict[tuple[str, str, str, str], Event] = {}
-        for event in (event for seen in list(pair.real_run[1].values()) for event in seen.events):
+        for event in (event for record in list(pair.real_run[1].values()) for event in record.events):
             if event.direction == "recv" and worker_of(event.subchannel) not in (None, event.peer):
                 firsts.setdefault((event.me, event.peer, event.subchannel, type(event.message).__name__), event)
         pairs = [
-            [_share_found(event, message, pair) for message in (event.message, noise_like(event.message))]
+            [_share_recovered(event, message, pair) for message in (event.message, noise_like(event.message))]
             for event in firsts.values()
         ]
-        real, simulated = (max((pair[i] or 0.0 for pair in pairs if pair[0] is not None), default=0.0) for i in (0, 1))
+        real, simulated = (
+            max((shares[i] or 0.0 for shares in pairs if shares[0] is not None), default=0.0) for i in (0, 1)
+        )
         hides = pair.job.protocol.sum_for(len(pair.passives)).hides_parts
         return Score(real, simulated if hides else real, 0.0)
 
 
-def _share_found(event: Event, message: Message, pair: RealIdealPair) -> float | None:
-    """Share of the variance of the sender's columns; None if the message is not of the size of phases."""
+def _share_recovered(event: Event, message: Message, pair: RealIdealPair) -> float | None:
+    """Return the share of the variance of the sender's columns; None if the message has not the size of phases."""
     model, worker = kernel(pair), worker_of(event.subchannel)
     assert worker is not None
     sender = pair.real(event.peer)
     rows = first_rows(pair.real(pair.active.name))
-    drawn = RandomFrequencies(model, sender.key, sender.X.shape[1])
-    w = np.hstack([drawn.w(worker, k) for k in range(model.blocks)])
+    frequencies = RandomFrequencies(model, sender.key, sender.X.shape[1])
+    w = np.hstack([frequencies.w(worker, k) for k in range(model.blocks)])
     for value in fields(message):
         phases = _as_phases(value, (model.blocks, len(rows), model.block_size), model.bits)
         if phases is not None:
             u = np.hstack(list(turns(phases, model.bits)))
-            return explained(np.linalg.lstsq(w.T, u.T)[0].T, sender.X[rows])
+            return explained_variance(np.linalg.lstsq(w.T, u.T)[0].T, sender.X[rows])
     return None
 
 
 def _as_phases(value: object, shape: tuple[int, int, int], bits: int) -> Phases | None:
+    """Return the phases of this shape in a field; None if the field has another size."""
     if isinstance(value, bytes) and len(value) == int(np.prod(shape)) * bits // 8:
         return np.frombuffer(value, f"<u{bits // 8}").reshape(shape).astype(np.uint32)
     if isinstance(value, np.ndarray) and value.shape == shape:

@@ -1,4 +1,9 @@
-"""Membership inference from the model's loss on a row."""
+"""Membership inference from the model's loss on a row (Yeom et al. 2018, section 3.2).
+
+The attacker may request predictions of the joint model and knows the labels of the rows that it requests. Training rows
+have a smaller loss, the more so the more the model overfits. All trainings that end in the same model leak the same
+here. The score needs held-out rows (`test_fraction`).
+"""
 
 from __future__ import annotations
 
@@ -16,15 +21,18 @@ from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 
 
 class Membership(Attack):
+    """Ranks rows by the loss of the finished model."""
+
     name = "membership"
     paper = "Yeom et al. 2018, privacy risk in machine learning: analyzing the connection to overfitting"
-    measures = "AUC of trained on or held out"
+    measures = "AUC of rows that were trained on against held-out rows"
     attacker_role = AttackerRole.ANY
     two_sided = True
-    requirements = ((lambda job: job.test_fraction > 0, "no rows are held out that were not trained on"),)
+    requirements = ((lambda job: job.test_fraction > 0, "the job holds out no rows for comparison"),)
     remedy = fixed_remedy("stronger l2, fewer epochs")
 
     def score(self, pair: RealIdealPair) -> Score:
+        """Return the AUC of the negative loss on the real and on the ideal model."""
         member = np.zeros(len(pair.active), np.intp)
         member[pair.schedule.train] = 1
         loss, aucs = pair.job.model.loss, []

@@ -1,8 +1,8 @@
-"""Labels by completing one's own half of the model (Fu et al. 2022, USENIX Security, section 4.2).
+"""Labels by completing a party's half of the model (Fu et al. 2022, USENIX Security, section 4.2).
 
-The trained bottom model of a passive party has learned to tell the classes apart. The attacker knows the labels of a
-few rows, sets a head on top of its own outputs and columns, and predicts all others. No protocol hides this: what a
-party's own columns say about the label, it learns by taking part.
+The trained bottom model of a passive party has learned to separate the classes. The attacker knows the labels of a few
+rows, trains a head on its outputs and columns, and predicts all other rows. No protocol prevents this: a party that
+takes part learns what its own columns reveal about the label.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from securevfl.base.arrays import Floats
 
 
 class ModelCompletion(LabelAttack):
+    """Trains a head on the party's columns and outputs."""
+
     name = "model_completion"
     paper = "Fu et al. 2022, label inference attacks against vertical federated learning"
     requirements = (CLASSIFICATION,)
@@ -29,16 +31,26 @@ class ModelCompletion(LabelAttack):
     remedy = fixed_remedy(NO_MESSAGE)
 
     def guess(self, view: PartyView, pair: RealIdealPair) -> Floats:
-        return complete(columns_and_outputs(view), view, pair)
+        """Score rows by the head."""
+        return head_scores(columns_and_outputs(view), view, pair)
 
 
 def columns_and_outputs(view: PartyView) -> Floats:
-    """Return the party's columns and, where its weights are by column, its outputs on all rows."""
+    """Return the party's columns and, if it has one weight for each column, its outputs on all rows."""
     return np.column_stack([view.X, view.X @ view.theta]) if len(view.theta) == view.X.shape[1] else view.X
 
 
-def complete(features: Floats, view: PartyView, pair: RealIdealPair) -> Floats:
-    """Scores (m x c) of a logistic head on features (m x k) that is taught a few labels; NaN on those rows."""
+def head_scores(features: Floats, view: PartyView, pair: RealIdealPair) -> Floats:
+    """Train a logistic head on a few known labels and score all other rows.
+
+    Args:
+        features: features (m, k) of all rows.
+        view: the attacker's view.
+        pair: the two runs.
+
+    Returns:
+        Scores (m, c); NaN on the rows with known labels.
+    """
     from sklearn.linear_model import LogisticRegression
     from sklearn.preprocessing import StandardScaler
 
@@ -47,6 +59,6 @@ def complete(features: Floats, view: PartyView, pair: RealIdealPair) -> Floats:
     head = LogisticRegression(C=0.1, max_iter=200).fit(scaled[known], pair.labels[known])
     f = head.decision_function(scaled)
     scores = np.full((len(features), view.outputs), np.nan)
-    hidden = np.setdiff1d(train, known)
-    scores[hidden] = f[hidden, None] if f.ndim == 1 else f[hidden]
+    unknown = np.setdiff1d(train, known)
+    scores[unknown] = f[unknown, None] if f.ndim == 1 else f[unknown]
     return scores

@@ -1,9 +1,8 @@
-"""Labels ranked by scores that a party makes itself: from its own network and the vector that moments tell.
+"""Labels ranked by scores that a party computes itself, from its network and from disclosed second moments.
 
-Where transfer learning is `linearised`, the party with labels shows Phi^T Phi of every exchange, which is Phi but for
-its sign (`securevfl.families.transfer.transfer_family`). Phi u_j is the score of row j, and u_j is the attacker's
-own: it ranks its rows by what the finished model says of them, without a request for a score. The ideal attacker was
-shown none.
+Transfer learning with `linearised` discloses Phi^T Phi in every exchange, which determines Phi up to its sign
+(`securevfl.families.transfer.transfer`). Phi u_j is the score of row j, and the attacker knows u_j. So it ranks its
+rows by the finished model without requesting a score. The ideal attacker receives no moments.
 """
 
 from __future__ import annotations
@@ -25,27 +24,31 @@ from securevfl.job import Job
 
 
 class MomentScores(LabelAttack):
+    """Ranks rows by the first eigenvector of the disclosed moments."""
+
     name = "moment_scores"
-    paper = "Fu et al. 2022, label inference; the first singular vector of what is shown"
+    paper = "Fu et al. 2022, label inference; the first eigenvector of the disclosed moments"
     requirements = (
         CLASSIFICATION,
         (
             lambda job: isinstance(job.model, Transfer) and job.model.moments(job.optimizer.steps) > 0,
-            "no moments are shown in this job",
+            "the job discloses no moments",
         ),
     )
 
     def target_hidden(self, job: Job) -> bool:
-        """Moments are shown in the clear, and declared."""
+        """Return False: moments are sent in the clear, and declared."""
         return False
 
-    remedy = fixed_remedy("linearised = false, where each local step opens a gradient in place of the moments")
+    remedy = fixed_remedy("linearised = false, so that each local step opens a gradient and no moments")
 
     def guess(self, view: PartyView, pair: RealIdealPair) -> Floats:
+        """Score rows by the network's outputs times the first eigenvector of the last moments."""
         model = pair.job.model
-        shown = [receipt.message for receipt in view.receipts if isinstance(receipt.message, SecondMoments)]
-        if not isinstance(model, Transfer) or not shown or shown[-1].upper.size != model.units * (model.units + 1) // 2:
+        moments = [receipt.message for receipt in view.receipts if isinstance(receipt.message, SecondMoments)]
+        triangle = model.units * (model.units + 1) // 2 if isinstance(model, Transfer) else 0
+        if not isinstance(model, Transfer) or not moments or moments[-1].upper.size != triangle:
             return np.full((len(view.X), 1), np.nan)
-        phi = np.linalg.eigh(symmetric_matrix(np.asarray(shown[-1].upper, np.float64), model.units))[1][:, -1]
+        phi = np.linalg.eigh(symmetric_matrix(np.asarray(moments[-1].upper, np.float64), model.units))[1][:, -1]
         scores: Floats = model.build(view.X.shape[1], view.theta).forward(view.X) @ phi
         return scores[:, None]

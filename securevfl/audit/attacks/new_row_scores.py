@@ -1,4 +1,12 @@
-"""Scores of new rows, as the requesting party receives them: the start of several attacks."""
+"""Scores of new rows, as the requesting party receives them: model outputs f of rows that were not trained on.
+
+The requesting party chooses the values of its own columns. It may use its real columns or constant ones. With constant
+columns, the scores of a linear model are the other parties' part of f up to a constant, row by row.
+
+Scores are exact if the job discloses them unrounded. On secret shares they are levels, rounded at random to a grid. The
+party that keeps the bits of its share below a step sees them rounded as well
+(`securevfl.protocols.shares.opened_scores`).
+"""
 
 from __future__ import annotations
 
@@ -14,75 +22,91 @@ from securevfl.data.schedule import Rows
 from securevfl.job import Job
 from securevfl.protocols.shares.quantizer import Quantizer
 
-ROWS = 3000  # that are asked about at most
+MAX_QUERIED_ROWS = 3000
 
 
 @dataclass(frozen=True)
 class QueriedScores:
-    """Scores (m x c) of these rows as `learner` gets them, with its columns as they are and held constant.
+    """Scores that a party requested.
 
-    part (m x c): the others' part of f, up to a constant, as it is. own (m x d): its columns, empty if it has none.
-    others: columns (m x d) of each other party, with their names.
+    Attributes:
+        requester: name of the requesting party.
+        rows: the scored rows.
+        scores: scores (m, c) with the requester's real columns.
+        constant_scores: scores (m, c) with the requester's columns held constant.
+        other_part: the other parties' exact part of f (m, c), up to a constant.
+        requester_columns: the requester's columns (m, d); empty if it has none.
+        other_columns: columns (m, d) of each other party, with their names.
     """
 
-    learner: str
+    requester: str
     rows: Rows
     scores: Floats
-    constant: Floats
-    part: Floats
-    own: Floats
-    others: dict[str, tuple[Floats, tuple[str, ...]]]
+    constant_scores: Floats
+    other_part: Floats
+    requester_columns: Floats
+    other_columns: dict[str, tuple[Floats, tuple[str, ...]]]
 
 
 def query_scores(pair: RealIdealPair) -> QueriedScores:
-    """Rows that were held out, or if there are none, as good as new ones, scored by the finished model."""
+    """Score the held-out rows with the finished model; the training rows if none are held out."""
     run, schedule = pair.real_run[0], pair.schedule
-    rows = (schedule.test if len(schedule.test) else schedule.flow)[:ROWS]
+    rows = (schedule.test if len(schedule.test) else schedule.batch_order)[:MAX_QUERIED_ROWS]
     tables = {party.name: party.X[rows] for party in pair.parties if party.columns}
-    learner = run.active.asker
+    requester = run.active.asker
     scores = run.decision(tables)
-    own = tables.get(learner, np.empty((len(rows), 0)))
-    held = {learner: np.repeat(own.mean(axis=0, keepdims=True), len(rows), axis=0)} if learner in tables else {}
-    constant = run.decision(tables | held) if held else scores
-    columns = {party.name: tuple(party.columns) for party in pair.parties}
-    others = {name: (X, columns[name]) for name, X in tables.items() if name != learner}
-    told, told_constant = (as_told(pair.job, f, seed) for seed, f in enumerate((scores, constant)))
-    return QueriedScores(learner, rows, told, told_constant, constant, own, others)
+    columns = tables.get(requester, np.empty((len(rows), 0)))
+    means = {requester: np.repeat(columns.mean(axis=0, keepdims=True), len(rows), axis=0)}
+    constant = run.decision(tables | means) if requester in tables else scores
+    names = {party.name: tuple(party.columns) for party in pair.parties}
+    other_columns = {name: (X, names[name]) for name, X in tables.items() if name != requester}
+    disclosed, disclosed_constant = (as_disclosed(pair.job, f, seed) for seed, f in enumerate((scores, constant)))
+    return QueriedScores(requester, rows, disclosed, disclosed_constant, constant, columns, other_columns)
 
 
-def as_told(job: Job, f: Floats, seed: int) -> Floats:
-    """Scores f (m x c) as the job tells them."""
+def as_disclosed(job: Job, f: Floats, seed: int) -> Floats:
+    """Return model outputs f (m, c) as the job discloses them: exact, or rounded to levels."""
     options = job.protocol.shares
     if options is None or options.scores == "exact":
         return f
-    return rounded(f, options.score_quantizer(job.model.loss.spacing), seed)
+    return round_to_levels(f, options.score_quantizer(job.model.loss.spacing), seed)
 
 
-def rounded(f: Floats, levels: Quantizer, seed: int) -> Floats:
-    """Round sums f (any shape) at random to levels; those out of reach wrap."""
-    at = np.floor(f / levels.size + np.random.default_rng([seed, 6]).random(f.shape))
-    return levels.dequantize(at.astype(np.int64).view(np.uint64), rounded_down=0)
+def round_to_levels(f: Floats, levels: Quantizer, seed: int) -> Floats:
+    """Round outputs f of any shape at random to levels; outputs beyond the range wrap around."""
+    index = np.floor(f / levels.size + np.random.default_rng([seed, 6]).random(f.shape))
+    return levels.dequantize(index.astype(np.int64).view(np.uint64), rounded_down=0)
 
 
 SCORES_DISCLOSED: Requirement = (
     lambda job: job.protocol.shares is None or job.protocol.shares.scores != "none",
-    "no scores of new rows are told in this job",
+    "the job discloses no scores of new rows",
 )
 
-SINGLE_OUT = "more columns, none with most of the weight; score fewer rows, under fewer models"
+SCORES_REMEDY = "more columns, none with most of the weight; score fewer rows, under fewer models"
 
 
 class ScoresAttack(Attack):
-    """Whoever asks for scores, after what the others hold; an ideal attacker is told the same."""
+    """An attack on other parties' data by the party that requests scores; an ideal attacker gets the same scores."""
 
     attacker_role = AttackerRole.REQUESTER
     requirements: ClassVar[tuple[Requirement, ...]] = (SCORES_DISCLOSED,)
-    remedy = fixed_remedy(SINGLE_OUT)
+    remedy = fixed_remedy(SCORES_REMEDY)
 
 
-def explained(told: Floats, part: Floats, *known: Floats) -> float:
-    """Return the share of the variance of `part` (m,) that `told` (m,) adds to what is known (each m,), linearly."""
+def added_variance(scores: Floats, part: Floats, *known: Floats) -> float:
+    """Return the share of the variance of a part that scores add to known values, by linear regression.
+
+    Args:
+        scores: the scores (m,).
+        part: the part (m,) to explain.
+        known: known values, each (m,).
+
+    Returns:
+        A share between 0 and 1.
+    """
     ones = np.ones(len(part))
-    designs = [np.column_stack([ones, *known, *more]) for more in ((), (told,))]
-    left = [float(((design @ np.linalg.lstsq(design, part)[0] - part) ** 2).mean()) for design in designs]
-    return min(1.0, max(0.0, (left[0] - left[1]) / max(float(part.var()), 1e-300)))  # rounding may pass either end
+    designs = [np.column_stack([ones, *known, *more]) for more in ((), (scores,))]
+    residuals = [float(((design @ np.linalg.lstsq(design, part)[0] - part) ** 2).mean()) for design in designs]
+    share = (residuals[0] - residuals[1]) / max(float(part.var()), 1e-300)
+    return min(1.0, max(0.0, share))  # floating-point errors may exceed either end

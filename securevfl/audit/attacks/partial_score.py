@@ -1,9 +1,9 @@
-"""Labels ranked by one's own part of the finished model (Fu et al. 2022, passive label inference, without the labels).
+"""Labels ranked by a party's part of the finished model (Fu et al. 2022, passive label inference, without labels).
 
-A passive party ends with its weights theta_k, in every mode, as it needs them to predict. X_k theta_k is what its
-columns say about the label, fitted with the help of all labels; so are the outputs of a network of its own. No
-message is needed beyond those that train, and no known label: the sign is the model's. The ideal attacker holds the
-same weights.
+In every mode a passive party ends with its weights theta_k, because it needs them to predict. X_k theta_k shows what
+its columns reveal about the label, fitted with the help of all labels. So do the outputs of its local network. The
+attack needs no message beyond those of the training and no known label, since the model fixes the sign. The ideal
+attacker has the same weights.
 """
 
 from __future__ import annotations
@@ -23,36 +23,42 @@ from securevfl.models.block import BlockModel
 
 
 class PartialScore(LabelAttack):
+    """Ranks rows by the party's part of the score."""
+
     name = "partial_score"
     paper = "Fu et al. 2022, label inference attacks against vertical federated learning"
     requirements = (
         CLASSIFICATION,
         (
             lambda job: job.model.by_column or (isinstance(job.model, BlockModel) and not job.model.separates_outputs),
-            "no party ends with a part of the score of its own",
+            "no party ends with a part of the score",
         ),
     )
 
     def target_hidden(self, job: Job) -> bool:
-        """Weights that are shared leave a party a random direction of its columns, which ranks labels well or badly, by
-        chance: no single run can be held against another."""
+        """Return False on secret shares, where a party's share of its weights is a random direction of its columns.
+
+        It ranks labels well or badly by chance, so that a real and an ideal run differ.
+        """
         return job.protocol.family is None and super().target_hidden(job)
 
     def remedy(self, job: Job, known: RunFacts, attacker: str) -> str:
+        """Return the reason why no remedy is needed, or why there is none."""
         if job.protocol.family is not None:
-            return "none: its share of its weights is random; the mean over many runs is a half"
-        return "none: the party needs these weights to predict; keep columns that go with the label from it"
+            return "none needed: the party's share of its weights is random, and the mean AUC over runs is 0.5"
+        return "none: the party needs these weights to predict; give it no columns that correlate with the label"
 
     def guess(self, view: PartyView, pair: RealIdealPair) -> Floats:
+        """Score rows by X_k theta_k, or by the final outputs of the party's network."""
         if not pair.job.model.by_column:
-            return last_outputs(view)
-        own: Floats = view.X @ view.theta
-        return own if np.any(own) else np.full_like(own, np.nan)
+            return final_outputs(view)
+        part: Floats = view.X @ view.theta
+        return part if np.any(part) else np.full_like(part, np.nan)
 
 
-def last_outputs(view: PartyView) -> Floats:
-    """Return the outputs (m x c) of the party's own network when each row was last asked; NaN for rows never asked."""
-    own = np.full((len(view.X), view.outputs), np.nan)
-    for part in view.totals:
-        own[view.rows[part.index]] = part.values
-    return own
+def final_outputs(view: PartyView) -> Floats:
+    """Return the party's most recent output (m, c) for each row; NaN for rows without one."""
+    outputs = np.full((len(view.X), view.outputs), np.nan)
+    for values in view.sums:
+        outputs[view.rows[values.index]] = values.values
+    return outputs

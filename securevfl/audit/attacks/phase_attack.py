@@ -14,51 +14,65 @@ from securevfl.data.schedule import Rows
 from securevfl.families.fdskl.kernel_model import Kernel
 from securevfl.protocols.number_spaces import Phases
 
-PHASES: Requirement = (lambda job: isinstance(job.model, Kernel), "no phases are summed: the model is no kernel")
+PHASES: Requirement = (
+    lambda job: isinstance(job.model, Kernel),
+    "the model is not a kernel model, so no phases are summed",
+)
 
 
 class PhaseAttack(Attack):
-    """A party that is told sums of phases, after the others' columns. The score is how much of their variance it
-    finds."""
+    """An attack on the other parties' columns by a party that receives sums of phases.
+
+    The score is the share of the variance of the columns that the attacker recovers.
+    """
 
     requirements = (PHASES,)
-    remedy = fixed_remedy("frequencies of one's own; scale columns so that phases wrap")
+    remedy = fixed_remedy("separate frequencies for each party; scale columns so that phases wrap")
 
     def score(self, pair: RealIdealPair) -> Score:
+        """Return the share of the columns that the active party recovers from its real and its ideal view."""
         views = pair.real(pair.active.name), pair.ideal(pair.active.name)
         real, simulated = (self.share_of_columns(view, pair) for view in views)
         return Score(real, simulated, 0.0)
 
     @abstractmethod
     def share_of_columns(self, view: PartyView, pair: RealIdealPair) -> float:
-        """Return the share of the variance of the others' columns that this view gives."""
+        """Return the share of the variance of the others' columns that the view reveals."""
 
 
 def first_exchange(view: PartyView, pair: RealIdealPair) -> tuple[Rows, Floats, list[int]]:
-    """Return what a worker learned first: rows, the others' phases in turns (n x M), and the blocks they are of."""
-    first = view.phases[: kernel(pair).blocks]
-    u = np.hstack([turns(total.phases, total.bits) for total in first])
-    return first_rows(view), u, [total.k for total in first]
+    """Return the first sums of phases that a worker learned.
+
+    Args:
+        view: the worker's view.
+        pair: the two runs.
+
+    Returns:
+        The rows, the others' phases in turns (n, M), and the blocks of the phases.
+    """
+    first = view.phase_sums[: kernel(pair).blocks]
+    u = np.hstack([turns(phase_sum.phases, phase_sum.bits) for phase_sum in first])
+    return first_rows(view), u, [phase_sum.block for phase_sum in first]
 
 
 def kernel(pair: RealIdealPair) -> Kernel:
-    """Return the model of the job, which is one with phases."""
+    """Return the model of the job, which must be a kernel model."""
     assert isinstance(pair.job.model, Kernel)
     return pair.job.model
 
 
 def first_rows(view: PartyView) -> Rows:
-    """Return the rows of the exchange that came first: the sample of a preconditioner, or the first batch visited."""
-    return view.rows[0 if view.phases[0].visit < 0 else view.visits[0]]
+    """Return the rows of the first exchange: the sample of a preconditioner, or the first batch."""
+    return view.rows[0 if view.phase_sums[0].iteration < 0 else view.batches[0]]
 
 
 def turns(phases: Phases, bits: int) -> Floats:
-    """Residues modulo 2^bits as turns in [-1/2, 1/2)."""
+    """Return residues modulo 2^bits as turns in [-1/2, 1/2)."""
     signed = (phases.astype(np.uint32) << np.uint32(32 - bits)).view(np.int32)
     return signed.astype(np.float64) / 2.0**32
 
 
-def explained(found: Floats, truth: Floats) -> float:
-    """Share of the variance of `truth` (n x d) that `found` explains as it stands; 0 if it does worse than the mean."""
-    off, variance = ((found - truth) ** 2).sum(), ((truth - truth.mean(axis=0)) ** 2).sum()
-    return float(max(0.0, 1.0 - off / variance))
+def explained_variance(guess: Floats, truth: Floats) -> float:
+    """Return the share of the variance of `truth` (n, d) that the guess explains; 0 if the mean explains more."""
+    error, variance = ((guess - truth) ** 2).sum(), ((truth - truth.mean(axis=0)) ** 2).sum()
+    return float(max(0.0, 1.0 - error / variance))

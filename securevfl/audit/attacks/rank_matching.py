@@ -1,48 +1,70 @@
-"""Scores of held-out rows from the levels of all of them: the row with the largest own part takes the largest level.
+"""Scores of held-out rows, by matching the attacker's part of f with the disclosed levels in order of size.
 
-The party with labels is told which levels the rows of each label have, in a hidden order. It knows each row's label
-and at best its own part, so within a label it sorts both and takes them in turn. What the levels of these rows add to
-those of other rows, which say how own parts go with scores as well, is what an evaluation tells of single rows.
+The party with labels learns which levels the rows of each label have, in a hidden order. It knows the label of each
+row and at best its own part of f. Within a label it sorts both and matches them in order. Levels of other rows also
+show how the attacker's part and scores are related. The score is how much the levels of these rows add to the levels of
+others, because only that difference is disclosed about single rows.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from securevfl.audit.attacks.base import Score, fixed_remedy
-from securevfl.audit.attacks.evaluated_rows import EvaluatedRows, Marks, PairsAttack, measured
-from securevfl.audit.attacks.new_row_scores import explained
+from securevfl.audit.attacks.base import Bits, Score, fixed_remedy
+from securevfl.audit.attacks.evaluated_rows import EvaluatedRows, PairsAttack, evaluated_rows
+from securevfl.audit.attacks.new_row_scores import added_variance
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
 
 
 class RankMatching(PairsAttack):
+    """Guesses scores of held-out rows by matching ranks."""
+
     name = "rank_matching"
     paper = "rank matching of sorted values (after Naveed, Kamara and Wright 2015, sorting attack)"
     measures = "share of the variance of the others' part of f that levels of these rows add; chance: of other rows"
     remedy = fixed_remedy("hold out more rows (test_fraction)")
 
     def score(self, pair: RealIdealPair) -> Score:
-        own, other = measured(pair)
-        share, by_others = (gained(own, each, pair.seed) for each in (own, other))
-        return Score(share, share, by_others, f"{len(own.f)} rows", noise=1 / len(own.f) ** 0.5)
+        """Return the variance that the levels of the evaluated rows explain; chance is that of other rows' levels."""
+        evaluated, other = evaluated_rows(pair)
+        share, by_others = (rank_gain(evaluated, rows, pair.seed) for rows in (evaluated, other))
+        return Score(share, share, by_others, f"{len(evaluated.f)} rows", noise=1 / len(evaluated.f) ** 0.5)
 
 
-def gained(rows: EvaluatedRows, levels_of: EvaluatedRows, seed: int) -> float:
-    """Return what the levels of some rows add of the others' part, of the outputs in the mean."""
-    guess = matched(rows.own, rows.label, levels_of.told(seed), levels_of.label)
-    by_output = zip(guess.T, rows.parts.T, rows.own.T, rows.label.T.astype(float), strict=True)
-    return float(np.mean([explained(*output) for output in by_output]))
+def rank_gain(rows: EvaluatedRows, levels_of: EvaluatedRows, seed: int) -> float:
+    """Return the share of the others' part of f that levels add, averaged over outputs.
+
+    Args:
+        rows: the rows to guess.
+        levels_of: the rows whose levels are used.
+        seed: seed of the rounding.
+
+    Returns:
+        A share between 0 and 1.
+    """
+    guess = match_by_rank(rows.attacker_part, rows.labels, levels_of.disclosed_levels(seed), levels_of.labels)
+    by_output = zip(guess.T, rows.other_part.T, rows.attacker_part.T, rows.labels.T.astype(float), strict=True)
+    return float(np.mean([added_variance(*output) for output in by_output]))
 
 
-def matched(own: Floats, label: Marks, told: Floats, beside: Marks) -> Floats:
-    """Return a level for each row and output (m x c), by own parts and labels; told (k x c): levels, beside: their
-    labels."""
-    guess = np.zeros_like(own)
-    for k in range(own.shape[1]):
-        for sort in (False, True):
-            rows, levels = np.flatnonzero(label[:, k] == sort), np.sort(told[beside[:, k] == sort, k])
-            if len(rows) and len(levels):
-                place = np.argsort(np.argsort(own[rows, k], kind="stable"), kind="stable")
-                guess[rows, k] = levels[(place * len(levels)) // len(rows)]
+def match_by_rank(attacker_part: Floats, labels: Bits, levels: Floats, level_labels: Bits) -> Floats:
+    """Return a level for each row and output, by the rank of the attacker's part among rows of the same label.
+
+    Args:
+        attacker_part: the attacker's part of f (m, c).
+        labels: label (m, c) of each row.
+        levels: disclosed levels (k, c).
+        level_labels: label (k, c) of each level.
+
+    Returns:
+        Levels (m, c).
+    """
+    guess = np.zeros_like(attacker_part)
+    for k in range(attacker_part.shape[1]):
+        for label in (False, True):
+            rows, of_label = np.flatnonzero(labels[:, k] == label), np.sort(levels[level_labels[:, k] == label, k])
+            if len(rows) and len(of_label):
+                rank = np.argsort(np.argsort(attacker_part[rows, k], kind="stable"), kind="stable")
+                guess[rows, k] = of_label[(rank * len(of_label)) // len(rows)]
     return guess

@@ -1,8 +1,8 @@
-"""Labels of rows that stand alone in the attacker's columns (leverage; Hoaglin and Welsch 1978).
+"""Labels of rows that have rare values in the attacker's columns (leverage; Hoaglin and Welsch 1978).
 
-Where a row has leverage h_ii near 1 in its batch, as a row with a value that no other row of the batch has, one of
-the opened equations is nearly g_i itself. The attacker reads the sign of its least-norm solution on those rows alone.
-This is in the declared output; `explain` counts the rows.
+A row with a value that no other row of its batch has, has a leverage h_ii near 1. Then one of the opened equations is
+nearly g_i itself. The attacker takes the sign of the least-norm solution on these rows alone. The declared output
+allows this; `explain` counts the rows.
 """
 
 from __future__ import annotations
@@ -24,14 +24,17 @@ from securevfl.disclosure.leverage import HIGH_LEVERAGE, leverages
 
 
 class RareValues(Attack):
+    """Labels of rows with high leverage, from the sign of the least-norm residual."""
+
     name = "rare_values"
     paper = "Hoaglin and Welsch 1978, the hat matrix in regression and ANOVA"
-    measures = "share of right labels among the attacker's rows of leverage above 0.9; chance where it has none"
+    measures = "share of correct labels among the attacker's rows of leverage above 0.9; chance if it has none"
     attacker_role = AttackerRole.PASSIVE
     requirements = (CLASSIFICATION, WEIGHT_PER_COLUMN, SINGLE_OUTPUT)
-    remedy = fixed_remedy("drop or group values that stand alone in a batch, or larger batches")
+    remedy = fixed_remedy("drop or group values that occur once in a batch, or use larger batches")
 
     def score(self, pair: RealIdealPair) -> Score:
+        """Return the share of correct labels; chance is the share of the more frequent class."""
         view = pair.real()
         lonely = lonely_rows(view)
         share = pair.labels[lonely].mean() if len(lonely) else 0.5
@@ -39,18 +42,19 @@ class RareValues(Attack):
         if not len(lonely):
             return Score(chance, chance, chance)
         noise = float(np.sqrt(chance * (1 - chance) / len(lonely)))
-        detail = f"{len(lonely)} of {len(view.X)} rows; of a single one no figure is beyond chance, and it is opened"
-        real, ideal = _right(view, pair, lonely), _right(pair.ideal(), pair, lonely)
+        detail = f"{len(lonely)} of {len(view.X)} rows, whose labels are opened (one row is too few to exceed chance)"
+        real, ideal = _accuracy(view, pair, lonely), _accuracy(pair.ideal(), pair, lonely)
         return Score(real, ideal, chance, detail, noise)
 
 
 def lonely_rows(view: PartyView) -> np.ndarray:
-    """Rows of high leverage in a batch of the view."""
+    """Return the rows that have a high leverage in a batch of the view."""
     alone = [view.rows_of(opened)[leverages(opened.J) > HIGH_LEVERAGE] for opened in view.opened_gradients]
     return np.unique(np.concatenate([np.empty(0, np.intp), *alone]))
 
 
-def _right(view: PartyView, pair: RealIdealPair, rows: np.ndarray) -> float:
+def _accuracy(view: PartyView, pair: RealIdealPair, rows: np.ndarray) -> float:
+    """Return the share of these rows whose label the sign of the least-norm residual gives."""
     first: dict[int, tuple[np.ndarray, np.ndarray]] = {}
     for opened in view.opened_gradients:
         first.setdefault(opened.index, (view.rows_of(opened), least_norm(opened.J.T, opened.gradient)))

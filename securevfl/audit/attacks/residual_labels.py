@@ -1,8 +1,6 @@
-"""Label from the sign of the residual (Li et al. 2022, section 3; known since Liu et al. 2019's open FedBCD).
+"""Labels from the sign, the norm and the direction of residuals (Li et al. 2022, sections 3, 3.1 and 3.2).
 
-A residual that is read gives the label by the loss's own `undo`: for a logistic or hinge loss g < 0 exactly where
-y = 1, for softmax the one negative entry of a row marks its class.
-Under a sealed residual the attacker takes the least-norm g that fits its opened gradient.
+If residuals are sealed, the attacker uses the least-norm residual that fits its opened gradient.
 """
 
 from __future__ import annotations
@@ -16,44 +14,53 @@ from securevfl.base.arrays import Floats
 
 
 class ResidualSign(LabelAttack):
+    """Labels from the sign of the residual, known since FedBCD (Liu et al. 2019) published residuals in the clear.
+
+    Inverting the loss gives the label: with a logistic or hinge loss g < 0 exactly if y = 1; with softmax the one
+    negative entry of a row marks its class.
+    """
+
     name = "residual_sign"
     paper = "Li et al. 2022, label leakage and protection in two-party split learning"
 
     def guess(self, view: PartyView, pair: RealIdealPair) -> Floats:
-        undo = pair.job.loss.invert_residual
-        read = [(rows, np.nan_to_num(undo(g).targets)) for rows, g in view.residuals()]
-        signs = read or [(rows, -np.sign(g)) for rows, g in view.estimates()]
+        """Score each row by the mean target that the inverted loss gives."""
+        invert = pair.job.loss.invert_residual
+        inverted = [(rows, np.nan_to_num(invert(g).targets)) for rows, g in view.residuals()]
+        signs = inverted or [(rows, -np.sign(g)) for rows, g in view.estimates()]
         return view.mean_by_row(signs)
 
 
-# Label from the norm of the residual (Li et al. 2022, section 3.1).
-#
-# Where one class is rare, a model that has learned anything predicts the frequent one with more confidence, so the rows
-# of the rare class have the larger |g|. The attacker knows which class is rare. The score is best on unbalanced data.
-
-
 class ResidualNorm(LabelAttack):
+    """Labels from the norm of the residual, given which class is rare.
+
+    A trained model predicts the frequent class with more confidence, so rows of the rare class have the larger |g|.
+    The attack works best on unbalanced data.
+    """
+
     name = "residual_norm"
     paper = "Li et al. 2022, label leakage and protection in two-party split learning"
     requirements = (*LabelAttack.requirements, SINGLE_OUTPUT)
 
     def guess(self, view: PartyView, pair: RealIdealPair) -> Floats:
+        """Score each row by the mean norm of its residual."""
         norms = [(rows, np.linalg.norm(g, axis=1, keepdims=True)) for rows, g in view.estimates()]
         rare = 1.0 if pair.labels.mean() < 0.5 else -1.0
         return rare * view.mean_by_row(norms)
 
 
-# Label from the direction of the residual (Li et al. 2022, section 3.2).
-#
-# Residuals of one class point the same way. The attacker knows the label of a few rows, takes their mean residual as
-# the direction of their class, and ranks all others by the cosine. It need not know the loss.
-
-
 class ResidualDirection(LabelAttack):
+    """Labels from the direction of the residual, given the labels of a few rows.
+
+    Residuals of one class point the same way. The attacker takes the mean residual of the known rows as the direction
+    of their class and ranks all other rows by the cosine. It need not know the loss.
+    """
+
     name = "residual_direction"
     paper = "Li et al. 2022, label leakage and protection in two-party split learning"
 
     def guess(self, view: PartyView, pair: RealIdealPair) -> Floats:
+        """Score each row by the cosine of its mean residual with the direction of each class."""
         g = view.mean_by_row(view.estimates())
         known = known_rows(pair)
         known = known[np.isfinite(g[known]).all(axis=1)]
@@ -64,7 +71,7 @@ class ResidualDirection(LabelAttack):
 
 
 def _towards(g: Floats, examples: Floats, positive: np.ndarray) -> Floats:
-    """Cosine with the mean residual of the positive examples less that of the others; for c = 1 the signed length."""
+    """Return the cosine of g (m, c) with the difference of the classes' mean residuals; for c = 1 the signed length."""
     if positive.all() or not positive.any():
         return np.full(len(g), np.nan)
     direction = examples[positive].mean(axis=0) - examples[~positive].mean(axis=0)

@@ -1,12 +1,12 @@
-"""Columns of two values from one score a row, without any known row: sums of few weights fall into clusters.
+"""Binary columns from one score for each row, without any known row: sums of few weights form clusters.
 
-Own columns held constant, the score of a row is a constant plus the weights of the others' columns that are 1. With d
-of these there are at most 2^d values of f, and the difference of two that differ in one column alone comes far more
-often than any other. So the attacker takes the differences that most pairs of clusters have as weights, but for those
-that are sums or differences of weights it has, until nearly all clusters are sums of them; then each row's columns
-are those whose weights add up to its score. Where columns that are no 0/1 lie over them, it splits the scores in two,
-in the middle and at the widest gap: a column with most of the weight shows there. The score is the share of another
-party's columns of two values that are read on 99 rows of 100.
+If the requester's columns are constant, the score of a row is a constant plus the weights of those other columns that
+are 1. With d such columns f has at most 2^d values. The difference of two values that differ in one column occurs far
+more often than any other. The attacker takes the differences of most pairs of clusters as weights, except those that
+are sums or differences of weights it has already, until nearly all clusters are sums of weights. The columns of a row
+are then those whose weights add up to its score. If columns that are not binary overlay the clusters, the attacker
+splits the scores in two, in the middle and at the widest gap; a column with most of the weight shows there. The score
+is the share of another party's binary columns that are read right on 99 % of the rows.
 """
 
 from __future__ import annotations
@@ -18,95 +18,114 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.audit.attacks.base import WEIGHT_PER_COLUMN, Score
+from securevfl.audit.attacks.base import WEIGHT_PER_COLUMN, Bits, Score
 from securevfl.audit.attacks.new_row_scores import SCORES_DISCLOSED, ScoresAttack, query_scores
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
 
-Bits = NDArray[np.bool_]
+CLUSTER_GAP = 2.0**-15
+"""Largest distance of two scores of one cluster; scores have at least 16 fractional bits."""
 
-CLOSE = 2.0**-15  # of two scores of one cluster: they have 16 fractional bits or more
+MAX_WEIGHTS = 14
+"""Number of columns to look for."""
 
-MOST = 14  # columns that are looked for
+READ_SHARE = 0.99
+"""Share of rows on which a column must be right."""
 
-READ = 0.99  # of the rows
+MAX_BASE_CLUSTERS = 60
+"""Number of clusters from which the constant is estimated."""
 
-SOME = 60  # clusters that a constant is found by
+MAX_CANDIDATES = 300
+"""Number of differences to try."""
 
-CANDIDATES = 300  # differences that are tried
-
-MIN_GROWING_ROWS = 1.5  # times as many scores are explained by a weight that is no sum of others
+MIN_GAIN = 1.5
+"""Factor by which a weight must increase the number of explained scores if it is a sum of other weights."""
 
 
 class ScoreBits(ScoresAttack):
+    """Reads binary columns of other parties from scores with constant columns."""
+
     name = "score_bits"
     paper = "Coron and Gini 2020, a polynomial-time algorithm for the hidden subset sum problem, for one sum"
-    measures = "share of a party's columns of two values that are read from scores of new rows, without a known row"
+    measures = "share of a party's binary columns that are read from scores of new rows, without a known row"
     leak_threshold = 0.0
     requirements = (SCORES_DISCLOSED, WEIGHT_PER_COLUMN)
 
     def score(self, pair: RealIdealPair) -> Score:
-        told, best = query_scores(pair), (0.0, "")
-        bits = [column for f in told.constant.T for column in split(f)]
-        for name, (X, columns) in told.others.items():
-            two = [(label, x == x.max()) for label, x in zip(columns, X.T, strict=True) if len(np.unique(x)) == 2]
-            named = [label for label, truth in two if any(agree(truth, each) >= READ for each in bits)]
+        """Return the share of another party's binary columns that are read, for the most exposed party."""
+        queried, best = query_scores(pair), (0.0, "")
+        candidates = [column for f in queried.constant_scores.T for column in split(f)]
+        for name, (X, columns) in queried.other_columns.items():
+            binary = [(label, x == x.max()) for label, x in zip(columns, X.T, strict=True) if len(np.unique(x)) == 2]
+            named = [label for label, truth in binary if any(agree(truth, bits) >= READ_SHARE for bits in candidates)]
             if named:
-                said = f"{told.learner} reads {len(named)} of {len(two)} columns of {name}: {', '.join(named)}"
-                best = max(best, (len(named) / len(two), said))
+                detail = (
+                    f"{queried.requester} reads {len(named)} of {len(binary)} binary columns of {name}: "
+                    f"{', '.join(named)}"
+                )
+                best = max(best, (len(named) / len(binary), detail))
         return Score(best[0], best[0], 0.0, best[1])
 
 
 def agree(one: Bits, other: Bits) -> float:
-    """Return the share of rows on which two columns agree, 0 and 1 in either order."""
+    """Return the share of rows on which two binary columns agree, up to exchanging 0 and 1."""
     same = float((one == other).mean())
     return max(same, 1 - same)
 
 
 def split(f: Floats) -> Iterator[Bits]:
-    """Columns (m,) of 0 and 1 that scores (m,) of rows may be made of."""
-    values, place = clusters(f)
+    """Yield binary columns (m,) whose weighted sum the scores (m,) may be."""
+    values, cluster = clusters(f)
     if 1 < len(values) <= len(f) // 2:
         bits = decoded(values)
-        yield from bits[place].T
+        yield from bits[cluster].T
     ordered = np.sort(f)
-    at = len(f) // 50  # the widest gap between rows that are no outliers
-    gaps = np.diff(ordered)[at : len(f) - at]
+    outliers = len(f) // 50  # at either end; the widest gap lies between the other rows
+    gaps = np.diff(ordered)[outliers : len(f) - outliers]
     if len(gaps):
-        yield f > ordered[at + int(np.argmax(gaps))]
+        yield f > ordered[outliers + int(np.argmax(gaps))]
         yield f > (f[f > f.mean()].mean() + f[f <= f.mean()].mean()) / 2
 
 
 def clusters(f: Floats) -> tuple[Floats, NDArray[np.intp]]:
-    """Find the mean of each run of scores that follow closely, ascending, and which run each score is in (m,)."""
+    """Return the mean of each cluster of scores, ascending, and the number of each score's cluster (m,)."""
     order = np.argsort(f)
-    number = np.concatenate([[0], np.cumsum(np.diff(f[order]) > CLOSE)])
+    number = np.concatenate([[0], np.cumsum(np.diff(f[order]) > CLUSTER_GAP)])
     means = np.bincount(number, f[order]) / np.bincount(number)
-    place = np.empty(len(f), np.intp)
-    place[order] = number
-    return means, place
+    cluster = np.empty(len(f), np.intp)
+    cluster[order] = number
+    return means, cluster
 
 
 def decoded(values: Floats) -> Bits:
-    """Which weights (k, d) each of these values (k,), ascending, is a sum of, up to a constant."""
+    """Return the weights (k, d) of which each value (k,) is the sum, up to a constant; values ascend."""
     fit = _fitted([], values)
-    for candidate in often(values):
-        more = _fitted([*fit.weights, candidate], values)
+    for candidate in frequent_differences(values):
+        extended = _fitted([*fit.weights, candidate], values)
         signed = [sign * weight for weight in fit.weights for sign in (1, -1)]
-        mixed = any(  # with a sum or a difference of up to three weights
-            abs(abs(sum(some)) - candidate) < 4 * CLOSE for count in (1, 2, 3) for some in combinations(signed, count)
+        combined = any(  # a sum or a difference of up to three weights
+            abs(abs(sum(terms)) - candidate) < 4 * CLUSTER_GAP
+            for count in (1, 2, 3)
+            for terms in combinations(signed, count)
         )
-        if mixed and more.explained < MIN_GROWING_ROWS * fit.explained:
+        if combined and extended.explained < MIN_GAIN * fit.explained:
             continue
-        fit = more
-        if len(fit.weights) == MOST or fit.explained >= READ:
+        fit = extended
+        if len(fit.weights) == MAX_WEIGHTS or fit.explained >= READ_SHARE:
             break
-    return _sums(len(fit.weights))[fit.order][_off(fit.totals, values - fit.base)[1]]
+    return _sums(len(fit.weights))[fit.order][_nearest(fit.totals, values - fit.base)[1]]
 
 
 class _Fit(NamedTuple):
-    """Weights, their sums ascending with the order that makes them so, a constant, and the share of values that are
-    such sums."""
+    """Weights that explain values as their sums.
+
+    Attributes:
+        weights: the weights.
+        totals: all sums of weights, ascending.
+        order: the order that sorts the sums.
+        base: the constant that is added to each sum.
+        explained: share of values that are such sums.
+    """
 
     weights: list[float]
     totals: Floats
@@ -116,38 +135,38 @@ class _Fit(NamedTuple):
 
 
 def _fitted(weights: list[float], values: Floats) -> _Fit:
-    """Return the weights with the constant by which most of some of the values are sums of them."""
+    """Return the weights with the constant that makes most values a sum of weights; estimated from some values."""
     totals = _sums(len(weights)) @ np.array(weights)
     order = np.argsort(totals)
-    some = values[:: max(1, len(values) // SOME)]
-    apart = np.sort((some[:, None] - totals).ravel())  # the base is where most of these lie closely together
-    last = np.searchsorted(apart, apart + 2 * CLOSE, side="right")
-    first = int(np.argmax(last - np.arange(len(apart))))
-    base = float(apart[first : last[first]].mean())
-    explained = float((_off(totals[order], values - base)[0] < 4 * CLOSE).mean())
+    sample = values[:: max(1, len(values) // MAX_BASE_CLUSTERS)]
+    differences = np.sort((sample[:, None] - totals).ravel())  # the base is the most frequent difference
+    end = np.searchsorted(differences, differences + 2 * CLUSTER_GAP, side="right")
+    first = int(np.argmax(end - np.arange(len(differences))))
+    base = float(differences[first : end[first]].mean())
+    explained = float((_nearest(totals[order], values - base)[0] < 4 * CLUSTER_GAP).mean())
     return _Fit(weights, totals[order], order, base, explained)
 
 
 def _sums(count: int) -> Bits:
-    """Every way (2^count, count) to take some of so many."""
+    """Return all subsets (2^count, count) of `count` weights."""
     return (np.arange(2**count)[:, None] >> np.arange(count) & 1).astype(bool)
 
 
-def often(values: Floats) -> Iterator[float]:
-    """Differences of two of these values, those that most pairs have first."""
-    apart = np.sort((values[None] - values[:, None])[np.triu_indices(len(values), 1)])
-    last = np.searchsorted(apart, apart + 2 * CLOSE, side="right")
-    count = last - np.arange(len(apart))
-    for _ in range(CANDIDATES):
+def frequent_differences(values: Floats) -> Iterator[float]:
+    """Yield the differences of two values, the most frequent ones first."""
+    differences = np.sort((values[None] - values[:, None])[np.triu_indices(len(values), 1)])
+    end = np.searchsorted(differences, differences + 2 * CLUSTER_GAP, side="right")
+    count = end - np.arange(len(differences))
+    for _ in range(MAX_CANDIDATES):
         first = int(np.argmax(count))
         if count[first] < 1:
             return
-        yield float(apart[first : last[first]].mean())
-        count[np.searchsorted(apart, apart[first] - 2 * CLOSE) : last[first]] = 0
+        yield float(differences[first : end[first]].mean())
+        count[np.searchsorted(differences, differences[first] - 2 * CLUSTER_GAP) : end[first]] = 0
 
 
-def _off(sums: Floats, values: Floats) -> tuple[Floats, NDArray[np.intp]]:
-    """How far each value is from the nearest of the sums, which ascend, and which one that is."""
+def _nearest(sums: Floats, values: Floats) -> tuple[Floats, NDArray[np.intp]]:
+    """Return the distance of each value from the nearest of the ascending sums, and the index of that sum."""
     above = np.searchsorted(sums, values).clip(1, len(sums) - 1) if len(sums) > 1 else np.zeros(len(values), np.intp)
     nearer = np.where(np.abs(values - sums[above - 1]) < np.abs(values - sums[above]), above - 1, above)
     return np.abs(values - sums[nearer]), nearer

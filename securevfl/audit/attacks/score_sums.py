@@ -1,8 +1,8 @@
-"""The others' part of a score, from scores with own columns held constant: one number of what others hold, of each row.
+"""The others' part of a score, from scores with the requester's columns held constant: one number about each row.
 
-Whoever asks chooses its own columns. Held constant, f = X_A theta_A + X_B theta_B is X_B theta_B up to a constant,
-and what rounding leaves of it where scores are levels. No row need be known. What a sum of columns is worth is for
-its owner to say: it is the part of the model that its columns are there for, and a credit bureau sells just that.
+The requesting party chooses the values of its columns. If they are constant, f = X_A theta_A + X_B theta_B equals
+X_B theta_B up to a constant and up to rounding. No row need be known. The owner of the columns decides what their
+weighted sum is worth. It is the part of the model that the columns contribute; a credit bureau sells exactly that.
 """
 
 from __future__ import annotations
@@ -10,18 +10,24 @@ from __future__ import annotations
 import numpy as np
 
 from securevfl.audit.attacks.base import Score, fixed_remedy
-from securevfl.audit.attacks.new_row_scores import SINGLE_OUT, ScoresAttack, explained, query_scores
+from securevfl.audit.attacks.new_row_scores import SCORES_REMEDY, ScoresAttack, added_variance, query_scores
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 
 
 class ScoreSums(ScoresAttack):
+    """Reads the others' part of f from scores with constant columns."""
+
     name = "score_sums"
     paper = "outputs of a linear model as equations (Luo et al. 2021, feature inference attack on model predictions)"
-    measures = "share of the variance of the others' part of f that is told by scores, own columns held constant"
-    remedy = fixed_remedy(f"coarser scores (score_bits), or none; {SINGLE_OUT}")
+    measures = (
+        "share of the variance of the others' part of f that scores disclose, with the requester's columns constant"
+    )
+    remedy = fixed_remedy(f"coarser scores (score_bits), or none; {SCORES_REMEDY}")
 
     def score(self, pair: RealIdealPair) -> Score:
-        told = query_scores(pair)
-        share = float(np.mean(list(map(explained, told.constant.T, told.part.T))))
-        noise = 2 * float(np.sqrt(max(0.0, share * (1 - share)) / len(told.rows)))
-        return Score(share, share, 0.0, f"{told.learner} asks about {len(told.rows)} rows", noise=noise)
+        """Return the share of the others' part that the scores explain, averaged over outputs."""
+        queried = query_scores(pair)
+        shares = map(added_variance, queried.constant_scores.T, queried.other_part.T)
+        share = float(np.mean(list(shares)))
+        noise = 2 * float(np.sqrt(max(0.0, share * (1 - share)) / len(queried.rows)))
+        return Score(share, share, 0.0, f"{queried.requester} requests scores of {len(queried.rows)} rows", noise=noise)

@@ -1,4 +1,10 @@
-"""Columns from summed phases, if all parties drew frequencies from one seed."""
+"""Columns from summed phases, if all parties drew their frequencies from one seed (against FDSKL, Gu et al. 2020).
+
+The paper draws the frequencies of all parties from one seed. Then a worker that learns the sum of the others' phases
+u = x w modulo 1 turn knows w, and has M linear equations about d columns in every row. If phases stay within half a
+turn, least squares solves them. In this package each party draws frequencies from a key of its own; the attacker tries
+the frequencies of its own key. Masks play no role, because the sum is the worker's declared output.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +12,23 @@ from typing import ClassVar
 
 import numpy as np
 
-from securevfl.audit.attacks.phase_attack import PhaseAttack, explained, first_exchange, kernel
+from securevfl.audit.attacks.phase_attack import PhaseAttack, explained_variance, first_exchange, kernel
 from securevfl.audit.recording.party_view import PartyView, least_norm
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.families.fdskl.random_features import RandomFrequencies
 
 
 class SharedFrequencies(PhaseAttack):
+    """Solves for columns with the frequencies of the attacker's own key."""
+
     name: ClassVar[str] = "phases"
     paper = "Gu et al. 2020, federated doubly stochastic kernel learning for vertically partitioned data"
-    measures = "share of the variance of the others' columns that is found"
+    measures = "share of the variance of the others' columns that is recovered"
 
     def share_of_columns(self, view: PartyView, pair: RealIdealPair) -> float:
-        """Over the rows of the first exchange; the others' columns in the order of the parties."""
+        """Return the share on the rows of the first exchange."""
         others = np.hstack([pair.real(party.name).X for party in pair.passives])
         rows, u, blocks = first_exchange(view, pair)
-        drawn = RandomFrequencies(kernel(pair), view.key, others.shape[1])
-        w = np.hstack([drawn.w(view.name, k) for k in blocks])
-        return explained(least_norm(w.T, u.T).T, others[rows])
+        frequencies = RandomFrequencies(kernel(pair), view.key, others.shape[1])
+        w = np.hstack([frequencies.w(view.name, k) for k in blocks])
+        return explained_variance(least_norm(w.T, u.T).T, others[rows])

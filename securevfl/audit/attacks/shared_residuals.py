@@ -1,8 +1,7 @@
-"""Labels ranked by what a party knows of residuals that are shared: its own shares, and masked ones that came.
+"""Labels from a party's shares of residuals and from masked residuals that it received.
 
-A residual follows its label, so any part of it would: the mean, over all visits, of the words about a row is where a
-bias of masks shows. One keystream used again, or an entry opened without its pad, raises it. The order of the classes
-is taken from a few labels that the attacker knows.
+A residual depends on its label. A bias of the masks would show in the mean, over all iterations, of the words about a
+row. A keystream that is used twice, or an entry that is opened without its mask, raises the score.
 """
 
 from __future__ import annotations
@@ -16,17 +15,20 @@ from securevfl.base.arrays import Floats
 
 
 class SharedResiduals(LabelAttack):
+    """Ranks rows by the mean share of their residual; a few known labels give the order of the classes."""
+
     name = "shared_residual"
-    paper = "Li et al. 2022, label leakage from residuals, on shares of these"
+    paper = "Li et al. 2022, label leakage from residuals, applied to shares of residuals"
     randomized = True
     requirements = (
-        (lambda job: job.protocol.shares is not None, "no residual is shared in this job"),
+        (lambda job: job.protocol.shares is not None, "the job does not share residuals"),
         *LabelAttack.requirements,
         SINGLE_OUTPUT,
     )
 
     def guess(self, view: PartyView, pair: RealIdealPair) -> Floats:
-        mean = view.mean_by_row([(view.rows[each.index], each.values) for each in view.shared])
+        """Score each row by the mean of its shares."""
+        mean = view.mean_by_row([(view.rows[words.index], words.values) for words in view.residual_shares])
         known = known_rows(pair)
         slope = float(np.nan_to_num(mean[known, 0]) @ (pair.labels[known] - pair.labels[known].mean()))
         guess = mean if slope >= 0 else -mean

@@ -1,9 +1,10 @@
-"""Labels from everything that came over the line, by a classifier that is taught a few of them.
+"""Labels from all received bytes, by a classifier that is trained on a few known labels.
 
-The attacker has no idea what the bytes mean. It cuts each byte string of a visit into as many pieces as the batch has
-rows, describes each piece by a few numbers, adds its own columns and what its opened gradients say of each row, and
-fits a head on the rows it knows. Bytes that follow the rows (a cleartext, one ciphertext a row under a fixed mask or
-exponent) raise its score; ciphertexts do not. Against a view whose bytes are random the number of features is equal.
+The attacker does not know what the bytes mean. It cuts each byte string of an iteration into one piece for each row of
+the batch, describes each piece by a few numbers, and adds its columns and what its opened gradients reveal about each
+row. Then it trains a head on the rows that it knows. Bytes that depend on the row (a cleartext, or one ciphertext a row
+under a fixed mask or exponent) raise the score; proper ciphertexts do not. The number of features is the same in an
+ideal view, where bytes are random.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from securevfl.audit.attacks.base import (
     CLASSIFICATION,
     LabelAttack,
 )
-from securevfl.audit.attacks.model_completion import columns_and_outputs, complete
+from securevfl.audit.attacks.model_completion import columns_and_outputs, head_scores
 from securevfl.audit.findings import NO_MESSAGE
 from securevfl.audit.recording.party_view import PartyView, fields
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
@@ -27,35 +28,40 @@ from securevfl.job import Job
 
 
 class TranscriptClassifier(LabelAttack):
+    """Trains a head on features of all received bytes."""
+
     name = "transcript"
-    paper = "a distinguisher on the whole view (Goldreich 2004, definition 7.2.1, made a classifier)"
+    paper = "a distinguisher on the whole view (Goldreich 2004, definition 7.2.1, as a classifier)"
     randomized = True
     requirements = (CLASSIFICATION,)
 
     def remedy(self, job: Job, known: RunFacts, attacker: str) -> str:
+        """Return the remedy of a label attack; without residuals the attack needs no message."""
         if job.protocol.residual is None:
             return NO_MESSAGE
         return super().remedy(job, known, attacker)
 
     def guess(self, view: PartyView, pair: RealIdealPair) -> Floats:
+        """Score rows by the head."""
         residuals = np.nan_to_num(view.mean_by_row(view.estimates()))
-        return complete(np.column_stack([columns_and_outputs(view), residuals, pieces(view)]), view, pair)
+        return head_scores(np.column_stack([columns_and_outputs(view), residuals, byte_features(view)]), view, pair)
 
 
-def pieces(view: PartyView) -> Floats:
-    """Numbers for each row and each place of a message (m x k): mean, first and last byte, and as integers."""
-    by_place: dict[tuple[str, int], list[tuple[NDArray[np.intp], Floats]]] = defaultdict(list)
+def byte_features(view: PartyView) -> Floats:
+    """Return features (m, k) of each row and each field of a message: mean, first and last byte, and integers."""
+    by_field: dict[tuple[str, int], list[tuple[NDArray[np.intp], Floats]]] = defaultdict(list)
     for rows, receipt in view.received():
-        for place, value in enumerate(fields(receipt.message)):
+        for index, value in enumerate(fields(receipt.message)):
             if isinstance(value, bytes) and len(value) >= len(rows):
-                by_place[type(receipt.message).__name__, place].append((rows, _describe(value, len(rows))))
-    columns = [np.nan_to_num(view.mean_by_row(estimates)) for estimates in by_place.values()]
+                by_field[type(receipt.message).__name__, index].append((rows, _piece_features(value, len(rows))))
+    columns = [np.nan_to_num(view.mean_by_row(estimates)) for estimates in by_field.values()]
     return np.column_stack([np.empty((len(view.X), 0)), *columns])
 
 
-def _describe(data: bytes, n: int) -> Floats:
+def _piece_features(data: bytes, n: int) -> Floats:
+    """Return features (n, 5) of the n equal pieces of a byte string."""
     width = len(data) // n
     table = np.frombuffer(data[-width * n :], np.uint8).reshape(n, width).astype(np.float64)
-    places = 256.0 ** -np.arange(min(width, 6))
-    integers = [table[:, : len(places)] @ places, table[:, : -len(places) - 1 : -1] @ places]
+    powers = 256.0 ** -np.arange(min(width, 6))
+    integers = [table[:, : len(powers)] @ powers, table[:, : -len(powers) - 1 : -1] @ powers]
     return np.column_stack([table.mean(axis=1), table[:, 0], table[:, -1], *integers])

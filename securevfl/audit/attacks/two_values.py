@@ -1,13 +1,13 @@
-"""All labels of the first batch from one opened gradient, where residuals take two known values (lattice reduction).
+"""All labels of the first batch from one opened gradient, if residuals take two known values (lattice reduction).
 
-Where all weights start at zero, every row with y = 1 has the residual a before the first step and every other b, both
-known. Then X^T g = X^T (b + (a - b) s) with s in {0, 1}^n is a subset-sum problem with p equations of as many bits as
-the opened values are precise. It has one solution once p times those bits exceeds n, far below p = n, and lattice
-reduction finds it while n is small (Lagarias and Odlyzko 1985; Coster et al. 1992, whose lattice this is, with one
-column an equation; reduced by LLL, Lenstra, Lenstra and Lovasz 1982, after Cohen 1993, algorithm 2.6.3).
+If all weights start at zero, every row with y = 1 has the residual a before the first step and every other row has b,
+and both are known. Then X^T g = X^T (b + (a - b) s) with s in {0, 1}^n is a subset-sum problem of p equations, with as
+many bits as the opened values are precise. It has one solution once p times these bits exceeds n, far below p = n.
+Lattice reduction finds it while n is small (Lagarias and Odlyzko 1985). The lattice is that of Coster et al. 1992, with
+one column for each equation.
 
-The active party starts from weights of its own drawing instead (`securevfl.models.linear.starting_weights`):
-residuals are continuous then, and the attack finds nothing. Its test puts zero weights back and sees it succeed.
+In this package the active party starts from random weights (`securevfl.models.linear_block`). Residuals are continuous
+then, and the attack finds nothing. Its test sets the weights to zero, where it succeeds.
 """
 
 from __future__ import annotations
@@ -21,14 +21,18 @@ from securevfl.audit.recording.party_view import PartyView, least_norm
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
 
-MAX_ROWS = 64  # what LLL does in seconds; stronger reduction reaches further
+MAX_ROWS = 64
+"""Batch size that LLL reduces within seconds; stronger reduction reaches further."""
 
-BITS = (15, 20, 11)  # precisions to try
+PRECISIONS = (15, 20, 11)
+"""Bits of precision to try."""
 
 Integers = NDArray[np.int64]
 
 
 class TwoValues(LabelAttack):
+    """Solves the subset-sum problem of the first batch."""
+
     name = "two_values"
     paper = "Lagarias and Odlyzko 1985; Coster et al. 1992, improved low-density subset sum algorithms"
     measures = "AUC of the labels of the first batch"
@@ -37,11 +41,12 @@ class TwoValues(LabelAttack):
         SINGLE_OUTPUT,
         (
             lambda job: not isinstance(job.batch_size, str) and job.batch_size <= MAX_ROWS,
-            f"batches have more than the {MAX_ROWS} rows that lattice reduction takes in seconds",
+            f"batches have more than {MAX_ROWS} rows, too many for lattice reduction within seconds",
         ),
     )
 
     def guess(self, view: PartyView, pair: RealIdealPair) -> Floats:
+        """Return the labels of the first batch, or its least-norm residuals if no solution is found."""
         scores = np.full((len(view.X), 1), np.nan)
         equations = view.equations()
         if equations:
@@ -54,13 +59,13 @@ class TwoValues(LabelAttack):
 
 
 def subset(A: Floats, total: Floats) -> Integers | None:
-    """s in {0, 1}^n with A (p x n) s = total (p,) up to a small error; None if none is found."""
+    """Return s in {0, 1}^n with A (p, n) s = total (p,) up to a small error; None if no such s is found."""
     n = A.shape[1]
     if np.linalg.matrix_rank(A) == n:
         return np.rint(least_norm(A, total[:, None])[:, 0]).astype(np.int64)
     if n > MAX_ROWS:
         return None
-    for bits in BITS:
+    for bits in PRECISIONS:
         # rows (2 e_i | 0 | K A_i) and (-1 ... -1 | 1 | -K total): their shortest sum is (2 s - 1 | 1 | nearly 0)
         basis = np.zeros((n + 1, n + 1 + len(A)))
         basis[:n, :n] = 2 * np.eye(n)

@@ -1,1 +1,1 @@
-"""Runs written down: everything a party received, and everything it learned."""
+"""Runs that record what every party did, sent and received."""

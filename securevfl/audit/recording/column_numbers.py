@@ -1,4 +1,12 @@
-"""Numbers about a party's columns that another party received in a run, whatever sum they arrived through."""
+"""Numbers about a party's columns that another party received in a run, row by row, whatever sum they arrived through.
+
+- A sum in the clear reveals each party's output H_k to the active party. A sum that hides its parts reveals the total.
+- A residual in the clear reveals y and f to a passive party as far as the loss can be inverted
+  (`Loss.invert_residual`), and the
+  passive party subtracts its own output.
+- If outputs are stored, a party that pulls learns the sum of all other parties' outputs. If only one of them changed
+  between two pulls, it learns that change. The party that stores them learns each output that is in the clear.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +18,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from securevfl.audit.recording.party_record import PartyRecord, Total
+from securevfl.audit.recording.party_record import PartyRecord, SumValues
 from securevfl.audit.recording.party_recording import Recording
 from securevfl.audit.recording.party_view import as_numbers, fields
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
@@ -19,15 +27,22 @@ from securevfl.data.schedule import Rows
 from securevfl.protocols.observations import OthersSumLearned, OutputsPushed
 from securevfl.protocols.residuals.open_residual import OpenResidual
 
-BATCHES = 8  # of a partition that are looked at
+MAX_BATCHES = 8
+"""Number of batches of a partition that are examined at most."""
 
 
 @dataclass(frozen=True)
 class ColumnNumbers:
-    """Numbers (n x T c) that `learner` received about these rows of the columns of the parties `about`.
+    """Numbers (n, T c) that one party received about the columns of others.
 
-    truth (n x d): those columns, scaled as in training, with their names. dimensions: of the space that the numbers lie
-    in, but for noise.
+    Attributes:
+        learner: the party that received the numbers.
+        about: the parties whose columns the numbers depend on.
+        rows: the rows that the numbers belong to.
+        numbers: the numbers, c outputs of each of T exchanges.
+        truth: the columns (n, d), scaled as in training.
+        names: names of these columns.
+        dimensions: dimension of the space that contains the numbers, apart from noise.
     """
 
     learner: str
@@ -39,45 +54,50 @@ class ColumnNumbers:
     dimensions: int
 
 
-Numbers = Iterator[tuple[Rows, list[Floats]]]  # of rows, so many times
+BatchNumbers = Iterator[tuple[Rows, list[Floats]]]
+"""Rows, and the numbers (n, c) of each exchange about them."""
 
-T = TypeVar("T", Total, OthersSumLearned, OutputsPushed)
+T = TypeVar("T", SumValues, OthersSumLearned, OutputsPushed)
 
 
-def by_batch(numbers: Iterable[T]) -> dict[int, list[T]]:
-    """Group numbers about rows by the batch that they are of."""
+def by_batch(sums: Iterable[T]) -> dict[int, list[T]]:
+    """Group values by the index of their batch."""
     groups: dict[int, list[T]] = defaultdict(list)
-    for each in numbers:
-        groups[each.index].append(each)
+    for values in sums:
+        groups[values.index].append(values)
     return groups
 
 
-def received(pair: RealIdealPair, tape: Recording) -> list[ColumnNumbers]:
-    """Return what was received: by learner, by the parties whose columns it adds up, by batch, and of held-out rows."""
+def column_numbers(pair: RealIdealPair, recording: Recording) -> list[ColumnNumbers]:
+    """Return the numbers about columns that parties received.
+
+    There is one item for each learner, each set of parties whose outputs are summed, and each batch; the held-out rows
+    count as a batch.
+    """
     names = [party.name for party in pair.passives]
     active = pair.active.name
     workers = (active, *names)
     others = {name: tuple(other for other in workers if other != name) for name in workers}
     if pair.job.protocol.sum_for(len(names)).hides_parts and len(names) > 1:
-        shown = [(active, others[active])]
+        collected = [(active, others[active])]
     else:
-        shown = [(name, (name,)) for name in names]
-    sources = [(active, about, _sums(pair, tape, source)) for source, about in shown]
+        collected = [(name, (name,)) for name in names]
+    sources = [(active, about, _sums(pair, recording, source)) for source, about in collected]
     residual = pair.job.protocol.residual
     if isinstance(residual, OpenResidual) and residual.defence is None:
-        sources += [(name, others[name], _undone(pair, tape[name])) for name in names]
-    for name, seen in tape.items():
-        for index, sums in sorted(by_batch(seen.told).items())[:BATCHES]:
-            rows, alone = pair.rows[index], defaultdict[str, list[Floats]](list)
-            sources.append((name, others[name], iter([(rows, [told.values for told in sums])])))
+        sources += [(name, others[name], _inverted_residuals(pair, recording[name])) for name in names]
+    for name, record in recording.items():
+        for index, sums in sorted(by_batch(record.pulled_sums).items())[:MAX_BATCHES]:
+            rows, single_changes = pair.rows[index], defaultdict[str, list[Floats]](list)
+            sources.append((name, others[name], iter([(rows, [pulled.values for pulled in sums])])))
             for before, after in pairwise(sums):
                 moved = [other for other in others[name] if before.versions.get(other) != after.versions.get(other)]
                 if len(moved) == 1 < len(others[name]):
-                    alone[moved[0]].append(after.values - before.values)
-            sources += [(name, (other,), iter([(rows, changes)])) for other, changes in alone.items()]
+                    single_changes[moved[0]].append(after.values - before.values)
+            sources += [(name, (other,), iter([(rows, changes)])) for other, changes in single_changes.items()]
     helpers = [party.name for party in pair.parties if not party.columns]
     for helper in helpers:
-        sources += [(helper, (name,), _helper_numbers(pair, tape, helper, name)) for name in workers]
+        sources += [(helper, (name,), _helper_numbers(pair, recording, helper, name)) for name in workers]
     parties, parts = {party.name: party for party in pair.parties}, pair.real_run[0].parts
     batches = []
     for learner, about, source in sources:
@@ -90,61 +110,70 @@ def received(pair: RealIdealPair, tape: Recording) -> list[ColumnNumbers]:
     return batches
 
 
-def _sums(pair: RealIdealPair, tape: Recording, source: str) -> Numbers:
-    """Yield what this party collected, or gave in the clear: by batch, and of the held-out rows."""
-    schedule = pair.schedule
-    asked = schedule.test if len(schedule.test) else schedule.flow
-    told = tape.evaluated(source).reshape(-1, len(asked), pair.real_run[0].parts[source].outputs)
-    if len(schedule.test):
-        yield schedule.test, list(told)
-    place = np.empty(len(pair.active), np.intp)
-    place[asked] = np.arange(len(asked))
-    for index, totals in sorted(by_batch(tape[source].totals).items())[:BATCHES]:
-        rows = pair.rows[index]
-        evaluated = [] if len(schedule.test) else [values[place[rows]] for values in told]
-        yield rows, [total.values for total in totals] + evaluated
+def _sums(pair: RealIdealPair, recording: Recording, source: str) -> BatchNumbers:
+    """Yield the totals that a party collected, or the summands that it contributed in the clear.
 
-
-def _undone(pair: RealIdealPair, seen: PartyRecord) -> Numbers:
-    """Yield what the residuals that this passive party read tell of f, less its own part, by batch."""
-    loss = pair.job.loss
-    own = {total.visit: total for total in reversed(seen.totals)}  # as it was at the first exchange of the visit
-    pushed = iter(seen.pushed)  # of a party that goes ahead: residuals come in the order of what it pushed
-    told: dict[int, list[Floats]] = defaultdict(list)
-    for receipt in seen.receipts:
-        g: Any = getattr(receipt.message, "g", None)
-        if g is not None and receipt.visit >= 0:
-            part = next(pushed, None) or own.get(receipt.visit)
-            if part is not None:
-                told[part.index].append(loss.invert_residual(g).sums - loss.revealed_outputs(part.values))
-    for index, numbers in sorted(told.items())[:BATCHES]:
-        known, complete_numbers = complete(numbers)
-        if complete_numbers:
-            yield pair.rows[index][known], complete_numbers
-
-
-def complete(numbers: list[Floats]) -> tuple[Rows, list[Floats]]:
-    """Numbers (n x c) of as many visits as can be while half of the rows are known in all of them, on these rows.
-
-    The rows are given as their places. A loss that is flat somewhere leaves rows open, NaN, that lie there.
+    There is one item for the held-out rows and one for each batch.
     """
-    known = [np.isfinite(each).all(axis=1) for each in numbers]
-    rows, visits = np.ones(len(numbers[0]), bool), []
-    for visit in sorted(range(len(numbers)), key=lambda visit: -int(known[visit].sum())):
-        if 2 * (rows & known[visit]).sum() >= len(rows):
-            rows &= known[visit]
-            visits.append(visit)
-    return np.flatnonzero(rows), [numbers[visit][rows] for visit in sorted(visits)]
+    schedule = pair.schedule
+    evaluated = schedule.test if len(schedule.test) else schedule.batch_order
+    outputs = pair.real_run[0].parts[source].outputs
+    evaluations = recording.evaluation_sums(source).reshape(-1, len(evaluated), outputs)
+    if len(schedule.test):
+        yield schedule.test, list(evaluations)
+    position = np.empty(len(pair.active), np.intp)
+    position[evaluated] = np.arange(len(evaluated))
+    for index, sums in sorted(by_batch(recording[source].sums).items())[:MAX_BATCHES]:
+        rows = pair.rows[index]
+        of_batch = [] if len(schedule.test) else [values[position[rows]] for values in evaluations]
+        yield rows, [values.values for values in sums] + of_batch
 
 
-def _helper_numbers(pair: RealIdealPair, tape: Recording, helper: str, name: str) -> Numbers:
-    """Yield what a party without a table was sent of this one about a batch and can read as numbers, by batch."""
+def _inverted_residuals(pair: RealIdealPair, record: PartyRecord) -> BatchNumbers:
+    """Yield what a passive party computes of f from residuals in the clear, less its own output, by batch."""
+    loss = pair.job.loss
+    # the reverse order leaves the output at the first exchange of an iteration
+    outputs = {values.iteration: values for values in reversed(record.sums)}
+    pushed = iter(record.pushed)  # a party that does not wait receives residuals in the order of its pushes
+    inverted: dict[int, list[Floats]] = defaultdict(list)
+    for receipt in record.receipts:
+        g: Any = getattr(receipt.message, "g", None)
+        if g is not None and receipt.iteration >= 0:
+            output = next(pushed, None) or outputs.get(receipt.iteration)
+            if output is not None:
+                inverted[output.index].append(loss.invert_residual(g).sums - loss.revealed_outputs(output.values))
+    for index, numbers in sorted(inverted.items())[:MAX_BATCHES]:
+        rows, complete = complete_rows(numbers)
+        if complete:
+            yield pair.rows[index][rows], complete
+
+
+def complete_rows(numbers: list[Floats]) -> tuple[Rows, list[Floats]]:
+    """Select exchanges and rows without missing values, so that at least half of the rows remain.
+
+    Args:
+        numbers: (n, c) for each exchange. A row is NaN if the loss is flat there and cannot be inverted.
+
+    Returns:
+        The positions of the remaining rows, and the numbers of the remaining exchanges on these rows.
+    """
+    finite = [np.isfinite(values).all(axis=1) for values in numbers]
+    rows, exchanges = np.ones(len(numbers[0]), bool), []
+    for exchange in sorted(range(len(numbers)), key=lambda exchange: -int(finite[exchange].sum())):
+        if 2 * (rows & finite[exchange]).sum() >= len(rows):
+            rows &= finite[exchange]
+            exchanges.append(exchange)
+    return np.flatnonzero(rows), [numbers[exchange][rows] for exchange in sorted(exchanges)]
+
+
+def _helper_numbers(pair: RealIdealPair, recording: Recording, helper: str, name: str) -> BatchNumbers:
+    """Yield the numbers in the clear that a party sent to a helper without a table, by batch."""
     outputs = pair.real_run[0].parts[name].outputs
-    sent: dict[int, list[Floats]] = defaultdict(list)
-    for event in tape[helper].events:
+    received: dict[int, list[Floats]] = defaultdict(list)
+    for event in recording[helper].events:
         batch = getattr(event.message, "batch", None)
         if event.direction == "recv" and event.peer == name and batch in pair.rows:
-            read = (as_numbers(value, len(pair.rows[batch]), outputs) for value in fields(event.message))
-            sent[batch] += [numbers for numbers in read if numbers is not None]
-    for index, numbers in [each for each in sorted(sent.items()) if each[1]][:BATCHES]:
+            values = (as_numbers(value, len(pair.rows[batch]), outputs) for value in fields(event.message))
+            received[batch] += [numbers for numbers in values if numbers is not None]
+    for index, numbers in [item for item in sorted(received.items()) if item[1]][:MAX_BATCHES]:
         yield pair.rows[index], numbers

@@ -13,62 +13,80 @@ from securevfl.runtime.observer import Event
 
 
 @dataclass(frozen=True)
-class Opening:
-    """A gradient that a party learned: gradient (d x c) = J^T g for its own J (n x d) on batch `index`.
+class OpenedGradient:
+    """A gradient that a party learned: `gradient` (d, c) = J^T g for its columns J (n, d).
 
-    Where its outputs share no J, J is (n c x p), gradient (p x 1), and g all n c residuals in a column.
+    If the outputs of the model share no J, then J is (n c, p), `gradient` is (p, 1), and g has all n c residuals in one
+    column.
+
+    Attributes:
+        iteration: number of the iteration, -1 before the first.
+        index: index of the batch in the schedule.
+        J: derivatives of the outputs by the party's weights.
+        gradient: the gradient that was opened.
     """
 
-    visit: int
+    iteration: int
     index: int
     J: Floats
     gradient: Floats
 
 
 @dataclass(frozen=True)
-class Total:
-    """A sum that the active party collected (n x c), or a part that a passive party gave to one."""
+class SumValues:
+    """Values (n, c) of one sum on a batch: the total that a party collected, or the summand that it contributed."""
 
-    visit: int
+    iteration: int
     index: int
     values: Floats
 
 
 @dataclass(frozen=True)
-class LearnedPhaseSum:
-    """The sum of the others' phases of block k that a worker learned (n x D, residues modulo 2^bits)."""
+class PhaseSum:
+    """The sum of the other parties' phases of one block that a party learned: (n, D) residues modulo 2^bits."""
 
-    visit: int
-    k: int
+    iteration: int
+    block: int
     bits: int
     phases: Phases
 
 
 @dataclass(frozen=True)
 class Receipt:
-    """A message that came during a visit; -1 before the first."""
+    """A message and the iteration in which it arrived; -1 before the first iteration."""
 
-    visit: int
+    iteration: int
     message: Message
 
 
 @dataclass(kw_only=True)
 class PartyRecord:
-    """What one party did and got in a run, in order.
+    """What one party did and received in a run, in order.
 
-    `entries` is what it has told, as it went through its door; `bins` what it was opened about classes in its bins;
-    `shared` its words about residuals, read as numbers; `trained` the places of sums of training among all of its sums.
+    Attributes:
+        batches: index of the batch of each iteration.
+        opened_gradients: gradients that the party learned.
+        bin_counts: counts of the positive class in the party's bins that were opened to it.
+        disclosures: the party's records of what it disclosed.
+        sums: totals that the party collected, or summands that it contributed, in training.
+        receipts: messages that the party received.
+        events: all messages that the party sent or received.
+        phase_sums: sums of the other parties' phases that the party learned.
+        residual_shares: the party's shares of residuals, read as numbers.
+        pushed: outputs that the party pushed to a store.
+        pulled_sums: sums that the party pulled from a store.
+        training_sums: indices of the sums of training among all sums of the party; the others belong to evaluations.
     """
 
-    visits: list[int] = field(default_factory=list)
-    opened_gradients: list[Opening] = field(default_factory=list)
-    bin_counts: list[Opening] = field(default_factory=list)
+    batches: list[int] = field(default_factory=list)
+    opened_gradients: list[OpenedGradient] = field(default_factory=list)
+    bin_counts: list[OpenedGradient] = field(default_factory=list)
     disclosures: list[DisclosureRecord] = field(default_factory=list)
-    totals: list[Total] = field(default_factory=list)
+    sums: list[SumValues] = field(default_factory=list)
     receipts: list[Receipt] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
-    phases: list[LearnedPhaseSum] = field(default_factory=list)
-    shared: list[Total] = field(default_factory=list)
+    phase_sums: list[PhaseSum] = field(default_factory=list)
+    residual_shares: list[SumValues] = field(default_factory=list)
     pushed: list[OutputsPushed] = field(default_factory=list)
-    told: list[OthersSumLearned] = field(default_factory=list)
-    trained: set[int] = field(default_factory=set)
+    pulled_sums: list[OthersSumLearned] = field(default_factory=list)
+    training_sums: set[int] = field(default_factory=set)

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from securevfl.audit.recording.party_record import LearnedPhaseSum, Opening, PartyRecord, Receipt, Total
+from securevfl.audit.recording.party_record import OpenedGradient, PartyRecord, PhaseSum, Receipt, SumValues
 from securevfl.audit.recording.protocol_record import ProtocolRecord
-from securevfl.audit.recording.recorded_protocols import RecordedSum, witnessed
-from securevfl.audit.recording.replayed_defence import replayed
+from securevfl.audit.recording.recorded_protocols import RecordedSum, recorded
+from securevfl.audit.recording.replayed_defence import with_replayed_defence
 from securevfl.base.arrays import Floats
 from securevfl.data.party import Party, check_parties
 from securevfl.job import Job
@@ -33,71 +33,88 @@ from securevfl.training.simulate import simulate
 
 
 class Recording(defaultdict[str, PartyRecord], Observer):
-    """What the recorded parties did, by name. Each party writes from its own threads.
+    """The record of every party of a run, by name. Each party writes from its own threads.
 
-    `sums` holds every part and every sum of the run, those of evaluations too; `blurred` what a defence has made of
-    each g.
+    Attributes:
+        protocols: inputs and outputs of all sums of the run, those of evaluations included.
+        defended_residuals: what a defence made of each residual.
     """
 
     def __init__(self) -> None:
         super().__init__(PartyRecord)
-        self.sums, self.blurred, self._lock = ProtocolRecord(), list[Floats](), threading.Lock()
+        self.protocols = ProtocolRecord()
+        self.defended_residuals: list[Floats] = []
+        self._lock = threading.Lock()
 
-    def evaluated(self, name: str) -> Floats:
-        """Return what this party collected in evaluations, or gave to them, one after the other (rows x c)."""
-        every = enumerate(self._summed(name))
-        return np.concatenate([values for place, values in every if place not in self[name].trained])
+    def evaluation_sums(self, name: str) -> Floats:
+        """Return the sums (rows, c) that a party collected in evaluations, or its summands, one after the other."""
+        sums = enumerate(self._all_sums(name))
+        return np.concatenate([values for index, values in sums if index not in self[name].training_sums])
 
-    def _summed(self, name: str) -> list[Floats]:
-        """All that this party collected, or if it never does, gave to sums."""
-        return self.sums.sums[name].totals if name in self.sums.sums else self.sums.parts[name]
+    def _all_sums(self, name: str) -> list[Floats]:
+        """Return all sums that a party collected; if it never collects, all summands that it contributed."""
+        sums = self.protocols.sums
+        return sums[name].totals if name in sums else self.protocols.parts[name]
 
     def __call__(self, event: Event) -> None:
+        """Record a message that a party sent or received."""
         with self._lock:
-            seen = self[event.me]
-            seen.events.append(event)
+            record = self[event.me]
+            record.events.append(event)
             if event.direction == "recv":
-                seen.receipts.append(Receipt(len(seen.visits) - 1, event.message))
+                record.receipts.append(Receipt(len(record.batches) - 1, event.message))
 
     def note(self, me: str, fact: object) -> None:
+        """Record a fact that a party's protocols note.
+
+        Args:
+            me: name of the party.
+            fact: a note of `securevfl.protocols.observations`, or a disclosure; facts of other kinds are ignored.
+        """
         with self._lock:
-            seen = self[me]
-            visit = len(seen.visits) - 1
+            record = self[me]
+            iteration = len(record.batches) - 1
             match fact:
-                case IterationStarted(index):
-                    seen.visits.append(index)
-                case SumFinished(index):
-                    every = self._summed(me)
-                    seen.trained.add(len(every) - 1)
-                    seen.totals.append(Total(visit, index, every[-1]))
-                case GradientLearned(index, J, gradient, group):
-                    opened = Opening(visit, index, J.dense, gradient.reshape(J.dense.shape[1], -1))
-                    (seen.bin_counts if group == "bins" else seen.opened_gradients).append(opened)
+                case IterationStarted(batch):
+                    record.batches.append(batch)
+                case SumFinished(batch):
+                    sums = self._all_sums(me)
+                    record.training_sums.add(len(sums) - 1)
+                    record.sums.append(SumValues(iteration, batch, sums[-1]))
+                case GradientLearned(batch, J, gradient, group):
+                    opened = OpenedGradient(iteration, batch, J.dense, gradient.reshape(J.dense.shape[1], -1))
+                    (record.bin_counts if group == "bins" else record.opened_gradients).append(opened)
                 case DisclosureRecord():
-                    seen.disclosures.append(fact)
-                case SharedResidual(index, words):
-                    seen.shared.append(Total(visit, index, words.copy()))
+                    record.disclosures.append(fact)
+                case SharedResidual(batch, words):
+                    record.residual_shares.append(SumValues(iteration, batch, words.copy()))
                 case OutputsPushed():
-                    seen.pushed.append(fact)
+                    record.pushed.append(fact)
                 case OthersSumLearned():
-                    seen.told.append(fact)
-                case PhasesLearned(k, bits, phases):
-                    seen.phases.append(LearnedPhaseSum(visit, k, bits, phases.copy()))
+                    record.pulled_sums.append(fact)
+                case PhasesLearned(block, bits, phases):
+                    record.phase_sums.append(PhaseSum(iteration, block, bits, phases.copy()))
 
 
-def watched(job: Job, parties: Sequence[Party], witness: ProtocolRecord, residual: ResidualProtocol | None) -> Job:
-    """Return the job with this residual and a witness at every seat of its sums; itself on shares, which have none."""
+def with_recorders(
+    job: Job, parties: Sequence[Party], record: ProtocolRecord, residual: ResidualProtocol | None
+) -> Job:
+    """Return the job with this residual and with a recorder in every sum.
+
+    A job on secret shares is returned as it is, since it has neither sums nor residual protocols.
+    """
     if job.protocol.family is not None:
         return job
     _, others = check_parties(parties)
-    sums = witnessed(RecordedSum, job.protocol.sum_for(sum(bool(party.columns) for party in others)), witness)
+    sums = recorded(RecordedSum, job.protocol.sum_for(sum(bool(party.columns) for party in others)), record)
     return job.model_copy(update={"protocol": job.protocol.model_copy(update={"sum": sums, "residual": residual})})
 
 
 def record_parties(job: Job, parties: Sequence[Party]) -> tuple[Run, Recording]:
-    """Run the job and write down what each party did and got."""
-    tape, residual = Recording(), job.protocol.residual
-    noting = None if residual is None else replayed(residual, note=tape.blurred.append)
-    run = simulate(watched(job, parties, tape.sums, noting), parties, observe=tape)
-    parts = {name: replace(part, job=job.to_dict()) for name, part in run.parts.items()}  # to predict without a witness
-    return Run(job, parts), tape
+    """Run the job and record what each party did and received."""
+    recording, residual = Recording(), job.protocol.residual
+    if residual is not None:
+        residual = with_replayed_defence(residual, on_outcome=recording.defended_residuals.append)
+    run = simulate(with_recorders(job, parties, recording.protocols, residual), parties, observe=recording)
+    parts = {name: replace(part, job=job.to_dict()) for name, part in run.parts.items()}  # predict without recorders
+    return Run(job, parts), recording

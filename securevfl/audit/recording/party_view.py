@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from securevfl.audit.recording.party_record import Opening, PartyRecord, Receipt
+from securevfl.audit.recording.party_record import OpenedGradient, PartyRecord, Receipt
 from securevfl.base.arrays import Floats
 from securevfl.data.schedule import Rows
 from securevfl.runtime.codec import Message
@@ -16,9 +16,15 @@ from securevfl.runtime.codec import Message
 
 @dataclass(kw_only=True)
 class PartyView(PartyRecord):
-    """One party's knowledge at the end. X (m x d) scaled as in training, theta (d x c), rows of batch `index`.
+    """One party's knowledge at the end of a run.
 
-    key: what its random features are drawn from, if it has any.
+    Attributes:
+        name: name of the party.
+        X: its columns (m, d), scaled as in training.
+        theta: its weights (d, c).
+        outputs: number of outputs c of the model.
+        rows: rows of each batch, by the index of the batch.
+        key: key from which its random features are drawn; empty if it has none.
     """
 
     name: str
@@ -29,37 +35,40 @@ class PartyView(PartyRecord):
     key: bytes = field(default=b"", repr=False)
 
     def received(self) -> Iterator[tuple[Rows, Receipt]]:
-        """Yield each message that came during a visit, with the rows of its batch."""
+        """Yield each message that arrived during an iteration, with the rows of its batch."""
         for receipt in self.receipts:
-            if receipt.visit >= 0:
-                yield self.rows[self.visits[receipt.visit]], receipt
+            if receipt.iteration >= 0:
+                yield self.rows[self.batches[receipt.iteration]], receipt
 
     def residuals(self) -> list[tuple[Rows, Floats]]:
-        """Residuals (n x c) that stand in a message as they are, as numbers or as the bytes of numbers, by visit."""
-        read = (
+        """Return the residuals (n, c) that messages contain in the clear, by iteration.
+
+        A field counts if it is an array of this shape, or ends in the bytes of one.
+        """
+        candidates = (
             (rows, as_numbers(value, len(rows), self.outputs))
             for rows, receipt in self.received()
             for value in fields(receipt.message)
         )
-        return [(rows, numbers) for rows, numbers in read if numbers is not None]
+        return [(rows, numbers) for rows, numbers in candidates if numbers is not None]
 
     def equations(self) -> list[tuple[Rows, Floats, Floats]]:
-        """Everything the view says about residuals, linear as it is: (rows, A (k x n), A g (k x c)), by visit."""
+        """Return all linear equations about residuals, by iteration: the rows, A (k, n) and A g (k, c)."""
         plain = [(rows, np.eye(len(rows)), g) for rows, g in self.residuals()]
         return plain or [(self.rows_of(opened), opened.J.T, opened.gradient) for opened in self.opened_gradients]
 
-    def rows_of(self, opened: Opening) -> Rows:
-        """Return the rows that the residuals of an opening belong to, in their order."""
+    def rows_of(self, opened: OpenedGradient) -> Rows:
+        """Return the row of each residual behind an opened gradient, in the order of the residuals."""
         rows = self.rows[opened.index]
         return np.repeat(rows, len(opened.J) // len(rows))
 
     def estimates(self) -> list[tuple[Rows, Floats]]:
-        """Residuals (n x c) by visit: as read, or the least-norm solution of the equations."""
+        """Return residuals (n, c) by iteration: in the clear, or else the least-norm solutions of the equations."""
         plain = self.residuals()
         return plain or [(rows, least_norm(A, b)) for rows, A, b in self.equations()]
 
     def mean_by_row(self, estimates: Sequence[tuple[Rows, Floats]]) -> Floats:
-        """Average the estimates of each row (m x c); NaN for rows without any."""
+        """Return the mean estimate of each row (m, c); NaN for rows without an estimate."""
         m, c = len(self.X), estimates[0][1].shape[1] if estimates else self.outputs
         total, count = np.zeros((m, c)), np.zeros((m, 1))
         for rows, values in estimates:
@@ -69,18 +78,27 @@ class PartyView(PartyRecord):
 
 
 def least_norm(A: Floats, b: Floats) -> Floats:
-    """Find the shortest g (n x c) of those nearest to A (k x n) g = b (k x c)."""
+    """Return the shortest g (n, c) that minimises |A g - b| for A (k, n) and b (k, c)."""
     return np.linalg.lstsq(A, b)[0].astype(np.float64)
 
 
 def fields(message: Message) -> list[Any]:
-    """List the values in a message, with lists opened up."""
+    """Return the values of a message's fields; lists and tuples are flattened."""
     values = [getattr(message, name) for name in message.__struct_fields__]
     return [item for value in values for item in (value if isinstance(value, list | tuple) else [value])]
 
 
 def as_numbers(value: Any, n: int, c: int) -> Floats | None:
-    """Return the (n x c) finite numbers of moderate size that the value is or ends in; None for anything else."""
+    """Return the (n, c) numbers that a value is or ends in.
+
+    Args:
+        value: the value of a message's field, an array or bytes.
+        n: number of rows.
+        c: number of outputs.
+
+    Returns:
+        The numbers, or None unless all of them are finite and of moderate size.
+    """
     if isinstance(value, bytes) and len(value) >= 8 * n * c > 0:
         value = np.frombuffer(value[-8 * n * c :], "<f8").reshape(n, c)
     if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or value.shape != (n, c):

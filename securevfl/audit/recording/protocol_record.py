@@ -1,4 +1,4 @@
-"""Inputs and outputs of the sums and residuals of a run, which no message shows."""
+"""Inputs and outputs of the sums and residual protocols of a run, which no message shows."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.differentiable import Jacobian
 from securevfl.protocols.number_spaces import Space
 
-COLLECTS = "A"  # the party that collects, and publishes residuals, where one protocol runs alone
+COLLECTS = "A"
+"""Name of the party that collects sums and publishes residuals when one protocol runs alone."""
 
 
 class LearnedGradient(NamedTuple):
-    """A gradient that a passive party learned of an exchange on a subchannel: J^T g for this J."""
+    """A gradient J^T g that a passive party learned in one exchange on a subchannel."""
 
     subchannel: str
     exchange: int
@@ -28,22 +29,21 @@ class LearnedGradient(NamedTuple):
 
 
 class SumSession(NamedTuple):
-    """A sum's seat as its parties took it: its subchannel, who plays which part, and what its messages reveal."""
+    """The subchannel of a sum, the roles of its parties, and the declaration of its messages."""
 
     subchannel: str
     roles: Roles
     declared: list[MessageDeclaration]
 
     def carries(self, subchannel: str, *names: str) -> bool:
-        """Whether a subchannel is its own, or one below, and these are of its parties."""
-        return (subchannel == self.subchannel or subchannel.startswith(f"{self.subchannel}/")) and set(names) <= set(
-            self.roles.parties
-        )
+        """Return whether the subchannel is this sum's or below it, and all named parties take part in the sum."""
+        below = subchannel == self.subchannel or subchannel.startswith(f"{self.subchannel}/")
+        return below and set(names) <= set(self.roles.parties)
 
 
 @dataclass
 class SumRecord:
-    """What went into the sums of one collector, by party, and what it collected, in order."""
+    """The summands of each party, and the totals, of all sums of one collector in order."""
 
     parts: dict[str, list[NDArray[Any]]] = field(default_factory=lambda: defaultdict(list))
     spaces: list[Space] = field(default_factory=list)
@@ -52,41 +52,48 @@ class SumRecord:
 
 @dataclass
 class ProtocolRecord:
-    """What went in and came out, by party, in order. residuals: g as it goes down, after a defence; clear: before.
+    """Inputs and outputs of the protocols of a run, by party and in order.
 
-    sums, casts: by collector, of whom there are several where several parties hold labels. before: how many residuals
-    went before the first one on a subchannel.
+    Attributes:
+        sums: the sums of each collector. There are several collectors if several parties have labels.
+        sum_sessions: the session of each collector's sums.
+        residuals: each residual as it was published, after the defence, with the receiving parties.
+        undefended: each residual before the defence.
+        gradients: gradients that each passive party learned.
+        sessions: identifiers of the sessions.
+        epochs: epochs in which residuals were published.
+        first_exchange: number of residuals that were published before the first one on a subchannel.
     """
 
     sums: dict[str, SumRecord] = field(default_factory=dict)
-    casts: dict[str, SumSession] = field(default_factory=dict)
+    sum_sessions: dict[str, SumSession] = field(default_factory=dict)
     residuals: dict[str, list[tuple[Floats, tuple[str, ...]]]] = field(default_factory=lambda: defaultdict(list))
-    clear: dict[str, list[Floats]] = field(default_factory=lambda: defaultdict(list))
+    undefended: dict[str, list[Floats]] = field(default_factory=lambda: defaultdict(list))
     gradients: dict[str, list[LearnedGradient]] = field(default_factory=lambda: defaultdict(list))
     sessions: set[bytes] = field(default_factory=set)
     epochs: set[int] = field(default_factory=set)
-    before: dict[str, int] = field(default_factory=dict)
+    first_exchange: dict[str, int] = field(default_factory=dict)
 
     @property
     def parts(self) -> dict[str, list[NDArray[Any]]]:
-        """What each party has put into anyone's sums."""
-        every: dict[str, list[NDArray[Any]]] = defaultdict(list)
-        for summed in self.sums.values():
-            for name, parts in summed.parts.items():
-                every[name] += parts
-        return every
+        """The summands of each party in the sums of all collectors."""
+        parts_of: dict[str, list[NDArray[Any]]] = defaultdict(list)
+        for record in self.sums.values():
+            for name, parts in record.parts.items():
+                parts_of[name] += parts
+        return parts_of
 
     @property
     def spaces(self) -> list[Space]:
-        """The spaces of numbers in which all sums of the run were computed."""
-        return [space for summed in self.sums.values() for space in summed.spaces]
+        """The number space of each sum of the run."""
+        return [space for record in self.sums.values() for space in record.spaces]
 
-    def blurred(self, name: str) -> Callable[[Floats], None]:
-        """Return a function that notes what a defence has made of the g that this party has just published."""
+    def defence_recorder(self, name: str) -> Callable[[Floats], None]:
+        """Return a function that records the outcome of the defence for the residual that a party just published."""
 
         def note(g: Floats) -> None:
-            clear, to = self.residuals[name][-1]
-            self.clear[name].append(clear)
-            self.residuals[name][-1] = g, to
+            undefended, receivers = self.residuals[name][-1]
+            self.undefended[name].append(undefended)
+            self.residuals[name][-1] = g, receivers
 
         return note

@@ -1,14 +1,21 @@
-"""One job run twice: with its protocols, and with the ideal functionality in their place."""
+"""One job run twice: with its protocols, and with the ideal functionality in their place.
+
+real    the job as it is; a party's view contains every byte that it received.
+ideal   the same training with nothing hidden or encrypted. A party's view contains its declared output: its own
+        gradients J^T g, or the sums of the other parties' outputs. Each message is replaced by random bytes of the same
+        length, which the party could have drawn itself.
+
+An attack that succeeds more often on the real view than on the ideal view has extracted information from the messages.
+An attack that succeeds on both shows what the declared output discloses.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
-from unittest import mock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,37 +23,28 @@ from numpy.typing import NDArray
 from securevfl.audit.recording.party_record import Receipt
 from securevfl.audit.recording.party_recording import Recording, record_parties
 from securevfl.audit.recording.party_view import PartyView
-from securevfl.audit.recording.replayed_defence import replayed
+from securevfl.audit.recording.replayed_defence import with_replayed_defence
+from securevfl.audit.recording.replayed_draws import with_draws
 from securevfl.data.party import Party, check_parties, register_of
 from securevfl.data.schedule import Rows, Schedule
 from securevfl.families import leak_kinds
-from securevfl.families.family import Family
-from securevfl.families.participant import Participant
-from securevfl.families.state import State
 from securevfl.job import Job
-from securevfl.protocols.party_context import PartyContext
 from securevfl.runtime.codec import Message
 from securevfl.training.run import Run
 
 
-@contextmanager
-def drawing_from(job: Job, run: Run) -> Iterator[None]:
-    """While the block runs, every party starts from what it has drawn for itself in another run of the job."""
-    family = type(job.family)
-    make = family.participant
-
-    def start(self: Family[Any], job: Job, context: PartyContext, columns: int, state: State | None) -> Participant:
-        drawn = self.drawn_secrets(run.parts[context.me].state) if state is None else state
-        return make(self, job, context, columns, drawn)
-
-    with mock.patch.object(family, "participant", start):
-        yield
-
-
 class RealIdealPair:
-    """One job with one seed, run as it stands and as its ideal; each run is made once, when it is first asked for.
+    """The real and the ideal run of one job with one seed; each run starts when it is first used.
 
-    All leaks are accepted, as what they tell is to be seen, and no run ends early. `job` evaluates at the end only.
+    All leaks are accepted, because the attacks are to show them, and no run stops early. `job` evaluates once, at the
+    end of the training.
+
+    Args:
+        job: the job to run.
+        parties: the parties with their tables.
+        seed: seed of both runs.
+        attacker: the passive party that attacks labels; by default the party without labels that has most columns.
+        unprepared: the job and the parties before their tables were prepared, if they were.
     """
 
     def __init__(
@@ -56,16 +54,12 @@ class RealIdealPair:
         seed: int,
         *,
         attacker: str | None = None,
-        asked: tuple[Job, Sequence[Party]] | None = None,
+        unprepared: tuple[Job, Sequence[Party]] | None = None,
     ) -> None:
-        """`attacker` is the passive party that attacks labels: the one without any with the most columns if None.
-
-        asked: the job and the tables before they were prepared, if that was done.
-        """
-        self._plain = {"seed": seed, "target": None, "patience": None, "accepts": [*leak_kinds()]}
-        self.job = job.model_copy(update=self._plain | {"evaluate_every": 0})
+        self._changes = {"seed": seed, "target": None, "patience": None, "accepts": [*leak_kinds()]}
+        self.job = job.model_copy(update=self._changes | {"evaluate_every": 0})
         self._interval = job.evaluation_interval
-        self._asked = (job, parties) if asked is None else asked
+        self._unprepared = (job, parties) if unprepared is None else unprepared
         self.parties = list(parties)
         self.seed = seed
         self.active, others = check_parties(parties)
@@ -74,38 +68,39 @@ class RealIdealPair:
 
     @cached_property
     def real_run(self) -> tuple[Run, Recording]:
+        """The run of the job as it is."""
         return record_parties(self.job, self.parties)
 
     @cached_property
     def ideal_run(self) -> tuple[Run, Recording]:
-        """The same training with nothing hidden, from the same data and draws as the real one.
+        """The same training with nothing hidden, on the same data and with the same random draws.
 
-        What a party is handed by it is its declared output. So that the two runs differ by messages alone, it takes
-        over what the real one has drawn at random: what a defence has made of g, and the keys of random features.
+        A party's output in this run is its declared output. The run replays what a defence made of each residual and
+        the keys of random features, so that the two runs differ in their messages only.
         """
-        run, tape = self.real_run
+        run, recording = self.real_run
         ideal = self.job.family.ideal_job(self.job)
         if ideal.protocol.residual is not None:
-            residual = replayed(ideal.protocol.residual, outcomes=tape.blurred)
+            residual = with_replayed_defence(ideal.protocol.residual, outcomes=recording.defended_residuals)
             ideal = ideal.model_copy(update={"protocol": ideal.protocol.model_copy(update={"residual": residual})})
-        with drawing_from(self.job, run):
-            return record_parties(ideal, self.parties)
+        return record_parties(with_draws(ideal, {name: part.state for name, part in run.parts.items()}), self.parties)
 
     @cached_property
     def evaluated_run(self) -> tuple[Run, Recording]:
-        """`real_run` with all evaluations that the job asks for."""
+        """The real run with all evaluations that the job asks for."""
         if not self._interval:
             return self.real_run
         return record_parties(self.job.model_copy(update={"evaluate_every": self._interval}), self.parties)
 
     @cached_property
     def bins_recording(self) -> Recording:
-        """What parties were told of classes in bins, in a run of one epoch that prepares its tables."""
-        job, parties = self._asked
-        return record_parties(job.model_copy(update=self._plain | {"epochs": 1}), parties)[1]
+        """The recording of one epoch that prepares the tables, in which parties learn class counts of their bins."""
+        job, parties = self._unprepared
+        return record_parties(job.model_copy(update=self._changes | {"epochs": 1}), parties)[1]
 
     @cached_property
     def schedule(self) -> Schedule:
+        """The batches of the training."""
         return self.job.schedule(register_of(self.parties))
 
     @cached_property
@@ -114,19 +109,19 @@ class RealIdealPair:
         return {visit.index: visit.rows for visit in self.schedule.iterations()}
 
     def real(self, name: str | None = None) -> PartyView:
-        """Return the view of this party (the attacker if None) in the job as it stands."""
+        """Return a party's view of the real run; the attacker's if no name is given."""
         return self._view(*self.real_run, name or self.attacker)
 
     def ideal(self, name: str | None = None) -> PartyView:
-        """Return what the party (the attacker if None) could hold from its declared output alone."""
+        """Return a party's view of the ideal run; the attacker's if no name is given."""
         name = name or self.attacker
-        stand_ins = [Receipt(receipt.visit, noise_like(receipt.message)) for receipt in self.real(name).receipts]
-        return replace(self._view(*self.ideal_run, name), receipts=stand_ins, events=[])
+        noise = [Receipt(receipt.iteration, noise_like(receipt.message)) for receipt in self.real(name).receipts]
+        return replace(self._view(*self.ideal_run, name), receipts=noise, events=[])
 
-    def _view(self, run: Run, tape: Recording, name: str) -> PartyView:
+    def _view(self, run: Run, recording: Recording, name: str) -> PartyView:
         part, party = run.parts[name], next(party for party in self.parties if party.name == name)
         return PartyView(
-            **vars(tape[name]),
+            **vars(recording[name]),
             name=name,
             X=part.scaling(party.X),
             theta=self.job.family.final_weights(self.job, part.state, len(run.parts)),
@@ -137,12 +132,12 @@ class RealIdealPair:
 
     @cached_property
     def labels(self) -> NDArray[np.intp]:
-        """The truth (m,): class numbers, in the order of the classes."""
+        """The true classes (m,), as numbers in the order of the classes."""
         return np.unique(np.asarray(self.active.y), return_inverse=True)[1]
 
 
 def noise_like(message: Message) -> Message:
-    """Make a message of the same shape without content: every byte string random, every array emptied."""
+    """Return a message of the same type and size without content: byte strings are random, arrays are empty."""
     changed: dict[str, Any] = {}
     for name in message.__struct_fields__:
         value = changed[name] = getattr(message, name)

@@ -1,4 +1,4 @@
-"""Sum and residual protocols that record their inputs and outputs at every party."""
+"""Sums and residual protocols that record their inputs and outputs at every party."""
 
 from __future__ import annotations
 
@@ -29,127 +29,163 @@ from securevfl.protocols.sums.base import SumProtocol, SumRole
 W = TypeVar("W", "RecordedSum", "RecordedResidual")
 
 
-def witnessed(kind: type[W], inner: Any, witness: ProtocolRecord) -> W:
-    """Return a protocol with this witness at every context."""
+def recorded(kind: type[W], inner: Any, record: ProtocolRecord) -> W:
+    """Return a protocol that runs `inner` and records it.
+
+    Args:
+        kind: `RecordedSum` or `RecordedResidual`.
+        inner: the protocol to run.
+        record: where inputs and outputs are recorded.
+
+    Returns:
+        The recording protocol.
+    """
     protocol = kind(inner=inner)
-    protocol._witness = witness
+    protocol._record = record
     return protocol
 
 
 class RecordedSum(SumProtocol):
-    """Another sum with a witness at every context."""
+    """Another sum that records its inputs and outputs at every party."""
 
-    name: ClassVar[str] = "witnessed"
+    name: ClassVar[str] = "recorded"
     inner: SerializeAsAny[SumProtocol]
-    _witness: ProtocolRecord = PrivateAttr(default_factory=ProtocolRecord)
+    _record: ProtocolRecord = PrivateAttr(default_factory=ProtocolRecord)
 
     def role(self, context: PartyContext) -> SumRole:
-        self._witness.sessions.add(context.channel.session)
-        summed = self._witness.sums.setdefault(context.collector, SumRecord())
-        self._witness.casts[context.collector] = SumSession(
+        """Return the inner protocol's role for a party, with a recorder."""
+        self._record.sessions.add(context.channel.session)
+        record = self._record.sums.setdefault(context.collector, SumRecord())
+        self._record.sum_sessions[context.collector] = SumSession(
             context.subchannel, context.roles, self.inner.declares(context.contributors)
         )
-        return RecordedSumRole(self.inner.role(context), context.me, summed)
+        return RecordedSumRole(self.inner.role(context), context.me, record)
 
     def declares(self, passives: Sequence[str]) -> list[MessageDeclaration]:
+        """Return the inner protocol's declaration."""
         return self.inner.declares(passives)
 
     def coalitions(self, parties: Sequence[str]) -> dict[str, frozenset[str]]:
+        """Return the inner protocol's coalitions."""
         return self.inner.coalitions(parties)
 
     @property
     def hides_parts(self) -> bool:
+        """Whether the inner protocol hides the summands."""
         return self.inner.hides_parts
 
 
 class RecordedSumRole(SumRole):
-    def __init__(self, inner: SumRole, me: str, summed: SumRecord) -> None:
-        self._inner, self._me, self._summed = inner, me, summed
+    """One party's role in a sum, which records summands and totals."""
+
+    def __init__(self, inner: SumRole, me: str, record: SumRecord) -> None:
+        self._inner, self._me, self._record = inner, me, record
 
     def contribute(self, values: Floats | Phases, space: Space) -> None:
-        self._summed.parts[self._me].append(np.array(values))
+        """Record the summand and contribute it."""
+        self._record.parts[self._me].append(np.array(values))
         self._inner.contribute(values, space)
 
     def collect(self, shape: tuple[int, ...], space: Space) -> NDArray[Any]:
+        """Collect the total and record it."""
         total = self._inner.collect(shape, space)
-        self._summed.spaces.append(space)
-        self._summed.totals.append(np.array(total))
+        self._record.spaces.append(space)
+        self._record.totals.append(np.array(total))
         return total
 
 
 class RecordedResidual(ResidualProtocol):
-    """Another residual with a witness at every context."""
+    """Another residual protocol that records residuals and gradients at every party."""
 
-    name: ClassVar[str] = "witnessed"
+    name: ClassVar[str] = "recorded"
     inner: SerializeAsAny[ResidualProtocol]
-    _witness: ProtocolRecord = PrivateAttr(default_factory=ProtocolRecord)
+    _record: ProtocolRecord = PrivateAttr(default_factory=ProtocolRecord)
 
     def active(self, context: PartyContext, agreement: Agreement) -> ActiveResidual:
-        self._witness.before[context.subchannel] = len(self._witness.residuals[context.me])
-        return RecordedActive(self.inner.active(context, agreement), context.me, self._witness)
+        """Return the inner protocol's active role, with a recorder."""
+        self._record.first_exchange[context.subchannel] = len(self._record.residuals[context.me])
+        return RecordedActive(self.inner.active(context, agreement), context.me, self._record)
 
     def passive(self, context: PartyContext, agreement: Agreement) -> PassiveResidual:
-        return RecordedPassive(self.inner.passive(context, agreement), context, self._witness)
+        """Return the inner protocol's passive role, with a recorder."""
+        return RecordedPassive(self.inner.passive(context, agreement), context, self._record)
 
     def declares(self) -> list[MessageDeclaration]:
+        """Return the inner protocol's declaration."""
         return self.inner.declares()
 
     @property
     def strength(self) -> str:
+        """The inner protocol's security level."""
         return self.inner.strength
 
     def counted_bits(self, rows: int, counts: int, word: int) -> int:
+        """Return the inner protocol's number of disclosed bits."""
         return self.inner.counted_bits(rows, counts, word)
 
     @property
     def seals(self) -> bool:
+        """Whether the inner protocol seals residuals."""
         return self.inner.seals
 
 
 class RecordedActive(ActiveResidual):
-    def __init__(self, inner: ActiveResidual, me: str, witness: ProtocolRecord) -> None:
-        self._inner, self._me, self._witness = inner, me, witness
+    """The active role of a residual protocol, which records published residuals."""
+
+    def __init__(self, inner: ActiveResidual, me: str, record: ProtocolRecord) -> None:
+        self._inner, self._me, self._record = inner, me, record
 
     def publish(self, g: Floats, *, epoch: int, to: Collection[str], resend_of: Release | None = None) -> None:
-        self._witness.residuals[self._me].append((np.array(g), tuple(to)))
-        self._witness.epochs.add(epoch)
+        """Record the residual and publish it."""
+        self._record.residuals[self._me].append((np.array(g), tuple(to)))
+        self._record.epochs.add(epoch)
         self._inner.publish(g, epoch=epoch, to=to, resend_of=resend_of)
 
     def close(self) -> None:
+        """Close the inner role."""
         self._inner.close()
 
 
 class RecordedPassive(PassiveResidual):
-    def __init__(self, inner: PassiveResidual, context: PartyContext, witness: ProtocolRecord) -> None:
+    """The passive role of a residual protocol, which records learned gradients."""
+
+    def __init__(self, inner: PassiveResidual, context: PartyContext, record: ProtocolRecord) -> None:
         super().__init__(context)
-        self._inner, self._witness = inner, witness
+        self._inner, self._record = inner, record
 
     def receive(self) -> Reply:
-        return RecordedReply(self._inner.receive(), self.context, self._witness)
+        """Return the inner role's reply, with a recorder."""
+        return RecordedReply(self._inner.receive(), self.context, self._record)
 
     def close(self) -> None:
+        """Close the inner role."""
         self._inner.close()
 
 
 class RecordedReply(Reply):
-    def __init__(self, inner: Reply, context: PartyContext, witness: ProtocolRecord) -> None:
-        self._inner, self._context, self._witness = inner, context, witness
+    """One exchange of a passive party, which records the gradients that it opens."""
+
+    def __init__(self, inner: Reply, context: PartyContext, record: ProtocolRecord) -> None:
+        self._inner, self._context, self._record = inner, context, record
         self.exchange = inner.exchange
-        self._last: LearnedGradient | None = None
+        self._learned: LearnedGradient | None = None
 
     def gradient(self, model: Differentiable, batch: Batch) -> Floats:
+        """Open the gradient and record it."""
         gradient = self._inner.gradient(model, batch)
-        if self._last is None or not model.static_jacobian:
-            self._last = LearnedGradient(
+        if self._learned is None or not model.static_jacobian:
+            self._learned = LearnedGradient(
                 self._context.subchannel, self.exchange, model.jacobian(batch.X), np.array(gradient)
             )
-            self._witness.gradients[self._context.me].append(self._last)
+            self._record.gradients[self._context.me].append(self._learned)
         return gradient
 
     def repeat(self) -> None:
-        assert self._last is not None, "it has asked before"
+        """Repeat the exchange and record its gradient again."""
+        assert self._learned is not None, "a gradient was opened before"
         self._inner.repeat()
-        self._witness.gradients[self._context.me].append(self._last)
+        self._record.gradients[self._context.me].append(self._learned)
 
     def close(self) -> None:
+        """Close the inner reply."""
         self._inner.close()

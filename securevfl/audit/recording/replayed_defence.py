@@ -1,4 +1,9 @@
-"""A defence whose outputs are recorded or replayed, so that two runs publish the same residuals."""
+"""A defence of residuals whose outcomes are recorded or replayed, so that two runs publish the same residuals.
+
+The ideal functionality of a residual with a defence outputs the residual after the defence. Noise is drawn afresh in
+every run. If the ideal run drew its own noise, it would differ from the real run by chance, as if the messages had
+disclosed something.
+"""
 
 from __future__ import annotations
 
@@ -15,49 +20,63 @@ from securevfl.protocols.residuals.defences import Defence
 
 
 class ReplayedDefence(Defence):
-    """Another defence of which every outcome is noted. It hands out, in order, what another run has noted; beyond that,
-    or where the shape is another, g as `inner` does."""
+    """Another defence that reports every outcome and replays the outcomes of another run.
+
+    It returns the outcomes to replay in their order. If none is left, or if the shape differs, it applies `inner`.
+    """
 
     name: ClassVar[str] = "replayed"
     inner: SerializeAsAny[Defence]
-    _note: Callable[[Floats], None] = PrivateAttr()
+    _on_outcome: Callable[[Floats], None] = PrivateAttr()
     _outcomes: Iterator[Floats] = PrivateAttr()
 
     def apply(self, g: Floats, prg: Prg) -> Floats:
+        """Return the next outcome to replay, or else the inner defence's outcome for g."""
         outcome = next(self._outcomes, None)
         if outcome is None or outcome.shape != g.shape:
             outcome = self.inner.apply(g, prg)
-        self._note(np.array(outcome))
+        self._on_outcome(np.array(outcome))
         return outcome
 
-    def reach(self, bound: float) -> float:
-        return self.inner.reach(bound)
+    def output_bound(self, bound: float) -> float:
+        """Return the inner defence's bound on the size of its outcomes."""
+        return self.inner.output_bound(bound)
 
     def check(self, outputs: int) -> None:
+        """Raise what the inner defence raises for this number of outputs."""
         self.inner.check(outputs)
 
     @property
-    def promise(self) -> str:
-        return self.inner.promise
+    def guarantee(self) -> str:
+        """The inner defence's guarantee."""
+        return self.inner.guarantee
 
 
 def defence_of(residual: ResidualProtocol | None) -> Defence | None:
-    """Return the defence of a residual that has one."""
+    """Return the defence of a residual; None if it has none."""
     defence = getattr(residual, "defence", None)
     return defence if isinstance(defence, Defence) else None
 
 
-def replayed(
+def with_replayed_defence(
     residual: ResidualProtocol,
     *,
-    note: Callable[[Floats], None] = lambda g: None,
+    on_outcome: Callable[[Floats], None] = lambda g: None,
     outcomes: Iterable[Floats] = (),
 ) -> ResidualProtocol:
-    """Return the same residual, whose defence hands these outcomes out and tells `note` of each; itself where it has
-    none."""
+    """Return the residual with a defence that replays outcomes; a residual without a defence is returned as it is.
+
+    Args:
+        residual: the residual protocol.
+        on_outcome: called with every outcome of the defence.
+        outcomes: outcomes to replay, in their order.
+
+    Returns:
+        A residual protocol of the same kind.
+    """
     defence = defence_of(residual)
     if defence is None:
         return residual
     replay = ReplayedDefence(inner=defence)
-    replay._note, replay._outcomes = note, iter(outcomes)
+    replay._on_outcome, replay._outcomes = on_outcome, iter(outcomes)
     return residual.model_copy(update={"defence": replay})

@@ -1,7 +1,6 @@
-"""Runs that keep what every role received, beside what went into the protocol.
+"""All messages of a run, with the inputs and outputs of its protocols and with its declaration.
 
-A `ProtocolRecord` stands at each party's side of a protocol: it notes what the party put in and what came out, which no
-message shows. The checker holds messages against both.
+The transcript checks compare the messages with the declaration and with the `ProtocolRecord`.
 """
 
 from __future__ import annotations
@@ -22,9 +21,16 @@ from securevfl.runtime.observer import Event
 
 @dataclass(frozen=True)
 class Transcript:
-    """One run. `declared`: what its messages are said to reveal, in these roles. `secrets`: what none may show.
+    """The transcript of one run.
 
-    rotates: keys change with the epoch. defended: a defence stands before every residual.
+    Attributes:
+        events: all messages, at both ends.
+        roles: the roles of the parties.
+        declared: declaration of what the messages reveal.
+        protocol_record: inputs and outputs of sums and residual protocols.
+        secrets: values that no message may contain, by description.
+        rotates: whether keys change in every epoch.
+        defended: whether every residual passes through a defence.
     """
 
     events: list[Event]
@@ -37,15 +43,20 @@ class Transcript:
 
     @property
     def received(self) -> list[Event]:
-        """Every message as its receiver saw it."""
+        """All messages as their receivers saw them."""
         return [event for event in self.events if event.direction == "recv"]
 
     def declaration(self, event: Event) -> MessageDeclaration | None:
-        """Return what is declared of a received message, first by the sum on its subchannel; None if nothing is."""
-        casts = [
-            cast for cast in self.protocol_record.casts.values() if cast.carries(event.subchannel, event.me, event.peer)
+        """Return the declaration of a received message, first that of the sum on its subchannel; None without one."""
+        sessions = [
+            session
+            for session in self.protocol_record.sum_sessions.values()
+            if session.carries(event.subchannel, event.me, event.peer)
         ]
-        for roles, declared in [*((cast.roles, cast.declared) for cast in casts), (self.roles, self.declared)]:
+        for roles, declared in [
+            *((session.roles, session.declared) for session in sessions),
+            (self.roles, self.declared),
+        ]:
             for item in declared:
                 between = item.sender in roles.roles_of(event.peer) and item.receiver in roles.roles_of(event.me)
                 if between and item.message is type(event.message):
@@ -54,15 +65,17 @@ class Transcript:
 
     def role(self, name: str, subchannel: str) -> str:
         """Return the role of a party in the sum on a subchannel, or in the run."""
-        casts = [cast.roles for cast in self.protocol_record.casts.values() if cast.carries(subchannel, name)]
-        return [*casts, self.roles][0].role(name)
+        sessions = self.protocol_record.sum_sessions.values()
+        roles = [session.roles for session in sessions if session.carries(subchannel, name)]
+        return [*roles, self.roles][0].role(name)
 
-    def missed(self, name: str) -> Iterator[tuple[LearnedGradient, Floats]]:
-        """Each gradient that a party learned, and how far it is from J^T g."""
+    def gradient_errors(self, name: str) -> Iterator[tuple[LearnedGradient, Floats]]:
+        """Yield each gradient that a party learned, and its difference from J^T g."""
         for learned in self.protocol_record.gradients[name]:
-            first = self.protocol_record.before[learned.subchannel]
+            first = self.protocol_record.first_exchange[learned.subchannel]
             g, _ = self.protocol_record.residuals[self.roles.lead][first + learned.exchange]
             yield learned, learned.gradient - learned.J.vjp(g)
 
     def messages(self) -> list[Message]:
+        """Return all messages as their receivers saw them, without their events."""
         return [event.message for event in self.received]

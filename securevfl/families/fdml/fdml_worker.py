@@ -126,7 +126,7 @@ class FdmlWorker(BatchParticipant):
 
     def _share_labels(self, data: TrainingData) -> None:
         """Send the targets of the training rows, or receive them."""
-        rows = data.schedule.flow
+        rows = data.schedule.batch_order
         if self._active:
             assert data.targets is not None, "the active party has labels"
             label_sharing.send_labels(self._context, data.targets[rows])

@@ -29,7 +29,7 @@ from securevfl.base.arrays import Floats
 from securevfl.base.config import Config
 from securevfl.base.extras import import_extra
 from securevfl.crypto.prg import Prg
-from securevfl.protocols.residuals.defences import cut, normals
+from securevfl.protocols.residuals.defences import clip_rows, normals
 
 PUSHES_PER_RESUME = 2  # maximum number of further pushes of a row for each resume
 
@@ -85,7 +85,7 @@ class LocalNoiseSampler:
 
     def __call__(self, H: Floats) -> Floats:
         """Return the outputs H (n, c), clipped and with fresh noise."""
-        return np.asarray(cut(H, self._clip) + self._sigma * normals(self._prg, H.shape))
+        return np.asarray(clip_rows(H, self._clip) + self._sigma * normals(self._prg, H.shape))
 
 
 @lru_cache(maxsize=32)

@@ -44,7 +44,7 @@ from securevfl.families.training_data import ScaledRows, TrainingData
 from securevfl.models.inputs import FittingData, Inputs, InputShape, inputs_at, private_stream
 from securevfl.models.loss import Loss
 from securevfl.optim.block_descent import BlockDescent
-from securevfl.optim.curvature import of_rows
+from securevfl.optim.curvature import preconditioner_of_rows
 from securevfl.protocols.joint_prediction import RowsToScore
 from securevfl.protocols.observations import IterationStarted
 from securevfl.protocols.party_context import PartyContext
@@ -319,7 +319,7 @@ class SharesParticipant(Participant):
                 "are made without keys; leave it out, or use open_table"
             )
         if data.is_remote:
-            data.remote_rows(schedule.flow)
+            data.remote_rows(schedule.batch_order)
         parts = schedule.partition(0)
         n = len(schedule.train)
         columns = {name: self._model.breadth(self._spread(d, n, name)) for name, d in context.columns.items()}
@@ -391,7 +391,7 @@ class SharesParticipant(Participant):
     def _make(self, training: _TrainingResources, first: int, part: Sequence[Iteration]) -> None:
         """Make a chunk, unless all parties have it already."""
         ahead, number = training.ahead, self._chunk(training, first)
-        self._context.channel.clock.stage = Stage.AHEAD
+        self._context.channel.clock.stage = Stage.OFFLINE
         if ahead.is_holder:  # in the first chunk, before work goes on beside questions about the model
             self.met.base.establish()
         if agree_on_chunk(ahead.greet(), ahead, number, len(part)):
@@ -404,7 +404,7 @@ class SharesParticipant(Participant):
         optimizer, loss = self._job.optimizer, self._job.loss
         if not isinstance(optimizer, BlockDescent):
             return None
-        d, rows, clip = self._sizes["columns"][self._context.me], data.schedule.flow, self._options.clip
+        d, rows, clip = self._sizes["columns"][self._context.me], data.schedule.batch_order, self._options.clip
         roots = None if data.weights is None else np.sqrt(data.weights[rows])
         stretches: Iterable[Floats]
         if data.is_remote:
@@ -420,7 +420,9 @@ class SharesParticipant(Participant):
         held_back = np.full((d, 1), (optimizer.ridge if ridge is None else ridge) + self._job.model.l2)
         assert self._inputs is not None, "they are made first"
         constant = self._inputs.constant(d)
-        P = of_rows(stretches, lambda X: X.T @ X, loss, held_back, who=self._context.me, constant=constant)
+        P = preconditioner_of_rows(
+            stretches, lambda X: X.T @ X, loss, held_back, who=self._context.me, constant=constant
+        )
         if data.is_remote:
             self._context.meter.add_worker_seconds(tall.makespan())
         return P
@@ -546,7 +548,7 @@ class SharesParticipant(Participant):
             if training is None:
                 self.ledger.record_model(model, state.visits, [])
             else:
-                data, rows = training.data, training.data.schedule.flow
+                data, rows = training.data, training.data.schedule.batch_order
                 X = data.remote_rows(rows, raw=True) if data.is_remote else InputRows(TrainingData.raw, data, rows)
                 stretches = (rows[at : at + INPUT_BLOCK_ROWS] for at in range(0, len(rows), INPUT_BLOCK_ROWS))
                 ids = chain.from_iterable(map(data.ids, stretches))

@@ -68,7 +68,7 @@ def make_plan(job: SharesJob, *, rows: int, batches: int, parties: int, turned: 
     numbers = FixedPointEncoding.finest(
         rows,
         rate,
-        steep=curved or 1.0,
+        curvature=curved or 1.0,
         m=rule.m,
         table_bits=shares.table_bits,
         f_g=_residual_bits(job.residual_bound),

@@ -91,7 +91,7 @@ class TransferParticipant(BatchParticipant):
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
         """Train both networks, and yield after every round."""
         self.begin(data, start)
-        rows = data.schedule.flow
+        rows = data.schedule.batch_order
         self._labelled_rows = data.scaled(rows) if self._guest else np.empty((0, 0))
         self._labels = np.empty(0) if data.targets is None else data.targets[rows, 0]
         if start == 0:

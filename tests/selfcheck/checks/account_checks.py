@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from securevfl.audit.transcript_checks import Outcome
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import ACTIVE, PARTNER, Roles
-from securevfl.consent import consent_sheet
+from securevfl.consent import joint_statistics
 from securevfl.consent.agreed_sheets import AgreedSheets
 from securevfl.consent.consent_sheet import ConsentSheet
 from securevfl.data import datasets
@@ -136,12 +136,12 @@ def groups() -> Outcome:
 
     def look(ledger: DisclosureLedger, seen: Observer) -> None:
         sides: dict[str, Callable[[Channel], Any]] = {
-            "bank": partial(fairness_by_group._ask, bank, cells, peer="shop"),
-            "shop": partial(fairness_by_group._give, shop, ["a", "b"], two, ledger, None, peer="bank"),
+            "bank": partial(fairness_by_group._request, bank, cells, peer="shop"),
+            "shop": partial(fairness_by_group._provide, shop, ["a", "b"], two, ledger, None, peer="bank"),
         }
         run_threads(sides, WallClock, observe=seen)
 
-    with mock.patch.object(consent_sheet, "check_looks", return_value=None):
+    with mock.patch.object(joint_statistics, "check_statistics", return_value=None):
         _looks(outcome, look, _N)
     try:  # where each look is 2.8% of the bits, a second is one too many
         with tempfile.TemporaryDirectory() as folder:
@@ -203,7 +203,7 @@ def again() -> Outcome:
         for anew in (False, True):
             states = Checkpoints(Path(folder) / "states", "shop")
             own = DisclosureLedger(Path(folder) / "ledger", "shop")
-            join.join(job, parties[1], peers, checkpoints=states, save=save, ledger=own, workers=1, again=anew)
+            join.join(job, parties[1], peers, checkpoints=states, save=save, ledger=own, workers=1, retrain=anew)
     if came != [(True, False), (False, True)]:
         outcome.add("consent", "shop", "a training that is over is begun again, or is not, against its owner's word")
     return outcome
@@ -281,7 +281,7 @@ def tries() -> Outcome:
     outcome = Outcome()
     with tempfile.TemporaryDirectory() as folder:
         ledger = DisclosureLedger(Path(folder) / "ledger", "shop")
-        told = [peer_session._entered(LeakageError("no"), ledger, ["bank"]) for _ in range(MAX_EARLY_ABORTS)]
+        told = [peer_session._record_abort(LeakageError("no"), ledger, ["bank"]) for _ in range(MAX_EARLY_ABORTS)]
         if not all(isinstance(each, LeakageError) for each in told):
             outcome.add("count", "shop", "an end that was entered is told as another one")
         refused = []

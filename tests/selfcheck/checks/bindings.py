@@ -149,8 +149,8 @@ def _agreed(outcome: Outcome, credentials: dict[str, Credentials]) -> None:
 def _session(greetings: dict[str, SessionOffer]) -> bytes:
     """16 bytes of SHA-256 of the terms and of each name and nonce, in the order of names."""
     names = [(sha256(name.encode()).digest(), greetings[name].nonce) for name in sorted(greetings)]
-    terms = sha256(greetings["bank"].terms.encode()).digest()
-    return sha256(b"securevfl session 1" + terms + b"".join(part for pair in names for part in pair)).digest()[:16]
+    handshake = sha256(greetings["bank"].handshake.encode()).digest()
+    return sha256(b"securevfl session 1" + handshake + b"".join(part for pair in names for part in pair)).digest()[:16]
 
 
 @dataclass

@@ -26,7 +26,7 @@ from securevfl.audit.statistics import Battery
 from securevfl.audit.transcript_checks import Outcome
 from securevfl.protocols.number_spaces import Circle, Reals, Space
 from securevfl.protocols.sums.base import SumProtocol
-from securevfl.protocols.sums.pairwise_sum import PairMasked, PairwiseSum
+from securevfl.protocols.sums.pairwise_sum import MaskedSummand, PairwiseSum
 from securevfl.protocols.sums.residues import residue_type, to_residues
 from securevfl.protocols.sums.topologies import two_passes
 from securevfl.protocols.sums.tree_sum import MaskedPartial, MaskPartial, TreeSum
@@ -126,7 +126,7 @@ def pairwise(space: Space, rows: int = 24) -> Outcome:
     for own in _PASSIVES:
         keys = {peer: _pair_key(drawn, own, peer, session, "pairwise sum")[0] for peer in _PASSIVES if peer != own}
         expected[own] = [part[own] + _pair_masks(keys, own, t, like) for t, part in enumerate(parts)]
-    _compare(outcome, "PairMasked", _sent(transcript, PairMasked, like), expected)
+    _compare(outcome, "MaskedSummand", _sent(transcript, MaskedSummand, like), expected)
     return outcome
 
 
@@ -140,7 +140,7 @@ def bits_of_masks() -> Outcome:
     for space in (Reals(), Circle(32), Circle(16)):
         for protocol, kind in (
             (TreeSum(), MaskedPartial),
-            (PairwiseSum(), PairMasked),
+            (PairwiseSum(), MaskedSummand),
         ):
             transcript, _, parts = _play(protocol, space, 400)
             like = np.zeros((400, 1), residue_type(space))

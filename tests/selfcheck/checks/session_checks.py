@@ -26,7 +26,7 @@ from securevfl.protocols.handshake import RunHello, StopDecision
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.sums.cipher_sum import CipherSum
-from securevfl.protocols.sums.mask_keys import SumPublic
+from securevfl.protocols.sums.mask_keys import SumPublicKey
 from securevfl.protocols.sums.pairwise_sum import PairwiseSum
 from securevfl.protocols.sums.tree_sum import TreeSum
 from securevfl.runtime.channel import Channel
@@ -137,7 +137,7 @@ def message_types() -> Outcome:
     outcome = Outcome()
 
     def send(channel: Channel) -> None:
-        channel.send("bank", SumPublic(bytes(32)))
+        channel.send("bank", SumPublicKey(bytes(32)))
 
     def receive(channel: Channel) -> None:
         channel.recv("shop", StopDecision)

@@ -244,7 +244,7 @@ def limited() -> Outcome:
     ) -> NDArray[np.bool_]:
         question = ledger.query(model, "bank", asked, commitments or same * len(asked))
         X = np.arange(40.0 * len(asked)).reshape(len(asked), 40) + 0.5
-        states = ledger.admit(question, X, bits=bits, most=13.0)
+        states = ledger.admit(question, X, bits=bits, max_bits=13.0)
         ledger.store(question, [b"part"] * len(asked))
         return np.asarray(states == NEW)
 
@@ -271,11 +271,11 @@ def limited() -> Outcome:
 
     def coded(ledger: ScoreLedger) -> object:
         ask(ledger, b"one", rows[10:12], bits=7)
-        return ledger.admit_codes("run", rows[10:12], np.zeros((2, 40)), bits=6.5, most=13.0)
+        return ledger.admit_codes("run", rows[10:12], np.zeros((2, 40)), bits=6.5, max_bits=13.0)
 
     def coded_anew(ledger: ScoreLedger) -> object:
         return [
-            ledger.admit_codes("run", rows[10:12], np.full((2, 40), value), bits=6.6, most=13.0).all()
+            ledger.admit_codes("run", rows[10:12], np.full((2, 40), value), bits=6.6, max_bits=13.0).all()
             for value in (0.0, 1.0)
         ]
 

@@ -26,7 +26,7 @@ from securevfl.errors import SecureVFLError
 from securevfl.families.fdml.masked_store import StoredMasks
 from securevfl.families.fdml.stored_sum import OUTPUT_SPACE, StoredSum
 from securevfl.families.fdml.stored_sums import STORED
-from securevfl.protocols.sums.mask_keys import OwnKey, SumPublic
+from securevfl.protocols.sums.mask_keys import SumPublicKey, WrappedMaskKey
 from securevfl.protocols.sums.residues import to_residues
 from selfcheck.checks import slow_reference
 from selfcheck.checks.draws import watched
@@ -104,12 +104,12 @@ def _sealed(
     session = f"{next(iter(run.transcript.protocol_record.sessions)).hex()}/{_SUBCHANNEL}"
     for event in run.transcript.received:
         message, me, peer = event.message, event.me, event.peer
-        if isinstance(message, SumPublic) and message.key != publics[peer]:
+        if isinstance(message, SumPublicKey) and message.key != publics[peer]:
             outcome.add("derived", peer, "a public key is none that its party has made")
-        if isinstance(message, OwnKey) and me not in readers:
+        if isinstance(message, WrappedMaskKey) and me not in readers:
             outcome.add("keys", me, f"is sent a key by {peer} and is told no sums")
             continue
-        if isinstance(message, OwnKey):
+        if isinstance(message, WrappedMaskKey):
             pair = slow_reference.agreed(
                 drawn.keys[me][0], publics[peer], session=session, own=me, peer=peer, domain=domain
             )

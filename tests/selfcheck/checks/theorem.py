@@ -26,7 +26,7 @@ from securevfl.models.losses import LOSSES
 from securevfl.optim.fedbcd import FedBCD
 from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.residuals.open_residual import OpenResidual, Residual
-from securevfl.protocols.sums.direct_sum import DirectSum, Part
+from securevfl.protocols.sums.direct_sum import DirectSum, Summand
 from securevfl.runtime.observer import Event
 from securevfl.training.simulate import simulate
 
@@ -134,7 +134,7 @@ def _messages(parties: list[Party]) -> list[Floats]:
     events: list[Event] = []
     simulate(job, parties, observe=events.append)
     received = [event for event in events if event.direction == "recv"]
-    up = [np.asarray(event.message.values, np.float64) for event in received if isinstance(event.message, Part)]
+    up = [np.asarray(event.message.values, np.float64) for event in received if isinstance(event.message, Summand)]
     down = [np.asarray(event.message.g, np.float64) for event in received if isinstance(event.message, Residual)]
     return [*up, *down]
 

@@ -20,7 +20,7 @@ from selfcheck.mutants.mutant import Mutant, Patch, edited, patched
 from selfcheck.mutants.protocol_mutants import any_bits
 
 _join = join.join
-_numbers = edited(summed_bits, "statistics_disclosure", ("int(held / bits)", "int(held)"))
+_numbers = edited(summed_bits, "statistics_disclosure", ("int(held_bits / bits)", "int(held_bits)"))
 _one = edited(group_counts, "send_group_counts", ('"columns", own.size', '"columns", 1'))
 _alone = (fairness_by_group, "send_group_counts", _one)
 _cut = "ring.reduce((own + below) >> np.uint64(_SHIFT))"
@@ -29,12 +29,12 @@ _share = ("((shares + below) >> ", "(shares >> ")
 _session_id = 'f"{JOINT_STATISTICS} {session.hex()}", session.hex()'
 
 
-def _never(*args: Any, again: bool, **keys: Any) -> Any:
-    return _join(*args, again=False, **keys)
+def _never(*args: Any, retrain: bool, **keys: Any) -> Any:
+    return _join(*args, retrain=False, **keys)
 
 
-def _always(*args: Any, again: bool, **keys: Any) -> Any:
-    return _join(*args, again=True, **keys)
+def _always(*args: Any, retrain: bool, **keys: Any) -> Any:
+    return _join(*args, retrain=True, **keys)
 
 
 def _mutant(name: str, what: str, caught_by: str, finding: str, *patches: Patch) -> Mutant:
@@ -83,7 +83,7 @@ MUTANTS = [
         "a count of k bits weighs as one of the bits that groups hold",
         "counts by group",
         "count",
-        (fairness_by_group, "summed", _numbers),
+        (fairness_by_group, "statistics_disclosure", _numbers),
     ),
     _mutant(
         "counts by group: no end",
@@ -104,7 +104,7 @@ MUTANTS = [
         "a second look takes the place of the first in the ledger",
         "correlations of columns",
         "count",
-        edited(joint_statistics, "record_joint_statistics", (_session_id, 'JOINT_STATISTICS, ""')),
+        edited(correlate, "record_joint_statistics", (_session_id, 'JOINT_STATISTICS, ""')),
     ),
     _mutant(
         "correlations: numbers in place of bits",
@@ -125,7 +125,7 @@ MUTANTS = [
         "a party whose columns hold little tells scores of as many bits as any other",
         "bits of scores",
         "limits",
-        edited(Shares, "permitted_quantizer", ("not MIN_SCORE_BITS <= most < levels.bits", "True")),
+        edited(Shares, "permitted_quantizer", ("not MIN_SCORE_BITS <= max_bits < quantizer.bits", "True")),
     ),
     _mutant(
         "scores: bits of one output",
@@ -206,6 +206,6 @@ MUTANTS = [
         "a peer that has conversations end early shuts out others",
         "ends of conversations",
         "count",
-        edited(DisclosureLedger, "_tries", ("if each.peers == peers", "if True")),
+        edited(DisclosureLedger, "_early_aborts", ("if aborts.peers == peers", "if True")),
     ),
 ]

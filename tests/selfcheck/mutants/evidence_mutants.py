@@ -15,8 +15,8 @@ from securevfl.protocols import bin_classes
 from securevfl.protocols.residuals.open_residual import OpenResidual
 from selfcheck.mutants.mutant import Mutant, patched
 
-_agreed = bin_classes._agreed
-_tell, _ask, _number_bins = bin_classes.tell, bin_classes.ask, bins.number_bins
+_agreed = bin_classes._agreement
+_tell, _ask, _number_bins = bin_classes.send_classes, bin_classes.receive_counts, bins.number_bins
 
 
 def _tells_in_the_clear(context: Any, residual: Any, later: Any) -> None:
@@ -51,14 +51,16 @@ MUTANTS = [
         "y goes down as it is before a training under encryption",
         "classes in bins",
         "declared",
-        patched((bin_classes, "tell", _tells_in_the_clear), (bin_classes, "ask", _asks_in_the_clear)),
+        patched(
+            (bin_classes, "send_classes", _tells_in_the_clear), (bin_classes, "receive_counts", _asks_in_the_clear)
+        ),
     ),
     Mutant(
         "bins: opened whole",
         "counts are opened as whole numbers, which name many labels each to a party that weighs rows",
         "classes in bins",
         "words",
-        patched((bin_classes, "_agreed", _opens_whole)),
+        patched((bin_classes, "_agreement", _opens_whole)),
     ),
     Mutant(
         "bins: a row of its own",

@@ -51,7 +51,7 @@ _few = Stand(hmac, compare_digest=lambda one, other: hmac.compare_digest(one[:4]
 
 
 _LOST: list[tuple[str, str, Patch]] = [
-    ("commitments", "the row", edited(ScoreLedger, "commitments", (", salt=id_salt(each)", ""))),
+    ("commitments", "the row", edited(ScoreLedger, "commitments", (", salt=id_salt(row_id)", ""))),
     ("commitments", "the key", edited(ScoreLedger, "commitments", ("key=self._file.key, ", ""))),
     ("commitments", "the columns", edited(ScoreLedger, "commitments", ("row.tobytes()", "b''"))),
     ("challenges", "the columns", edited(ot_extension._Endpoint, "_tags", ("hashed.update(corrections)", "pass"))),
@@ -250,6 +250,6 @@ MUTANTS = [
         "a row with the same columns has another commitment when it comes again",
         _DERIVED,
         "fresh",
-        patched(edited(ScoreLedger, "commitments", ("salt=id_salt(each)", "salt=np.random.bytes(16)"))),
+        patched(edited(ScoreLedger, "commitments", ("salt=id_salt(row_id)", "salt=np.random.bytes(16)"))),
     ),
 ]

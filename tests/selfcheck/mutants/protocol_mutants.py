@@ -14,7 +14,7 @@ from securevfl.protocols.declarations import Reveal
 from securevfl.protocols.residuals import exchanges, sealed_residual
 from securevfl.protocols.residuals.open_residual import OpenActive, OpenReply
 from securevfl.protocols.residuals.sealed_residual import ResidualCiphertext
-from securevfl.protocols.sums.base import part_of_sum
+from securevfl.protocols.sums.base import permit_summand
 from securevfl.protocols.sums.cipher_sum import CipherAdder, CipherHolder, PartialSum
 from securevfl.protocols.sums.direct_sum import DirectSum, DirectSumRole
 from securevfl.runtime.disclosure_gate import DisclosureGate
@@ -24,7 +24,7 @@ from selfcheck.mutants.mutant import Mutant, patched
 def _clear_partial(self: Any, values: Any, space: Any) -> None:
     for child in self._below:
         self._channel.recv(child, PartialSum, self._subchannel)
-    permit = part_of_sum(self._context, values, space)
+    permit = permit_summand(self._context, values, space)
     self._channel.send(
         self._above, PartialSum(np.ravel(values).astype(np.float64).tobytes()), self._subchannel, permit=permit
     )

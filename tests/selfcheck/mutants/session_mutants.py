@@ -14,7 +14,7 @@ from securevfl.crypto.paillier.paillier_keys import SecretKey
 from securevfl.crypto.prg import Prg
 from securevfl.families import run_shape
 from securevfl.protocols import handshake
-from securevfl.protocols.sums.mask_keys import SumPublic
+from securevfl.protocols.sums.mask_keys import SumPublicKey
 from securevfl.runtime import codec, inbox
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.codec import decode_message
@@ -99,7 +99,7 @@ def _careless_inbox(self: Any, *args: Any, **keys: Any) -> None:
 
 def _any_kind(self: Any, sender: str, kind: Any, subchannel: str = "", *, timeout: float | None = None) -> Any:
     arrival = self._inbox.take((sender,), subchannel, self.timeout)
-    kinds = [kind, SumPublic]
+    kinds = [kind, SumPublicKey]
     return decode_message(next(k for k in kinds if k.__name__ == arrival.frame.kind), arrival.frame.payload)
 
 

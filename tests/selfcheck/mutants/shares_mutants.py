@@ -266,7 +266,9 @@ MUTANTS = [
         "codes of a row are noted, and its scores have as many bits as without them",
         "shares: limits of scores",
         "limits",
-        patched(edited(ScoreLedger, "admit_codes", ("sum(disclosed_bits(tables, row))", "_bits_of(tables, row)[1]"))),
+        patched(
+            edited(ScoreLedger, "admit_codes", ("sum(disclosed_bits(tables, row))", "disclosed_bits(tables, row)[1]"))
+        ),
     ),
     Mutant(
         "codes counted once a row",

@@ -1,0 +1,65 @@
+"""Claims on rows: while a session scores rows, other sessions and processes wait for them.
+
+A claim is a random name. For a ledger in a file, it is also a file that its process holds locked, so that the claim
+ends with the process, even if it is killed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+class RowClaims:
+    """The claims of one ledger.
+
+    Args:
+        folder: folder of the claim files; None if only this object uses the ledger.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._active: set[str] = set()  # only without a folder
+
+    @contextmanager
+    def claim(self) -> Iterator[str]:
+        """Yield the name of a new claim, which ends with the block or with this process."""
+        name = os.urandom(16).hex()
+        if self._folder is None:
+            self._active.add(name)
+            try:
+                yield name
+            finally:
+                self._active.discard(name)
+            return
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        path = self._folder / name
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)  # the operating system releases it when the process ends
+            yield name
+        finally:
+            path.unlink(missing_ok=True)
+            os.close(file)
+
+    def is_active(self, claim: str) -> bool:
+        """Return whether a session still scores rows under this claim."""
+        if self._folder is None:
+            return claim in self._active
+        path = self._folder / claim
+        try:
+            file = os.open(path, os.O_RDWR)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        else:
+            path.unlink(missing_ok=True)  # the process of the claim was killed
+            return False
+        finally:
+            os.close(file)

@@ -1,0 +1,43 @@
+"""A job whose parties start from what they drew at random in another run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from securevfl.families.family import Family
+from securevfl.families.participant import Participant
+from securevfl.families.state import State
+from securevfl.job import Job
+from securevfl.protocols.party_context import PartyContext
+
+
+def with_draws(job: Job, states: Mapping[str, State]) -> Job:
+    """Return the job with parties that start from what they drew in another run.
+
+    Args:
+        job: the job to run.
+        states: the final state of each party in the other run, by name.
+
+    Returns:
+        A job with the same options.
+    """
+
+    class ReplayedJob(Job):
+        """A job whose family creates players with the recorded draws."""
+
+        @property
+        def family(self) -> Family[Any]:
+            """The family of the job."""
+            family = super().family
+            participant = family.participant
+
+            def replaying(job: Job, context: PartyContext, columns: int, state: State | None) -> Participant:
+                return participant(
+                    job, context, columns, family.drawn_secrets(states[context.me]) if state is None else state
+                )
+
+            vars(family)["participant"] = replaying  # of this object alone, which is created for each access
+            return family
+
+    return ReplayedJob.model_construct(**{name: getattr(job, name) for name in Job.model_fields})
