@@ -149,7 +149,7 @@ def sheet_for_party(
     if not party.columns:
         return _sheet(job, roles, None, [], f"for {party.name}, without a table, job {job.digest.hex()[:16]}")
     try:
-        facts = local_run_facts(job, party, sizes, outputs=outputs, brought=module_parameters)
+        facts = local_run_facts(job, party, sizes, outputs=outputs, module_parameters=module_parameters)
     except LabelError as error:
         return _sheet(job, roles, None, ["", f"would be refused: {error}"], heading)
     return _sheet(job, roles, facts, _leak_lines(job, facts, ledgers or {}, run), heading)
