@@ -159,7 +159,7 @@ def test_opened_fractions_do_not_depend_on_labels() -> None:
 def test_the_sheet_states_bins_and_the_ledger_counts_them_once(tmp_path: Path) -> None:
     parties = noise(1000, 4)
     sheet = vfl.explain(job(Woe()), parties)
-    assert "for each of its bins how many of its rows are of the positive class, for weights of evidence:" in sheet
+    assert "for each of its bins the number of rows of the positive class, for weights of evidence:" in sheet
     assert "41 words of 11 bits and checks, 484 bits of the" in sheet
     assert "its sign is the label" in vfl.explain(job(Woe(), protocol="open"), parties)
     ledgers = {name: DisclosureLedger(tmp_path / f"{name}.ledger", name) for name in ("bank", "shop")}

@@ -252,7 +252,7 @@ def test_half_of_the_bits_or_a_weight_a_row_is_refused(to: str) -> None:
 def test_bits_of_earlier_jobs_add_up() -> None:
     generated, both = job("shop").model_copy(update={"accepts": ("small_metrics",)}), tables(rows=2000)
     sizes = pooled_run_facts(generated, both).shape
-    counts = [count for count in generated.family.counts(generated, sizes) if count.group == "weights"]
+    counts = [count for count in generated.family.disclosures(generated, sizes) if count.group == "weights"]
     share = max(count.share for count in counts)
     jobs, before = 0, list[Disclosure]()
     while not generated.family.leaks(generated, sizes, before):
