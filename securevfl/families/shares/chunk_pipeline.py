@@ -83,9 +83,7 @@ def chunk_epochs(job: SharesJob, rows: int, outputs: int) -> int:
     return MAX_CHUNK_EPOCHS if size <= MAX_PREPROCESSING_BYTES else MAX_CHUNK_EPOCHS // 2
 
 
-def split_chunks(
-    iterations: Sequence[Iteration], start: int, epochs: int
-) -> Iterator[tuple[int, list[Iteration]]]:
+def split_chunks(iterations: Sequence[Iteration], start: int, epochs: int) -> Iterator[tuple[int, list[Iteration]]]:
     """Yield the iterations from `start` on in chunks of whole epochs, with the number of each chunk's first iteration.
 
     Args:
