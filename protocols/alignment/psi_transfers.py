@@ -198,7 +198,7 @@ def _receive_vole(work: AlignmentWork, passive: str, slots: int, done: int) -> t
             work.journal.append(stream, work.channel.recv(passive, VoleTrees).sums)  # 2
         received.append(receiver.take(number, size, work.journal.chunk(stream, number)))
     if done <= len(pieces):
-        work.channel.send(passive, VoleSums(b"".join(piece.said for piece in received)))  # 3
+        work.channel.send(passive, VoleSums(b"".join(piece.response for piece in received)))  # 3
     if work.journal.count(stream) == len(pieces):
         work.journal.append(stream, work.channel.recv(passive, VoleDigests).digests)  # 4
     confirmed = work.journal.chunk(stream, len(pieces))

@@ -240,7 +240,7 @@ class AlignmentWork:
         domain = "alignment zero sharing"
         return {
             peer: pair.agree(
-                self.channel.recv(peer, PairKey).public, session=nonce.hex(), own=self.me, peer=peer, domain=domain
+                self.channel.recv(peer, PairKey).public, session=nonce.hex(), party=self.me, peer=peer, domain=domain
             )  # 0
             for peer in self.peers
         }

@@ -89,7 +89,7 @@ def take_part(
         if not again and checkpoints is not None and checkpoints.final(key) is not None:
             raise ConfigError(
                 f"{channel.me}: the training of this job on this table is over here and its model kept, the others "
-                "have none that goes with it; to train anew, every party that has one runs join with --again"
+                "have none that goes with it; to train anew, every party that has one runs join with --retrain"
             )
         if any(other.saved for other in met.heard.values()):
             why = "not all have states of one training: of this job, on a table that has not changed since"

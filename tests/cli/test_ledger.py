@@ -98,7 +98,7 @@ def test_a_simulation_counts_nothing_unless_it_is_told_to(trained: list[str]) ->
     ("options", "says"),
     [
         (["--limit", "columns=1"], "one ledger was expected, there are 2 (bank, shop); name it with --party"),
-        (["--party", "shop", "--limit", "columns"], "KIND=MOST was expected, as in --limit columns=40"),
+        (["--party", "shop", "--limit", "columns"], "KIND=LIMIT was expected, as in --limit columns=40"),
         (["--party", "shop", "--limit", "rows=1"], "one of labels, columns, scores, ids was expected"),
         (["--party", "shop", "--limit", "scores=5%"], "a number was expected, as scores have no end"),
         (["--party", "shop", "--limit", "columns=1.5"], "a whole number, a percentage"),

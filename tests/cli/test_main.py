@@ -327,7 +327,7 @@ def test_long_work_says_where_it_stands_outside_a_terminal(monkeypatch: pytest.M
     monkeypatch.setattr(sys, "stderr", err)
     now = iter([0.0, 1.0, 40.0, 41.0])
     monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=lambda: next(now)))
-    lines = progress_module._Lines("training")
+    lines = progress_module.ProgressLines("training")
     for done in (1, 500, 501):
         lines.step(done, 1000)
     assert err.getvalue() == "training: 500 of 1,000, 40 s\n"

@@ -74,7 +74,7 @@ def crt(residues, primes):
 def times_secret(parameters, holder, second):
     """c1 s (primes, N) for c1 in coefficients: SEAL's values of both, multiplied here."""
     ring = parameters.ring
-    rows = zip(transformed(ring, second, True), holder._own.residues, ring.primes, strict=False)
+    rows = zip(transformed(ring, second, True), holder._secret_key.residues, ring.primes, strict=False)
     values = [[int(a) * int(b) % p for a, b in zip(one, other, strict=True)] for one, other, p in rows]
     return transformed(ring, np.array(values, np.uint64), False)
 
@@ -129,7 +129,7 @@ def quotient(parameters, evaluator_type):
     rows = np.zeros(ring.shape[1:], np.uint64)
     rows[0] = np.array(ratio, np.uint64)
     got = small(transformed(ring, rows, False)[0], p)
-    ((plain, _),) = prepared.J.parts[0].chunk.cache[PLAINTEXT_CACHE_KEY].groups[0][0]
+    ((plain, _),) = prepared.J.parts[0].chunk.cache[PLAINTEXT_CACHE_KEY].pieces[0][0]
     truth = small(transformed(ring, ring.io.plain_residues(plain, (len(ring.primes), 4096)), False)[0], p)
     return got, truth
 

@@ -83,7 +83,7 @@ class KnowingHolder(LatticeShareHolder):
 
     def __init__(self, parameters, mine):
         super().__init__(parameters, mine)
-        self.secret = from_ntt(self._own.residues[:2])
+        self.secret = from_ntt(self._secret_key.residues[:2])
 
 
 def layout_of(sealed):

@@ -82,7 +82,7 @@ def test_a_crowded_table_is_solved_with_its_dense_slots(n: int, monkeypatch: pyt
 
 
 def test_a_seed_fails_so_rarely_that_none_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(okvs, "_TRIES", 1)
+    monkeypatch.setattr(okvs, "_MAX_SEEDS", 1)
     for n in (1, 2, 3, 5, 10, 30, 100, 300):
         for _ in range(30):
             keys, values = fresh(n)
@@ -114,7 +114,7 @@ def test_a_table_is_uniform() -> None:
     assert empty_slots(1000) == 0
 
 
-def test_that_check_catches_unused_slots_left_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_check_detects_empty_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.urandom
     monkeypatch.setattr(okvs.os, "urandom", lambda size: real(size) if size == okvs.OKVS_SEED_BYTES else bytes(size))
     keys, values = np.frombuffer(real(32_000), np.uint64).reshape(2, -1, 2)

@@ -84,7 +84,7 @@ def test_both_ends_have_shares_of_products(outcomes: int, monkeypatch: pytest.Mo
     for number, size in enumerate(split_outcomes(outcomes)):
         answered, given_piece = giver.answer(number, size, taker.ask(number, size, os.urandom(choice_bytes(size))))
         taken = taker.take(number, size, answered)
-        taken.check(given_piece.confirm(taken.said))
+        taken.check(given_piece.confirm(taken.response))
         (a, c), b = taken.outcome(), given_piece.outcome()
         np.testing.assert_array_equal(c, b ^ Multiplier(delta)(a))
         found.append(a)
@@ -127,7 +127,7 @@ def test_no_other_confirmation_passes_however_long() -> None:
     giver, taker, _ = ends()
     answered, piece = giver.answer(0, SMALL, taker.ask(0, SMALL, os.urandom(choice_bytes(SMALL))))
     taken = taker.take(0, SMALL, answered)
-    right = piece.confirm(taken.said)
+    right = piece.confirm(taken.response)
     for wrong in (
         b"",
         *(right[:length] for length in range(1, len(right))),
@@ -153,7 +153,7 @@ def test_sizes_hold_to_the_parameters(outcomes: int) -> None:
 
 def test_the_least_number_of_trees_makes_linear_tests_as_rare_as_is_claimed() -> None:
     assert (1 - 0.1) ** vole_pieces.MIN_TREES <= 2.0**-128
-    assert vole_pieces.MIN_TREES % vole_pieces.GROUP == 0
+    assert vole_pieces.MIN_TREES % vole_pieces.TREES_PER_GROUP == 0
 
 
 SMALL = VoleSize(60, 16, 3)  # far below any security
@@ -202,7 +202,7 @@ def passes(
         piece._challenge = giver._public.challenge(number, asked, answered)
     taken = taker.take(number, SMALL, answered)
     try:
-        taken.check(piece.confirm(taken.said if heard else bytes(16)))
+        taken.check(piece.confirm(taken.response if heard else bytes(16)))
     except CryptoError:
         return False
     return True

@@ -1,4 +1,4 @@
-"""The page of Python's names gives the options of a class by name, with their defaults, and not as `**options`."""
+"""The page of the Python interface names the options of a class, with their defaults, in place of `**options`."""
 
 import inspect
 from pathlib import Path

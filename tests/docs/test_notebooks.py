@@ -1,4 +1,4 @@
-"""The notebooks of examples/ run from the first cell to the last, as a reader would run them, and hold no outputs."""
+"""The notebooks of examples/ run from the first cell to the last and contain no outputs."""
 
 import json
 from pathlib import Path

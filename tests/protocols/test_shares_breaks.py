@@ -154,7 +154,7 @@ def test_a_name_is_spent_once_by_whoever_has_the_chunk_again(tmp_path: Path):
 def test_work_ahead_put_back_at_all_parties_is_gone_through_by_nobody(tmp_path: Path, monkeypatch):
     """An attack: folders are put back with their old inodes and times, as no file system lets them be."""
     case = Case(*breast(rows=100), 100)
-    monkeypatch.setattr(DiskStore, "_is_bound", lambda *_: True)
+    monkeypatch.setattr(DiskStore, "_is_original", lambda *_: True)
     desks = {name: LocalResources(spent_chunks=tmp_path / f"{name}.chunks") for name in case.names}
 
     def stores():

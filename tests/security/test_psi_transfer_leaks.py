@@ -97,10 +97,10 @@ def asked_for_as_many_as_fit() -> tuple[set[int], int]:
 def solved(keys: okvs.Words, targets: okvs.Words, slots: int) -> tuple[bytes, okvs.Words]:
     """Return a store that encodes as many of the keys as possible, by elimination row by row, with bits of an int."""
     seed = os.urandom(okvs.OKVS_SEED_BYTES)
-    sparse, dense = okvs._places(seed, keys, (slots - okvs._DENSE) // 3)
+    sparse, dense = okvs._slots_of_keys(seed, keys, (slots - okvs._DENSE_SLOTS) // 3)
     results: dict[int, tuple[int, np.ndarray]] = {}
     for n in range(len(keys)):
-        row, value = int(dense[n]) << slots - okvs._DENSE, targets[n].copy()
+        row, value = int(dense[n]) << slots - okvs._DENSE_SLOTS, targets[n].copy()
         for slot in sparse:
             row ^= 1 << int(slot[n])
         while row and (top := row.bit_length() - 1) in results:
@@ -138,7 +138,7 @@ def excluded_by_empty_slots() -> int:
     work = view.work["bank"]
     (head,) = view.received("bank", "shop", StoreHeader)
     table = psi_work.words(work.journal.read("store-0"))
-    sparse, _ = okvs._places(head.seed, work.keys, (head.slots - okvs._DENSE) // 3)
+    sparse, _ = okvs._slots_of_keys(head.seed, work.keys, (head.slots - okvs._DENSE_SLOTS) // 3)
     return int((~table[np.stack(sparse)].any(axis=2)).any(axis=0).sum())
 
 

@@ -67,7 +67,7 @@ SLIPS: dict[str, tuple[Callable[[], Patch], str, str, dict[str, Any]]] = {
     ),
     "decay dropped with steps of its own": (
         lambda: edited(FedBCD, "_step", (" * self.shrunk(t, party.parties)", "")),
-        "optim/test_own_steps.py",
+        "optim/test_curvature_steps.py",
         "test_a_step_is_that_of_the_bound_on_the_curvature",
         {"decay": "sqrt_t", "before": 1},
     ),

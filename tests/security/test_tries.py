@@ -116,12 +116,12 @@ def test_no_peer_locks_out_another(told: list[tuple[str, int]], tmp_path: Path) 
         for _ in range(MAX_EARLY_ABORTS):
             with pytest.raises(LeakageError, match=r"^no$"):
                 ending(ledger, others, LeakageError("no"))
-        with pytest.raises(LeakageError, match="--forgive bank"):
+        with pytest.raises(LeakageError, match="--reset-aborts bank"):
             ending(ledger, others)
     ending(ledger, ("telco",))
     ledger.reset_early_aborts("telco")
     ending(ledger, ("bank", "telco"))
-    with pytest.raises(LeakageError, match="--forgive bank"):
+    with pytest.raises(LeakageError, match="--reset-aborts bank"):
         ending(ledger, ("bank",))
 
 
@@ -147,7 +147,7 @@ def test_the_owner_forgives_by_a_command(told: list[tuple[str, int]], tmp_path: 
     command = ["ledger", "--ledger", str(ledger.path)]
     text = CliRunner().invoke(app, command).output
     assert f"ended early with bank: {MAX_EARLY_ABORTS} of {MAX_EARLY_ABORTS}" in " ".join(text.split())
-    assert CliRunner().invoke(app, [*command, "--forgive", "bank"]).exit_code == 0
+    assert CliRunner().invoke(app, [*command, "--reset-aborts", "bank"]).exit_code == 0
     ending(ledger, ("bank",))
     assert not ledger.read().tries
 

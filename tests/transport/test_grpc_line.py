@@ -24,6 +24,7 @@ from securevfl.transport.line import MAX_REFUSALS, Line
 from securevfl.transport.line_messages import Acknowledge, CloseLine, OpenStream, PacketPiece, RefuseStream
 from securevfl.transport.stream import Stream
 from securevfl.transport.tls import Credentials
+from tests.builders import raises_code
 
 
 class Ends:
@@ -100,7 +101,7 @@ def test_both_ways_and_goodbye() -> None:
         job.join(240)
         assert not job.is_alive()
     assert ends.got == {"a": [packet[::-1] for packet in sent], "b": sent}
-    with pytest.raises(TransportError, match="has finished"):
+    with raises_code(TransportError, "SVFL-PEER-AWAY"):
         ends.a.send(b"late")
 
 

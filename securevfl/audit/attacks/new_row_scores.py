@@ -100,7 +100,7 @@ def added_variance(scores: Floats, part: Floats, *known: Floats) -> float:
     Args:
         scores: the scores (m,).
         part: the part (m,) to explain.
-        known: known values, each (m,).
+        *known: known values, each (m,).
 
     Returns:
         A share between 0 and 1.

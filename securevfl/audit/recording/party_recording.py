@@ -35,9 +35,8 @@ from securevfl.training.simulate import simulate
 class Recording(defaultdict[str, PartyRecord], Observer):
     """The record of every party of a run, by name. Each party writes from its own threads.
 
-    Attributes:
-        protocols: inputs and outputs of all sums of the run, those of evaluations included.
-        defended_residuals: what a defence made of each residual.
+    `protocols` has the inputs and outputs of all sums of the run, evaluations included. `defended_residuals` has each
+    residual after the defence.
     """
 
     def __init__(self) -> None:

@@ -125,7 +125,7 @@ class Measurements:
             else LossTable(self._job.loss.value, rated, self._job.loss.minimizer(rated))
         )
         met, own = self._player.met, self._player.inputs_of(data, rows.rows)
-        found = open_loss(met.products, met.transfers, self._player.terms, state, state.visits, own, targets)
+        found = open_loss(met.products, met.transfers, self._player.terms, state, state.iterations, own, targets)
         if found is None or targets is None:
             return Measurement()
         none = float(targets.values(np.zeros_like(targets.minimizers), targets.targets).mean())
@@ -156,7 +156,7 @@ class Measurements:
             met.top_transfers,
             self._player.terms,
             state,
-            state.visits,
+            state.iterations,
             X,
             np.zeros(0) if rated is None else numbers.table_centres(self._job.loss.minimizer(rated)),
             allowed=lambda: not limited or self._player.ledger.record_range_count(data.ids(rows)),

@@ -211,7 +211,7 @@ def masks() -> Outcome:
     answered, given = giver.answer(0, size, asked)
     taken = taker.take(0, size, answered)
     try:
-        taken.check(given.confirm(taken.said))
+        taken.check(given.confirm(taken.response))
     except CryptoError:
         outcome.add("output", "transfers", "a giver that keeps to the protocol is taken for one that does not")
     unknown = set(_split(given._leaves.tobytes(), 16)) - set(_split(taken._leaves.tobytes(), 16))
@@ -236,7 +236,7 @@ def strays() -> Outcome:
         taken = taker.take(0, size, bytes(altered))
         given._challenge = giver._public.challenge(0, asked, bytes(altered))
         try:
-            taken.check(given.confirm(taken.said))
+            taken.check(given.confirm(taken.response))
         except CryptoError:
             continue
         outcome.add("refusal", "taker", "takes trees in which a sum was altered")
