@@ -67,7 +67,7 @@ def test_points_that_are_none_are_refused(parties: int, cheat: str, twist: Twist
     ],
 )
 def test_base_transfers_without_points_are_refused(cheat: str, twist: Twist) -> None:
-    with raises_code(CryptoError, "SVFL-CRYPTO-CIPHERTEXT"):
+    with raises_code(CryptoError, "SVFL-PROTOCOL-CHEATING"):
         play([list(range(20))] * 2, twist={cheat: twist}, transfers=True)
 
 
@@ -110,7 +110,7 @@ def test_a_peer_that_strays_is_caught_and_nothing_is_kept(
 def test_trees_that_were_altered_are_caught() -> None:
     """Change the sum of a tree's leaves, which every receiver reads; the last bytes of the message."""
     last = once(VoleTrees, lambda m: VoleTrees(m.sums[:-1] + bytes([m.sums[-1] ^ 1])))  # type: ignore[attr-defined]
-    with raises_code(CryptoError, "SVFL-CRYPTO-CIPHERTEXT"):
+    with raises_code(CryptoError, "SVFL-PROTOCOL-CHEATING"):
         play([list(range(20))] * 2, twist={"shop": last}, transfers=True)
 
 

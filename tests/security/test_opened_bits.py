@@ -212,7 +212,7 @@ def outputs_read(monkeypatch: pytest.MonkeyPatch, *, first: int | None, bits: in
     levels = [
         ((total >> (LEVEL * at)) & (2**LEVEL - 1)) - 2 ** (LEVEL - 1) for total in columns for at in range(a_weight)
     ]
-    off = np.abs(np.array(levels) - (H - 1))  # a position stands for the entry one above
+    off = np.abs(np.array(levels) - (H - 1))  # a position is that of the entry one above
     assert H.std() > 3
     return int((off <= 1).sum()), len(rows), told(tape, "shop", "columns")
 

@@ -1,8 +1,8 @@
-"""What a party of transfer learning can compute from everything that it received in a whole run.
+"""Computations of a party of transfer learning on everything that it received in a whole run.
 
 The bank's columns are noise that reveals nothing about the shop's columns. So everything that it finds out about the
-shop's representations, which are sealed, comes from the run. It received parameter gradients, each of them p + 1
-equations about a sealed vector that changes from round to round, and scores, one number for each row and evaluation.
+shop's representations, which are sealed, is disclosed by the run: parameter gradients, each of them p + 1 equations
+about a sealed vector that changes from round to round, and scores, one number for each row and evaluation.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ COLUMNS = 10
 
 
 class Bank(Observer):
-    """Records what the party with labels learns, in order: gradients, and scores at evaluations."""
+    """Records the values that the party with labels learns, in order: gradients, and scores at evaluations."""
 
     def __init__(self) -> None:
         self.learned: list[GradientLearned] = []
@@ -62,7 +62,7 @@ def independent_parties(rows: int) -> list[vfl.Party]:
 
 @dataclass
 class Received:
-    """What the bank learned in a run, and the hidden representations of both groups of rows (k, d)."""
+    """The values that the bank learned, and the hidden representations of both groups of rows (k, d)."""
 
     gradients: list[GradientLearned]
     scores: list[GradientLearned]
@@ -231,7 +231,7 @@ def test_moments_reveal_vectors_less_than_many_openings() -> None:
 
 
 def counted(job: vfl.Job, tables: Sequence[vfl.Party]) -> dict[str, Disclosure]:
-    """Return what the bank learns about columns, by groups of rows."""
+    """Return the bank's disclosures about columns, by groups of rows."""
     schedule = job.schedule(register_of(tables))
     sizes = derive_run_shape(job, schedule, active="bank", columns={"bank": COLUMNS, "shop": COLUMNS}, outputs=1)
     disclosed = job.family.disclosures(job, sizes)
