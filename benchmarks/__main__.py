@@ -106,7 +106,7 @@ def check_tables(names: Sequence[str], known: Iterable[str]) -> None:
 
 
 def print_lines(rows: Sequence[dict[str, Any]]) -> None:
-
+    """Print each row as a line of JSON."""
     for row in rows:
         figures = [f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()]
         console().print(", ".join(figures), soft_wrap=True)

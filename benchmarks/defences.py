@@ -81,6 +81,7 @@ def measure(
 
 
 def main() -> None:
+    """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--rows", type=int, default=6000)

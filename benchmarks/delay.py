@@ -139,6 +139,7 @@ class SlowLine:
 
 
 def job(residual: str, epochs: int) -> vfl.Job:
+    """Return the job of the measurement."""
     return vfl.Job(
         model=vfl.Logistic(),
         optimizer=vfl.FedBCD(lr=0.1),
@@ -197,6 +198,7 @@ def virtual(work: vfl.Job, tables: Tables, network: vfl.Network) -> float:
 
 
 def main() -> None:
+    """Run the benchmark from the command line."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--mbps", type=float, default=300.0)
     options.add_argument("--rtt-ms", type=float, nargs="+", default=[5.0, 20.0, 50.0])

@@ -33,6 +33,7 @@ class Setting:
 
     @property
     def kernel(self) -> bool:
+        """Whether the model is a kernel model."""
         return self.residual is None
 
     @property
@@ -42,10 +43,12 @@ class Setting:
 
     @property
     def shared(self) -> bool:
+        """Whether the training is on secret shares."""
         return isinstance(self.residual, vfl.Shares)
 
     @property
     def job(self) -> vfl.Job:
+        """Return the job."""
         if self.trees:
             model = vfl.Trees(trees=3, depth=2, boosted_score=False)
             protocol = vfl.Protocol(shares=self.residual)
@@ -77,6 +80,7 @@ class Setting:
 
     @property
     def tables(self) -> list[vfl.Party]:
+        """Return the parties with their tables."""
         first, *others = vfl.datasets.breast_cancer(self.count)
         for other in others[: self.labelled - 1]:
             other.y = first.y

@@ -140,12 +140,14 @@ class Member:
         self.start()
 
     def start(self) -> None:
+        """Start the party's process."""
         self.mangle = PROCESSES.Event()
         self.reports, theirs = PROCESSES.Pipe(duplex=False)
         self.process = self._start(theirs, self.mangle)
         theirs.close()
 
     def kill(self) -> None:
+        """Kill the party's process."""
         self.process.kill()
         self.process.join()
         self.listen()
@@ -366,17 +368,20 @@ def trees_apart(parts: Mapping[str, ModelPart], setting: Setting) -> float:
 
 
 def shared_weights(states: Mapping[str, State], setting: Setting) -> dict[str, Any]:
+    """Return the weights that the parties' shares add up to."""
     return whole_weights(setting.job, states, setting.tables[0].name)
 
 
 @cache
 def undisturbed_shares(setting: Setting) -> dict[str, Any]:
+    """Return the weights of the undisturbed run on secret shares."""
     run = vfl.simulate(setting.job, setting.tables, workers=1)
     return shared_weights({name: part.state for name, part in run.parts.items()}, setting)
 
 
 @cache
 def undisturbed(setting: Setting) -> dict[str, Any]:
+    """Return the weights of the undisturbed run."""
     run = vfl.simulate(setting.job, setting.tables, workers=1)
     return {name: part.theta for name, part in run.parts.items()}
 
@@ -417,6 +422,7 @@ def campaign(
 
 
 def main() -> None:
+    """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--first", type=int, default=0, help="seed of the first run")

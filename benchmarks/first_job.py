@@ -59,10 +59,10 @@ def measured(name: str, folder: Path, split: int, *, bins: bool) -> dict[str, An
     run = vfl.simulate(job, parties)
     seconds = time.process_time() - start
     auc, reference = run.metrics["auc"], pooled_auc(parties, job)
-    this_prepare_all = prepare_parties(job, parties)
+    prepared = prepare_parties(job, parties)
     sizes = {
-        "rows": len(job.schedule(this_prepare_all[0].register).train),
-        "columns": sum(party.X.shape[1] for party in this_prepare_all),
+        "rows": len(job.schedule(prepared[0].register).train),
+        "columns": sum(party.X.shape[1] for party in prepared),
     }
     return {
         "table": name, "bins": bins, "split": split, **sizes,
@@ -86,6 +86,7 @@ def page(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def main() -> None:
+    """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--tables", nargs="+", default=SIX, choices=TABLES)

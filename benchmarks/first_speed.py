@@ -53,6 +53,7 @@ def once(name: str, folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
+    """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--json", type=Path)

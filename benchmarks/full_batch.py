@@ -83,6 +83,7 @@ def at_workers(shop: vfl.Party, workers: int, stack: ExitStack) -> tuple[vfl.Par
 
 
 def main() -> None:
+    """Run the benchmark from the command line."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--rows", type=int, default=100_000)
     options.add_argument("--columns", type=int, nargs=2, default=(30, 300), help="of the bank, of the shop")

@@ -46,6 +46,7 @@ def mutate(good: bytes, draw: random.Random) -> bytes:
 
 
 def main() -> None:
+    """Run the benchmark from the command line."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--frames", type=int, default=1_000_000)
     options.add_argument("--live", type=int, default=2500, help="mutants of each kind")

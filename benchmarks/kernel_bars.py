@@ -153,6 +153,7 @@ PARTS: dict[str, Callable[[Path], Iterator[Row]]] = {
 
 
 def main() -> None:
+    """Run the benchmark from the command line."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--data", type=Path, default=Path("../shared/data"))
     options.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))

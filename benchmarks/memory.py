@@ -30,6 +30,7 @@ class MemoryHeld:
 
     @property
     def megabytes(self) -> int:
+        """The largest memory so far, in MB."""
         return sum(self._most.values()) // 1024
 
     def _watch(self) -> None:
@@ -37,8 +38,8 @@ class MemoryHeld:
             self._look()
 
     def _look(self) -> None:
-        this_path = Path("/proc/self/task")
-        started = " ".join(_text(task / "children") for task in this_path.iterdir()).split()
+        tasks = Path("/proc/self/task")
+        started = " ".join(_text(task / "children") for task in tasks.iterdir()).split()
         for process in ("self", *started):
             status = dict(line.split(":", 1) for line in _text(Path("/proc", process, "status")).splitlines())
             self._most[process] = max(self._most.get(process, 0), int(status.get("VmHWM", "0").split()[0]))

@@ -61,6 +61,7 @@ def picture() -> str:
 
 
 def main() -> None:
+    """Run the benchmark from the command line."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("file", type=Path, help="where the picture goes, as SVG")
     options.parse_args().file.write_text(picture(), encoding="utf-8")

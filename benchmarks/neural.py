@@ -97,6 +97,7 @@ def network(columns: int, hidden: int) -> nn.Module:
 
 
 def main() -> None:
+    """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=256)
     parser.add_argument("--columns", type=int, default=57)

@@ -62,6 +62,7 @@ def job(**keys: object) -> vfl.Job:
 
 
 def main() -> None:
+    """Run the benchmark from the command line."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--data", type=Path, default=Path("../shared/data"))
     options.add_argument("--rows", type=int, nargs="*", default=[300, 1000, 3000, 10_000, 20_000, 50_000])

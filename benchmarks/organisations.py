@@ -44,6 +44,7 @@ def parties(data: Path, rows: int) -> list[vfl.Party]:
 
 
 def job(residual: str, batch: int, epochs: int) -> vfl.Job:
+    """Return the job of the measurement."""
     return vfl.Job(
         model=vfl.Logistic(l2=1e-3),
         optimizer=vfl.FedBCD(lr=0.1, local_steps=5),
@@ -108,6 +109,7 @@ def in_one(data: Path, rows: int, work: vfl.Job) -> tuple[float, float, dict[str
 
 
 def main() -> None:
+    """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--residuals", nargs="*", default=["ckks", "open"])

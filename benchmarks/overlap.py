@@ -32,6 +32,7 @@ ROWS, COLUMNS = 16_384, 20
 
 
 def module(hidden: int, width: int) -> nn.Module:
+    """Return a network with this number of hidden units."""
     return nn.Sequential(nn.Linear(COLUMNS, hidden), nn.ReLU(), nn.Linear(hidden, width))
 
 
@@ -64,11 +65,13 @@ class Top(nn.Module):
         self.top = nn.Linear(2 * width, 1)
 
     def forward(self, x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        """Return the outputs of the top model."""
         result: torch.Tensor = self.top(torch.cat([self.bottom(x), z], dim=1).relu())
         return result
 
 
 def job(R: int, W: int, width: int, batch: int, epochs: int) -> vfl.Job:
+    """Return the job of the measurement."""
     return vfl.Job(
         model=vfl.Neural(joint="top", width=width),
         optimizer=vfl.CeluVFL(R=R, W=W, lr=0.01, rule=vfl.AdaGrad()),
@@ -80,12 +83,15 @@ def job(R: int, W: int, width: int, batch: int, epochs: int) -> vfl.Job:
 
 
 def a_round(disclosed: Told) -> float:
+    """Return the seconds of one round."""
     return float(disclosed.seconds.sum()) / disclosed.rounds
 
 
 def row(
     work: Callable[[int, int], vfl.Job], tables: Tables, mbps: float, rtt_ms: float, repeats: int
 ) -> dict[str, float]:
+    """Measure one row."""
+
     def best(R: int, W: int) -> dict[str, Told]:
         tries = [measured(work(R, W), tables, mbps, rtt_ms) for _ in range(repeats)]
         return min(tries, key=lambda item: a_round(item["bank"]))
@@ -113,6 +119,7 @@ def row(
 
 
 def main() -> None:
+    """Run the benchmark from the command line."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--mbps", type=float, default=300.0)
     options.add_argument("--rtt-ms", type=float, nargs="+", default=[5.0, 20.0, 100.0])

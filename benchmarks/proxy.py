@@ -43,6 +43,7 @@ class Proxy:
                 end.shutdown(socket.SHUT_RDWR)
 
     def cut(self) -> None:
+        """Cut all connections."""
         lines, self._lines = self._lines, []
         for line in lines:
             with contextlib.suppress(OSError):
@@ -50,6 +51,7 @@ class Proxy:
             line.close()
 
     def close(self) -> None:
+        """Stop relaying."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()

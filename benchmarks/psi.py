@@ -25,16 +25,19 @@ from securevfl.runtime.party_threads import run_threads
 
 
 def side(channel: Channel, *, ids: Iterable[int], names: list[str]) -> tuple[NDArray[np.intp], int, int]:
+    """Align as one party; return its rows, sent bytes and sent messages."""
     rows = align_privately(channel.me, ids, channel, active=names[0], passives=names[1:])
     return rows, channel.counters.bytes_sent(), channel.counters.messages_sent()
 
 
 def cpu_seconds() -> float:
+    """Return the CPU seconds of this process."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
 
 
 def run(rows: int, parties: int) -> None:
+    """Run one alignment and print its figures."""
     names = [f"party{k}" for k in range(parties)]
     shift = rows // (2 * parties)  # neighbours share most of their ids; all share at least half
     sets = [range(k * shift, k * shift + rows) for k in range(parties)]
@@ -51,6 +54,7 @@ def run(rows: int, parties: int) -> None:
 
 
 def main() -> None:
+    """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=100_000, help="ids of each party")
     parser.add_argument("--parties", type=int, default=2)

@@ -54,6 +54,7 @@ def security(bits: float) -> float:
 
 
 def main() -> None:
+    """Run the benchmark from the command line."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     for name, bits in USED.items():
         print(f"{name}: log2 q = {bits:.1f}, 2^{security(bits):.0f} operations")

@@ -69,6 +69,7 @@ class OpenedGradients(Observer):
         pass
 
     def note(self, me: str, fact: object) -> None:
+        """Record a learned gradient."""
         if me == self.name and isinstance(fact, GradientLearned):
             assert isinstance(fact.J.matrix, np.ndarray), "these tables are in memory"
             self.matrix[fact.index] = fact.J.matrix

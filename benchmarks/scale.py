@@ -73,6 +73,7 @@ def generate(folder: Path, rows: int, columns: int) -> None:
 
 
 def job(residual: str, batch: int) -> vfl.Job:
+    """Return the job of the measurement."""
     return vfl.Job(
         model=vfl.Logistic(l2=1e-4),
         optimizer=vfl.FedBCD(lr=0.1, local_steps=5) if batch else vfl.BlockNewton(),
@@ -189,6 +190,7 @@ def kits(folder: Path) -> None:
 
 
 def main() -> None:
+    """Run the benchmark from the command line."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--rows", type=int, default=400_000)
     options.add_argument("--columns", type=int, default=50)

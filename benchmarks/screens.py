@@ -57,6 +57,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def words(command: str) -> list[str]:
+    """Return the arguments that run a securevfl command in a new process."""
     return [sys.executable, "-m", "securevfl.cli.main", *command.split()[1:]]
 
 
@@ -163,6 +164,7 @@ def prepared(folder: Path) -> None:
 
 
 def main() -> None:
+    """Take the pictures from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", nargs="+", default=TAKEN, choices=TAKEN)

@@ -217,6 +217,7 @@ class _Words(Observer):
         """Messages are of no interest."""
 
     def note(self, me: str, fact: object) -> None:
+        """Record a party's shares of residuals."""
         if me == self._of and isinstance(fact, SharedResidual):
             self.by_batch.setdefault(fact.index, []).append(fact.words[:, :1])
 

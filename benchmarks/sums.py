@@ -42,16 +42,19 @@ class RestartedClock(VirtualClock):
     """Restarts at zero, so that all parties begin a sum together."""
 
     def restart(self) -> None:
+        """Restart at zero."""
         local = self._here.branch
         local.path, local.now = np.zeros_like(local.path), 0.0
         self._up, self._down = type(self._up)(), type(self._down)()
 
 
 def seat_of(channel: Channel, names: list[str]) -> PartyContext:
+    """Return the context of a party in a sum."""
     return PartyContext(channel, Roles.sum(names[0], tuple(names[1:])), Meter(channel.clock, channel.counters))
 
 
 def exchange(context: PartyContext, role: SumRole, values: np.ndarray, space: Space) -> None:
+    """Collect once if this party is the collector, otherwise contribute."""
     if context.me == context.collector:
         role.collect(values.shape, space)
     else:
@@ -59,6 +62,7 @@ def exchange(context: PartyContext, role: SumRole, values: np.ndarray, space: Sp
 
 
 def topology_rows(parties: Iterable[int], repeats: int) -> list[dict[str, Any]]:
+    """Return the rows of all topologies and numbers of parties."""
     sums: list[SumProtocol] = [vfl.DirectSum(), vfl.PairwiseSum()]
     sums += [vfl.TreeSum(topology=topology) for topology in TOPOLOGIES]
     sums += [vfl.CipherSum(topology="tree"), vfl.CipherSum(topology="star")]
@@ -190,6 +194,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
 
 
 def main() -> None:
+    """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="where the rows go")
     parser.add_argument("--plot", type=Path, help="where the picture goes (.svg or .png)")

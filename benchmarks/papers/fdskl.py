@@ -116,6 +116,7 @@ class Table:
         return np.random.default_rng(seed).permutation(len(self.y))
 
     def split(self, seed: int, scale: str) -> Split:
+        """Return scaled training and test rows of a split."""
         train, test = self.rows(seed)
         X, test_X = self.X[train], self.X[test]
         if scale == "standard":
@@ -145,11 +146,10 @@ def read(data: Path | None, name: str) -> Table:
 
 def federated(table: Table, setting: Setting, model: Kernel, optimizer: FDSKL, seed: int) -> dict[str, float]:
     """Run FDSKL between three parties over a tree sum: error, processor seconds, virtual seconds and bytes."""
-    this_owners = table.owners(PARTIES)
+    owners = table.owners(PARTIES)
     train, test = table.rows(seed)
     tables = [
-        Party(f"p{k}", table.X[train][:, c], None if k else table.y[train], aligned=True)
-        for k, c in enumerate(this_owners)
+        Party(f"p{k}", table.X[train][:, c], None if k else table.y[train], aligned=True) for k, c in enumerate(owners)
     ]
     job = Job(
         model=model,
@@ -163,17 +163,16 @@ def federated(table: Table, setting: Setting, model: Kernel, optimizer: FDSKL, s
     started = time.process_time()
     run = simulate(job, tables)
     spent = time.process_time() - started
-    error = _missed(run, table, this_owners, test)
+    error = _missed(run, table, owners, test)
     return {"error": error, "cpu_s": spent, "virtual_s": run.costs.training, "bytes": float(run.costs.bytes)}
 
 
 def logistic(table: Table, parties: int, seed: int, epochs: int = 20) -> BaselineOutcome:
     """Run logistic regression by FedBCD, in the open."""
-    this_owners = table.owners(parties)
+    owners = table.owners(parties)
     train, test = table.rows(seed)
     tables = [
-        Party(f"p{k}", table.X[train][:, c], None if k else table.y[train], aligned=True)
-        for k, c in enumerate(this_owners)
+        Party(f"p{k}", table.X[train][:, c], None if k else table.y[train], aligned=True) for k, c in enumerate(owners)
     ]
     job = Job(
         model=Logistic(),
@@ -187,7 +186,7 @@ def logistic(table: Table, parties: int, seed: int, epochs: int = 20) -> Baselin
     started = time.process_time()
     run = simulate(job, tables)
     spent = time.process_time() - started
-    return BaselineOutcome(_missed(run, table, this_owners, test), spent, rows=len(train))
+    return BaselineOutcome(_missed(run, table, owners, test), spent, rows=len(train))
 
 
 def _missed(run: Run, table: Table, local: Sequence[RowNumbers], test: RowNumbers) -> float:

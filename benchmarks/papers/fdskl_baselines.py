@@ -54,9 +54,11 @@ class Split:
     test_y: Floats
 
     def missed(self, f: Floats) -> float:
+        """Return the share of test rows with a wrong sign of f."""
         return float(np.mean((f > 0) != (self.test_y > 0)))
 
     def columns(self, keep: RowNumbers) -> Split:
+        """Return the split with these columns only."""
         return Split(self.X[:, keep], self.y, self.test_X[:, keep], self.test_y)
 
     def first(self, rows: int, seed: int) -> Split:

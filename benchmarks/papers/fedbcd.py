@@ -75,6 +75,7 @@ class Algorithm:
     sequential: bool = False
 
     def optimizer(self, eta: float) -> FedBCD:
+        """Return the optimizer with this step size."""
         if self.q == 1:
             return FedSGD(lr=eta, decay=self.decay)
         mode: Literal["parallel", "sequential"] = "sequential" if self.sequential else "parallel"
@@ -97,14 +98,15 @@ def linear(tables: Sequence[vfl.Party], parties: int, decay: Decay, plan: Plan, 
     algorithms += [Algorithm(parties, q, decay, True) for q in plan.sequential if parties == 2]
     jobs = [_job(plan, split) for split in range(plan.splits)]
     inner = [development(tables, job) for job in jobs]
-    goals = [SHARE * pooled_auc(this_finish, _job(plan, split)) for split, this_finish in enumerate(inner)]
+    goals = [SHARE * pooled_auc(split_tables, _job(plan, split)) for split, split_tables in enumerate(inner)]
     choices: list[Choice] = []
     for algorithm in algorithms:
         on_row(f"{parties} parties, {algorithm.optimizer(1.0).label}, Q = {algorithm.q}, {decay}: steps")
 
         def merit(eta: float, algorithm: Algorithm = algorithm) -> float:
             curves = [
-                curve(this_finish, algorithm, plan, eta, split, goals[split]) for split, this_finish in enumerate(inner)
+                curve(split_tables, algorithm, plan, eta, split, goals[split])
+                for split, split_tables in enumerate(inner)
             ]
             return sum(toll(item, [goal], plan.cap) for item, goal in zip(curves, goals, strict=True))
 
@@ -115,7 +117,7 @@ def linear(tables: Sequence[vfl.Party], parties: int, decay: Decay, plan: Plan, 
     for algorithm, choice in zip(algorithms, choices, strict=True):
         on_row(f"{parties} parties, {algorithm.optimizer(1.0).label}, Q = {algorithm.q}, {decay}")
         finish = partial(_finish, tables, algorithm, plan, targets)
-        this_finish, same = finish(choice.step), finish(together)
+        finished, same = finish(choice.step), finish(together)
         rows.append(
             {
                 "parties": parties,
@@ -123,7 +125,7 @@ def linear(tables: Sequence[vfl.Party], parties: int, decay: Decay, plan: Plan, 
                 "q": algorithm.q,
                 "decay": decay,
                 **choice.row(),
-                **this_finish,
+                **finished,
                 "one_step": together,
                 **{f"one_{key}": value for key, value in same.items()},
                 "splits": plan.splits,

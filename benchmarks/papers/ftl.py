@@ -241,19 +241,19 @@ def overlap(data: Path | None, plan: OverlapPlan, on_row: Callable[[str], None])
     rows: Rows = []
     for shared in plan.overlaps:
         on_row(f"{shared} shared rows")
-        this_plan = Plan(plan.table, rows=shared, local_steps=(5,), grid=(4.0, 8.0), splits=plan.splits)
-        this_plan = replace(this_plan, most=5 * plan.rounds)
+        transfer_plan = Plan(plan.table, rows=shared, local_steps=(5,), grid=(4.0, 8.0), splits=plan.splits)
+        transfer_plan = replace(transfer_plan, most=5 * plan.rounds)
         results: dict[str, list[float]] = {"transfer": [], "guest alone": [], "host's columns alone": [], "both": []}
         for split in range(plan.splits):
             parties = _tables(data, plan.table, shared, split)
-            inner = development(parties, _job(this_plan, 5, 1.0, OpenResidual(), 1))
+            inner = development(parties, _job(transfer_plan, 5, 1.0, OpenResidual(), 1))
             choice = choose(
-                this_plan.grid,
-                lambda eta, inner=inner, this_plan=this_plan: -_last(curve(inner, this_plan, 5, eta, 1.0)),
+                transfer_plan.grid,
+                lambda eta, inner=inner, transfer_plan=transfer_plan: -_last(curve(inner, transfer_plan, 5, eta, 1.0)),
             )
-            results["transfer"].append(_last(curve(parties, this_plan, 5, choice.step, 1.0)))
+            results["transfer"].append(_last(curve(parties, transfer_plan, 5, choice.step, 1.0)))
             sides = {"guest alone": parties[:1], "host's columns alone": parties[1:], "both": parties}
-            job = _job(this_plan, 5, 1.0, OpenResidual(), 1)
+            job = _job(transfer_plan, 5, 1.0, OpenResidual(), 1)
             for name, side in sides.items():
                 results[name].append(_regression(side, np.asarray(parties[0].y), job, parties[0]))
         for name, aucs in results.items():
@@ -271,11 +271,11 @@ def one_local_step(data: Path | None, plan: StepPlan, on_row: Callable[[str], No
     rows = []
     for units in plan.units:
         on_row(f"{units} units")
-        this_plan = Plan("fate", rows=plan.rows, units=units)
+        transfer_plan = Plan("fate", rows=plan.rows, units=units)
         spent = {}
         for rounds in (1, 3):
             started = time.process_time()
-            simulate(_job(this_plan, 1, 1.0, SealedResidual(engine=Ckks()), rounds), parties)
+            simulate(_job(transfer_plan, 1, 1.0, SealedResidual(engine=Ckks()), rounds), parties)
             spent[rounds] = time.process_time() - started
         rows.append({"engine": "ckks", "rows": plan.rows, "units": units, "cpu_s": (spent[3] - spent[1]) / 2})
     return rows

@@ -9,6 +9,7 @@ from benchmarks.papers.page_cells import Part, number, pick, share, spread, tabl
 
 
 def celu_rounds(part: Part) -> str:
+    """Return the section on rounds to AUCs."""
     rows, plan = part["rows"], part["plan"]
     cells = [
         [
@@ -30,6 +31,7 @@ def celu_rounds(part: Part) -> str:
 
 
 def celu_steps(part: Part) -> str:
+    """Return the section on step sizes."""
     rows, plan = part["rows"], part["plan"]["setting"]
     targets = [target for target in plan["targets"] if target < 0.9]
     cells = []
@@ -85,6 +87,7 @@ def _best(rows: list[Mapping[str, Any]], method: str, target: float) -> Mapping[
 
 
 def celu_sweep(part: Part) -> str:
+    """Return the section on R, W and xi."""
     rows, plan = part["rows"], part["plan"]["setting"]
     targets = plan["targets"]
     cells = [
@@ -102,6 +105,7 @@ def celu_sweep(part: Part) -> str:
 
 
 def celu_sealed(part: Part) -> str:
+    """Return the section on sealed residuals."""
     rows, plan = part["rows"], part["plan"]
     cells = [
         [row["residual"], "none" if row["xi"] is None else f"{row['xi']:g}", number(row["auc"], 4)] for row in rows
@@ -115,6 +119,7 @@ def celu_sealed(part: Part) -> str:
 
 
 def celu_long(part: Part) -> str:
+    """Return the section on long trainings."""
     rows, plan = part["rows"], part["plan"]["setting"]
     cells = [
         [
@@ -142,6 +147,7 @@ def _plain(rows: list[Mapping[str, object]], row: Mapping[str, object]) -> float
 
 
 def celu_seconds(part: Part) -> str:
+    """Return the section on seconds of a round."""
     rows = part["rows"]
     cells = [
         [
@@ -163,6 +169,7 @@ def celu_seconds(part: Part) -> str:
 
 
 def celu_small(part: Part) -> str:
+    """Return the section on small steps."""
     rows, plan = part["rows"], part["plan"]["setting"]
     cells = [
         [

@@ -45,7 +45,7 @@ def run(data: Path | None, plan: SlowPlan, on_row: Callable[[str], None]) -> Row
     rows: Rows = []
     for count in plan.parties:
         parties = fdml.tables(data, count)
-        this_plan = fdml.Plan((count,), ("linear",), epochs=plan.epochs, batch=plan.batch, every=10**6)
+        fdml_plan = fdml.Plan((count,), ("linear",), epochs=plan.epochs, batch=plan.batch, every=10**6)
         for rtt in plan.rtts:
             network, result = Network(rtt_ms=rtt), []
             for tau in plan.taus:
@@ -54,7 +54,7 @@ def run(data: Path | None, plan: SlowPlan, on_row: Callable[[str], None]) -> Row
                 for seed in range(plan.seeds):
                     pauses = {f"p{k}": Pauses(plan.share, plan.seconds, 100 * seed + k) for k in range(count)}
                     setting = fdml.Setting("linear", tau, first=tau == 0)
-                    done = fdml.train(parties, this_plan, setting, 3.0, seed, network, dict(pauses))
+                    done = fdml.train(parties, fdml_plan, setting, 3.0, seed, network, dict(pauses))
                     seconds.append(done.costs.training)
                     aucs.append(done.metrics["auc"])
                     model.append(queued(count, tau, done.costs.rounds, network, [*pauses.values()]))

@@ -34,6 +34,7 @@ class Choice:
 
     @property
     def edge(self) -> bool:
+        """Whether the best step is at an edge of the grid."""
         return self.step in (min(self.tried), max(self.tried))
 
     def row(self) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def measure(name: str, engine: Engine, n: int, d: int, pool: TimedExecutor | Non
     preparing, first = Stopwatch(), holder.encrypt(g, bound=1.0)
     prepared = preparing("prepare", lambda: evaluator.prepare(J))
     preparing("prepare", lambda: evaluator.encode(prepared, first))
-    last: dict[str, Any] = {}
+    latest: dict[str, Any] = {}
 
     def once() -> Stopwatch:
         watch = Stopwatch(pool)
@@ -73,13 +73,13 @@ def measure(name: str, engine: Engine, n: int, d: int, pool: TimedExecutor | Non
         product = watch("compute", lambda: evaluator.transpose_product(prepared, sealed))
         blinded, mask = watch("blind", lambda: evaluator.blind(product))
         opened = watch("open", lambda: holder.open(blinded, OpeningShape(n, 1, d)))
-        last["result"] = watch("blind", lambda: evaluator.unblind(opened, mask))
-        last["up"], last["down"] = len(blinded), len(sealed) + len(opened)
+        latest["result"] = watch("blind", lambda: evaluator.unblind(opened, mask))
+        latest["up"], latest["down"] = len(blinded), len(sealed) + len(opened)
         return watch
 
     watch, count = median_of(once, seconds=seconds, max_repetitions=31)
-    sent = {"bytes_up": last["up"], "bytes_down": last["down"], "repetitions": count}
-    error = float(np.abs(last["result"] - J.T @ g).max())
+    sent = {"bytes_up": latest["up"], "bytes_down": latest["down"], "repetitions": count}
+    error = float(np.abs(latest["result"] - J.T @ g).max())
     figures = watch.figures() | {"prepare_ms": preparing.total, "max_abs_error": error} | sent
     return {"engine": name, "n": n, "d": d} | EMPTY | figures
 
@@ -107,16 +107,13 @@ def run(
 
     Args:
         sizes: rows and columns of each problem.
-        engines: names of this library's engines.
-        against: names of the baselines.
+        engines: names of this library's engines; an unknown one raises ConfigError.
+        against: names of the baselines; one that is unknown or not installed raises ConfigError.
         bits: size of Paillier keys.
         on_row: called with a description of the next measurement.
 
     Returns:
         Rows by size, the baselines first.
-
-    Raises:
-        ConfigError: if a name is unknown or a baseline is not installed.
     """
     comparison.check_names("--against", against, BASELINES)
     comparison.check_names("--engines", engines, [*ENGINES])

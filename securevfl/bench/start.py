@@ -29,12 +29,12 @@ STARTS: dict[str, list[str]] = {
 def run(repetitions: int, on_row: Callable[[str], None]) -> list[dict[str, Any]]:
     """Return one row for each way to start, after one start that warms the file caches."""
     rows = []
-    for what, arguments in STARTS.items():
-        on_row(what)
+    for name, arguments in STARTS.items():
+        on_row(name)
         times = [_start(arguments) for _ in range(repetitions + 1)][1:]
         rows.append(
             {
-                "what": what,
+                "what": name,
                 "wall_s": round(median(wall for wall, _ in times), 3),
                 "cpu_s": round(median(cpu for _, cpu in times), 3),
                 "repetitions": repetitions,

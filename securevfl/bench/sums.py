@@ -50,19 +50,19 @@ def measure(
     scheme = engine.sums()
     holder = scheme.sum_keygen(pool)
     adder = scheme.adder(holder.public, pool)
-    last: dict[str, Any] = {}
+    latest: dict[str, Any] = {}
 
     def once() -> Stopwatch:
         watch = Stopwatch(pool)
         sealed = watch("encrypt", lambda: [adder.encrypt(v, bound=1.0, terms=parties) for v in parts])
         total = watch("add", lambda: adder.add(*sealed))
-        last["result"] = watch("decrypt", lambda: holder.decrypt(total))
-        last["bytes"] = sum(map(len, sealed)) + len(total)
+        latest["result"] = watch("decrypt", lambda: holder.decrypt(total))
+        latest["bytes"] = sum(map(len, sealed)) + len(total)
         return watch
 
     watch, count = median_of(once, seconds=seconds, max_repetitions=31)
-    error = float(np.abs(last["result"] - parts.sum(axis=0)).max())
-    results = {"bytes": last["bytes"], "max_abs_error": error, "repetitions": count, "estimated": False}
+    error = float(np.abs(latest["result"] - parts.sum(axis=0)).max())
+    results = {"bytes": latest["bytes"], "max_abs_error": error, "repetitions": count, "estimated": False}
     return {"engine": name, "parties": parties, "size": size} | watch.figures() | results
 
 
@@ -86,16 +86,13 @@ def run(
     Args:
         parties: number of parties.
         size: number of values.
-        engines: names of this library's engines.
-        against: names of the baselines.
+        engines: names of this library's engines; an unknown one raises ConfigError.
+        against: names of the baselines; one that is unknown or not installed raises ConfigError.
         bits: size of Paillier keys.
         on_row: called with a description of the next measurement.
 
     Returns:
         Rows, the baselines first.
-
-    Raises:
-        ConfigError: if a name is unknown or a baseline is not installed.
     """
     comparison.check_names("--against", against, BASELINES)
     comparison.check_names("--engines", engines, SUMMING)

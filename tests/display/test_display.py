@@ -53,7 +53,7 @@ def test_shares_fill_the_bar() -> None:
     chart = svg.share_bar({"encryption": 3.0, "network": 1.0}, unit="s")
     assert [float(width) for width in re.findall(r'y="0" width="([\d.]+)"', chart)] == [360, 120]
     assert "encryption: 3.000 s, 75%" in chart
-    assert "0%" in chart.share_bar({"a": 0.0}, unit="s")
+    assert "0%" in svg.share_bar({"a": 0.0}, unit="s")
 
 
 def test_text_is_escaped_everywhere() -> None:

@@ -10,7 +10,7 @@ from securevfl.optim.curvature import preconditioner, preconditioner_of_rows
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_steps_about_the_means_are_those_of_columns_without_their_means(seed: int) -> None:
+def test_constant_gives_the_steps_of_centred_columns(seed: int) -> None:
     rng = np.random.default_rng(seed)
     leaves = np.hstack([np.eye(4)[rng.integers(0, 4, 90)] for _ in range(3)]) * 0.5
     X = np.hstack([leaves, rng.normal(size=(90, 2))])

@@ -222,11 +222,11 @@ def test_between_organisations_with_consent_and_limits(meet: Any) -> None:
     (entry,) = ledger.read().entries
     assert (entry.disclosure.kind, entry.disclosure.count, entry.disclosure.share) == ("columns", 4, 4 / 141)
     assert "4 counts of 7 bits, rounded at random to 8 rows" in sheets[0]
-    assert "0.028 of the bits that the groups of all rows hold" in sheets[0]
+    assert "0.028 of the bits in the groups of all rows" in sheets[0]
     refused = each(meeting, ask)
     assert isinstance(refused["shop"], LeakageError)
-    assert "was told 2.84% before and would be told 2.84% more" in str(refused["shop"])
-    assert "a first look at such groups takes some 941" in str(refused["shop"])
+    assert "has received 2.84% and would receive 2.84% more" in str(refused["shop"])
+    assert "the first count of such groups needs about 941" in str(refused["shop"])
     with pytest.raises(PartiesError, match="one other party"):
         provide_groups(SHOP, GROUP, meet(3).kit("shop") / "peers.toml")
 

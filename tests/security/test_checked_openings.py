@@ -58,7 +58,7 @@ def moved(opened: bytes, levels: int, place: int = 0) -> bytes:
     return opened[: OPENED_HEADER.size] + values.tobytes()
 
 
-def tables(parties: int) -> list[vfl.Party]:
+def opened_parties(parties: int) -> list[vfl.Party]:
     return [party.take(np.arange(ROWS, dtype=np.intp)) for party in vfl.datasets.breast_cancer(parties=parties)]
 
 
@@ -72,7 +72,7 @@ def run(protocol: vfl.Protocol, parties: int, seen: list[Event], **keys: Any) ->
     job = vfl.Job(
         **(defaults | keys), protocol=protocol, accepts=("columns", "rank", "fresh_equations", "small_metrics")
     )
-    vfl.simulate(job, tables(parties), workers=1, observe=seen.append)
+    vfl.simulate(job, opened_parties(parties), workers=1, observe=seen.append)
 
 
 @pytest.mark.parametrize("sums", SUMS)
@@ -109,7 +109,7 @@ def outputs(seen: list[Event]) -> list[np.ndarray]:
 def column_of(seen: list[Event]) -> float:
     before, after = outputs(seen)[:2]
     change = after - before
-    X = tables(2)[1].X[: len(change)]
+    X = opened_parties(2)[1].X[: len(change)]
     return max(abs(np.corrcoef(change, column)[0, 1]) for column in X.T)
 
 

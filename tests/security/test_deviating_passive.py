@@ -39,7 +39,7 @@ from tests.small_keys import SMALL
 ENGINES = [vfl.Ckks(), SMALL]
 
 
-def job(engine: Engine, **keys: object) -> vfl.Job:
+def engine_job(engine: Engine, **keys: object) -> vfl.Job:
     defaults: dict[str, object] = {
         "model": vfl.Logistic(),
         "optimizer": vfl.FedBCD(lr=0.1),
@@ -71,7 +71,7 @@ def deviating(monkeypatch):
 def test_the_identity_in_place_of_j_is_refused(engine: Engine, deviating: None) -> None:
     events: list[Event] = []
     with pytest.raises(ProtocolError, match=r"shop.*(15.*63|63.*15)"):
-        vfl.simulate(job(engine), vfl.datasets.breast_cancer(), workers=1, observe=events.append)
+        vfl.simulate(engine_job(engine), vfl.datasets.breast_cancer(), workers=1, observe=events.append)
     sent = [type(event.message) for event in events if event.me == "bank" and event.direction == "send"]
     assert ResidualCiphertext in sent
     assert OpenedProduct not in sent
@@ -85,7 +85,7 @@ def test_without_either_check_it_reads_every_label(
     """The request is compared with the agreed columns, and the opening with the recorded bits."""
     monkeypatch.setattr(OpeningShape, "check", lambda self, rows, outputs, columns: None)
     bank, shop = vfl.datasets.breast_cancer()
-    chosen = job(engine, batch_size=len(bank) // 2)
+    chosen = engine_job(engine, batch_size=len(bank) // 2)
     with pytest.raises(ProtocolError, match="15"):
         vfl.simulate(chosen, [bank, shop], workers=1)
     assert read == []
@@ -112,7 +112,7 @@ def test_a_second_opening_of_one_residual_is_refused(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(SealedPassive, "gradient", twice)
     with pytest.raises(LimitError, match="shop"):
-        vfl.simulate(job(vfl.Ckks(), epochs=2), vfl.datasets.breast_cancer(), observe=events.append)
+        vfl.simulate(engine_job(vfl.Ckks(), epochs=2), vfl.datasets.breast_cancer(), observe=events.append)
     assert requested == [0]
     assert more == []
     at_bank = [type(event.message) for event in events if event.me == "bank" and event.direction == "send"]
@@ -242,7 +242,7 @@ def test_the_active_party_knows_all_passive_widths() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SealedActive, "__init__", noted)
         parties = vfl.datasets.breast_cancer(parties=3)
-        vfl.simulate(job(vfl.Ckks()), parties)
+        vfl.simulate(engine_job(vfl.Ckks()), parties)
     assert widths == [{party.name: party.X.shape[1] for party in parties if not party.active}]
     assert math.prod(widths[0].values()) > 0
 

@@ -1,4 +1,4 @@
-"""What a party can compute from its view of a private alignment; every attack succeeds on a mutant of the protocol."""
+"""Computations of a party on its view of a private alignment; every attack succeeds on a mutant of the protocol."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -70,9 +70,9 @@ def agreement(one: Sequence[int], other: Sequence[int]) -> float:
 def row_order_seen_by_a_passive_party() -> float:
     """Return how far the order of the active party's list reveals the order of its rows."""
     view = PartyView([shuffled(300, 1), list(range(300))])
-    this_whole = view.work["bank"].journal.read("mine")
+    id_order = view.work["bank"].journal.read("mine")
     place = {point: at for at, point in enumerate(view.points("shop", "bank"))}
-    return agreement(range(300), [place[this_whole[at : at + 32]] for at in range(0, len(this_whole), 32)])
+    return agreement(range(300), [place[id_order[at : at + 32]] for at in range(0, len(id_order), 32)])
 
 
 def unsorted(points: bytes) -> tuple[bytes, np.ndarray]:

@@ -156,7 +156,7 @@ def test_an_unwritable_ledger_releases_its_lock(tmp_path: Path, monkeypatch: pyt
     assert sum(entry.disclosure.count for entry in ledger.counted_for(REGISTER)) == 3
 
 
-def job(**keys: object) -> vfl.Job:
+def small_batch_job(**keys: object) -> vfl.Job:
     defaults: dict[str, object] = {
         "model": vfl.Logistic(),
         "optimizer": vfl.FedBCD(lr=0.1),
@@ -172,7 +172,7 @@ def parties() -> list[vfl.Party]:
     return [party.take(np.arange(300)) for party in vfl.datasets.breast_cancer()]
 
 
-def ledgers(folder: Path, parties: Sequence[vfl.Party]) -> dict[str, DisclosureLedger]:
+def new_ledgers(folder: Path, parties: Sequence[vfl.Party]) -> dict[str, DisclosureLedger]:
     local = {party.name: DisclosureLedger(folder / party.name, party.name) for party in parties}
     local["bank"].trust("shop")
     return local
@@ -186,20 +186,20 @@ def test_a_job_beside_a_running_one_is_refused_as_after_it(
 
     The guard on columns refuses it, which admits either job alone, or a limit does.
     """
-    this_ledgers, refused = ledgers(tmp_path, parties), list[str]()
-    one = job(accepts=["rank", "label_auc", *(["columns"] if limits else [])])
+    ledgers, refused = new_ledgers(tmp_path, parties), list[str]()
+    one = small_batch_job(accepts=["rank", "label_auc", *(["columns"] if limits else [])])
     if limits:
-        this_ledgers["shop"].set_limit("columns", Limit(5))
+        ledgers["shop"].set_limit("columns", Limit(5))
 
     def another(done: int, of: int) -> None:
         if done == 1:
             with pytest.raises(LeakageError) as error:
-                vfl.simulate(one, parties, ledgers=this_ledgers)
+                vfl.simulate(one, parties, ledgers=ledgers)
             refused.append(str(error.value))
 
-    vfl.simulate(one, parties, ledgers=this_ledgers, on_round=another)
+    vfl.simulate(one, parties, ledgers=ledgers, on_round=another)
     with pytest.raises(LeakageError) as after:
-        vfl.simulate(one, parties, ledgers=this_ledgers)
+        vfl.simulate(one, parties, ledgers=ledgers)
     assert refused == [str(after.value)]
 
 
@@ -209,8 +209,8 @@ class Cut(Exception):
 
 def test_a_resumed_training_fits_its_original_limit(tmp_path: Path, parties: list[vfl.Party]) -> None:
     """Of a run that crashes and resumes, only what was disclosed twice counts twice."""
-    this_ledgers = ledgers(tmp_path, parties)
-    this_ledgers["shop"].set_limit("columns", Limit(5))  # three epochs, one of them started twice, and the evaluation
+    ledgers = new_ledgers(tmp_path, parties)
+    ledgers["shop"].set_limit("columns", Limit(5))  # three epochs, one of them started twice, and the evaluation
 
     def cut(done: int, of: int) -> None:
         if done == 3:
@@ -218,10 +218,10 @@ def test_a_resumed_training_fits_its_original_limit(tmp_path: Path, parties: lis
 
     def attempt(on_round: Callable[[int, int], None] | None) -> vfl.Run:
         states = {party.name: Checkpoints(tmp_path / "states", party.name, every=1) for party in parties}
-        accepting = job(accepts=["rank", "label_auc", "columns", "fresh_equations"])
-        return vfl.simulate(accepting, parties, ledgers=this_ledgers, checkpoints=states, on_round=on_round)
+        accepting = small_batch_job(accepts=["rank", "label_auc", "columns", "fresh_equations"])
+        return vfl.simulate(accepting, parties, ledgers=ledgers, checkpoints=states, on_round=on_round)
 
     with pytest.raises(Cut):
         attempt(cut)
     attempt(None)
-    assert total_to(this_ledgers["shop"].read().entries, "columns", "bank").count == 4
+    assert total_to(ledgers["shop"].read().entries, "columns", "bank").count == 4

@@ -38,7 +38,7 @@ JOB = vfl.Job(
 )
 
 
-def tables() -> list[vfl.Party]:
+def overlapping_tables() -> list[vfl.Party]:
     """Return five columns that determine the labels, and sixteen of noise."""
     generator = np.random.default_rng(0)
     columns, noise = generator.normal(size=(ROWS, 5)), generator.normal(size=(ROWS, COLUMNS))
@@ -68,13 +68,13 @@ def admitted(folder: Path, parties: Sequence[vfl.Party], jobs: int) -> list[np.n
 
 
 def test_omitting_ids_does_not_make_another_table(tmp_path: Path) -> None:
-    assert len(admitted(tmp_path, tables(), 2)) == 1
+    assert len(admitted(tmp_path, overlapping_tables(), 2)) == 1
 
 
 @pytest.mark.long
 def test_such_jobs_reveal_labels_as_one_job_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The attack uses all jobs that the bank's ledger admits, with columns of noise."""
-    parties, equations = tables(), []
+    parties, equations = overlapping_tables(), []
     (_, labelled) = (parties[1], parties[0])
     for rows in admitted(tmp_path, parties, JOBS):
         pair = RealIdealPair(JOB, [party.take(rows) for party in parties], 0)
@@ -101,7 +101,7 @@ TOLD = [about("labels", 30), about("columns", 30), about("columns", 30, 1000, "c
 @pytest.mark.parametrize("disclosed", TOLD, ids=["labels", "columns", "bits", "scores"])
 def test_limits_hold_over_jobs_with_omitted_ids(disclosed: Disclosure, tmp_path: Path) -> None:
     """This holds for each kind of number, as the ledger counts it."""
-    ledger, (party, *_) = DisclosureLedger(tmp_path / "shop.ledger", "shop"), tables()
+    ledger, (party, *_) = DisclosureLedger(tmp_path / "shop.ledger", "shop"), overlapping_tables()
     ledger.set_limit(disclosed.kind, Limit(70))
     rows = list(chosen([party], 3))
     for k in range(2):

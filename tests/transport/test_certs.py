@@ -249,7 +249,7 @@ def test_show(tmp_path: Path) -> None:
     certificate = x509.load_pem_x509_certificate(path.read_bytes())
     assert summary.fingerprint.replace(":", "") == certificate.fingerprint(hashes.SHA256()).hex()
     assert len(summary.lines()) == 10
-    assert "ends in 9 days" in summary.lines()[-1]
+    assert "expires in 9 days" in summary.lines()[-1]
     assert "valid until  2030-07-30 12:00 UTC" in summary.lines()
     assert show(path, NOW + timedelta(days=91)).days_left == -1
     assert show(tmp_path / "ca.pem", NOW).name == "consortium"

@@ -81,7 +81,8 @@ def test_a_relay_passes_parcels_on_and_tells_who_is_lost(meet: Any) -> None:
     assert post._failure is None
     post._deliver("relay", encode_message(Abort("away", party="shop")))
     assert isinstance(post._failure, PeerLost)
-    assert str(post._failure) == "shop is lost to the hub"
+    assert post._failure.code == "SVFL-PEER-LOST"
+    assert post._failure.problem == "the hub has lost shop"
     post = post_of(meet(2, "relay"), "bank")
     post._deliver("relay", encode_message(Abort("stopped")))
     assert (

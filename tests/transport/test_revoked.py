@@ -71,9 +71,9 @@ def test_who_was_revoked_is_refused_by_name(meet: Any, tmp_path: Path, gone: str
     shutil.copyfile(tmp_path / "authority" / "ca.pem", meeting.kit(careful) / "ca.pem")
     told = together(meeting)
     assert all(isinstance(each, TransportError) for each in told.values()), told
-    assert f"the certificate of {gone} was revoked by its authority on" in str(told[careful])
+    assert f"the authority revoked the certificate of {gone} on" in str(told[careful])
     if gone == "shop":  # who calls is refused before a word is taken
-        assert str(told[gone]).startswith("bank refused shop: the certificate of shop was revoked")
+        assert str(told[gone]).startswith("bank refused the connection of shop: the authority revoked")
 
 
 def test_a_stolen_key_cannot_show_the_new_certificate(
@@ -96,7 +96,7 @@ def test_a_stolen_key_cannot_show_the_new_certificate(
     monkeypatch.setattr(Credentials, "__init__", thief)
     told = together(meeting)
     assert isinstance(told["shop"], CryptoError)
-    assert "does not belong to the certificate that was shown" in str(told["shop"])
+    assert "does not belong to the certificate that was presented" in str(told["shop"])
     assert isinstance(told["bank"], TransportError)
 
 

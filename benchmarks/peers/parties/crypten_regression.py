@@ -22,6 +22,7 @@ from told import Work, task  # noqa: E402
 
 
 def main() -> None:
+    """Run this party."""
     arguments = task()
     rank, settings = arguments["rank"], arguments["settings"]
     os.environ |= {

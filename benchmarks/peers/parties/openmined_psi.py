@@ -19,10 +19,12 @@ READY = b"!"
 
 
 def send(line: socket.socket, message: bytes) -> None:
+    """Send a message with its length."""
     line.sendall(len(message).to_bytes(8, "little") + message)
 
 
 def receive(line: socket.socket) -> bytes:
+    """Receive a message."""
     return _exactly(line, int.from_bytes(_exactly(line, 8), "little"))
 
 
@@ -37,12 +39,14 @@ def _exactly(line: socket.socket, size: int) -> bytes:
 
 
 def ids_of(path: Path) -> list[str]:
+    """Read ids from a file."""
     with path.open(newline="") as file:
         rows = csv.DictReader(file)
         return [row["id"] for row in rows]
 
 
 def connect(port: int) -> socket.socket:
+    """Connect to a port, and retry until the server listens."""
     for _ in range(600):
         with contextlib.suppress(OSError):
             line = socket.create_connection(("127.0.0.1", port))
@@ -53,6 +57,7 @@ def connect(port: int) -> socket.socket:
 
 
 def client(arguments: dict) -> None:
+    """Run the client."""
     with Work() as work:
         ids = ids_of(Path(arguments["tables"]) / "bank.csv")
         create_with_new_key = psi.client.CreateWithNewKey(True)
@@ -68,6 +73,7 @@ def client(arguments: dict) -> None:
 
 
 def server(arguments: dict) -> None:
+    """Run the server."""
     listener = socket.create_server(("127.0.0.1", arguments["own"][0]))
     with Work() as work:
         ids = ids_of(Path(arguments["tables"]) / "shop.csv")
@@ -84,6 +90,7 @@ def server(arguments: dict) -> None:
 
 
 def main() -> None:
+    """Run this party."""
     arguments = task()
     (server if arguments["rank"] else client)(arguments)
 

@@ -7,6 +7,7 @@ from told import Work, address, task
 
 
 def main() -> None:
+    """Run this party."""
     arguments = task()
     rank, settings = arguments["rank"], arguments["settings"]
     ends = libspu.link.Desc()
