@@ -204,7 +204,8 @@ def outputs_read(monkeypatch: pytest.MonkeyPatch, *, first: int | None, bits: in
     run = vfl.simulate(chosen, both, observe=tape, workers=1)
     numbers, lowest = seen["numbers"], seen["lowest"]
     ring = ShareRing(numbers.bits)
-    theta = numbers.decode_weights(ring.reduce(states["shop", 1].own_share[0] + states["bank", 1].peer_shares["shop"][0]))
+    shares = states["shop", 1].own_share[0] + states["bank", 1].peer_shares["shop"][0]
+    theta = numbers.decode_weights(ring.reduce(shares))
     rows = chosen.schedule(both[0].register).partition(0)[LAST][: COLUMNS * a_weight]
     X = both[1].X
     H = ((X[rows] - X.mean(axis=0)) / X.std(axis=0) @ theta)[:, 0]
