@@ -71,7 +71,7 @@ class TwoWayExchange(Link):
             (sealer,) = (name for name in context.parties if name != asker)
             cast = Roles.labelled(sealer, [asker])
             tells: Literal["labels", "columns"] = "labels" if sealer == context.roles.lead else "columns"
-            agreement = Agreement(openings, shares_outputs=False, tells=tells, group=context.channel.gate.group)
+            agreement = Agreement(openings, shares_outputs=False, subject=tells, group=context.channel.gate.group)
             own = replace(
                 context,
                 roles=cast,
