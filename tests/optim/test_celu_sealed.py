@@ -49,7 +49,7 @@ def test_under_paillier_it_comes_to_the_open_model() -> None:
         np.testing.assert_allclose(sealed.parts[name].theta, clear.parts[name].theta, atol=5e-5)
 
 
-def counted(monkeypatch: pytest.MonkeyPatch, own_job: vfl.Job) -> tuple[int, Counter[str]]:
+def counted(monkeypatch: pytest.MonkeyPatch, job: vfl.Job) -> tuple[int, Counter[str]]:
     """How many products shop makes in a run, and its messages by kind."""
     products, kinds = Counter[str](), Counter[str]()
     product_of = sealed_residual.product_of
@@ -64,7 +64,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, own_job: vfl.Job) -> tuple[int, Cou
 
     with monkeypatch.context() as patch:
         patch.setattr(sealed_residual, "product_of", count)
-        vfl.simulate(own_job, sealed_celu_parties(), observe=observe)
+        vfl.simulate(job, sealed_celu_parties(), observe=observe)
     return products["made"], kinds
 
 
