@@ -177,7 +177,7 @@ def compared_jobs(job: Job) -> dict[str, Job]:
 def _check(jobs: Sequence[Job], parties: Sequence[Party], ledgers: Mapping[str, DisclosureLedger]) -> None:
     """LeakageError unless the guards and the ledgers let all jobs through, one after the other, with one measurement of
     the same rows for each."""
-    check_together([(job, pooled_run_facts(job, parties).sizes) for job in jobs], parties, ledgers)
+    check_together([(job, pooled_run_facts(job, parties).shape) for job in jobs], parties, ledgers)
     lead, *others = parties
     rows = jobs[0].schedule(register_of(parties)).test[:MAX_LOSS_ROWS]
     if any("small_metrics" in job.accepts for job in jobs):

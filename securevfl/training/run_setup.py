@@ -88,9 +88,9 @@ def set_up_run(
         active=roles.lead,
         columns=columns,
         outputs=lead.outputs,
-        brought={name: other.parameters for name, other in heard.items()},
+        module_parameters={name: other.parameters for name, other in heard.items()},
         tables={name: other.content for name, other in heard.items() if other.columns and name in trusts},
-        here=[party],
+        local_parties=[party],
     )
     return RunSetup(raw, party, heard, roles, schedule, sizes)
 

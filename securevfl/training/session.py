@@ -163,13 +163,16 @@ def _data(job: Job, party: Party, schedule: Schedule) -> TrainingData:
 def _check_rounding(job: Job, who: str, data: TrainingData, parties: int) -> None:
     """Say, or refuse, how far coefficients of counts and amounts lie off by sums that are rounded at random."""
     loss, rounding = job.model.loss, job.family.sum_rounding(job, len(data.schedule.train), parties)
-    if not isinstance(loss, LogLinkLoss) or rounding is None or data.targets is None or data.counted is None:
+    if not isinstance(loss, LogLinkLoss) or rounding is None or data.targets is None or data.target_classes is None:
         return
     rows = data.schedule.sample(MAX_ROUNDING_ROWS)
-    rated, units = data.rated(rows), float(len(rows) if data.offsets is None else np.exp(data.offsets[rows]).sum())
+    rated, units = (
+        data.loss_targets(rows),
+        float(len(rows) if data.offsets is None else np.exp(data.offsets[rows]).sum()),
+    )
     assert rated is not None, "it has targets"
     start = math.log(max(float(data.targets[rows].sum()), 0.5) / units)
-    mean = float(data.counted[1]) if loss.counts else None
+    mean = float(data.target_classes[1]) if loss.counts else None
     report_coefficient_error(who, coefficient_error(job.loss, rated, start, mean, rounding.deviation), rounding.remedy)
 
 

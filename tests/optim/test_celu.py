@@ -94,8 +94,8 @@ def pooled(job: vfl.Job, parties: list[vfl.Party]) -> list[Floats]:
             step(k, rows, weights[:, None] * g)
 
     history = []
-    for t, visit in enumerate(job.schedule(n).iterations()):
-        rows = visit.rows
+    for t, scheduled in enumerate(job.schedule(n).iterations()):
+        rows = scheduled.rows
         history.append([block.copy() for block in theta])
         H = [X[k][rows] @ history[max(0, t - opt.depth + 1)][k] for k in range(K)]
         for k in range(K):
@@ -104,7 +104,7 @@ def pooled(job: vfl.Job, parties: list[vfl.Party]) -> list[Floats]:
         g = loss.residual(X[0][rows] @ theta[0] + sum(H[1:]), t_y[rows])
         for k in range(K):
             step(k, rows, g)
-            tables[k].put(visit.index, (rows, H, g), t)
+            tables[k].put(scheduled.index, (rows, H, g), t)
     return theta
 
 
@@ -168,7 +168,7 @@ def test_evaluations_in_between_change_nothing() -> None:
     assert len([record for record in often.history if "auc" in record]) == often.costs.rounds
 
 
-def test_local_steps_are_taken_while_the_exchange_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_steps_run_during_the_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
     """The active party publishes a residual only once both have taken all local steps of that round: were these to wait
     for it, no party would continue."""
     rounds, steps, changed = 12, Counter[str](), threading.Condition()
