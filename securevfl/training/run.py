@@ -271,8 +271,8 @@ class Run:
             )
         if (beyond := np.flatnonzero(np.isinf(f).any(axis=1))).size:
             raise RangeError(
-                f"{self.active.asker}: the outputs of {beyond.size} of {count} rows are beyond the range of the model's "
-                f"numbers, first in row {beyond[0]}",
+                f"{self.active.asker}: the outputs of {beyond.size} of {count} rows are beyond the model's number "
+                f"range, first in row {beyond[0]}",
                 "leave these rows out, or train with a larger protocol.shares.step",
                 code="SVFL-TRAINING-RANGE",
                 party=self.active.asker,
@@ -368,7 +368,7 @@ class Run:
     def plot(self) -> Figure:
         """Return convergence by round and by second, and the costs, as a matplotlib figure (`securevfl[plot]`).
 
-        A notebook shows it; `run.plot().savefig("run.png")` writes it. Raises ConfigError if matplotlib is not installed.
+        A notebook shows it; `run.plot().savefig("run.png")` writes it. Raises ConfigError without matplotlib.
         """
         return plot(self.history, self.costs)
 
