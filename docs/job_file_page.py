@@ -106,7 +106,10 @@ def page() -> str:
 
 def _losses() -> list[str]:
     """List what models minimise, with the metrics that a `target` may name."""
-    rows = [f"| `{name}` | {', '.join(f'`{each}`' for each in metrics.names(loss))} |" for name, loss in LOSSES.items()]
+    rows = [
+        f"| `{name}` | {', '.join(f'`{each}`' for each in metrics.metric_names(loss))} |"
+        for name, loss in LOSSES.items()
+    ]
     return ["\n## loss\n", "| loss | metrics of a run, and of a `target` |", "|---|---|", *rows]
 
 

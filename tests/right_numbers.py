@@ -25,7 +25,7 @@ from sklearn.preprocessing import KBinsDiscretizer, StandardScaler
 
 import securevfl as vfl
 from securevfl.data.baseline import baselines
-from securevfl.data.drift import drifts
+from securevfl.data.drift import measure_drift
 from securevfl.data.party import register_of
 from securevfl.errors import DataNotice
 from securevfl.training.scorecard import BASE, ScorecardScale
@@ -74,7 +74,7 @@ def drift() -> Iterator[Figure]:
     for before, after in ((7.0, 5.0), (0.0, -999.0)):
         training, new = np.full(400, before), np.full(200, after)
         (base,) = baselines(Columns(training[:, None], ["x"]), np.arange(400))
-        (found,) = drifts([base], Columns(new[:, None], ["x"]))
+        (found,) = measure_drift([base], Columns(new[:, None], ["x"]))
         right = stats.ks_2samp(training, new).statistic
         yield Figure(f"3 drift {before:g} to {after:g}", "", float(abs(found.ks - right)), 0.012)
 

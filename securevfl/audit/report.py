@@ -1,10 +1,10 @@
-"""An audit of one job on its own tables: transcript checks, simulators and attacks.
+"""An audit of one job on real tables: transcript checks, simulators and attacks.
 
 1. Two short runs of the job (two epochs, a few batches). Every message is compared with its declaration.
 2. The views of the job's protocols, real against simulated.
 3. The attacks on whole runs over several seeds. Each is scored on the real view and on an ideal view, which contains no
    more than the party's own gradients or the sums that it collects.
-4. For each party, what it could infer, how strongly, and what would weaken the inference.
+4. For each party, its possible inferences, their strength, and their remedies.
 
 Something *exceeds the declaration* if a check or a simulator finds it. An attack exceeds it if residuals are sealed and
 the attack scores higher on the real view than on the ideal view, by more than MARGIN and three standard errors. With

@@ -20,7 +20,7 @@ from securevfl.families.declarations import run_declarations, run_roles
 from securevfl.families.run_facts import RunFacts, local_run_facts, pooled_run_facts
 from securevfl.families.table_preparation import prepare_party
 from securevfl.job import Job
-from securevfl.optim.defaults import why_sealed
+from securevfl.optim.defaults import why_not_on_shares
 from securevfl.protocols.declarations import MessageDeclaration
 
 ASSUMPTIONS = (
@@ -160,7 +160,7 @@ def _sheet(
 ) -> ConsentSheet:
     family = job.family
     declared = run_declarations(family, job, roles)
-    why_not_shares = why_sealed(job.model, job.optimizer) if job.protocol.seals else ""
+    why_not_shares = why_not_on_shares(job.model, job.optimizer) if job.protocol.seals else ""
     lines = [
         *([heading] if heading else []),
         f"{job.optimizer.label} on a {job.model.name} model, protocol {family.title(job, roles)}",

@@ -15,11 +15,11 @@ from securevfl.data.party import Party, check_parties, register_of
 from securevfl.errors import ConfigError, DataNotice
 from securevfl.families.run_facts import RunFacts, pooled_run_facts
 from securevfl.job import Job
-from securevfl.models.class_labels import classes_of
-from securevfl.models.row_weights import Weights, room_for
+from securevfl.models.class_labels import find_classes
+from securevfl.models.row_weights import Weights, with_max_weight
 from securevfl.models.trees import Trees
 from securevfl.optim.block_descent import BlockDescent
-from securevfl.optim.defaults import EVALUATE_EVERY, LONG_VISITS, VISITS, longer
+from securevfl.optim.defaults import EVALUATE_EVERY, LONG_STEP_ITERATIONS, MAX_ITERATIONS, iteration_factor
 
 MAX_EPOCHS = 10
 """Epochs of a job that leaves their number open, before weights and standard errors are considered."""
@@ -58,7 +58,7 @@ def most_epochs(job: Job) -> int:
     room = 1.0 if job.weights is None else job.weights.room
     if job.model.loss.reports_standard_errors:
         return math.ceil(3 * MAX_EPOCHS * math.sqrt(room))
-    return math.ceil(MAX_EPOCHS * longer(room))
+    return math.ceil(MAX_EPOCHS * iteration_factor(room))
 
 
 def _settle_classes(job: Job, parties: Sequence[Party]) -> Job:
@@ -73,9 +73,9 @@ def _settle_classes(job: Job, parties: Sequence[Party]) -> Job:
         job = job.model_copy(update={"model": one_vs_rest})
     if job.weights is None or not job.model.loss.classifies:
         return job
-    classes = classes_of(lead.name, job.model.loss, lead.y, job.positive)
-    train = job.schedule(register_of(parties)).flow
-    return _with_room(job, room_for(lead.name, job.weights, job.model.loss, lead.y, classes, train))
+    classes = find_classes(lead.name, job.model.loss, lead.y, job.positive)
+    train = job.schedule(register_of(parties)).batch_order
+    return _with_room(job, with_max_weight(lead.name, job.weights, job.model.loss, lead.y, classes, train))
 
 
 def _with_room(job: Job, weights: Weights) -> Job:
@@ -85,9 +85,9 @@ def _with_room(job: Job, weights: Weights) -> Job:
     between evaluations grow in proportion, unless the job sets them.
     """
     update: dict[str, Any] = {"weights": weights}
-    factor = 1.0 if job.weights is None or job.weights.most is not None else longer(weights.room)
+    factor = 1.0 if job.weights is None or job.weights.most is not None else iteration_factor(weights.room)
     if isinstance(job.optimizer, BlockDescent) and factor > 1:
-        if job.epochs in (VISITS, LONG_VISITS, job.model.defaults.get("epochs")):
+        if job.epochs in (MAX_ITERATIONS, LONG_STEP_ITERATIONS, job.model.defaults.get("epochs")):
             update["epochs"] = math.ceil(factor * job.epochs)
         if job.evaluate_every == EVALUATE_EVERY:
             update["evaluate_every"] = math.ceil(factor * EVALUATE_EVERY)

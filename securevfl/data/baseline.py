@@ -1,8 +1,8 @@
 """Summary of a party's training columns, to which `securevfl.data.drift` compares new rows.
 
-A numeric column is summarised by the number of rows, the number of missing values, and the number of rows below, and
-at or below, each of about a hundred points. A text column is summarised by the number of rows of its most frequent
-values. The summary is stored in the party's part of the model and is never sent.
+A numeric column is summarised by the number of rows, the number of missing values, and the number of rows below, and at
+or below, each of about a hundred points. A text column is summarised by the number of rows of its most frequent
+categories. The summary is stored in the party's part of the model and is never sent.
 """
 
 from __future__ import annotations
@@ -18,23 +18,30 @@ from securevfl.data.columns import Columns
 from securevfl.data.external_table import ExternalTable
 from securevfl.data.schedule import Rows
 
-ROWS = 50_000  # at most, of the training rows
-
-OUTSIDE = 4096  # of them, where the table is not in this process's memory
-
+MAX_BASELINE_ROWS = 50_000
+"""Training rows that are summarised, at most."""
+MAX_EXTERNAL_BASELINE_ROWS = 4096
+"""The same if the table is not in this process's memory."""
 POINTS = 100
-
-LEVELS = 100  # of the commonest texts
-
-SCORE = "(score)"  # what the scores are called among the columns
+"""Quantiles of a numeric column."""
+MAX_CATEGORIES = 100
+"""Categories of a text column that are counted, at most."""
+SCORE = "(score)"
+"""The name of the model's scores among the columns."""
 
 
 class Baseline(Config):
-    """One column of the training rows: `rows` of them, of which `missing` lacked a value.
+    """Summary of one column of the training rows.
 
-    points, below, under: rising numbers, and how many rows had at most, or less than, each; earlier files lack `under`.
-    levels: rows by text, of a column of texts;
-    `others` had another.
+    Attributes:
+        column: the name of the column.
+        rows: the number of rows.
+        missing: the number of rows without a value.
+        points: increasing quantiles of a numeric column.
+        below: the number of rows at or below each point.
+        under: the number of rows below each point.
+        categories: the number of rows of each frequent category of a text column; None for numeric columns.
+        others: the number of rows with another category.
     """
 
     column: str
@@ -43,31 +50,35 @@ class Baseline(Config):
     points: tuple[float, ...] = ()
     below: tuple[int, ...] = ()
     under: tuple[int, ...] = ()
-    levels: dict[str, int] | None = None
+    categories: dict[str, int] | None = None
     others: int = 0
 
 
-def most(X: Floats | ExternalTable) -> int:
-    """How many of the training rows are looked at."""
-    return OUTSIDE if isinstance(X, ExternalTable) else ROWS
+def max_baseline_rows(X: Floats | ExternalTable) -> int:
+    """Return the maximum number of training rows of a table that are summarised."""
+    return MAX_EXTERNAL_BASELINE_ROWS if isinstance(X, ExternalTable) else MAX_BASELINE_ROWS
 
 
-def baselines(own: Columns, rows: Rows) -> list[Baseline]:
-    """One of each column (n x d), from these rows: of the training rows `most`, spread over the table."""
-    if not own.names:  # a helper has no table
+def baselines(table: Columns, rows: Rows) -> list[Baseline]:
+    """Summarise each column of a table by these training rows, which are spread evenly over it."""
+    if not table.names:  # a helper has no table
         return []
-    X = own.X[rows]
+    X = table.X[rows]
     return [
-        of_texts(name, X[:, j], own.levels[name]) if name in own.levels else of_numbers(name, X[:, j])
-        for j, name in enumerate(own.names)
+        categorical_baseline(name, X[:, j], table.categories[name])
+        if name in table.categories
+        else numeric_baseline(name, X[:, j])
+        for j, name in enumerate(table.names)
     ]
 
 
-def of_numbers(column: str, values: Floats) -> Baseline:
-    """Make the baseline of numbers (n,), NaN where one is missing."""
+def numeric_baseline(column: str, values: Floats) -> Baseline:
+    """Summarise numbers (n,), NaN for missing ones."""
     present = np.sort(values[~np.isnan(values)])
-    places = np.floor(np.linspace(0, 1, POINTS + 1) * (len(present) - 1)).astype(np.intp)  # as np.quantile, "lower"
-    points = np.unique(present[places]) if len(present) else present
+    ranks = np.floor(np.linspace(0, 1, POINTS + 1) * (len(present) - 1)).astype(
+        np.intp
+    )  # method "lower" of np.quantile
+    points = np.unique(present[ranks]) if len(present) else present
     return Baseline(
         column=column,
         rows=len(values),
@@ -78,23 +89,23 @@ def of_numbers(column: str, values: Floats) -> Baseline:
     )
 
 
-def of_texts(column: str, places: Floats, levels: tuple[str, ...]) -> Baseline:
-    """Make the baseline of texts, given as places (n,) among their levels, NaN where one is missing."""
-    lacks = np.isnan(places)
-    counts = np.bincount(places[~lacks].astype(np.intp), minlength=len(levels))
-    common = np.argsort(-counts, kind="stable")[:LEVELS]
-    kept = {levels[at]: int(counts[at]) for at in common.tolist() if counts[at]}
+def categorical_baseline(column: str, positions: Floats, categories: tuple[str, ...]) -> Baseline:
+    """Summarise texts, given as positions (n,) among the categories, NaN for missing ones."""
+    missing = np.isnan(positions)
+    counts = np.bincount(positions[~missing].astype(np.intp), minlength=len(categories))
+    frequent = np.argsort(-counts, kind="stable")[:MAX_CATEGORIES]
+    rows = {categories[position]: int(counts[position]) for position in frequent.tolist() if counts[position]}
     return Baseline(
         column=column,
-        rows=len(places),
-        missing=int(lacks.sum()),
-        levels=kept,
-        others=int(counts.sum()) - sum(kept.values()),
+        rows=len(positions),
+        missing=int(missing.sum()),
+        categories=rows,
+        others=int(counts.sum()) - sum(rows.values()),
     )
 
 
-def counted(values: NDArray[Any], points: tuple[float, ...]) -> tuple[Floats, Floats]:
-    """How many of the numbers (m,) are at most each of these points, and less than each."""
-    rising, at = np.sort(values), np.asarray(points)
-    below, under = (np.searchsorted(rising, at, side=side) for side in ("right", "left"))
+def counts_at_points(values: NDArray[Any], points: tuple[float, ...]) -> tuple[Floats, Floats]:
+    """Return how many of the numbers (m,) are at or below each point, and how many are below it."""
+    ordered, edges = np.sort(values), np.asarray(points)
+    below, under = (np.searchsorted(ordered, edges, side=side) for side in ("right", "left"))
     return below.astype(np.float64), under.astype(np.float64)

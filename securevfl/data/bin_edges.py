@@ -1,14 +1,14 @@
-"""Where a column of numbers is parted, by its training rows alone: what weights of evidence get from labels, without.
+"""Edges of the bins of a numeric column, from its training rows alone.
 
-Quantiles part it into about as many bins as are asked for. Values that mean something by themselves have bins of their
-own: each of few different ones, one that holds half a bin's rows or more (such as 0), and codes that stand far apart
-from all others at either end, such as 96 and 98 among counts up to 13. No bin has fewer than FEWEST rows. An edge is a
-round number (`rounded`), so that what is printed of it is the edge itself.
+Quantiles divide the column into about the requested number of bins. Some values get a bin of their own: each of few
+distinct values; a value that at least half a bin's rows have, such as 0; and codes that lie far from all other values
+at either end, such as 96 and 98 among counts up to 13. No bin has fewer than MIN_BIN_ROWS rows. Edges are round numbers
+(`shortest_between`), so that the printed edge is exact.
 
-The columns that come of it say x >= edge, one for each edge, and not in which bin x lies: so a weight is the step from
-one bin to the next, and what holds weights back makes the sum over a column smooth. None is scaled by its own
-deviation, which would spare the rarest; all have the same, DEVIATION. On shares a model then ranks as
-well as one of weights of evidence or better, with as many bins (docs/modelling.md).
+The resulting 0/1 columns state x >= edge, one for each edge, instead of the bin of x. A weight is then the step from
+one bin to the next, and regularisation makes the sum over a column smooth. The columns are not scaled by their standard
+deviations, which would regularise rare bins less; all have the same scale, BIN_SCALE. On shares such a model ranks at
+least as well as one with weights of evidence and as many bins (docs/modelling.md).
 """
 
 from __future__ import annotations
@@ -20,65 +20,80 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 
-DEVIATION = 4.0  # what a step of 0/1 is divided by
-FEWEST = 20  # training rows of a bin
-SHORT = 4  # digits of an edge that nobody minds
-CODES = 3  # different values at either end that may be codes
-APART = 2  # how many times as far from its neighbour as that from the median a code lies
+BIN_SCALE = 4.0
+"""The divisor of the 0/1 columns."""
+MIN_BIN_ROWS = 20
+"""Training rows of a bin, at least."""
+FREE_DIGITS = 4
+"""Digits of an edge that are not shortened further."""
+MAX_CODES = 3
+"""Distinct values at either end of a column that may be codes."""
+MIN_CODE_DISTANCE = 2
+"""Minimum distance of a code from its neighbour, relative to the distance of the neighbour from the median."""
 
 
-def edges_of(present: Floats, bins: int) -> list[float]:
-    """Return the rising values (k,) at which bins after the first begin, of the values (n,) that rows have."""
+def find_bin_edges(present: Floats, bins: int) -> list[float]:
+    """Return the lower edges of all bins but the first.
+
+    Args:
+        present: the values (n,) without missing ones.
+        bins: the number of bins to aim at.
+
+    Returns:
+        The edges in increasing order.
+    """
     values, counts = np.unique(present, return_counts=True)
-    share = len(present) / bins
+    rows_per_bin = len(present) / bins
     codes = _codes(values, counts)
-    alone = (counts >= share / 2) | codes | (len(values) <= bins)
-    below = np.append(0, np.cumsum(counts))
+    single = (counts >= rows_per_bin / 2) | codes | (len(values) <= bins)
+    rows_below = np.append(0, np.cumsum(counts))
     ends, start = [], 0
-    singles = [*np.flatnonzero(alone).tolist(), len(values)]
+    singles = [*np.flatnonzero(single).tolist(), len(values)]
     while start < len(values):
-        if alone[start]:
+        if single[start]:
             end = start + 1
         else:
-            full = int(np.searchsorted(below, below[start] + share))
+            full = int(np.searchsorted(rows_below, rows_below[start] + rows_per_bin))
             end = max(start + 1, min(full, singles[int(np.searchsorted(singles, start))]))
         ends.append(end)
         start = end
-    edges, begun = list[float](), 0
+    edges, first_row = list[float](), 0
     for end in ends[:-1]:
-        if below[end] - begun < FEWEST and edges and codes[end]:
-            edges.pop()  # a few rows before a code go with those before them
-        elif below[end] - begun < FEWEST or len(present) - below[end] < FEWEST:
+        if rows_below[end] - first_row < MIN_BIN_ROWS and edges and codes[end]:
+            edges.pop()  # too few rows before a code: merge them with the bin before
+        elif rows_below[end] - first_row < MIN_BIN_ROWS or len(present) - rows_below[end] < MIN_BIN_ROWS:
             continue
-        edges.append(rounded(values[end - 1], values[end]))
-        begun = below[end]
+        edges.append(shortest_between(values[end - 1], values[end]))
+        first_row = rows_below[end]
     return edges
 
 
-def rounded(below: float, value: float) -> float:
-    """Return the number of fewest digits that parts `value` and all above it from what is at most `below`; the value
-    itself if it has few."""
+def shortest_between(below: float, value: float) -> float:
+    """Return the number with the fewest digits that is above `below` and at most `value`."""
     exact = Decimal(repr(float(value)))
-    for digits in range(SHORT, 18):
+    for digits in range(FREE_DIGITS, 18):
         edge = float(exact.normalize(Context(prec=digits, rounding=ROUND_FLOOR)))
         if edge > below:
             return edge
     return float(value)
 
 
-def decimal(number: float) -> str:
-    """Return a number in the fewest digits that are read back as it."""
+def format_number(number: float) -> str:
+    """Return the shortest text that reads back as the same number."""
     return repr(float(number)).removesuffix(".0")
 
 
 def _codes(values: Floats, counts: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Which of the rising values (k,) stand far apart at either end, each in enough rows."""
-    found = np.zeros(len(values), bool)
+    """Return which of the increasing values (k,) lie far from all others at either end, each in enough rows."""
+    is_code = np.zeros(len(values), bool)
     median = float(values[np.searchsorted(np.cumsum(counts), counts.sum() / 2)])
-    for own, rows, middle, at in ((values, counts, median, found), (-values[::-1], counts[::-1], -median, found[::-1])):
-        for k in range(min(CODES, len(own) - 2), 0, -1):
-            last, first = own[-k - 1], own[-k]
-            if last > middle and first - last > APART * (last - middle) and (rows[-k:] >= FEWEST).all():
-                at[-k:] = True
+    upwards = values, counts, median, is_code
+    downwards = -values[::-1], counts[::-1], -median, is_code[::-1]
+    for ordered, rows, middle, marks in (upwards, downwards):
+        for k in range(min(MAX_CODES, len(ordered) - 2), 0, -1):
+            neighbour, code = ordered[-k - 1], ordered[-k]
+            is_far = neighbour > middle and code - neighbour > MIN_CODE_DISTANCE * (neighbour - middle)
+            if is_far and (rows[-k:] >= MIN_BIN_ROWS).all():
+                marks[-k:] = True
                 break
-    return found
+    return is_code

@@ -1,13 +1,13 @@
-"""What becomes of one column before it is scaled: one step a column, kept as plain numbers in a party's part.
+"""Transforms of single columns, fitted on training rows and stored as plain numbers in a party's part of the model.
 
-number   filled where it is missing, clipped or squashed, and beside it a 0/1 column that says where it was missing
-dates    days since 1970-01-01, and beside them month and weekday where these vary
-bins     a 0/1 column for each edge between stretches of values, which says what lies at it or above
-texts    a 0/1 column for each level but the commonest; rare levels share one
-codes    one column of whole numbers, which name the levels from the commonest on, for tables of embeddings
+number   missing values filled, optionally clipped or squashed; optionally a 0/1 column that marks missing values
+dates    days since 1970-01-01, and month and weekday if these vary
+bins     a 0/1 column for each edge of bins, which states whether the value is at or above the edge
+texts    a 0/1 column for each category but the most frequent; rare categories share one
+codes    one column of integers that number the categories from the most frequent on, for embedding tables
 
-A step is fitted on training rows alone and applied to all others as it is. Weights of evidence are another kind
-(`securevfl.data.woe`); adding one is a class and a name in `securevfl.data.preparation.STEPS`.
+Weights of evidence are another kind (`securevfl.data.woe`). A new kind is a class and an entry in
+`securevfl.data.preparation.TRANSFORMS`.
 """
 
 from __future__ import annotations
@@ -21,60 +21,72 @@ from pydantic import Field
 
 from securevfl.base.arrays import Floats
 from securevfl.base.config import NamedOption
-from securevfl.data.bin_edges import decimal
+from securevfl.data.bin_edges import format_number
 
-OTHER = "(other)"  # the level that rare and unknown texts share
+OTHER = "(other)"
+"""The category that rare and unknown texts share."""
 MISSING = "(missing)"
-THURSDAY = 3  # the weekday of 1970-01-01
+"""The category of missing texts, and the suffix of columns that mark missing values."""
+EPOCH_WEEKDAY = 3
+"""The weekday of 1970-01-01, a Thursday."""
 
 
 class ColumnTransform(NamedOption, ABC):
-    """The step that turns one column, `column`, into k columns of numbers."""
+    """A fitted transform of one column, `column`, into k numeric columns."""
 
     column: str
 
     @property
     def features(self) -> list[str]:
-        """The names of the k columns that it makes."""
+        """The names of the k resulting columns."""
         return [self.column]
 
     @abstractmethod
-    def apply(self, values: Floats, levels: tuple[str, ...]) -> Floats:
-        """Turn a column (m,), held as `securevfl.data.columns` describes, with the levels of its texts, into these k
-        columns (m x k).
+    def apply(self, values: Floats, categories: tuple[str, ...]) -> Floats:
+        """Transform a column.
 
-        NaN stays where a value is missing that was never missing in the training.
+        Args:
+            values: the column (m,), as `securevfl.data.columns` documents.
+            categories: the texts of a text column.
+
+        Returns:
+            The resulting columns (m, k). NaN remains where a value is missing, if none was missing in training.
         """
 
 
 class ImputedTransform(ColumnTransform):
-    """A column of numbers. `fill` stands for what is missing (None if nothing was), and `indicator` adds a 0/1 column
-    that says where it was missing."""
+    """A transform of a numeric column that fills missing values.
+
+    Attributes:
+        fill: replaces missing values; None if none were missing in training.
+        indicator: whether to add a 0/1 column that marks missing values.
+    """
 
     fill: float | None = None
     indicator: bool = False
 
     @property
     def features(self) -> list[str]:
+        """The names of the resulting columns."""
         return [*self._names(), *([f"{self.column}={MISSING}"] if self.indicator else [])]
 
-    def apply(self, values: Floats, levels: tuple[str, ...]) -> Floats:
-        lacks = np.isnan(values)
-        made = self._make(values if self.fill is None else np.where(lacks, self.fill, values))
-        return np.column_stack([made, lacks]) if self.indicator else made
+    def apply(self, values: Floats, categories: tuple[str, ...]) -> Floats:
+        """Fill missing values, then transform the column."""
+        missing = np.isnan(values)
+        features = self._transform(values if self.fill is None else np.where(missing, self.fill, values))
+        return np.column_stack([features, missing]) if self.indicator else features
 
     def _names(self) -> list[str]:
-        """Return the names of what `_make` makes."""
+        """Return the names of the columns that `_transform` returns."""
         return [self.column]
 
     @abstractmethod
-    def _make(self, filled: Floats) -> Floats:
-        """Turn a column (m,) without gaps into columns (m x k)."""
+    def _transform(self, filled: Floats) -> Floats:
+        """Transform a column (m,) without gaps into columns (m, k)."""
 
 
 class NumericTransform(ImputedTransform):
-    """A column of numbers, with `low` and `high` as its ends where it is clipped. With a `spread` the numbers become
-    asinh((x - centre) / spread)."""
+    """A numeric column, clipped to `low` and `high`, or squashed as asinh((x - centre) / spread) if `spread` is set."""
 
     name: ClassVar[str] = "number"
     low: float | None = None
@@ -82,7 +94,7 @@ class NumericTransform(ImputedTransform):
     centre: float = 0.0
     spread: float | None = Field(default=None, gt=0)
 
-    def _make(self, filled: Floats) -> Floats:
+    def _transform(self, filled: Floats) -> Floats:
         if self.low is not None or self.high is not None:
             filled = np.clip(filled, self.low, self.high)
         if self.spread is not None:
@@ -91,7 +103,7 @@ class NumericTransform(ImputedTransform):
 
 
 class DateTransform(ImputedTransform):
-    """A column of dates, in days since 1970-01-01: the days, and those `parts` of them that vary."""
+    """A date column, in days since 1970-01-01: the days, and those `parts` of the dates that vary."""
 
     name: ClassVar[str] = "dates"
     parts: tuple[Literal["month", "weekday"], ...] = ()
@@ -99,68 +111,85 @@ class DateTransform(ImputedTransform):
     def _names(self) -> list[str]:
         return [self.column, *(f"{self.column}={part}" for part in self.parts)]
 
-    def _make(self, filled: Floats) -> Floats:
+    def _transform(self, filled: Floats) -> Floats:
         return np.column_stack([filled, *(part_of_date(part, filled) for part in self.parts)])
 
 
 def part_of_date(part: Literal["month", "weekday"], days: Floats) -> Floats:
-    """Return the month, 1 to 12, or the weekday, 0 (Monday) to 6, of days since 1970-01-01 (n,); NaN for a missing
-    one."""
-    lacks = np.isnan(days)
-    whole = np.floor(np.where(lacks, 0.0, days)).astype(np.int64)
-    found = whole.astype("datetime64[D]").astype("datetime64[M]").astype(np.int64) % 12 + 1
+    """Return the month, 1 to 12, or the weekday, 0 (Monday) to 6, of days since 1970-01-01 (n,); NaN for NaN."""
+    missing = np.isnan(days)
+    dates = np.floor(np.where(missing, 0.0, days)).astype(np.int64)
     if part == "weekday":
-        found = (whole + THURSDAY) % 7
-    return np.where(lacks, np.nan, found)
+        numbers = (dates + EPOCH_WEEKDAY) % 7
+    else:
+        numbers = dates.astype("datetime64[D]").astype("datetime64[M]").astype(np.int64) % 12 + 1
+    return np.where(missing, np.nan, numbers)
 
 
 class BinTransform(ImputedTransform):
-    """A column of numbers parted at rising `edges` (`securevfl.data.bin_edges`): a column for each says where the value
-    is as large or larger."""
+    """A numeric column as 0/1 columns, one for each of the increasing `edges` (`securevfl.data.bin_edges`)."""
 
     name: ClassVar[str] = "bins"
     edges: tuple[float, ...]
 
     def _names(self) -> list[str]:
-        return [f"{self.column}>={decimal(edge)}" for edge in self.edges]
+        return [f"{self.column}>={format_number(edge)}" for edge in self.edges]
 
-    def _make(self, filled: Floats) -> Floats:
-        over = (filled[:, None] >= np.array(self.edges)).astype(np.float64)
-        over[np.isnan(filled)] = np.nan
-        return over
+    def _transform(self, filled: Floats) -> Floats:
+        reached = (filled[:, None] >= np.array(self.edges)).astype(np.float64)
+        reached[np.isnan(filled)] = np.nan
+        return reached
 
 
-def looked_up(values: Floats, levels: tuple[str, ...], known: Mapping[str, int], other: int) -> Floats:
-    """Return the number (m,) that is known for each text, given as places among levels; `other` for any other text."""
-    numbers = np.array([known.get(text, other) for text in (*levels, MISSING)], np.float64)
-    return numbers[np.where(np.isnan(values), len(levels), values).astype(np.intp)]
+def look_up(values: Floats, categories: tuple[str, ...], numbers: Mapping[str, int], other: int) -> Floats:
+    """Return a number for each text.
+
+    Args:
+        values: positions (m,) of the texts among the categories, NaN for missing ones.
+        categories: the texts.
+        numbers: the number of each known text; a missing one is MISSING.
+        other: the number of all other texts.
+
+    Returns:
+        The numbers (m,).
+    """
+    by_position = np.array([numbers.get(text, other) for text in (*categories, MISSING)], np.float64)
+    return by_position[np.where(np.isnan(values), len(categories), values).astype(np.intp)]
 
 
 class OneHotTransform(ColumnTransform):
-    """A column of texts: those of `levels` have a column each, all others share one if `other`. `base` has none."""
+    """A text column as 0/1 columns.
+
+    Attributes:
+        base: the category without a column.
+        categories: the categories with a column each.
+        other: whether all other texts share one more column.
+    """
 
     name: ClassVar[str] = "texts"
     base: str
-    levels: tuple[str, ...]
+    categories: tuple[str, ...]
     other: bool = False
 
     @property
     def features(self) -> list[str]:
-        return [f"{self.column}={level}" for level in (*self.levels, *([OTHER] if self.other else []))]
+        """The names of the resulting columns."""
+        return [f"{self.column}={text}" for text in (*self.categories, *([OTHER] if self.other else []))]
 
-    def apply(self, values: Floats, levels: tuple[str, ...]) -> Floats:
-        """Unknown texts go with the rare ones, or if there were none with the base."""
-        places = {level: place for place, level in enumerate(self.levels)} | {self.base: -1}
-        own = looked_up(values, levels, places, len(self.levels) if self.other else -1)
-        return (own[:, None] == np.arange(len(self.levels) + self.other)).astype(np.float64)
+    def apply(self, values: Floats, categories: tuple[str, ...]) -> Floats:
+        """Encode a column. Unknown texts count as rare ones, or as the base category if there were none."""
+        numbers = {text: number for number, text in enumerate(self.categories)} | {self.base: -1}
+        codes = look_up(values, categories, numbers, len(self.categories) if self.other else -1)
+        return (codes[:, None] == np.arange(len(self.categories) + self.other)).astype(np.float64)
 
 
 class CodeTransform(ColumnTransform):
-    """A column of texts as whole numbers: 1, 2 ... for those of `levels`, 0 for rare and unknown ones."""
+    """A text column as integers: 1, 2 ... for the `categories`, 0 for rare and unknown texts."""
 
     name: ClassVar[str] = "codes"
-    levels: tuple[str, ...]
+    categories: tuple[str, ...]
 
-    def apply(self, values: Floats, levels: tuple[str, ...]) -> Floats:
-        codes = {level: code for code, level in enumerate(self.levels, 1)}
-        return looked_up(values, levels, codes, 0)[:, None]
+    def apply(self, values: Floats, categories: tuple[str, ...]) -> Floats:
+        """Encode a column."""
+        numbers = {text: code for code, text in enumerate(self.categories, 1)}
+        return look_up(values, categories, numbers, 0)[:, None]

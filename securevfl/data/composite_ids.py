@@ -21,79 +21,107 @@ from typing import Any, NamedTuple
 
 from securevfl.errors import IdError
 
-RULE = 1
-
-PARTED = "|"
-
-_SYLLABLES, _VOWELS, _TAILS = range(0xAC00, 0xD7A4), 21, 28  # of Hangul, which are sums of letters
+RULE_VERSION = 1
+DELIMITER = "|"
+"""Separates the values of a composite id."""
+_SYLLABLES, _VOWELS, _TAILS = range(0xAC00, 0xD7A4), 21, 28  # of Hangul, whose code points follow from their letters
 
 
 class IdColumns(NamedTuple):
-    """The columns that ids are made of, and whether by the rule or as they are written in the one column."""
+    """The columns from which ids are composed, and whether values are normalised by the rule."""
 
     names: list[str]
     by_rule: bool
 
 
 def id_columns(id_column: str, names: Sequence[str]) -> IdColumns:
-    """Return the columns that ids are made of: the one of this name, as it is written, or those that commas part in it,
-    by the rule; a comma behind one name brings that to the rule too. IdError names those that are not there."""
+    """Parse the value of `--id`.
+
+    It is the name of one column, which is used as it is written; or several names, separated by commas, whose values
+    are normalised by the rule. A comma after a single name normalises that column.
+
+    Args:
+        id_column: the value of `--id`.
+        names: the columns of the file.
+
+    Returns:
+        The columns, and whether the rule is used.
+
+    Raises:
+        IdError: if one of several columns does not exist, or is named twice.
+    """
     if id_column in names or "," not in id_column:
         return IdColumns([id_column], by_rule=False)
-    columns = [each.strip() for each in id_column.removesuffix(",").split(",")]
-    if lacking := [column for column in columns if column not in names]:
-        raise IdError(f"columns of an id were expected, {', '.join(lacking)} are not there; correct --id")
+    columns = [name.strip() for name in id_column.removesuffix(",").split(",")]
+    if missing := [column for column in columns if column not in names]:
+        raise IdError(f"there are no id columns {', '.join(missing)}", code="SVFL-ID-COLUMN", columns=missing)
     if len(set(columns)) < len(columns):
-        raise IdError("different columns were expected that an id is made of, one came twice; correct --id")
+        raise IdError("an id column is named twice", code="SVFL-ID-COLUMN", columns=columns)
     return IdColumns(columns, by_rule=True)
 
 
-def alike(ids: Iterable[Iterable[Any]]) -> int:
-    """Count the ids that all parties would share if they were brought to the rule."""
-    return len(set.intersection(*({_form(value) for value in own} - {""} for own in ids)))
+def count_rule_matches(ids: Iterable[Iterable[Any]]) -> int:
+    """Return the number of ids that all parties would share if their ids were normalised by the rule."""
+    return len(set.intersection(*({_normalised(value) for value in party_ids} - {""} for party_ids in ids)))
 
 
-def composed(columns: Sequence[Sequence[Any]]) -> list[str]:
-    """Return an id for each row from the values of its columns. IdError, which counts the rows, where one is missing or
-    has neither letters nor digits."""
-    forms = [[_form(value) for value in column] for column in columns]
-    empty = sum(not all(row) for row in zip(*forms, strict=True))
+def compose_ids(columns: Sequence[Sequence[Any]]) -> list[str]:
+    """Compose the ids of rows from the values of their id columns.
+
+    Args:
+        columns: the values (n,) of each id column.
+
+    Returns:
+        An id for each row.
+
+    Raises:
+        IdError: if a value is missing, or contains neither letters nor digits.
+    """
+    normalised = [[_normalised(value) for value in column] for column in columns]
+    empty = sum(not all(row) for row in zip(*normalised, strict=True))
     if empty:
         raise IdError(
-            f"letters or digits in each column of an id were expected, {empty} rows lack them in one; fill or drop them"
+            f"{empty} rows have an id column without letters or digits",
+            "fill it in, or drop these rows",
+            code="SVFL-ID-MISSING",
+            missing=empty,
         )
-    return [PARTED.join((str(RULE), *row)) for row in zip(*forms, strict=True)]
+    return [DELIMITER.join((str(RULE_VERSION), *row)) for row in zip(*normalised, strict=True)]
 
 
-def normal(text: str) -> str:
-    """Bring a value to its form by the rule."""
-    return "".join(_syllable(letter) for letter in text).translate(_letters())
+def normalise(text: str) -> str:
+    """Return a text as the rule normalises it."""
+    return "".join(_decomposed(letter) for letter in text).translate(_character_table())
 
 
-def _form(value: Any) -> str:
+def _normalised(value: Any) -> str:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return "" if value is None or value != value else normal(str(value))
+    return "" if value is None or value != value else normalise(str(value))
 
 
-def _syllable(letter: str) -> str:
-    """Take a syllable of Hangul apart, as it may be written in its letters as well."""
-    place = ord(letter) - _SYLLABLES.start
+def _decomposed(letter: str) -> str:
+    """Return the letters of a Hangul syllable, which may also be written as such; other characters unchanged."""
+    number = ord(letter) - _SYLLABLES.start
     if ord(letter) not in _SYLLABLES:
         return letter
-    head, rest = divmod(place, _VOWELS * _TAILS)
-    vowel, tail = divmod(rest, _TAILS)
+    head, remainder = divmod(number, _VOWELS * _TAILS)
+    vowel, tail = divmod(remainder, _TAILS)
     return chr(0x1100 + head) + chr(0x1161 + vowel) + (chr(0x11A7 + tail) if tail else "")
 
 
 @cache
-def _letters() -> dict[int, str]:
-    """Read the rule's tables: FIRST=TEXT, or FIRST-LAST=TEXT where the letters that follow become those that follow it;
-    in hexadecimal, and without = what is left out."""
-    found: dict[int, str] = {}
-    for entry in files("securevfl.data").joinpath(f"letters_{RULE}.txt").read_text(encoding="utf-8").split():
+def _character_table() -> dict[int, str]:
+    """Read the character table of the rule.
+
+    Its entries are FIRST=TEXT, or FIRST-LAST=TEXT for consecutive characters that become consecutive ones; entries
+    without = are removed. Code points are hexadecimal.
+    """
+    table: dict[int, str] = {}
+    path = files("securevfl.data").joinpath(f"letters_{RULE_VERSION}.txt")
+    for entry in path.read_text(encoding="utf-8").split():
         span, _, text = entry.partition("=")
         first, last = (int(end, 16) for end in (span.partition("-")[0], span.rpartition("-")[2]))
-        for number in range(first, last + 1):
-            found[number] = chr(ord(text) + number - first) if last > first and text else text
-    return found
+        for code_point in range(first, last + 1):
+            table[code_point] = chr(ord(text) + code_point - first) if last > first and text else text
+    return table

@@ -1,13 +1,13 @@
-"""Columns of two parties side by side, before a training: correlations, and variance inflation with the other's.
+"""Correlations between the columns of two parties before a training, and variance inflation over both parties.
 
-    Z      a party's columns of numbers, standardised, gaps at the mean     n x d
-    R      Z_A^T Z_B / n, the correlations                                  d_A x d_B
-    Q      Z U l^(-1/2), U l U^T = Z^T Z / n: uncorrelated among themselves
+    Z      a party's numeric columns, standardised, missing values at the mean     n x d
+    R      Z_A^T Z_B / n, the correlations                                         d_A x d_B
+    Q      Z U l^(-1/2) with U l U^T = Z^T Z / n: uncorrelated columns
     K      Q_A^T Q_B / n, whose singular values are the canonical correlations (Hotelling 1936)
 
-Of the inverse of all correlations, whose diagonal is the variance inflation, the block of A is
-U l^(-1/2) (1 - K K^T)^(-1) l^(-1/2) U^T (the Schur complement), so K tells both parties their own inflation by what
-either knows of itself, and neither the other's correlations among themselves.
+The variance inflation factors (VIF) are the diagonal of the inverse of all correlations. Its block of A is
+U l^(-1/2) (1 - K K^T)^(-1) l^(-1/2) U^T (the Schur complement). So each party computes its own factors from K and its
+own columns, and learns nothing about the correlations among the other party's columns.
 """
 
 from __future__ import annotations
@@ -24,13 +24,16 @@ from securevfl.data.columns import Columns
 from securevfl.display import html
 from securevfl.errors import TableError
 
-LEAST = 1e-6  # eigenvalue of own correlations: what is less is a sum of other own columns
-CLOSEST = 59 / 60  # canonical correlation: what is more can't be told from 1, so inflation is told up to 30 fold
-HIGH = 0.5  # correlations that are listed
+MIN_EIGENVALUE = 1e-6
+"""Eigenvalue of a party's correlations, below which a column is a linear combination of others."""
+MAX_CANONICAL_CORRELATION = 59 / 60
+"""Canonical correlations above this cannot be distinguished from 1, so factors are reported up to 30."""
+MIN_LISTED_CORRELATION = 0.5
+"""Correlations that are listed, at least."""
 
 
 def standardised(X: Floats) -> tuple[Floats, NDArray[np.bool_]]:
-    """Return those columns of X (n x d) that vary, about their means and in deviations, and which they are (d,)."""
+    """Return the columns of X (n, d) that vary, with mean 0 and deviation 1, and which of the columns (d,) vary."""
     Z = X - X.mean(axis=0)
     deviation = Z.std(axis=0)
     varies = deviation > 1e-12 * np.abs(X).max(axis=0, initial=0.0)
@@ -39,103 +42,147 @@ def standardised(X: Floats) -> tuple[Floats, NDArray[np.bool_]]:
 
 @dataclass(frozen=True)
 class OwnColumns:
-    """A party's columns of numbers that vary: names, Z and Q (n x d), and U l^(-1/2) (d x d)."""
+    """The numeric columns of a party that vary.
+
+    Attributes:
+        names: the names of the d columns.
+        Z: the standardised columns (n, d).
+        Q: the uncorrelated columns (n, d).
+        whitening: U l^(-1/2) (d, d), which turns Z into Q.
+    """
 
     names: tuple[str, ...]
-    standard: Floats = field(repr=False)
-    white: Floats = field(repr=False)
-    back: Floats = field(repr=False)
+    Z: Floats = field(repr=False)
+    Q: Floats = field(repr=False)
+    whitening: Floats = field(repr=False)
 
     @classmethod
     def of(cls, party: str, table: Columns) -> OwnColumns:
-        """Take the columns of numbers out of a table. TableError if none varies."""
+        """Select the numeric columns of a table.
+
+        Args:
+            party: the party, for messages.
+            table: its table.
+
+        Returns:
+            The columns that vary.
+
+        Raises:
+            TableError: if there are none.
+        """
         X = np.asarray(table.X)
-        at = [j for j, name in enumerate(table.names) if name not in table.levels and not np.isnan(X[:, j]).all()]
-        filled = X[:, at]
-        if at:
+        numeric = [
+            j for j, name in enumerate(table.names) if name not in table.categories and not np.isnan(X[:, j]).all()
+        ]
+        filled = X[:, numeric]
+        if numeric:
             filled = np.where(np.isnan(filled), np.nanmean(filled, axis=0), filled)
         Z, varies = standardised(filled)
         if not varies.any():
-            raise TableError(f"party {party}: columns of numbers that vary were expected, there are none; bring others")
+            raise TableError(
+                f"party {party} has no numeric columns that vary",
+                "bring columns that vary",
+                code="SVFL-TABLE-CONSTANT",
+                party=party,
+            )
         values, vectors = np.linalg.eigh(Z.T @ Z / len(Z))
-        back = vectors / np.sqrt(np.maximum(values, LEAST))
-        names = tuple(table.names[j] for j in np.array(at)[varies].tolist())
-        return cls(names, Z, Z @ back, back)
+        whitening = vectors / np.sqrt(np.maximum(values, MIN_EIGENVALUE))
+        names = tuple(table.names[j] for j in np.array(numeric)[varies].tolist())
+        return cls(names, Z, Z @ whitening, whitening)
 
     @property
-    def alone(self) -> Floats:
-        """Variance inflation (d,) of each column among the party's own."""
-        return np.asarray((self.back**2).sum(axis=1))
+    def local_inflation(self) -> Floats:
+        """Variance inflation factors (d,) among the party's own columns."""
+        return np.asarray((self.whitening**2).sum(axis=1))
 
-    def inflation(self, K: Floats, noise: float) -> Floats:
-        """Return the variance inflation (d,) beside another party's columns, from K (d x d_other) as it was told, with
-        this variance of its rounding."""
+    def joint_inflation(self, K: Floats, noise: float) -> Floats:
+        """Return the variance inflation factors (d,) over both parties' columns.
+
+        Args:
+            K: the rounded matrix K (d, d_other).
+            noise: the variance of its rounding.
+
+        Returns:
+            The factors.
+        """
         values, vectors = np.linalg.eigh(K @ K.T - noise * K.shape[1] * np.eye(len(K)))
-        left = 1 - np.clip(values, 0.0, CLOSEST**2)
-        return np.asarray(((self.back @ vectors) ** 2 / left).sum(axis=1))
+        unexplained = 1 - np.clip(values, 0.0, MAX_CANONICAL_CORRELATION**2)
+        return np.asarray(((self.whitening @ vectors) ** 2 / unexplained).sum(axis=1))
 
 
 @dataclass(frozen=True)
 class Correlations:
-    """What a party knows after it has looked at its columns beside those of another.
+    """What a party learns about its columns and those of another party.
 
-    columns: its own; R (d x d_other) correlations, the other's columns by their numbers, from 1; alone, together (d,):
-    variance inflation among its own, and beside the other's.
+    Attributes:
+        party: the party.
+        other: the other party.
+        columns: the names of the party's d columns.
+        R: the correlations (d, d_other); the other party's columns have numbers, from 1, and no names.
+        local_inflation: variance inflation factors (d,) among the party's own columns.
+        joint_inflation: the same over both parties' columns.
     """
 
     party: str
     other: str
     columns: tuple[str, ...]
     R: Floats = field(repr=False)
-    alone: Floats = field(repr=False)
-    together: Floats = field(repr=False)
+    local_inflation: Floats = field(repr=False)
+    joint_inflation: Floats = field(repr=False)
 
     @property
     def heads(self) -> list[str]:
-        """The headings of the table, one for each column."""
+        """The headings of the table's columns."""
         return ["column", "VIF alone", f"VIF with {self.other}", f"closest of {self.other}", "correlation"]
 
     def cells(self) -> list[list[html.Cell]]:
-        """Return a row for each own column, under `heads`."""
-        at = np.abs(self.R).argmax(axis=1)
+        """Return the table, one row for each column of the party."""
+        closest = np.abs(self.R).argmax(axis=1).tolist()
+        rows = zip(self.columns, self.local_inflation, self.joint_inflation, closest, strict=True)
         return [
-            [name, float(alone), float(vif), f"column {j + 1}", round(float(self.R[k, j]), 2)]
-            for k, (name, alone, vif, j) in enumerate(
-                zip(self.columns, self.alone, self.together, at.tolist(), strict=True)
-            )
+            [name, float(local), float(joint), f"column {j + 1}", round(float(self.R[k, j]), 2)]
+            for k, (name, local, joint, j) in enumerate(rows)
         ]
 
     def high(self) -> list[tuple[str, int, float]]:
-        """List own column, number of the other's and correlation of all pairs from HIGH on, the closest first."""
-        found = np.argwhere(np.abs(self.R) >= HIGH).tolist()
-        return sorted(((self.columns[k], j + 1, float(self.R[k, j])) for k, j in found), key=lambda each: -abs(each[2]))
+        """Return column, number of the other's column, and correlation of all close pairs, the closest first."""
+        pairs = np.argwhere(np.abs(self.R) >= MIN_LISTED_CORRELATION).tolist()
+        listed = [(self.columns[k], j + 1, float(self.R[k, j])) for k, j in pairs]
+        return sorted(listed, key=lambda pair: -abs(pair[2]))
 
     def parts(self) -> list[str]:
-        """Assemble what was found as parts of a page."""
+        """Return the sections of an HTML page."""
         pairs: list[list[html.Cell]] = [[name, f"column {j}", round(r, 2)] for name, j, r in self.high()]
-        found = [html.section(f"Beside the columns of {self.other}", html.table(self.heads, self.cells()))]
+        sections = [html.section(f"With the columns of {self.other}", html.table(self.heads, self.cells()))]
         if pairs:
             heads = ["column", f"of {self.other}", "correlation"]
-            found.append(html.section(f"Correlations with {self.other}'s from {HIGH:g} on", html.table(heads, pairs)))
-        return found
+            title = f"Correlations with the columns of {self.other} of {MIN_LISTED_CORRELATION:g} or more"
+            sections.append(html.section(title, html.table(heads, pairs)))
+        return sections
 
     def __str__(self) -> str:
         plain = {"party": self.party, "other": self.other, "columns": list(self.columns)}
-        arrays = {"correlations": self.R.tolist(), "alone": self.alone.tolist(), "together": self.together.tolist()}
+        arrays = {
+            "correlations": self.R.tolist(),
+            "alone": self.local_inflation.tolist(),
+            "together": self.joint_inflation.tolist(),
+        }
         return json.dumps(plain | arrays, indent=1)
 
     def _repr_html_(self) -> str:
         return html.table(self.heads, self.cells())
 
 
-def page_of(found: Sequence[Correlations]) -> str:
-    """Assemble what one party has found beside each other into one file of HTML."""
-    name = html.escape(found[0].party)
+def page_of(correlations: Sequence[Correlations]) -> str:
+    """Return an HTML page of one party's correlations with each other party."""
+    name = html.escape(correlations[0].party)
     body = [
-        f"<h1>Columns of {name} beside those of others</h1>",
-        '<p class="soft">Correlations were rounded at random to steps of 1/30 before they were told, and variance '
-        "inflation (VIF) follows from such numbers: beyond 30 times what it is alone it is not told apart. Columns of "
-        "others go by their numbers among the columns of numbers in their tables.</p>",
-        *(part for each in found for part in each.parts()),
+        f"<h1>Correlations of the columns of {name} with those of other parties</h1>",
+        '<p class="soft">Correlations were rounded at random to steps of 1/30 before they were revealed, and variance '
+        "inflation factors (VIF) are computed from such rounded numbers, so factors above 30 times the factor alone "
+        "cannot be distinguished. Columns of other parties are identified by their numbers among the numeric "
+        "columns of "
+        "their tables.</p>",
+        *(part for other in correlations for part in other.parts()),
     ]
-    return html.page(f"{found[0].party} beside others", body)
+    return html.page(f"{correlations[0].party}: correlations", body)

@@ -23,15 +23,19 @@ from securevfl.crypto.prg import Prg
 from securevfl.data.linear_features import LinearFeatures
 from securevfl.data.scaling import on_grid
 
-REACH = 0.75  # gamma times how many columns vary: .15 at five of them
+GAMMA_PER_COLUMN = 0.75
+"""gamma times the number of columns that vary: gamma is 0.15 for five of them."""
 
 
 @dataclass(frozen=True, repr=False)
 class CosineFeatures(SerializableFields):
-    """Features of a party, as they were drawn once.
+    """Random features of a party. They are secret, because they depend on the party's rows.
 
-    columns: how a column is scaled. directions (d x m): w of each feature; phases (m,): b. size: what a feature is
-    multiplied by. Secret: they follow from the party's own rows.
+    Attributes:
+        columns: the scaling of the columns.
+        directions: w of each feature (d, m).
+        phases: b of each feature (m,).
+        size: the factor of the features.
     """
 
     columns: LinearFeatures
@@ -44,20 +48,27 @@ class CosineFeatures(SerializableFields):
 
     @classmethod
     def draw(cls, X: Floats, key: bytes, *, count: int, weight: float) -> CosineFeatures:
-        """Draw `count` features for prepared columns X (n x d) of the training rows, and of no others.
+        """Draw features for prepared columns.
 
-        key: 32 random bytes. weight: the root of the mean of what the squares of a row's features add up to.
+        Args:
+            X: the columns (n, d) of the training rows alone.
+            key: 32 random bytes.
+            count: the number of features.
+            weight: root mean square, over the rows, of the sum of squared features.
+
+        Returns:
+            The features.
         """
         columns = LinearFeatures.fit(X, 1.0)
         varying = int(np.isfinite(columns.deviation).sum())
         prg = Prg(key, "cosines of a party's own columns")
         d = X.shape[1]
         uniform = ((prg.array(((d + 1) * count,), np.uint64) >> np.uint64(11)) + 0.5) * 2.0**-53
-        spread = math.sqrt(2 * REACH / max(1, varying))
-        directions = spread * normal_quantile(uniform[: d * count].reshape(d, count))
+        sigma = math.sqrt(2 * GAMMA_PER_COLUMN / max(1, varying))
+        directions = sigma * normal_quantile(uniform[: d * count].reshape(d, count))
         phases = np.asarray(2 * np.pi * uniform[d * count :], np.float64)
         return cls(columns, directions, phases, weight * math.sqrt(2 / count))
 
     def __call__(self, X: Floats) -> Floats:
-        """Return the features (m x count) of prepared columns X (m x d)."""
+        """Return the features (m, count) of prepared columns X (m, d)."""
         return on_grid(self.size * np.cos(self.columns.scaled(X) @ self.directions + self.phases), np.inf)

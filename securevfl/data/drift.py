@@ -1,16 +1,17 @@
-"""Whether new rows still look like those of the training: each of a party's own columns held against its baseline.
+"""Drift: tests whether new rows have the same distribution as the training rows, column by column.
 
-    PSI    sum over bins of (q - p) ln(q / p), p and q the shares of training and new rows (population stability index;
-           Siddiqi 2006); by custom below .1 is stable, above .25 has shifted. Bins are tenths of the training rows with
-           both ends beyond these, or few different numbers and what lies between them, or texts, with half a row added
-           to each
-    KS     the largest distance of the two distributions, at the points that the baseline keeps and just below each
-    p      the chance of as much difference, or more, between rows of one kind: of KS for numbers (Kolmogorov, with
-           Stephens's correction for size), of chi-square for texts and few different numbers, of a normal for how many
-           are missing
+    PSI    population stability index (Siddiqi 2006): sum over bins of (q - p) ln(q / p), with p and q the shares of
+           training and new rows. By convention a column below 0.1 is stable, and above 0.25 it has shifted. The bins
+           are tenths of the training rows and both ends beyond them; or a few distinct numbers and the ranges between
+           them; or texts. Half a row is added to each bin
+    KS     Kolmogorov-Smirnov statistic: the largest difference of the two distribution functions, at the points of the
+           baseline and just below each of them
+    p      probability of a difference at least as large if both distributions are equal: of KS for numbers
+           (Kolmogorov, with Stephens's correction for the sample size), of chi-square for texts and few distinct
+           numbers, and of a normal test for the share of missing values
 
-A column counts as shifted where p, times the number of looks at all columns (Bonferroni), is below `alarms`. With many
-rows that finds shifts too small to matter: PSI says how large they are.
+A column counts as shifted if p times the number of tests of all columns (Bonferroni) is below `alarms`. With many rows
+that detects shifts too small to matter; the PSI measures their size.
 """
 
 from __future__ import annotations
@@ -23,20 +24,35 @@ from dataclasses import dataclass
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.data.baseline import Baseline, counted
+from securevfl.data.baseline import Baseline, counts_at_points
 from securevfl.data.columns import Columns
+from securevfl.data.validation import name_list
 from securevfl.errors import TableError
 
-ALARMS = 0.01  # the chance that any column counts as shifted when none has
-BINS = 10
-FEW = 20  # different numbers that are counted one by one
-FEWEST = 50  # new rows
+ALARMS = 0.01
+"""Probability that any column counts as shifted if none has shifted."""
+PSI_BINS = 10
+MAX_DISTINCT = 20
+"""Distinct numbers that are counted one by one, at most."""
+MIN_NEW_ROWS = 50
 STABLE, SHIFTED = 0.1, 0.25
+"""Limits of the population stability index."""
 
 
 @dataclass(frozen=True)
 class Drift:
-    """One column of new rows against the training. ks is None for texts; missing, was_missing and unseen are shares."""
+    """Comparison of one column of new rows with the training.
+
+    Attributes:
+        column: the name of the column.
+        psi: the population stability index.
+        ks: the Kolmogorov-Smirnov statistic; None for texts.
+        p: the smallest probability of the tests of the column.
+        missing: the share of new rows without a value.
+        was_missing: the same of the training rows.
+        unseen: the share of new rows with a text that did not occur in training.
+        shifted: whether the column counts as shifted.
+    """
 
     column: str
     psi: float
@@ -49,92 +65,119 @@ class Drift:
 
     @property
     def size(self) -> str:
-        """The word for the size of the population stability index (PSI): stable, some or large."""
+        """A word for the size of the PSI: stable, some or large."""
         return "stable" if self.psi < STABLE else "some" if self.psi < SHIFTED else "large"
 
 
-def drifts(kept: Sequence[Baseline], new: Columns, *, alarms: float = ALARMS) -> list[Drift]:
-    """One of each column of the baseline. TableError if the baseline is empty, columns are missing, or rows are few."""
-    if not kept:
+def measure_drift(baselines: Sequence[Baseline], new: Columns, *, alarms: float = ALARMS) -> list[Drift]:
+    """Compare each column of new rows with its baseline.
+
+    Args:
+        baselines: summaries of the training columns.
+        new: the new rows.
+        alarms: probability of a false alarm over all columns.
+
+    Returns:
+        One comparison for each baseline.
+
+    Raises:
+        TableError: if there are no baselines, columns are missing, or there are fewer than MIN_NEW_ROWS rows.
+    """
+    if not baselines:
         raise TableError(
-            "a part of the model that keeps what its training rows looked like was expected, this one is of an earlier "
-            "version; train again"
+            "this part of the model has no summary of its training rows",
+            "train again with this version of securevfl",
+            code="SVFL-MODEL-UNSUPPORTED",
         )
-    if len(new.X) < FEWEST:
-        raise TableError(f"{FEWEST} or more new rows were expected to compare, {len(new.X)} came; bring more at a time")
-    lacking = [each.column for each in kept if each.column not in new.names]
-    if lacking:
-        raise TableError(f"the columns of the training were expected, missing: {', '.join(lacking[:5])}; bring them")
-    looks = 2 * len(kept)
-    return [_drift(each, new, new.names.index(each.column), alarms / looks) for each in kept]
+    if len(new.X) < MIN_NEW_ROWS:
+        raise TableError(
+            f"{len(new.X)} new rows are too few to compare",
+            f"bring at least {MIN_NEW_ROWS} rows",
+            code="SVFL-TABLE-TOO-FEW-ROWS",
+            rows=len(new.X),
+        )
+    absent = [base.column for base in baselines if base.column not in new.names]
+    if absent:
+        raise TableError(
+            f"the new rows lack columns of the training: {name_list(absent)}",
+            "add these columns",
+            code="SVFL-TABLE-COLUMNS",
+            columns=absent,
+        )
+    tests = 2 * len(baselines)
+    return [_compare(base, new, new.names.index(base.column), alarms / tests) for base in baselines]
 
 
-def _drift(base: Baseline, new: Columns, at: int, level: float) -> Drift:
-    values = new.X[:, at]
-    lacks, m = np.isnan(values), len(values)
-    texts, unseen = new.levels.get(base.column, ()), 0
-    if base.levels is not None:
-        own, other, unseen = _by_text(base, [texts[place] for place in values[~lacks].astype(np.intp).tolist()])
-        ks, p = None, _chi_square(own, other)
+def _compare(base: Baseline, new: Columns, position: int, significance: float) -> Drift:
+    values = new.X[:, position]
+    missing, m = np.isnan(values), len(values)
+    texts, unseen = new.categories.get(base.column, ()), 0
+    if base.categories is not None:
+        new_texts = [texts[category] for category in values[~missing].astype(np.intp).tolist()]
+        old_counts, new_counts, unseen = _count_texts(base, new_texts)
+        ks, p = None, _chi_square(old_counts, new_counts)
     else:
-        own, other, ks, p = _by_number(base, values[~lacks])
-    own, other = np.append(own, base.missing), np.append(other, lacks.sum())
-    p = min(p, _shares(base.missing, base.rows, int(lacks.sum()), m))
+        old_counts, new_counts, ks, p = _count_numbers(base, values[~missing])
+    old_counts, new_counts = np.append(old_counts, base.missing), np.append(new_counts, missing.sum())
+    p = min(p, _share_test(base.missing, base.rows, int(missing.sum()), m))
     return Drift(
         column=base.column,
-        psi=_psi(own, other),
+        psi=_psi(old_counts, new_counts),
         ks=ks,
         p=p,
-        missing=float(lacks.mean()),
+        missing=float(missing.mean()),
         was_missing=base.missing / base.rows,
         unseen=0.0 if base.others else unseen / m,
-        shifted=p < level,
+        shifted=p < significance,
     )
 
 
-def _by_text(base: Baseline, texts: Sequence[str]) -> tuple[Floats, Floats, int]:
-    """Rows of the training and new ones by text, the uncommon ones together last, which the third counts."""
-    assert base.levels is not None, "it has been asked"
-    found = Counter(texts)
-    unseen = sum(count for text, count in found.items() if text not in base.levels)
-    own = np.array([*base.levels.values(), base.others], np.float64)
-    return own, np.array([*(found[text] for text in base.levels), unseen], np.float64), unseen
+def _count_texts(base: Baseline, texts: Sequence[str]) -> tuple[Floats, Floats, int]:
+    """Return training and new rows by text, all other texts together at the end, and the number of these new rows."""
+    assert base.categories is not None, "the caller checks that the column holds texts"
+    counts = Counter(texts)
+    unseen = sum(count for text, count in counts.items() if text not in base.categories)
+    old_counts = np.array([*base.categories.values(), base.others], np.float64)
+    return old_counts, np.array([*(counts[text] for text in base.categories), unseen], np.float64), unseen
 
 
-def _by_number(base: Baseline, present: Floats) -> tuple[Floats, Floats, float, float]:
-    """Rows of the training and new ones in tenths of the training's and beyond its ends, KS, and its p: of few values,
-    and what lies between them, chi-square's."""
+def _count_numbers(base: Baseline, present: Floats) -> tuple[Floats, Floats, float, float]:
+    """Return training and new rows by bin, the KS statistic, and p.
+
+    With few distinct numbers, each number and each range between two of them is a bin, and p is that of chi-square.
+    """
     n, m = base.rows - base.missing, len(present)
     if not n or not m:
         return np.array([float(n)]), np.array([float(m)]), 0.0, 1.0
-    below, (ranks, lower) = np.asarray(base.below, np.float64), counted(present, base.points)
-    under = np.asarray(base.under, np.float64) if base.under else np.zeros(1)  # nothing lies below the first point
-    lower = lower[: len(under)]
-    ks = float(max(np.abs(below / n - ranks / m).max(), np.abs(under / n - lower / m).max()))
-    if len(below) <= FEW:
-        own, other = _parts(np.sort(np.append(below, under)), n), _parts(np.sort(np.append(ranks, lower)), m)
-        return own, other, ks, _chi_square(own, other)
-    edges = np.unique([*np.searchsorted(below, np.arange(1, BINS) * n / BINS), len(below) - 1])
-    own, other = (
-        _parts(np.append(first, at[edges]), rows) for first, at, rows in ((under[0], below, n), (lower[0], ranks, m))
+    below, (new_below, new_under) = np.asarray(base.below, np.float64), counts_at_points(present, base.points)
+    under = np.asarray(base.under, np.float64)
+    ks = float(max(np.abs(below / n - new_below / m).max(), np.abs(under / n - new_under / m).max()))
+    if len(below) <= MAX_DISTINCT:
+        old_counts = _bin_counts(np.sort(np.append(below, under)), n)
+        new_counts = _bin_counts(np.sort(np.append(new_below, new_under)), m)
+        return old_counts, new_counts, ks, _chi_square(old_counts, new_counts)
+    edges = np.unique([*np.searchsorted(below, np.arange(1, PSI_BINS) * n / PSI_BINS), len(below) - 1])
+    old_counts, new_counts = (
+        _bin_counts(np.append(first, cumulative[edges]), rows)
+        for first, cumulative, rows in ((under[0], below, n), (new_under[0], new_below, m))
     )
-    return own, other, ks, _kolmogorov(ks, n, m)
+    return old_counts, new_counts, ks, _kolmogorov(ks, n, m)
 
 
-def _parts(below: Floats, total: int) -> Floats:
-    """How many of `total` rows lie between points, from how many are at most each."""
+def _bin_counts(below: Floats, total: int) -> Floats:
+    """Return how many of `total` rows lie between points, from the number at or below each point."""
     return np.diff(np.concatenate([[0.0], below, [float(total)]]))
 
 
-def _psi(own: Floats, other: Floats) -> float:
-    used = (own > 0) | (other > 0)
-    own, other = own[used] + 0.5, other[used] + 0.5
-    p, q = own / own.sum(), other / other.sum()
+def _psi(old_counts: Floats, new_counts: Floats) -> float:
+    used = (old_counts > 0) | (new_counts > 0)
+    old_counts, new_counts = old_counts[used] + 0.5, new_counts[used] + 0.5
+    p, q = old_counts / old_counts.sum(), new_counts / new_counts.sum()
     return float(((q - p) * np.log(q / p)).sum())
 
 
 def _kolmogorov(distance: float, n: int, m: int) -> float:
-    """P of a KS distance as large between n and m rows of one kind (Stephens 1970); an upper bound where values tie."""
+    """Return p of a KS statistic of n and m rows (Stephens 1970); an upper bound if values are tied."""
     root = math.sqrt(n * m / (n + m))
     reach = (root + 0.12 + 0.11 / root) * distance
     if reach < 0.2:
@@ -142,29 +185,29 @@ def _kolmogorov(distance: float, n: int, m: int) -> float:
     return min(1.0, max(0.0, 2 * sum((1 if k % 2 else -1) * math.exp(-2 * (k * reach) ** 2) for k in range(1, 101))))
 
 
-def _chi_square(own: Floats, other: Floats) -> float:
-    """P of counts as different between two tables of one kind; cells where few rows are expected are put together."""
-    both, share = own + other, own.sum() / (own.sum() + other.sum())
+def _chi_square(old_counts: Floats, new_counts: Floats) -> float:
+    """Return p of the chi-square test of two tables of counts; cells with few expected rows are merged."""
+    both, share = old_counts + new_counts, old_counts.sum() / (old_counts.sum() + new_counts.sum())
     rare = both * min(share, 1 - share) < 5
-    cells = [(float(a), float(b)) for a, b in zip(own[~rare], other[~rare], strict=True)]
+    cells = [(float(a), float(b)) for a, b in zip(old_counts[~rare], new_counts[~rare], strict=True)]
     if rare.any() and both[rare].sum():
-        cells.append((float(own[rare].sum()), float(other[rare].sum())))
+        cells.append((float(old_counts[rare].sum()), float(new_counts[rare].sum())))
     if len(cells) < 2:
         return 1.0
     a, b = np.array(cells).T
     expected = (a + b) * share
-    square = float(((a - expected) ** 2 / expected + (b - (a + b - expected)) ** 2 / (a + b - expected)).sum())
-    free = len(cells) - 1  # Wilson and Hilferty 1931: the cube root is nearly normal
-    z = (math.cbrt(square / free) - (1 - 2 / (9 * free))) / math.sqrt(2 / (9 * free))
+    statistic = float(((a - expected) ** 2 / expected + (b - (a + b - expected)) ** 2 / (a + b - expected)).sum())
+    degrees = len(cells) - 1  # Wilson and Hilferty 1931: the cube root is nearly normal
+    z = (math.cbrt(statistic / degrees) - (1 - 2 / (9 * degrees))) / math.sqrt(2 / (9 * degrees))
     return 0.5 * math.erfc(z / math.sqrt(2))
 
 
-def _shares(few: int, n: int, others: int, m: int) -> float:
-    """P of two shares as different, of n and m rows of one kind."""
-    pooled = (few + others) / (n + m)
+def _share_test(old_hits: int, n: int, new_hits: int, m: int) -> float:
+    """Return p of the difference between two shares, of n and m rows."""
+    pooled = (old_hits + new_hits) / (n + m)
     if pooled in (0.0, 1.0):
         return 1.0
-    if min(few + others, n + m - few - others) < 10:
+    if min(old_hits + new_hits, n + m - old_hits - new_hits) < 10:
         return 1.0
-    z = abs(few / n - others / m) / math.sqrt(pooled * (1 - pooled) * (1 / n + 1 / m))
+    z = abs(old_hits / n - new_hits / m) / math.sqrt(pooled * (1 - pooled) * (1 / n + 1 / m))
     return math.erfc(z / math.sqrt(2))

@@ -13,26 +13,29 @@ from securevfl.data.schedule import Rows
 
 
 class ExternalTable(ABC):
-    """Rows that read like an array where they are asked for: `shape`, `len`, and X[rows], copies in float64."""
+    """A table that reads like an array: it has `shape` and `len`, and X[rows] returns a copy in float64."""
 
     ndim = 2
     shape: tuple[int, int]
-    apart = False  # whether they lie at other processes
+    is_remote = False  # whether other processes hold the rows
 
     def __len__(self) -> int:
         return self.shape[0]
 
     @abstractmethod
     def __getitem__(self, rows: Rows | slice) -> Floats:
-        """Return these rows (k x d), in this process."""
+        """Return these rows (k, d), in this process."""
 
     @abstractmethod
-    def tall(self, rows: Rows, scaling: Scaling) -> ChunkedMatrix | None:
-        """Return these rows, scaled, as a matrix that stays where it is; None where they are better read."""
+    def scaled_matrix(self, rows: Rows, scaling: Scaling) -> ChunkedMatrix | None:
+        """Return these rows, scaled, as a matrix that is read in chunks.
+
+        None means that the caller should read the rows with `X[rows]` instead.
+        """
 
 
 class ScaledExternalRows:
-    """Some rows (m x d) of a table, scaled when they are read by slices."""
+    """Some rows (m, d) of a table, scaled when they are read by slices."""
 
     def __init__(self, table: Floats | ExternalTable, rows: Rows | slice, scaling: Scaling) -> None:
         count = len(range(*rows.indices(len(table)))) if isinstance(rows, slice) else len(rows)
@@ -48,14 +51,14 @@ class ScaledExternalRows:
         if isinstance(self._rows, slice):
             start, stop, step = rows.indices(len(self))
             first = self._rows.start or 0
-            own = self._table[first + start : first + stop : step]
+            X = self._table[first + start : first + stop : step]
         else:
-            own = self._table[self._rows[rows]]
-        return self._scaling(own)
+            X = self._table[self._rows[rows]]
+        return self._scaling(X)
 
 
-def runs(rows: Rows) -> Rows | slice:
-    """Row numbers that follow each other, as the slice that they are; others as they come."""
+def as_slice(rows: Rows) -> Rows | slice:
+    """Return consecutive row numbers as a slice, and any others unchanged."""
     if len(rows) and rows[-1] - rows[0] == len(rows) - 1 and (np.diff(rows) == 1).all():
         return slice(int(rows[0]), int(rows[-1]) + 1)
     return rows

@@ -12,61 +12,101 @@ from numpy.typing import NDArray
 from securevfl.crypto.identifiers import canonical_id
 from securevfl.errors import IdError
 
-ID_DIGEST = 16  # bytes
+ID_DIGEST = 16
+"""Bytes of a digest."""
 
-Keys = NDArray[np.uint8]  # n x ID_DIGEST
+Keys = NDArray[np.uint8]
+"""Digests of ids (n, ID_DIGEST)."""
 
 
 def id_digest(name: str, value: Any) -> bytes:
-    """Return the digest that stands for an id of party `name`, equal where ids are. IdError if it cannot be an id."""
+    """Return the digest of an id of party `name`; equal ids have equal digests.
+
+    Args:
+        name: the party, for messages.
+        value: the id.
+
+    Returns:
+        ID_DIGEST bytes.
+
+    Raises:
+        IdError: if the value cannot be an id.
+    """
     try:
         return hashlib.blake2b(canonical_id(value), digest_size=ID_DIGEST).digest()
     except IdError as error:
-        raise IdError(f"party {name}: {error}") from None
+        raise IdError(
+            f"party {name}: {error.problem}", error.remedy, code=error.code, **{**error.fields, "party": name}
+        ) from None
 
 
 def id_keys(name: str, pieces: Iterable[Iterable[Any]]) -> Keys:
-    """Digest the ids of all rows, which come in pieces. IdError if one is none, or occurs twice."""
-    whole = b"".join(b"".join(id_digest(name, value) for value in piece) for piece in pieces)
-    keys = np.frombuffer(whole, np.uint8).reshape(-1, ID_DIGEST)
-    twice, rows = _repeated(keys)
-    if twice:
-        shown = " and ".join(str(row + 1) for row in rows)
+    """Compute the digests of the ids of all rows.
+
+    Args:
+        name: the party, for messages.
+        pieces: the ids of consecutive rows, in several pieces.
+
+    Returns:
+        The digests (n, ID_DIGEST).
+
+    Raises:
+        IdError: if a value cannot be an id, or an id occurs twice.
+    """
+    digests = b"".join(b"".join(id_digest(name, value) for value in piece) for piece in pieces)
+    keys = np.frombuffer(digests, np.uint8).reshape(-1, ID_DIGEST)
+    duplicates, rows = _duplicates(keys)
+    if duplicates:
+        first, second = (row + 1 for row in rows)
         raise IdError(
-            f"party {name}: unique ids were expected, {twice} ids occur more than once, the first in rows {shown} of "
-            "the table; keep one row of each, or make one of them (docs/modelling.md has both)"
+            f"party {name} has {duplicates} ids that occur more than once, the first in rows {first} and {second} "
+            "of the "
+            "table",
+            "keep one of these rows, or merge them (docs/modelling.md describes both)",
+            code="SVFL-ID-DUPLICATE",
+            party=name,
+            duplicates=duplicates,
+            rows=(first, second),
         )
     return keys
 
 
 def order_by_value(keys: Keys) -> NDArray[np.intp]:
-    """Row numbers (n,) by rising digest: the same order of ids in whatever order the rows stand."""
+    """Return the row numbers (n,) sorted by digest: the same order of ids for any order of rows."""
     high, low = _halves(keys)
-    return rising(high, low)
+    return stable_order(high, low)
 
 
-def rising(numbers: NDArray[np.uint64], then: NDArray[np.uint64] | None = None) -> NDArray[np.intp]:
-    """Places (n,) of the numbers in rising order; equal ones by `then`, or as they stand.
+def stable_order(numbers: NDArray[np.uint64], then: NDArray[np.uint64] | None = None) -> NDArray[np.intp]:
+    """Return the indices (n,) that sort the numbers.
 
-    As a stable sort, and for random numbers twice as fast: two of 10,000,000 are equal once in 400,000 times.
+    The result is that of a stable sort. For random numbers it takes half the time, because two of 10,000,000 numbers
+    are equal only once in 400,000 cases.
+
+    Args:
+        numbers: the keys (n,).
+        then: secondary keys (n,) for equal numbers; without them equal numbers keep their order.
+
+    Returns:
+        The indices (n,).
     """
     order = np.argsort(numbers)
-    first = numbers[order]
-    if (first[1:] == first[:-1]).any():
+    ordered = numbers[order]
+    if (ordered[1:] == ordered[:-1]).any():
         order = np.argsort(numbers, kind="stable") if then is None else np.lexsort((then, numbers))
     return order
 
 
-def _repeated(keys: Keys) -> tuple[int, list[int]]:
-    """How many digests occur more than once, and the first two rows of the one that is first seen again."""
+def _duplicates(keys: Keys) -> tuple[int, list[int]]:
+    """Return the number of digests that occur more than once, and the first two rows of the first one."""
     high, low = _halves(keys)
     order = order_by_value(keys)
     high, low = high[order], low[order]
-    again = (high[1:] == high[:-1]) & (low[1:] == low[:-1])
-    count = int(again[:1].sum() + (again[1:] & ~again[:-1]).sum())
+    equal = (high[1:] == high[:-1]) & (low[1:] == low[:-1])
+    count = int(equal[:1].sum() + (equal[1:] & ~equal[:-1]).sum())
     if not count:
         return 0, []
-    pairs = np.sort(np.column_stack([order[:-1][again], order[1:][again]]), axis=1)
+    pairs = np.sort(np.column_stack([order[:-1][equal], order[1:][equal]]), axis=1)
     return count, [int(row) for row in pairs[pairs[:, 1].argmin()]]
 
 
@@ -76,34 +116,40 @@ def _halves(keys: Keys) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
 
 
 def order_digest(keys: Keys) -> bytes:
-    """Digest the ids of all rows in their order to 32 bytes, by which parties compare."""
+    """Return a digest (32 bytes) of the ids of all rows in their order, which parties compare."""
     return hashlib.sha256(np.ascontiguousarray(keys).data).digest()
 
 
 def shared_rows(
     keys: Mapping[str, Keys], lead: str
 ) -> tuple[dict[str, NDArray[np.intp]], dict[str, list[tuple[str, int]]]]:
-    """Return by party the rows of the ids that all have, in the order of `lead`, and the ids that it lacks.
+    """Return the rows of the ids that all parties have, and the ids that each party lacks.
 
-    An id that a party lacks is given as the first other party that has it, and the row there.
+    Args:
+        keys: the digests of each party.
+        lead: the party whose order the shared rows have.
+
+    Returns:
+        The row numbers of the shared ids by party; and by party the ids that it lacks, each as the first other party
+        that has the id, and the row there.
     """
     _, codes = np.unique(_values(np.concatenate(list(keys.values()))), return_inverse=True)
-    ends = np.cumsum([len(own) for own in keys.values()])
-    coded = dict(zip(keys, np.split(codes, ends[:-1]), strict=True))
-    row = {name: np.full(int(codes.max()) + 1, -1, dtype=np.intp) for name in keys}
-    for name, own in coded.items():
-        row[name][own] = np.arange(len(own))
-    everywhere = np.logical_and.reduce([own >= 0 for own in row.values()])
-    common = coded[lead][everywhere[coded[lead]]]
+    ends = np.cumsum([len(digests) for digests in keys.values()])
+    codes_of = dict(zip(keys, np.split(codes, ends[:-1]), strict=True))
+    row_of = {name: np.full(int(codes.max()) + 1, -1, dtype=np.intp) for name in keys}
+    for name, party_codes in codes_of.items():
+        row_of[name][party_codes] = np.arange(len(party_codes))
+    everywhere = np.logical_and.reduce([rows >= 0 for rows in row_of.values()])
+    common = codes_of[lead][everywhere[codes_of[lead]]]
     lacking: dict[str, list[tuple[str, int]]] = {name: [] for name in keys}
     seen = np.zeros(len(everywhere), dtype=bool)
-    for owner, own in coded.items():
-        first = own[~seen[own]]
-        seen[own] = True
-        for name, found in lacking.items():
-            absent = first[row[name][first] < 0]
-            found += [(owner, int(at)) for at in row[owner][absent]]
-    return {name: own[common] for name, own in row.items()}, lacking
+    for owner, party_codes in codes_of.items():
+        first = party_codes[~seen[party_codes]]
+        seen[party_codes] = True
+        for name, absent_ids in lacking.items():
+            absent = first[row_of[name][first] < 0]
+            absent_ids += [(owner, int(row)) for row in row_of[owner][absent]]
+    return {name: rows[common] for name, rows in row_of.items()}, lacking
 
 
 def _values(keys: Keys) -> NDArray[np.void]:

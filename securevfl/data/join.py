@@ -14,8 +14,11 @@ from securevfl.errors import IdError
 
 
 class Aligned(list[Party]):
-    """Parties whose tables have the same rows in one order. missing: for each the ids that others have and it lacks, in
-    the others' spelling."""
+    """Parties whose tables have the same rows in the same order.
+
+    Attributes:
+        missing: for each party, the ids that other parties have and it lacks, as the others write them.
+    """
 
     def __init__(self, parties: Iterable[Party], missing: dict[str, list[str]]) -> None:
         super().__init__(parties)
@@ -23,15 +26,28 @@ class Aligned(list[Party]):
 
 
 def align(parties: Sequence[Party]) -> Aligned:
-    """Join the tables on their ids, for parties that sit in one process.
+    """Join the tables of parties in one process on their ids.
 
-    Ids of different types meet as `crypto.curve.canonical_id` says. Returns the parties with the shared rows in the
-    active party's order. IdError if a party has no ids or nothing is shared. Between organisations use private
-    alignment.
+    Ids of different types are compared as `securevfl.crypto.identifiers.canonical_id` documents. Organisations that do
+    not share a process use private alignment (`securevfl align`).
+
+    Args:
+        parties: two or more parties with ids.
+
+    Returns:
+        The parties with the shared rows, in the order of the active party.
+
+    Raises:
+        IdError: if a party has no ids, or no id is shared.
     """
     for party in parties:
         if party.ids is None:
-            raise IdError(f"party {party.name}: ids were expected to join on, none came; name the id column")
+            raise IdError(
+                f"party {party.name} has no ids to join on",
+                "name its id column",
+                code="SVFL-ID-MISSING",
+                party=party.name,
+            )
     ids = {party.name: (party.ids, party.keys) for party in parties if party.keys is not None}
     lead = next((party for party in parties if party.active), parties[0])
     rows, missing = join_ids(ids, lead.name)
@@ -41,8 +57,19 @@ def align(parties: Sequence[Party]) -> Aligned:
 def join_ids(
     ids: Mapping[str, tuple[Any, Keys]], lead: str
 ) -> tuple[dict[str, NDArray[np.intp]], dict[str, list[str]]]:
-    """`align` of ids and their keys by party: the rows of each, and what each lacks."""
+    """Join ids and their digests.
+
+    Args:
+        ids: the ids (n,) of each party and their digests.
+        lead: the party whose order the result has.
+
+    Returns:
+        The rows of the shared ids by party, and the ids that each party lacks.
+
+    Raises:
+        IdError: if no id is shared.
+    """
     rows, lacking = shared_rows({name: keys for name, (_, keys) in ids.items()}, lead)
     if not len(rows[lead]):
-        raise IdError("at least one shared id was expected, there is none; is the right id column named?")
-    return rows, {name: [str(ids[owner][0][row]) for owner, row in found] for name, found in lacking.items()}
+        raise IdError("the parties' tables have no id in common", code="SVFL-ID-NO-MATCH")
+    return rows, {name: [str(ids[owner][0][row]) for owner, row in absent] for name, absent in lacking.items()}

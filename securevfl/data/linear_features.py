@@ -9,17 +9,23 @@ import numpy as np
 from securevfl.base.arrays import Floats, SerializableFields
 from securevfl.data.scaling import on_grid
 
-ENDS = 0.01  # of the training rows at either end of a column, at which its line is cut off
-
-FARTHEST = 3.0  # deviations from the mean at which a line is cut off
+CLIPPED_SHARE = 0.01
+"""Share of the training rows at either end of a column that is clipped."""
+MAX_LINEAR_DEVIATIONS = 3.0
+"""Standard deviations from the mean at which a feature is clipped."""
 
 
 @dataclass(frozen=True, repr=False)
 class LinearFeatures(SerializableFields):
-    """The straight part: columns cut off at their ends, scaled by the training rows, and cut off at FARTHEST.
+    """Columns clipped at quantiles, standardised by the training rows, and clipped at MAX_LINEAR_DEVIATIONS.
 
-    low, high, mean, deviation (d,): of each column; `weight` is what they are multiplied by beside leaves. centre (d,):
-    the mean of the lines themselves over the training rows.
+    Attributes:
+        low: lower end of each column (d,).
+        high: upper end of each column (d,).
+        mean: mean of each clipped column (d,).
+        deviation: standard deviation of each clipped column (d,); infinite for constant columns.
+        centre: mean of each feature (d,) over the training rows.
+        weight: factor of the features relative to leaves.
     """
 
     low: Floats
@@ -31,25 +37,25 @@ class LinearFeatures(SerializableFields):
 
     @classmethod
     def fit(cls, X: Floats, weight: float) -> LinearFeatures:
-        """Fit the lines to prepared columns X (n x d) of the training rows, and of no others.
+        """Fit the features to prepared columns X (n, d) of the training rows alone.
 
-        What does not vary is 0 in every row.
+        A constant column becomes a feature that is 0 in every row.
         """
-        low, high = np.quantile(X, [ENDS, 1 - ENDS], axis=0)
-        few = np.array([len(np.unique(column)) <= 2 for column in X.T])
-        whole = few | (low == high)
-        low, high = np.where(whole, -np.inf, low), np.where(whole, np.inf, high)
-        cut = np.clip(X, low, high)
-        deviation = cut.std(axis=0)
+        low, high = np.quantile(X, [CLIPPED_SHARE, 1 - CLIPPED_SHARE], axis=0)
+        is_binary = np.array([len(np.unique(column)) <= 2 for column in X.T])
+        unclipped = is_binary | (low == high)
+        low, high = np.where(unclipped, -np.inf, low), np.where(unclipped, np.inf, high)
+        clipped = np.clip(X, low, high)
+        deviation = clipped.std(axis=0)
         deviation = np.where(deviation > 0, deviation, np.inf)
-        made = cls(low, high, cut.mean(axis=0), deviation, np.zeros(X.shape[1]), weight)
-        return replace(made, centre=made(X).mean(axis=0))
+        features = cls(low, high, clipped.mean(axis=0), deviation, np.zeros(X.shape[1]), weight)
+        return replace(features, centre=features(X).mean(axis=0))
 
     def __call__(self, X: Floats) -> Floats:
-        """Compute the lines (m x d) of prepared columns X (m x d)."""
+        """Return the features (m, d) of prepared columns X (m, d)."""
         return on_grid(self.weight * self.scaled(X), np.inf)
 
     def scaled(self, X: Floats) -> Floats:
-        """Return prepared columns X (m x d) cut off at their ends, in deviations from their means."""
+        """Return prepared columns X (m, d) clipped, in standard deviations from their means."""
         scaled = (np.clip(X, self.low, self.high) - self.mean) / self.deviation
-        return np.clip(scaled, -FARTHEST, FARTHEST)
+        return np.clip(scaled, -MAX_LINEAR_DEVIATIONS, MAX_LINEAR_DEVIATIONS)

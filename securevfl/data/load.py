@@ -1,8 +1,8 @@
-"""A party's table from a file, in the order that all parties share: in memory, or where it is large read from disk.
+"""A party's table from a file, in the order that all parties share.
 
-A Parquet file of more than `MAX_IN_MEMORY_BYTES` bytes as numbers is copied once into a file of plain rows
-(`securevfl.data.store`),
-from which batches are read. The party is the same either way, and so is the model, bit for bit.
+A Parquet file with more than MAX_IN_MEMORY_BYTES of numbers is copied once into a file of plain rows
+(`securevfl.data.store`), from which batches are read; other tables are held in memory. Both give the same party, and
+the same model, bit for bit.
 """
 
 from __future__ import annotations
@@ -12,38 +12,39 @@ from pathlib import Path
 
 import numpy as np
 
-from securevfl.data.composite_ids import alike
+from securevfl.data.composite_ids import count_rule_matches
 from securevfl.data.id_keys import Keys
 from securevfl.data.join import join_ids
 from securevfl.data.parquet_source import ParquetSource
 from securevfl.data.party import Party
-from securevfl.data.readers import named, open_parquet, read_party
+from securevfl.data.readers import errors_name, open_parquet, read_party
 from securevfl.data.row_order import read_rows, rows_path
 from securevfl.data.schedule import Batched, Rows
 from securevfl.data.store import OnProgress, StoredParty, copy_to_temporary_table, store_table, table_path
 from securevfl.errors import IdError, PartiesError, TableError
 
-MAX_IN_MEMORY_BYTES = 256 << 20  # bytes of numbers in memory; reading them whole takes some four times as much
+MAX_IN_MEMORY_BYTES = 256 << 20
+"""Bytes of numbers that are held in memory; reading them takes about four times as much."""
 
 
-def large(path: Path) -> bool:
-    """Whether the table of this file is to be read from disk."""
+def is_large(path: Path) -> bool:
+    """Return whether the table of a file is read from disk."""
     if path.suffix != ".parquet":
         return False
     try:
-        with named(path), open_parquet(path) as file:
+        with errors_name(path), open_parquet(path) as file:
             return bool(file.metadata.num_rows * file.metadata.num_columns * 8 > MAX_IN_MEMORY_BYTES)
     except TableError:
-        return False  # whoever reads it says what it is
+        return False  # reading the file raises the error again
 
 
 def read_order(data: Path, rows: int) -> Rows | None:
-    """Read the row order that an alignment has left beside the data, if there is one."""
+    """Read the row order that an alignment wrote next to the data file; None if there is none."""
     return read_rows(data, of=rows) if rows_path(data).exists() else None
 
 
 def read_in_order(name: str, data: Path, *, id_column: str, label_column: str) -> Party:
-    """Read a party's whole table into memory, its rows as an alignment has left them if it has."""
+    """Read a party's table into memory, in the row order of an alignment if there is one."""
     party = read_party(name, data, id_column=id_column, label_column=label_column)
     order = read_order(data, len(party))
     return party if order is None else party.take(order)
@@ -52,11 +53,23 @@ def read_in_order(name: str, data: Path, *, id_column: str, label_column: str) -
 def read_aligned(
     name: str, data: Path, job: Batched, *, id_column: str, label_column: str, on_progress: OnProgress | None = None
 ) -> Party:
-    """One party among several organisations, its rows as an alignment has left them. DataError as `read_party`.
+    """Read the table of one party of a run between organisations, in the row order of an alignment.
 
-    The copy of a large table stays beside the data, for a run that goes on, until `forget`.
+    The copy of a large table stays next to the data file, so that an interrupted run can use it again, until
+    `delete_table_copy`.
+
+    Args:
+        name: the party.
+        data: the file.
+        job: the job whose batches are read.
+        id_column: the id column, or a list of columns as `--id` accepts it.
+        label_column: the label column, at the active party.
+        on_progress: called while a large table is copied.
+
+    Returns:
+        The party. DataError, as in `read_party`, if the file cannot be used.
     """
-    if not large(data):
+    if not is_large(data):
         return read_in_order(name, data, id_column=id_column, label_column=label_column)
     rows = ParquetSource(name, data, id_column=id_column, label_column=label_column).rows
     return store_table(
@@ -71,9 +84,9 @@ def read_aligned(
     )
 
 
-def forget(own: Party, data: Path) -> None:
-    """Remove the copy that `read_aligned` has made for this party, if it has."""
-    if isinstance(own, StoredParty):
+def delete_table_copy(party: Party, data: Path) -> None:
+    """Delete the copy of a large table that `read_aligned` created for this party."""
+    if isinstance(party, StoredParty):
         table_path(data).unlink(missing_ok=True)
 
 
@@ -85,43 +98,53 @@ def read_parties(
     job: Batched | None = None,
     on_progress: OnProgress | None = None,
 ) -> tuple[list[Party], dict[str, list[str]]]:
-    """All parties of a job from a file each, joined on their ids.
+    """Read all parties of a job from one file each, and join them on their ids.
 
-    Returns the parties with the shared rows in the active party's order, and for each party the ids that others have
-    and it lacks. id_column: of all files, or by the name of the party. job: large tables are read from disk, where they
-    lie in the order of its batches; in memory without. on_progress(rows read, of) of each large table. PartiesError
-    unless
-    exactly one file has labels, DataError as `read_party` and `align`.
+    Args:
+        files: the file of each party.
+        id_column: the id column of all files, or of each party's file.
+        label_column: the label column of the active party's file.
+        job: large tables are read from disk in the order of this job's batches; without a job, into memory.
+        on_progress: called while a large table is copied.
+
+    Returns:
+        The parties with the shared rows, in the order of the active party; and for each party the ids that others have
+        and it lacks.
+
+    Raises:
+        PartiesError: unless exactly one file has labels.
+        IdError: if no id is shared. DataError, as in `read_party`, if a file cannot be used.
     """
     paths = {name: Path(path) for name, path in files.items()}
     id_columns = dict.fromkeys(paths, id_column) if isinstance(id_column, str) else id_column
-    held: dict[str, Party | ParquetSource] = {
+    tables: dict[str, Party | ParquetSource] = {
         name: ParquetSource(name, path, id_column=id_columns[name], label_column=label_column)
-        if job is not None and large(path)
+        if job is not None and is_large(path)
         else read_party(name, path, id_column=id_columns[name], label_column=label_column)
         for name, path in paths.items()
     }
-    labelled = [name for name, own in held.items() if (own.active if isinstance(own, Party) else own.labelled)]
+    labelled = [
+        name for name, table in tables.items() if (table.active if isinstance(table, Party) else table.labelled)
+    ]
     if len(labelled) != 1:
-        found = ", ".join(f"{name} ({files[name]})" for name in labelled) or "none"
-        raise PartiesError(
-            f"exactly one party with labels was expected (column {label_column!r}, in npz the array y), "
-            f"with labels: {found}; remove it from the others, or name the right column with --label"
-        )
-    ids = {name: _ids(own) for name, own in held.items()}
+        raise _labels_error(labelled, files, label_column)
+    ids = {name: _ids(table) for name, table in tables.items()}
     try:
         rows, missing = join_ids(ids, labelled[0])
     except IdError:
-        if near := alike(own for own, _ in ids.values()):
+        if matches := count_rule_matches(values for values, _ in ids.values()):
             raise IdError(
-                f"at least one shared id was expected, there is none, but {near:,} that differ by capitals, blanks, "
-                "hyphens or accents alone; --id COLUMN, with a comma behind it leaves these out"
+                f"the parties' tables have no id in common; {matches:,} ids match if capitals, blanks, hyphens and "
+                "accents are ignored",
+                "to ignore these, write a comma after the id column: --id COLUMN,",
+                code="SVFL-ID-NO-MATCH",
+                matches=matches,
             ) from None
         raise
     del ids
     parties = [
-        own.take(rows[name])
-        if isinstance(own, Party)
+        table.take(rows[name])
+        if isinstance(table, Party)
         else copy_to_temporary_table(
             name,
             paths[name],
@@ -131,13 +154,25 @@ def read_parties(
             label_column=label_column,
             on_progress=on_progress,
         )
-        for name, own in held.items()
+        for name, table in tables.items()
     ]
     return parties, missing
 
 
-def _ids(own: Party | ParquetSource) -> tuple[np.ndarray, Keys]:
-    if isinstance(own, ParquetSource):
-        return own.ids().to_numpy(), own.keys()
-    assert own.ids is not None and own.keys is not None, "tables from files have ids"  # noqa: PT018
-    return own.ids, own.keys
+def _labels_error(labelled: list[str], files: Mapping[str, str | Path], label_column: str) -> PartiesError:
+    """Return the error of a job in which no file or several files have labels."""
+    if labelled:
+        named = ", ".join(f"{name} ({files[name]})" for name in labelled)
+        problem = f"several files have the label column {label_column!r} (npz: array y): {named}"
+        remedy = "remove it from all but one, or name another column with --label"
+    else:
+        problem = f"no file has the label column {label_column!r} (npz: array y)"
+        remedy = "name the label column with --label"
+    return PartiesError(problem, remedy, code="SVFL-PARTIES-LABELS", parties=labelled)
+
+
+def _ids(table: Party | ParquetSource) -> tuple[np.ndarray, Keys]:
+    if isinstance(table, ParquetSource):
+        return table.ids().to_numpy(), table.keys()
+    assert table.ids is not None and table.keys is not None, "tables from files have ids"  # noqa: PT018
+    return table.ids, table.keys

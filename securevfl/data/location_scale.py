@@ -1,8 +1,8 @@
 """Location and scale of columns, from all rows but with few of them in memory at a time.
 
-`clip_free` adjusts a scale so that the clip and the grid of `securevfl.data.scaling` change no value: both values of
-a two-valued column lie on the grid and within the clip, and a column that slightly exceeds the clip gets a wider
-scale, by a factor of at most MAX_WIDENING.
+`clip_free` adjusts a scale so that the clip and the grid of `securevfl.data.scaling` change no value: both values of a
+two-valued column lie on the grid and within the clip, and a column that slightly exceeds the clip gets a wider scale,
+by a factor of at most MAX_WIDENING.
 """
 
 from __future__ import annotations
@@ -19,68 +19,102 @@ from securevfl.data.external_table import ExternalTable, ScaledExternalRows
 from securevfl.data.scaling import GRID_BITS, Scaling
 from securevfl.data.schedule import Rows
 
-WIDEST = 4.0  # deviations that a scale may be wider than a column's own
-
-_TWO = 1e-9  # of a variance: how much less than that of two values alone it may be
-
-DRAWN = 1 << 16  # rows that quartiles are taken of
-
-QUARTILES = 1.3489795003921634  # between the quartiles of a normal distribution of deviation 1
+MAX_WIDENING = 4.0
+"""The factor by which a scale may exceed the deviation of its column."""
+_TWO_VALUE_TOLERANCE = 1e-9  # relative difference of a variance from that of two values
+MAX_QUANTILE_ROWS = 1 << 16
+"""Rows from which quartiles are computed, at most."""
+QUARTILES = 1.3489795003921634
+"""The interquartile range of a standard normal distribution."""
 
 
 class LocationScale(NamedTuple):
-    """How columns lie: their mean or median, their deviation or spread, and both ends (d,) each.
+    """Location and scale of columns.
 
-    two: which have two values and no others.
+    Attributes:
+        mean: mean or median of each column (d,).
+        deviation: standard deviation, or normalised interquartile range, of each column (d,).
+        low: minimum of each column (d,).
+        high: maximum of each column (d,).
+        two_valued: whether each column (d,) has exactly two values.
     """
 
     mean: Floats
     deviation: Floats
     low: Floats
     high: Floats
-    two: NDArray[np.bool_]
+    two_valued: NDArray[np.bool_]
 
 
-def fitted(lie: LocationScale, clip: float) -> LocationScale:
-    """Return a scale by which a clip loses nothing, where there is one: of any column of two values, and of others that
-    reach no further than WIDEST clips."""
-    far = np.maximum(lie.high - lie.mean, lie.mean - lie.low) / clip
-    fits = lie.two | (far <= WIDEST * lie.deviation)
-    deviation = np.where(fits & np.isfinite(lie.deviation), np.maximum(lie.deviation, far), lie.deviation)
-    mean, most, two = lie.mean.copy(), clip * 2.0**GRID_BITS, lie.two & np.isfinite(lie.deviation)
-    gap = (lie.high - lie.low)[two]
-    steps = np.maximum(1.0, np.floor(gap / deviation[two] * 2.0**GRID_BITS))  # from one value to the other
-    wide = gap / steps * 2.0**GRID_BITS
-    first = np.clip(np.rint((lie.low - lie.mean)[two] / wide * 2.0**GRID_BITS), -most, most - steps)
-    deviation[two], mean[two] = wide, lie.low[two] - first * wide * 2.0**-GRID_BITS
-    return lie._replace(mean=mean, deviation=deviation)
+def clip_free(columns: LocationScale, clip: float) -> LocationScale:
+    """Adjust the scale of columns so that clipping and rounding change no value, if that is possible.
+
+    It is possible for columns of two values, and for columns that reach no further than MAX_WIDENING clips.
+
+    Args:
+        columns: location and scale.
+        clip: bound of the scaled columns.
+
+    Returns:
+        The adjusted location and scale.
+    """
+    needed = np.maximum(columns.high - columns.mean, columns.mean - columns.low) / clip
+    fits = columns.two_valued | (needed <= MAX_WIDENING * columns.deviation)
+    varies = np.isfinite(columns.deviation)
+    deviation = np.where(fits & varies, np.maximum(columns.deviation, needed), columns.deviation)
+    mean, clip_steps, two = columns.mean.copy(), clip * 2.0**GRID_BITS, columns.two_valued & varies
+    gap = (columns.high - columns.low)[two]
+    steps = np.maximum(1.0, np.floor(gap / deviation[two] * 2.0**GRID_BITS))  # grid steps from one value to the other
+    scale = gap / steps * 2.0**GRID_BITS
+    low = np.rint((columns.low - columns.mean)[two] / scale * 2.0**GRID_BITS)
+    low = np.clip(low, -clip_steps, clip_steps - steps)
+    deviation[two], mean[two] = scale, columns.low[two] - low * scale * 2.0**-GRID_BITS
+    return columns._replace(mean=mean, deviation=deviation)
 
 
 def moments(X: Floats | ExternalTable, rows: Rows) -> LocationScale:
-    """Mean, standard deviation and ends (d,) each of X[rows], as numpy's but for rounding; a deviation of exactly 0 for
-    a constant column.
+    """Return mean and standard deviation of X[rows], equal to those of numpy except for rounding errors.
 
-    One pass over blocks of rows in the order given, put together by the pairwise update of Chan, Golub and LeVeque
-    (1983). X is an array, or a table outside of memory; rows that lie at workers are passed over there.
+    A constant column has a deviation of exactly 0. The rows are read once, in blocks, whose moments are merged by the
+    pairwise update of Chan, Golub and LeVeque (1983). Workers process the rows that they hold.
+
+    Args:
+        X: a table (n, d) in memory or outside of it.
+        rows: rows of the table, in the order in which they are read.
+
+    Returns:
+        Location and scale of the columns.
     """
-    whole = Scaling.none(X.shape[1])
-    tall = X.tall(rows, whole) if isinstance(X, ExternalTable) else None
-    matrix = ChunkedMatrix.local(ScaledExternalRows(X, rows, whole)) if tall is None else tall
-    coming = [part.run(chunk_moments) for part in matrix.parts]
-    count, mean, squares, low, high = reduce(together, [each.result() for each in coming])
-    return _lie(mean, np.sqrt(squares / count), mean, squares / count, low, high)
+    identity = Scaling.none(X.shape[1])
+    remote = X.scaled_matrix(rows, identity) if isinstance(X, ExternalTable) else None
+    matrix = ChunkedMatrix.local(ScaledExternalRows(X, rows, identity)) if remote is None else remote
+    futures = [part.run(chunk_moments) for part in matrix.parts]
+    count, mean, squares, low, high = reduce(merge_moments, [future.result() for future in futures])
+    return _location_scale(mean, np.sqrt(squares / count), mean, squares / count, low, high)
 
 
-def _lie(centre: Floats, spread: Floats, mean: Floats, variance: Floats, low: Floats, high: Floats) -> LocationScale:
-    """Say how columns lie, given their moments: no variance is larger than (high - mean) (mean - low), and that of two
-    values alone is as large (Bhatia and Davis 2000)."""
-    most = (high - mean) * (mean - low)
-    return LocationScale(centre, spread, low, high, (variance > 0) & (variance >= (1 - _TWO) * most))
+def _location_scale(
+    location: Floats, scale: Floats, mean: Floats, variance: Floats, low: Floats, high: Floats
+) -> LocationScale:
+    """Return location and scale, and which columns have two values.
+
+    A variance is at most (high - mean) (mean - low), with equality for columns of two values (Bhatia and Davis 2000).
+    """
+    bound = (high - mean) * (mean - low)
+    two_valued = (variance > 0) & (variance >= (1 - _TWO_VALUE_TOLERANCE) * bound)
+    return LocationScale(location, scale, low, high, two_valued)
 
 
 class Moments(NamedTuple):
-    """The moments of some rows: how many there are, their mean (d,), the sum of squared differences from it (d,), and
-    the least and the largest (d,)."""
+    """Moments of some rows.
+
+    Attributes:
+        rows: the number of rows.
+        mean: mean of each column (d,).
+        squares: sum of squared deviations from the mean of each column (d,).
+        low: minimum of each column (d,).
+        high: maximum of each column (d,).
+    """
 
     rows: int
     mean: Floats
@@ -90,34 +124,43 @@ class Moments(NamedTuple):
 
 
 def chunk_moments(stretch: RowChunk) -> Moments:
-    """Return the moments of the rows of a stretch, reading few of them into memory at a time."""
+    """Return the moments of a chunk of rows, of which few are read at a time."""
     origin = stretch.rows[:1]
     zero = np.zeros(origin.shape[1])
-    found = Moments(0, zero, zero, zero, zero)
+    total = Moments(0, zero, zero, zero, zero)
     for _, X in stretch.blocks():
-        chunk = X - origin
-        own = chunk.mean(axis=0)
-        squares = ((chunk - own) ** 2).sum(axis=0)
-        found = together(found, Moments(len(chunk), own, squares, chunk.min(axis=0), chunk.max(axis=0)))
-    return found._replace(**{name: origin[0] + getattr(found, name) for name in ("mean", "low", "high")})
+        shifted = X - origin
+        mean = shifted.mean(axis=0)
+        squares = ((shifted - mean) ** 2).sum(axis=0)
+        total = merge_moments(total, Moments(len(shifted), mean, squares, shifted.min(axis=0), shifted.max(axis=0)))
+    return total._replace(**{name: origin[0] + getattr(total, name) for name in ("mean", "low", "high")})
 
 
-def together(one: Moments, other: Moments) -> Moments:
-    """Combine the moments of two sets of rows into those of all the rows together."""
-    apart, total = other.mean - one.mean, one.rows + other.rows
-    squares = one.squares + (other.squares + apart**2 * (one.rows * other.rows / total))
+def merge_moments(one: Moments, other: Moments) -> Moments:
+    """Return the moments of two sets of rows together."""
+    difference, total = other.mean - one.mean, one.rows + other.rows
+    squares = one.squares + (other.squares + difference**2 * (one.rows * other.rows / total))
     low, high = np.minimum(one.low, other.low), np.maximum(one.high, other.high)
-    return Moments(total, one.mean + apart * (other.rows / total), squares, low, high)
+    return Moments(total, one.mean + difference * (other.rows / total), squares, low, high)
 
 
 def quartiles(X: Floats | ExternalTable, rows: Rows) -> LocationScale:
-    """Median, spread and ends (d,) each of DRAWN of X[rows], evenly spaced.
+    """Return median and normalised interquartile range of X[rows], from at most MAX_QUANTILE_ROWS of them.
 
-    The spread is the distance of the quartiles, of a normal distribution its deviation. A column whose quartiles are
-    equal has its deviation instead, as one of 0/1 where fewer than a quarter are 1.
+    The interquartile range is divided by that of a standard normal distribution. A column with equal quartiles, such as
+    a 0/1 column with fewer than a quarter of ones, gets its standard deviation instead.
+
+    Args:
+        X: a table (n, d) in memory or outside of it.
+        rows: rows of the table.
+
+    Returns:
+        Location and scale of the columns.
     """
-    drawn = X[rows[np.linspace(0, len(rows) - 1, min(DRAWN, len(rows))).astype(int)]]
-    low, median, high = np.quantile(drawn, [0.25, 0.5, 0.75], axis=0)
-    spread = (high - low) / QUARTILES
-    spread = np.where(spread > 0, spread, drawn.std(axis=0))
-    return _lie(median, spread, drawn.mean(axis=0), drawn.var(axis=0), drawn.min(axis=0), drawn.max(axis=0))
+    selected = np.linspace(0, len(rows) - 1, min(MAX_QUANTILE_ROWS, len(rows))).astype(int)
+    sample = X[rows[selected]]
+    low, median, high = np.quantile(sample, [0.25, 0.5, 0.75], axis=0)
+    scale = (high - low) / QUARTILES
+    scale = np.where(scale > 0, scale, sample.std(axis=0))
+    mean, variance = sample.mean(axis=0), sample.var(axis=0)
+    return _location_scale(median, scale, mean, variance, sample.min(axis=0), sample.max(axis=0))

@@ -1,4 +1,4 @@
-"""A Parquet file read piece by piece: ids, labels, and numbers in batches, with the checks and errors of `Party`."""
+"""A Parquet file that is read in pieces: ids, labels, and batches of numbers, with the checks and errors of `Party`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from securevfl.data.readers import (
     arrow,
     arrow_ids,
     check_kind,
+    errors_name,
     labels_of,
-    named,
     open_parquet,
     parquet_names,
     read_parquet,
@@ -25,15 +25,31 @@ from securevfl.data.readers import (
 from securevfl.data.validation import check_extremes, check_finite, check_labels
 from securevfl.errors import TableError
 
-BATCH = 8 << 20  # bytes of rows in memory at a time
-_IDS = 1 << 16  # ids turned into objects at a time
+BATCH_BYTES = 8 << 20
+"""Bytes of rows in memory at a time."""
+_IDS_PER_READ = 1 << 16  # ids that are converted to Python objects at a time
 
 
 class ParquetSource:
-    """The table of party `name` in a Parquet file: `rows`, its `columns`, and whether it is `labelled`.
+    """A party's table in a Parquet file.
 
-    `kind` is float32 where that is exact for every column, float64 elsewhere. chosen: these columns in this order, for
-    a prediction: no labels, and columns may be constant. Raises DataError as `read_party` does.
+    Args:
+        name: the party.
+        path: the file.
+        id_column: the id column, or a list of columns as `--id` accepts it.
+        label_column: the label column, at the active party.
+        chosen: the columns to read, in this order, for a prediction: then labels are not read, and columns may be
+            constant.
+
+    Attributes:
+        rows: the number of rows.
+        columns: the names of the columns.
+        labelled: whether the file has the label column.
+        kind: float32 if that is exact for every column, float64 otherwise.
+        constant: the columns that do not vary, once all numbers have been read.
+
+    Raises:
+        TableError: if the file has no rows. DataError, as in `read_party`, if it cannot be used.
     """
 
     def __init__(
@@ -42,10 +58,10 @@ class ParquetSource:
         self.path = path
         self._name, self._id, self._label = name, id_column, label_column
         self._chosen = chosen is not None
-        self.constant: list[str] = []  # known once all numbers have been read
-        with named(path):
+        self.constant: list[str] = []
+        with errors_name(path):
             pa = arrow()
-            # column chunks in pieces: a row group may be as large as the file
+            # buffered reads of column chunks: a row group may be as large as the file
             self._file = open_parquet(self.path, buffer_size=1 << 18, pre_buffer=False)
             schema = self._file.schema_arrow
             names = parquet_names(self._file, self._id)
@@ -54,7 +70,9 @@ class ParquetSource:
             self.labelled = self._label in names
             self.rows = int(self._file.metadata.num_rows)
             if not self.rows:
-                raise TableError("rows were expected below the header, none came; export the table again")
+                raise TableError(
+                    "the table has no rows below its header", "export the table again", code="SVFL-TABLE-EMPTY"
+                )
             for column in self.columns:
                 check_kind(column, schema.field(column).type)
             exact = {pa.float16(), pa.float32(), pa.bool_(), pa.int8(), pa.int16(), pa.uint8(), pa.uint16()}
@@ -62,36 +80,37 @@ class ParquetSource:
             self.kind = np.dtype("<f4" if narrow else "<f8")
 
     def ids(self) -> Any:
-        """Read the ids of all rows as an Arrow array in chunks. IdError if one is missing."""
-        with named(self.path):
+        """Read the ids of all rows as a chunked Arrow array; IdError if one is missing."""
+        with errors_name(self.path):
             return arrow_ids(read_parquet(self._file, self._key.names), self._key)
 
     def keys(self) -> Keys:
-        """Digest the ids of all rows. IdError if one is missing, none, or occurs twice."""
+        """Return the digests of the ids of all rows; IdError if one is missing, invalid or repeated."""
         column = self.ids()
-        with named(self.path):
-            return id_keys(self._name, (column.slice(start, _IDS).to_pylist() for start in range(0, len(column), _IDS)))
+        with errors_name(self.path):
+            starts = range(0, len(column), _IDS_PER_READ)
+            return id_keys(self._name, (column.slice(start, _IDS_PER_READ).to_pylist() for start in starts))
 
     def labels(self) -> NDArray[Any] | None:
-        """Labels of all rows, checked."""
+        """Return the checked labels of all rows, or None without a label column."""
         if not self.labelled:
             return None
-        with named(self.path):
+        with errors_name(self.path):
             y = labels_of(read_parquet(self._file, [self._label]), self._label)
             return check_labels(self._name, y, self.rows)
 
-    def numbers(self, most: int | None = None) -> Iterator[NDArray[Any]]:
-        """All rows in batches (at most `most` x d) of `kind`. Raises what `Party` does, at the end."""
-        with named(self.path):
-            yield from self._numbers(most)
+    def numbers(self, max_rows: int | None = None) -> Iterator[NDArray[Any]]:
+        """Yield all rows in batches (at most `max_rows`, d) of `kind`. The checks of `Party` run after the last one."""
+        with errors_name(self.path):
+            yield from self._numbers(max_rows)
 
-    def _numbers(self, most: int | None) -> Iterator[NDArray[Any]]:
+    def _numbers(self, max_rows: int | None) -> Iterator[NDArray[Any]]:
         pa = arrow()
         d = len(self.columns)
         low, high, nulls = np.full(d, np.inf), np.full(d, -np.inf), np.zeros(d, np.int64)
-        size = max(1, BATCH // (8 * d))
+        size = max(1, BATCH_BYTES // (8 * d))
         try:
-            for batch in self._file.iter_batches(min(size, most or size), columns=self.columns):
+            for batch in self._file.iter_batches(min(size, max_rows or size), columns=self.columns):
                 X = np.empty((len(batch), d), self.kind)
                 for j, name in enumerate(self.columns):
                     column = batch.column(name)
@@ -100,11 +119,11 @@ class ParquetSource:
                 low, high = np.minimum(low, X.min(axis=0)), np.maximum(high, X.max(axis=0))
                 yield X
         except pa.ArrowException:
-            raise TableError("a whole Parquet file was expected, it is damaged; export it again") from None
+            raise TableError("the Parquet file is damaged", "export it again", code="SVFL-TABLE-UNREADABLE") from None
         if self._chosen:
             check_finite(self._name, np.isfinite(low) & np.isfinite(high), self.columns)
             return
         empty = [self.columns[j] for j in np.flatnonzero(nulls == self.rows)]
         if empty:
-            raise TableError(f"columns with values were expected, column {empty[0]} is empty; drop it")
+            raise TableError(f"column {empty[0]!r} has no values", code="SVFL-TABLE-EMPTY-COLUMN", column=empty[0])
         self.constant = check_extremes(self._name, low, high, self.columns, self.rows)

@@ -1,17 +1,17 @@
-"""A party larger than one machine: its rows in partitions at the workers of an engine.
+"""A party whose table is larger than one machine: its rows are in partitions at the workers of an engine.
 
     client = distributed.Client("tls://scheduler.example.org:8786", security=security)
-    shop = partition_party("shop", "shop.table", DaskBackend(client))
+    shop = partition_party("shop", "shop.table", DaskPlacing(client))
     join(job, shop, "peers.toml")
 
-The table is one that `store_table` wrote, in a folder that every worker and the party's own process read. Each worker
-loads one partition of it, a stretch of the file, and keeps it. With all rows in a batch (`batch_size = "all"`) a worker
-gets its blocks of [[g]] and gives back ciphertexts, which are added up; forward outputs, moments and X^T X come back as
-they are, a block of rows or one d x d at a time. On shares it makes the products of its rows with ciphertexts and with
-shares (`securevfl.protocols.shares.remote_columns`). The process that holds the party's line to the others reads ids
-and labels, and from the file samples of rows, and batches that are smaller than the table.
+The table is written by `store_table` to a folder that every worker and the party's own process can read. Each worker
+loads one partition, a range of the file, and keeps it in memory. If a batch contains all rows (`batch_size = "all"`), a
+worker receives its blocks of [[g]] and returns ciphertexts, which are added up. Forward outputs, moments and X^T X are
+returned in the clear, one block of rows or one (d, d) matrix at a time. On secret shares a worker computes the products
+of its rows with ciphertexts and with shares (`securevfl.protocols.shares.placed_columns`). The process that is
+connected to the other parties reads ids and labels, samples of rows, and batches that are smaller than the table.
 
-No row leaves a worker: a partition that an engine moves, or puts aside, travels as where to read it.
+No row leaves a worker: when an engine moves or spills a partition, it transfers only where to read it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.base.chunked_matrix import ChunkedMatrix, RowChunk
-from securevfl.data.external_table import ExternalTable, ScaledExternalRows, runs
+from securevfl.data.external_table import ExternalTable, ScaledExternalRows, as_slice
 from securevfl.data.scaling import Scaling
 from securevfl.data.schedule import Rows
 from securevfl.data.store import StoredParty, StoredTable
@@ -34,23 +34,33 @@ from securevfl.runtime.worker_backend import RemoteObject, RemotePart, WorkerBac
 
 
 class Partition(ExternalTable):
-    """Rows of a stored table, from place `start` to `stop` of its file, in this process's memory.
+    """Rows of a stored table, in this process's memory. Its pickle contains only where to read them.
 
-    TableError if the file is another than that of the party's own process. It travels as where to read it.
+    Args:
+        path: the stored table.
+        start: position of the first row.
+        stop: position behind the last row.
+        stamp: identifies the table of the party's own process.
+
+    Raises:
+        TableError: if the file is another table.
     """
 
     def __init__(self, path: Path, start: int, stop: int, stamp: str) -> None:
-        head = read_header(path)
-        if _stamp(head) != stamp:
+        header = read_header(path)
+        if _stamp(header) != stamp:
             raise TableError(
-                f"{path}: the table of the party's own process was expected, it was stored anew; run again"
+                f"{path} was stored again since this party's process opened it",
+                "start the run again",
+                code="SVFL-TABLE-CHANGED",
+                file=str(path),
             )
-        self._made_by = path, start, stop, stamp
-        self._rows = StoredTable(path, head).stretch(start, stop)
-        self.shape = stop - start, head.shape[1]
+        self._arguments = path, start, stop, stamp
+        self._rows = StoredTable(path, header).read_range(start, stop)
+        self.shape = stop - start, header.shape[1]
 
     def __reduce__(self) -> tuple[type[Partition], tuple[Path, int, int, str]]:
-        return Partition, self._made_by
+        return Partition, self._arguments
 
     def __sizeof__(self) -> int:
         return self._rows.nbytes
@@ -58,19 +68,20 @@ class Partition(ExternalTable):
     def __getitem__(self, rows: Rows | slice) -> Floats:
         return self._rows[rows].astype(np.float64)
 
-    def tall(self, rows: Rows, scaling: Scaling) -> ChunkedMatrix:
+    def scaled_matrix(self, rows: Rows, scaling: Scaling) -> ChunkedMatrix:
+        """Return these rows, scaled, as a matrix that is read in chunks."""
         return ChunkedMatrix.local(ScaledExternalRows(self, rows, scaling))
 
 
-def _stamp(head: TableHeader) -> str:
-    """Equal where the same rows lie at the same places."""
-    return f"{head.content} {head.stamp}"
+def _stamp(header: TableHeader) -> str:
+    """Return a text that is equal for tables with the same rows at the same positions."""
+    return f"{header.content} {header.stamp}"
 
 
 class PartitionedTable(ExternalTable):
-    """Rows at workers, partition k of them from place edges[k] of the file to edges[k + 1]."""
+    """Rows at workers. Partition k holds positions edges[k] to edges[k + 1] of the file."""
 
-    apart = True
+    is_remote = True
 
     def __init__(self, table: StoredTable, edges: list[int], placed: list[RemoteObject[Partition]]) -> None:
         self.shape = table.shape
@@ -80,55 +91,75 @@ class PartitionedTable(ExternalTable):
     def __getitem__(self, rows: Rows | slice) -> Floats:
         return self._table[rows]
 
-    def tall(self, rows: Rows, scaling: Scaling) -> ChunkedMatrix | None:
-        """None for rows in another order than that of the file."""
-        rows = self._table.places(rows)
-        if not len(rows) or not (np.diff(rows) > 0).all():
+    def scaled_matrix(self, rows: Rows, scaling: Scaling) -> ChunkedMatrix | None:
+        """Return these rows, scaled, as a matrix at the workers; None if their order is not that of the file."""
+        positions = self._table.positions(rows)
+        if not len(positions) or not (np.diff(positions) > 0).all():
             return None
-        cuts = np.searchsorted(rows, self.edges).tolist()
+        cuts = np.searchsorted(positions, self.edges).tolist()
         parts = [
-            RemotePart(start, stop - start, placed.derive(stretch_of, runs(rows[start:stop] - first), scaling))
+            RemotePart(
+                start,
+                stop - start,
+                placed.derive(scaled_rows, as_slice(positions[start:stop] - first), scaling),
+            )
             for start, stop, first, placed in zip(cuts, cuts[1:], self.edges, self._placed, strict=False)
             if stop > start
         ]
         return ChunkedMatrix(parts, self.shape[1])
 
 
-def stretch_of(partition: Partition, rows: Rows | slice, scaling: Scaling) -> RowChunk:
-    """Wrap these rows of a partition, scaled when they are read, as a stretch."""
+def scaled_rows(partition: Partition, rows: Rows | slice, scaling: Scaling) -> RowChunk:
+    """Return rows of a partition as a chunk that scales them when they are read."""
     return RowChunk(ScaledExternalRows(partition, rows, scaling))
 
 
 class PartitionedParty(StoredParty):
-    """A party whose columns are at the workers of an engine. What it is besides is read from its stored table."""
+    """A party whose columns are at the workers of an engine. Everything else is read from its stored table."""
 
-    def __init__(self, name: str, stored: StoredTable, head: TableHeader, table: PartitionedTable) -> None:
-        super().__init__(name, stored, head)
-        self.X = cast(Floats, table)  # training asks of X its shape, its length, X[rows] and X.tall
+    def __init__(self, name: str, stored: StoredTable, header: TableHeader, table: PartitionedTable) -> None:
+        super().__init__(name, stored, header)
+        self.X = cast(Floats, table)  # training uses shape, length, X[rows] and X.scaled_matrix
 
 
 def partition_party(
     name: str, table: str | Path, engine: WorkerBackend, *, partitions: int | None = None, rows: int | None = None
 ) -> PartitionedParty:
-    """Create the party of a stored table whose rows go to the engine's workers.
+    """Create the party of a stored table whose rows are distributed to the workers of an engine.
 
-    The rows go in as many partitions as the engine has workers unless told otherwise: in so many `partitions`, or in
-    some of so many `rows` each, dealt to the workers in turn. On shares 16,384 rows are best, those of a block of the
-    protocol: each block is then at one worker, and parts that grow are at all of them. TableError for more partitions
-    than rows; DataError if the table is none, is not whole or has changed.
+    On secret shares 16,384 rows are best, the size of a protocol block: then each block is at one worker, and growing
+    subsets are at all of them.
+
+    Args:
+        name: the party.
+        table: the stored table.
+        engine: the engine.
+        partitions: the number of partitions; by default one for each worker.
+        rows: rows of a partition, instead of `partitions`; partitions are dealt to the workers in turn.
+
+    Returns:
+        The party. DataError if the table is not a complete stored table, or was altered.
+
+    Raises:
+        TableError: if there would be more partitions than rows.
     """
     path = Path(table).resolve()
     verify_checksum(path)
-    head = read_header(path)
+    header = read_header(path)
     workers = engine.workers
-    count = -(-head.rows // rows) if rows else partitions or len(workers)
-    if not 0 < count <= head.rows:
-        raise TableError(f"{path}: 1 to {head.rows} partitions were expected, {count} came; ask for fewer")
-    whole = np.arange(count + 1) * rows if rows else np.linspace(0, head.rows, count + 1).astype(int)
-    edges = np.minimum(whole, head.rows).tolist()
+    count = -(-header.rows // rows) if rows else partitions or len(workers)
+    if not 0 < count <= header.rows:
+        raise TableError(
+            f"{path} with {header.rows} rows cannot be divided into {count} partitions",
+            f"ask for 1 to {header.rows} partitions",
+            code="SVFL-TABLE-SHAPE",
+            file=str(path),
+        )
+    bounds = np.arange(count + 1) * rows if rows else np.linspace(0, header.rows, count + 1).astype(int)
+    edges = np.minimum(bounds, header.rows).tolist()
     placed = [
-        engine.place(workers[k % len(workers)], Partition, path, start, stop, _stamp(head))
+        engine.place(workers[k % len(workers)], Partition, path, start, stop, _stamp(header))
         for k, (start, stop) in enumerate(pairwise(edges))
     ]
-    stored = StoredTable(path, head)
-    return PartitionedParty(name, stored, head, PartitionedTable(stored, edges, placed))
+    stored = StoredTable(path, header)
+    return PartitionedParty(name, stored, header, PartitionedTable(stored, edges, placed))

@@ -1,4 +1,4 @@
-"""A party's own table: name, columns, ids and, at one of them, labels. Checked when it is made."""
+"""A party and its table: its name, columns, ids and, at one of the parties, labels."""
 
 from __future__ import annotations
 
@@ -13,39 +13,61 @@ from numpy.typing import ArrayLike, NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import Role
-from securevfl.data.columns import Columns, Levels, columns_of
-from securevfl.data.content_digest import CHUNK, ContentDigest, row_weights
+from securevfl.data.columns import Categories, Columns, columns_of
+from securevfl.data.content_digest import MAX_CHUNK_VALUES, ContentDigest, digest_weights
 from securevfl.data.id_keys import ID_DIGEST, Keys, id_keys, order_digest
 from securevfl.data.preparation import FittedPreparation
 from securevfl.data.register import Register
-from securevfl.data.validation import check_extremes, check_labels, index_ids, some
+from securevfl.data.validation import check_extremes, check_labels, index_ids, name_list
 from securevfl.errors import IdError, PartiesError, TableError
 
-ALIGN = "align them: parties = vfl.align(parties)"
+ALIGN = "align the tables with parties = vfl.align(parties)"
 
 
 class Party:
     """One organisation's side of the data.
 
-    X (n x d) numbers and texts, y (n,) labels for the active party, ids (n,) what rows are joined on, columns: d names.
-    `keys` are the digests of the ids (n x ID_DIGEST), `constant` names columns that do not vary, which get no weight.
-    model: its own module in a job of neural parties (`securevfl.TorchModel`).
-    A table with column names (pandas, polars, pyarrow) brings its own, and one whose index has a name or is not 0 to
-    n - 1 brings its ids. aligned: there are no ids, as the rows of all parties are known to stand in the same order.
-    As an attribute X holds numbers alone: a text as its place in the `levels` of its column, what is missing as NaN,
-    until a job prepares them (`securevfl.data.preparation`).
-    Raises DataError of the kind that fits, IdError where there are neither ids nor this word.
+    A frame with column names (pandas, polars, pyarrow) provides them, and an index that has a name or differs from
+    0 to n - 1 provides the ids. The attribute `X` holds numbers only: a text is stored as its position in the
+    `categories` of its column, and a missing value as NaN, until a job prepares the columns
+    (`securevfl.data.preparation`).
+
+    Args:
+        name: letters, digits, - and _.
+        X: the table (n, d) of numbers, texts and dates.
+        y: the labels (n,), at exactly one party of a job.
+        ids: the ids (n,) on which rows are joined.
+        columns: d column names.
+        aligned: the rows of all parties are known to be in the same order, so no ids are needed.
+        model: the party's module in a job with neural networks (`securevfl.TorchModel`).
+
+    Attributes:
+        X: the table (n, d) as float64.
+        y: the labels (n,), or None.
+        ids: the ids (n,), or None.
+        keys: digests of the ids (n, ID_DIGEST), or None.
+        columns: the d column names.
+        constant: names of the columns that do not vary; they get no weight.
+        categories: the sorted texts of each text column, by name.
+        dates: names of the date columns, which hold days since 1970-01-01.
+        percents: names of the numeric columns that were written as percentages.
+        preparation: the preparation that produced X, once a job has prepared the table.
+        weights: weights of the rows (n,), once a job has taken them from a column.
+        exposure: exposures of the rows (n,), likewise.
+        role: the party's role in a run; None lets the protocol derive it from the labels.
+
+    Raises:
+        IdError: if there are no ids, and `aligned` is not set.
     """
 
-    levels: Levels = MappingProxyType({})  # of the columns of texts, by name
-    dates: frozenset[str] = frozenset()  # the columns of dates, as days since 1970-01-01
-    percents: frozenset[str] = frozenset()  # the columns of numbers that were written as percentages
-    preparation: FittedPreparation | None = None  # how X came to be, once a job has prepared it
-    weights: Floats | None = None  # of each row (n,), once a job has taken them out of the columns
-    exposure: Floats | None = None  # likewise
+    categories: Categories = MappingProxyType({})
+    dates: frozenset[str] = frozenset()
+    percents: frozenset[str] = frozenset()
+    preparation: FittedPreparation | None = None
+    weights: Floats | None = None
+    exposure: Floats | None = None
     model: object = None
-
-    role: Role | None = None  # what it says it is in a run; else its method goes by its labels
+    role: Role | None = None
 
     def __init__(
         self,
@@ -58,12 +80,12 @@ class Party:
         aligned: bool = False,
         model: object = None,
     ) -> None:
-        self.name = _name(name)
+        self.name = _checked_name(name)
         self.model = model
-        own = columns_of(name, X, columns)
-        self.X, self.columns, self.levels, self.dates = own.X, own.names, own.levels, own.dates
-        self.percents = own.percents
-        self.constant = check_extremes(name, *_extremes(name, own), own.names, len(own.X))
+        table = columns_of(name, X, columns)
+        self.X, self.columns, self.categories, self.dates = table.X, table.names, table.categories, table.dates
+        self.percents = table.percents
+        self.constant = check_extremes(name, *_extremes(name, table), table.names, len(table.X))
         self.y = None if y is None else check_labels(name, y, len(self.X))
         self.ids: NDArray[Any] | None = None
         self.keys: Keys | None = None
@@ -71,105 +93,144 @@ class Party:
             ids = index_ids(name, X, y)
             if ids is None:
                 raise IdError(
-                    f"party {name}: ids were expected, by which the rows of all parties are matched, none came; "
-                    "pass ids, or aligned=True if all have their rows in one order"
+                    f"party {name} has no ids, by which the rows of all parties are matched",
+                    "pass ids, or aligned=True if the rows of all parties are in the same order",
+                    code="SVFL-ID-MISSING",
+                    party=name,
                 )
         if ids is not None:
-            self.ids, self.keys = _ids(name, ids, len(self.X))
+            self.ids, self.keys = _checked_ids(name, ids, len(self.X))
 
     @property
     def active(self) -> bool:
-        """True if the party is the one that holds the labels."""
+        """True if the party holds the labels."""
         return self.y is not None
 
     @property
     def labels(self) -> NDArray[Any]:
-        """The labels (n,) of a party that has them. Raises PartiesError at one that has none."""
+        """The labels (n,) of the active party.
+
+        Raises:
+            PartiesError: if the party has no labels.
+        """
         if self.y is None:
-            raise PartiesError(f"party {self.name}: labels were expected, it has none; give y to the party that leads")
+            raise PartiesError(
+                f"party {self.name} has no labels",
+                "pass y to the active party",
+                code="SVFL-PARTIES-LABELS",
+                party=self.name,
+            )
         return self.y
 
     @property
     def table(self) -> Columns:
-        """The party's columns with their names and levels."""
-        return Columns(self.X, self.columns, self.levels, self.dates, self.percents)
+        """The party's columns with their names and types."""
+        return Columns(self.X, self.columns, self.categories, self.dates, self.percents)
 
     def prepared(self, by: FittedPreparation) -> Party:
-        """Return a copy of this party with the columns that this preparation makes. Raises TableError if a value is
-        missing in one that has no place for it."""
-        own = copy(self)
-        own.X, own.columns, own.levels, own.preparation = by.apply(self.table), by.features, {}, by
-        own.dates = frozenset()
-        return own
+        """Return a copy of this party with prepared columns."""
+        party = copy(self)
+        party.X, party.columns, party.categories, party.preparation = by.apply(self.table), by.features, {}, by
+        party.dates = frozenset()
+        return party
 
-    def weighed(self, by: FittedPreparation) -> Party:
-        """Return a copy of this prepared party with weights of evidence in place of the numbers of its bins."""
-        own = copy(self)
-        own.X, own.preparation = by.weigh(self.X), by
-        return own
+    def with_woe_weights(self, by: FittedPreparation) -> Party:
+        """Return a copy of this prepared party in which weights of evidence replace the bin numbers."""
+        party = copy(self)
+        party.X, party.preparation = by.weigh(self.X), by
+        return party
 
     def with_column_as(self, use: Literal["weights", "exposure"], column: str) -> Party:
-        """Return a copy of this party with this column taken out and used as the weights, or the exposures, of its
-        rows. Raises TableError if there is no such column of numbers, or no other column beside it."""
-        if column not in self.columns or column in self.levels or len(self.columns) < 2:
+        """Return a copy of this party that uses a numeric column as weights or exposures of its rows.
+
+        Args:
+            use: the attribute that receives the column.
+            column: the column, which is removed from the table.
+
+        Returns:
+            The copy.
+
+        Raises:
+            TableError: if there is no such numeric column, or no other column.
+        """
+        if column not in self.columns or column in self.categories or len(self.columns) < 2:
             what, key = ("weights", "weights.column") if use == "weights" else ("exposures", "exposure")
             raise TableError(
-                f"party {self.name}: a column {column} of numbers was expected beside others, as {what} of the rows; "
-                f"correct {key}"
+                f"party {self.name} has no numeric column {column!r}, next to other columns, to use as {what} of "
+                "the rows",
+                f"correct {key} in the job",
+                code="SVFL-TABLE-COLUMNS",
+                party=self.name,
+                column=column,
             )
-        own = self.without([column])
-        setattr(own, use, self.X[:, self.columns.index(column)])
-        return own
+        party = self.without([column])
+        setattr(party, use, self.X[:, self.columns.index(column)])
+        return party
 
     def without(self, columns: Sequence[str]) -> Party:
-        """Return a copy of this party without these columns. Raises TableError if none is left."""
-        left = [j for j, name in enumerate(self.columns) if name not in columns]
-        if not left:
-            raise TableError(f"party {self.name}: columns beside those left out were expected, none is left; keep some")
-        own = copy(self)
-        own.X, own.columns = self.X[:, left], [self.columns[j] for j in left]
-        own.levels = {name: levels for name, levels in self.levels.items() if name not in columns}
-        own.dates = self.dates.difference(columns)
-        own.constant = [name for name in self.constant if name not in columns]
-        return own
+        """Return a copy of this party without these columns.
+
+        Args:
+            columns: names to leave out; names that the table does not have are ignored.
+
+        Returns:
+            The copy.
+
+        Raises:
+            TableError: if no column is left.
+        """
+        remaining = [j for j, name in enumerate(self.columns) if name not in columns]
+        if not remaining:
+            raise TableError(
+                f"party {self.name} has no columns left after {name_list(list(columns))} are left out",
+                "keep at least one column",
+                code="SVFL-TABLE-EMPTY",
+                party=self.name,
+            )
+        party = copy(self)
+        party.X, party.columns = self.X[:, remaining], [self.columns[j] for j in remaining]
+        party.categories = {name: texts for name, texts in self.categories.items() if name not in columns}
+        party.dates = self.dates.difference(columns)
+        party.constant = [name for name in self.constant if name not in columns]
+        return party
 
     @property
-    def named(self) -> bool:
-        """Whether its rows have ids, by which they are known later."""
+    def has_ids(self) -> bool:
+        """Whether the rows have ids, so that they can be recognised later."""
         return self.keys is not None
 
     def keys_of(self, rows: NDArray[np.intp]) -> list[bytes]:
-        """Return what names each of these rows (k): digests of their ids, or their numbers in a table without ids."""
+        """Return a key of each row (k,): the digest of its id, or its number in a table without ids."""
         return [b"row %d" % row for row in rows] if self.keys is None else split(self.keys[rows])
 
     @property
     def order(self) -> bytes:
-        """A digest of its ids in their order, by which parties compare; empty without ids."""
+        """Digest of the ids in their order, which parties compare; empty without ids."""
         return b"" if self.keys is None else order_digest(self.keys)
 
     @property
     def register(self) -> Register:
-        """What its rows are drawn by: the ids, or the numbers of the rows without ids."""
+        """The register from which rows are drawn: of the ids, or of the row numbers without ids."""
         return Register.of_numbers(len(self)) if self.keys is None else Register.of_ids(self.keys)
 
     @property
     def content(self) -> str:
-        """32 hex digits that change with the columns, and neither with their order nor with that of the rows.
+        """Digest (32 hexadecimal digits) of the columns, independent of the order of columns and rows.
 
-        Texts count as their places among the levels.
+        Texts count as their positions among the categories.
         """
-        register, step = self.register, max(1, CHUNK // self.X.shape[1])
-        sums = ContentDigest(self.X.shape[1])
-        weights = row_weights(register)
+        register, step = self.register, max(1, MAX_CHUNK_VALUES // self.X.shape[1])
+        digest = ContentDigest(self.X.shape[1])
+        weights = digest_weights(register)
         for start in range(0, len(self), step):
-            sums.add(self.X[start : start + step], weights[start : start + step])
-        return sums.digest()
+            digest.add(self.X[start : start + step], weights[start : start + step])
+        return digest.digest()
 
     @property
     def digest(self) -> bytes:
-        """32 bytes that change with any value, label, id or column of the table, and with the order of its rows."""
-        levels = {column: list(texts) for column, texts in self.levels.items()}
-        table = hashlib.sha256(f"{len(self)} {self.columns} {self.content} {levels}".encode() + self.order)
+        """Digest (32 bytes) of all values, labels, ids and column names, and of the order of the rows."""
+        categories = {column: list(texts) for column, texts in self.categories.items()}
+        table = hashlib.sha256(f"{len(self)} {self.columns} {self.content} {categories}".encode() + self.order)
         if self.y is not None:
             table.update(self.y.dtype.str.encode() + np.ascontiguousarray(self.y).tobytes())
         return table.digest()
@@ -182,20 +243,25 @@ class Party:
         return f"Party({self.name!r}, {len(self)} rows x {len(self.columns)} columns{labels})"
 
     def take(self, rows: NDArray[np.intp]) -> Party:
-        """Return a copy of this party that has these rows alone, in this order."""
-        taken = object.__new__(Party)
-        vars(taken).update(vars(self))
+        """Return a copy of this party with these rows (k,), in this order."""
+        party = object.__new__(Party)
+        vars(party).update(vars(self))
         for name in ("X", "y", "ids", "keys", "weights", "exposure"):
             value = getattr(self, name)
-            setattr(taken, name, None if value is None else value[rows])
-        return taken
+            setattr(party, name, None if value is None else value[rows])
+        return party
 
 
 class Helper(Party):
-    """A party without a table: a server, say, or a holder of keys. `role` is a word that its job's method knows."""
+    """A party without a table, such as a server or a key holder.
+
+    Args:
+        name: letters, digits, - and _.
+        role: a role that the job's protocol knows.
+    """
 
     def __init__(self, name: str, role: Role) -> None:
-        self.name = _name(name)
+        self.name = _checked_name(name)
         self.role = role
         self.X = np.empty((0, 0))
         self.columns, self.constant = [], []
@@ -204,6 +270,7 @@ class Helper(Party):
 
     @property
     def content(self) -> str:
+        """An empty string, since there are no columns."""
         return ""
 
     def __repr__(self) -> str:
@@ -211,67 +278,109 @@ class Helper(Party):
 
 
 def split(keys: Keys) -> list[bytes]:
-    """Return each digest as bytes."""
-    whole = keys.tobytes()
-    return [whole[at : at + ID_DIGEST] for at in range(0, len(whole), ID_DIGEST)]
+    """Return each of the digests (n, ID_DIGEST) as bytes."""
+    digests = keys.tobytes()
+    return [digests[start : start + ID_DIGEST] for start in range(0, len(digests), ID_DIGEST)]
 
 
-def _name(name: str) -> str:
+def _checked_name(name: str) -> str:
     if not name or not name.replace("-", "").replace("_", "").isalnum():
-        raise PartiesError(f"party {name!r}: a name of letters, digits, - and _ was expected; rename it")
+        raise PartiesError(
+            f"{name!r} is not a valid name of a party",
+            "use letters, digits, - and _",
+            code="SVFL-PARTIES-NAME",
+            party=name,
+        )
     return name
 
 
-def _extremes(name: str, own: Columns) -> tuple[Floats, Floats]:
-    """Return the least and the largest value (d,) of each column, missing values left out, since it may be these that
-    vary. TableError names columns that are empty."""
-    gaps = np.isnan(own.X)
+def _extremes(name: str, table: Columns) -> tuple[Floats, Floats]:
+    """Return the minimum and maximum (d,) of each column without its missing values.
+
+    If a column has one value and gaps, the maximum is increased by 1, because the gaps may vary.
+    """
+    gaps = np.isnan(table.X)
     if not gaps.any():
-        return own.X.min(axis=0), own.X.max(axis=0)
-    empty = [own.names[j] for j in np.flatnonzero(gaps.all(axis=0)).tolist()]
+        return table.X.min(axis=0), table.X.max(axis=0)
+    empty = [table.names[j] for j in np.flatnonzero(gaps.all(axis=0)).tolist()]
     if empty:
-        raise TableError(f"party {name}: columns with values were expected, empty: {some(empty)}; drop them")
-    low, high = np.nanmin(own.X, axis=0), np.nanmax(own.X, axis=0)
+        raise TableError(
+            f"party {name} has columns without values: {name_list(empty)}",
+            code="SVFL-TABLE-EMPTY-COLUMN",
+            party=name,
+            columns=empty,
+        )
+    low, high = np.nanmin(table.X, axis=0), np.nanmax(table.X, axis=0)
     return low, np.where(gaps.any(axis=0) & (low == high), high + 1, high)
 
 
-def _ids(name: str, ids: Sequence[Any] | NDArray[Any], rows: int) -> tuple[NDArray[Any], Keys]:
-    """Ids as an array, and their digests."""
-    own = np.asarray(ids)
-    if own.shape != (rows,):
-        raise TableError(f"party {name}: one id for each of {rows} rows was expected, shape {own.shape} came")
-    return own, id_keys(name, [own])
+def _checked_ids(name: str, ids: Sequence[Any] | NDArray[Any], rows: int) -> tuple[NDArray[Any], Keys]:
+    """Return ids as an array, and their digests."""
+    array = np.asarray(ids)
+    if array.shape != (rows,):
+        raise TableError(
+            f"party {name} has {rows} rows and ids of shape {array.shape}",
+            "pass one id for each row",
+            code="SVFL-TABLE-SHAPE",
+            party=name,
+        )
+    return array, id_keys(name, [array])
 
 
 def check_parties(parties: Sequence[Party]) -> tuple[Party, list[Party]]:
-    """Check that the parties fit together, and return the one that leads, which is the first with labels, and the
-    others. Raises DataError if they do not fit.
+    """Check that the tables of a job's parties fit together.
 
-    Whether they make a run of a given job is for the job's method to say (`Family.assign_roles`).
+    Whether the parties fit a given job is checked by its protocol family.
+
+    Args:
+        parties: the parties of a job.
+
+    Returns:
+        The active party (the first one with labels), and all others.
+
+    Raises:
+        PartiesError: if there are fewer than two parties, names are repeated, or no party has labels.
+        TableError: if the tables have different numbers of rows.
+        IdError: if the ids or their order differ.
     """
     names = [party.name for party in parties]
     if len(parties) < 2:
-        raise PartiesError(f"two or more parties were expected, {len(parties)} came; add the other organisations")
+        raise PartiesError(
+            f"the job has {len(parties)} party and needs two or more" if parties else "the job has no parties",
+            "add the other organisations",
+            code="SVFL-PARTIES-COUNT",
+        )
     if len(set(names)) < len(names):
-        raise PartiesError(f"parties of different names were expected, {', '.join(names)} came; rename one")
+        raise PartiesError(
+            f"two parties have the same name: {', '.join(names)}", "rename one of them", code="SVFL-PARTIES-NAME"
+        )
     active = [party for party in parties if party.active]
     if not active:
-        raise PartiesError("exactly one party with labels was expected, with labels: none; pass y to one Party only")
+        raise PartiesError("no party has labels", "pass y to one Party", code="SVFL-PARTIES-LABELS")
     sizes = {party.name: len(party) for party in parties if not isinstance(party, Helper)}
     if len(set(sizes.values())) > 1:
-        raise TableError(f"the same rows at every party were expected, counts are {sizes}; {ALIGN}")
+        raise TableError(
+            f"the parties' tables have different numbers of rows: {sizes}", ALIGN, code="SVFL-TABLE-ROW-COUNT"
+        )
     first: Keys | None = None
     for party in parties:
         if party.keys is None:
             continue
         first = party.keys if first is None else first
         if not np.array_equal(party.keys, first):
-            raise IdError(f"the same ids in the same order were expected, {party.name} differs; {ALIGN}")
+            raise IdError(
+                f"party {party.name} has other ids than the first party, or the same ones in another order",
+                ALIGN,
+                code="SVFL-ID-ORDER",
+                party=party.name,
+            )
     return active[0], [party for party in parties if party is not active[0]]
 
 
 def register_of(parties: Sequence[Party]) -> Register:
-    """Return the register by which rows are drawn in a job of these parties: the lead's ids if every party with columns
-    has ids, else the numbers of the rows."""
+    """Return the register from which the rows of a job are drawn.
+
+    It contains the ids of the first party if every party with columns has ids, and row numbers otherwise.
+    """
     lead = parties[0]
     return lead.register if all(party.order for party in parties if party.columns) else Register.of_numbers(len(lead))

@@ -1,19 +1,18 @@
-"""How each party makes numbers of its own columns: fitted on its training rows, kept in its part, applied to new rows.
+"""Preparation of each party's columns: fitted on its training rows, stored in its part, and applied to new rows.
 
-    missing numbers   the median of the column, and a 0/1 column that says where it was filled in
-    dates             days since 1970-01-01, with month and weekday where these vary
-    texts             one-hot: a 0/1 column for each level but the commonest, one for all rare ones together; or
-                      whole numbers, which no scaling touches, for a module that looks them up in tables
-    heavy tails       squashed: columns with values MIN_TAIL_DISTANCE quartile distances away become asinh((x -
-    median) / spread)
-    outliers          clipped at quantiles, if the job says so
-    bins              0/1 columns between quantiles, if the job says so
-    evidence          or each column's values become what their bin says of the label (`securevfl.data.woe`)
+    missing numbers   the median of the column, and a 0/1 column that marks where it was filled in
+    dates             days since 1970-01-01, with month and weekday if these vary
+    texts             one-hot encoding: a 0/1 column for each category but the most frequent, and one for all rare
+                      categories together; or integer codes, which are not scaled, for modules with embedding tables
+    heavy tails       columns with values far from the quartiles (MIN_TAIL_DISTANCE) become asinh((x - median) / spread)
+    outliers          clipped at quantiles, if the job asks for it
+    bins              0/1 columns between quantiles, if the job asks for it
+    woe               or weights of evidence: each value becomes the weight of its bin (`securevfl.data.woe`)
 
-Nothing of it leaves a party but how many columns come out, which everyone learns in the meeting; for evidence a party
-without labels is told the classes in each of its bins. A table of numbers
-without gaps stays as it is. What comes out is what is counted, guarded and summed: 0/1 columns are easier to find than
-others (`securevfl.disclosure.column_recovery`).
+Other parties learn only the number of resulting columns, from the handshake. With weights of evidence a party without
+labels also learns the classes in each of its bins. A numeric table without gaps is not changed. Disclosures are counted
+and limited for the resulting columns: 0/1 columns are easier to reconstruct than others
+(`securevfl.disclosure.column_recovery`).
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from pydantic import Field, field_validator, model_validator
 
 from securevfl.base.arrays import Floats, SerializableFields
 from securevfl.base.config import Config, Registry, read_nested, to_plain
-from securevfl.data.bin_edges import edges_of
+from securevfl.data.bin_edges import find_bin_edges
 from securevfl.data.column_transforms import (
     MISSING,
     OTHER,
@@ -43,45 +42,54 @@ from securevfl.data.column_transforms import (
 from securevfl.data.columns import Columns
 from securevfl.data.location_scale import QUARTILES
 from securevfl.data.schedule import Rows
-from securevfl.data.validation import some
+from securevfl.data.validation import name_list
 from securevfl.data.woe import CategoricalWoe, NumericWoe, Woe, WoeTransform, number_bins, text_bins
 from securevfl.errors import DataNotice, TableError
 
-PARTS: tuple[Literal["month", "weekday"], ...] = ("month", "weekday")  # of a date
-LEAST = 5  # training rows that share what gets a column of its own
-_TOGETHER = 8  # columns that are read together: a line of the cache
-_LOOKED, _BETWEEN = 1000, (0.3, 0.7)  # values of a column, and their quantiles, that mostly show it has no heavy tails
-MIN_TAIL_DISTANCE = (
-    20  # distances of the quartiles, by which a value lies so far out that it alone would set a column's scale
-)
+DATE_PARTS: tuple[Literal["month", "weekday"], ...] = ("month", "weekday")
+MIN_FEATURE_ROWS = 5
+"""Training rows that a 0/1 column must mark, at least."""
+MIN_TAIL_DISTANCE = 20
+"""Interquartile ranges from the median, beyond which a value alone would set the scale of its column."""
+_COLUMNS_PER_READ = 8  # a cache line
+_PROBED_VALUES, _PROBED_QUANTILES = 1000, (0.3, 0.7)  # of a column, which usually prove that it has no heavy tails
 
 TRANSFORMS: Registry[ColumnTransform] = Registry(
-    "step", NumericTransform, DateTransform, BinTransform, OneHotTransform, CodeTransform, NumericWoe, CategoricalWoe
+    "step",
+    NumericTransform,
+    DateTransform,
+    BinTransform,
+    OneHotTransform,
+    CodeTransform,
+    NumericWoe,
+    CategoricalWoe,
 )
 
 
 class Preparation(Config):
-    """What all parties do to their columns."""
+    """Options of the preparation, equal at all parties."""
 
     drop: tuple[str, ...] = ()
-    """Columns, of whichever party has them, that take no part."""
+    """Columns of any party that are left out."""
     missing: Literal["indicator", "fill", "refuse"] = "indicator"
-    """Missing numbers get the median of their column, with a 0/1 column that says where or without, or are refused."""
+    """What happens to missing numbers: they get the median of the column, with a 0/1 column that marks them
+    (indicator) or without (fill), or are refused."""
     texts: Literal["one_hot", "codes", "refuse"] = "one_hot"
-    """Texts become 0/1 columns, one for each value but the commonest, or one column of codes for tables of embeddings
-    (1 is the commonest value, 0 all rare and unknown ones), or are refused."""
+    """What happens to texts: they become 0/1 columns, one for each category but the most frequent (one_hot), or one
+    column of codes for embedding tables (1 is the most frequent category, 0 all rare and unknown ones), or are
+    refused."""
     rare: float = Field(default=0.005, ge=0, lt=0.5)
-    """Share of the training rows below which values of a text share one 0/1 column or code."""
+    """Share of the training rows below which the categories of a text column share one 0/1 column or code."""
     tails: Literal["squash", "keep"] = "squash"
-    """Columns of numbers with values 20 times the distance of their quartiles from the median are squashed by asinh,
-    which is straight around the median and grows like a logarithm far out, or kept as they are."""
+    """What happens to numeric columns with values more than 20 interquartile ranges from the median: they are squashed
+    by asinh, which is linear around the median and logarithmic far from it, or kept as they are."""
     clip: float | None = Field(default=None, gt=0, lt=0.5)
-    """Share of the training rows at either end of a column of numbers; what is beyond is set to that quantile."""
+    """Share of the training rows at either end of a numeric column; values beyond that quantile are set to it."""
     bins: int | None = Field(default=None, ge=2, le=1000)
-    """Each column of numbers becomes 0/1 columns of about so many bins between quantiles, and of values that stand by
-    themselves, such as few different ones, 0, or codes like 96 and 98. On shares in place of woe."""
+    """One-hot encode numeric columns into about this many quantile bins. Frequent single values, 0, and isolated codes
+    such as 96 and 98 get bins of their own. On secret shares this replaces woe."""
     woe: Woe | None = None
-    """Each column becomes one of weights of evidence: what a value's bin says of the label, of two classes."""
+    """Replace each column by its weights of evidence, for labels of two classes."""
 
     @field_validator("woe", mode="before")
     @classmethod
@@ -92,245 +100,292 @@ class Preparation(Config):
     def _check_woe(self) -> Preparation:
         other = self.clip is not None or self.bins is not None or self.texts == "codes"
         if self.woe is not None and other:
-            raise ValueError("woe: parts columns into bins of its own; leave clip, bins and codes out")
+            raise ValueError("woe: divides columns into bins itself; leave out clip, bins and codes")
         return self
 
 
 @dataclass(frozen=True)
 class SourceColumn(SerializableFields):
-    """A column as it was, by the places of what was made of it: of its number, or of the 0/1 columns of its texts.
+    """An original column, and the positions of the prepared columns that were derived from it.
 
-    missing: the place of the column that says where it was missing, if there is one. levels: its texts, the one without
-    a column first; empty for numbers.
+    Attributes:
+        name: the name of the column.
+        at: positions of its numeric column, or of the 0/1 columns of its texts.
+        missing: position of the column that marks missing values, if there is one.
+        categories: the texts, first the one without a column; empty for numeric columns.
     """
 
     name: str
     at: tuple[int, ...]
     missing: int | None = None
-    levels: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class FittedPreparation:
-    """What was fitted: the columns as they come, in order, and a step for each; no steps leave them as they are.
+    """A fitted preparation.
 
-    coded, parted: those that hold codes, or 0/1 of bins, as they come.
+    Attributes:
+        columns: the names of the original columns, in order.
+        steps: a transform for each column; empty if the columns stay as they are.
+        coded: original columns that hold codes already.
+        binned: original columns that are 0/1 columns of bins already.
     """
 
     columns: list[str]
     steps: tuple[ColumnTransform, ...] = ()
     coded: tuple[str, ...] = ()
-    parted: tuple[str, ...] = ()
+    binned: tuple[str, ...] = ()
 
     @property
     def features(self) -> list[str]:
-        """The names of the columns that come out (d)."""
+        """The names of the d prepared columns."""
         return [name for step in self.steps for name in step.features] if self.steps else self.columns
 
     @property
     def texts(self) -> list[str]:
-        """Those of the columns that hold texts."""
+        """The original columns that hold texts."""
         return [
             step.column for step in self.steps if isinstance(step, OneHotTransform | CodeTransform | CategoricalWoe)
         ]
 
     @property
     def sources(self) -> list[SourceColumn]:
-        """What was a number or a text before, among the columns that come out; each bin is by itself."""
+        """The original columns of the prepared ones; each bin counts as a column by itself."""
         if not self.steps:
             return [SourceColumn(name, (j,)) for j, name in enumerate(self.columns)]
-        found, place = list[SourceColumn](), 0
+        sources, position = list[SourceColumn](), 0
         for step in self.steps:
-            at = tuple(range(place, place + len(step.features)))
-            place += len(at)
+            at = tuple(range(position, position + len(step.features)))
+            position += len(at)
             if isinstance(step, OneHotTransform):
-                rest = (OTHER,) if step.other else ()
-                found += [SourceColumn(step.column, at, levels=(step.base, *step.levels, *rest))] if at else []
+                other = (OTHER,) if step.other else ()
+                categories = (step.base, *step.categories, *other)
+                sources += [SourceColumn(step.column, at, categories=categories)] if at else []
             elif isinstance(step, NumericTransform | DateTransform):
                 numbers, missing = (at[:-1], at[-1]) if step.indicator else (at, None)
-                found += [SourceColumn(name, (j,), missing) for j, name in zip(numbers, step.features, strict=False)]
+                sources += [SourceColumn(name, (j,), missing) for j, name in zip(numbers, step.features, strict=False)]
             else:
-                found += [SourceColumn(name, (j,)) for j, name in zip(at, step.features, strict=True)]
-        return found
+                sources += [SourceColumn(name, (j,)) for j, name in zip(at, step.features, strict=True)]
+        return sources
 
     @property
-    def information(self) -> dict[str, float]:
-        """The information value of each column, where these were weighed (`securevfl.data.woe`)."""
+    def information_values(self) -> dict[str, float]:
+        """The information value of each column with weights of evidence."""
         return {step.column: step.iv for step in self.steps if isinstance(step, WoeTransform) and step.weights}
 
-    def weigh(self, places: Floats) -> Floats:
-        """Replace the numbers of bins (m x d) by the weights of evidence of these bins (m x d)."""
+    def weigh(self, bin_numbers: Floats) -> Floats:
+        """Return the weights of evidence (m, d) of bins (m, d)."""
         steps = [step for step in self.steps if isinstance(step, WoeTransform)]
-        return np.column_stack([step.weigh(place) for step, place in zip(steps, places.T, strict=True)])
+        return np.column_stack([step.weigh(numbers) for step, numbers in zip(steps, bin_numbers.T, strict=True)])
 
     @property
     def codes(self) -> tuple[str, ...]:
-        """Those of the columns that come out which hold codes, and are not to be scaled."""
+        """The prepared columns that hold codes, which must not be scaled."""
         return self.coded + tuple(step.column for step in self.steps if isinstance(step, CodeTransform))
 
     @property
-    def stepped(self) -> tuple[str, ...]:
-        """Those of the columns that come out which are of bins, and all have one scale."""
-        return self.parted + tuple(
+    def bin_features(self) -> tuple[str, ...]:
+        """The prepared columns of bins, which all have the same scale."""
+        return self.binned + tuple(
             name for step in self.steps if isinstance(step, BinTransform) for name in step.features
         )
 
     @property
-    def done(self) -> FittedPreparation:
-        """What leaves the columns that come out as they are."""
-        return FittedPreparation(self.features, coded=self.codes, parted=self.stepped)
+    def identity(self) -> FittedPreparation:
+        """A preparation that leaves the prepared columns as they are."""
+        return FittedPreparation(self.features, coded=self.codes, binned=self.bin_features)
 
-    def apply(self, own: Columns) -> Floats:
-        """Return the prepared columns (m x d); NaN stands where a value is missing in a column that had none missing in
-        the training.
+    def apply(self, table: Columns) -> Floats:
+        """Prepare the columns of a table.
 
-        TableError names a column that holds texts where the training had numbers, or numbers where it had texts.
+        Args:
+            table: the original columns.
+
+        Returns:
+            The prepared columns (m, d). NaN remains where a value is missing in a column without gaps in training.
+
+        Raises:
+            TableError: if a column holds texts and held numbers in training, or the other way round.
         """
         texts = set(self.texts)
-        wrong = [name for name in own.levels if name not in texts]
+        wrong = [name for name in table.categories if name not in texts]
         if not self.steps and not wrong:
-            return own.X
+            return table.X
         wrong += [
             step.column
             for j, step in enumerate(self.steps)
-            if step.column in texts and step.column not in own.levels and not np.isnan(own.X[:, j]).all()
+            if step.column in texts and step.column not in table.categories and not np.isnan(table.X[:, j]).all()
         ]
         if wrong:
             raise TableError(
-                f"columns of the kinds of the training were expected, {', '.join(wrong[:5])} changed between numbers "
-                "and texts; bring these columns as they were"
+                f"columns changed between numbers and texts since the training: {name_list(wrong)}",
+                "bring these columns with the type that they had in training",
+                code="SVFL-TABLE-TYPE",
+                columns=wrong,
             )
         return np.column_stack(
-            [step.apply(own.X[:, j], own.levels.get(step.column, ())) for j, step in enumerate(self.steps)]
+            [step.apply(table.X[:, j], table.categories.get(step.column, ())) for j, step in enumerate(self.steps)]
         )
 
     def plain(self) -> list[dict[str, Any]]:
-        """Return the steps as values that JSON can hold."""
+        """Return the transforms as values that JSON can represent."""
         return [to_plain(step) for step in self.steps]
 
     @classmethod
     def read(cls, columns: list[str], steps: Sequence[Any]) -> FittedPreparation:
-        """Read a preparation of these columns from its steps as `to_plain` returned them.
+        """Read a preparation of these columns from the transforms that `plain` returned.
 
-        Raises ValueError or ConfigError
-        if they are not of that form."""
+        ValueError or ConfigError if they are not of that form.
+        """
         return cls(columns, tuple(TRANSFORMS.read(step) for step in steps))
 
 
-def fit(name: str, own: Columns, train: Rows, options: Preparation) -> FittedPreparation:
-    """Fit the preparation of the columns of party `name` on its training rows. TableError names columns that it can't
-    use."""
-    gaps = np.atleast_1d(np.isnan(own.X).any(axis=0))
-    numbers = [column for column, lacks in zip(own.names, gaps, strict=True) if lacks and column not in own.levels]
-    _check_refused(name, numbers if options.missing == "refuse" else [], "missing numbers", "fill them")
-    texts = list(own.levels) if options.texts == "refuse" else []
-    _check_refused(name, texts, "texts", "encode them as numbers")
-    heavy = _heavy(own, train, options)
+def fit_preparation(name: str, table: Columns, train: Rows, options: Preparation) -> FittedPreparation:
+    """Fit a preparation on training rows.
+
+    Args:
+        name: the party, for messages.
+        table: the columns of all rows.
+        train: the training rows.
+        options: the options of the job.
+
+    Returns:
+        The fitted preparation.
+
+    Raises:
+        TableError: if a column cannot be used.
+    """
+    gaps = np.atleast_1d(np.isnan(table.X).any(axis=0))
+    numeric = [column for column, missing in zip(table.names, gaps, strict=True) if missing]
+    numeric = [column for column in numeric if column not in table.categories]
+    if options.missing == "refuse" and numeric:
+        raise TableError(
+            f"party {name}: this job does not accept missing numbers, which {name_list(numeric)} contain",
+            "fill them, or let the job prepare them",
+            code="SVFL-TABLE-MISSING-VALUES",
+            party=name,
+            columns=numeric,
+        )
+    if options.texts == "refuse" and table.categories:
+        raise TableError(
+            f"party {name}: this job does not accept texts, which {name_list(list(table.categories))} contain",
+            "encode them as numbers, or let the job prepare them",
+            code="SVFL-TABLE-TYPE",
+            party=name,
+            columns=list(table.categories),
+        )
+    heavy = _heavy_tailed_columns(table, train, options)
     if heavy:
-        notice = f"party {name}: columns with values far out are squashed by asinh: {some(heavy)}"
+        notice = f"party {name}: columns with extreme values are squashed by asinh: {name_list(heavy)}"
         warnings.warn(f'{notice}; prepare.tails = "keep" leaves them as they are', DataNotice, stacklevel=2)
-    parted = any(each is not None for each in (options.clip, options.bins, options.woe))
-    if not (gaps.any() or own.levels or own.dates or heavy or parted):
-        return FittedPreparation(own.names)
-    X, steps = own.X[train], list[ColumnTransform]()
-    for column, values, lacks in zip(own.names, X.T, gaps.tolist(), strict=True):
+    transformed = any(option is not None for option in (options.clip, options.bins, options.woe))
+    if not (gaps.any() or table.categories or table.dates or heavy or transformed):
+        return FittedPreparation(table.names)
+    X, steps = table.X[train], list[ColumnTransform]()
+    for column, values, has_gaps in zip(table.names, X.T, gaps.tolist(), strict=True):
         if np.isnan(values).all():
             raise TableError(
-                f"party {name}: values among the training rows were expected, column {column} has none; drop it"
+                f"party {name}: column {column!r} has no values in the training rows",
+                code="SVFL-TABLE-EMPTY-COLUMN",
+                party=name,
+                column=column,
             )
-        if column in own.levels:
-            counts = level_counts(values, own.levels[column])
-            step = text_bins(column, counts, options.woe) if options.woe else _texts(name, column, counts, options)
+        if column in table.categories:
+            counts = category_counts(values, table.categories[column])
+            step = text_bins(column, counts, options.woe) if options.woe else _fit_texts(name, column, counts, options)
         elif options.woe is not None:
-            step = number_bins(column, values, lacks, options.woe)
+            step = number_bins(column, values, has_gaps, options.woe)
         else:
-            step = _number(column, values, lacks, options, date=column in own.dates, squash=column in heavy)
+            is_date, squash = column in table.dates, column in heavy
+            step = _fit_number(column, values, has_gaps, options, date=is_date, squash=squash)
         steps.append(step)
-    prepared = FittedPreparation(own.names, tuple(steps))
+    prepared = FittedPreparation(table.names, tuple(steps))
     if not prepared.features:
-        raise TableError(f"party {name}: columns that vary were expected, none does in its training rows; add columns")
+        raise TableError(
+            f"party {name}: no column varies in the training rows",
+            "add columns that vary",
+            code="SVFL-TABLE-CONSTANT",
+            party=name,
+        )
     return prepared
 
 
-def _heavy(own: Columns, train: Rows, options: Preparation) -> list[str]:
-    """Find the columns of numbers that are to be squashed, because their training rows have heavy tails; empty where
-    the options leave tails as they are."""
-    found = list[str]()
-    if options.tails == "keep" or any(each is not None for each in (options.clip, options.bins, options.woe)):
-        return found
-    for start in range(0, len(own.names), _TOGETHER):
-        some = slice(start, start + _TOGETHER)
-        columns = np.ascontiguousarray(own.X[train, some].T)  # side by side in memory, as all that follows reads them
-        for column, values in zip(own.names[some], columns, strict=True):
-            if column in own.levels or column in own.dates:
+def _heavy_tailed_columns(table: Columns, train: Rows, options: Preparation) -> list[str]:
+    """Return the numeric columns to squash because of their training rows; none if the options exclude it."""
+    columns = list[str]()
+    if options.tails == "keep" or any(option is not None for option in (options.clip, options.bins, options.woe)):
+        return columns
+    for start in range(0, len(table.names), _COLUMNS_PER_READ):
+        block = slice(start, start + _COLUMNS_PER_READ)
+        X = np.ascontiguousarray(table.X[train, block].T)  # one column after the other, as they are read below
+        for column, values in zip(table.names[block], X, strict=True):
+            if column in table.categories or column in table.dates:
                 continue
-            lacks = np.isnan(values)
-            present = values[~lacks] if lacks.any() else values
-            if len(present) and _heavy_tailed(present):
-                found.append(column)
-    return found
+            missing = np.isnan(values)
+            present = values[~missing] if missing.any() else values
+            if len(present) and _is_heavy_tailed(present):
+                columns.append(column)
+    return columns
 
 
-def _heavy_tailed(values: Floats) -> bool:
-    """Whether any of the values (m,) lies so far from the median that its column is squashed."""
-    first, last = np.quantile(values[:: max(1, len(values) // _LOOKED)], _BETWEEN).tolist()
+def _is_heavy_tailed(values: Floats) -> bool:
+    """Return whether any of the values (m,) is far enough from the median."""
+    first, last = np.quantile(values[:: max(1, len(values) // _PROBED_VALUES)], _PROBED_QUANTILES).tolist()
     within = min(int((values <= first).sum()), int((values >= last).sum())) > len(values) / 4 + 1
     if within and (MIN_TAIL_DISTANCE - 1) * (last - first) > values.max() - values.min():
-        return False  # the quartiles are further apart than these two, and no value is further from the median
+        return False  # the quartiles are further apart than first and last, and no value is further from the median
     low, median, high = np.quantile(values, [0.25, 0.5, 0.75])
     return bool(0 < MIN_TAIL_DISTANCE * (high - low) < np.abs(values - median).max())
 
 
-def _check_refused(name: str, columns: Sequence[str], what: str, remedy: str) -> None:
-    if columns:
-        raise TableError(
-            f"party {name}: this job takes no {what}, they are in {some(columns)}; {remedy}, or let the job prepare "
-            "them"
-        )
-
-
-def _number(
+def _fit_number(
     column: str, values: Floats, gaps: bool, options: Preparation, *, date: bool, squash: bool
 ) -> ColumnTransform:
-    """Fit the step of a column of numbers, or of dates in days since 1970-01-01, on the values of its training rows.
-    gaps: whether any row lacks the value. squash: whether the column has heavy tails that are squashed."""
-    lacks = np.isnan(values)
-    present, least = values[~lacks], max(LEAST, options.rare * len(values))
-    marked = bool(options.missing == "indicator" and least <= lacks.sum() <= len(values) - least)
+    """Fit the transform of a numeric column, or of a date column, on the values (n,) of its training rows.
+
+    `gaps` is True if a value is missing in any row, `squash` if the column has heavy tails.
+    """
+    missing = np.isnan(values)
+    present, min_rows = values[~missing], max(MIN_FEATURE_ROWS, options.rare * len(values))
+    marked = bool(options.missing == "indicator" and min_rows <= missing.sum() <= len(values) - min_rows)
     filling: dict[str, Any] = {"fill": float(np.median(present)) if gaps else None, "indicator": marked}
     if date:
-        parts = tuple(part for part in PARTS if len(np.unique(part_of_date(part, present))) > 1)
+        parts = tuple(part for part in DATE_PARTS if len(np.unique(part_of_date(part, present))) > 1)
         return DateTransform(column=column, parts=parts, **filling)
-    if options.bins is not None and (edges := edges_of(present, options.bins)):
+    if options.bins is not None and (edges := find_bin_edges(present, options.bins)):
         return BinTransform(column=column, edges=tuple(edges), **filling)
     if squash:
         first, centre, last = np.quantile(present, [0.25, 0.5, 0.75]).tolist()
         return NumericTransform(column=column, centre=centre, spread=(last - first) / QUARTILES, **filling)
     low, high = np.quantile(present, [options.clip or 0, 1 - (options.clip or 0)]).tolist()
-    clips = options.clip is not None and low < high  # a column that is nearly constant would lose all it says
+    clips = options.clip is not None and low < high  # an almost constant column would lose all of its variation
     return NumericTransform(column=column, low=low if clips else None, high=high if clips else None, **filling)
 
 
-def level_counts(values: Floats, levels: tuple[str, ...]) -> dict[str, int]:
-    """How many rows have each level; a missing text is a level like others."""
-    place = np.where(np.isnan(values), len(levels), values).astype(np.intp)
-    return dict(zip((*levels, MISSING), np.bincount(place, minlength=len(levels) + 1).tolist(), strict=True))
+def category_counts(values: Floats, categories: tuple[str, ...]) -> dict[str, int]:
+    """Return the number of rows of each category, given positions (n,); missing texts count as category MISSING."""
+    positions = np.where(np.isnan(values), len(categories), values).astype(np.intp)
+    counts = np.bincount(positions, minlength=len(categories) + 1).tolist()
+    return dict(zip((*categories, MISSING), counts, strict=True))
 
 
-def _texts(name: str, column: str, counts: Mapping[str, int], options: Preparation) -> ColumnTransform:
-    """Fit the step of a column of texts on the number of training rows at each level. Raises TableError if no level is
-    frequent enough."""
+def _fit_texts(name: str, column: str, counts: Mapping[str, int], options: Preparation) -> ColumnTransform:
+    """Fit the transform of a text column on the number of training rows of each category."""
     rows = sum(counts.values())
-    least = max(LEAST, options.rare * rows)
-    kept = [level for level, count in counts.items() if count >= least]
-    kept.sort(key=lambda level: (-counts[level], level))
-    if not kept:
+    min_rows = max(MIN_FEATURE_ROWS, options.rare * rows)
+    frequent = [text for text, count in counts.items() if count >= min_rows]
+    frequent.sort(key=lambda text: (-counts[text], text))
+    if not frequent:
         raise TableError(
-            f"party {name}: texts that rows share were expected, no value of column {column} is in {least:.0f} of its "
-            "training rows; drop it, or encode it as numbers"
+            f"party {name}: no text of column {column!r} occurs in {min_rows:.0f} or more training rows",
+            "drop the column, or encode it as numbers",
+            code="SVFL-TABLE-TYPE",
+            party=name,
+            column=column,
         )
     if options.texts == "codes":
-        return CodeTransform(column=column, levels=tuple(kept))
-    rare = rows - sum(counts[level] for level in kept)
-    other = rare >= LEAST
-    return OneHotTransform(column=column, base=kept[0], levels=tuple(sorted(kept[1:])), other=other)
+        return CodeTransform(column=column, categories=tuple(frequent))
+    rare = rows - sum(counts[text] for text in frequent)
+    other = rare >= MIN_FEATURE_ROWS
+    return OneHotTransform(column=column, base=frequent[0], categories=tuple(sorted(frequent[1:])), other=other)

@@ -1,13 +1,13 @@
-"""Tables from files: CSV (also compressed: .csv.gz, .csv.zst), Parquet and npz, whole to a `Party`, or their ids alone.
+"""Tables from files: CSV (also compressed: .csv.gz, .csv.zst), Parquet and npz.
 
-A CSV or Parquet file has one row a sample, a column of ids, at one party a column of labels, and otherwise columns of
-numbers, texts and dates. An npz file has arrays X (n x d), ids (n,), at one party y (n,), and optionally columns (d
-names).
+`read_party` and `read_table` read a whole file into memory, `read_ids` reads its ids alone. A CSV or Parquet file has
+one row for each sample, an id column, a label column at one party, and otherwise columns of numbers, texts and dates.
+An npz file has the arrays X (n, d) and ids (n,), y (n,) at one party, and optionally columns (d names).
 
-CSV and Parquet are read by pyarrow, on one thread. Every column of a CSV file is read as text and converted here, so
-that ids stay what they are ("007") and errors name the row and the column: messages of the library hold values, and
-none of them reaches a user. Values are parted by what parts the names in the first line: commas, semicolons or tabs. In
-a file of semicolons a comma within a number is the decimal point; elsewhere such a number is named as what it is.
+CSV and Parquet files are read by pyarrow, in one thread. Every column of a CSV file is read as text and converted here.
+So ids remain as they are ("007"), and errors name the row and the column: the messages of pyarrow contain values and
+never reach a user. The delimiter of values is that of the names in the first line: comma, semicolon or tab. If it is a
+semicolon, a comma within a number is the decimal point; otherwise such a number is refused.
 """
 
 from __future__ import annotations
@@ -27,51 +27,82 @@ from typing import Any, NamedTuple, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.data.columns import Columns, ColumnValues, days_of, joined, text_levels
-from securevfl.data.composite_ids import RULE, IdColumns, composed, id_columns
+from securevfl.data.columns import Columns, ColumnValues, days_of, join_columns, read_texts
+from securevfl.data.composite_ids import RULE_VERSION, IdColumns, compose_ids, id_columns
 from securevfl.data.party import Party
 from securevfl.data.text_values import is_number
-from securevfl.data.validation import MISSING, check_chosen, some
+from securevfl.data.validation import MISSING, check_chosen, name_list
 from securevfl.errors import DataError, IdError, LabelError, TableError
 
 SUFFIXES = (".csv", ".csv.gz", ".csv.zst", ".parquet", ".npz")
-BLOCK = 4 << 20  # bytes of a CSV file that are parsed at a time; no row may be longer
-_SEPARATORS = ",", ";", "\t"
+CSV_BLOCK_BYTES = 4 << 20
+"""Bytes of a CSV file that are parsed at a time; no row may be longer."""
+_DELIMITERS = ",", ";", "\t"
 _DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,?\d+([eE][+-]?\d+)?\s*")
-_NOT_UTF8 = 'a CSV file with a header, in UTF-8, was expected; export it so, in a spreadsheet as "CSV UTF-8"'
-_ROW_NAMES = re.compile(r"__index_level_\d+__")  # pandas' unnamed row index in Parquet
+_INDEX_COLUMN = re.compile(r"__index_level_\d+__")  # pandas' unnamed row index in Parquet
 
 
 @dataclass(frozen=True)
 class FileTable:
-    """What a file holds, not yet checked: its columns without ids and labels, and these where there are any."""
+    """The unchecked contents of a file.
 
-    held: Columns
+    Attributes:
+        columns: the columns without ids and labels.
+        y: the labels (n,), or None.
+        ids: the ids (n,), or None.
+    """
+
+    columns: Columns
     y: NDArray[Any] | None
     ids: NDArray[Any] | None
 
 
-class _Opened(NamedTuple):
-    """A CSV or Parquet file: the names of its columns, how to read some of them as an Arrow table, and what separates
-    the values of a CSV file, empty for Parquet."""
+class _OpenFile(NamedTuple):
+    """A CSV or Parquet file that is open.
+
+    Attributes:
+        names: the names of its columns.
+        read: reads some of the columns as an Arrow table.
+        delimiter: of the values of a CSV file; empty for Parquet.
+    """
 
     names: list[str]
     read: Callable[[Sequence[str]], Any]
-    separator: str = ""
+    delimiter: str = ""
 
 
 def read_party(name: str, path: str | Path, *, id_column: str = "id", label_column: str = "y") -> Party:
-    """Read a party from a file; it is the active one if the file has the label column (npz: an array y).
+    """Read a party from a file. It is the active party if the file has the label column (npz: an array y).
 
-    Raises DataError of the kind that fits, naming the file and the columns, never a value.
+    Errors name the file and the columns, and never contain a value.
+
+    Args:
+        name: the party.
+        path: the file.
+        id_column: the id column, or a list of columns as `--id` accepts it.
+        label_column: the label column.
+
+    Returns:
+        The party. DataError of a suitable kind if the file cannot be used.
+
+    Raises:
+        IdError: if the file has no ids.
     """
     path = Path(path)
     table = read_table(path, id_column=id_column, label_column=label_column)
-    with named(path):
-        party = Party(name, table.held, table.y, ids=table.ids, aligned=True)
+    with errors_name(path):
+        party = Party(name, table.columns, table.y, ids=table.ids, aligned=True)
         if party.ids is None:
-            raise IdError("ids were expected, none came; add an array ids")
+            raise _no_ids()
         return party
+
+
+def _no_ids() -> IdError:
+    return IdError("the file has no ids", "add an array named ids", code="SVFL-ID-MISSING")
+
+
+def _no_rows() -> TableError:
+    return TableError("the table has no rows below its header", "export the table again", code="SVFL-TABLE-EMPTY")
 
 
 def read_table(
@@ -82,13 +113,23 @@ def read_table(
     chosen: Sequence[str] | None = None,
     texts: Sequence[str] = (),
 ) -> FileTable:
-    """Read what a file holds, as it stands and not checked further; with `chosen` these columns alone, in this order.
+    """Read the contents of a file without further checks.
 
-    texts: columns that hold texts, though they may look like numbers in a CSV file.
-    DataError as `read_party`, and TableError that names chosen columns which are not there.
+    Args:
+        path: the file.
+        id_column: the id column, or a list of columns as `--id` accepts it.
+        label_column: the label column.
+        chosen: the columns to read, in this order, without labels; by default all.
+        texts: columns that are text even if their values in a CSV file look like numbers.
+
+    Returns:
+        The contents. DataError, as in `read_party`, if the file cannot be used.
+
+    Raises:
+        TableError: if the table has no rows, or columns are missing, empty or of mixed types.
     """
     path = Path(path)
-    with named(path):
+    with errors_name(path):
         if _format(path) == "npz":
             return _read_npz(path, chosen)
         file = _open_file(path, id_column)
@@ -97,84 +138,115 @@ def read_table(
         labels = [label_column] if chosen is None and label_column in file.names else []
         table = file.read(list(dict.fromkeys([*key.names, *labels, *columns])))
         if not table.num_rows:
-            raise TableError("rows were expected below the header, none came; export the table again")
+            raise _no_rows()
         empty = [name for name in columns if table[name].null_count == table.num_rows]
         if empty and chosen is None:
-            raise TableError(f"columns with values were expected, column {empty[0]} is empty; drop it")
-        held, wrong = list[ColumnValues](), list[str]()
+            raise TableError(f"column {empty[0]!r} has no values", code="SVFL-TABLE-EMPTY-COLUMN", column=empty[0])
+        values, problems = list[ColumnValues](), list[TableError]()
         for name in columns:
             try:
-                held.append(_column(name, table[name], file.separator, forced=name in texts))
+                values.append(_column(name, table[name], file.delimiter, forced=name in texts))
             except TableError as error:
-                wrong.append(str(error))
-        if wrong:  # all at once, so that a file is mended once
-            raise TableError(f"\n{path}: ".join(wrong))
-        y = labels_of(table, label_column, file.separator) if labels else None
-        return FileTable(joined(columns, held), y, ids_of(table, key))
+                problems.append(error)
+        if problems:
+            raise _combined(path, problems)
+        y = labels_of(table, label_column, file.delimiter) if labels else None
+        return FileTable(join_columns(columns, values), y, ids_of(table, key))
+
+
+def _combined(path: Path, problems: list[TableError]) -> TableError:
+    """Return one error for the problems of several columns, so that a user can correct all of them at once."""
+    first, *others = problems
+    if not others:
+        return first
+    text = f"\n{path}: ".join([str(problem) for problem in problems])
+    return TableError(text, "", code=first.code, columns=[problem.fields.get("column") for problem in problems])
 
 
 def read_ids(path: str | Path, *, id_column: str = "id") -> NDArray[Any]:
-    """Read the ids of a file (n,), and nothing else of it. Raises DataError as `read_party` does, IdError if there are
-    none."""
+    """Read the ids (n,) of a file, and nothing else.
+
+    Args:
+        path: the file.
+        id_column: the id column, or a list of columns as `--id` accepts it.
+
+    Returns:
+        The ids. DataError, as in `read_party`, if the file cannot be used.
+    """
     path = Path(path)
-    with named(path):
+    with errors_name(path):
         if _format(path) == "npz":
             arrays = _npz_arrays(path, "ids")
             if not arrays:
-                raise IdError("ids were expected, none came; add an array ids")
+                raise _no_ids()
             ids = arrays["ids"]
         else:
             file = _open_file(path, id_column)
             key = id_columns(id_column, file.names)
             ids = ids_of(file.read(key.names), key)
         if not len(ids):
-            raise TableError("rows were expected below the header, none came; export the table again")
+            raise _no_rows()
         return ids
 
 
 def id_rule_version(path: str | Path, id_column: str) -> int | None:
-    """Return the number of the rule by which ids of a file are made of its columns; None of one as it is written."""
+    """Return the version of the rule that composes the ids of a file; None if ids are used as they are written."""
     path = Path(path)
-    with named(path):
+    with errors_name(path):
         by_rule = _format(path) != "npz" and id_columns(id_column, _open_file(path, id_column).names).by_rule
-    return RULE if by_rule else None
+    return RULE_VERSION if by_rule else None
 
 
 def _format(path: Path) -> str:
     for suffix in SUFFIXES:
         if path.name.endswith(suffix):
             return suffix.split(".")[1]
-    raise TableError(f"a file that ends in {', '.join(SUFFIXES)} was expected; rename or convert it")
+    raise TableError(
+        f"the name of a data file must end in {', '.join(SUFFIXES)}",
+        "rename or convert the file",
+        code="SVFL-TABLE-UNREADABLE",
+    )
 
 
 @contextmanager
-def named(path: Path) -> Iterator[None]:
-    """Errors in reading a file name it, and say nothing of what the library that read it says."""
+def errors_name(path: Path) -> Iterator[None]:
+    """Let errors name the file that is read, and replace the messages of libraries, which may contain values."""
     try:
         yield
     except DataError as error:
-        raise type(error)(f"{path}: {error}") from None
+        fields = {**error.fields, "file": str(path)}
+        raise type(error)(f"{path}: {error.problem}", error.remedy, code=error.code, **fields) from None
     except OSError as cause:
         reason = os.strerror(cause.errno) if cause.errno else "it is damaged"
-        raise TableError(f"{path}: a readable table was expected there ({reason}); check the path") from None
+        raise TableError(
+            f"{path} cannot be read ({reason})", "check the path", code="SVFL-TABLE-UNREADABLE", file=str(path)
+        ) from None
 
 
 def arrow(part: str = "") -> Any:
-    """Import the module pyarrow, or a part of it, when a file is read and not before."""
+    """Import pyarrow, or a module of it, when a file is read and not before."""
     return import_module("pyarrow" + (f".{part}" if part else ""))
 
 
-def _open_file(path: Path, id_column: str) -> _Opened:
+def _open_file(path: Path, id_column: str) -> _OpenFile:
     """Open a CSV or Parquet file and check the names of its columns."""
     if path.suffix == ".parquet":
         file = open_parquet(path)
         names = parquet_names(file, id_column)
-        return _Opened(names, lambda wanted: read_parquet(file, wanted))
-    names, separator = _head(path)
+        return _OpenFile(names, lambda columns: read_parquet(file, columns))
+    names, delimiter = _header(path)
     if not names:
-        raise TableError("a header and rows were expected, the file is empty; export it again")
+        raise TableError("the first line of the file is empty", "export the table again", code="SVFL-TABLE-EMPTY")
     check_names(names, id_column)
-    return _Opened(names, lambda wanted: _read_csv(path, names, separator, wanted), separator)
+    return _OpenFile(names, lambda columns: _read_csv(path, names, delimiter, columns), delimiter)
+
+
+def _not_utf8() -> TableError:
+    return TableError(
+        "the file is not a CSV file in UTF-8 with a header",
+        'export it so; spreadsheets call it "CSV UTF-8"',
+        code="SVFL-TABLE-ENCODING",
+    )
 
 
 @contextmanager
@@ -184,23 +256,25 @@ def _lines(path: Path) -> Iterator[TextIO]:
         with arrow().input_stream(str(path)) as file:
             yield io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
     except (UnicodeDecodeError, csv.Error):
-        raise TableError(_NOT_UTF8) from None
+        raise _not_utf8() from None
 
 
-def _head(path: Path) -> tuple[list[str], str]:
-    """Read the column names in the first line and what separates them: of , ; and tab the one that gives the most."""
+def _header(path: Path) -> tuple[list[str], str]:
+    """Return the column names in the first line, and the delimiter: the one that gives the most names."""
     with _lines(path) as file:
         first = file.readline()
-        while first.count('"') % 2 and (more := file.readline()):  # a name that goes on in the next line
+        while first.count('"') % 2 and (more := file.readline()):  # a quoted name with a line break
             first += more
-    split = {separator: next(csv.reader([first], delimiter=separator), []) for separator in _SEPARATORS}
-    separator = max(_SEPARATORS, key=lambda mark: len(split[mark]))
-    return split[separator], separator
+    names = {delimiter: next(csv.reader([first], delimiter=delimiter), []) for delimiter in _DELIMITERS}
+    delimiter = max(_DELIMITERS, key=lambda mark: len(names[mark]))
+    return names[delimiter], delimiter
 
 
-def _read_csv(path: Path, names: list[str], separator: str, wanted: Sequence[str]) -> Any:
-    """Read these columns as an Arrow table of texts, null where one is missing. TableError names the line that can't be
-    read, and never a value."""
+def _read_csv(path: Path, names: list[str], delimiter: str, columns: Sequence[str]) -> Any:
+    """Read columns of a CSV file as an Arrow table of texts, null for missing ones.
+
+    A TableError names the line that cannot be read, and never a value.
+    """
     pa, reader = arrow(), arrow("csv")
     ragged = list[int]()
 
@@ -212,11 +286,13 @@ def _read_csv(path: Path, names: list[str], separator: str, wanted: Sequence[str
         with pa.input_stream(str(path)) as file:
             table = reader.read_csv(
                 file,
-                reader.ReadOptions(use_threads=False, block_size=BLOCK, column_names=names, skip_rows_after_names=1),
-                reader.ParseOptions(delimiter=separator, newlines_in_values=True, invalid_row_handler=skip),
+                reader.ReadOptions(
+                    use_threads=False, block_size=CSV_BLOCK_BYTES, column_names=names, skip_rows_after_names=1
+                ),
+                reader.ParseOptions(delimiter=delimiter, newlines_in_values=True, invalid_row_handler=skip),
                 reader.ConvertOptions(
                     column_types=dict.fromkeys(names, pa.string()),
-                    include_columns=wanted,
+                    include_columns=columns,
                     null_values=sorted(MISSING),
                     strings_can_be_null=True,
                 ),
@@ -224,176 +300,285 @@ def _read_csv(path: Path, names: list[str], separator: str, wanted: Sequence[str
     except pa.ArrowInvalid:
         with _lines(path) as file:
             if len(file.readlines(1)) and not file.read(1):  # a header without an end of line
-                return pa.table({name: pa.array([], pa.string()) for name in wanted})
-        raise TableError(_NOT_UTF8) from None
+                return pa.table({name: pa.array([], pa.string()) for name in columns})
+        raise _not_utf8() from None
     if ragged:
-        raise TableError(_ragged(path, len(names), separator, ragged[0]))
+        raise _ragged(path, len(names), delimiter, ragged[0])
     return table
 
 
-def _ragged(path: Path, expected: int, separator: str, came: int) -> str:
-    """Say which line has another number of values than there are columns."""
+def _ragged(path: Path, expected: int, delimiter: str, received: int) -> TableError:
+    """Return the error of a line that has more or fewer values than there are columns."""
     with _lines(path) as file:
-        rows = csv.reader(file, delimiter=separator)
+        rows = csv.reader(file, delimiter=delimiter)
         line = next((rows.line_num for row in rows if row and len(row) != expected), None)
-    where = "" if line is None else f" in line {line}"
-    return f"{expected} values a line were expected, {came} came{where}; correct the file"
+    where = "a line" if line is None else f"line {line}"
+    return TableError(
+        f"{where} has {received} values, and the header has {expected} names", code="SVFL-TABLE-RAGGED", line=line
+    )
 
 
-def _column(name: str, column: Any, separator: str, *, forced: bool) -> ColumnValues:
-    """Read one Arrow column; forced: as texts, whatever they look like. TableError names the column."""
+def _column(name: str, column: Any, delimiter: str, *, forced: bool) -> ColumnValues:
+    """Read one Arrow column; `forced` reads categories, even if the texts look like numbers."""
     pa = arrow()
     if _holds_dates(column.type):
         return ColumnValues(days_of(column.cast(pa.timestamp("us")).to_numpy()), dates=True)
     if not _holds_texts(column.type):
         check_kind(name, column.type)
         return ColumnValues(column.cast(pa.float64(), safe=False).to_numpy())
-    if separator and not forced:
+    if delimiter and not forced:
         try:
             return ColumnValues(column.cast(pa.float64()).to_numpy())
         except pa.ArrowInvalid:
-            pass  # at least one is no plain number
-    places, levels = _encoded(column)
-    numbers = _plain_numbers(name, levels, separator) if separator and not forced else None
+            pass  # at least one text is not a plain number
+    positions, texts = _distinct(column)
+    numbers = _plain_numbers(name, texts, delimiter) if delimiter and not forced else None
     if numbers is not None:
-        return ColumnValues(np.where(places < 0, np.nan, np.array(numbers)[places]))
-    return text_levels("", name, levels, places, forced=forced)
+        return ColumnValues(np.where(positions < 0, np.nan, np.array(numbers)[positions]))
+    return read_texts(None, name, texts, positions, forced=forced)
 
 
-def _encoded(column: Any) -> tuple[NDArray[np.intp], list[str]]:
-    """Return the sorted different texts of an Arrow column, and the place of each row's among them (n,), -1 where it is
-    missing."""
-    coded = column if arrow("types").is_dictionary(column.type) else column.dictionary_encode()
-    whole = coded.unify_dictionaries().combine_chunks()
-    texts = whole.dictionary.to_pylist()
-    used = np.unique(places := whole.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.intp))
-    levels = sorted({texts[place] for place in used.tolist() if place >= 0 and texts[place] is not None})
-    rank = {text: k for k, text in enumerate(levels)}
-    return np.array([*(rank.get(text, -1) for text in texts), -1], dtype=np.intp)[places], levels
+def _distinct(column: Any) -> tuple[NDArray[np.intp], list[str]]:
+    """Return the position (n,) of each row's text among the distinct ones, -1 if it is missing, and these, sorted."""
+    encoded = column if arrow("types").is_dictionary(column.type) else column.dictionary_encode()
+    array = encoded.unify_dictionaries().combine_chunks()
+    dictionary = array.dictionary.to_pylist()
+    indices = array.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.intp)
+    used = np.unique(indices).tolist()
+    texts = sorted({dictionary[index] for index in used if index >= 0 and dictionary[index] is not None})
+    rank = {text: position for position, text in enumerate(texts)}
+    return np.array([*(rank.get(text, -1) for text in dictionary), -1], dtype=np.intp)[indices], texts
 
 
-def _plain_numbers(name: str, levels: list[str], separator: str) -> list[float] | None:
-    """Read texts of a CSV column as numbers with a decimal point, or in a file of semicolons with a comma; None if one
-    of them is something else. TableError for decimal commas elsewhere."""
-    if any("," in text for text in levels) and all(_DECIMAL_COMMA.fullmatch(text) for text in levels):
-        if separator != ";":
+def _plain_numbers(name: str, texts: list[str], delimiter: str) -> list[float] | None:
+    """Parse texts of a CSV column as numbers with a decimal point, or a comma if semicolons separate values.
+
+    Returns None if a text is not such a number. TableError for decimal commas with other delimiters.
+    """
+    if any("," in text for text in texts) and all(_DECIMAL_COMMA.fullmatch(text) for text in texts):
+        if delimiter != ";":
             raise TableError(
-                f"numbers with a decimal point were expected, column {name} has commas within numbers; export it with "
-                "points, or with semicolons between values"
+                f"column {name!r} contains commas within numbers",
+                "export it with decimal points, or with semicolons between values",
+                code="SVFL-TABLE-TYPE",
+                column=name,
             )
-        levels = [text.replace(",", ".") for text in levels]
-    return [float(text) for text in levels] if all(is_number(text) for text in levels) else None
+        texts = [text.replace(",", ".") for text in texts]
+    return [float(text) for text in texts] if all(is_number(text) for text in texts) else None
 
 
 def check_names(names: list[str], id_column: str) -> None:
-    """Check the names of all columns of a file. Raises TableError if they do not look like a header, IdError if the id
-    column is not among them."""
+    """Check the column names of a file.
+
+    Args:
+        names: the names.
+        id_column: the id column, or a list of columns as `--id` accepts it.
+
+    Raises:
+        TableError: if the first line is not a header, or names are empty or repeated.
+        IdError: if the id column is missing.
+    """
     if not set(id_columns(id_column, names).names) <= set(names):
         if len(names) == 1 and "|" in names[0]:
             raise TableError(
-                "values parted by commas, semicolons or tabs were expected, the first line has |; export it so"
+                "the values seem to be separated by |",
+                "export the file with commas, semicolons or tabs",
+                code="SVFL-TABLE-HEADER",
             )
         if any(is_number(name) for name in names):
-            raise TableError("a header with column names was expected, the first line holds numbers; add a header")
+            raise TableError(
+                "the first line contains numbers instead of column names", "add a header", code="SVFL-TABLE-HEADER"
+            )
         raise IdError(
-            f"an id column {id_column!r} was expected, columns are {some(names, 20)}; name the right one with --id"
+            f"there is no id column {id_column!r}; the columns are {name_list(names, 20)}",
+            "name the id column with --id",
+            code="SVFL-ID-COLUMN",
+            column=id_column,
         )
     if not all(names):
+        number = names.index("") + 1
         raise TableError(
-            f"a name for every column was expected, column {names.index('') + 1} has none; name or drop it"
+            f"column {number} has no name", "name or remove it", code="SVFL-TABLE-HEADER", column_number=number
         )
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise TableError(f"columns of different names were expected, twice: {', '.join(twice[:5])}; rename one of each")
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise TableError(
+            f"several columns have the name {name_list(repeated)}",
+            "rename columns so that all names differ",
+            code="SVFL-TABLE-HEADER",
+            columns=repeated,
+        )
 
 
 def table_columns(names: list[str], key: IdColumns, label_column: str, chosen: Sequence[str] | None) -> list[str]:
-    """Return the columns of a file beside ids and labels, or the chosen ones. TableError if some are missing, or none
-    is left."""
+    """Select the columns of a file that are neither ids nor labels.
+
+    Args:
+        names: all columns of the file.
+        key: the id columns.
+        label_column: the label column.
+        chosen: select these columns instead.
+
+    Returns:
+        The names of the columns.
+
+    Raises:
+        TableError: if no column is left. `check_chosen` raises it if chosen columns are missing.
+    """
     if chosen is not None:
         check_chosen(names, chosen)
     columns = list(chosen or (name for name in names if name not in (*key.names, label_column)))
     if not columns:
-        raise TableError("at least one column beside ids and labels was expected, none came; add columns")
+        raise TableError(
+            "the table has no columns in addition to ids and labels", "add columns", code="SVFL-TABLE-EMPTY"
+        )
     return columns
 
 
 def check_kind(name: str, kind: Any) -> None:
-    """Check that the Arrow type of a column can hold numbers. Raises TableError otherwise."""
+    """Check that a column can be converted to numbers.
+
+    Args:
+        name: the column, for messages.
+        kind: its Arrow type.
+
+    Raises:
+        TableError: if it cannot.
+    """
     types = arrow("types")
-    numbers = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal, types.is_null)
-    if not any(fits(kind) for fits in numbers):
-        raise TableError(f"numbers were expected, column {name} holds {kind}; encode it as numbers or drop it")
+    numeric = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal, types.is_null)
+    if not any(is_kind(kind) for is_kind in numeric):
+        raise TableError(
+            f"column {name!r} is of the type {kind}, which is not numeric",
+            "encode it as numbers or drop it",
+            code="SVFL-TABLE-TYPE",
+            column=name,
+        )
 
 
 def open_parquet(path: Path, **options: Any) -> Any:
-    """Open a Parquet file. Raises TableError if it is none."""
+    """Open a Parquet file.
+
+    Args:
+        path: the file.
+        **options: options of `pyarrow.parquet.ParquetFile`.
+
+    Returns:
+        The open file.
+
+    Raises:
+        TableError: if it is not a Parquet file, or damaged.
+    """
     try:
         return arrow("parquet").ParquetFile(path, **options)
     except arrow().ArrowException:
-        raise TableError("a Parquet file was expected; it is none, or it is damaged") from None
+        raise TableError(
+            "the file is not a Parquet file, or damaged", "export it again", code="SVFL-TABLE-UNREADABLE"
+        ) from None
 
 
 def parquet_names(file: Any, id_column: str) -> list[str]:
-    """Return the names of all columns of a Parquet file without those of a row index, checked as `check_names` does."""
-    names = [name for name in file.schema_arrow.names if not _ROW_NAMES.fullmatch(name)]
+    """Return the checked column names of a Parquet file (`check_names`), without those of an unnamed row index."""
+    names = [name for name in file.schema_arrow.names if not _INDEX_COLUMN.fullmatch(name)]
     check_names(names, id_column)
     return names
 
 
 def read_parquet(file: Any, columns: Sequence[str]) -> Any:
-    """Read columns of a Parquet file as an Arrow table, in this order. Raises TableError if the file is damaged."""
+    """Read columns of a Parquet file.
+
+    Args:
+        file: the open file.
+        columns: the names of the columns.
+
+    Returns:
+        An Arrow table with these columns, in this order.
+
+    Raises:
+        TableError: if the file is damaged.
+    """
     try:
         table = file.read(columns=list(columns), use_threads=False).select(columns)
-        table.validate(full=True)  # texts that are none would be refused later, with the text
+        table.validate(full=True)  # invalid UTF-8 would be refused later, with a message that contains it
         return table
     except arrow().ArrowException:
-        raise TableError("a whole Parquet file was expected, it is damaged; export it again") from None
+        raise TableError("the Parquet file is damaged", "export it again", code="SVFL-TABLE-UNREADABLE") from None
 
 
 def _holds_dates(kind: Any) -> bool:
-    """Whether a column of this Arrow type holds dates, with times or without."""
+    """Return whether a column of this Arrow type holds dates, with or without times."""
     types = arrow("types")
     return bool(types.is_date(kind) or types.is_timestamp(kind))
 
 
 def _holds_texts(kind: Any) -> bool:
-    """Whether a column of this Arrow type holds texts, each value in full or by its place in a dictionary."""
+    """Return whether a column of this Arrow type holds texts, in full or by their positions in a dictionary."""
     types = arrow("types")
     value = kind.value_type if types.is_dictionary(kind) else kind
     return bool(types.is_string(value) or types.is_large_string(value) or types.is_string_view(value))
 
 
 def ids_of(table: Any, key: IdColumns) -> NDArray[Any]:
-    """Ids of an Arrow table by these columns of it. IdError if one is missing."""
+    """Return the ids (n,) of an Arrow table; IdError if one is missing."""
     ids = arrow_ids(table, key)
     if arrow().types.is_string(ids.type):
-        return np.array(ids.to_pylist(), object)  # to_numpy would load pandas, where it is installed
+        return np.array(ids.to_pylist(), object)  # to_numpy would load pandas if it is installed
     return ids.to_numpy()
 
 
 def arrow_ids(table: Any, key: IdColumns) -> Any:
-    """Return `ids_of` as an Arrow array in chunks."""
+    """Return the ids of an Arrow table as a chunked array.
+
+    Args:
+        table: the table.
+        key: its id columns.
+
+    Returns:
+        The ids.
+
+    Raises:
+        IdError: if a row has no id.
+    """
     for name in key.names:
         if missing := table[name].null_count:
-            raise IdError(f"an id in every row was expected, {missing} rows have none in {name}; fill them")
+            raise IdError(
+                f"{missing} rows have no id in column {name!r}",
+                "fill them in, or drop these rows",
+                code="SVFL-ID-MISSING",
+                column=name,
+                missing=missing,
+            )
     if not key.by_rule:
         return table[key.names[0]]
-    return arrow().chunked_array([composed([table[name].to_pylist() for name in key.names])])
+    return arrow().chunked_array([compose_ids([table[name].to_pylist() for name in key.names])])
 
 
-def labels_of(table: Any, label_column: str, separator: str = "") -> NDArray[Any]:
-    """Labels of an Arrow table; of a CSV file, whose separator this is, as numbers where its texts read as such.
-    LabelError if one is missing."""
+def labels_of(table: Any, label_column: str, delimiter: str = "") -> NDArray[Any]:
+    """Return the labels of an Arrow table.
+
+    Args:
+        table: the table.
+        label_column: its label column.
+        delimiter: of a CSV file, whose texts are converted to numbers if all of them are numbers.
+
+    Returns:
+        The labels (n,).
+
+    Raises:
+        LabelError: if a row has no label.
+    """
     column = table[label_column]
     if column.null_count:
         raise LabelError(
-            f"a label in every row was expected, {column.null_count} rows have none in {label_column}; drop those rows"
+            f"{column.null_count} rows have no label in column {label_column!r}",
+            code="SVFL-LABEL-MISSING",
+            column=label_column,
+            missing=column.null_count,
         )
     labels: NDArray[Any] = column.to_numpy()
-    if separator == ";" and all(map(_DECIMAL_COMMA.fullmatch, column.unique().to_pylist())):
+    if delimiter == ";" and all(map(_DECIMAL_COMMA.fullmatch, column.unique().to_pylist())):
         labels = np.array([label.replace(",", ".") for label in labels.tolist()], dtype=object)
-    for kind in (np.int64, np.float64) if separator else ():
+    for kind in (np.int64, np.float64) if delimiter else ():
         try:
             return labels.astype(kind)
         except (ValueError, OverflowError):
@@ -401,29 +586,34 @@ def labels_of(table: Any, label_column: str, separator: str = "") -> NDArray[Any
     return labels
 
 
-def _npz_arrays(path: Path, *wanted: str) -> dict[str, NDArray[Any]]:
-    """Those of the wanted arrays that are in the file."""
+def _npz_arrays(path: Path, *names: str) -> dict[str, NDArray[Any]]:
+    """Return those of the named arrays that the file contains."""
     try:
         with np.load(path, allow_pickle=False) as arrays:
-            return {key: arrays[key] for key in wanted if key in arrays}
+            return {name: arrays[name] for name in names if name in arrays}
     except FileNotFoundError:
         raise
     except (AttributeError, EOFError, TypeError, ValueError, OSError, zipfile.BadZipFile):
         raise TableError(
-            "an npz file of plain arrays was expected; it is none, is damaged or holds objects; save it again"
+            "the file is not an npz file of plain arrays, is damaged or contains objects",
+            "save it again with numpy.savez",
+            code="SVFL-TABLE-UNREADABLE",
         ) from None
 
 
 def _read_npz(path: Path, chosen: Sequence[str] | None) -> FileTable:
     arrays = _npz_arrays(path, "X", "y", "ids", "columns")
     if "X" not in arrays:
-        raise TableError("an array X (n x d) was expected in the npz file, there is none; save it under that name")
+        raise TableError(
+            "the npz file has no array X (n, d)", "save the table under this name", code="SVFL-TABLE-UNREADABLE"
+        )
     X = arrays["X"]
     if X.dtype.kind not in "biuf":
-        raise TableError("numbers were expected in X, it holds text; encode them as numbers")
+        raise TableError("array X contains text", "encode it as numbers", code="SVFL-TABLE-TYPE")
     columns = arrays.get("columns")
     names = [f"x{j}" for j in range(X.shape[-1] if X.ndim else 0)] if columns is None else [str(c) for c in columns]
     if chosen is None:
         return FileTable(Columns(X, names), arrays.get("y"), arrays.get("ids"))
     check_chosen(names, chosen)
-    return FileTable(Columns(X[:, [names.index(column) for column in chosen]], list(chosen)), None, arrays.get("ids"))
+    X = X[:, [names.index(column) for column in chosen]]
+    return FileTable(Columns(X, list(chosen)), None, arrays.get("ids"))

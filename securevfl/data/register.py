@@ -1,7 +1,8 @@
-"""A table's register: its rows in an order that the ids give, and a key that those who hold all ids have.
+"""The register of a table: its ids, and pseudorandom numbers of rows that are derived from them.
 
-What is drawn by it (`securevfl.data.schedule`) goes with the ids: the same rows are drawn at every party, in every job,
-in whatever order the rows stand. Without ids rows go by their numbers, and the key by how many there are.
+Row selections (`securevfl.data.schedule`) follow the ids: the same rows are drawn at every party and in every job, for
+any order of the rows. In a table without ids the row numbers take the place of ids, and the key depends on the number
+of rows alone.
 """
 
 from __future__ import annotations
@@ -13,21 +14,26 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.crypto.key_derivation import derive_key
-from securevfl.data.id_keys import Keys, order_by_value, rising
+from securevfl.crypto.prg import derive_key
+from securevfl.data.id_keys import Keys, order_by_value, stable_order
 
 Rows = NDArray[np.intp]
+"""Row numbers (k,)."""
 
-PIECE = 1 << 16  # rows whose ids are read at a time
+KEYS_PER_READ = 1 << 16
+"""The number of rows whose digests are read at a time."""
 
 
 @dataclass(frozen=True)
 class Register:
-    """`rows` rows of a table, `order` the row numbers by rising digests of the ids (as they stand if None).
+    """The ids of a table's rows, and a key that is derived from them.
 
-    `key` (32 bytes) is a digest of the set of ids: equal at all parties of an aligned table, and unknown to whoever
-    lacks an id. It is the same for tables of as many rows where rows have no ids. `ids` gives the digests of all ids in
-    pieces (k x ID_DIGEST), in any order; None without ids.
+    Attributes:
+        rows: the number of rows.
+        key: digest (32 bytes) of the set of ids. It is equal at all parties of an aligned table, and unknown to anyone
+            who lacks one of the ids. Tables without ids and with the same number of rows have the same key.
+        order: row numbers (n,) sorted by the digests of the ids; None without ids.
+        ids: returns the digests of all ids in pieces (k, ID_DIGEST), in any order; None without ids.
     """
 
     rows: int
@@ -37,31 +43,35 @@ class Register:
 
     @classmethod
     def of_ids(cls, keys: Keys) -> Register:
-        """Make the register of rows with these digests of ids (n x ID_DIGEST), all of them different."""
+        """Create the register of rows with these digests of ids (n, ID_DIGEST), all of them different."""
         order = order_by_value(keys)
         key = hashlib.sha256(b"securevfl ids" + keys[order].tobytes()).digest()
-        return cls(len(keys), key, order, lambda: (keys[at : at + PIECE] for at in range(0, len(keys), PIECE)))
+
+        def pieces() -> Iterator[Keys]:
+            return (keys[start : start + KEYS_PER_READ] for start in range(0, len(keys), KEYS_PER_READ))
+
+        return cls(len(keys), key, order, pieces)
 
     @classmethod
     def of_numbers(cls, rows: int) -> Register:
-        """Make the register of a table of `rows` rows without ids."""
+        """Create the register of a table of `rows` rows without ids."""
         return cls(rows, hashlib.sha256(b"securevfl rows %d" % rows).digest())
 
     @property
     def name(self) -> str:
-        """What the table is called where a party keeps its books: 32 hex digits that do not lead back to the key."""
+        """The name of the table in a party's ledger: 32 hexadecimal digits that do not reveal the key."""
         return derive_key(self.key, "name of a table").hex()[:32]
 
-    def numbers(self, *what: str | int) -> NDArray[np.uint64]:
-        """Draw 64 random bits for each row (n,), determined by the row's id, the register's key and `what`."""
-        stream = hashlib.shake_256(derive_key(self.key, "numbers of rows", *what)).digest(8 * self.rows)
-        drawn = np.frombuffer(stream, "<u8").astype(np.uint64, copy=False)
+    def random_words(self, *label: str | int) -> NDArray[np.uint64]:
+        """Return 64 pseudorandom bits for each row (n,), determined by the id, the register's key and the label."""
+        stream = hashlib.shake_256(derive_key(self.key, "numbers of rows", *label)).digest(8 * self.rows)
+        words = np.frombuffer(stream, "<u8").astype(np.uint64, copy=False)
         if self.order is None:
-            return drawn
-        numbers = np.empty_like(drawn)
-        numbers[self.order] = drawn
-        return numbers
+            return words
+        words_of_rows = np.empty_like(words)
+        words_of_rows[self.order] = words
+        return words_of_rows
 
-    def drawn(self, *what: str | int) -> Rows:
-        """All rows in an order of their own for each `what`."""
-        return rising(self.numbers(*what))
+    def permutation(self, *label: str | int) -> Rows:
+        """Return all rows (n,) in a pseudorandom order that depends on the label."""
+        return stable_order(self.random_words(*label))

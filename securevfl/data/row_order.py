@@ -14,13 +14,12 @@ from securevfl.errors import DataError
 
 
 def rows_path(data: str | Path) -> Path:
-    """Return the path of a data file's row order: a file beside it."""
+    """Return the path of a data file's row order: a file next to it."""
     return Path(f"{data}.rows.npy")
 
 
 def write_rows(data: str | Path, rows: NDArray[np.intp]) -> Path:
-    """Write row numbers with a digest beside the data file that they are about, whole or not at all; returns their
-    path."""
+    """Write row numbers of a data file, with a digest, atomically, and return the path of the file."""
     buffer = io.BytesIO()
     np.save(buffer, rows.astype("<i8"), allow_pickle=False)
     write_checked(rows_path(data), buffer.getvalue())
@@ -28,16 +27,30 @@ def write_rows(data: str | Path, rows: NDArray[np.intp]) -> Path:
 
 
 def read_rows(data: str | Path, *, of: int) -> NDArray[np.intp]:
-    """Read the row order that `write_rows` wrote, for a table of `of` rows. Raises DataError or TableError if it does
-    not fit."""
+    """Read the row order that `write_rows` wrote.
+
+    Args:
+        data: the data file.
+        of: the number of rows of the data file.
+
+    Returns:
+        The row numbers.
+
+    Raises:
+        DataError: if there is no row order, or it is damaged or does not fit the data file.
+    """
     path = rows_path(data)
     try:
         rows = np.load(io.BytesIO(read_checked(path)), allow_pickle=False)
     except OSError as cause:
-        raise DataError(f"{path}: a row order was expected there ({cause.strerror}); align first") from None
+        raise DataError(
+            f"{path}: there is no row order of an alignment ({cause.strerror})",
+            "run securevfl align first",
+            code="SVFL-FILE-UNUSABLE",
+            file=str(path),
+        ) from None
     except (ValueError, EOFError):
         raise DataError(
-            f"{path}: row numbers as an alignment writes them were expected, the file is damaged or another's; align "
-            "again"
+            f"{path}: the row order is damaged", "run securevfl align again", code="SVFL-FILE-DAMAGED", file=str(path)
         ) from None
     return validate_row_numbers(path, rows, of)

@@ -1,7 +1,8 @@
-"""Where columns lie and how far they spread, from as many rows as there are but few of them in memory at a time.
+"""Scaling of prepared columns, the last step before they meet a model's weights.
 
-So that a clip and a grid (`securevfl.data.scaling`) lose nothing, `fitted` scales a column of two values so that
-both are on the grid and within the clip, and another one that reaches just beyond the clip wider, up to WIDEST times.
+Training, decisions, explanations and exports all use `Scaling`. On secret shares the columns are also clipped and
+rounded to multiples of 2^-GRID_BITS; both are part of the model. `securevfl.data.location_scale` computes location and
+scale.
 """
 
 from __future__ import annotations
@@ -12,30 +13,27 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 
-# The last step of a preparation: what a model's weights meet, from prepared columns.
-#
-# The training, decisions and all that explains or exports a model go through `Scaling` and nothing else. Columns that
-# meet shares are cut off at a clip and rounded to whole numbers of 2^-GRID_BITS: that is a part of their model like any
-# other. `securevfl.data.scaling` finds the numbers.
-
-
-GRID_BITS = 8  # fractional bits of a column that meets shares
+GRID_BITS = 8
+"""Fractional bits of a column on secret shares."""
 
 
 def on_grid(X: Floats, clip: float) -> Floats:
-    """Return X (any shape) cut off at `clip` and rounded to whole numbers of 2^-GRID_BITS."""
-    cut: Floats = np.clip(X, -clip, clip)
-    cut *= 2.0**GRID_BITS
-    cut = np.rint(cut)
-    cut *= 2.0**-GRID_BITS
-    return cut
+    """Return X (any shape) clipped to [-clip, clip] and rounded to multiples of 2^-GRID_BITS."""
+    rounded: Floats = np.clip(X, -clip, clip)
+    rounded *= 2.0**GRID_BITS
+    rounded = np.rint(rounded)
+    rounded *= 2.0**-GRID_BITS
+    return rounded
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """What a model's weights meet, from prepared columns: their distance from `mean` in deviations (d,) each.
+    """Scaling of prepared columns: their distance from `mean` in units of `deviation`.
 
-    clip: where scaled columns are cut off before they are rounded to the grid; None where they are neither.
+    Attributes:
+        mean: location of each column (d,).
+        deviation: scale of each column (d,).
+        clip: bound at which scaled columns are clipped before they are rounded to the grid; None for neither.
     """
 
     mean: Floats
@@ -43,17 +41,17 @@ class Scaling:
     clip: float | None = None
 
     def __call__(self, X: Floats) -> Floats:
-        """Return prepared columns (m x d) as they are trained on."""
+        """Return prepared columns (m, d) as the model uses them."""
         scaled: Floats = (np.asarray(X, np.float64) - self.mean) / self.deviation
         return scaled if self.clip is None else on_grid(scaled, self.clip)
 
     @classmethod
     def none(cls, columns: int) -> Scaling:
-        """Return what leaves so many columns as they are."""
+        """Return a scaling that does not change `columns` columns."""
         return cls(np.zeros(columns), np.ones(columns))
 
     @property
     def ends(self) -> tuple[Floats, Floats]:
-        """The values (d,) below and above which columns make no further difference; infinite where there are none."""
+        """The values (d,) below and above which a column has no further effect; infinite if there are none."""
         reach = np.where(np.isfinite(self.deviation), (self.clip or np.inf) * self.deviation, np.inf)
         return self.mean - reach, self.mean + reach

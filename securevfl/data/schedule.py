@@ -1,15 +1,15 @@
-"""Which rows are held out, which rows make a batch, which batch comes when: the same at every party.
+"""The schedule of a training: held-out rows, batches, and the order of iterations, equal at every party.
 
-Rows are held out and parted into batches by keyed random numbers of their ids (`securevfl.data.register`), the key
-being the whole set of ids. The seed of a job orders its visits and does nothing else. So all jobs with as many held-out
-rows and batches on one table visit the same batches, whatever their seeds, the order of the rows or of the parties: a
-linear model opens the same equations about the labels again, and thirty jobs tell what one tells.
+Rows are held out and divided into batches by pseudorandom numbers of their ids (`securevfl.data.register`), whose key
+is the whole set of ids. The seed of a job only orders its iterations. So all jobs on one table with the same number of
+held-out rows and of batches use the same batches, for any seed and any order of rows and parties. A linear model then
+opens the same equations about the labels again, and thirty jobs reveal what one job reveals.
 
-What changes the partition is another number of held-out rows (`test_fraction`), another `split`, another number of
-batches (`batch_size`), and another set of rows. Each gives a partition drawn anew, and other columns give other
-equations on the same batches: all of these are new equations about the labels, and count as such
-(`securevfl.disclosure.counts`). Drawn anew, and not moved a little, since the difference of two batches that share all
-rows but a few is about these few.
+The partition changes with the number of held-out rows (`test_fraction`), the `split`, the number of batches
+(`batch_size`) and the set of rows. Each of these changes draws an independent partition, and other columns give other
+equations on the same batches: all of these are new equations about the labels and are counted as such
+(`securevfl.disclosure.counts`). The partition is drawn independently instead of being modified slightly, because the
+difference of two batches that share all rows but a few would reveal these few.
 """
 
 from __future__ import annotations
@@ -23,27 +23,37 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.crypto.key_derivation import derive_key
+from securevfl.crypto.prg import derive_key
 from securevfl.data.register import Register
 
 Rows = NDArray[np.intp]
+"""Row numbers (k,)."""
 BatchSize = int | Literal["all", "growing"]
+"""Rows of a batch at most, or one batch of all rows, or growing subsets of the rows."""
 
-MIN_GROWING_ROWS = 100_000  # training rows from which visits go to parts that grow
-MIN_SUBSET_ROWS = 1 << 14  # rows of the smallest part at least
-SUBSET_FACTOR = 4  # a part is so many times the one before
-MAX_SUBSET_ROWS = (
-    1 << 21
-)  # rows of the largest part: more would move a linear model by less than who is in the table by chance
-MAX_FITTING_ROWS = (
-    1 << 18
-)  # rows by which a party's own inputs are made: quantiles and trees of its columns move little beyond
-FINAL_ITERATIONS, SUBSET_ITERATIONS = 4, 6  # visits to the largest part, and to each before it but the smallest
+MIN_GROWING_ROWS = 100_000
+"""Training rows from which on growing subsets are used."""
+MIN_SUBSET_ROWS = 1 << 14
+"""Rows of the smallest subset, at least."""
+SUBSET_FACTOR = 4
+"""The ratio of the sizes of consecutive subsets."""
+MAX_SUBSET_ROWS = 1 << 21
+"""Rows of the largest subset, at most. More rows would change a linear model by less than the sampling error."""
+MAX_FITTING_ROWS = 1 << 18
+"""Rows from which a party derives its inputs, at most. Quantiles and trees of its columns hardly change beyond that."""
+FINAL_ITERATIONS, SUBSET_ITERATIONS = 4, 6
+"""Iterations on the largest subset, and on each smaller one except the smallest."""
 
 
 @dataclass(frozen=True)
 class Iteration:
-    """One visit to one batch: `index` names the batch in the partition, `rows` are its rows of the table."""
+    """One update on a batch.
+
+    Attributes:
+        index: the number of the batch in the partition.
+        epoch: the number of the epoch.
+        rows: the rows of the batch.
+    """
 
     index: int
     epoch: int
@@ -51,11 +61,11 @@ class Iteration:
 
 
 class Batched(Protocol):
-    """What says which rows make a batch: a job."""
+    """The options of a job that determine its batches."""
 
     @property
     def batch_size(self) -> BatchSize:
-        """Rows a batch at most, or "all" for one batch of all training rows."""
+        """Rows of a batch at most, or "all" for one batch of all training rows."""
 
     @property
     def test_fraction(self) -> float:
@@ -63,23 +73,37 @@ class Batched(Protocol):
 
     @property
     def split(self) -> int:
-        """Which of the ways to hold rows out."""
+        """The number of the split into training and held-out rows."""
 
     def schedule(self, rows: int | Register) -> Schedule:
-        """Which rows are held out, and which make a batch."""
+        """Return the schedule of a table."""
 
 
 class Schedule:
-    """One fixed partition into batches, visited in a new random order every epoch (FedBCD 2019, assumption A2).
+    """A partition of the training rows into batches, and a random order of the batches in each epoch.
 
-    `rows` is the register of the table, or the number of rows of a table without ids. A `batch_size` of "all" makes one
-    batch of all training rows, so that an epoch is one visit. So it is with "growing", but that from
-    `MIN_GROWING_ROWS` training
-    rows on visits go to parts of them first that lie in each other, each `SUBSET_FACTOR` times the one before: the last
-    `FINAL_ITERATIONS` to the largest, all training rows or `MAX_SUBSET_ROWS`, `SUBSET_ITERATIONS` to each smaller
-    one, the first ones to the
-    smallest. With `reshuffle` the rows are parted anew every epoch, again the same way in every job. `split` numbers
-    the ways to hold rows out; another one parts the others anew too.
+    The partition is fixed, and each epoch uses each batch once (FedBCD 2019, assumption A2). With a batch size of "all"
+    there is one batch, so an epoch is one iteration. "growing" does the same below MIN_GROWING_ROWS training rows.
+    Above it, iterations use nested random subsets, each SUBSET_FACTOR times larger than the one before: the last
+    FINAL_ITERATIONS use the largest subset (all training rows, at most MAX_SUBSET_ROWS), SUBSET_ITERATIONS each smaller
+    one, and the first ones the smallest.
+
+    Args:
+        rows: the register of the table, or the number of rows of a table without ids.
+        batch_size: see `BatchSize`.
+        epochs: the number of epochs.
+        seed: of the order of batches.
+        test_fraction: the share of rows that is held out.
+        reshuffle: whether each epoch divides the rows again, in the same way in every job.
+        split: the number of the split into training and held-out rows; it changes the batches, too.
+
+    Attributes:
+        test: the held-out rows.
+        train: the training rows.
+        batches: the number of batches of an epoch.
+        subset_sizes: sizes of the growing subsets; only the number of training rows if there is one batch; empty
+            otherwise.
+        smallest_batch: rows of the smallest batch.
     """
 
     def __init__(
@@ -96,105 +120,110 @@ class Schedule:
         self._register = Register.of_numbers(rows) if isinstance(rows, int) else rows
         held_out = round(self._register.rows * test_fraction)
         self._split = [split] if split else []
-        order = self._register.drawn("held out", held_out, *self._split)
+        order = self._register.permutation("held out", held_out, *self._split)
         self.test: Rows = np.sort(order[:held_out])
         self.train: Rows = np.sort(order[held_out:])
         self.epochs = epochs
         n = len(self.train)
         self.batches = 1 if isinstance(batch_size, str) else max(1, -(-n // batch_size))
-        self.parts = parts_of(n) if batch_size == "growing" else (n,) * (self.batches == 1)
-        self.smallest_batch = self.parts[0] if self.parts else n // self.batches
+        self.subset_sizes = subset_sizes(n) if batch_size == "growing" else (n,) * (self.batches == 1)
+        self.smallest_batch = self.subset_sizes[0] if self.subset_sizes else n // self.batches
         self._seed = seed
         self._reshuffle = reshuffle
 
     def __len__(self) -> int:
-        """Visits in all epochs."""
+        """Return the number of iterations of all epochs."""
         return self.epochs * self.batches
 
     @property
     def name(self) -> str:
-        """32 hex digits, equal for two schedules if and only if they part the same rows in the same way."""
-        sizes = (self.batches, *self.parts) if self.grows else (self.batches,)
+        """The name of the partition: 32 hexadecimal digits, equal for equal partitions of the same rows."""
+        sizes = (self.batches, *self.subset_sizes) if self.uses_subsets else (self.batches,)
         return derive_key(self._register.key, "partition", len(self.test), *sizes, *self._split).hex()[:32]
 
     @property
-    def grows(self) -> bool:
-        """Whether visits go to parts that grow."""
-        return len(self.parts) > 1 or 0 < sum(self.parts) < len(self.train)
+    def uses_subsets(self) -> bool:
+        """Whether iterations use subsets of the training rows."""
+        return len(self.subset_sizes) > 1 or 0 < sum(self.subset_sizes) < len(self.train)
 
     @property
-    def settled(self) -> int:
-        """How many visits go to parts smaller than the largest."""
-        return max(0, self.epochs - FINAL_ITERATIONS) if self.grows else 0
+    def subset_iterations(self) -> int:
+        """The number of iterations on subsets smaller than the largest one."""
+        return max(0, self.epochs - FINAL_ITERATIONS) if self.uses_subsets else 0
 
     @cached_property
-    def flow(self) -> Rows:
-        """The training rows, batch after batch of the first epoch, and parts that grow from its start on: the order in
-        which they are fastest to read."""
-        return self._parted(0)
+    def batch_order(self) -> Rows:
+        """The training rows, ordered by the batches of the first epoch.
+
+        Each growing subset is a prefix of it. Reading rows in this order is fastest.
+        """
+        return self._divided(0)
 
     @cached_property
     def by_ids(self) -> Rows:
-        """The training rows in the order that ids give, whatever the table's is; in the table's without ids."""
+        """The training rows in the order of their ids, whatever the order of the table; without ids, in that order."""
         order = self._register.order
-        if order is None:
-            return self.train
-        trains = np.ones(len(order), dtype=bool)
-        trains[self.test] = False
-        return order[trains[order]]
+        return self.train if order is None else self._training_rows_of(order)
 
     @cached_property
     def fitting_rows(self) -> Rows:
-        """The training rows, `MAX_FITTING_ROWS` at most, by which a party makes its own inputs: drawn by ids, in the
-        order of
-        the table; without ids spread evenly over it."""
-        at = np.linspace(0, len(self.train) - 1, min(MAX_FITTING_ROWS, len(self.train))).astype(np.intp)
-        return np.sort(self.by_ids[at])
+        """At most MAX_FITTING_ROWS training rows, from which a party derives its inputs.
+
+        They are selected by id and are in the order of the table; without ids they are spread evenly over the table.
+        """
+        selected = np.linspace(0, len(self.train) - 1, min(MAX_FITTING_ROWS, len(self.train))).astype(np.intp)
+        return np.sort(self.by_ids[selected])
 
     def sample(self, rows: int) -> Rows:
-        """So many training rows, or all, spread evenly over the table: one that is sorted is not judged by its top."""
-        order = np.sort(self.flow)
+        """Return at most `rows` training rows, spread evenly over the table, which may be sorted."""
+        order = np.sort(self.batch_order)
         return order[np.linspace(0, len(order) - 1, min(rows, len(order))).astype(np.intp)]
 
     def partition(self, epoch: int) -> list[Rows]:
-        """Cut the training rows into the batches of this epoch; or into the parts that grow, which each other holds."""
-        if self.grows:
-            return [self.flow[:rows] for rows in self.parts]
-        return np.array_split(self._parted(epoch) if self._reshuffle and epoch else self.flow, self.batches)
+        """Return the batches of an epoch, or the growing subsets."""
+        if self.uses_subsets:
+            return [self.batch_order[:rows] for rows in self.subset_sizes]
+        order = self._divided(epoch) if self._reshuffle and epoch else self.batch_order
+        return np.array_split(order, self.batches)
 
     def iterations(self) -> Iterator[Iteration]:
-        """All visits, in order."""
-        return chain.from_iterable(map(self._epoch, range(self.epochs)))
+        """Return all iterations, in order."""
+        return chain.from_iterable(map(self._iterations_of, range(self.epochs)))
 
-    def _epoch(self, epoch: int) -> list[Iteration]:
-        parts = self.partition(epoch)
-        if self.grows:
-            part = self._part(epoch)
-            return [Iteration(part, epoch, parts[part])]
+    def _iterations_of(self, epoch: int) -> list[Iteration]:
+        batches = self.partition(epoch)
+        if self.uses_subsets:
+            subset = self._subset(epoch)
+            return [Iteration(subset, epoch, batches[subset])]
         first = epoch * self.batches if self._reshuffle else 0
         order = np.random.default_rng([self._seed, 2, epoch]).permutation(self.batches)
-        return [Iteration(first + int(index), epoch, parts[index]) for index in order]
+        return [Iteration(first + int(index), epoch, batches[index]) for index in order]
 
-    def _part(self, epoch: int) -> int:
-        """Return the number of the part that the visit of this epoch goes to."""
-        smaller = self.epochs - FINAL_ITERATIONS - epoch
-        return max(0, len(self.parts) - 1 - (-(-smaller // SUBSET_ITERATIONS) if smaller > 0 else 0))
+    def _subset(self, epoch: int) -> int:
+        """Return the number of the subset of an epoch."""
+        remaining = self.epochs - FINAL_ITERATIONS - epoch
+        return max(0, len(self.subset_sizes) - 1 - (-(-remaining // SUBSET_ITERATIONS) if remaining > 0 else 0))
 
-    def _parted(self, epoch: int) -> Rows:
-        """Return the training rows in the order in which they are cut into batches; a single batch is in the order of
-        the table."""
-        if self.batches == 1 and not self.grows:
+    def _divided(self, epoch: int) -> Rows:
+        """Return the training rows in the order in which they are cut into batches.
+
+        A single batch is in the order of the table.
+        """
+        if self.batches == 1 and not self.uses_subsets:
             return self.train
-        order = self._register.drawn("batches", len(self.test), 0 if self.grows else self.batches, epoch, *self._split)
-        if not len(self.test):
-            return order
-        trains = np.ones(len(order), dtype=bool)
-        trains[self.test] = False
-        return order[trains[order]]
+        batches = 0 if self.uses_subsets else self.batches
+        order = self._register.permutation("batches", len(self.test), batches, epoch, *self._split)
+        return self._training_rows_of(order) if len(self.test) else order
+
+    def _training_rows_of(self, order: Rows) -> Rows:
+        """Return the training rows in the given order of all rows."""
+        is_training = np.ones(len(order), dtype=bool)
+        is_training[self.test] = False
+        return order[is_training[order]]
 
 
-def parts_of(rows: int) -> tuple[int, ...]:
-    """Return the sizes of the parts of so many training rows that visits go to, the smallest first."""
+def subset_sizes(rows: int) -> tuple[int, ...]:
+    """Return the sizes of the growing subsets of `rows` training rows, the smallest first."""
     sizes = [min(rows, MAX_SUBSET_ROWS)]
     while rows >= MIN_GROWING_ROWS and sizes[-1] // SUBSET_FACTOR >= MIN_SUBSET_ROWS:
         sizes.append(sizes[-1] // SUBSET_FACTOR)

@@ -1,18 +1,18 @@
-"""Tables larger than memory: a Parquet file read once into a file of plain rows, and a party that reads from that.
+"""Tables larger than memory: a Parquet file is copied once into a file of plain rows, from which a party reads.
 
     shop = store_table("shop", "shop.parquet", "shop.table", rows=read_rows("shop.parquet", of=n), job=job)
-    shop = open_table("shop", "shop.table")                       # the same party, another day
+    shop = open_table("shop", "shop.table")                       # the same party, on another day
 
-1. The Parquet file is read in batches; each row goes to the bucket that its place lies in. The checks of `Party` run
-   over the batches as they pass.
-2. Each bucket is put in order and appended to the table.
+1. The Parquet file is read in batches. Each row is appended to the bucket of its position, and the checks of `Party`
+   run over the batches.
+2. Each bucket is sorted and appended to the table.
 
-Both read and write in sequence. Rows lie in the order in which the job's batches come (its partition is fixed), so a
-batch is one read; without a job they lie in shared order, and a batch is a read a row. Any rows can be asked of any
-table: the job only makes it fast.
+Both steps read and write sequentially. Rows are stored in the order of the job's batches (its partition is fixed), so
+reading a batch is one read. Without a job they are stored in shared order, and reading a batch takes one read a row.
+Any rows can be read from any table; the job only makes it faster.
 
-The table is a head (`securevfl.data.store`) and then rows, float32 where that is exact for every column and
-float64 elsewhere. It shows what the Parquet file shows: keep it where that is kept.
+The table is a header (`securevfl.data.table_header`) and the rows, float32 if that is exact for every column and
+float64 otherwise. It contains the same data as the Parquet file, so it needs the same protection.
 """
 
 from __future__ import annotations
@@ -38,132 +38,147 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.base.chunked_matrix import ChunkedMatrix
 from securevfl.base.files import make_private_folder
-from securevfl.data.content_digest import ContentDigest, row_weights
+from securevfl.data.content_digest import ContentDigest, digest_weights
 from securevfl.data.external_table import ExternalTable, ScaledExternalRows
 from securevfl.data.id_keys import ID_DIGEST, Keys, order_digest
 from securevfl.data.parquet_source import ParquetSource
 from securevfl.data.party import Party, split
-from securevfl.data.readers import named
-from securevfl.data.register import PIECE, Register
+from securevfl.data.readers import errors_name
+from securevfl.data.register import KEYS_PER_READ, Register
 from securevfl.data.scaling import Scaling
 from securevfl.data.schedule import Batched, Rows
 from securevfl.data.table_header import TableHeader, file_digest, read_header, verify_checksum, write_header
 from securevfl.errors import DataError, TableError
 
-WHOLE = 128 << 20  # bytes of a batch that is read at a time
-BUCKET = 32 << 20  # bytes of rows that are put in order at a time
+MAX_BATCH_BYTES = 128 << 20
+"""Bytes of a batch that is read at once; larger ones are read in chunks."""
+BUCKET_BYTES = 32 << 20
+"""Bytes of rows that are sorted in memory at a time."""
 
 OnProgress = Callable[[int, int], None]
+"""Callback with the number of rows that were processed, and their total."""
 
 
 class StoredTable(ExternalTable):
-    """Rows on disk. Reads are plain reads, no memory map: mapped pages would count as this process's memory."""
+    """Rows on disk. They are read without a memory map, whose pages would count as memory of this process."""
 
-    def __init__(self, path: Path, head: TableHeader) -> None:
-        self.shape = head.shape
-        self._kind = head.kind
-        self._offset = head.rows_at
-        self._place = head.place
+    def __init__(self, path: Path, header: TableHeader) -> None:
+        self.shape = header.shape
+        self._kind = header.kind
+        self._offset = header.rows_at
+        self._position = header.position
         self._path = path
         self._file = os.open(path, os.O_RDONLY)
         weakref.finalize(self, os.close, self._file)
 
     def __getitem__(self, rows: Rows | slice) -> Floats:
-        at = self.places(rows)
-        if len(at) and not 0 <= at.min() <= at.max() < len(self):
-            raise IndexError(f"{self._path}: rows below {len(self)} were expected")
-        found = self._rising(at, np.empty((len(at), self.shape[1]), self._kind), self._offset)
-        return found.astype(np.float64, copy=False)
+        positions = self.positions(rows)
+        if len(positions) and not 0 <= positions.min() <= positions.max() < len(self):
+            raise IndexError(f"{self._path}: a row number is not below {len(self)}")
+        X = self._read(positions, np.empty((len(positions), self.shape[1]), self._kind), self._offset)
+        return X.astype(np.float64, copy=False)
 
-    def places(self, rows: Rows | slice) -> Rows:
-        """Return where these rows (k,) lie in the file."""
+    def positions(self, rows: Rows | slice) -> Rows:
+        """Return the positions of rows (k,) in the file."""
         if isinstance(rows, slice):
             rows = np.arange(*rows.indices(len(self)))
-        return np.asarray(rows) if self._place is None else self._place[rows]
+        return np.asarray(rows) if self._position is None else self._position[rows]
 
-    def stretch(self, start: int, stop: int) -> NDArray[Any]:
-        """Read the rows (k x d) that lie from place `start` to `stop`, in the kind of number that the file holds."""
-        return self._rising(np.arange(start, stop), np.empty((stop - start, self.shape[1]), self._kind), self._offset)
+    def read_range(self, start: int, stop: int) -> NDArray[Any]:
+        """Return the rows (k, d) at positions `start` to `stop`, in the type of the file."""
+        return self._read(np.arange(start, stop), np.empty((stop - start, self.shape[1]), self._kind), self._offset)
 
-    def tall(self, rows: Rows, scaling: Scaling) -> ChunkedMatrix | None:
-        """None for rows of at most `WHOLE` bytes."""
-        if len(rows) * self.shape[1] * 8 <= WHOLE:
+    def scaled_matrix(self, rows: Rows, scaling: Scaling) -> ChunkedMatrix | None:
+        """Return these rows, scaled, as a matrix that is read in chunks; None for rows of at most MAX_BATCH_BYTES."""
+        if len(rows) * self.shape[1] * 8 <= MAX_BATCH_BYTES:
             return None
         return ChunkedMatrix.local(ScaledExternalRows(self, rows, scaling))
 
     def keys(self, rows: Rows, offset: int) -> Keys:
-        """Read the digests (k x ID_DIGEST) of these rows from the file, where they begin `offset` bytes in."""
-        return self._rising(rows, np.empty((len(rows), ID_DIGEST), np.uint8), offset)
+        """Read the digests (k, ID_DIGEST) of rows from the file, where the digests begin at byte `offset`."""
+        return self._read(rows, np.empty((len(rows), ID_DIGEST), np.uint8), offset)
 
     def numbers(self, offset: int) -> Rows:
-        """Read one whole number for each row (n,) from the file, starting `offset` bytes in."""
-        read = np.empty(len(self), "<i8")
-        self._fill(read.data.cast("B"), offset)
-        return read.astype(np.intp, copy=False)
+        """Read one integer for each row (n,) from the file, from byte `offset` on."""
+        numbers = np.empty(len(self), "<i8")
+        self._fill(numbers.data.cast("B"), offset)
+        return numbers.astype(np.intp, copy=False)
 
     def digests(self, offset: int) -> Iterator[Keys]:
-        """Read a digest for each row (k x ID_DIGEST at a time) from the file, starting `offset` bytes in."""
-        for start in range(0, len(self), PIECE):
-            read = np.empty((min(PIECE, len(self) - start), ID_DIGEST), np.uint8)
-            self._fill(read.data.cast("B"), offset + start * ID_DIGEST)
-            yield read
+        """Read a digest for each row from the file, from byte `offset` on, in pieces (k, ID_DIGEST)."""
+        for start in range(0, len(self), KEYS_PER_READ):
+            keys = np.empty((min(KEYS_PER_READ, len(self) - start), ID_DIGEST), np.uint8)
+            self._fill(keys.data.cast("B"), offset + start * ID_DIGEST)
+            yield keys
 
-    def _rising(self, at: Rows, read: NDArray[Any], offset: int) -> NDArray[Any]:
-        """Fill `read` with the lines at these places of what begins at `offset`, neighbours by one read."""
-        if not len(at):
-            return read
-        steps = np.diff(at)
-        order = None if (steps == 1).all() else np.argsort(at)
-        at, steps = (at, steps) if order is None else (at[order], np.diff(at[order]))
-        flat, size = read.data.cast("B"), read.itemsize * read.shape[1]
-        edges = [0, *(np.flatnonzero(steps != 1) + 1).tolist(), len(at)]
-        for (start, stop), place in zip(pairwise(edges), at[edges[:-1]].tolist(), strict=True):
-            self._fill(flat[start * size : stop * size], offset + place * size)
+    def _read(self, positions: Rows, lines: NDArray[Any], offset: int) -> NDArray[Any]:
+        """Fill `lines` with the records at these positions, counted from byte `offset`; one read for neighbours."""
+        if not len(positions):
+            return lines
+        steps = np.diff(positions)
+        order = None if (steps == 1).all() else np.argsort(positions)
+        if order is not None:
+            positions, steps = positions[order], np.diff(positions[order])
+        buffer, size = lines.data.cast("B"), lines.itemsize * lines.shape[1]
+        edges = [0, *(np.flatnonzero(steps != 1) + 1).tolist(), len(positions)]
+        for (start, stop), position in zip(pairwise(edges), positions[edges[:-1]].tolist(), strict=True):
+            self._fill(buffer[start * size : stop * size], offset + position * size)
         if order is None:
-            return read
-        lines = np.empty_like(read)
-        lines[order] = read
-        return lines
+            return lines
+        ordered = np.empty_like(lines)
+        ordered[order] = lines
+        return ordered
 
     def _fill(self, buffer: memoryview, offset: int) -> None:
         while buffer:
             count = os.preadv(self._file, [buffer], offset)
             if not count:
-                raise TableError(f"{self._path}: more rows were expected, the file was cut; store the table again")
+                raise TableError(
+                    f"{self._path} was truncated while it was read",
+                    "store the table again",
+                    code="SVFL-TABLE-CHANGED",
+                    file=str(self._path),
+                )
             buffer, offset = buffer[count:], offset + count
 
 
 class StoredParty(Party):
-    """A party whose columns stay on disk. It has no ids: its rows are in shared order already."""
+    """A party whose columns stay on disk. Its rows are in shared order, so it does not need the ids themselves."""
 
-    def __init__(self, name: str, table: StoredTable, head: TableHeader) -> None:
+    def __init__(self, name: str, table: StoredTable, header: TableHeader) -> None:
         self.name = name
-        self.columns = head.columns
-        self.constant = head.constant
-        self.X = cast(Floats, table)  # training asks of X its shape, its length and X[rows]
-        self.y = head.y
+        self.columns = header.columns
+        self.constant = header.constant
+        self.X = cast(Floats, table)  # training uses the shape and the length of X, and X[rows]
+        self.y = header.y
         self.ids, self.keys = None, None
-        self._head, self._table = head, table
+        self._header, self._table = header, table
 
     @property
-    def named(self) -> bool:
+    def has_ids(self) -> bool:
+        """True: the file contains the digests of the ids."""
         return True
 
     def keys_of(self, rows: Rows) -> list[bytes]:
-        return split(self._table.keys(np.asarray(rows), self._head.ids_at))
+        """Return the digests of the ids of rows (k,)."""
+        return split(self._table.keys(np.asarray(rows), self._header.ids_at))
 
     @property
     def order(self) -> bytes:
-        return self._head.order
+        """Digest of the ids in their order."""
+        return self._header.order
 
     @property
     def register(self) -> Register:
-        table, head = self._table, self._head
-        return Register(len(table), head.key, table.numbers(head.register_at), lambda: table.digests(head.ids_at))
+        """The register of the rows, whose ids are read from the file."""
+        table, header = self._table, self._header
+        order = table.numbers(header.register_at)
+        return Register(len(table), header.key, order, lambda: table.digests(header.ids_at))
 
     @property
     def content(self) -> str:
-        return self._head.content
+        """Digest of the columns, computed when the table was stored."""
+        return self._header.content
 
 
 def store_table(
@@ -177,14 +192,24 @@ def store_table(
     label_column: str = "y",
     on_progress: OnProgress | None = None,
 ) -> StoredParty:
-    """Write the rows of a Parquet file into `table`, whole or not at all, and return the party that reads from it.
+    """Copy the rows of a Parquet file into a stored table, atomically, and open the party that reads from it.
 
-    A table that is there already, of the same file, rows and job, is taken as it is.
+    An existing table of the same file, rows and job is used again. The copy needs disk space for the table, 64 bytes a
+    row and BUCKET_BYTES.
 
-    rows: row numbers of the file in the order that all parties share (`securevfl.organisations.align`); as they stand
-    in the file without. job: whose batches the table will serve. on_progress(rows read, of). Disk: the table, 64
-    bytes a
-    row and `BUCKET` bytes. Raises DataError as `read_party` does, and where the disk lacks room.
+    Args:
+        name: the party.
+        parquet: the source.
+        table: the file to write.
+        rows: row numbers of the source in the order that all parties share (`securevfl.organisations.align`); by
+            default all rows in their order.
+        job: the job whose batches the table will serve.
+        id_column: the id column, or a list of columns as `--id` accepts it.
+        label_column: the label column, at the active party.
+        on_progress: called after each batch of rows.
+
+    Returns:
+        The party. DataError, as in `read_party`, if the source cannot be used or the disk lacks space.
     """
     parquet, table = Path(parquet), Path(table)
     if rows is not None:
@@ -194,7 +219,7 @@ def store_table(
         if read_header(table).stamp == stamp:
             return open_table(name, table)
     source = ParquetSource(name, parquet, id_column=id_column, label_column=label_column)
-    with _drafts(table) as folder, _writing(table):
+    with _draft_folder(table) as folder, _write_errors(table):
         _write(source, folder, rows, job, stamp, on_progress).replace(table)
     return open_table(name, table)
 
@@ -210,28 +235,39 @@ def copy_to_temporary_table(
     chosen: Sequence[str] | None = None,
     on_progress: OnProgress | None = None,
 ) -> StoredParty:
-    """`store_table` for this process alone: the table, beside the Parquet file, has no name and is gone with the party.
+    """Copy the rows of a Parquet file into an unnamed stored table, which is deleted with the party.
 
-    chosen: these columns alone, for a prediction (`ParquetSource`).
+    Args:
+        name: the party.
+        parquet: the source; the copy is on the same disk.
+        rows: row numbers of the source in the order that all parties share; by default all rows in their order.
+        job: the job whose batches the table will serve.
+        id_column: the id column, or a list of columns as `--id` accepts it.
+        label_column: the label column, at the active party.
+        chosen: the columns to copy, for a prediction (`ParquetSource`); by default all.
+        on_progress: called after each batch of rows.
+
+    Returns:
+        The party. DataError, as in `read_party`, if the source cannot be used or the disk lacks space.
     """
     parquet = Path(parquet)
     source = ParquetSource(name, parquet, id_column=id_column, label_column=label_column, chosen=chosen)
     table = table_path(parquet)
-    with _drafts(table) as folder, _writing(table):
+    with _draft_folder(table) as folder, _write_errors(table):
         return open_table(name, _write(source, folder, rows, job, "", on_progress))
 
 
 def table_path(parquet: str | Path) -> Path:
-    """Return the path of a Parquet file's stored table: a file beside it."""
+    """Return the path of a Parquet file's stored table: a file next to it."""
     return Path(f"{parquet}.table")
 
 
 def _stamp(parquet: Path, rows: Rows | None, job: Batched | None, id_column: str, label_column: str) -> str:
-    """Equal where a table of the Parquet file would be equal."""
-    with named(parquet):
-        found = parquet.stat()
-    facts = [found.st_size, found.st_mtime_ns, id_column, label_column]
-    facts += [] if job is None else [job.batch_size, job.test_fraction, job.split]  # what `_batch_order` depends on
+    """Return a digest of everything on which the stored table of a Parquet file depends."""
+    with errors_name(parquet):
+        status = parquet.stat()
+    facts = [status.st_size, status.st_mtime_ns, id_column, label_column]
+    facts += [] if job is None else [job.batch_size, job.test_fraction, job.split]  # these determine the batches
     stamp = hashlib.sha256(json.dumps(facts).encode())
     if rows is not None:
         stamp.update(np.ascontiguousarray(rows).data)
@@ -253,44 +289,44 @@ def _write(
         np.arange(source.rows, dtype=np.intp) if rows is None else validate_row_numbers(source.path, rows, source.rows)
     )
     keys = keys[rows]
-    register = _spooled(Register.of_ids(keys), folder / "ids", keys)
-    order = place = None
-    if job is not None:  # rows batch after batch, and then those held out
+    register = _with_spilled_ids(Register.of_ids(keys), folder / "ids", keys)
+    order = position = None
+    if job is not None:  # rows batch after batch, followed by the held-out rows
         schedule = job.schedule(register)
-        order = np.concatenate([schedule.flow, schedule.test])
-        place = np.empty(len(order), "<i8")
-        place[order] = np.arange(len(order))
+        order = np.concatenate([schedule.batch_order, schedule.test])
+        position = np.empty(len(order), "<i8")
+        position[order] = np.arange(len(order))
     digest = order_digest(keys)
     del keys
     buckets = _Buckets(folder, len(rows), source)
-    _check_room(source.path, folder, buckets.room + 56 * len(rows))
-    at = np.full(source.rows, -1, dtype=np.int64)
-    at[rows if order is None else rows[order]] = np.arange(len(rows))
+    _check_space(source.path, folder, buckets.max_disk_bytes + 56 * len(rows))
+    position_of = np.full(source.rows, -1, dtype=np.int64)
+    position_of[rows if order is None else rows[order]] = np.arange(len(rows))
     weights = np.zeros(source.rows, np.uint64)
-    weights[rows] = row_weights(register)
-    sums = ContentDigest(len(source.columns))
-    read = 0
+    weights[rows] = digest_weights(register)
+    content = ContentDigest(len(source.columns))
+    done = 0
     for X in source.numbers():
-        buckets.put(at[read : read + len(X)], X)
-        sums.add(X, weights[read : read + len(X)])
-        read += len(X)
+        buckets.put(position_of[done : done + len(X)], X)
+        content.add(X, weights[done : done + len(X)])
+        done += len(X)
         if on_progress is not None:
-            on_progress(read, source.rows)
+            on_progress(done, source.rows)
     draft = folder / "table"
     with os.fdopen(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600), "w+b") as file:
-        head = TableHeader(
+        header = TableHeader(
             columns=source.columns,
             constant=source.constant,
             rows=len(rows),
             kind=source.kind,
             y=None if y is None else y[rows],
-            place=place,
+            position=position,
             order=digest,
             key=register.key,
-            content=sums.digest(),
+            content=content.digest(),
             stamp=stamp,
         )
-        write_header(file, head, register)
+        write_header(file, header, register)
         buckets.empty_into(file)
         file.flush()
         file.write(file_digest(file, file.tell()))
@@ -299,45 +335,48 @@ def _write(
     return draft
 
 
-def _spooled(register: Register, path: Path, keys: Keys) -> Register:
-    """Return the register with its ids read from a file, which takes them: they need not stay in memory."""
+def _with_spilled_ids(register: Register, path: Path, keys: Keys) -> Register:
+    """Write the digests of the ids to a file, and return a register that reads them from there."""
     keys.tofile(path)
 
     def pieces() -> Iterator[Keys]:
-        for start in range(0, register.rows, PIECE):
-            yield np.fromfile(path, np.uint8, PIECE * ID_DIGEST, offset=start * ID_DIGEST).reshape(-1, ID_DIGEST)
+        for start in range(0, register.rows, KEYS_PER_READ):
+            count, offset = KEYS_PER_READ * ID_DIGEST, start * ID_DIGEST
+            yield np.fromfile(path, np.uint8, count, offset=offset).reshape(-1, ID_DIGEST)
 
     return replace(register, ids=pieces)
 
 
-def _check_room(parquet: Path, folder: Path, needed: int) -> None:
+def _check_space(parquet: Path, folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise DataError(
-            f"{parquet}: {needed / 1e9:.1f} GB of free disk were expected for a copy to read from, {folder.parent} has "
-            f"{free / 1e9:.1f} GB; make room, or move the file to a larger disk"
+            f"{parquet}: a copy of the table needs {needed / 1e9:.1f} GB of disk space, and {folder.parent} has "
+            f"{free / 1e9:.1f} GB",
+            "free space, or move the file to a larger disk",
+            code="SVFL-FILE-NO-SPACE",
+            file=str(parquet),
         )
 
 
 @contextmanager
-def _drafts(table: Path) -> Iterator[Path]:
-    """Make a folder beside the table that is removed at the end; first remove those that killed processes left
-    behind."""
-    with _writing(table):
+def _draft_folder(table: Path) -> Iterator[Path]:
+    """Create a folder next to the table that is removed at the end, and remove those of processes that were killed."""
+    with _write_errors(table):
         make_private_folder(table.parent)
-        for left in table.parent.glob(f".{glob.escape(table.name)}.*.parts"):
-            _remove_if_left(left)
+        for abandoned in table.parent.glob(f".{glob.escape(table.name)}.*.parts"):
+            _remove_if_abandoned(abandoned)
         folder = Path(tempfile.mkdtemp(prefix=f".{table.name}.", suffix=".parts", dir=table.parent))
         lock = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # falls with the process
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the lock ends with the process
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
 
 
-def _remove_if_left(folder: Path) -> None:
+def _remove_if_abandoned(folder: Path) -> None:
     with suppress(OSError):
         lock = os.open(folder, os.O_RDONLY)
         try:
@@ -348,62 +387,96 @@ def _remove_if_left(folder: Path) -> None:
 
 
 def open_table(name: str, table: str | Path) -> StoredParty:
-    """Open the party of a table that `store_table` wrote, which is read once to its end (a GB a second). Raises
-    DataError if the file is no such table, is not whole or has changed."""
+    """Open the party of a table that `store_table` wrote.
+
+    The table is read once to verify its checksum, at about 1 GB a second.
+
+    Args:
+        name: the party.
+        table: the stored table.
+
+    Returns:
+        The party. DataError if the file is not a complete stored table, or was altered.
+    """
     path = Path(table)
     verify_checksum(path)
-    head = read_header(path)
-    return StoredParty(name, StoredTable(path, head), head)
+    header = read_header(path)
+    return StoredParty(name, StoredTable(path, header), header)
 
 
 class _Buckets:
-    """Rows on their way: a file for each stretch of places, in no order within."""
+    """Rows to be sorted: a file for each range of positions, unordered within the range."""
 
     def __init__(self, folder: Path, rows: int, source: ParquetSource) -> None:
-        self._record = np.dtype([("at", "<i8"), ("x", source.kind, (len(source.columns),))])
-        most = max(BUCKET, rows * self._record.itemsize // 256)  # so that files stay few
-        self._each = max(1, most // self._record.itemsize)
+        self._record = np.dtype([("position", "<i8"), ("x", source.kind, (len(source.columns),))])
+        bucket_bytes = max(BUCKET_BYTES, rows * self._record.itemsize // 256)  # limits the number of files
+        self._bucket_rows = max(1, bucket_bytes // self._record.itemsize)
         self._rows = rows
         self._folder = folder
-        self._count = -(-rows // self._each)
-        self.room = (rows + min(rows, self._each)) * self._record.itemsize  # bytes of disk, most
+        self._count = -(-rows // self._bucket_rows)
+        self.max_disk_bytes = (rows + min(rows, self._bucket_rows)) * self._record.itemsize
 
-    def put(self, at: NDArray[np.int64], X: NDArray[Any]) -> None:
-        kept = np.flatnonzero(at >= 0)
-        kept = kept[np.argsort(at[kept])]
-        records = np.empty(len(kept), self._record)
-        records["at"], records["x"] = at[kept], X[kept]
-        edges = np.searchsorted(records["at"], np.arange(self._count + 1) * self._each)
+    def put(self, positions: NDArray[np.int64], X: NDArray[Any]) -> None:
+        """Append rows X (k, d) to the buckets of their positions (k,); rows of position -1 are left out."""
+        used = np.flatnonzero(positions >= 0)
+        used = used[np.argsort(positions[used])]
+        records = np.empty(len(used), self._record)
+        records["position"], records["x"] = positions[used], X[used]
+        edges = np.searchsorted(records["position"], np.arange(self._count + 1) * self._bucket_rows)
         for bucket in np.flatnonzero(np.diff(edges)).tolist():
             with (self._folder / str(bucket)).open("ab") as file:
                 records[edges[bucket] : edges[bucket + 1]].tofile(file)
 
     def empty_into(self, file: BinaryIO) -> None:
-        """Append all rows to the file, each at its place, and delete each bucket once it is read."""
+        """Append all rows to the file in the order of their positions, and delete each bucket once it is read."""
         for bucket in range(self._count):
-            path, start = self._folder / str(bucket), bucket * self._each
+            path, start = self._folder / str(bucket), bucket * self._bucket_rows
             records = np.fromfile(path, self._record)
-            ordered = np.empty(
-                (min(self._each, self._rows - start), self._record["x"].shape[0]), self._record["x"].base
-            )
-            ordered[records["at"] - start] = records["x"]
+            size = min(self._bucket_rows, self._rows - start), self._record["x"].shape[0]
+            ordered = np.empty(size, self._record["x"].base)
+            ordered[records["position"] - start] = records["x"]
             ordered.tofile(file)
             path.unlink()
 
 
-def validate_row_numbers(of_file: Path, rows: Rows, of: int) -> Rows:
-    """Return row numbers that belong to a file of `of` rows. TableError if they do not."""
+def validate_row_numbers(path: Path, rows: Rows, of: int) -> Rows:
+    """Check row numbers that a file contains.
+
+    Args:
+        path: the file, for messages.
+        rows: the row numbers.
+        of: the number of rows of the data file.
+
+    Returns:
+        The row numbers as an integer array.
+
+    Raises:
+        TableError: if they are not distinct row numbers of a table of this size.
+    """
     rows = np.asarray(rows)
     if rows.ndim != 1 or rows.dtype.kind not in "iu" or not len(rows) or len(np.unique(rows)) < len(rows):
-        raise TableError(f"{of_file}: a list of different row numbers was expected; align again")
+        raise TableError(
+            f"{path} does not contain distinct row numbers", "align again", code="SVFL-FILE-DAMAGED", file=str(path)
+        )
     if not 0 <= rows.min() <= rows.max() < of:
-        raise TableError(f"{of_file}: row numbers below {of} were expected; the data file has changed, align again")
+        raise TableError(
+            f"{path} contains row numbers that the data file with its {of} rows does not have: it has changed",
+            "align again",
+            code="SVFL-TABLE-CHANGED",
+            file=str(path),
+        )
     return rows.astype(np.intp, copy=False)
 
 
 @contextmanager
-def _writing(table: Path) -> Iterator[None]:
+def _write_errors(table: Path) -> Iterator[None]:
+    """Convert errors of the operating system that occur while a table is written."""
     try:
         yield
     except OSError as cause:
-        raise DataError(f"{table}: room to write a table was expected there ({cause.strerror})") from None
+        raise DataError(
+            f"{table} cannot be written ({cause.strerror})",
+            "free space, or name a folder that can be written",
+            code="SVFL-FILE-UNUSABLE",
+            file=str(table),
+        ) from None

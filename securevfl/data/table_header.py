@@ -1,8 +1,8 @@
 """Header and checksum of a stored table (`securevfl.data.store`).
 
-The file has a line MAGIC, a line of JSON, labels and positions as numpy saves them, the row numbers in order of ids
-(8 bytes a row), the digests of the ids (16 bytes a row) and zeros up to the next multiple of ALIGNMENT. The rows
-follow, and a SHA-256 digest of everything before it.
+The file has a line MAGIC, a line of JSON, labels and positions as numpy saves them, the row numbers in order of ids (8
+bytes a row), the digests of the ids (16 bytes a row) and zeros up to the next multiple of ALIGNMENT. The rows follow,
+and a SHA-256 digest of everything before it.
 """
 
 from __future__ import annotations
@@ -24,18 +24,26 @@ from securevfl.data.schedule import Rows
 from securevfl.errors import DataError
 
 MAGIC = b"securevfl.table/5\n"
-
 ALIGNMENT = 4096
-
-CHECK = 32  # bytes of the digest at the end
+CHECKSUM_BYTES = 32
 
 
 @dataclass(frozen=True)
 class TableHeader:
-    """The head of a stored table of `rows` rows: its labels `y` and the place of each row, if it has them; the other
-    fields are as in `Party`.
+    """The header of a stored table.
 
-    stamp: what the table was made from. register_at: where the register begins in the file, in bytes.
+    Attributes:
+        columns: the names of the columns.
+        constant: the columns that do not vary.
+        rows: the number of rows.
+        kind: the type of the stored numbers.
+        y: the labels (n,), or None.
+        position: the position of each row in the file (n,); None if rows are stored in order.
+        order: digest of the ids in their order.
+        key: the key of the register.
+        content: digest of the columns.
+        stamp: digest of the source and the options from which the table was written.
+        register_at: offset of the register in the file, in bytes.
     """
 
     columns: list[str]
@@ -43,7 +51,7 @@ class TableHeader:
     rows: int
     kind: np.dtype[Any]
     y: NDArray[Any] | None
-    place: Rows | None
+    position: Rows | None
     order: bytes
     key: bytes = field(repr=False)
     content: str
@@ -52,59 +60,79 @@ class TableHeader:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The numbers of rows and of columns, (rows, d)."""
+        """The numbers of rows and columns, (n, d)."""
         return self.rows, len(self.columns)
 
     @property
     def ids_at(self) -> int:
-        """The number of bytes of the file before the digests of ids."""
+        """Offset of the digests of ids in the file, in bytes."""
         return self.register_at + 8 * self.rows
 
     @property
     def rows_at(self) -> int:
-        """The number of bytes of the file before the rows."""
+        """Offset of the rows in the file, in bytes."""
         return -(-(self.ids_at + ID_DIGEST * self.rows) // ALIGNMENT) * ALIGNMENT
 
 
 def read_header(path: Path) -> TableHeader:
-    """Read the head of a stored table that is there and whole. Raises DataError if it is not."""
+    """Read the header of a stored table, and check that the file has the right size.
+
+    Args:
+        path: the stored table.
+
+    Returns:
+        The header.
+
+    Raises:
+        DataError: if the file does not exist, or is not a complete stored table of this version.
+    """
     try:
         with path.open("rb") as file:
             if file.read(len(MAGIC)) != MAGIC:
                 raise ValueError
-            says = json.loads(file.readline())
-            y = np.load(file, allow_pickle=False) if says["labels"] else None
-            place = np.load(file, allow_pickle=False) if says["places"] else None
-            head = TableHeader(
-                columns=list(says["columns"]),
-                constant=list(says["constant"]),
-                rows=int(says["rows"]),
-                kind=np.dtype(says["kind"]),
+            entries = json.loads(file.readline())
+            y = np.load(file, allow_pickle=False) if entries["labels"] else None
+            position = np.load(file, allow_pickle=False) if entries["positions"] else None
+            header = TableHeader(
+                columns=list(entries["columns"]),
+                constant=list(entries["constant"]),
+                rows=int(entries["rows"]),
+                kind=np.dtype(entries["kind"]),
                 y=y,
-                place=place,
-                order=bytes.fromhex(says["order"]),
-                key=bytes.fromhex(says["key"]),
-                content=str(says["content"]),
-                stamp=str(says["stamp"]),
+                position=position,
+                order=bytes.fromhex(entries["order"]),
+                key=bytes.fromhex(entries["key"]),
+                content=str(entries["content"]),
+                stamp=str(entries["stamp"]),
                 register_at=file.tell(),
             )
-            n, d = head.shape
-            if file.seek(0, os.SEEK_END) != head.rows_at + n * d * head.kind.itemsize + CHECK:
+            n, d = header.shape
+            if file.seek(0, os.SEEK_END) != header.rows_at + n * d * header.kind.itemsize + CHECKSUM_BYTES:
                 raise ValueError
-            return head
+            return header
     except OSError as cause:
-        raise DataError(f"{path}: a stored table was expected there ({cause.strerror}); store it first") from None
+        raise DataError(
+            f"{path}: there is no stored table ({cause.strerror})",
+            "store the table first",
+            code="SVFL-FILE-UNUSABLE",
+            file=str(path),
+        ) from None
     except (ValueError, KeyError, TypeError, EOFError):
-        raise DataError(f"{path}: a whole table of {MAGIC.decode().strip()} was expected; store it again") from None
+        raise DataError(
+            f"{path} is not a complete table of the format {MAGIC.decode().strip()}",
+            "store the table again",
+            code="SVFL-FILE-DAMAGED",
+            file=str(path),
+        ) from None
 
 
-def write_header(file: BinaryIO, head: TableHeader, register: Register) -> None:
-    """Write the head that `read_header` reads."""
-    says = {name: getattr(head, name) for name in ("columns", "constant", "rows", "content", "stamp")}
-    says |= {"kind": head.kind.str, "labels": head.y is not None, "places": head.place is not None}
-    says |= {"order": head.order.hex(), "key": head.key.hex()}
-    file.write(MAGIC + json.dumps(says).encode() + b"\n")
-    for array in (head.y, head.place):
+def write_header(file: BinaryIO, header: TableHeader, register: Register) -> None:
+    """Write the header that `read_header` reads, and the register of a table with ids."""
+    entries = {name: getattr(header, name) for name in ("columns", "constant", "rows", "content", "stamp")}
+    entries |= {"kind": header.kind.str, "labels": header.y is not None, "positions": header.position is not None}
+    entries |= {"order": header.order.hex(), "key": header.key.hex()}
+    file.write(MAGIC + json.dumps(entries).encode() + b"\n")
+    for array in (header.y, header.position):
         if array is not None:
             np.save(file, array, allow_pickle=False)
     assert register.order is not None, "a stored table has ids"
@@ -117,18 +145,27 @@ def write_header(file: BinaryIO, head: TableHeader, register: Register) -> None:
 
 
 def verify_checksum(path: Path) -> None:
-    """Read a stored table from end to end, if one is there. DataError if a bit of it is not as it was written."""
+    """Read a stored table completely and verify its checksum; do nothing if there is no file.
+
+    Args:
+        path: the stored table.
+
+    Raises:
+        DataError: if the file was altered.
+    """
     with suppress(OSError), path.open("rb") as file:
-        found = file_digest(file, path.stat().st_size - CHECK)
-        if file.read() != found:
+        digest = file_digest(file, path.stat().st_size - CHECKSUM_BYTES)
+        if file.read() != digest:
             raise DataError(
-                f"{path}: this copy of a table is not as it was written, the disk or another program has changed it; "
-                "store it again"
+                f"{path}: this copy of a table was altered by the disk or by another program",
+                "store the table again",
+                code="SVFL-TABLE-CHANGED",
+                file=str(path),
             )
 
 
 def file_digest(file: BinaryIO, size: int) -> bytes:
-    """Return the digest of the file's first bytes, which stands behind them."""
+    """Return the SHA-256 digest of the first `size` bytes of a file, which is then positioned behind them."""
     digest = hashlib.sha256()
     file.seek(0)
     while size > 0 and (piece := file.read(min(size, 1 << 20))):

@@ -5,7 +5,8 @@
     2024-05-17   2024-05-17 08:30:00   ISO 8601 dates, as days since 1970-01-01
 
 All values of a column are read in the same way, or the column stays text. `1,200` alone is ambiguous, and so is
-`05/04/2024`. Such dates, and amounts with a currency sign, are reported (`unreadable_format`) and never read as text.
+`05/04/2024`. `unreadable_format` recognises such dates, and amounts with a currency sign, so that they are reported
+instead of being read as text.
 """
 
 from __future__ import annotations
@@ -14,51 +15,50 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-DAY = 86_400.0  # seconds
+DAY = 86_400.0
+"""Seconds of a day."""
 
 _SIGN = r"\s*[+-]?"
-
-_MARKS = (",", "."), (".", ",")  # between thousands, and before decimals
-
+_MARKS = (",", "."), (".", ",")  # (thousands separator, decimal separator)
 _GROUPED = {mark: re.compile(rf"{_SIGN}\d{{1,3}}(\{mark}\d{{3}})*(\{point}\d+)?\s*") for mark, point in _MARKS}
-
-_CLEAR = {
+_UNAMBIGUOUS = {
     mark: re.compile(rf"{_SIGN}\d{{1,3}}((\{mark}\d{{3}})+\{point}\d*|(\{mark}\d{{3}}){{2,}})\s*")
     for mark, point in _MARKS
 }
-
 _PLAIN = re.compile(rf"{_SIGN}(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*")
-
 _DATE = re.compile(r"\s*\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:?\d\d)?)?\s*")
-
 _DAY_MONTH = re.compile(r"\s*\d{1,2}([/.-])\d{1,2}\1(\d{4}|\d\d)([T ,]\s*\d{1,2}:\d\d(:\d\d)?(\s*[AaPp][Mm])?)?\s*")
-
 _CURRENCY = r"([$€£¥₹₽₩₺₫₪฿]|[A-Z]{3}|kr|zł|Kč|Fr\.?)"
-
 _NUMBER = r"[+-]?\d[\d., '\u00a0\u202f]*"
-
 _AMOUNT = re.compile(rf"\s*([+-]?\s*{_CURRENCY}\s*{_NUMBER}|{_NUMBER}\s*{_CURRENCY})\s*")
 
 
 def parse_numbers(texts: Sequence[str]) -> list[float] | None:
-    """Read texts as numbers with marks between thousands, or as percentages; None unless all are, beyond doubt."""
+    """Parse numbers with thousands separators, or percentages.
+
+    Args:
+        texts: the distinct values of a column.
+
+    Returns:
+        The numbers, or None unless every text is a number without ambiguity.
+    """
     if are_percentages(texts):
         texts = [text.rstrip()[:-1] for text in texts]
         if all(_PLAIN.fullmatch(text) for text in texts):
             return [float(text) for text in texts]
     for mark, point in _MARKS:
-        if any(_CLEAR[mark].fullmatch(text) for text in texts) and all(_fits(text, mark) for text in texts):
+        if any(_UNAMBIGUOUS[mark].fullmatch(text) for text in texts) and all(_fits(text, mark) for text in texts):
             return [float(text.replace(mark, "").replace(point, ".")) for text in texts]
     return None
 
 
 def are_percentages(texts: Sequence[str]) -> bool:
-    """Say whether all texts, of one or more, end with the sign of percentages."""
+    """Return whether there are texts and all of them end with a percent sign."""
     return bool(texts) and all(text.rstrip().endswith("%") for text in texts)
 
 
 def parse_dates(texts: Sequence[str]) -> list[float] | None:
-    """Read texts as dates of ISO 8601, with times or without, in days since 1970-01-01; None unless all are."""
+    """Parse ISO 8601 dates, with or without times, as days since 1970-01-01; return None unless all texts are dates."""
     if not texts or not all(_DATE.fullmatch(text) for text in texts):
         return None
     try:
@@ -68,27 +68,34 @@ def parse_dates(texts: Sequence[str]) -> list[float] | None:
     return [(moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() / DAY for moment in moments]
 
 
-def meant(texts: Sequence[str]) -> str:
-    """Say what more than half of the texts seem to be and cannot be read as, with how to write it; empty if nothing."""
+def unreadable_format(texts: Sequence[str]) -> tuple[str, str] | None:
+    """Recognise a format that cannot be parsed, if more than half of the texts have it.
+
+    Args:
+        texts: the distinct values of a column.
+
+    Returns:
+        What the values seem to be, and how to write them instead; None if no such format is recognised.
+    """
     if 2 * sum(_DAY_MONTH.fullmatch(text) is not None for text in texts) > len(texts):
-        return "dates of day, month and year in an order that a column does not tell; write them as 2023-04-06"
+        return "dates whose order of day and month is ambiguous", "write dates as 2023-04-06"
     if 2 * sum(_AMOUNT.fullmatch(text) is not None for text in texts) > len(texts):
-        return "amounts with the sign of a currency; write them as numbers, as 230000.50, of one currency a column"
-    return ""
+        return "amounts with a currency sign", "write amounts as plain numbers (230000.50), one currency a column"
+    return None
 
 
 def _fits(text: str, mark: str) -> bool:
-    """Whether a text is a number under this mark of thousands, or a plain one that has no other meaning under it."""
+    """Return whether a text is a number if `mark` separates thousands, and has no other meaning then."""
     return bool(_GROUPED[mark].fullmatch(text) or (mark == "," and _PLAIN.fullmatch(text)) or text.strip().isdigit())
 
 
 def is_ambiguous(text: str) -> bool:
-    """Whether a text has a mark within a number, which may part thousands or decimals."""
+    """Return whether a text contains a mark that may separate either thousands or decimals."""
     return any(pattern.fullmatch(text) for pattern in _GROUPED.values()) and not _PLAIN.fullmatch(text)
 
 
 def is_number(text: str) -> bool:
-    """Whether a text is a plain number; one with _ within, which Python reads, is none."""
+    """Return whether a text is a plain number. Numbers with an underscore, which Python accepts, are not."""
     try:
         float(text)
     except ValueError:

@@ -15,62 +15,113 @@ from numpy.typing import ArrayLike, NDArray
 from securevfl.base.arrays import Floats
 from securevfl.errors import DataNotice, IdError, LabelError, TableError
 
-
-def lacks(value: Any) -> bool:
-    """Whether it stands for a missing value: None, NaN, or what pandas has for these."""
-    if value is None or type(value).__name__ in ("NAType", "NaTType"):
-        return True
-    return isinstance(value, float) and value != value
-
-
-MISSING = frozenset(  # texts that stand for a missing value, those that Arrow takes for one
+MISSING = frozenset(
     [
         *("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "N/A", "NA"),
         *("NULL", "NaN", "n/a", "nan", "null"),
     ]
 )
+"""Texts that stand for a missing value. Arrow reads the same ones as missing."""
+
+
+def is_missing(value: Any) -> bool:
+    """Return whether a value is missing: None, NaN, or the NA and NaT of pandas."""
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(value, float) and value != value
 
 
 def check_extremes(name: str, low: Floats, high: Floats, columns: Sequence[str], rows: int) -> list[str]:
-    """Find the columns that do not vary, from the least and largest (d,) value of each; a DataNotice says that they get
-    no weight.
+    """Find the columns that do not vary, and warn that they get no weight.
 
-    NaN and infinities show in the extremes. TableError names columns that hold them, or if no column varies.
+    Args:
+        name: the party, for messages.
+        low: minimum of each column (d,). NaN or infinity shows that the column contains such values.
+        high: maximum of each column (d,).
+        columns: the names of the columns.
+        rows: the number of rows.
+
+    Returns:
+        The names of the columns that do not vary; empty if there is only one row.
+
+    Raises:
+        TableError: if a column contains NaN or infinities, or if no column varies.
     """
     check_finite(name, np.isfinite(low) & np.isfinite(high), columns)
     constant = [columns[j] for j in np.flatnonzero(low == high).tolist()]
     if not constant or rows == 1:
         return []
     if len(constant) == len(columns):
-        raise TableError(f"party {name}: columns that vary were expected, constant: {some(constant)}; bring others")
-    notice = f"party {name}: columns that do not vary get no weight: {some(constant)}"
+        raise TableError(
+            f"party {name}: no column varies; constant: {name_list(constant)}",
+            code="SVFL-TABLE-CONSTANT",
+            party=name,
+            columns=constant,
+        )
+    notice = f"party {name}: columns that do not vary get no weight: {name_list(constant)}"
     warnings.warn(notice, DataNotice, stacklevel=3)
     return constant
 
 
 def check_finite(name: str, finite: NDArray[np.bool_], columns: Sequence[str]) -> None:
-    """Whether each column (d,) is. TableError names those that are not."""
+    """Check that all columns are finite.
+
+    Args:
+        name: the party, for messages.
+        finite: whether each column (d,) is finite.
+        columns: the names of the columns.
+
+    Raises:
+        TableError: if a column is not finite.
+    """
     bad = [columns[j] for j in np.flatnonzero(~finite).tolist()]
     if bad:
-        raise TableError(f"party {name}: finite numbers were expected, NaN or infinities are in {some(bad)}; fill them")
+        raise TableError(
+            f"party {name}: {name_list(bad)} contain NaN or infinities",
+            "replace these values",
+            code="SVFL-TABLE-MISSING-VALUES",
+            party=name,
+            columns=bad,
+        )
 
 
 def check_labels(name: str, y: ArrayLike, rows: int) -> NDArray[Any]:
-    """Labels (rows,) as an array of numbers or text. TableError, or LabelError if some are missing."""
+    """Check labels and convert them to an array of numbers or texts.
+
+    Args:
+        name: the party, for messages.
+        y: the labels (rows,) or (rows, 1).
+        rows: the number of rows of the table.
+
+    Returns:
+        The labels (rows,).
+
+    Raises:
+        TableError: if the shape is wrong.
+        LabelError: if labels are missing or infinite.
+    """
     labels = np.asarray(y)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.shape != (rows,):
-        raise TableError(f"party {name}: one label for each of {rows} rows was expected, shape {labels.shape} came")
+        raise TableError(
+            f"party {name} has {rows} rows and labels of shape {labels.shape}",
+            "pass one label for each row",
+            code="SVFL-TABLE-SHAPE",
+            party=name,
+        )
     if labels.dtype.kind == "f":
         missing = int((~np.isfinite(labels)).sum())
     elif labels.dtype.kind in "OUS":
-        missing = sum(map(_is_missing, labels.tolist()))
+        missing = sum(map(_is_missing_label, labels.tolist()))
     else:
         missing = 0
     if missing:
         raise LabelError(
-            f"party {name}: finite labels were expected, {missing} are missing, NaN or infinite; drop those rows"
+            f"party {name}: {missing} labels are missing or infinite",
+            code="SVFL-LABEL-MISSING",
+            party=name,
+            missing=missing,
         )
     if labels.dtype.kind == "O":
         labels = np.asarray(labels.tolist())
@@ -78,42 +129,69 @@ def check_labels(name: str, y: ArrayLike, rows: int) -> NDArray[Any]:
     return labels
 
 
-def _is_missing(value: Any) -> bool:
-    """Whether it stands for no value: as CSV writes it, None, and the NaN, NaT and NA of Python and of frames."""
+def _is_missing_label(value: Any) -> bool:
+    """Return whether a label is missing: a text of MISSING, a missing value of a frame, or an infinite number."""
     if isinstance(value, str):
         return value in MISSING
-    return lacks(value) or (isinstance(value, float) and not np.isfinite(value))
+    return is_missing(value) or (isinstance(value, float) and not np.isfinite(value))
 
 
 def index_ids(name: str, X: Any, y: Any) -> NDArray[Any] | None:
-    """Return the ids that the index of a frame gives: those of an index with a name, or with values other than 0 to n -
-    1; None for any other.
+    """Return the index of a frame as ids.
 
-    IdError if labels come with another index than the columns.
+    Args:
+        name: the party, for messages.
+        X: the columns.
+        y: the labels, or None.
+
+    Returns:
+        The index (n,) if it has a name or differs from 0 to n - 1; None otherwise, and for arrays.
+
+    Raises:
+        IdError: if the labels have another index than the columns.
     """
     index = _index(X)
     if index is None:
         return None
     values = np.asarray(index)
-    of_labels = _index(y)
-    if of_labels is not None and not np.array_equal(np.asarray(of_labels), values):
-        raise IdError(f"party {name}: labels in the rows of the columns were expected, their indexes differ; join them")
-    named = getattr(index, "name", None) is not None
-    return values if named or not np.array_equal(values, np.arange(len(values))) else None
+    label_index = _index(y)
+    if label_index is not None and not np.array_equal(np.asarray(label_index), values):
+        raise IdError(
+            f"party {name}: the index of the labels differs from that of the columns",
+            "reindex the labels to the rows of the columns",
+            code="SVFL-ID-ORDER",
+            party=name,
+        )
+    has_name = getattr(index, "name", None) is not None
+    return values if has_name or not np.array_equal(values, np.arange(len(values))) else None
 
 
 def _index(table: Any) -> Any:
-    """Return the index of a frame or of one column of it; None for a list, whose `index` is a method."""
+    """Return the index of a frame or series; None for others, such as a list, whose `index` is a method."""
     index = getattr(table, "index", None)
     return None if index is None or callable(index) else index
 
 
-def some(names: Sequence[str], most: int = 5) -> str:
-    """List the first names, five unless told otherwise, and say how many more there are."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+def name_list(names: Sequence[str], limit: int = 5) -> str:
+    """Return the first names, separated by commas, and the number of further ones."""
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
 
 
-def check_chosen(names: Collection[str], chosen: Sequence[str], who: str = "") -> None:
-    """Columns that a model was trained on, among those of a table. TableError names the missing."""
-    if lacking := [column for column in chosen if column not in names]:
-        raise TableError(f"{who}columns of the training were expected, missing: {some(lacking, 10)}; add them")
+def check_chosen(names: Collection[str], chosen: Sequence[str], prefix: str = "") -> None:
+    """Check that a table has the columns that a model was trained on.
+
+    Args:
+        names: the columns of the table.
+        chosen: the columns of the training.
+        prefix: text before the message, such as the name of the party.
+
+    Raises:
+        TableError: if columns are missing.
+    """
+    if missing := [column for column in chosen if column not in names]:
+        raise TableError(
+            f"{prefix}the table lacks columns of the training: {name_list(missing, 10)}",
+            "add these columns",
+            code="SVFL-TABLE-COLUMNS",
+            columns=missing,
+        )

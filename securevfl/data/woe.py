@@ -1,17 +1,17 @@
-"""Weight of evidence (WOE): every column is parted into bins, and a value becomes what its bin says of the label.
+"""Weights of evidence (WOE): each column is divided into bins, and a value becomes the weight of its bin.
 
-With P rows of the positive class in the training and N of the other, a bin of p and n of them gets the weight
+With P training rows of the positive class and N of the other, a bin with p and n of them gets the weight
 
     w = ln( (p + s) / (P + 2 s) ) - ln( (n + s) / (N + 2 s) )                  s: `smoothing`
 
 and a column the information value IV = sum over its bins of (p / P - n / N) w (Siddiqi 2006, Credit Risk Scorecards;
-smoothed as category_encoders does). Numbers are parted at quantiles, texts by their commonest levels. Missing values,
-and rare levels together, have a bin of their own where they are enough rows, and else go with the bin of the median or
-with the commonest level.
+smoothed as in category_encoders). Numeric columns are divided at quantiles, text columns by their most frequent
+categories. Missing values, and rare categories together, get a bin of their own if they have enough rows; otherwise
+they join the bin of the median or the most frequent category.
 
-Bins are fitted by a party alone. Who has no labels is told p of each of its bins and nothing else
-(`securevfl.protocols.bin_classes`); until then a step gives the number of the bin in place of the weight. A bin of one
-row would tell that row's label, so no bin has fewer than `rows` training rows.
+Each party fits its bins alone. A party without labels learns p of each of its bins and nothing else
+(`securevfl.protocols.bin_classes`); until then the transform returns the number of the bin instead of its weight. A bin
+of one row would reveal the label of that row, so no bin has fewer than `rows` training rows.
 """
 
 from __future__ import annotations
@@ -26,37 +26,46 @@ from pydantic import Field
 
 from securevfl.base.arrays import Floats
 from securevfl.base.config import Config
-from securevfl.data.bin_edges import rounded
-from securevfl.data.column_transforms import ColumnTransform, looked_up
+from securevfl.data.bin_edges import shortest_between
+from securevfl.data.column_transforms import ColumnTransform, look_up
 
-LEAST = 20  # training rows that no bin may be below, whatever a job says
+MIN_WOE_ROWS = 20
+"""Training rows of a bin, at least, for any job."""
 
 
 class Woe(Config):
-    """How columns are parted, and what is made of the classes in each bin."""
+    """Options of weights of evidence: how columns are divided into bins, and how weights follow from the classes."""
 
     bins: int = Field(default=10, ge=2, le=100)
-    """The most bins of a column, beside one for missing or rare values."""
-    rows: int = Field(default=50, ge=LEAST)
-    """The fewest training rows of a bin; smaller ones go with others."""
+    """Maximum number of bins of a column, in addition to one for missing or rare values."""
+    rows: int = Field(default=50, ge=MIN_WOE_ROWS)
+    """Minimum number of training rows of a bin; smaller bins are merged with others."""
     smoothing: float = Field(default=0.5, gt=0, le=100)
-    """Rows of either class that every bin is given beside its own."""
+    """Number of rows of either class that are added to each bin."""
     iv: float = Field(default=0.0, ge=0)
-    """The least information value of a column; one of less says nothing, as if it did not vary."""
+    """Minimum information value of a column; a column below it gets weights of 0."""
 
     @property
     def slots(self) -> int:
-        """Room for the bins of one column."""
+        """The number of counts that are reserved for the bins of a column."""
         return self.bins + 1
 
     def counts(self, columns: int) -> int:
-        """Return how many counts tell the classes in all bins of so many columns: one of all rows, and of each column
-        all but one, as those of a column add up to the same number in each."""
+        """Return the number of counts that determine the classes in all bins of `columns` columns.
+
+        The counts of a column add up to the same total for each column. So the total is counted once, and the last bin
+        of each column is left out.
+        """
         return columns * self.bins + 1
 
 
 class WoeTransform(ColumnTransform):
-    """A column as the weights of its bins; without `weights` yet as the numbers of its bins. iv: information value."""
+    """A column as weights of its bins, or as bin numbers as long as there are no weights.
+
+    Attributes:
+        weights: the weight of each bin.
+        iv: the information value of the column.
+    """
 
     weights: tuple[float, ...] = ()
     iv: float = 0.0
@@ -64,38 +73,49 @@ class WoeTransform(ColumnTransform):
     @property
     @abstractmethod
     def bins(self) -> int:
-        """The number of bins that the column is divided into."""
+        """The number of bins of the column."""
 
     @abstractmethod
-    def places(self, values: Floats, levels: tuple[str, ...]) -> Floats:
-        """Return the bin number of each value (m,), NaN where a value is missing that was never missing before."""
+    def bin_numbers(self, values: Floats, categories: tuple[str, ...]) -> Floats:
+        """Return the bin number of each value (m,), NaN if a value is missing and none was missing in training."""
 
-    def apply(self, values: Floats, levels: tuple[str, ...]) -> Floats:
-        return self.weigh(self.places(values, levels))[:, None]
+    def apply(self, values: Floats, categories: tuple[str, ...]) -> Floats:
+        """Return the weights, or bin numbers, of a column as (m, 1)."""
+        return self.weigh(self.bin_numbers(values, categories))[:, None]
 
-    def weigh(self, places: Floats) -> Floats:
-        """Return the weights of these bins (m,); the bins as they are where there are no weights yet."""
+    def weigh(self, bin_numbers: Floats) -> Floats:
+        """Return the weights of bins (m,), or the bin numbers unchanged if there are no weights yet."""
         if not self.weights:
-            return places
-        known = np.nan_to_num(places).astype(np.intp)
-        return np.where(np.isnan(places), np.nan, np.array(self.weights)[known])
+            return bin_numbers
+        known = np.nan_to_num(bin_numbers).astype(np.intp)
+        return np.where(np.isnan(bin_numbers), np.nan, np.array(self.weights)[known])
 
-    def weighed(self, positives: NDArray[np.intp], rows: NDArray[np.intp], options: Woe) -> Self:
-        """Return the same bins with weights, from the rows (bins,) of each bin in the training.
+    def with_counts(self, positives: NDArray[np.intp], rows: NDArray[np.intp], options: Woe) -> Self:
+        """Return the same bins with weights.
 
-        positives: how many of these are of the positive class.
+        Args:
+            positives: training rows of the positive class in each bin (bins,).
+            rows: training rows in each bin (bins,).
+            options: the smoothing and the minimum information value.
+
+        Returns:
+            The transform with weights.
         """
         negatives, s = rows - positives, options.smoothing
         P, N = positives.sum(), negatives.sum()
         weights = np.log((positives + s) / (P + 2 * s)) - np.log((negatives + s) / (N + 2 * s))
         iv = float(((positives / P - negatives / N) * weights).sum())
-        kept = weights if iv >= options.iv else np.zeros(len(weights))
-        return self.model_copy(update={"weights": tuple(kept.tolist()), "iv": iv})
+        used = weights if iv >= options.iv else np.zeros(len(weights))
+        return self.model_copy(update={"weights": tuple(used.tolist()), "iv": iv})
 
 
 class NumericWoe(WoeTransform):
-    """A column of numbers parted at rising `edges`: bin i holds edges[i - 1] <= value < edges[i]. missing: the bin of
-    missing values, None if there were none."""
+    """A numeric column divided at increasing `edges`: bin i holds edges[i - 1] <= value < edges[i].
+
+    Attributes:
+        edges: the lower edges of all bins but the first.
+        missing: the bin of missing values; None if there were none in training.
+    """
 
     name: ClassVar[str] = "number_evidence"
     edges: tuple[float, ...]
@@ -103,41 +123,57 @@ class NumericWoe(WoeTransform):
 
     @property
     def bins(self) -> int:
+        """The number of bins of the column."""
         return max(len(self.edges), self.missing or 0) + 1
 
-    def places(self, values: Floats, levels: tuple[str, ...]) -> Floats:
-        lacks = np.isnan(values)
-        place = np.searchsorted(np.array(self.edges), np.where(lacks, 0.0, values), side="right").astype(np.float64)
-        place[lacks] = np.nan if self.missing is None else self.missing
-        return place
+    def bin_numbers(self, values: Floats, categories: tuple[str, ...]) -> Floats:
+        """Return the bin number of each value (m,)."""
+        missing = np.isnan(values)
+        filled = np.where(missing, 0.0, values)
+        numbers = np.searchsorted(np.array(self.edges), filled, side="right").astype(np.float64)
+        numbers[missing] = np.nan if self.missing is None else self.missing
+        return numbers
 
 
 class CategoricalWoe(WoeTransform):
-    """A column of texts: bin i holds `levels`[i], and the bin `other` all texts that are none of these."""
+    """A text column: bin i holds `categories`[i], and the bin `other` all other texts."""
 
     name: ClassVar[str] = "text_evidence"
-    levels: tuple[str, ...]
+    categories: tuple[str, ...]
     other: int
 
     @property
     def bins(self) -> int:
-        return max(len(self.levels), self.other + 1)
+        """The number of bins of the column."""
+        return max(len(self.categories), self.other + 1)
 
-    def places(self, values: Floats, levels: tuple[str, ...]) -> Floats:
-        return looked_up(values, levels, {level: number for number, level in enumerate(self.levels)}, self.other)
+    def bin_numbers(self, values: Floats, categories: tuple[str, ...]) -> Floats:
+        """Return the bin number of each text (m,)."""
+        numbers = {text: number for number, text in enumerate(self.categories)}
+        return look_up(values, categories, numbers, self.other)
 
 
 def number_bins(column: str, values: Floats, gaps: bool, options: Woe) -> NumericWoe:
-    """Divide a column of numbers into bins, from its training rows (n,); `gaps`: whether any row lacks it."""
-    lacks = np.isnan(values)
-    present, edges = np.sort(values[~lacks]), []
-    least, start = max(options.rows, -(-len(present) // options.bins)), 0
-    for at in (np.flatnonzero(np.diff(present)) + 1).tolist():
-        if at - start >= least and len(present) - at >= options.rows:
-            edges.append(rounded(present[at - 1], present[at]))
-            start = at
+    """Divide a numeric column into bins.
+
+    Args:
+        column: the name of the column.
+        values: its training rows (n,).
+        gaps: whether a value is missing in any row, training or not.
+        options: the number and the size of bins.
+
+    Returns:
+        The bins, without weights.
+    """
+    is_missing = np.isnan(values)
+    present, edges = np.sort(values[~is_missing]), []
+    min_rows, start = max(options.rows, -(-len(present) // options.bins)), 0
+    for end in (np.flatnonzero(np.diff(present)) + 1).tolist():
+        if end - start >= min_rows and len(present) - end >= options.rows:
+            edges.append(shortest_between(present[end - 1], present[end]))
+            start = end
     missing = None
-    if gaps and lacks.sum() >= options.rows:
+    if gaps and is_missing.sum() >= options.rows:
         missing = len(edges) + 1
     elif gaps:
         missing = int(np.searchsorted(edges, np.median(present), side="right"))
@@ -145,83 +181,96 @@ def number_bins(column: str, values: Floats, gaps: bool, options: Woe) -> Numeri
 
 
 def text_bins(column: str, counts: dict[str, int], options: Woe) -> CategoricalWoe:
-    """Divide a column of texts into bins, from how many training rows have each level."""
-    ranked = sorted(counts, key=lambda level: (-counts[level], level))
-    kept = [level for level in ranked if counts[level] >= options.rows][: options.bins]
-    rare = sum(counts.values()) - sum(counts[level] for level in kept)
-    return CategoricalWoe(column=column, levels=tuple(kept), other=len(kept) if rare >= options.rows else 0)
+    """Divide a text column into bins, from the number of training rows of each category."""
+    ranked = sorted(counts, key=lambda text: (-counts[text], text))
+    frequent = [text for text in ranked if counts[text] >= options.rows][: options.bins]
+    rare = sum(counts.values()) - sum(counts[text] for text in frequent)
+    other = len(frequent) if rare >= options.rows else 0
+    return CategoricalWoe(column=column, categories=tuple(frequent), other=other)
 
 
 class BinIndicators:
-    """The 0/1 matrix of bins (n x k slots) of k columns, made when rows of it are read:
-    `securevfl.base.chunked_matrix.Rows`.
+    """The 0/1 matrix (n, k slots) of the bins of k columns, computed when rows of it are read.
 
-    places (n x k): the number of each value's bin. Column j has its bins from j slots on; what it does not need is 0.
+    Args:
+        bin_numbers: the bin of each value (n, k).
+        slots: the number of matrix columns for each column of the table. Bin i of column j is matrix column
+            j slots + i; matrix columns without a bin are 0.
     """
 
-    def __init__(self, places: Floats, slots: int) -> None:
-        self._places = places.astype(np.intp) + np.arange(places.shape[1]) * slots
+    def __init__(self, bin_numbers: Floats, slots: int) -> None:
+        self._positions = bin_numbers.astype(np.intp) + np.arange(bin_numbers.shape[1]) * slots
         self.slots = slots
-        self.shape = len(places), places.shape[1] * slots
+        self.shape = len(bin_numbers), bin_numbers.shape[1] * slots
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __getitem__(self, rows: slice, /) -> Floats:
-        own = self._places[rows]
-        found = np.zeros((len(own), self.shape[1]))
-        found[np.arange(len(own))[:, None], own] = 1.0
-        return found
+        positions = self._positions[rows]
+        indicators = np.zeros((len(positions), self.shape[1]))
+        indicators[np.arange(len(positions))[:, None], positions] = 1.0
+        return indicators
 
     @property
     def rows(self) -> NDArray[np.intp]:
-        """How many rows each slot has (k slots,)."""
-        return np.bincount(self._places.ravel(), minlength=self.shape[1])
+        """The number of rows of each slot (k slots,)."""
+        return np.bincount(self._positions.ravel(), minlength=self.shape[1])
 
     @property
-    def asked(self) -> RequestedBins:
-        """The bins whose counts tell those of all."""
+    def requested(self) -> RequestedBins:
+        """The bins whose counts determine those of all bins."""
         return RequestedBins(self)
 
-    def positives(self, later: NDArray[np.bool_]) -> NDArray[np.intp]:
-        """How many rows of each slot are marked (k slots,)."""
-        return np.bincount(self._places[later].ravel(), minlength=self.shape[1])
+    def positives(self, is_positive: NDArray[np.bool_]) -> NDArray[np.intp]:
+        """Return the number of positive rows of each slot (k slots,), given which rows (n,) are positive."""
+        return np.bincount(self._positions[is_positive].ravel(), minlength=self.shape[1])
 
 
 class RequestedBins:
-    """The 0/1 matrix of all rows, and of every bin but the last of each column: its counts tell those of the last."""
+    """The 0/1 matrix of all rows and of every bin but the last of each column; its counts determine the last ones."""
 
     def __init__(self, bins: BinIndicators) -> None:
         self._bins = bins
         slots = np.arange(bins.shape[1])
-        self._kept = slots[slots % bins.slots < bins.slots - 1]
-        self.shape = len(bins), 1 + len(self._kept)
+        self._requested = slots[slots % bins.slots < bins.slots - 1]
+        self.shape = len(bins), 1 + len(self._requested)
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __getitem__(self, rows: slice, /) -> Floats:
-        own = self._bins[rows]
-        return np.concatenate([np.ones((len(own), 1)), own[:, self._kept]], axis=1)
+        indicators = self._bins[rows]
+        return np.concatenate([np.ones((len(indicators), 1)), indicators[:, self._requested]], axis=1)
 
     @property
     def rows(self) -> NDArray[np.intp]:
-        """How many rows each count is of."""
-        return np.concatenate([[len(self)], self._bins.rows[self._kept]])
+        """The number of rows of each count."""
+        return np.concatenate([[len(self)], self._bins.rows[self._requested]])
 
-    def every(self, counts: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Return the counts of all slots (k slots,) from those that were asked."""
+    def expand(self, counts: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Return the counts of all slots (k slots,) from the requested counts."""
         others = counts[1:].reshape(-1, self._bins.slots - 1)
         return np.concatenate([others, (counts[0] - others.sum(axis=1))[:, None]], axis=1).ravel()
 
 
-def weighed(
-    steps: Sequence[ColumnTransform], bins: BinIndicators, positives: NDArray[np.intp], options: Woe
+def apply_class_counts(
+    transforms: Sequence[ColumnTransform], bins: BinIndicators, positives: NDArray[np.intp], options: Woe
 ) -> tuple[ColumnTransform, ...]:
-    """Return the steps with the weights that follow from the rows of the positive class in each slot (k slots,)."""
-    rows, weighed_steps = bins.rows, list[ColumnTransform]()
-    for start, step in zip(range(0, len(rows), options.slots), steps, strict=True):
-        assert isinstance(step, WoeTransform), "a table is weighed whole"
-        own = slice(start, start + step.bins)
-        weighed_steps.append(step.weighed(positives[own], rows[own], options))
-    return tuple(weighed_steps)
+    """Return transforms with the weights that follow from the class counts of their bins.
+
+    Args:
+        transforms: one for each column, all of them `WoeTransform`.
+        bins: the bins of the training rows.
+        positives: rows of the positive class in each slot (k slots,).
+        options: the smoothing and the minimum information value.
+
+    Returns:
+        The transforms with weights.
+    """
+    rows, weighted = bins.rows, list[ColumnTransform]()
+    for start, transform in zip(range(0, len(rows), options.slots), transforms, strict=True):
+        assert isinstance(transform, WoeTransform), "either all columns have weights of evidence, or none"
+        slots = slice(start, start + transform.bins)
+        weighted.append(transform.with_counts(positives[slots], rows[slots], options))
+    return tuple(weighted)

@@ -322,7 +322,7 @@ class DisclosureLedger:
                 f"party {self.party}: {so_far} sessions with {', '.join(same_peers)} have ended early, and each may "
                 "have revealed a bit of your table",
                 "find the reason in the log; then allow as many again with "
-                f"securevfl ledger --party {self.party} --forgive {same_peers[0]}",
+                f"securevfl ledger --party {self.party} --reset-aborts {same_peers[0]}",
                 code="SVFL-LIMIT-REACHED",
                 party=self.party,
                 peers=same_peers,

@@ -81,11 +81,11 @@ class BatchParticipant(Participant):
             self._channel.note(IterationStarted(visit.index))
             yield self.batch(visit)
 
-    def visited(self, number: int) -> Batch:
+    def batch_of_round(self, number: int) -> Batch:
         """Return this party's side of the batch of an earlier round, counted from 0."""
         return self.batch(next(islice(self._data.schedule.iterations(), number, None)))
 
-    def later(self, k: int) -> Batch | None:
+    def upcoming_batch(self, k: int) -> Batch | None:
         """Return this party's side of the batch k rounds after the one being done, or done last; None after the end."""
         visit = next(islice(self._data.schedule.iterations(), self._round - 1 + k, None), None)
         return None if visit is None else self.batch(visit)

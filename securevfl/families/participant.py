@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from securevfl.base.arrays import Floats, RowSlices
-from securevfl.data.baseline import SCORE, Baseline, of_numbers
+from securevfl.data.baseline import SCORE, Baseline, numeric_baseline
 from securevfl.errors import ConfigError
 from securevfl.families.divergence import check_final_loss
 from securevfl.families.score_results import Measurement, RowHistory, ScoreResult
@@ -80,8 +80,8 @@ class Participant(ABC):
             said = loss.proba(f)[:, 1] if loss.classifies else loss.mean(f, data.counted)
             found = labels == data.counted[1] if loss.classifies else labels
             curve = metrics.calibration(found, said, weights=counts).tolist()
-            baseline = of_numbers(SCORE, said)
-        errors = metrics.spread(loss, f, labels, data.counted, counts) if last else {}
+            baseline = numeric_baseline(SCORE, said)
+        errors = metrics.standard_errors(loss, f, labels, data.counted, counts) if last else {}
         return Measurement(metrics.evaluate(loss, f, labels, data.counted, counts), curve, errors, baseline)
 
     def precompute(self, data: TrainingData) -> Generator[Round]:

@@ -16,7 +16,7 @@ from securevfl.errors import ConfigError
 from securevfl.families.run_shape import derive_run_shape
 from securevfl.families.table_preparation import prepare_parties, prepare_party
 from securevfl.families.weights_of_evidence import encode_evidence_pooled
-from securevfl.models.class_labels import classes_of
+from securevfl.models.class_labels import find_classes
 from securevfl.models.loss import check_split
 from securevfl.options import JobOptions
 
@@ -40,7 +40,7 @@ def pooled_run_facts(job: JobOptions, parties: Sequence[Party]) -> RunFacts:
     parties = prepare_parties(job, parties)
     lead, schedule = parties[0], job.schedule(register_of(parties))
     outputs = _outputs(job, lead, lead.labels, schedule)
-    weighed = encode_evidence_pooled(job, parties, schedule.flow)
+    weighed = encode_evidence_pooled(job, parties, schedule.batch_order)
     sizes = derive_run_shape(
         job,
         schedule,
@@ -59,7 +59,7 @@ def pooled_run_facts(job: JobOptions, parties: Sequence[Party]) -> RunFacts:
 def _outputs(job: JobOptions, party: Party, labels: NDArray[Any], schedule: Schedule) -> int:
     """Return c, which follows from the labels (m,) of this party. LabelError if the loss has no use for them."""
     loss = job.model.loss
-    classes = classes_of(party.name, loss, labels, job.positive)
+    classes = find_classes(party.name, loss, labels, job.positive)
     check_split(loss, labels[schedule.train], labels[schedule.test], classes)
     return loss.outputs(classes)
 

@@ -16,7 +16,7 @@ from securevfl.disclosure.counts import RunShape
 from securevfl.disclosure.information_content import InformationContent
 from securevfl.disclosure.label_bits import count_singled_out as count_alone
 from securevfl.disclosure.label_bits import label_entropy
-from securevfl.models.class_labels import classes_of
+from securevfl.models.class_labels import find_classes
 from securevfl.models.loss import check_split
 from securevfl.options import JobOptions
 
@@ -91,18 +91,18 @@ def _count_rarest_label(job: JobOptions, labels: NDArray[Any], schedule: Schedul
     """How many rows that are evaluated have the rarest label."""
     if not job.model.loss.classifies:
         return None
-    rows = schedule.test if len(schedule.test) else schedule.flow
+    rows = schedule.test if len(schedule.test) else schedule.batch_order
     return min(int((labels[rows] == each).sum()) for each in np.unique(labels))
 
 
 def positive_rows(job: JobOptions, lead: str, labels: NDArray[Any], train: Rows) -> NDArray[np.bool_]:
     """Which of these training rows of party `lead` are of the positive class. LabelError if the labels (m,), or theirs,
     are not of two: whoever is told that none of its rows is of one class is told all labels."""
-    classes = classes_of(lead, job.model.loss, labels, job.positive)
+    classes = find_classes(lead, job.model.loss, labels, job.positive)
     check_split(job.model.loss, labels[train], labels[:0], classes)
     return np.asarray(labels[train] == classes[1])
 
 
 def count_singled_out_rows(party: Party, schedule: Schedule, woe: Woe) -> int:
     """How many rows the counts in the bins of this party would single out."""
-    return count_alone(BinIndicators(party.X[schedule.flow], woe.slots))
+    return count_alone(BinIndicators(party.X[schedule.batch_order], woe.slots))

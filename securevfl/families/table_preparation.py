@@ -7,7 +7,7 @@ from copy import copy
 from typing import TypeVar
 
 from securevfl.data.party import Party, register_of
-from securevfl.data.preparation import FittedPreparation, Preparation, fit
+from securevfl.data.preparation import FittedPreparation, Preparation, fit_preparation
 from securevfl.data.register import Register
 from securevfl.data.store import StoredParty
 from securevfl.errors import TableError
@@ -52,7 +52,7 @@ def prepare_party(job: JobOptions, party: Party, register: Register) -> Party:
     if exposure is not None:
         party = party.with_column_as("exposure", exposure)
     options = job.prepare if job.scaling != "none" else job.prepare.model_copy(update={"tails": "keep"})
-    return party.prepared(fit(party.name, party.table, job.schedule(register).flow, options))
+    return party.prepared(fit_preparation(party.name, party.table, job.schedule(register).batch_order, options))
 
 
 def prepare_parties(job: JobOptions, parties: Sequence[Party]) -> list[Party]:
@@ -64,8 +64,8 @@ def prepare_parties(job: JobOptions, parties: Sequence[Party]) -> list[Party]:
 def with_prepared_tables(job: J, parties: Sequence[Party]) -> tuple[J, list[Party]]:
     """Return the same run as a job that prepares nothing, with parties whose columns are already prepared, and weighed
     by the labels of the leading one."""
-    train = job.schedule(register_of(parties)).flow
+    train = job.schedule(register_of(parties)).batch_order
     found = [copy(party) for party in encode_evidence_pooled(job, prepare_parties(job, parties), train)]
     for party in found:
-        party.preparation = party.preparation and party.preparation.done
+        party.preparation = party.preparation and party.preparation.identity
     return job.model_copy(update={"prepare": Preparation()}), found

@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.base.chunked_matrix import ChunkedMatrix
-from securevfl.data.bin_edges import DEVIATION
+from securevfl.data.bin_edges import BIN_SCALE
 from securevfl.data.external_table import ExternalTable
-from securevfl.data.location_scale import LocationScale, fitted, moments, quartiles
+from securevfl.data.location_scale import LocationScale, clip_free, moments, quartiles
 from securevfl.data.party import Party
 from securevfl.data.preparation import FittedPreparation, SourceColumn
 from securevfl.data.scaling import Scaling
 from securevfl.data.schedule import Iteration, Rows, Schedule
-from securevfl.data.validation import some
+from securevfl.data.validation import name_list
 from securevfl.errors import DataNotice, TableError
-from securevfl.models.class_labels import classes_of
+from securevfl.models.class_labels import find_classes
 from securevfl.models.exposure import offsets
 from securevfl.models.loss import Loss, check_split
 from securevfl.models.row_weights import Weights, row_weights
@@ -57,7 +57,7 @@ class TrainingData:
         self.columns = party.X.shape[1]
         self.rows = len(party)
         self._party = party
-        self.scaling = _fit_scaling(party, schedule.flow, scale, clip)
+        self.scaling = _fit_scaling(party, schedule.batch_order, scale, clip)
         self.classes: NDArray[Any] | None = None
         self.targets: Floats | None = None
         self.weights: Floats | None = None
@@ -65,20 +65,20 @@ class TrainingData:
         self.counted: NDArray[Any] | None = None
         if party.y is not None:
             # a class may have few rows; numbers are scaled by the rows that are trained on, as columns are
-            trained = party.y if loss.classifies else party.y[np.sort(schedule.flow)]
-            self.counted = self.classes = classes_of(party.name, loss, trained, positive)
+            trained = party.y if loss.classifies else party.y[np.sort(schedule.batch_order)]
+            self.counted = self.classes = find_classes(party.name, loss, trained, positive)
             check_split(loss, party.y[schedule.train], party.y[schedule.test], self.classes)
             self.targets = loss.targets(party.y, self.classes)
             if exposure is not None and party.exposure is not None:
-                self.offsets, mean = offsets(party.name, exposure, party.exposure, schedule.flow)
+                self.offsets, mean = offsets(party.name, exposure, party.exposure, schedule.batch_order)
                 self.classes = self.counted / mean
             if weights is not None:
                 self.weights = row_weights(
-                    party.name, weights, loss, party.y, self.classes, party.weights, schedule.flow
+                    party.name, weights, loss, party.y, self.classes, party.weights, schedule.batch_order
                 )
         self.stays = False  # whether rows stay where they are: batches may then be tall
         self._only: Batch | None = None
-        self.evaluated = ScaledRows(self, schedule.test if len(schedule.test) else schedule.flow)
+        self.evaluated = ScaledRows(self, schedule.test if len(schedule.test) else schedule.batch_order)
 
     def starting(self, most: int) -> tuple[Rows, Floats | None]:
         """Return what first weights may follow from: the first training rows in the order of ids, `most` at most, and
@@ -135,7 +135,7 @@ class TrainingData:
         """Return these rows, scaled: as an array, or as a `ChunkedMatrix` in its place where the rows stay outside."""
         table: Floats | ExternalTable = self._party.X
         if self.stays and isinstance(table, ExternalTable):
-            tall = table.tall(rows, self.scaling)
+            tall = table.scaled_matrix(rows, self.scaling)
             if tall is not None:
                 return cast(Floats, tall)
         return self.scaled(rows)
@@ -144,7 +144,7 @@ class TrainingData:
     def apart(self) -> bool:
         """Whether the rows of the table lie at workers."""
         table: Floats | ExternalTable = self._party.X
-        return isinstance(table, ExternalTable) and table.apart
+        return isinstance(table, ExternalTable) and table.is_remote
 
     def at_workers(self, rows: Rows, *, raw: bool = False) -> ChunkedMatrix:
         """Return these rows where they lie at workers, scaled, or `raw` as they are in the table.
@@ -153,7 +153,7 @@ class TrainingData:
         """
         table: Floats | ExternalTable = self._party.X
         assert isinstance(table, ExternalTable), "rows lie at workers"
-        tall = table.tall(rows, Scaling.none(self.columns) if raw else self.scaling)
+        tall = table.scaled_matrix(rows, Scaling.none(self.columns) if raw else self.scaling)
         if tall is None:
             raise TableError(
                 f"party {self._party.name}: rows in the order of this job's batches were expected at the workers, the "
@@ -170,7 +170,7 @@ class TrainingData:
     @property
     def named(self) -> bool:
         """Whether the rows of the table have ids."""
-        return self._party.named
+        return self._party.has_ids
 
     def ids(self, rows: Rows) -> list[bytes]:
         """Return what names each of these rows (k): digests of their ids, or their numbers in a table without ids."""
@@ -228,10 +228,10 @@ def _fit_scaling(party: Party, train: Rows, scale: str, clip: float | None) -> S
     made = party.preparation or FittedPreparation(party.columns)
     coded = np.isin(party.columns, made.codes) | (scale == "none")
     deviation = np.where(lie.deviation > 0, lie.deviation, np.inf)
-    deviation = np.where(np.isin(party.columns, made.stepped) & np.isfinite(deviation), DEVIATION, deviation)
+    deviation = np.where(np.isin(party.columns, made.bin_features) & np.isfinite(deviation), BIN_SCALE, deviation)
     lie = lie._replace(deviation=deviation)
     if clip is not None:
-        lie = fitted(lie, clip)
+        lie = clip_free(lie, clip)
     constant = np.isin(party.columns, party.constant) if scale == "none" else ~coded & np.isinf(lie.deviation)
     deviation = np.where(constant, np.inf, np.where(coded, 1.0, lie.deviation))
     found = Scaling(np.where(coded, 0.0, lie.mean), deviation, clip)
@@ -249,6 +249,6 @@ def _report_clipped_columns(party: Party, lie: LocationScale, scaling: Scaling) 
         if low < first + _RANGE_TOLERANCE * wide or high > last - _RANGE_TOLERANCE * wide
     ]
     if cut:
-        notice = f"party {party.name}: on shares values far out count as the last one that is covered: {some(cut)}"
+        notice = f"party {party.name}: on shares values far out count as the last one that is covered: {name_list(cut)}"
         remedy = 'prepare.tails = "squash" or bins keep them apart'
         warnings.warn(f"{notice}; {remedy}", DataNotice, stacklevel=2)

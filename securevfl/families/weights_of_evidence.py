@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from securevfl.data.party import Party
 from securevfl.data.preparation import FittedPreparation
 from securevfl.data.schedule import Rows
-from securevfl.data.woe import BinIndicators, Woe, weighed
+from securevfl.data.woe import BinIndicators, Woe, apply_class_counts
 from securevfl.errors import ProtocolError
 from securevfl.families.run_shape import positive_rows
 from securevfl.options import JobOptions
@@ -39,8 +39,8 @@ def encode_evidence(job: JobOptions, party: Party, train: Rows, context: PartyCo
         positive = positive_rows(job, party.name, party.y, train)
         bin_classes.send_classes(own, residual, positive)
         return _weighed(party, bins, bins.positives(positive), options)
-    asked = bins.asked
-    found = asked.every(bin_classes.receive_counts(own, residual, asked, asked.rows))
+    asked = bins.requested
+    found = asked.expand(bin_classes.receive_counts(own, residual, asked, asked.rows))
     if (found < 0).any() or (found > bins.rows).any():
         raise ProtocolError(
             f"{party.name}: counts that add up to one number in every column were expected of {context.active}, others "
@@ -69,5 +69,7 @@ def _bins(party: Party, train: Rows, options: Woe) -> BinIndicators:
 
 def _weighed(party: Party, bins: BinIndicators, positives: NDArray[np.intp], options: Woe) -> Party:
     assert party.preparation is not None, "bins come of a preparation"
-    found = FittedPreparation(party.preparation.columns, weighed(party.preparation.steps, bins, positives, options))
-    return party.weighed(found)
+    found = FittedPreparation(
+        party.preparation.columns, apply_class_counts(party.preparation.steps, bins, positives, options)
+    )
+    return party.with_woe_weights(found)

@@ -24,8 +24,8 @@ from securevfl.errors import ConfigError
 
 ROUNDS = 60
 FOLDS = 5
-SCORE = 0.3  # what the standardised own score is multiplied by, beside leaves
-FARTHEST = 8.0  # where a column of it is cut off
+SCORE_WEIGHT = 0.3  # what the standardised own score is multiplied by, beside leaves
+MAX_SCORE_DEVIATIONS = 8.0  # where a column of it is cut off
 
 
 def check_installed(who: str) -> None:
@@ -111,7 +111,7 @@ class ScoreColumn(SerializableFields):
 
     def scaled(self, own: Floats) -> Floats:
         """Scores (m x c) as a column of inputs has them."""
-        return on_grid(SCORE * (own - self.mean) / self.deviation, FARTHEST)
+        return on_grid(SCORE_WEIGHT * (own - self.mean) / self.deviation, MAX_SCORE_DEVIATIONS)
 
     def state(self, *, whole: bool = True) -> dict[str, Any]:
         return super().state(whole=whole) | ({} if whole else {"trained": self.trained[:0]})

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.data.validation import some
+from securevfl.data.validation import name_list
 from securevfl.errors import ClassError
 from securevfl.models.loss import Loss
 
@@ -36,7 +36,7 @@ def class_names(classes: NDArray[Any]) -> list[str]:
     return [class_name(each) for each in classes.tolist()]
 
 
-def classes_of(name: str, loss: Loss, y: NDArray[Any], positive: str | None = None) -> NDArray[Any]:
+def find_classes(name: str, loss: Loss, y: NDArray[Any], positive: str | None = None) -> NDArray[Any]:
     """Return the classes of party `name` by its labels (n,), as the loss has them; of two the positive one last.
 
     ClassError if the job names one that is not among them, LabelError if the loss cannot use the labels.
@@ -50,20 +50,22 @@ def classes_of(name: str, loss: Loss, y: NDArray[Any], positive: str | None = No
     elif positive in names:
         place = names.index(positive)
     else:
-        raise unknown_class(name, "positive", [positive], names)
+        raise unknown_class_error(name, "positive", [positive], names)
     return found if place else found[::-1]
 
 
-def positive_of(loss: Loss, classes: NDArray[Any] | None) -> str | None:
+def positive_class(loss: Loss, classes: NDArray[Any] | None) -> str | None:
     """Return the name of the positive class, of a loss of two."""
     return class_names(classes)[1] if classes is not None and loss.classifies and loss.single else None
 
 
-def unknown_class(name: str, key: str, given: Sequence[str], names: Sequence[str]) -> ClassError:
+def unknown_class_error(name: str, key: str, given: Sequence[str], names: Sequence[str]) -> ClassError:
     """Make the error of a key that names classes which party `name` does not have; it lists those that the party
     has."""
     came = ", ".join(given)
-    return ClassError(f"party {name}: {key}: of the classes {some(names, SHOWN)} was expected, {came} came; correct it")
+    return ClassError(
+        f"party {name}: {key}: of the classes {name_list(names, SHOWN)} was expected, {came} came; correct it"
+    )
 
 
 def _usual(names: Sequence[str], counts: Sequence[int]) -> int:

@@ -21,7 +21,7 @@ from securevfl.models.metrics import evaluate
 FEWEST = 100  # rows of a group
 
 
-def by_group(
+def metrics_by_group(
     loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any], groups: NDArray[Any]
 ) -> dict[str, dict[str, float]]:
     """Figures of f (n x c) against labels y (n,) for each group (n,) of enough rows, by its name; several classes have
@@ -35,7 +35,7 @@ def by_group(
     return found
 
 
-def rates_of_counts(hit: float, false: float, missed: float, rest: float) -> dict[str, float]:
+def rates_from_counts(hit: float, false: float, missed: float, rest: float) -> dict[str, float]:
     """Figures of one group from its counts of rows: said to be of the positive class and of it, said but not of it, of
     it but not said, and neither."""
     rows, positive, negative = hit + false + missed + rest, hit + missed, false + rest

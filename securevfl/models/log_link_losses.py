@@ -30,7 +30,7 @@ from securevfl.models.loss import (
     Loss,
 )
 
-CAP = 3.0
+MAX_LOG_MEAN = 3.0
 
 TINY = 1e-300
 
@@ -77,7 +77,7 @@ class LogLinkLoss(Loss):
         return (np.asarray(y, np.float64) / classes[1])[:, None]
 
     def minimizer(self, y: Floats) -> Floats:
-        least: Floats = np.log(np.clip(y, math.exp(-CAP), math.exp(CAP)))
+        least: Floats = np.log(np.clip(y, math.exp(-MAX_LOG_MEAN), math.exp(MAX_LOG_MEAN)))
         return least
 
     def mean(self, f: Floats, classes: NDArray[Any]) -> Floats:
@@ -97,7 +97,7 @@ class PoissonLoss(LogLinkLoss):
     assumes_zero_labels = True
     counts = True
     variance_power = 1.0
-    curvature = math.exp(CAP)
+    curvature = math.exp(MAX_LOG_MEAN)
     step_factor = 2.5  # the mean of mu is 1 where the fit is right
 
     def value(self, f: Floats, y: Floats) -> Floats:
@@ -153,7 +153,10 @@ class TweedieLoss(LogLinkLoss):
 
     def __init__(self, power: float = 1.5) -> None:
         self.power = self.variance_power = power
-        ends = [(2 - power) * math.exp((2 - power) * f) + (power - 1) * math.exp((1 - power) * f) for f in (-CAP, CAP)]
+        ends = [
+            (2 - power) * math.exp((2 - power) * f) + (power - 1) * math.exp((1 - power) * f)
+            for f in (-MAX_LOG_MEAN, MAX_LOG_MEAN)
+        ]
         self.curvature = max(ends)  # type: ignore[misc]  # of this one
 
     def value(self, f: Floats, y: Floats) -> Floats:
@@ -187,7 +190,7 @@ class NegativeBinomialLoss(LogLinkLoss):
 
     def __init__(self, dispersion: float = 1.0) -> None:
         self.dispersion = dispersion
-        mu = min(1 / dispersion, math.exp(CAP))
+        mu = min(1 / dispersion, math.exp(MAX_LOG_MEAN))
         self.curvature = mu * (1 + dispersion) / (1 + dispersion * mu) ** 2  # type: ignore[misc]  # of this one
 
     def of_unit(self, exposed: Floats) -> tuple[LogLinkLoss, Floats]:
@@ -198,7 +201,7 @@ class NegativeBinomialLoss(LogLinkLoss):
     def classes(self, y: NDArray[Any]) -> NDArray[Any]:
         """0 and 1: counts stay as they are."""
         mean = super().classes(y)[1]
-        if abs(math.log(mean)) > CAP:
+        if abs(math.log(mean)) > MAX_LOG_MEAN:
             raise LabelError(
                 f"{self.name} loss: counts of a mean from 1/20 to 20 were expected, others came; count in other units, "
                 "or use poisson"
@@ -207,9 +210,9 @@ class NegativeBinomialLoss(LogLinkLoss):
 
     def value(self, f: Floats, y: Floats) -> Floats:
         a = self.dispersion
-        mu, beyond = growth(f), np.maximum(f - CAP, 0.0)
-        inner = -y * np.minimum(f, CAP) + (y + 1 / a) * np.log1p(a * growth(np.minimum(f, CAP)))
-        edge = math.exp(CAP)  # along the tangent mu is a straight line, and g a quotient of two
+        mu, beyond = growth(f), np.maximum(f - MAX_LOG_MEAN, 0.0)
+        inner = -y * np.minimum(f, MAX_LOG_MEAN) + (y + 1 / a) * np.log1p(a * growth(np.minimum(f, MAX_LOG_MEAN)))
+        edge = math.exp(MAX_LOG_MEAN)  # along the tangent mu is a straight line, and g a quotient of two
         tail = (mu - edge) / a - (1 + a * y) / a**2 * (np.log1p(a * mu) - np.log1p(a * edge))
         least = -_y_log_y(y) + (y + 1 / a) * np.log1p(a * y)
         return (inner + np.where(beyond > 0, tail / edge, 0.0) - least)[:, 0]
@@ -232,34 +235,34 @@ class NegativeBinomialLoss(LogLinkLoss):
 
 def growth(f: Floats, rate: float = 1.0) -> Floats:
     """exp(rate f), and beyond CAP its tangent there."""
-    inside = np.minimum(f, CAP)
-    return np.exp(rate * inside) + rate * math.exp(rate * CAP) * (f - inside)
+    inside = np.minimum(f, MAX_LOG_MEAN)
+    return np.exp(rate * inside) + rate * math.exp(rate * MAX_LOG_MEAN) * (f - inside)
 
 
 def growth_inverse(found: Floats, rate: float = 1.0) -> Floats:
     """Invert `growth`: return the f at which it has this value."""
-    edge, safe = math.exp(rate * CAP), np.maximum(found, TINY)
-    return np.where(found <= edge, np.log(safe) / rate, CAP + (found - edge) / (rate * edge))
+    edge, safe = math.exp(rate * MAX_LOG_MEAN), np.maximum(found, TINY)
+    return np.where(found <= edge, np.log(safe) / rate, MAX_LOG_MEAN + (found - edge) / (rate * edge))
 
 
 def grown(f: Floats, rate: float = 1.0) -> Floats:
     """Integrate `growth`: return exp(rate f) / rate, continued as a square beyond CAP."""
-    inside = np.minimum(f, CAP)
-    beyond, edge = f - inside, math.exp(rate * CAP)
+    inside = np.minimum(f, MAX_LOG_MEAN)
+    beyond, edge = f - inside, math.exp(rate * MAX_LOG_MEAN)
     return np.exp(rate * inside) / rate + edge * beyond + rate * edge * beyond**2 / 2
 
 
 def sinking(f: Floats, rate: float = 1.0) -> Floats:
     """exp(-rate f), and below -CAP a line of slope -1."""
-    inside = np.maximum(f, -CAP)
+    inside = np.maximum(f, -MAX_LOG_MEAN)
     return np.exp(-rate * inside) + (inside - f)
 
 
 def sunk(f: Floats, rate: float = 1.0) -> Floats:
     """Integrate `sinking`, with the opposite sign: return exp(-rate f) / rate, continued as a square below -CAP."""
-    inside = np.maximum(f, -CAP)
+    inside = np.maximum(f, -MAX_LOG_MEAN)
     below = inside - f
-    return np.exp(-rate * inside) / rate + math.exp(rate * CAP) * below + below**2 / 2
+    return np.exp(-rate * inside) / rate + math.exp(rate * MAX_LOG_MEAN) * below + below**2 / 2
 
 
 def _of_zeros(g: Floats, f: Floats) -> InvertedResidual:

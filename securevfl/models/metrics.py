@@ -62,10 +62,10 @@ def evaluate(
 ) -> dict[str, float]:
     """All metrics that fit the loss; each row counts by its weight (n,), and all alike without any."""
     rows = ScoredRows(loss, f, y, classes, np.ones(len(f)) if weights is None else np.asarray(weights, np.float64))
-    return {name: METRICS[name](rows) for name in names(loss)}
+    return {name: METRICS[name](rows) for name in metric_names(loss)}
 
 
-def names(loss: Loss) -> list[str]:
+def metric_names(loss: Loss) -> list[str]:
     """List the metrics that `evaluate` gives for this loss."""
     if isinstance(loss, LogLinkLoss):
         return ["deviance", "gini", "r2", "rmse", "loss"]
@@ -161,7 +161,9 @@ def calibration(found: NDArray[Any], said: Floats, bins: int = 10, weights: Floa
     return np.array([[*own, len(rows)] for own, rows in zip(means, parts, strict=True)])
 
 
-def spread(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any], weights: Floats | None) -> dict[str, float]:
+def standard_errors(
+    loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any], weights: Floats | None
+) -> dict[str, float]:
     """Return the standard error of each metric: how far it would be off with other rows of the same kind.
 
     By drawing rows anew (Efron 1979), REPEATS times of at most DRAWN, fixed draws; of more rows it falls with the root.
@@ -182,7 +184,7 @@ def spread(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any], weight
         return {}
     with np.errstate(invalid="ignore"):
         errors = np.std(np.array(found), axis=0, ddof=1) * np.sqrt(size / n)
-    return {name: float(each) for name, each in zip(names(loss), errors, strict=True) if np.isfinite(each)}
+    return {name: float(each) for name, each in zip(metric_names(loss), errors, strict=True) if np.isfinite(each)}
 
 
 def _above(positive: NDArray[np.bool_], score: Floats, weights: Floats | None = None) -> tuple[Floats, Floats]:

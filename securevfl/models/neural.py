@@ -75,14 +75,14 @@ class Neural(BlockModel):
     def build(self, place: Place) -> Block:
         from securevfl.models.torch_block import TorchBlock
         from securevfl.models.torch_model import TorchModel, module_of_party, torch
-        from securevfl.models.torch_top import TorchBottom, TorchTop, concatenated
+        from securevfl.models.torch_top import TorchBottom, TorchTop, default_top
 
         c, fed = place.outputs, self.collected_width(place.outputs, place.passives)
         top, width = self.separates_outputs and place.active, self.output_width(c)
 
         def default() -> Any:
             if top:
-                return concatenated(place.columns, fed, c)
+                return default_top(place.columns, fed, c)
             return torch().nn.Linear(place.columns, width, dtype=torch().float64)
 
         module = module_of_party(place.who, place.model, self.modules.get(place.who)) or TorchModel(default)

@@ -15,20 +15,20 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.models.log_link_losses import LogLinkLoss
 from securevfl.models.loss import Loss
-from securevfl.models.metrics import area_under_curve, evaluate, names, spread
+from securevfl.models.metrics import area_under_curve, evaluate, metric_names, standard_errors
 from securevfl.models.standard_losses import LogisticLoss
 
 SEVERAL = ("auc", "loss")
 
 
-def level_names(loss: Loss) -> list[str]:
+def pair_metric_names(loss: Loss) -> list[str]:
     """List the metrics that `of_classes` or `of_residuals` gives for this loss."""
-    if not fits(loss):
+    if not supports_pairs(loss):
         return ["loss"]
-    return names(loss) if loss.single else list(SEVERAL)
+    return metric_names(loss) if loss.single else list(SEVERAL)
 
 
-def fits(loss: Loss) -> bool:
+def supports_pairs(loss: Loss) -> bool:
     """Whether pairs tell the loss: it is of classes, or of the difference of f and a number."""
     return not isinstance(loss, LogLinkLoss)
 
@@ -56,16 +56,18 @@ def class_standard_errors(loss: Loss, f: Floats, marked: NDArray[np.bool_], clas
     """Return the standard errors of `of_classes`; of several classes, whose pairs go by themselves, as if these were of
     other rows each."""
     if loss.single:
-        return spread(loss, f, np.where(marked[:, 0], classes[1], classes[0]), classes, None)
+        return standard_errors(loss, f, np.where(marked[:, 0], classes[1], classes[0]), classes, None)
     two, signs = LogisticLoss(), np.array([-1.0, 1.0])
-    each = [spread(two, f[:, k, None], np.where(own, 1.0, -1.0), signs, None) for k, own in enumerate(marked.T)]
+    each = [
+        standard_errors(two, f[:, k, None], np.where(own, 1.0, -1.0), signs, None) for k, own in enumerate(marked.T)
+    ]
     errors = {name: np.sqrt(sum(own.get(name, 0.0) ** 2 for own in each)) for name in SEVERAL}
     return {"auc": float(errors["auc"] / len(each)), "loss": float(errors["loss"])}
 
 
 def residual_standard_errors(loss: Loss, r: Floats, targets: Floats, classes: NDArray[Any]) -> dict[str, float]:
     """Return the standard errors of `of_residuals`."""
-    found = spread(loss, r, np.full(len(r), classes[0]), classes, None)
+    found = standard_errors(loss, r, np.full(len(r), classes[0]), classes, None)
     squares = float(np.std(r**2) / np.sqrt(len(r)) / targets.var())
     return found | ({"r2": squares} if "rmse" in found else {})
 

@@ -19,11 +19,11 @@ from securevfl.base.arrays import Floats
 from securevfl.base.config import Config
 from securevfl.data.schedule import Rows
 from securevfl.errors import ClassError, LabelError, TableError
-from securevfl.models.class_labels import class_names, unknown_class
+from securevfl.models.class_labels import class_names, unknown_class_error
 from securevfl.models.loss import InvertedResidual, Loss
 from securevfl.models.row_loss import RowLoss
 
-ROOM = 4.0  # times their mean, where a job says nothing of it
+DEFAULT_MAX_WEIGHT = 4.0  # times their mean, where a job says nothing of it
 
 
 class Weights(Config):
@@ -40,7 +40,7 @@ class Weights(Config):
     @property
     def room(self) -> float:
         """The most that a row counts, in units of the mean."""
-        return ROOM if self.most is None else self.most
+        return DEFAULT_MAX_WEIGHT if self.most is None else self.most
 
 
 class WeightedLoss(RowLoss):
@@ -82,23 +82,26 @@ def row_weights(
     if float(found[train].max()) > options.room:
         raise TableError(
             f"party {name}: weights of at most {options.room:g} times their mean were expected, larger ones came; "
-            f"raise weights.most to {power(found[train]):g}, which all parties learn, or even the weights out"
+            f"raise weights.most to {next_power_of_two(found[train]):g}, which all parties learn, or even the "
+            "weights out"
         )
     return found
 
 
-def power(weights: Floats) -> float:
+def next_power_of_two(weights: Floats) -> float:
     """Return the least power of two that no weight (n,) of mean 1 is above."""
     return float(2.0 ** max(0, int(np.ceil(np.log2(float(weights.max())) - 1e-9))))
 
 
-def room_for(name: str, options: Weights, loss: Loss, y: NDArray[Any], classes: NDArray[Any], train: Rows) -> Weights:
+def with_max_weight(
+    name: str, options: Weights, loss: Loss, y: NDArray[Any], classes: NDArray[Any], train: Rows
+) -> Weights:
     """Return the weights of classes with the room that the training rows of these labels need, if a job leaves it
     open."""
     if options.most is not None or options.classes is None or options.column is not None:
         return options
     found = _of_classes(name, options.classes, loss, y, classes, train)[train]
-    return options.model_copy(update={"most": power(found / found.mean())})
+    return options.model_copy(update={"most": next_power_of_two(found / found.mean())})
 
 
 def _of_classes(
@@ -118,7 +121,7 @@ def _of_classes(
         return np.asarray((1 / np.maximum(counts, 1))[place])
     labels = class_names(classes)
     if unknown := [each for each in chosen if each not in labels]:
-        raise unknown_class(name, "weights.classes", unknown, labels)
+        raise unknown_class_error(name, "weights.classes", unknown, labels)
     if lacking := [each for each in labels if each not in chosen]:
         raise ClassError(
             f"party {name}: weights.classes: a weight for each class was expected, {', '.join(lacking)} has none; add "

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 
-FAR = 20.0  # how far the sum of one column moves between its ends: odds of e^20
+MAX_COLUMN_EFFECT = 20.0  # how far the sum of one column moves between its ends: odds of e^20
 
-GROW = "their coefficients grow with every visit and are no estimates"
+GROWING_COEFFICIENTS = "their coefficients grow with every visit and are no estimates"
 
 
 def separating_columns(X: Floats, marked: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -31,4 +31,4 @@ def separating_columns(X: Floats, marked: NDArray[np.bool_]) -> NDArray[np.bool_
 
 def columns_with_large_effect(theta: Floats, X: Floats) -> NDArray[np.bool_]:
     """Return which columns (d,) of rows X (n x d) move f by more than FAR between their ends, by weights (d x c)."""
-    return np.asarray(np.abs(theta).max(axis=1) * np.ptp(X, axis=0) > FAR)
+    return np.asarray(np.abs(theta).max(axis=1) * np.ptp(X, axis=0) > MAX_COLUMN_EFFECT)

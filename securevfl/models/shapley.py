@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.data.forest import Forest
 from securevfl.data.linear_features import LinearFeatures
-from securevfl.models.boosted_score import SCORE, BoostedTree, ScoreColumn
+from securevfl.models.boosted_score import SCORE_WEIGHT, BoostedTree, ScoreColumn
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def _score(score: ScoreColumn, theta: Floats, owner: NDArray[np.intp], X: Floats
 
     What the column loses on its grid and where it is cut off goes by the size of what the columns of a row add.
     """
-    weights = theta * (SCORE / score.deviation)[:, None]
+    weights = theta * (SCORE_WEIGHT / score.deviation)[:, None]
     base = (score.trees.base - score.mean) @ weights
     own = np.zeros(found.shape)
     for trees, weight in zip(score.trees.trees, weights, strict=True):

@@ -78,7 +78,7 @@ class TorchBottom(TorchBlock):
         return J.reshape(len(X) * self._width, -1)
 
 
-def concatenated(columns: int, fed: int, outputs: int) -> Any:
+def default_top(columns: int, fed: int, outputs: int) -> Any:
     """Make the top model of a party that brings none: one dense layer over its columns and what it is fed."""
     nn = torch().nn
 

@@ -42,7 +42,7 @@ class Fields:
         A job that adds columns beside numbers (`missing = "indicator"` where some are missing, `bins`) moves places;
         name the fields yourself then.
         """
-        texts = {j: len(party.levels[name]) + 1 for j, name in enumerate(party.columns) if name in party.levels}
+        texts = {j: len(party.categories[name]) + 1 for j, name in enumerate(party.columns) if name in party.categories}
         return cls(tuple(j for j in range(len(party.columns)) if j not in texts), texts)
 
 

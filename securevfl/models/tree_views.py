@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.data.bin_edges import decimal
+from securevfl.data.bin_edges import format_number
 from securevfl.data.forest import Forest
 from securevfl.models.forest_inputs import ForestInputs
 
@@ -92,11 +92,11 @@ def _question(forest: Forest, tree: int, level: int) -> str:
     """One question in words, with where rows go that lack the column."""
     j: Any = forest.columns[tree, level]
     source, cut = forest.sources[j], float(forest.cuts[tree, level])
-    if source.levels:
-        above = [text for text, place in zip(source.levels, forest.orders[j], strict=True) if place > cut]
+    if source.categories:
+        above = [text for text, place in zip(source.categories, forest.orders[j], strict=True) if place > cut]
         return f"{source.name} is {_some(above)}"
     lacking = "" if source.missing is None else f" (missing: {'yes' if forest.sides[tree, level] else 'no'})"
-    return f"{source.name} > {decimal(cut)}{lacking}"
+    return f"{source.name} > {format_number(cut)}{lacking}"
 
 
 def _some(texts: Sequence[str]) -> str:

@@ -23,10 +23,9 @@ import numpy as np
 from pydantic import ConfigDict, Field, model_validator
 
 from securevfl.data.cosine_features import CosineFeatures
-from securevfl.data.forest import DEEPEST, MOST_BINS, Forest, two_valued
-from securevfl.data.linear_features import FARTHEST, LinearFeatures
-from securevfl.models.boosted_score import FARTHEST as SCORE_FARTHEST
-from securevfl.models.boosted_score import ScoreColumn, check_installed, out_of_fold
+from securevfl.data.forest import MAX_BINS, MAX_DEPTH, Forest, two_valued
+from securevfl.data.linear_features import MAX_LINEAR_DEVIATIONS, LinearFeatures
+from securevfl.models.boosted_score import MAX_SCORE_DEVIATIONS, ScoreColumn, check_installed, out_of_fold
 from securevfl.models.forest_inputs import ForestInputs
 from securevfl.models.inputs import Inputs, InputShape, MakeFittingData
 from securevfl.models.linear import LinearModel
@@ -75,10 +74,10 @@ class Trees(LinearModel):
 
     @model_validator(mode="after")
     def _check_sizes(self) -> Trees:
-        if self.depth > DEEPEST:
-            raise ValueError(f"depth: at most {DEEPEST} was expected; a leaf has a number of one byte")
-        if self.bins > MOST_BINS:
-            raise ValueError(f"bins: at most {MOST_BINS} was expected; use fewer")
+        if self.depth > MAX_DEPTH:
+            raise ValueError(f"depth: at most {MAX_DEPTH} was expected; a leaf has a number of one byte")
+        if self.bins > MAX_BINS:
+            raise ValueError(f"bins: at most {MAX_BINS} was expected; use fewer")
         if self.ridge != "auto" and not LEAST_RIDGE <= self.ridge <= 1e3:
             raise ValueError(f'ridge: "auto" or a number from {LEAST_RIDGE:g} to 1000 was expected; correct it')
         fits = self._fit
@@ -122,8 +121,8 @@ class Trees(LinearModel):
     @property
     def reach(self) -> float:
         """No input is larger on either side."""
-        lines = FARTHEST * max(self.linear, LINEAR_OF_TWO) if self.linear else 0.0
-        return max(1.0, lines, SCORE_FARTHEST if self.boosted_score else 0.0)
+        lines = MAX_LINEAR_DEVIATIONS * max(self.linear, LINEAR_OF_TWO) if self.linear else 0.0
+        return max(1.0, lines, MAX_SCORE_DEVIATIONS if self.boosted_score else 0.0)
 
     def count(self, spread: InputShape) -> int:
         """Trees of one party."""
@@ -164,7 +163,7 @@ class Trees(LinearModel):
             trees=self.count(spread),
             depth=self.depth,
             bins=self.bins,
-            fewest=FEWEST if spread.opened else 1,
+            min_leaf_rows=FEWEST if spread.opened else 1,
         )
         score = None
         if self.boosted_score and seen.targets is not None:

@@ -33,8 +33,8 @@ from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.ledger_contents import LedgerEntry
 from securevfl.disclosure.summed_bits import MAX_STATISTICS_SHARE, statistics_disclosure, statistics_share
 from securevfl.errors import LabelError, PartiesError, TableError
-from securevfl.models.class_labels import class_name, classes_of
-from securevfl.models.group_metrics import rates_of_counts
+from securevfl.models.class_labels import class_name, find_classes
+from securevfl.models.group_metrics import rates_from_counts
 from securevfl.models.standard_losses import LogisticLoss
 from securevfl.organisations import joint_statistics
 from securevfl.organisations.joint_statistics import TableShape
@@ -116,7 +116,7 @@ def request_group_rates(
         keys: certs, listen, timeout and patience as in `join`.
 
     Returns:
-        The rates by name of the group (`securevfl.models.group_metrics.rates_of_counts`).
+        The rates by name of the group (`securevfl.models.group_metrics.rates_from_counts`).
     """
     outcomes = _outcomes(party, predictions, positive)
     return _run(party, peers, partial(_request, party, outcomes), DisclosureLedger.open(party.name, None), **keys)
@@ -173,7 +173,7 @@ def local_group_rates(
     """
     names, indicators = _groups(party, groups)
     counts = indicators.T @ _outcomes(party, predictions, positive)
-    return {name: rates_of_counts(*cells) for name, cells in zip(names, counts.tolist(), strict=True)}
+    return {name: rates_from_counts(*cells) for name, cells in zip(names, counts.tolist(), strict=True)}
 
 
 def simulate_group_rates(
@@ -217,7 +217,7 @@ def _outcomes(party: Party, predictions: ArrayLike, positive: str | None) -> NDA
             code="SVFL-LABEL-CLASSES",
             party=party.name,
         )
-    name = classes_of(party.name, LogisticLoss(), party.y, positive)[1]
+    name = find_classes(party.name, LogisticLoss(), party.y, positive)[1]
     actual, selected = party.y == name, predicted == class_name(name)
     cells = selected & actual, selected & ~actual, ~selected & actual, ~selected & ~actual
     return np.stack(cells, axis=1).astype(np.int64)
@@ -279,7 +279,7 @@ def _request(party: Party, outcomes: NDArray[np.int64], channel: Channel, peer: 
     context = joint_statistics.pair_context(channel, party.name, peer, "groups")
     names, counts = receive_group_counts(context, outcomes, shape.count)  # 3
     cells = np.maximum(counts, 0.0).tolist()
-    return {name: rates_of_counts(*row) for name, row in zip(names, cells, strict=True)}
+    return {name: rates_from_counts(*row) for name, row in zip(names, cells, strict=True)}
 
 
 def _provide(

@@ -229,7 +229,7 @@ def _check(jobs: Sequence[Job], parties: Sequence[Party], ledgers: Mapping[str, 
     if any("small_metrics" in job.accepts for job in jobs):
         return
     for party in others:
-        if party.name in ledgers and party.named:
+        if party.name in ledgers and party.has_ids:
             ScoreLedger(ledgers[party.name].scores_path).check_evaluations(lead.name, party.keys_of(rows), len(jobs))
 
 

@@ -29,10 +29,10 @@ from securevfl.base.arrays import Floats
 from securevfl.data.columns import Columns
 from securevfl.data.correlations import standardised
 from securevfl.data.party import Party
-from securevfl.data.preparation import MIN_TAIL_DISTANCE, level_counts
+from securevfl.data.preparation import MIN_TAIL_DISTANCE, category_counts
 from securevfl.data.woe import BinIndicators, Woe, number_bins, text_bins
 from securevfl.display import html
-from securevfl.models.class_labels import class_name, classes_of
+from securevfl.models.class_labels import class_name, find_classes
 from securevfl.models.metrics import area_under_curve
 from securevfl.models.standard_losses import LogisticLoss
 
@@ -151,14 +151,14 @@ def _positive(party: Party) -> Any:
     """Return the positive one of two classes, None if the party has no labels of two."""
     if party.y is None or len(np.unique(party.y)) != 2:
         return None
-    return classes_of(party.name, LogisticLoss(), party.y)[1]
+    return find_classes(party.name, LogisticLoss(), party.y)[1]
 
 
 def _figures(
     table: Columns, values: Floats, j: int, vif: float | None, twin: str | None, marked: NDArray[np.bool_] | None
 ) -> ColumnFigures:
     name, rows = table.names[j], len(values)
-    lacks, levels = np.isnan(values), table.levels.get(table.names[j])
+    lacks, levels = np.isnan(values), table.categories.get(table.names[j])
     present = values[~lacks]
     counts = np.unique(present, return_counts=True)[1]
     commonest = max(int(counts.max(initial=0)), int(lacks.sum())) / rows
@@ -186,7 +186,7 @@ def _figures(
 
 
 def _kind(table: Columns, name: str) -> Kind:
-    if name in table.levels:
+    if name in table.categories:
         return "text"
     return "date" if name in table.dates else "percent" if name in table.percents else "number"
 
@@ -201,10 +201,10 @@ def _says(
     if levels is None:
         step: Any = number_bins(name, values, bool(lacks.any()), options)
     else:
-        step = text_bins(name, level_counts(values, tuple(levels)), options)
-    places = step.places(values, tuple(levels or ()))
+        step = text_bins(name, category_counts(values, tuple(levels)), options)
+    places = step.bin_numbers(values, tuple(levels or ()))
     bins = BinIndicators(places[:, None], step.bins)
-    weighed = step.weighed(bins.positives(marked), bins.rows, options)
+    weighed = step.with_counts(bins.positives(marked), bins.rows, options)
     if levels is not None:
         return weighed.iv, area_under_curve(marked, weighed.weigh(places))
     auc = area_under_curve(marked[~lacks], values[~lacks])
@@ -213,7 +213,7 @@ def _says(
 
 def _inflation(table: Columns, X: Floats) -> dict[int, float]:
     """Return the VIF of each column of numbers that varies, by its place; empty of too many or fewer than two."""
-    at = [j for j, name in enumerate(table.names) if name not in table.levels]
+    at = [j for j, name in enumerate(table.names) if name not in table.categories]
     if not 2 <= len(at) <= WIDEST:
         return {}
     own = X[:, at].copy()
@@ -233,7 +233,7 @@ def _twins(table: Columns, X: Floats) -> dict[int, str]:
     found = {}
     for j, name in enumerate(table.names):
         values = np.ascontiguousarray(X[:, j]) + 0.0  # one zero
-        key = hashlib.sha256(values.tobytes()).digest(), tuple(table.levels.get(name, ()))
+        key = hashlib.sha256(values.tobytes()).digest(), tuple(table.categories.get(name, ()))
         if key in seen:
             found[j] = seen[key]
         else:

@@ -24,7 +24,7 @@ from securevfl.errors import ConfigError, DataError, TableError
 from securevfl.families.state import State
 from securevfl.job import Job
 from securevfl.models import pair_metrics
-from securevfl.models.class_labels import positive_of
+from securevfl.models.class_labels import positive_class
 from securevfl.models.forest_inputs import ForestInputs
 from securevfl.models.shapley import ShapleyValues, shapley_values
 from securevfl.models.tree_views import TreeViews, tree_views_of
@@ -125,7 +125,7 @@ class ModelPart:
     @property
     def information(self) -> dict[str, float]:
         """The information value of each column if columns became weights of evidence; otherwise empty."""
-        return self.preparation.information
+        return self.preparation.information_values
 
     @property
     def leads(self) -> bool:
@@ -157,7 +157,7 @@ class ModelPart:
     @property
     def positive(self) -> str | None:
         """The class, of two, that metrics and probabilities refer to; None at parties without labels."""
-        return positive_of(Job.from_dict(self.job).model.loss, self.classes)
+        return positive_class(Job.from_dict(self.job).model.loss, self.classes)
 
     @property
     def evaluated_on(self) -> str:
@@ -166,7 +166,7 @@ class ModelPart:
         rows = "held-out rows" if job.test_fraction else "training rows"
         if job.weights is None or job.weights.column is None:
             return rows
-        unweighted = job.protocol.shares is not None and pair_metrics.fits(job.model.loss)
+        unweighted = job.protocol.shares is not None and pair_metrics.supports_pairs(job.model.loss)
         return f"{rows}, each counted once" if unweighted else f"{rows}, counted by {job.weights.column}"
 
     @property

@@ -18,7 +18,7 @@ from securevfl.data.validation import check_labels
 from securevfl.errors import DivergenceError, LabelError, PartiesError, RangeError, TableError
 from securevfl.job import Job
 from securevfl.models import metrics
-from securevfl.models.group_metrics import by_group
+from securevfl.models.group_metrics import metrics_by_group
 from securevfl.models.shapley import ShapleyValues
 from securevfl.protocols.party_context import LocalResources, PartyContext
 from securevfl.runtime.channel import Channel
@@ -186,7 +186,7 @@ class Run:
                 "pass one group for each row",
                 code="SVFL-TABLE-SHAPE",
             )
-        return by_group(self.job.model.loss, f, labels, classes, group_names)
+        return metrics_by_group(self.job.model.loss, f, labels, classes, group_names)
 
     def _score_tables(self, tables: Mapping[str, ArrayLike], y: ArrayLike) -> tuple[Floats, NDArray[Any], NDArray[Any]]:
         """Return f (m, c) of new rows, their labels (m,), and the classes."""

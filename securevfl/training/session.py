@@ -21,7 +21,7 @@ import numpy as np
 from securevfl.base.roles import Roles
 from securevfl.consent.consent_sheet import ConsentSheet, sheet_for_party
 from securevfl.consent.ledger_session import LedgerSession, SessionId
-from securevfl.data.baseline import baselines, most
+from securevfl.data.baseline import baselines, max_baseline_rows
 from securevfl.data.party import Party
 from securevfl.data.preparation import FittedPreparation
 from securevfl.data.schedule import Schedule
@@ -105,7 +105,7 @@ def take_part(
             raise ConfigError(
                 f"{channel.me}: this training is complete here and its model is stored, but the other parties have no "
                 "part that belongs to it",
-                "to train again, run join with --again at every party that has a model",
+                "to train again, run join with --retrain at every party that has a model",
                 code="SVFL-TRAINING-FINISHED",
                 party=channel.me,
             )
@@ -160,7 +160,7 @@ def take_part(
         ledger_session.settle(silent=channel.counters.messages_sent() == messages_before)
     part.data = table.hex()
     raw = setup.raw.table
-    column_baselines = baselines(raw, schedule.sample(most(raw.X)))
+    column_baselines = baselines(raw, schedule.sample(max_baseline_rows(raw.X)))
     part.baseline = [*(item for item in column_baselines if item.column in part.columns), *part.baseline]
     if checkpoints is not None:
         checkpoints.finish(key, part)
@@ -283,8 +283,8 @@ def _with_evidence(
     if job.prepare.woe is None:
         return setup.party
     if checkpoint is not None:
-        return setup.party.weighed(FittedPreparation.read(setup.raw.columns, checkpoint.preparation))
-    party = encode_evidence(job, setup.party, setup.schedule.flow, context)
+        return setup.party.with_woe_weights(FittedPreparation.read(setup.raw.columns, checkpoint.preparation))
+    party = encode_evidence(job, setup.party, setup.schedule.batch_order, context)
     ledger_session.check(
         replace(
             setup.sizes,

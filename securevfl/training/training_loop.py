@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from securevfl.base.config import to_plain
 from securevfl.data.party import Party
 from securevfl.data.preparation import FittedPreparation
-from securevfl.data.validation import some
+from securevfl.data.validation import name_list
 from securevfl.errors import (
     DataNotice,
     DivergenceError,
@@ -29,7 +29,12 @@ from securevfl.families.training_data import TrainingData
 from securevfl.job import Job
 from securevfl.models import metrics
 from securevfl.models.linear import LinearModel
-from securevfl.models.separation import FAR, GROW, columns_with_large_effect, separating_columns
+from securevfl.models.separation import (
+    GROWING_COEFFICIENTS,
+    MAX_COLUMN_EFFECT,
+    columns_with_large_effect,
+    separating_columns,
+)
 from securevfl.models.standard_losses import LogisticLoss, SoftmaxLoss
 from securevfl.optim.block_descent import BlockDescent
 from securevfl.protocols.handshake import StopDecision
@@ -143,7 +148,7 @@ class TrainingLoop:
             counters=context.channel.counters,
             path=context.channel.clock.path(),
             run=self.run,
-            trained=len(data.schedule.flow),
+            trained=len(data.schedule.batch_order),
             held_out=len(data.schedule.test),
             model=self.party.model,
         )
@@ -166,21 +171,23 @@ class TrainingLoop:
         if not self._weights_may_grow or targets is None or len(self.data.schedule.train) > MAX_SEPARATION_ROWS:
             return
         if (separating := separating_columns(self.data.raw(rows), targets[rows] > 0)).any():
-            self._warn(f"columns that separate the labels: {some(self._features[separating].tolist())}; {GROW}")
+            columns = name_list(self._features[separating].tolist())
+            self._warn(f"columns that separate the labels: {columns}; {GROWING_COEFFICIENTS}")
 
     def _warn_of_separated_classes(self, measured: dict[str, float]) -> None:
         """Warn if the model separates the classes, judged by metrics or by this party's weights."""
         if not self._weights_may_grow:
             return
         if measured.get("auc") == 1.0:
-            self._warn(f"the model ranks all measured rows correctly: classes may be separated; {GROW}")
+            self._warn(f"the model ranks all measured rows correctly: classes may be separated; {GROWING_COEFFICIENTS}")
         theta, rows = self._participant.model_state().get("theta"), self.data.schedule.sample(MAX_SEPARATION_ROWS)
         names = self._features
         if not isinstance(theta, np.ndarray) or theta.ndim != 2 or len(theta) < len(names):
             return
         if (large := columns_with_large_effect(theta[: len(names)], self.data.scaled(rows))).any():
-            columns = f"columns that by themselves move f by more than {FAR:g}: {some(names[large].tolist())}"
-            self._warn(f"{columns}; if they separate classes, {GROW}")
+            columns = name_list(names[large].tolist())
+            problem = f"columns that by themselves move f by more than {MAX_COLUMN_EFFECT:g}: {columns}"
+            self._warn(f"{problem}; if they separate classes, {GROWING_COEFFICIENTS}")
 
     def _warn(self, problem: str) -> None:
         descends = isinstance(self.job.optimizer, BlockDescent)
@@ -242,7 +249,7 @@ class TrainingLoop:
         target, patience = self.job.target, self.job.patience
         if target is not None and metrics.reached(target.metric, measured[target.metric], target.value):
             return True
-        if patience is None or patience.metric not in measured or self.rounds <= self.data.schedule.settled:
+        if patience is None or patience.metric not in measured or self.rounds <= self.data.schedule.subset_iterations:
             return False
         values = [*self._past(patience.metric), measured[patience.metric]]
         return metrics.stale(patience.metric, values, patience.evaluations, patience.tolerance)
@@ -255,7 +262,7 @@ class TrainingLoop:
     def _improves(self, measured: dict[str, float]) -> bool:
         """Return whether the model is the best so far, by the metric of patience or else by the loss."""
         metric = "loss" if self.job.patience is None else self.job.patience.metric
-        if metric not in measured or self.rounds <= self.data.schedule.settled:
+        if metric not in measured or self.rounds <= self.data.schedule.subset_iterations:
             return False
         return metrics.improves(metric, measured[metric], self._past(metric))
 
@@ -265,7 +272,7 @@ class TrainingLoop:
         Only models count whose last step used all rows, or the largest subset of them. Earlier models are not stored
         and do not end a training.
         """
-        settled = self.data.schedule.settled
+        settled = self.data.schedule.subset_iterations
         return [record[metric] for record in self._history if metric in record and record["round"] > settled]
 
     def _evaluate_and_decide(self) -> tuple[dict[str, float], bool]:

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from securevfl.data.cosine_features import REACH, CosineFeatures
+from securevfl.data.cosine_features import GAMMA_PER_COLUMN, CosineFeatures
 from securevfl.families.state import State
 
 RNG = np.random.default_rng(5)
@@ -35,7 +35,7 @@ def test_their_products_come_near_a_gaussian_kernel() -> None:
     rows = made.columns.scaled(X[:30])[:, [0, 1, 3]]
     apart = ((rows[:, None] - rows[None]) ** 2).sum(axis=2)
     features = made.size * np.cos(made.columns.scaled(X[:30]) @ made.directions + made.phases)
-    np.testing.assert_allclose(features @ features.T, np.exp(-REACH / 3 * apart), atol=0.066)
+    np.testing.assert_allclose(features @ features.T, np.exp(-GAMMA_PER_COLUMN / 3 * apart), atol=0.066)
 
 
 def test_another_key_draws_others_and_the_same_comes_back() -> None:

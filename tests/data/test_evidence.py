@@ -5,11 +5,12 @@ import json
 import numpy as np
 import pyarrow as pa
 import pytest
+from builders import raises_code
 
 import securevfl as vfl
 from securevfl.data.columns import columns_of
-from securevfl.data.preparation import FittedPreparation, Preparation, fit
-from securevfl.data.woe import BinIndicators, Woe, WoeTransform, weighed
+from securevfl.data.preparation import FittedPreparation, Preparation, fit_preparation
+from securevfl.data.woe import BinIndicators, Woe, WoeTransform, apply_class_counts
 from securevfl.errors import ConfigError
 
 N = 600
@@ -25,14 +26,14 @@ WOE = Woe(bins=4, rows=30)
 
 def bins_of(woe: Woe = WOE) -> tuple[FittedPreparation, np.ndarray]:
     own = columns_of("shop", TABLE)
-    made = fit("shop", own, TRAIN, Preparation(woe=woe))
+    made = fit_preparation("shop", own, TRAIN, Preparation(woe=woe))
     return made, made.apply(own)
 
 
 def weights_of(woe: Woe = WOE) -> FittedPreparation:
     made, places = bins_of(woe)
     rows = BinIndicators(places[TRAIN], woe.slots)
-    return FittedPreparation(made.columns, weighed(made.steps, rows, rows.positives(LATER[TRAIN]), woe))
+    return FittedPreparation(made.columns, apply_class_counts(made.steps, rows, rows.positives(LATER[TRAIN]), woe))
 
 
 def test_no_bin_has_fewer_rows_than_the_job_says() -> None:
@@ -71,7 +72,7 @@ def test_weights_are_those_of_the_pooled_table() -> None:
             weight = np.log((p + s) / (P + 2 * s) / ((n + s) / (total - P + 2 * s)))
             assert step.weights[place] == pytest.approx(weight)
             iv += (p / P - n / (total - P)) * weight
-        assert made.information[step.column] == pytest.approx(iv)
+        assert made.information_values[step.column] == pytest.approx(iv)
 
 
 def test_new_rows_get_the_weights_of_their_bins() -> None:
@@ -87,12 +88,12 @@ def test_new_rows_get_the_weights_of_their_bins() -> None:
 
 
 def test_columns_that_say_too_little_say_nothing() -> None:
-    information = weights_of().information
+    information = weights_of().information_values
     least = sorted(information.values())[1]
     made = weights_of(Woe(bins=4, rows=30, iv=least))
     kept = {step.column: any(step.weights) for step in made.steps if isinstance(step, WoeTransform)}
     assert kept == {column: value >= least for column, value in information.items()}
-    assert made.information == information
+    assert made.information_values == information
 
 
 @pytest.mark.parametrize(
@@ -113,5 +114,5 @@ def test_columns_that_say_too_little_say_nothing() -> None:
 )
 def test_what_has_no_use_for_it_says_so(options: dict[str, object], says: str) -> None:
     own: dict[str, object] = {"model": "logistic", "optimizer": {"name": "fedbcd", "lr": 0.1}, "protocol": "ckks"}
-    with pytest.raises(ConfigError, match=says):
+    with raises_code(ConfigError, "SVFL-JOB-OPTION"):
         vfl.Job(**own | {"prepare": {"woe": {}}} | options)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from builders import raises_code
 from pyarrow import parquet
 
 import securevfl as vfl
@@ -128,10 +129,10 @@ def test_the_party_s_own_process_asks_for_few_rows(tables: Path, monkeypatch: py
         asked.append(len(found))
         return found
 
-    for place in ("training.session", "families.run_shape"):
-        monkeypatch.setattr(f"securevfl.{place}.ROWS", 50)
+    for module in ("training.session", "families.run_shape"):
+        monkeypatch.setattr(f"securevfl.{module}.MAX_SAMPLE_ROWS", 50)
     monkeypatch.setattr("securevfl.families.rounds.rounds_participant.INITIAL_WEIGHT_ROWS", 50)
-    monkeypatch.setattr("securevfl.data.baseline.OUTSIDE", 50)
+    monkeypatch.setattr("securevfl.data.baseline.MAX_EXTERNAL_BASELINE_ROWS", 50)
     monkeypatch.setattr(PartitionedTable, "__getitem__", counted)
     parted = partition_party("shop", tables / "shop.table", Rooms())
     vfl.simulate(job(vfl.Ckks()), [open_table("bank", tables / "bank.table"), parted])
@@ -151,7 +152,7 @@ def test_a_table_on_disk_is_never_whole_in_memory(tables: Path, monkeypatch: pyt
     """With a batch that is larger than what is read at a time, the model is the same but for rounding."""
     parties = [open_table(name, tables / f"{name}.table") for name in ("bank", "shop")]
     whole = vfl.simulate(job("open"), parties)
-    monkeypatch.setattr(store, "WHOLE", 0)
+    monkeypatch.setattr(store, "MAX_BATCH_BYTES", 0)
     monkeypatch.setattr("securevfl.base.chunked_matrix.BLOCK_NUMBERS", 8 * 100)
     blocks = vfl.simulate(job("open"), parties)
     for name, part in whole.parts.items():
@@ -169,26 +170,26 @@ def test_parts_lie_at_the_workers_in_turn(tables: Path) -> None:
     parted = partition_party("shop", tables / "shop.table", Rooms(), partitions=3)
     assert isinstance(parted, PartitionedParty)
     table: Any = parted.X
-    matrix = table.tall(np.arange(ROWS), Scaling.none(8))
+    matrix = table.scaled_matrix(np.arange(ROWS), Scaling.none(8))
     assert isinstance(matrix, ChunkedMatrix)
-    assert [part.place for part in matrix.parts] == ["one", "two", "one"]
+    assert [part.worker for part in matrix.parts] == ["one", "two", "one"]
     assert all(isinstance(part, RemotePart) for part in matrix.parts)
     assert [(part.start, part.stop) for part in matrix.parts] == [*pairwise(table.edges)]
     assert matrix.makespan() == 0.0
     matrix @ np.ones((8, 1))
     assert matrix.makespan() > 0.0
-    assert table.tall(np.array([2, 1]), Scaling.none(8)) is None
+    assert table.scaled_matrix(np.array([2, 1]), Scaling.none(8)) is None
 
 
 @pytest.mark.parametrize("partitions", [-1, ROWS + 1])
 def test_a_number_of_partitions_that_cannot_be(tables: Path, partitions: int) -> None:
-    with pytest.raises(TableError, match="partitions were expected"):
+    with raises_code(TableError, "SVFL-TABLE-SHAPE"):
         partition_party("shop", tables / "shop.table", Rooms(), partitions=partitions)
 
 
 def test_paillier_says_that_it_takes_arrays(tables: Path) -> None:
     parties = [open_table("bank", tables / "bank.table"), partition_party("shop", tables / "shop.table", Rooms())]
-    with pytest.raises(ConfigError, match="smaller batches, or Ckks"):
+    with raises_code(ConfigError, "SVFL-JOB-OPTION"):
         vfl.simulate(job(vfl.Paillier(bits=2048)), parties, workers=1)
 
 
@@ -196,5 +197,5 @@ def test_a_table_that_the_disk_has_changed_goes_to_no_worker(tables: Path, tmp_p
     changed = bytearray((tables / "shop.table").read_bytes())
     changed[-100] ^= 1
     (tmp_path / "shop.table").write_bytes(changed)
-    with pytest.raises(DataError, match="not as it was written"):
+    with raises_code(DataError, "SVFL-TABLE-CHANGED"):
         partition_party("shop", tmp_path / "shop.table", Rooms())

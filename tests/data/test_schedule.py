@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import securevfl as vfl
-from securevfl.data.id_keys import ID_DIGEST, id_keys, order_by_value, rising
+from securevfl.data.id_keys import ID_DIGEST, id_keys, order_by_value, stable_order
 from securevfl.data.party import register_of
 from securevfl.data.register import Register
 from securevfl.data.schedule import (
@@ -19,7 +19,7 @@ from securevfl.data.schedule import (
     MIN_SUBSET_ROWS,
     SUBSET_FACTOR,
     Schedule,
-    parts_of,
+    subset_sizes,
 )
 
 N = 400
@@ -69,8 +69,8 @@ def test_batches_part_the_training_rows_evenly() -> None:
     assert sorted(np.concatenate([*parts, own.test])) == list(range(N))
     assert {len(part) for part in parts} == {own.smallest_batch} == {60}
     assert len(own.test) == 100
-    np.testing.assert_array_equal(own.flow, np.concatenate(parts))
-    np.testing.assert_array_equal(np.sort(own.flow), own.train)
+    np.testing.assert_array_equal(own.batch_order, np.concatenate(parts))
+    np.testing.assert_array_equal(np.sort(own.batch_order), own.train)
 
 
 def test_all_is_one_batch_of_the_training_rows() -> None:
@@ -92,7 +92,7 @@ def test_all_is_one_batch_of_the_training_rows() -> None:
 
 @pytest.mark.parametrize("rows", [199_999, 200_000, 262_145, 900_000, 5_000_000])
 def test_parts_grow_fourfold_up_to_all_rows_or_the_most(rows: int) -> None:
-    parts = parts_of(rows)
+    parts = subset_sizes(rows)
     assert parts[-1] == min(rows, MAX_SUBSET_ROWS)
     assert all(MIN_SUBSET_ROWS <= one == other // SUBSET_FACTOR for one, other in pairwise(parts))
     assert (len(parts) == 1) == (rows < MIN_GROWING_ROWS)
@@ -115,11 +115,11 @@ def test_parts_lie_in_each_other_and_the_last_visits_go_to_the_largest(epochs: i
     small, middle, large = own.partition(0)
     assert [len(small), len(middle), len(large)] == [12, 50, 200]
     assert set(small) < set(middle) < set(large) < set(own.train)
-    np.testing.assert_array_equal(np.sort(own.flow), own.train)
+    np.testing.assert_array_equal(np.sort(own.batch_order), own.train)
     visits = list(own.iterations())
     assert [visit.index for visit in visits] == ([0] * 20 + [1] * 6 + [2] * 4)[30 - epochs :]
     assert len(own) == len(visits) == epochs
-    assert own.settled == sum(visit.index < 2 for visit in visits)
+    assert own.subset_iterations == sum(visit.index < 2 for visit in visits)
     assert all(np.array_equal(visit.rows, own.partition(0)[visit.index]) for visit in visits)
 
 
@@ -158,8 +158,8 @@ def test_a_table_of_few_rows_does_not_grow() -> None:
     assert [visit.rows.tolist() for visit in small[0].iterations()] == [
         visit.rows.tolist() for visit in small[1].iterations()
     ]
-    assert not small[1].grows
-    assert small[1].settled == 0
+    assert not small[1].uses_subsets
+    assert small[1].subset_iterations == 0
 
 
 def test_the_order_of_the_rows_does_not_matter() -> None:
@@ -210,10 +210,10 @@ def test_reshuffled_batches_are_the_same_in_every_job_and_begin_with_the_fixed_o
 def test_the_draw_is_what_it_was() -> None:
     """Parties of different machines and versions must draw alike, so the bytes are pinned."""
     own = schedule(of(IDS))
-    drawn = hashlib.sha256(np.concatenate([own.test, own.flow]).astype("<i8").tobytes()).hexdigest()
+    drawn = hashlib.sha256(np.concatenate([own.test, own.batch_order]).astype("<i8").tobytes()).hexdigest()
     assert drawn[:16] == "fea25bb823cd4651"
     own = schedule(N)
-    drawn = hashlib.sha256(np.concatenate([own.test, own.flow]).astype("<i8").tobytes()).hexdigest()
+    drawn = hashlib.sha256(np.concatenate([own.test, own.batch_order]).astype("<i8").tobytes()).hexdigest()
     assert drawn[:16] == "b007053dd5a99e1e"
 
 
@@ -223,7 +223,7 @@ def test_digests_are_ordered_as_sorted_does(pairs: list[tuple[int, int]]) -> Non
     keys = np.frombuffer(b"".join(raw), np.uint8).reshape(-1, ID_DIGEST)
     assert [raw[row] for row in order_by_value(keys)] == sorted(raw)
     high = [high for high, _ in pairs]
-    assert rising(np.array(high, np.uint64)).tolist() == sorted(range(len(high)), key=high.__getitem__)
+    assert stable_order(np.array(high, np.uint64)).tolist() == sorted(range(len(high)), key=high.__getitem__)
 
 
 def test_a_party_without_ids_makes_all_go_by_row_numbers() -> None:
@@ -245,7 +245,7 @@ def test_a_run_holds_out_the_rows_of_the_ids(tmp_path: Path) -> None:
         bank, shop = vfl.Party("bank", X, Y, ids=IDS).take(order), vfl.Party("shop", X + 1, ids=IDS).take(order)
         for seed in (0, 1):
             part = vfl.simulate(job(seed=seed), [bank, shop]).parts["shop"]
-            train = (X + 1)[own.flow]
+            train = (X + 1)[own.batch_order]
             np.testing.assert_array_equal(part.scaling.mean, train[0] + (train - train[0]).mean(axis=0))
     without = vfl.simulate(job(), [bank, vfl.Party("shop", (X + 1)[order], aligned=True)]).parts["shop"]
     assert not np.array_equal(without.scaling.mean, part.scaling.mean)

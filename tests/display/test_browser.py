@@ -17,7 +17,7 @@ from securevfl.audit.page import html
 from securevfl.audit.report import run_audit
 from securevfl.data.columns import columns_of
 from securevfl.data.correlations import page_of
-from securevfl.data.drift import drifts
+from securevfl.data.drift import measure_drift
 from securevfl.training.drift_page import page as drift_page
 from tests.organisations.test_monitor_page import status_page
 
@@ -161,7 +161,7 @@ def test_pages_of_columns_points_drift_and_service_open_together(tmp_path: Path,
     )  # fmt: skip
     run = vfl.simulate(job, [bank, shop])
     part = run.parts["shop"]
-    found = drifts(part.baseline, columns_of("shop", shop.X * 1.5, part.columns))
+    found = measure_drift(part.baseline, columns_of("shop", shop.X * 1.5, part.columns))
     run.scorecard().save(tmp_path / "card.html")
     pages = [
         vfl.describe(bank).page(),

@@ -114,7 +114,7 @@ def test_steps_by_matrices_of_ones_own_take_few_visits(batch_size: Any, monkeypa
     fine = vfl.Protocol(shares=vfl.Shares(table_bits=8, step=0.125))
     run = vfl.simulate(job(optimizer=vfl.BlockDescent(ridge=0.1), batch_size=batch_size, epochs=12, protocol=fine), own)
     schedule = run.job.schedule(own[0].register)
-    rows = schedule.flow
+    rows = schedule.batch_order
     columns = [np.clip(run.parts[party.name].scaling(party.X), -8, 8)[rows] for party in own]
     columns[0] = np.hstack([columns[0], np.ones((len(rows), 1))])
     turns = [np.linalg.inv(X.T @ X / (4 * len(X)) + 0.1 * np.eye(X.shape[1])) for X in columns]

@@ -324,8 +324,8 @@ def test_what_cannot_be_is_refused_before_anything_is_sent(tables: Path) -> None
 def test_a_ledger_notes_rows_at_workers_as_those_of_a_table(tables: Path, tmp_path: Path) -> None:
     path = stored(tables, ("shop",), job())["shop"]
     own, placed = open_table("shop", path), partition_party("shop", path, Rooms(), partitions=3)
-    rows, noted, outside = job().schedule(own.register).flow, list[Any](), cast(ExternalTable, placed.X)
-    for name, X in ((b"1" * 16, own.X[rows]), (b"2" * 16, outside.tall(rows, Scaling.none(8)))):
+    rows, noted, outside = job().schedule(own.register).batch_order, list[Any](), cast(ExternalTable, placed.X)
+    for name, X in ((b"1" * 16, own.X[rows]), (b"2" * 16, outside.scaled_matrix(rows, Scaling.none(8)))):
         ledger = ScoreLedger(tmp_path / "scores")
         ledger.record_model(name, 20, [b"%d" % row for row in rows], X)
         with ledger._file.reading() as tables_:

@@ -12,7 +12,7 @@ def asked_of(row: Any, source: Any, order: Sequence[int]) -> float | None:
     """What one row says of one source; None where it is missing."""
     if source.missing is not None and row[source.missing] == 1:
         return None
-    if not source.levels:
+    if not source.categories:
         return float(row[source.at[0]])
     place = 0
     for k, j in enumerate(source.at):

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from securevfl.data.columns import columns_of
-from securevfl.data.forest import Forest, _merged, asked
+from securevfl.data.forest import Forest, _merged, question_values
 from securevfl.data.linear_features import LinearFeatures
-from securevfl.data.preparation import FittedPreparation, Preparation, fit
+from securevfl.data.preparation import FittedPreparation, Preparation, fit_preparation
 from securevfl.families.state import State
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -37,7 +37,7 @@ def mixed(rows: int, seed: int) -> Any:
 
 def prepared(table: Any, train: Any) -> tuple[FittedPreparation, Any]:
     own = columns_of("bank", table)
-    by = fit("bank", own, train, Preparation())
+    by = fit_preparation("bank", own, train, Preparation())
     return by, by.apply(own)
 
 
@@ -57,7 +57,9 @@ def test_leaves_are_those_of_loops(seed: int) -> None:
         for i, row in enumerate(rows):
             assert found[i].tolist() == [oracle.leaf(row, forest, tree) for tree in range(9)]
         assert (oracle.leaves(rows, forest) > 0).sum(axis=1).tolist() == [9] * len(rows)
-    assert (np.isnan(asked(X, forest.sources, forest.orders)).sum(axis=0) > 0).sum() == 1  # the column with gaps alone
+    assert (
+        np.isnan(question_values(X, forest.sources, forest.orders)).sum(axis=0) > 0
+    ).sum() == 1  # the column with gaps alone
 
 
 def test_lines_are_those_of_loops() -> None:
@@ -132,7 +134,7 @@ def test_every_question_of_a_tree_is_drawn_by_itself() -> None:
 
 def test_small_leaves_count_as_a_neighbour() -> None:
     by, X = prepared(mixed(200, 3), np.arange(200))
-    forest = drawn(X, by, fewest=20)
+    forest = drawn(X, by, min_leaf_rows=20)
     found = forest.leaves(X)
     for tree in range(len(forest)):
         counts = np.bincount(found[:, tree], minlength=16)

@@ -18,7 +18,7 @@ POSITIVE = GENERATOR.random(N) < 1 / (1 + np.exp(-2 * SCORE))
 def test_two_classes(name: str) -> None:
     loss, y = LOSSES[name], np.where(POSITIVE, "yes", "no")
     found = metrics.evaluate(loss, SCORE[:, None], y, loss.classes(y))
-    assert list(found) == metrics.names(loss)
+    assert list(found) == metrics.metric_names(loss)
     proba = loss.proba(SCORE[:, None])[:, 1]
     false, true, _ = oracle.roc_curve(POSITIVE, SCORE, drop_intermediate=False)
     expected = {
@@ -90,8 +90,8 @@ def test_standard_errors_are_those_of_the_rows_that_weigh(name: str) -> None:
     classes = loss.classes(y)
     f = draw.normal(size=(rows, loss.outputs(classes))) * 0.3
     heavy = np.arange(rows) % 10 == 0
-    alone = metrics.spread(loss, f[heavy], y[heavy], classes, None)
-    weighted = metrics.spread(loss, f, y, classes, np.where(heavy, 1.0, 1e-9))
+    alone = metrics.standard_errors(loss, f[heavy], y[heavy], classes, None)
+    weighted = metrics.standard_errors(loss, f, y, classes, np.where(heavy, 1.0, 1e-9))
     assert weighted.keys() == alone.keys()
     for metric, error in alone.items():
         assert 0.5 * error < weighted[metric] < 2.0 * error, metric
@@ -106,7 +106,7 @@ def test_standard_errors_are_the_deviations_over_other_rows(rows: int, share: fl
         y = (draw.random(rows) < share).astype(int)
         f = (draw.normal(size=rows) + y + np.log(share))[:, None]
         values.append(metrics.evaluate(loss, f, y, classes))
-        errors.append(metrics.spread(loss, f, y, classes, None))
+        errors.append(metrics.standard_errors(loss, f, y, classes, None))
     for name in ("auc", "log_loss", "accuracy", "brier"):
         deviation = np.std([each[name] for each in values])
         assert np.mean([each[name] for each in errors]) == pytest.approx(deviation, rel=0.35), name

@@ -20,7 +20,7 @@ from securevfl.data.party import register_of
 from securevfl.families.shares.shares_plan import make_plan
 from securevfl.families.shares.shares_statements import table_error
 from securevfl.models import metrics
-from securevfl.models.log_link_losses import CAP, LogLinkLoss
+from securevfl.models.log_link_losses import MAX_LOG_MEAN, LogLinkLoss
 from securevfl.models.losses import LOSSES
 from securevfl.protocols.shares.residual_tables import ResidualTables
 
@@ -143,7 +143,7 @@ def test_exposure_is_that_of_statsmodels(kind: str) -> None:
     rate = run.predict({"bank": OWN, "shop": OTHER})  # for one unit of exposure
     mu = np.asarray(fitted.predict(design, exposure=np.ones(N)))
     if kind == "shares":
-        rows = run.job.schedule(register_of(own)).flow  # the same that it was trained on
+        rows = run.job.schedule(register_of(own)).batch_order  # the same that it was trained on
         glm = api.GLM(y[rows], design[rows], family=api.families.Poisson(), exposure=EXPOSED[rows])
         mu = np.asarray(glm.fit().predict(design, exposure=np.ones(N)))
         assert np.abs(np.log(rate / mu)).mean() < 0.06
@@ -176,8 +176,8 @@ def test_the_value_is_the_integral_of_the_residual_and_least_at_the_label(loss: 
         def g(f: float, y: np.ndarray = y) -> float:
             return float(loss.residual(np.array([[f]]), y)[0, 0])
 
-        for low, high in ((-CAP - 2, -CAP + 1), (-1.0, 1.0), (CAP - 1, CAP + 2)):
-            area = integrate.quad(g, low, high, points=[-CAP, CAP], limit=200)[0]
+        for low, high in ((-MAX_LOG_MEAN - 2, -MAX_LOG_MEAN + 1), (-1.0, 1.0), (MAX_LOG_MEAN - 1, MAX_LOG_MEAN + 2)):
+            area = integrate.quad(g, low, high, points=[-MAX_LOG_MEAN, MAX_LOG_MEAN], limit=200)[0]
             ends = [float(loss.value(np.array([[f]]), y)[0]) for f in (low, high)]
             assert ends[1] - ends[0] == pytest.approx(area, abs=1e-5)
         if isinstance(loss, LogLinkLoss):

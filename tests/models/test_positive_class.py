@@ -12,7 +12,7 @@ import pytest
 import securevfl as vfl
 from securevfl.errors import ClassError
 from securevfl.models import metrics, pair_metrics
-from securevfl.models.group_metrics import by_group
+from securevfl.models.group_metrics import metrics_by_group
 from securevfl.models.losses import LOSSES
 from securevfl.organisations.fairness_by_group import local_group_rates, simulate_group_rates
 
@@ -25,7 +25,7 @@ GROUPS = np.repeat(["east", "west"], [500, 400])
 Figures = Callable[[Any, Any, Any], Any]
 FIGURES: dict[str, Figures] = {
     "metrics": lambda loss, y, classes: metrics.evaluate(loss, F, y, classes),
-    "by group": lambda loss, y, classes: by_group(loss, F, y, classes, GROUPS),
+    "by group": lambda loss, y, classes: metrics_by_group(loss, F, y, classes, GROUPS),
     "of levels": lambda loss, y, classes: pair_metrics.class_metrics(loss, F, (y == classes[1])[:, None], classes),
 }
 

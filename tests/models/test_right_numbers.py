@@ -15,7 +15,7 @@ from selfcheck.whole_weights import whole_weights
 
 import securevfl as vfl
 from securevfl.errors import DataNotice, LabelError
-from securevfl.models.log_link_losses import CAP
+from securevfl.models.log_link_losses import MAX_LOG_MEAN
 from securevfl.training import session
 
 N = 1500
@@ -160,7 +160,7 @@ def test_an_exposure_is_the_same_as_its_share_of_rows(name: str, sign: float) ->
     """A row of exposure e has e^(2 - p) times the loss of its label per unit, however large e is; residuals are the
     derivative of the loss, and end at its bound."""
     job = vfl.Job(model=MODELS[name], exposure="e", protocol="open", accepts=SEALED)
-    f, h = np.linspace(-CAP, CAP, 25)[:, None], 1e-5
+    f, h = np.linspace(-MAX_LOG_MEAN, MAX_LOG_MEAN, 25)[:, None], 1e-5
     for exposed in (1e-3, 0.2, 1.0, 30.0, 900.0):
         y = np.column_stack([np.full(25, 1.5 + sign), np.full(25, np.log(exposed))])
         slope = (job.loss.value(f + h, y) - job.loss.value(f - h, y)) / (2 * h)

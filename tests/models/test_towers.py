@@ -8,6 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import securevfl as vfl  # noqa: E402
+from benchmarks.papers.clicks import clicks  # noqa: E402
 from securevfl.errors import ConfigError  # noqa: E402
 from securevfl.models import torch_block  # noqa: E402
 from securevfl.models.torch_block import TorchBlock  # noqa: E402
@@ -156,7 +157,7 @@ def with_modules(parties: list[vfl.Party], name: str, joint: str) -> list[vfl.Pa
     ("name", "joint", "count"), [("wide and deep", "top", 2), ("wide and deep", "sum", 3), ("dssm", "top", 3)]
 )
 def test_clicks_are_learned_from_columns_of_all(name: str, joint: str, count: int, tmp_path: Path) -> None:
-    own = with_modules(vfl.datasets.clicks(8_000).parties(count), name, joint)
+    own = with_modules(clicks(8_000).parties(count), name, joint)
     run = vfl.simulate(job(joint), own)
     assert 0.6 < run.metrics["auc"] < 0.85
     new = {party.name: party.table for party in own}
@@ -169,7 +170,7 @@ def test_clicks_are_learned_from_columns_of_all(name: str, joint: str, count: in
 
 
 def test_sealed_training_is_training_in_the_open() -> None:
-    made = [party.take(np.arange(600, dtype=np.intp)) for party in vfl.datasets.clicks(2_000).parties()]
+    made = [party.take(np.arange(600, dtype=np.intp)) for party in clicks(2_000).parties()]
     fields = [vfl.towers.Fields((0, 1), {7: 3}), vfl.towers.Fields((0,), {6: 4})]
     for party, own in zip(made, fields, strict=True):
         party.model = vfl.TorchModel(lambda own=own: vfl.towers.WideDeep(own, 1, size=2, hidden=(2,)).double())

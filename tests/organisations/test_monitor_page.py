@@ -13,7 +13,7 @@ import pytest
 
 from securevfl.data.baseline import baselines
 from securevfl.data.columns import columns_of
-from securevfl.data.drift import Drift, drifts
+from securevfl.data.drift import Drift, measure_drift
 from securevfl.organisations.monitor import Monitor
 from securevfl.organisations.prediction import ScoreCounts
 from securevfl.organisations.serve import RequestOutcome
@@ -45,7 +45,7 @@ def drifted() -> list[Drift]:
     draw = np.random.default_rng(0)
     own = columns_of("shop", draw.normal(size=(3000, 2)), ["still", "moved<"])
     new = columns_of("shop", draw.normal((0, 1), size=(2000, 2)), ["still", "moved<"])
-    return drifts(baselines(own, np.arange(3000)), new)
+    return measure_drift(baselines(own, np.arange(3000)), new)
 
 
 def test_the_page_has_the_figures_of_metrics(free_port: Callable[[], int]) -> None:
@@ -54,8 +54,8 @@ def test_the_page_has_the_figures_of_metrics(free_port: Callable[[], int]) -> No
     for name, words in (
         ('requests_total{outcome="answered"}', "requests answered"),
         ('requests_total{outcome="refused"}', "requests refused"),
-        ("ids_asked_total", "ids asked about"),
-        ("rows_scored_total", "rows scored"),
+        ("ids_asked_total", "requested ids"),
+        ("rows_scored_total", "scored rows"),
         ("sent_bytes_total", "bytes sent"),
     ):
         (value,) = re.findall(rf"^securevfl_{re.escape(name)} (\S+)$", metrics, re.MULTILINE)
@@ -81,7 +81,7 @@ def test_it_is_down_before_it_serves_and_once_its_certificate_has_ended(
     assert made.health()[0] == HTTPStatus.OK
     monkeypatch.setattr("securevfl.organisations.monitor.time.time", lambda: 4e9 + 1)
     status, state = made.health()
-    assert (status, state["status"], state["certificate"]) == (HTTPStatus.SERVICE_UNAVAILABLE, "down", "ended")
+    assert (status, state["status"], state["certificate"]) == (HTTPStatus.SERVICE_UNAVAILABLE, "down", "expired")
 
 
 def test_the_page_needs_no_other_file_and_runs_nothing(free_port: Callable[[], int]) -> None:

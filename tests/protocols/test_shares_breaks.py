@@ -12,7 +12,7 @@ from scipy import stats
 
 import securevfl as vfl
 from securevfl.crypto.share_ring import ShareRing
-from securevfl.data.schedule import parts_of
+from securevfl.data.schedule import subset_sizes
 from securevfl.errors import ConfigError, ProtocolError
 from securevfl.families.shares.shares_job import trains_on_shares
 from securevfl.families.shares.shares_plan import make_plan
@@ -154,7 +154,7 @@ def test_a_name_is_spent_once_by_whoever_has_the_chunk_again(tmp_path: Path):
 def test_work_ahead_put_back_at_all_parties_is_gone_through_by_nobody(tmp_path: Path, monkeypatch):
     """An attack: folders are put back with their old inodes and times, as no file system lets them be."""
     case = Case(*breast(rows=100), 100)
-    monkeypatch.setattr(DiskStore, "_is_bound", lambda *_: True)
+    monkeypatch.setattr(DiskStore, "_is_original", lambda *_: True)
     desks = {name: LocalResources(spent_chunks=tmp_path / f"{name}.chunks") for name in case.names}
 
     def stores():
@@ -306,7 +306,7 @@ def test_there_are_numbers_for_any_number_of_rows(parties: int, model: str) -> N
     assert trains_on_shares(job)
     bits = list[tuple[int, int]]()
     for rows in (50, 2**14, 199_999, 200_000, 262_144, 400_000, 2**20, 5_000_000, 2**28):
-        numbers = make_plan(job, rows=parts_of(rows)[-1], batches=1, parties=parties).numbers
+        numbers = make_plan(job, rows=subset_sizes(rows)[-1], batches=1, parties=parties).numbers
         assert numbers.bits <= 56
         bits.append((numbers.w, numbers.f_g))
     assert bits == sorted(bits, reverse=True)

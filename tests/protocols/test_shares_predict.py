@@ -15,7 +15,7 @@ from securevfl.base.roles import Roles
 from securevfl.crypto.lattice.lattice_shares import LatticeShares
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing
-from securevfl.data.schedule import parts_of
+from securevfl.data.schedule import subset_sizes
 from securevfl.errors import LeakageError, ProtocolError
 from securevfl.families.shares.shares_job import trains_on_shares
 from securevfl.families.shares.shares_plan import make_plan
@@ -286,7 +286,7 @@ def test_levels_of_every_model_have_room_in_its_ring(name, rows):
         pytest.skip("a model that needs more than its name")
     if not trains_on_shares(job):
         pytest.skip("a model that does not train on shares")
-    numbers, options = make_plan(job, rows=parts_of(rows)[-1], batches=1, parties=2).numbers, job.protocol.shares
+    numbers, options = make_plan(job, rows=subset_sizes(rows)[-1], batches=1, parties=2).numbers, job.protocol.shares
     asked = options.score_quantizer(job.model.loss.spacing)
     levels, ring = asked.within(numbers), 2.0 ** (numbers.integer_bits - 1)
     assert numbers.has_headroom

@@ -31,7 +31,7 @@ from securevfl.families.run_facts import pooled_run_facts
 from securevfl.families.transfer.transfer_family import TransferFamily
 from securevfl.organisations import predict, prediction_session
 from securevfl.organisations.reason_codes import ReasonCodePolicy
-from securevfl.protocols.alignment.psi_many import Tags
+from securevfl.protocols.alignment.psi_many import IntersectionTags
 from securevfl.protocols.alignment.psi_work import AlignmentWork, Points
 from securevfl.training.new_rows import NewRows
 from securevfl.transport import certificate_checks, certs
@@ -133,11 +133,11 @@ def alarms_of_looks() -> None:
         levels = {name: value for name, value in before.levels.items() if name in names}
         stored = baselines(Columns(before.X[:, at], names, levels), np.arange(n))
         fresh = Columns(new.X[:, at], names, levels)
-        for item in drift.drifts(stored, fresh):
+        for item in drift.measure_drift(stored, fresh):
             for factor, beyond in ((1.05, True), (0.95, False)):
                 (same,) = (
                     one
-                    for one in drift.drifts(stored, fresh, alarms=factor * item.p * 2 * len(names))
+                    for one in drift.measure_drift(stored, fresh, alarms=factor * item.p * 2 * len(names))
                     if one.column == item.column
                 )
                 assert same.shifted == beyond, (names, item.column)
@@ -160,7 +160,12 @@ def expired_authorities(folder: Path) -> None:
                 certificate_checks.check_peer(bank, ca, "bank", now + timedelta(days=when))
 
 
-ORDERED = (Points, 2, "bank", False), (Points, 3, "bank", False), (Tags, 3, "bank", False), (Tags, 2, "bank", True)
+ORDERED = (
+    (Points, 2, "bank", False),
+    (Points, 3, "bank", False),
+    (IntersectionTags, 3, "bank", False),
+    (IntersectionTags, 2, "bank", True),
+)
 
 
 def order_over_chunks() -> None:
@@ -176,7 +181,7 @@ def order_over_chunks() -> None:
 
         with pytest.MonkeyPatch.context() as patch:
             cut_small(patch, 5)
-            with pytest.raises(ProtocolError, match="ascending order"):
+            with pytest.raises(ProtocolError, match="ascending"):
                 play([list(range(20))] * parties, twist={cheat: again}, transfers=transfers)
         assert len(sent) > 1
 
@@ -217,7 +222,7 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[..., None]]] = {
         names_of_questions,
     ),
     "alarms shared among half of the looks": (
-        lambda: edited(drift, "drifts", ("looks = 2 * len(kept)", "looks = len(kept)")),
+        lambda: edited(drift, "measure_drift", ("tests = 2 * len(baselines)", "tests = len(baselines)")),
         alarms_of_looks,
     ),
     "an authority that has expired": (

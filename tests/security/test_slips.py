@@ -51,7 +51,9 @@ SLIPS: dict[str, tuple[Callable[[], Patch], str, str, dict[str, Any]]] = {
     ),
     "numbers scaled by all rows": (
         lambda: edited(
-            TrainingData, "__init__", ("party.y if loss.classifies else party.y[np.sort(schedule.flow)]", "party.y")
+            TrainingData,
+            "__init__",
+            ("party.y if loss.classifies else party.y[np.sort(schedule.batch_order)]", "party.y"),
         ),
         HELD_OUT,
         "test_no_bit_under_any_loss",
@@ -65,7 +67,7 @@ SLIPS: dict[str, tuple[Callable[[], Patch], str, str, dict[str, Any]]] = {
     ),
     "decay dropped with steps of its own": (
         lambda: edited(FedBCD, "_step", (" * self.shrunk(t, party.parties)", "")),
-        "optim/test_own_steps.py",
+        "optim/test_curvature_steps.py",
         "test_a_step_is_that_of_the_bound_on_the_curvature",
         {"decay": "sqrt_t", "before": 1},
     ),

@@ -9,7 +9,7 @@ from sklearn.metrics import roc_auc_score
 
 import securevfl as vfl
 from securevfl import errors
-from securevfl.models.class_labels import class_names, classes_of
+from securevfl.models.class_labels import class_names, find_classes
 from securevfl.models.losses import LOSSES
 from securevfl.training.checkpoint import Checkpoints
 
@@ -158,7 +158,7 @@ def test_weights_that_cannot_be_used_are_told(weights: object, says: str) -> Non
 def test_of_two_classes_one_is_the_positive_one(labels: tuple[object, object], positive: str) -> None:
     y = np.where(Y == "yes", *labels)
     assert (Y == "yes").sum() < N / 2
-    assert class_names(classes_of("bank", LOSSES["logistic"], y))[1] == positive
+    assert class_names(find_classes("bank", LOSSES["logistic"], y))[1] == positive
 
 
 @pytest.mark.parametrize(("protocol", "within"), [({"shares": {}}, 0.04), ("open", 1e-3)])  # shares round at random

@@ -49,7 +49,7 @@ def part() -> ModelPart:
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(new_rows, "ROWS_PER_BLOCK", 16)
-    monkeypatch.setattr(parquet_source, "BATCH", 8 * 3 * 7)
+    monkeypatch.setattr(parquet_source, "BATCH_BYTES", 8 * 3 * 7)
 
 
 def table(X: np.ndarray = X) -> pa.Table:
@@ -149,7 +149,7 @@ from securevfl.training.model_part import ModelPart
 def peak():
     return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
 
-parquet_source.BATCH, store.BUCKET = 4 << 20, 8 << 20
+parquet_source.BATCH_BYTES, store.BUCKET_BYTES = 4 << 20, 8 << 20
 part = ModelPart.load(sys.argv[2])
 before = peak()
 rows = new_rows.rows_of_file(part, Path(sys.argv[1]), id_column="id")

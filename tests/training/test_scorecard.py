@@ -54,7 +54,7 @@ def read(card: Scorecard, party: vfl.Party, row: int) -> float:
     for column in party.columns:
         at = party.columns.index(column)
         value = party.X[row, at]
-        text = party.levels[column][int(value)] if column in party.levels and not np.isnan(value) else None
+        text = party.categories[column][int(value)] if column in party.categories and not np.isnan(value) else None
         own = {each.bin: each.points for each in lines if each.column == column}
         if text is not None:
             total += own.get(text, own.get("(other)", 0.0))

@@ -163,6 +163,6 @@ def test_opened_gradients_tell_labels_as_the_sheet_says() -> None:
     score = np.linalg.svd(b, full_matrices=False)[2][0]
     y = parties[0].y
     assert y is not None
-    positive = (y == np.unique(y)[1])[own.schedule(register_of(parties)).flow]
+    positive = (y == np.unique(y)[1])[own.schedule(register_of(parties)).batch_order]
     auc = area_under_curve(positive, score)
     assert max(auc, 1 - auc) > 0.9

@@ -36,7 +36,7 @@ class BinCounts(LabelAttack):
 
     def guess(self, view: PartyView, pair: RealIdealPair) -> Floats:
         """Return the least-norm labels, or the labels in a message in the clear."""
-        record, rows = pair.bins_recording[view.name], pair.schedule.flow
+        record, rows = pair.bins_recording[view.name], pair.schedule.batch_order
         labels = np.full((len(pair.labels), 1), np.nan)
         for opened in record.bin_counts:
             labels[rows] = np.linalg.lstsq(opened.J.T, opened.gradient)[0]

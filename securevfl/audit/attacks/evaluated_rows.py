@@ -51,7 +51,7 @@ class EvaluatedRows:
 
 PAIRS_DISCLOSED: tuple[Requirement, ...] = (
     (lambda job: job.protocol.shares is not None, "(level, label) pairs are disclosed on secret shares only"),
-    (lambda job: pair_metrics.fits(job.model.loss), "the job discloses one sum of losses and no pairs"),
+    (lambda job: pair_metrics.supports_pairs(job.model.loss), "the job discloses one sum of losses and no pairs"),
     WEIGHT_PER_COLUMN,
 )
 
@@ -66,8 +66,8 @@ class PairsAttack(Attack):
 def evaluated_rows(pair: RealIdealPair) -> tuple[EvaluatedRows, EvaluatedRows]:
     """Return the rows that an evaluation uses, and the training rows for comparison."""
     schedule = pair.schedule
-    evaluated = schedule.test if len(schedule.test) else schedule.flow
-    return _rows_of(pair, evaluated[:MAX_LOSS_ROWS]), _rows_of(pair, schedule.flow)
+    evaluated = schedule.test if len(schedule.test) else schedule.batch_order
+    return _rows_of(pair, evaluated[:MAX_LOSS_ROWS]), _rows_of(pair, schedule.batch_order)
 
 
 def _rows_of(pair: RealIdealPair, rows: Rows) -> EvaluatedRows:

@@ -19,7 +19,7 @@ from securevfl.base.roles import CONTRIBUTOR, Roles
 from securevfl.data.party import Party, check_parties, register_of
 from securevfl.families.declarations import run_declarations, run_roles
 from securevfl.job import Job
-from securevfl.models.class_labels import classes_of
+from securevfl.models.class_labels import find_classes
 from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.differentiable import FixedJacobian
 from securevfl.protocols.number_spaces import Space
@@ -59,9 +59,9 @@ def record_transcript(job: Job, parties: Sequence[Party], executor: Executor | N
     )
     secrets: dict[str, NDArray[Any]] = {f"the columns of {party.name}": party.X for party in parties}
     # targets of the training rows (m, c), in the order of the schedule
-    y, loss, rows = np.asarray(lead.y), job.model.loss, job.schedule(register_of([lead, *others])).flow
+    y, loss, rows = np.asarray(lead.y), job.model.loss, job.schedule(register_of([lead, *others])).batch_order
     secrets[f"the labels of {lead.name}"] = loss.targets(
-        y[rows], classes_of(lead.name, loss, y if loss.classifies else y[rows], job.positive)
+        y[rows], find_classes(lead.name, loss, y if loss.classifies else y[rows], job.positive)
     )
     transcript = _transcript(events, roles, run_declarations(job.family, job, roles), record, residual, secrets)
     return transcript, Run(job, run.parts)

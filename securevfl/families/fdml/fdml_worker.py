@@ -90,7 +90,7 @@ class FdmlWorker(BatchParticipant):
 
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
         if self._optimizer.shows_labels:
-            flow = data.schedule.flow
+            flow = data.schedule.batch_order
             if self._active:
                 assert data.targets is not None, "the active party has labels"
                 label_sharing.send_labels(self._context, data.targets[flow])

@@ -28,7 +28,7 @@ from securevfl.base.arrays import Floats
 from securevfl.base.config import Config
 from securevfl.base.extras import import_extra
 from securevfl.crypto.prg import Prg
-from securevfl.protocols.residuals.defences import cut, normals
+from securevfl.protocols.residuals.defences import clip_rows, normals
 
 PUSHES_PER_RESUME = 2  # further pushes of a row, at most, each time a run is taken up again
 
@@ -81,7 +81,7 @@ class LocalNoiseSampler:
 
     def __call__(self, H: Floats) -> Floats:
         """H (n x c) as it may be pushed, under noise of its own."""
-        return np.asarray(cut(H, self._clip) + self._sigma * normals(self._prg, H.shape))
+        return np.asarray(clip_rows(H, self._clip) + self._sigma * normals(self._prg, H.shape))
 
 
 @lru_cache(maxsize=32)

@@ -28,7 +28,7 @@ from pydantic import Field
 from securevfl.base.arrays import Floats
 from securevfl.families.fdskl.phase_sums import PhaseSums
 from securevfl.families.fdskl.random_features import Floats32, KernelExpansion, KernelModelPart
-from securevfl.optim.curvature import bound
+from securevfl.optim.curvature import curvature_bound
 from securevfl.optim.optimizer import Optimizer
 from securevfl.protocols.residuals.base import Batch
 
@@ -90,7 +90,7 @@ class FDSKL(Optimizer):
             phi = own.phi(batch.index, k)
             gram += phi.T @ phi
             rows += len(phi)
-        return np.linalg.inv(bound(own.model.loss) / rows * gram + self.rho * np.eye(D)).astype(np.float32)
+        return np.linalg.inv(curvature_bound(own.model.loss) / rows * gram + self.rho * np.eye(D)).astype(np.float32)
 
 
 def block_order(K: int, seed: int, worker: int) -> Iterator[int]:

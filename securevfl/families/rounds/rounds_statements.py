@@ -155,7 +155,7 @@ def _isolated_rows_of_others(job: JobOptions, known: RunFacts | None) -> list[st
 
 def _isolated_row_lines(job: JobOptions, X: Floats, schedule: Schedule) -> list[str]:
     """Return a further line if rows of the party stand nearly alone in their batches; empty otherwise."""
-    mean, deviation = moments(X, schedule.flow)[:2] if job.scale == "standard" else (np.zeros(1), np.ones(1))
+    mean, deviation = moments(X, schedule.batch_order)[:2] if job.scale == "standard" else (np.zeros(1), np.ones(1))
     found = measure_leverage(
         (X[rows] - mean) / np.where(deviation > 0, deviation, np.inf) for rows in schedule.partition(0)
     )

@@ -112,7 +112,7 @@ class SharesFamily(Family[SharesJob]):
             )
         if job.reshuffle:
             raise ValueError("shares prepare batches ahead, which stay the same; set reshuffle = false")
-        told = pair_metrics.level_names(job.model.loss)
+        told = pair_metrics.pair_metric_names(job.model.loss)
         for key, stop in (("target", job.target), ("patience", job.patience)):
             if stop is not None and stop.metric not in told:
                 raise ValueError(
@@ -177,7 +177,7 @@ class SharesFamily(Family[SharesJob]):
             *chunk_agreement.declares(),
             *offline_phase.declares(),
             *iteration.declares(),
-            *(score_label_pairs.declares if pair_metrics.fits(job.model.loss) else opened_loss.declares)(),
+            *(score_label_pairs.declares if pair_metrics.supports_pairs(job.model.loss) else opened_loss.declares)(),
             *range_count.declares_counts(),
             *opened_scores.declares(roles.role(asks) if asks in roles.parties else PASSIVE),
             *(opened_weights.declares() if job.protocol.shares.open_weights else ()),
@@ -189,7 +189,7 @@ class SharesFamily(Family[SharesJob]):
         whenever metrics are taken, and one count a chunk; and the bits of weights that are told, about labels and
         about the columns of each other party."""
         fits, times, opened = (
-            pair_metrics.fits(job.model.loss),
+            pair_metrics.supports_pairs(job.model.loss),
             count_measurements(job, sizes),
             count_chunks(job, sizes),
         )
@@ -226,7 +226,7 @@ class SharesFamily(Family[SharesJob]):
     def opened_values(self, job: SharesJob, sizes: RunShape) -> str:
         rows, times = measured_rows(sizes), count_measurements(job, sizes)
         each = " of each class" if sizes.outputs > 1 else ""
-        if not pair_metrics.fits(job.model.loss):
+        if not pair_metrics.supports_pairs(job.model.loss):
             return (
                 f"{times} sums of losses; {count_chunks(job, sizes)} counts of rows near the table's end, one a chunk"
             )

@@ -106,7 +106,7 @@ def metric_leaks(job: JobOptions, sizes: RunShape) -> Iterator[Leak]:
     rows, times = measured_rows(sizes), count_measurements(job, sizes)
     if not rows:
         return
-    few, pairs = [], pair_metrics.fits(job.model.loss)  # where not, one sum of losses is told
+    few, pairs = [], pair_metrics.supports_pairs(job.model.loss)  # where not, one sum of losses is told
     if pairs and rows < MIN_PAIR_ROWS:
         few.append(f"metrics are of {rows} rows, fewer than {MIN_PAIR_ROWS}")
     if pairs and sizes.rarest_label_rows is not None and sizes.rarest_label_rows < MIN_ROWS_PER_LABEL:

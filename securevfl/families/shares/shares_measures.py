@@ -86,7 +86,7 @@ class Measurements:
                 )
             return Measurement()
         self._note_measure(data, rows)
-        if not pair_metrics.fits(loss):
+        if not pair_metrics.supports_pairs(loss):
             return self._sum_of_losses(data, rows, state, rounds)
         labels, classes = data.labels(rows.rows), data.classes
         own, levels = None, self._levels(loss)
@@ -125,7 +125,7 @@ class Measurements:
             else LossTable(self._job.loss.value, rated, self._job.loss.minimizer(rated))
         )
         met, own = self._player.met, self._player.inputs_of(data, rows.rows)
-        found = open_loss(met.products, met.transfers, self._player.terms, state, state.visits, own, targets)
+        found = open_loss(met.products, met.transfers, self._player.terms, state, state.iterations, own, targets)
         if found is None or targets is None:
             return Measurement()
         none = float(targets.values(np.zeros_like(targets.minimizers), targets.targets).mean())
@@ -156,7 +156,7 @@ class Measurements:
             met.top_transfers,
             self._player.terms,
             state,
-            state.visits,
+            state.iterations,
             X,
             np.zeros(0) if rated is None else numbers.table_centres(self._job.loss.minimizer(rated)),
             allowed=lambda: not limited or self._player.ledger.record_range_count(data.ids(rows)),
@@ -211,7 +211,7 @@ class Measurements:
         due |= {last} if last == total else set()
         count = (
             min(len(due), MAX_PRECOMPUTED_SHUFFLES)
-            if rows >= MIN_LOSS_ROWS and pair_metrics.fits(self._job.model.loss)
+            if rows >= MIN_LOSS_ROWS and pair_metrics.supports_pairs(self._job.model.loss)
             else 0
         )
         made = (self._prepared(met, rows) for _ in range(count))
@@ -227,7 +227,7 @@ class Measurements:
     def check(self, data: TrainingData, start: int) -> None:
         """Raise LeakageError if the evaluations of the run from round `start` on would be too many. A DataNotice says
         where rows that count more or less than others are measured alike."""
-        if data.counts(data.evaluated.rows) is not None and pair_metrics.fits(self._job.model.loss):
+        if data.counts(data.evaluated.rows) is not None and pair_metrics.supports_pairs(self._job.model.loss):
             what = "on shares metrics count every row alike, as nobody knows which row a score is of"
             why = "weights.column counts in the training alone"
             warnings.warn(f"party {self._context.me}: {what}; {why}", DataNotice, stacklevel=2)

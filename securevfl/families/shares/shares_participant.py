@@ -44,7 +44,7 @@ from securevfl.families.training_data import ScaledRows, TrainingData
 from securevfl.models.inputs import FittingData, Inputs, InputShape, inputs_at, private_stream
 from securevfl.models.loss import Loss
 from securevfl.optim.block_descent import BlockDescent
-from securevfl.optim.curvature import of_rows
+from securevfl.optim.curvature import preconditioner_of_rows
 from securevfl.protocols.joint_prediction import RowsToScore
 from securevfl.protocols.observations import IterationStarted
 from securevfl.protocols.party_context import PartyContext
@@ -141,7 +141,7 @@ class SharesParticipant(Participant):
 
     @property
     def exchanges(self) -> int:
-        return 0 if self._state is None else self._state.visits
+        return 0 if self._state is None else self._state.iterations
 
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
         with single_threaded_blas():
@@ -210,7 +210,7 @@ class SharesParticipant(Participant):
             assert self._inputs is not None, "a model has its inputs"
             scores = self._scores.block(self._blocks, self._inputs(X), block)
             self._blocks += 1
-            agreed.append(self._scores.agreed)
+            agreed.append(self._scores.decisions)
             if scores is not None:
                 found.append(scores)
         return ScoreResult(
@@ -296,7 +296,13 @@ class SharesParticipant(Participant):
         state = self._state
         if state is None:
             return State(run=self._run)
-        kept = State(own=state.own, others=dict(state.others), visits=state.visits, sizes=self._sizes, run=self._run)
+        kept = State(
+            own=state.own_share,
+            others=dict(state.peer_shares),
+            visits=state.iterations,
+            sizes=self._sizes,
+            run=self._run,
+        )
         own = {} if self._inputs is None else self._inputs.state(whole=whole)
         return State(kept, inputs=own) if own else kept
 
@@ -319,7 +325,7 @@ class SharesParticipant(Participant):
                 "are made without keys; leave it out, or use open_table"
             )
         if data.apart:
-            data.at_workers(schedule.flow)
+            data.at_workers(schedule.batch_order)
         parts = schedule.partition(0)
         n = len(schedule.train)
         columns = {name: self._model.breadth(self._spread(d, n, name)) for name, d in context.columns.items()}
@@ -335,7 +341,7 @@ class SharesParticipant(Participant):
             MemoryStore() if context.resources.preprocessing is None else DiskStore(context.resources.preprocessing)
         )
         ahead = OfflinePhase(
-            context, terms, self._scheme(terms.encoding), own.integers, ready, apart=data.apart, base=self.met.base
+            context, terms, self._scheme(terms.encoding), own.integers, ready, remote=data.apart, base=self.met.base
         )
         side: TrainingRole
         if self._active:
@@ -404,7 +410,7 @@ class SharesParticipant(Participant):
         optimizer, loss = self._job.optimizer, self._job.loss
         if not isinstance(optimizer, BlockDescent):
             return None
-        d, rows, clip = self._sizes["columns"][self._context.me], data.schedule.flow, self._options.clip
+        d, rows, clip = self._sizes["columns"][self._context.me], data.schedule.batch_order, self._options.clip
         roots = None if data.weights is None else np.sqrt(data.weights[rows])
         stretches: Iterable[Floats]
         if data.apart:
@@ -420,7 +426,9 @@ class SharesParticipant(Participant):
         held_back = np.full((d, 1), (optimizer.ridge if ridge is None else ridge) + self._job.model.l2)
         assert self._inputs is not None, "they are made first"
         constant = self._inputs.constant(d)
-        P = of_rows(stretches, lambda X: X.T @ X, loss, held_back, who=self._context.me, constant=constant)
+        P = preconditioner_of_rows(
+            stretches, lambda X: X.T @ X, loss, held_back, who=self._context.me, constant=constant
+        )
         if data.apart:
             self._context.meter.add_worker_seconds(tall.makespan())
         return P
@@ -494,7 +502,7 @@ class SharesParticipant(Participant):
         self._state = state = opened_weights.open_weights(self._context, terms, state, levels, leave, named)
         self._noted()
         if self._context.me in named:
-            theta = terms.rule_of(self._context.me).theta(state.own, state.visits)
+            theta = terms.rule_of(self._context.me).theta(state.own_share, state.iterations)
             self._weights = terms.encoding.decode_weights(theta)
         if self._weights is not None and self._training is not None and self._inputs is not None:
             data = self._training.data
@@ -524,7 +532,9 @@ class SharesParticipant(Participant):
             self._noted(), ledger, levels, to, self.max_bits_per_row, rounded, resources.charge_scores
         )
         tops = None if exact else lambda: self.met.top_transfers
-        return ScoringSession(self.met.products, self.terms, state, asking, tops=tops, number=state.visits, rows=rows)
+        return ScoringSession(
+            self.met.products, self.terms, state, asking, top_transfers=tops, number=state.iterations, rows=rows
+        )
 
     @cached_property
     def ledger(self) -> ScoreLedger:
@@ -535,7 +545,7 @@ class SharesParticipant(Participant):
         state, training, resources = self._state, self._training, self._context.resources
         assert state is not None, "it has been asked"
         digest = hashlib.sha256(self._run.encode())
-        for words in (state.own, *(state.others[name] for name in sorted(state.others))):
+        for words in (state.own_share, *(state.peer_shares[name] for name in sorted(state.peer_shares))):
             digest.update(np.ascontiguousarray(words, "<u8").tobytes())
         model = digest.digest()[:NAME_BYTES]
         if (
@@ -544,13 +554,13 @@ class SharesParticipant(Participant):
             and not self.ledger.knows_model(model)
         ):
             if training is None:
-                self.ledger.record_model(model, state.visits, [])
+                self.ledger.record_model(model, state.iterations, [])
             else:
-                data, rows = training.data, training.data.schedule.flow
+                data, rows = training.data, training.data.schedule.batch_order
                 X = data.at_workers(rows, raw=True) if data.apart else InputRows(TrainingData.raw, data, rows)
                 stretches = (rows[at : at + INPUT_BLOCK_ROWS] for at in range(0, len(rows), INPUT_BLOCK_ROWS))
                 ids = chain.from_iterable(map(data.ids, stretches))
-                self.ledger.record_model(model, state.visits, ids, X)
+                self.ledger.record_model(model, state.iterations, ids, X)
         return model
 
     def _asked(self, rows: RowSlices, asked: RowsToScore | None, block: slice, X: Floats) -> RowsToScore:

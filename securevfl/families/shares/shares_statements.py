@@ -73,7 +73,7 @@ def quality_text(job: SharesJob, sizes: RunShape) -> str:
         f"and {often} how many of {MAX_COUNTED_SUMS:,} training rows\n"
         "at most have scores beyond the range computed with"
     )
-    if not pair_metrics.fits(job.model.loss):
+    if not pair_metrics.supports_pairs(job.model.loss):
         return f"how good the model is: {at_most} the sum of the losses of all rows measured,\n{ends}"
     which = "held-out" if sizes.held_out else "training"
     each = " for each class" if sizes.outputs > 1 else ""

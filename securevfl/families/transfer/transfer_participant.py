@@ -74,7 +74,7 @@ class TransferParticipant(BatchParticipant):
 
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
         self.begin(data, start)
-        flow = data.schedule.flow
+        flow = data.schedule.batch_order
         self._rows = data.scaled(flow) if self._guest else np.empty((0, 0))
         self._labels = np.empty(0) if data.targets is None else data.targets[flow, 0]
         if start == 0:

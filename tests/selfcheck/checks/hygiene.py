@@ -270,7 +270,7 @@ def keys_differ() -> Outcome:
         outcome.add("keys", "keystreams", "two purposes share one stream")
     a, b = KeyPair(), KeyPair()
     agreed = [
-        a.agree(b.public, session=session, own="a", peer="b", domain=domain)
+        a.agree(b.public, session=session, party="a", peer="b", domain=domain)
         for session, domain in (("1", "x"), ("2", "x"), ("1", "y"))
     ]
     if len(set(agreed)) < 3 or a.public == b.public:

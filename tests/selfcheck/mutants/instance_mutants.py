@@ -153,14 +153,14 @@ MUTANTS = [
         "marks of chunks from ten on are not looked for",
         "chunks from ten on",
         "kept",
-        patched(edited(DiskStore, "_take_in", ("chunk-*.spent", "chunk-?.spent"))),
+        patched(edited(DiskStore, "_load", ("chunk-*.spent", "chunk-?.spent"))),
     ),
     Mutant(
         "work ahead of one digit",
         "chunks from ten on are forgotten with the process that made them",
         "chunks from ten on",
         "kept",
-        patched(edited(DiskStore, "_take_in", ("chunk-*.ready", "chunk-?.ready"))),
+        patched(edited(DiskStore, "_load", ("chunk-*.ready", "chunk-?.ready"))),
     ),
     Mutant(
         "local noise: one draw a row",

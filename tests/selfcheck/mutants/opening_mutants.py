@@ -87,7 +87,7 @@ MUTANTS = [
         "a check is compared without taking its size, so that it may be as far below as it likes",
         "openings ckks",
         "opening",
-        patched(edited(row_products, "passes_checks", ("np.abs(rest)", "rest"))),
+        patched(edited(row_products, "passes_checks", ("np.abs(deviation) <=", "deviation <="))),
     ),
     Mutant(
         "opening: no noise allowed for",

@@ -1,19 +1,18 @@
-"""Made-up clicks: the same for the same seed, long tails, a truth that is what it says, interactions across a cut."""
+"""Generated clicks: reproducible, long-tailed, with a true AUC and interactions across parties."""
 
 import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.data.datasets import LEVELS, NUMBERS, TEXTS, _normal_share
-from securevfl.errors import DataError
+from benchmarks.papers.clicks import CATEGORIES, NUMBERS, TEXTS, _normal_share, clicks
 from securevfl.models.metrics import area_under_curve
 
 ROWS = 20_000
-MADE = vfl.datasets.clicks(ROWS)
+MADE = clicks(ROWS)
 
 
 def test_the_seed_makes_the_table() -> None:
-    again, other = vfl.datasets.clicks(ROWS), vfl.datasets.clicks(ROWS, seed=1)
+    again, other = clicks(ROWS), clicks(ROWS, seed=1)
     for name in ("numbers", "codes", "y", "probability"):
         np.testing.assert_array_equal(getattr(again, name), getattr(MADE, name))
         assert (getattr(other, name) != getattr(MADE, name)).any()
@@ -26,7 +25,7 @@ def test_columns_are_of_two_kinds_and_texts_have_long_tails() -> None:
     assert MADE.codes.shape == (ROWS, TEXTS)
     np.testing.assert_allclose(MADE.numbers.mean(axis=0), 0, atol=0.05)
     np.testing.assert_allclose(MADE.numbers.std(axis=0), 1, atol=0.05)
-    for codes, size in zip(MADE.codes.T, LEVELS, strict=True):
+    for codes, size in zip(MADE.codes.T, CATEGORIES, strict=True):
         counts = np.bincount(codes, minlength=size)
         share = 1 / (np.arange(size) + 2)
         spread = np.sqrt(ROWS * share / share.sum())
@@ -42,7 +41,7 @@ def test_the_normal_distribution_is_that_of_scipy() -> None:
 
 
 def test_no_ranking_is_expected_to_do_better_than_the_truth() -> None:
-    few = vfl.datasets.clicks(2_000, seed=5)
+    few = clicks(2_000, seed=5)
     p = few.probability
     order = np.sort(p)
     pairs = np.outer(1 - order, order)  # row without, column with
@@ -55,13 +54,12 @@ def test_no_ranking_is_expected_to_do_better_than_the_truth() -> None:
 
 
 def test_interactions_cross_the_cut() -> None:
-    """Products of one party's numbers and another's explain a part of the log-odds that no sum of functions of either
-    party's own numbers does."""
+    """Products of two parties' numbers explain log-odds that no sum of functions of single parties explains."""
     f = np.log(MADE.probability / (1 - MADE.probability))
     one, other = (party.X[:, [j for j, name in enumerate(party.columns) if name[0] == "i"]] for party in MADE.parties())
     products = np.einsum("ni,nj->nij", one, other).reshape(ROWS, -1)
-    own = np.hstack([np.ones((ROWS, 1)), one, other, one**2, other**2])
-    left = f - own @ np.linalg.lstsq(own, f, rcond=None)[0]
+    separate = np.hstack([np.ones((ROWS, 1)), one, other, one**2, other**2])
+    left = f - separate @ np.linalg.lstsq(separate, f, rcond=None)[0]
     explained = products @ np.linalg.lstsq(products, left, rcond=None)[0]
     by_chance = products.shape[1] / ROWS
     assert explained.var() / left.var() > 5 * by_chance
@@ -75,10 +73,3 @@ def test_parties_have_some_of_each_kind_and_all_of_them_together(count: int) -> 
     assert sorted(names) == sorted([*(f"i{j}" for j in range(NUMBERS)), *(f"c{j}" for j in range(TEXTS))])
     assert all({name[0] for name in party.columns} == {"i", "c"} for party in own)
     assert vfl.align(own)[1].X.shape == own[1].X.shape
-
-
-def test_what_cannot_be_made_is_named() -> None:
-    with pytest.raises(DataError, match="between 2 and 13 parties were expected, 14 came"):
-        MADE.parties(14)
-    with pytest.raises(DataError, match="a rate between 0 and 1"):
-        vfl.datasets.clicks(10, rate=1.0)
