@@ -114,9 +114,9 @@ def set_up_run(
         active=roles.lead,
         columns=columns,
         outputs=lead.outputs,
-        brought={name: other.parameters for name, other in hellos.items()},
+        module_parameters={name: other.parameters for name, other in hellos.items()},
         tables={name: other.content for name, other in hellos.items() if other.columns and name in trusts},
-        here=[party],
+        local_parties=[party],
     )
     return RunSetup(raw, party, hellos, roles, schedule, sizes)
 

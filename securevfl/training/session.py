@@ -183,13 +183,16 @@ def _training_data(job: Job, party: Party, schedule: Schedule) -> TrainingData:
 def _check_rounding(job: Job, party: str, data: TrainingData, parties: int) -> None:
     """Report, or refuse, the error of coefficients of counts and amounts if sums are rounded at random."""
     loss, rounding = job.model.loss, job.family.sum_rounding(job, len(data.schedule.train), parties)
-    if not isinstance(loss, LogLinkLoss) or rounding is None or data.targets is None or data.counted is None:
+    if not isinstance(loss, LogLinkLoss) or rounding is None or data.targets is None or data.target_classes is None:
         return
     rows = data.schedule.sample(MAX_ROUNDING_ROWS)
-    rated, units = data.rated(rows), float(len(rows) if data.offsets is None else np.exp(data.offsets[rows]).sum())
+    rated, units = (
+        data.loss_targets(rows),
+        float(len(rows) if data.offsets is None else np.exp(data.offsets[rows]).sum()),
+    )
     assert rated is not None, "it has targets"
     start = math.log(max(float(data.targets[rows].sum()), 0.5) / units)
-    mean = float(data.counted[1]) if loss.counts else None
+    mean = float(data.target_classes[1]) if loss.counts else None
     error = coefficient_error(job.loss, rated, start, mean, rounding.deviation)
     report_coefficient_error(party, error, rounding.remedy)
 

@@ -15,7 +15,7 @@ from securevfl.families.run_shape import derive_run_shape
 
 
 def counts(job: vfl.Job, known: RunShape) -> list[Disclosure]:
-    return job.family.counts(job, known)
+    return job.family.disclosures(job, known)
 
 
 def sealed_job(**keys: object) -> vfl.Job:

@@ -145,7 +145,7 @@ def test_every_party_records_its_bits_in_a_weight() -> None:
             assert told(tape, party, "columns") == (0 if party == to else bits)
             assert told(tape, party, "labels") == (bits if party == "bank" != to else 0)
         counted = opened_weights_job(to).family.disclosures(
-            opened_weights_job(to), pooled_run_facts(opened_weights_job(to), both).sizes
+            opened_weights_job(to), pooled_run_facts(opened_weights_job(to), both).shape
         )
         selected = [item for item in counted if item.group == "weights"]
         assert {item.about[0] for item in selected} == {"bank", "shop", "telco"} - {to}
@@ -245,7 +245,7 @@ def test_half_of_the_bits_or_a_weight_a_row_is_refused(to: str) -> None:
         "shop" if to == "bank" else "bank", few[0].X[:, :2], None if to == "bank" else few[0].y, aligned=True
     )
     generated = opened_weights_job(to).model_copy(update=without)
-    leaks = generated.family.leaks(generated, pooled_run_facts(generated, few).sizes)
+    leaks = generated.family.leaks(generated, pooled_run_facts(generated, few).shape)
     (local,) = [leak for leak in leaks if leak.name == "opened_weights"]
     assert local.apart
     assert "rank" not in [leak.name for leak in leaks]
@@ -256,8 +256,8 @@ def test_bits_of_earlier_jobs_add_up() -> None:
         opened_weights_job("shop").model_copy(update={"accepts": ("small_metrics",)}),
         binary_parties(rows=2000),
     )
-    sizes = pooled_run_facts(generated, both).sizes
-    counts = [count for count in generated.family.counts(generated, sizes) if count.group == "weights"]
+    sizes = pooled_run_facts(generated, both).shape
+    counts = [count for count in generated.family.disclosures(generated, sizes) if count.group == "weights"]
     share = max(count.share for count in counts)
     jobs, before = 0, list[Disclosure]()
     while not generated.family.leaks(generated, sizes, before):
