@@ -26,7 +26,7 @@ def shares(
     large: Annotated[bool, typer.Option("--large", help="One epoch of 100,000 rows x (30 + 300) too.")] = False,
     json: JsonFile = None,
 ) -> None:
-    """Training on shares: a visit beside a sealed round, models beside floats, prediction."""
+    """Training on secret shares: an iteration compared with a sealed round, models with floats, prediction."""
     from benchmarks import shares as bench_shares
 
     check_writable(json)
@@ -47,7 +47,7 @@ def trees(
     floats: Annotated[bool, typer.Option("--floats", help="The AUC of floats and of others alone.")] = False,
     json: JsonFile = None,
 ) -> None:
-    """Trees on shares beside boosting, their cost, and what trees that mix parties would give."""
+    """Trees on secret shares compared with boosting, their cost, and trees that mix parties."""
     from benchmarks import trees as bench_trees
 
     check_writable(json)
@@ -70,12 +70,12 @@ def rounds(
         str, typer.Option(metavar="NAMES", help="Tables, as default_credit or a9a-3; all by default.")
     ] = "",
     residuals: Annotated[str, typer.Option(metavar="NAMES", help="Among open, ckks, paillier.")] = "ckks",
-    against: Annotated[str, typer.Option(metavar="NAMES", help="Minibatches beside it, among fedbcd, fedsgd.")] = "",
+    against: Annotated[str, typer.Option(metavar="NAMES", help="Minibatches for comparison: fedbcd, fedsgd.")] = "",
     mbps: Annotated[float, typer.Option(help="Bandwidth between parties.")] = 300.0,
     rtt_ms: Annotated[float, typer.Option(help="There and back, in milliseconds.")] = 20.0,
     json: JsonFile = None,
 ) -> None:
-    """Measure rounds to the pooled AUC, their cost and what they open: BlockNewton on all rows, and minibatches."""
+    """Measure rounds to the pooled AUC, their cost and opened values: BlockNewton on all rows, and minibatches."""
     from benchmarks import rounds as bench_rounds
 
     check_writable(json)
@@ -95,14 +95,18 @@ def rounds(
 
 
 def check_tables(names: Sequence[str], known: Iterable[str]) -> None:
+    """Raise ConfigError for an unknown name of a table."""
     if unknown := [name for name in names if name not in known]:
         raise ConfigError(
-            f"--tables: some of {', '.join(known)} were expected, {', '.join(unknown)} came; correct them"
+            f"--tables: unknown tables {', '.join(unknown)}",
+            f"choose from {', '.join(known)}",
+            code="SVFL-COMMAND-USAGE",
+            option="--tables",
         )
 
 
 def print_lines(rows: Sequence[dict[str, Any]]) -> None:
-
+    """Print each row as a line of JSON."""
     for row in rows:
         figures = [f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()]
         console().print(", ".join(figures), soft_wrap=True)

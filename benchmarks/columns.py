@@ -1,10 +1,11 @@
-"""What the active party finds of other parties' columns, and passive parties of labels: the tables of threat-model.md.
+"""Columns that the active party recovers, and labels that passive parties recover: the tables of threat-model.md.
 
     python benchmarks/columns.py DATA
-    python benchmarks/columns.py DATA --only "own part"
+    python benchmarks/columns.py DATA --only "partial score"
 
-DATA holds UCI_Credit_Card.csv.gz, default_credit_hetero_{guest,host}.csv.gz and a9a.npz. Columns: 3,000 clients of the
-UCI credit table, 11 columns of which 4 are 0/1, at one passive party or (where a sum hides parts) at three.
+DATA contains UCI_Credit_Card.csv.gz, default_credit_hetero_{guest,host}.csv.gz and a9a.npz. The columns are those of
+3,000 clients of the UCI credit table: 11 columns, 4 of them binary, at one passive party, or at three if a sum hides
+its parts.
 """
 
 from __future__ import annotations
@@ -27,13 +28,14 @@ FEW = (EPOCHS, 8, 4, 3, 2)
 
 
 def read(path: Path) -> tuple[list[str], np.ndarray]:
+    """Return the header and the rows of a table."""
     with gzip.open(path, "rt") as file:
         head, *rows = csv.reader(file)
     return head, np.array(rows, dtype=np.float64)
 
 
 def credit(data: Path, passives: int, rows: int) -> list[vfl.Party]:
-    """The bank has 12 columns of bills and payments, the others 11 of which 4 are 0/1."""
+    """Return a bank with 12 columns of bills and payments, and others with 11 columns, 4 of them binary."""
     head, table = read(data / "UCI_Credit_Card.csv.gz")
     table = table[np.random.default_rng(0).permutation(len(table))[:rows]]
     raw = dict(zip(head, table.T, strict=True))
@@ -64,6 +66,7 @@ def credit(data: Path, passives: int, rows: int) -> list[vfl.Party]:
 
 
 def job(sums: object, residual: object, optimizer: Optimizer | None = None, epochs: int = EPOCHS) -> vfl.Job:
+    """Return a job with this sum and residual."""
     return vfl.Job(
         model=vfl.Logistic(l2=1e-3),
         optimizer=optimizer or vfl.FedBCD(local_steps=5, lr=0.1),
@@ -74,6 +77,7 @@ def job(sums: object, residual: object, optimizer: Optimizer | None = None, epoc
 
 
 def columns(data: Path, only: str, rows: int) -> None:
+    """Print the table of recovered columns."""
     one, three = credit(data, 1, rows), credit(data, 3, rows)
     in_turn = vfl.FedBCD(local_steps=5, lr=0.1, mode="sequential")
     hiding = (vfl.PairwiseSum(), vfl.TreeSum(), vfl.CipherSum())
@@ -97,12 +101,13 @@ def columns(data: Path, only: str, rows: int) -> None:
                 show(f"{name}: {attack}", ATTACKS[attack].score(stage))
 
 
-def own_parts(data: Path, only: str, seeds: int) -> None:
+def partial_scores(data: Path, only: str, seeds: int) -> None:
+    """Print the table of label AUCs of partial scores."""
     guest, host = (read(data / f"default_credit_hetero_{side}.csv.gz")[1] for side in ("guest", "host"))
     guest, host = (side[np.argsort(side[:, 0])] for side in (guest, host))
     a9a = np.load(data / "a9a.npz", allow_pickle=False)
     X, y = a9a["X"][:32561].astype(np.float64), a9a["y"][:32561] > 0
-    ours, theirs = (X[:, this_job][:, X[:, this_job].any(axis=0)] for this_job in (a9a["g"], a9a["h"]))
+    ours, theirs = (X[:, columns][:, X[:, columns].any(axis=0)] for columns in (a9a["g"], a9a["h"]))
     tables = {
         "breast_cancer": (vfl.datasets.breast_cancer(), 128),
         "default_credit": (
@@ -116,28 +121,30 @@ def own_parts(data: Path, only: str, seeds: int) -> None:
     }
     for name, (parties, batch) in tables.items():
         for residual in (vfl.Ckks(), "open"):
-            if not f"own part, {name}".startswith(only):
+            if not f"partial score, {name}".startswith(only):
                 continue
-            this_job = job("direct", residual, epochs=10).model_copy(update={"batch_size": batch})
-            scores = [ATTACKS["partial_score"](this_job, parties, seed).real for seed in range(seeds)]
-            print(f"own part, {name}, {residual}: {np.mean(scores):.3f}", flush=True)
+            attacked_job = job("direct", residual, epochs=10).model_copy(update={"batch_size": batch})
+            scores = [ATTACKS["partial_score"](attacked_job, parties, seed).real for seed in range(seeds)]
+            print(f"partial score, {name}, {residual}: {np.mean(scores):.3f}", flush=True)
 
 
 def show(name: str, score: Score) -> None:
+    """Print one score."""
     print(
         f"{name}: {score.real:.3f} (ideal {score.simulated:.3f}, chance {score.chance:.3f}) {score.detail}", flush=True
     )
 
 
 def main() -> None:
+    """Run the benchmark from the command line."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("data", type=Path)
     options.add_argument("--only", default="", help="lines that begin like this")
     options.add_argument("--rows", type=int, default=ROWS, help="clients of the credit table")
-    options.add_argument("--seeds", type=int, default=SEEDS, help="runs of each own part")
+    options.add_argument("--seeds", type=int, default=SEEDS, help="runs of each partial score")
     arguments = options.parse_args()
     columns(arguments.data, arguments.only, arguments.rows)
-    own_parts(arguments.data, arguments.only, arguments.seeds)
+    partial_scores(arguments.data, arguments.only, arguments.seeds)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""What each defence of an open residual costs in AUC, and what label attacks reach against it.
+"""The cost in AUC of each defence of an open residual, and the success of label attacks against it.
 
     python benchmarks/defences.py > table.md
 
-Logistic regression, FedSGD with step 0.3, held-out quarter, the mean over some seeds. Columns:
-    AUC       of the model on the held-out rows, with its deviation over seeds
-    direct    the best AUC of the labels from the residuals as they came (sign, norm, direction, all rounds together)
+Logistic regression, FedSGD with step 0.3, a quarter held out, the mean over a few seeds. Columns:
+    AUC       of the model on the held-out rows, with its standard deviation over seeds
+    direct    the best AUC of the labels from the received residuals (sign, norm, direction, all rounds together)
     by X^T g  the best of the same attacks from the gradients alone, which a sealed residual opens too
     epsilon   of a row's label over all epochs, at delta = 1e-5 (Gaussian only)
 """
@@ -42,7 +42,7 @@ DEFENCES: tuple[Defence, ...] = (
 
 
 def default_credit(folder: Path, rows: int) -> list[vfl.Party]:
-    """Some rows of the table in FATE's split; the host is passive."""
+    """Return some rows of the table in FATE's split, with the host as the passive party."""
     tables = {}
     for side in ("guest", "host"):
         with gzip.open(folder / f"default_credit_hetero_{side}.csv.gz", "rt") as file:
@@ -61,7 +61,7 @@ def default_credit(folder: Path, rows: int) -> list[vfl.Party]:
 def measure(
     residual: ResidualProtocol, parties: list[vfl.Party], *, batch_size: int, epochs: int, seeds: int
 ) -> list[float]:
-    """AUC, its deviation, best direct attack, best attack by gradients."""
+    """Return AUC, its standard deviation, the best direct attack and the best attack by gradients."""
     job = vfl.Job(
         model=vfl.Logistic(l2=1e-3),
         optimizer=vfl.FedSGD(lr=0.3),
@@ -81,6 +81,7 @@ def measure(
 
 
 def main() -> None:
+    """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--rows", type=int, default=6000)

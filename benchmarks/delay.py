@@ -1,13 +1,13 @@
-"""Measured against virtual time: two processes over mutual TLS through a line that is slow on purpose.
+"""Measured against virtual time: two processes over mutual TLS through an artificially slow link.
 
     python benchmarks/delay.py --mbps 300 --rtt-ms 5 20 50 --repeats 3 --json out/delay.json
 
-A TCP relay between the two delays every byte by half the round trip and lets so many bits a second through in each
-direction. The two first measure their line, as `securevfl line` does, then train. The measured time is the training's
-at the active party, by its own wall clock; the virtual times are what `simulate` tells for the same job: nominal on
-`Network(mbps, rtt_ms)`, calibrated on the network that they found. Of several repeats the shortest counts, with what it
-had found, and the shortest simulation, since other work on the machine can only add. Row: rtt_ms, residual, rounds,
-measured_s, nominal_s, nominal_ratio, calibrated_s, calibrated_ratio, and that network, found_*.
+A TCP relay between the two processes delays every byte by half the round trip and limits the rate in each direction.
+First both measure their link, as `securevfl line` does, then they train. The measured time is the wall-clock time of
+the training at the active party. The virtual times are those of `simulate` for the same job: nominal on `Network(mbps,
+rtt_ms)`, calibrated on the measured network. The shortest of several repeats and the shortest simulation count, because
+other work on the machine can only add time. Row: rtt_ms, residual, rounds, measured_s, nominal_s, nominal_ratio,
+calibrated_s, calibrated_ratio, and the measured network, found_*.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from securevfl.training.text_table import format_table
 from securevfl.transport.peers import Peers
 
 PROCESSES = multiprocessing.get_context("spawn")
-_MARKS: list[socket.socket] = []  # of ports that were given out
+_MARKS: list[socket.socket] = []  # folder of the ports in use
 
 
 def free_port() -> int:
-    """A port that is free, below those of outgoing connections: one of these could take it before it is used.
+    """Return a free port below those of outgoing connections, which could otherwise take it before it is used.
 
-    No other process is given it by this function, nor by the tests, before this one ends.
+    Neither this function nor the tests give it to another process before this one ends.
     """
     while True:
         port, mark = secrets.choice(range(10_000, 32_000)), socket.socket(socket.AF_UNIX)
@@ -60,14 +60,14 @@ def free_port() -> int:
 
 
 class Direction:
-    """One way of a line: all connections through it share its `rate` of bytes a second; `bytes` have gone through."""
+    """One direction of a link: all connections share its `rate` in bytes a second; `bytes` counts relayed bytes."""
 
     def __init__(self, rate: float) -> None:
         self.bytes = 0
         self._rate, self._free, self._lock = rate, 0.0, threading.Lock()
 
     def through(self, size: int) -> float:
-        """The time at which the last of so many further bytes is through."""
+        """Return the time at which the last of this number of further bytes has passed."""
         with self._lock:
             self.bytes += size
             self._free = max(self._free, time.monotonic()) + size / self._rate
@@ -75,10 +75,11 @@ class Direction:
 
 
 class SlowLine:
-    """Relays TCP from `port` to `target`, `delay` seconds late and at most `rate` bytes a second each way.
+    """Relays TCP from `port` to `target`, `delay` seconds late and at most `rate` bytes a second in each direction.
 
-    Several ports may lead over one line: `to` and `back` are then its two directions, as seen from this port.
-    Threads that sleep, not an event loop: epoll's timers are rounded up to whole milliseconds, a tenth of the delay.
+    Several ports may share one link: `to` and `back` are then its two directions, as seen from this port. It uses
+    threads that sleep and no event loop, because epoll's timers are rounded up to whole milliseconds, a tenth of the
+    delay.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class SlowLine:
         threading.Thread(target=work, args=args, daemon=True).start()
 
     def close(self) -> None:
-        """Take no further connection."""
+        """Accept no further connection."""
         with suppress(OSError):
             self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
@@ -138,6 +139,7 @@ class SlowLine:
 
 
 def job(residual: str, epochs: int) -> vfl.Job:
+    """Return the job of the measurement."""
     return vfl.Job(
         model=vfl.Logistic(),
         optimizer=vfl.FedBCD(lr=0.1),
@@ -149,8 +151,10 @@ def job(residual: str, epochs: int) -> vfl.Job:
 
 
 class Told(NamedTuple):
-    """What a party tells of its run: the network that it found, its seconds of training by what they went into
-    (`Kind`), and rounds."""
+    """The results of a party's run.
+
+    They are the measured network, the seconds of training by kind of work (`Kind`), and the number of rounds.
+    """
 
     network: vfl.Network
     seconds: NDArray[np.float64]
@@ -161,7 +165,7 @@ Tables = Callable[[], Sequence[vfl.Party]]
 
 
 def play(name: str, kit: Path, work: vfl.Job, tables: Tables, listen: str | None, disclosed: Any) -> None:
-    """One party, in a process of its own."""
+    """Run one party in a separate process."""
     network = slowest(measure_lines(name, PeerSettings.of(kit / "peers.toml", listen=listen)))
     party = next(party for party in tables() if party.name == name)
     part = join(work, party, kit / "peers.toml", listen=listen, ledger=kit / "ledger")
@@ -169,7 +173,7 @@ def play(name: str, kit: Path, work: vfl.Job, tables: Tables, listen: str | None
 
 
 def measured(work: vfl.Job, tables: Tables, mbps: float, rtt_ms: float) -> dict[str, Told]:
-    """What the parties bank, with labels, and shop tell, each in a process of its own."""
+    """Return the results of the parties bank (with labels) and shop, each in a separate process."""
     seen, real = free_port(), free_port()
     SlowLine(seen, real, delay=rtt_ms / 2000, rate=mbps * 125_000)
     peers = Peers(active="bank", passives=("shop",), address={"bank": f"127.0.0.1:{seen}"})
@@ -189,11 +193,12 @@ def measured(work: vfl.Job, tables: Tables, mbps: float, rtt_ms: float) -> dict[
 
 
 def virtual(work: vfl.Job, tables: Tables, network: vfl.Network) -> float:
-    """Seconds of training that `simulate` tells."""
+    """Return the seconds of training that `simulate` reports."""
     return vfl.simulate(work, tables(), network=network).costs.training
 
 
 def main() -> None:
+    """Run the benchmark from the command line."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--mbps", type=float, default=300.0)
     options.add_argument("--rtt-ms", type=float, nargs="+", default=[5.0, 20.0, 50.0])

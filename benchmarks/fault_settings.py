@@ -1,4 +1,4 @@
-"""The settings of the fault campaign: small jobs of every kind of sum, residual, kernel model and shares."""
+"""The settings of the fault campaign: small jobs of every kind of sum, residual, kernel model and secret sharing."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ from typing import Any
 
 import securevfl as vfl
 
-ROUNDS = 12  # of every job here
+ROUNDS = 12  # for every job here
 
 
 @dataclass(frozen=True)
 class Setting:
-    """sums, residual: the protocol, of a kernel model where there is no residual, or shares. count: parties.
+    """A setting of the campaign.
 
-    bound: how far weights may be from those of the undisturbed run; of trees how far forward sums may be, in the mean,
-    from those of the same trees in floats. labelled: parties with labels.
+    Attributes:
+        sums: the sum protocol. residual: the residual protocol; None for a kernel model or for secret shares. count:
+            number of parties. bound: largest distance of weights from those of the undisturbed run; for trees the
+            largest mean distance of forward
+            sums from those of the same trees in floating point.
+        labelled: number of parties with labels.
     """
 
     name: str
@@ -29,24 +33,27 @@ class Setting:
 
     @property
     def kernel(self) -> bool:
+        """Whether the model is a kernel model."""
         return self.residual is None
 
     @property
     def seal(self) -> bool:
-        """Whether SEAL encrypts, which writes to files in memory."""
+        """Return whether SEAL encrypts, which writes to files in memory."""
         return isinstance(self.residual, vfl.Ckks) or isinstance(self.sums, vfl.CipherSum)
 
     @property
     def shared(self) -> bool:
+        """Whether the training is on secret shares."""
         return isinstance(self.residual, vfl.Shares)
 
     @property
     def job(self) -> vfl.Job:
+        """Return the job."""
         if self.trees:
             model = vfl.Trees(trees=3, depth=2, boosted_score=False)
             protocol = vfl.Protocol(shares=self.residual)
             accepts = ["small_metrics"]
-            steps = vfl.BlockDescent()  # safe ones, which no evaluation ends or turns back
+            steps = vfl.BlockDescent()  # safe steps, which no evaluation stops or reverts
             return vfl.Job(
                 model=model,
                 optimizer=steps,
@@ -73,6 +80,7 @@ class Setting:
 
     @property
     def tables(self) -> list[vfl.Party]:
+        """Return the parties with their tables."""
         first, *others = vfl.datasets.breast_cancer(self.count)
         for other in others[: self.labelled - 1]:
             other.y = first.y

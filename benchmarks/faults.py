@@ -2,14 +2,14 @@
 
     python benchmarks/faults.py --runs 200 --json faults.json
 
-A run is a small job of two to four parties, each a process behind a proxy of its own. One to three blows fall on it at
-random rounds: a process is killed and started again (or not), a process is stopped for a while, no file of a process
-can grow any more, as on a full disk, for a while, all connections to a party are cut, bytes are changed on the way (TLS
-notices), messages are changed by the sender's machine before TLS (the line notices). Jobs on shares go by several
-blocks of rows, with work ahead on disk. A run passes if every party saves the model of the undisturbed run, or every
-party ends with an error of securevfl within the time it was given; a party without an end in time, another model, an
-unreadable file and a draft or a state left beside a model are failures. What a kernel model should be is computed from
-the frequencies that its parties drew, and what a model of trees should be from the trees that they drew.
+A run is a small job of two to four parties, each a process behind its own proxy. One to three faults occur at random
+rounds: a process is killed and started again (or not), a process is paused, files of a process cannot grow for a while
+(as on a full disk), all connections to a party are cut, bytes change on the way (TLS notices), or messages change on
+the sender's machine before TLS (the transport notices). Jobs on secret shares use several blocks of rows and an offline
+phase on disk. A run passes if every party stores the model of the undisturbed run, or if every party ends with an error
+of securevfl in time. Failures are a party that does not end in time, another model, an unreadable file, and a draft or
+state next to a model. The expected kernel model is computed from the frequencies that its parties drew, and the
+expected model of trees from their trees.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from unittest import mock
 
 from securevfl.transport import line_messages
 
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # TLS errors are what is asked for
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # TLS errors are intended
 
 import numpy as np
 from delay import free_port
@@ -52,7 +52,7 @@ from securevfl.families.shares import shares_participant
 from securevfl.families.state import State
 from securevfl.job import Job
 from securevfl.models.forest_inputs import ForestInputs
-from securevfl.optim.curvature import of_rows
+from securevfl.optim.curvature import preconditioner_of_rows
 from securevfl.organisations.join import join
 from securevfl.organisations.kit import init_certs, write_kit
 from securevfl.protocols.shares.shares_params import SharesParams
@@ -65,13 +65,18 @@ from securevfl.transport.peers import Peers
 PATIENCE, TIMEOUT, LIMIT = 3.0, 20.0, 240.0  # seconds
 PROCESSES = multiprocessing.get_context("forkserver")
 BLOWS = {"kill": 4, "kill for good": 1, "stall": 2, "cut": 2, "garble": 2, "mangle": 2, "full disk": 2}
-BLOCK = 100  # rows of a block on shares
-ONE_AT_A_TIME = threading.Lock()  # for what is patched in this process
+BLOCK = 100  # rows of a block on secret shares
+ONE_AT_A_TIME = threading.Lock()  # for patches in this process
 
 
 @dataclass
 class Outcome:
-    """ends: by party "model" or the name of its error. fault: why the run fails, empty if it does not."""
+    """The outcome of a run.
+
+    Attributes:
+        ends: "model" or the name of its error, by party.
+        fault: why the run fails; empty if it passes.
+    """
 
     seed: int
     setting: str
@@ -82,7 +87,7 @@ class Outcome:
 
 
 def play(kit: Path, setting: Setting, listen: str | None, disclosed: Connection, mangle: Any) -> None:
-    """One party, in a process of its own."""
+    """Run one party in a separate process."""
     party = next(party for party in setting.tables if party.name == kit.name)
     draw = random.Random(os.getpid())
     encode = line.encode_message
@@ -135,22 +140,24 @@ class Member:
         self.start()
 
     def start(self) -> None:
+        """Start the party's process."""
         self.mangle = PROCESSES.Event()
-        self.told, theirs = PROCESSES.Pipe(duplex=False)
+        self.reports, theirs = PROCESSES.Pipe(duplex=False)
         self.process = self._start(theirs, self.mangle)
         theirs.close()
 
     def kill(self) -> None:
+        """Kill the party's process."""
         self.process.kill()
         self.process.join()
         self.listen()
 
     def listen(self) -> int:
-        """The last round heard of, 0 if none."""
+        """Return the last reported round, 0 if there is none."""
         done = 0
         with contextlib.suppress(EOFError, OSError):
-            while self.told.poll():
-                kind, what = self.told.recv()
+            while self.reports.poll():
+                kind, what = self.reports.recv()
                 if kind == "round":
                     done = what
                 else:
@@ -159,7 +166,7 @@ class Member:
 
 
 def run_one(seed: int, setting: Setting, folder: Path) -> Outcome:
-    """One run with random blows."""
+    """Run one job with random faults."""
     draw = random.Random(seed)
     outcome = Outcome(seed, setting.name)
     names = [party.name for party in setting.tables]
@@ -188,12 +195,12 @@ def run_one(seed: int, setting: Setting, folder: Path) -> Outcome:
     done = 0
     blows = [
         item for item in BLOWS if item != "full disk" or not setting.seal
-    ]  # whose memory files the limit is for too
+    ]  # the limit applies to its memory files too
 
     def follow() -> None:
         nonlocal done
         while time.monotonic() - began < LIMIT and any(not m.end for m in members.values() if m.name not in missing):
-            wait([m.told for m in members.values() if not m.end and m.name not in missing], 0.05)
+            wait([m.reports for m in members.values() if not m.end and m.name not in missing], 0.05)
             done = max([done, *(m.listen() for m in members.values())])
             for name in [m.name for m in members.values() if not m.end and m.name not in missing]:
                 if not members[name].process.is_alive() and not members[name].listen() and not members[name].end:
@@ -236,7 +243,7 @@ def run_one(seed: int, setting: Setting, folder: Path) -> Outcome:
 
 
 def strike(blow: str, member: Member, proxy: Proxy, draw: random.Random, missing: set[str]) -> None:
-    """Lets a blow fall."""
+    """Apply a fault."""
     if blow == "kill for good":
         member.kill()
         if not member.end:
@@ -262,19 +269,19 @@ def strike(blow: str, member: Member, proxy: Proxy, draw: random.Random, missing
 
 
 def fill(process: Any, most: int) -> None:
-    """Let files of a process grow to so many bytes and no further, unless it has just ended."""
+    """Limit the size of a process's files, unless the process has just ended."""
     with contextlib.suppress(ProcessLookupError):
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
 
 
 def tell(process: Any, what: signal.Signals) -> None:
-    """Sends a signal, unless the process has just ended."""
+    """Send a signal, unless the process has just ended."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(process.pid, what)
 
 
 def judge(ends: dict[str, str], folder: Path, setting: Setting) -> str:
-    """Why a run with these ends fails; empty if it does not."""
+    """Return why a run with these ends fails; empty if it passes."""
     parts: dict[str, ModelPart] = {}
     for name, end in ends.items():
         if end.startswith(("untyped", "died", "no end")):
@@ -287,7 +294,7 @@ def judge(ends: dict[str, str], folder: Path, setting: Setting) -> str:
                 return f"{name}: {error}"
         left = [item.name for item in path.parent.iterdir() if item.name == "states" or item.name.startswith(".")]
         if end == "model" and left:
-            return f"{name}: {', '.join(left)} left beside the model"
+            return f"{name}: {', '.join(left)} was left next to the model"
     drawn = keys(folder, setting) if parts and setting.kernel else None
     if setting.kernel and parts and drawn is None:
         if any(part.theta.size for part in parts.values()):
@@ -307,9 +314,9 @@ def judge(ends: dict[str, str], folder: Path, setting: Setting) -> str:
 
 
 def keys(folder: Path, setting: Setting) -> dict[str, bytes] | None:
-    """What each party has drawn its frequencies from: in its part, or in the states of one that was killed for good.
+    """Return the key of each party's frequencies, from its model part or from the states of a killed process.
 
-    None if one has left neither: it was killed before its first state.
+    None if a party has neither because it was killed before its first state.
     """
     results = {}
     for party in setting.tables:
@@ -323,7 +330,7 @@ def keys(folder: Path, setting: Setting) -> dict[str, bytes] | None:
 
 
 def apart(parts: Mapping[str, ModelPart], setting: Setting) -> float:
-    """How far the weights behind all parts are from those of the undisturbed run; each run rounds in its own way."""
+    """Return the distance of all parts' weights from those of the undisturbed run; each run rounds differently."""
     exact = shared_weights({name: part.state for name, part in parts.items()}, setting)
     with ONE_AT_A_TIME:
         local = undisturbed_shares(setting)
@@ -331,8 +338,7 @@ def apart(parts: Mapping[str, ModelPart], setting: Setting) -> float:
 
 
 def trees_apart(parts: Mapping[str, ModelPart], setting: Setting) -> float:
-    """How far forward sums of training rows are, in the mean, from those of the same trees after the same steps in
-    floats."""
+    """Return the mean distance of forward sums from those of the same trees and steps in floating point."""
     local, tables, job = (
         shared_weights({name: part.state for name, part in parts.items()}, setting),
         setting.tables,
@@ -345,7 +351,11 @@ def trees_apart(parts: Mapping[str, ModelPart], setting: Setting) -> float:
     turns = []
     for X, item in zip(blocks, inputs, strict=True):
         ridge, constant = np.full((X.shape[1], 1), job.model.ridge_of(n)), item.constant(X.shape[1])
-        turns.append(of_rows([X], lambda rows: rows.T @ rows, job.model.loss, ridge, who="trees", constant=constant))
+        turns.append(
+            preconditioner_of_rows(
+                [X], lambda rows: rows.T @ rows, job.model.loss, ridge, who="trees", constant=constant
+            )
+        )
     at = [np.zeros((X.shape[1], 1)) for X in blocks]
     before = at
     for t in range(1, job.epochs + 1):
@@ -358,23 +368,26 @@ def trees_apart(parts: Mapping[str, ModelPart], setting: Setting) -> float:
 
 
 def shared_weights(states: Mapping[str, State], setting: Setting) -> dict[str, Any]:
+    """Return the weights that the parties' shares add up to."""
     return whole_weights(setting.job, states, setting.tables[0].name)
 
 
 @cache
 def undisturbed_shares(setting: Setting) -> dict[str, Any]:
+    """Return the weights of the undisturbed run on secret shares."""
     run = vfl.simulate(setting.job, setting.tables, workers=1)
     return shared_weights({name: part.state for name, part in run.parts.items()}, setting)
 
 
 @cache
 def undisturbed(setting: Setting) -> dict[str, Any]:
+    """Return the weights of the undisturbed run."""
     run = vfl.simulate(setting.job, setting.tables, workers=1)
     return {name: part.theta for name, part in run.parts.items()}
 
 
 def weights(setting: Setting, keys: Mapping[str, bytes] | None) -> dict[str, Any]:
-    """What the undisturbed run ends with, by party; of a kernel model with these frequencies."""
+    """Return the weights of the undisturbed run by party; of a kernel model with these frequencies."""
     with ONE_AT_A_TIME:
         if keys is None:
             return undisturbed(setting)
@@ -393,7 +406,7 @@ def campaign(
     on_outcome: Callable[[Outcome], None],
     settings: Sequence[Setting] = SETTINGS,
 ) -> list[Outcome]:
-    """Runs one run a seed, settings in turn, `at_once` of them side by side."""
+    """Run one job for each seed, over the settings in turn, `at_once` of them concurrently."""
     PROCESSES.set_forkserver_preload(
         ["securevfl.organisations.join", "securevfl.organisations.kit", "sklearn.datasets", "tenseal"]
     )
@@ -409,6 +422,7 @@ def campaign(
 
 
 def main() -> None:
+    """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--first", type=int, default=0, help="seed of the first run")

@@ -1,9 +1,9 @@
-"""How good the job is that names only its model, against logistic regression on the pooled columns.
+"""The quality of the job that names only its model, compared with logistic regression on the pooled columns.
 
-python -m benchmarks.first_job --data ../shared/data [--tables a9a phishing] [--bins] [--json FILE]
+    python -m benchmarks.first_job --data ../shared/data [--tables a9a phishing] [--bins] [--json FILE]
 
-Without --bins scikit-learn gets the columns as the job prepares and scales them. With it the job parts columns into
-ten bins, and scikit-learn gets the weights of evidence of as many bins, which no party of a real run could pool.
+Without --bins, scikit-learn gets the columns as the job prepares and scales them. With --bins the job cuts columns into
+ten bins, and scikit-learn gets the weights of evidence of these bins, which no party of a real run could pool.
 """
 
 from __future__ import annotations
@@ -32,13 +32,12 @@ SPLITS = (0, 1, 2)
 
 
 def alone(split: int, *, bins: bool = False) -> vfl.Job:
-    """Return the job of one key, or of the key of bins beside it, with this split of the rows."""
+    """Return the job with one key, or with the key of bins as well, and with this split of the rows."""
     return vfl.Job(model=vfl.Logistic(), split=split, **({"prepare": {"bins": BINS}} if bins else {}))
 
 
 def pooled_auc(parties: Sequence[vfl.Party], job: vfl.Job) -> float:
-    """AUC on the job's held-out rows of scikit-learn's logistic regression on all columns, prepared alike; on weights
-    of evidence where the job has bins."""
+    """Return the held-out AUC of scikit-learn's logistic regression on all columns, prepared in the same way."""
     if job.prepare.bins is not None:
         rows = {"test_fraction": job.test_fraction, "split": job.split}
         job = vfl.Job(
@@ -53,17 +52,17 @@ def pooled_auc(parties: Sequence[vfl.Party], job: vfl.Job) -> float:
 
 
 def measured(name: str, folder: Path, split: int, *, bins: bool) -> dict[str, Any]:
-    """Train the job on one table and split, and describe it beside the pooled model."""
+    """Train the job on one table and split, and describe it next to the pooled model."""
     parties = TABLES[name](folder)
     job = alone(split, bins=bins)
     start = time.process_time()
     run = vfl.simulate(job, parties)
     seconds = time.process_time() - start
     auc, reference = run.metrics["auc"], pooled_auc(parties, job)
-    this_prepare_all = prepare_parties(job, parties)
+    prepared = prepare_parties(job, parties)
     sizes = {
-        "rows": len(job.schedule(this_prepare_all[0].register).train),
-        "columns": sum(party.X.shape[1] for party in this_prepare_all),
+        "rows": len(job.schedule(prepared[0].register).train),
+        "columns": sum(party.X.shape[1] for party in prepared),
     }
     return {
         "table": name, "bins": bins, "split": split, **sizes,
@@ -72,7 +71,7 @@ def measured(name: str, folder: Path, split: int, *, bins: bool) -> dict[str, An
 
 
 def page(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the table of all rows as Markdown, with the least and the mean difference."""
+    """Return the table of all rows as Markdown, with the smallest and the mean difference."""
     lines = [
         "| table | training rows | columns | AUC less that of the pooled model, a split each | AUC |",
         "|---|--:|--:|---|---|",
@@ -87,6 +86,7 @@ def page(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def main() -> None:
+    """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--tables", nargs="+", default=SIX, choices=TABLES)

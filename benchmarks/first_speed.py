@@ -1,9 +1,9 @@
-"""How long the job that names only its model takes, from a fresh process, on the clock and in processor seconds.
+"""The duration of the job that names only its model, from a fresh process, in wall-clock and processor seconds.
 
-python -m benchmarks.first_speed --data ../shared/data [--json FILE]
+    python -m benchmarks.first_speed --data ../shared/data [--json FILE]
 
-One row for default_credit (22,500 training rows of 23 columns) and one for 200,000 made-up training rows of 60 columns.
-The clock counts on an idle machine alone; *wanted* are its bounds on two cores.
+One row for default_credit (22,500 training rows of 23 columns) and one for 200,000 generated training rows of 60
+columns. Wall-clock time is meaningful on an idle machine only; *wanted* are its limits on two cores.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ import numpy as np
 import securevfl as vfl
 from benchmarks.real_tables import TABLES
 
-ROWS, COLUMNS = 266_667, 60  # of which a quarter is held out
+ROWS, COLUMNS = 266_667, 60  # a quarter of them is held out
 WANTED = {"default_credit": 8.0, "made up": 60.0}  # seconds
 
 
 def made_up() -> list[vfl.Party]:
-    """Two parties with half of the columns each, of which some tell of the label."""
+    """Return two parties with half of the columns each; the label depends on some of them."""
     draw = np.random.default_rng(0)
     X = draw.normal(size=(ROWS, COLUMNS))
     y = (X[:, ::4].sum(axis=1) + 3 * draw.logistic(size=ROWS) > 0).astype(int)
@@ -53,6 +53,7 @@ def once(name: str, folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
+    """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--json", type=Path)

@@ -1,12 +1,12 @@
-"""Training on all rows at once, of a table whose shape is that of a published benchmark: 100,000 x (30 + 300).
+"""Training on all rows at once, of a table with the shape of a published benchmark: 100,000 x (30 + 300).
 
     python benchmarks/full_batch.py --json out/full_batch.json
     python benchmarks/full_batch.py --workers 2              # the shop's rows at two processes of a Dask cluster
 
-BlockNewton under CKKS, 300 Mbps and 20 ms, in virtual time, a quarter of the rows held out; the table is drawn here.
-Rounds until the held-out AUC stays within .001 of the optimum's, which Newton's method finds on the pooled columns;
-seconds until then, preparation included, and what they went into; how often the optimum's loss is missed by how much is
-another matter (`python -m benchmarks rounds`). Memory is that of the process, both parties in it, and of the largest
+BlockNewton under CKKS, 300 Mbps and 20 ms, in virtual time, a quarter of the rows held out; the table is generated.
+Rounds count until the held-out AUC stays within 0.001 of the optimum's, which Newton's method finds on the pooled
+columns. Seconds count until then, preparation included, and by kind of work. The distance from the optimal loss is a
+separate benchmark (`python -m benchmarks rounds`). Memory is that of the process with both parties, and of the largest
 worker.
 """
 
@@ -35,13 +35,13 @@ NEAR = 1e-3  # of the AUC
 
 
 def megabytes() -> float:
-    """Largest resident memory of this process so far. Linux."""
+    """Return the largest resident memory of this process so far. Linux only."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return round(int(status["VmHWM"].split()[0]) / 1024, 1)
 
 
 def drawn(rows: int, count: int, others: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """X (rows x own + others), of which neighbours correlate, and labels that follow it."""
+    """Return correlated columns X (rows, columns of both parties), and labels that depend on them."""
     generator = np.random.default_rng(0)
     X = generator.standard_normal((rows, count + others))
     X[:, 1:] += 0.5 * X[:, :-1]
@@ -50,7 +50,7 @@ def drawn(rows: int, count: int, others: int) -> tuple[np.ndarray[Any, Any], np.
 
 
 def optimum(X: np.ndarray[Any, Any], y: np.ndarray[Any, Any], schedule: Any) -> float:
-    """The held-out AUC of the minimum on the pooled columns, by Newton's method."""
+    """Return the held-out AUC of the minimum on the pooled columns, by Newton's method."""
     train, test = schedule.train, schedule.test
     mean, deviation = X[train].mean(axis=0), X[train].std(axis=0)
     Z = np.column_stack([(X[train] - mean) / deviation, np.ones(len(train))])
@@ -66,7 +66,7 @@ def optimum(X: np.ndarray[Any, Any], y: np.ndarray[Any, Any], schedule: Any) -> 
 
 
 def at_workers(shop: vfl.Party, workers: int, stack: ExitStack) -> tuple[vfl.Party, Any]:
-    """The shop's rows at so many processes, and the client of these."""
+    """Return the shop with its rows at a number of processes, and the client of these."""
     from distributed import Client, LocalCluster
 
     folder = Path(stack.enter_context(TemporaryDirectory()))
@@ -83,6 +83,7 @@ def at_workers(shop: vfl.Party, workers: int, stack: ExitStack) -> tuple[vfl.Par
 
 
 def main() -> None:
+    """Run the benchmark from the command line."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--rows", type=int, default=100_000)
     options.add_argument("--columns", type=int, nargs=2, default=(30, 300), help="of the bank, of the shop")

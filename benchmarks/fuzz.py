@@ -2,9 +2,9 @@
 
     python benchmarks/fuzz.py --frames 1000000 --live 2500 --json out/fuzz.json
 
-A frame passes decoder and inbox if it is well formed: that its bytes are those that were sent is what TLS (and, through
-a hub, the seal of the parcel) vouches for, one layer below. Row: frames, refused, passed, crashed, grown_bytes after
-the first tenth, seconds. The rows of the live endpoint, so many mutants of each kind: see fuzz_live.py.
+A frame passes decoder and inbox if it is well formed. TLS, and the seal of packets through a hub, guarantee one layer
+below that its bytes are those that were sent. Row: frames, refused, passed, crashed, grown_bytes after the first tenth,
+seconds. For the rows of the live endpoint see fuzz_live.py.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SESSION = b"s" * 16
 
 
 def mutate(good: bytes, draw: random.Random) -> bytes:
-    """One to four bytes changed, inserted, removed or cut off."""
+    """Change, insert, remove or cut off one to four bytes."""
     data = bytearray(good)
     for _ in range(draw.randint(1, 4)):
         at = draw.randrange(len(data))
@@ -46,6 +46,7 @@ def mutate(good: bytes, draw: random.Random) -> bytes:
 
 
 def main() -> None:
+    """Run the benchmark from the command line."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--frames", type=int, default=1_000_000)
     options.add_argument("--live", type=int, default=2500, help="mutants of each kind")
@@ -66,7 +67,7 @@ def main() -> None:
             decode_message(Summand, frame.payload)
         except ProtocolError:
             refused += 1
-        except Exception:  # what must not happen; counted
+        except Exception:  # must not happen; counted
             crashed += 1
         else:
             passed += data != good

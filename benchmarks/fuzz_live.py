@@ -1,19 +1,20 @@
-"""A live endpoint, in a process of its own, under bytes that its one authenticated peer or anyone else may send.
+"""A live endpoint in a separate process, under bytes that its authenticated peer or anyone else may send.
 
-The endpoint is a party's real `SecureTransport`: mutual TLS 1.3, greetings, signed session, then frames. Its peer
-agrees on the session as usual and hands its line over to the fuzzer, which speaks as the peer from then on. Kinds:
+The endpoint is a party's real `SecureTransport`: mutual TLS 1.3, greetings, a signed session, then frames. Its peer
+agrees on the session as usual and gives its connection to the fuzzer, which then speaks as the peer. Kinds:
 
-    handshake   a ClientHello, altered or made up, from someone without a certificate; TLS is never there
-    record      the peer's own good message, one TLS record altered on its way
+    handshake   a ClientHello, altered or random, from a client without a certificate; TLS is never established
+    record      a good message of the peer, with one TLS record altered on its way
     http2       the peer's bytes altered before they are encrypted
-    line        messages of the line, altered
-    letter      greetings, parcels and words of an early end in good messages of the line, altered
-    frame       frames in good messages of the line, altered
+    line        messages of the transport, altered
+    letter      greetings, packets and aborts in good messages of the transport, altered
+    frame       frames in good messages of the transport, altered
 
-After every third a good one must arrive. A mutant of the last four kinds that is itself a well-formed message of this
-peer passes, as the peer might have sent it; or it ends the line, as the peer may. Row: sent, refused, passed, ended,
-altered (taken though altered on the way or by a stranger), good and lost of them, crashed, grown_bytes of the endpoint
-after the first tenth, seconds. A session that has ended is followed by a new one, some 25 kB of the endpoint each.
+After every third mutant a good frame must arrive. A mutant of the last four kinds that is itself a well-formed message
+of this peer passes, since the peer might have sent it, or it ends the session, as the peer may. Row: sent, refused,
+passed, ended, altered (accepted although altered on the way or by a stranger), good and lost frames, crashed,
+grown_bytes of the endpoint after the first tenth, seconds. A session that has ended is followed by a new one, which
+takes about 25 kB of the endpoint.
 """
 
 from __future__ import annotations
@@ -59,14 +60,14 @@ LETTERS = (
     EncryptedPacket("shop", "bank", bytes(100)),
     Abort("enough"),
 )
-SILENCE = 0.2  # seconds after which an endpoint that waits for more is left alone
+SILENCE = 0.2  # seconds to wait for an endpoint that expects more bytes
 
 
 Mutate = Callable[[bytes, random.Random], bytes]
 
 
 class State(NamedTuple):
-    """What the endpoint says of itself. intact, altered: frames taken in since the last time."""
+    """The state that the endpoint reports. intact, altered: frames accepted since the last report."""
 
     packet: int
     seq: int
@@ -78,16 +79,16 @@ class State(NamedTuple):
 
 
 def resident() -> int:
-    """Bytes of this process in memory."""
+    """Return the resident memory of this process in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
 def serve(kit: Path, pipe: Any) -> None:
-    """The endpoint: answers "state", starts a new session at "anew", until told otherwise."""
+    """Run the endpoint: it answers "state" and starts a new session at "anew", until it is stopped."""
     crashes: list[object] = []
     threading.excepthook = crashes.append
     handler = logging.Handler(logging.ERROR)
-    handler.addFilter(lambda record: "Invalid encoding" not in record.msg)  # a header's name in bad UTF-8, gone past
+    handler.addFilter(lambda record: "Invalid encoding" not in record.msg)  # a header's name in invalid UTF-8, ignored
     handler.emit = crashes.append  # type: ignore[method-assign]
     logging.getLogger("grpc").addHandler(handler)
     peers, credentials = Peers.load(kit / "peers.toml"), Credentials(kit, "bank")
@@ -119,7 +120,7 @@ def serve(kit: Path, pipe: Any) -> None:
 
 
 class Peer:
-    """The shop, whose line the fuzzer has."""
+    """The shop, whose connection the fuzzer uses."""
 
     def __init__(self, kit: Path, pipe: Any) -> None:
         self._pipe = pipe
@@ -131,7 +132,7 @@ class Peer:
         self.anew()
 
     def anew(self) -> State:
-        """A new session and its line."""
+        """Start a new session and connection."""
         self._pipe.send("anew")
         post = SecureTransport(self.credentials, self._peers, TERMS, patience=60)
         self.session = post.open(60).session
@@ -146,29 +147,29 @@ class Peer:
         return state
 
     def state(self) -> State:
-        """What has become of the endpoint."""
+        """Return the state of the endpoint."""
         self._pipe.send("state")
         state: State = self._pipe.recv()
         return state
 
     def frame(self, state: State) -> bytes:
-        """The next good frame."""
+        """Return the next good frame."""
         return encode_frame(GOOD, session=self.session, sender="shop", receiver="bank", seq=state.seq)
 
     def packet(self, state: State, full: bytes | None = None) -> bytes:
-        """A message of the line with the next packet in it, a good frame by default."""
+        """Return a message of the transport with the next packet, by default with a good frame."""
         full = self.frame(state) if full is None else full
         return encode_message(PacketPiece(state.packet, False, self.open.expected, full))
 
     def says(self, *messages: bytes) -> None:
-        """One stream that brings these messages; returns when the endpoint has ended it or confirmed one."""
+        """Send these messages on one stream; return when the endpoint has ended it or confirmed one."""
         call = self._channel.stream_stream(STREAM_METHOD)(iter(messages), timeout=10)
         with suppress(grpc.RpcError):
             for _ in call:
                 pass
 
     def bytes_of(self, state: State) -> bytes:
-        """A good packet as HTTP/2, from the first byte of the connection to the end of the stream."""
+        """Return a good packet as HTTP/2, from the first byte of the connection to the end of the stream."""
 
         def header(name: bytes, value: bytes) -> bytes:
             return b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value
@@ -191,7 +192,7 @@ class Peer:
         )
 
     def dial(self, plain: bytes, tamper: Callable[[bytes], bytes] | None) -> None:
-        """A connection by hand: handshake, these bytes, and what comes back until it ends or is silent."""
+        """Connect, send these bytes after the handshake, and return the answer up to the end or a silence."""
         context, inward, outward = self.credentials.context(), ssl.MemoryBIO(), ssl.MemoryBIO()
         tls = context.wrap_bio(inward, outward, server_hostname=server_name("bank"))
         with socket.create_connection(self.address, 5) as line, suppress(OSError, ssl.SSLError):
@@ -216,7 +217,7 @@ class Peer:
 
 
 def _ended(answer: bytes) -> bool:
-    """Whether these HTTP/2 frames end a stream or the connection."""
+    """Return whether these HTTP/2 frames end a stream or the connection."""
     while len(answer) >= 9:
         size, kind, flags = int.from_bytes(answer[:3], "big"), answer[3], answer[4]
         if kind in (3, 7) or (kind == 1 and flags & 1):
@@ -226,7 +227,7 @@ def _ended(answer: bytes) -> bool:
 
 
 def attempt(kind: str, peer: Peer, state: State, mutate: Mutate, draw: random.Random) -> None:
-    """Sends one mutant."""
+    """Send one mutant."""
     opened = encode_message(peer.open)
     match kind:
         case "handshake":
@@ -265,8 +266,8 @@ def attempt(kind: str, peer: Peer, state: State, mutate: Mutate, draw: random.Ra
 
 
 def live(count: int, mutate: Mutate, seed: int) -> list[dict[str, str | int | float]]:
-    """`count` mutants of every kind at one endpoint; a row a kind."""
-    os.environ["GRPC_VERBOSITY"] = "NONE"  # one line for each altered record, else
+    """Send `count` mutants of every kind to one endpoint; return a row for each kind."""
+    os.environ["GRPC_VERBOSITY"] = "NONE"  # one connection for each altered record, otherwise
     with tempfile.TemporaryDirectory() as place, socket.socket() as probe:
         folder = Path(place)
         probe.bind(("127.0.0.1", 0))
@@ -312,7 +313,7 @@ def _kind(kind: str, peer: Peer, count: int, mutate: Mutate, draw: random.Random
         after = peer.state()
         add("sent")
         add("passed" if kind not in ("handshake", "record") else "altered", after.altered)
-        add("passed", after.intact)  # the change was undone by a second one
+        add("passed", after.intact)  # a second change reverted the first
         add("refused", int(not after.over and not after.altered and not after.intact))
         if after.over:
             add("ended")

@@ -1,13 +1,12 @@
-"""Load on the service with a real HTTP client: answers a second, quantiles of their time, what was refused.
+"""Load on the service with a real HTTP client: answers a second, quantiles of their time, refusals.
 
     python -m benchmarks.gateway_load --rows 1000000 --requests 20000 --max-sessions 100 --rtt-ms 20
 
-A model on shares is trained by two parties, who then have a made-up table of new rows each. `securevfl serve` and
-`securevfl score --http` run as an operator runs them, on a line that is slow on purpose (`benchmarks.delay`), with
-ledgers that are flushed before they count. Applications ask about one row a request, many at once: some requests come
-at a rate, the others as fast as answers come. Of a hundred rows one was asked about before, and one is unknown to the
-other party. Printed beside: threads and resident memory of both processes after the first tenth and at the end. Needs
-httpx.
+Two parties train a model on secret shares and get a generated table of new rows each. `securevfl serve` and `securevfl
+score --http` run as an operator runs them, on an artificially slow link (`benchmarks.delay`), with ledgers that are
+flushed to disk before they count. Applications request one row at a time, many concurrently: some at a fixed rate, the
+others as fast as answers arrive. Of a hundred rows, one was requested before and one is unknown to the other party. The
+output also has threads and resident memory of both processes after the first tenth and at the end. Needs httpx.
 """
 
 from __future__ import annotations
@@ -46,13 +45,12 @@ NAMES = ("bank", "shop")
 
 
 async def load(url: str, ids: Sequence[int], at_once: int, rate: float = 0.0) -> dict[str, Any]:
-    """Ask about each id in a request of its own, so many at once, and `rate` a second if that is not 0; return the
-    figures."""
+    """Request each id separately, `at_once` concurrently, and `rate` a second unless that is 0; return the figures."""
     seconds, states, left = list[float](), Counter[str](), iter(ids)
     headers = {"Authorization": f"Bearer {TOKEN}"}
 
     async def ask() -> None:
-        # a client each: looking through a pool of a hundred connections takes longer than the gateway does
+        # one client each: searching a pool of 100 connections takes longer than the gateway does
         async with httpx.AsyncClient(base_url=url, headers=headers, timeout=120, verify=False) as client:  # noqa: S501
             for item in left:
                 if rate:
@@ -72,13 +70,13 @@ async def load(url: str, ids: Sequence[int], at_once: int, rate: float = 0.0) ->
 
 
 def table(name: str, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return a party's columns (n x d) of rows with these ids, and their labels."""
+    """Return a party's columns (n, d) of rows with these ids, and their labels."""
     X = np.random.default_rng([int(ids[0]), NAMES.index(name)]).standard_normal((len(ids), COLUMNS))
     return X, (X[:, 0] + np.random.default_rng(int(ids[0])).standard_normal(len(ids)) > 0).astype(int)
 
 
 def write(folder: Path, rows: int, slow: int, near: int) -> None:
-    """Train in this process by both parties, and write their kits, models, ledgers and tables of new rows."""
+    """Train both parties in this process, and write their kits, models, ledgers and tables of new rows."""
     job = vfl.Job(model=vfl.Logistic())
     peers = Peers(active="bank", passives=("shop",), address={"shop": f"127.0.0.1:{near}"})
     init_certs(folder / "ca", peers)
@@ -97,7 +95,9 @@ def write(folder: Path, rows: int, slow: int, near: int) -> None:
     for name, kit in kits.items():
         ids = np.arange(FIRST, FIRST + rows)
         X, _ = table(name, ids)
-        stored = ids % 100 != 1 if name == "shop" else np.ones(rows, bool)  # one of a hundred is unknown there
+        stored = (
+            ids % 100 != 1 if name == "shop" else np.ones(rows, bool)
+        )  # one of a hundred is unknown to the other party
         columns = {"id": ids[stored], **{f"x{j}": X[stored, j] for j in range(COLUMNS)}}
         parquet.write_table(pa.table(columns), kit / "rows.parquet")
     ledger = DisclosureLedger(kits["shop"] / "ledger", "shop")
@@ -117,13 +117,13 @@ def started(folder: Path, name: str, command: str, *words: str) -> subprocess.Po
 
 
 def carry(port: int, to: int, delay: float, rate: float) -> None:
-    """Be a slow line until the process ends."""
+    """Relay on a slow link until the process ends."""
     SlowLine(port, to, delay=delay, rate=rate)
     threading.Event().wait()
 
 
 def held(process: subprocess.Popen[bytes]) -> str:
-    """Say how many threads a process has, and its resident memory."""
+    """Return the number of threads of a process and its resident memory."""
     status = Path(f"/proc/{process.pid}/status").read_text().splitlines()
     text = dict(statu.split(":", 1) for statu in status)
     return f"{text['Threads'].strip()} threads, {int(text['VmRSS'].split()[0]) >> 10} MB"
@@ -136,16 +136,16 @@ def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     line = multiprocessing.get_context("spawn").Process(
         target=carry, args=(slow, near, arguments.rtt_ms / 2e3, arguments.mbps * 125_000), daemon=True
     )
-    line.start()  # a process of its own, so that it waits for no application
+    line.start()  # a separate process, so that it waits for no application
     words = ["--http", f"127.0.0.1:{port}", "--http-token", str(folder / "bank" / "token")]
-    words += ["--conversations", str(arguments.conversations)]
+    words += ["--sessions", str(arguments.conversations)]
     parties = {"shop": started(folder, "shop", "serve"), "bank": started(folder, "bank", "score", *words)}
     url, result = f"http://127.0.0.1:{port}", dict[str, Any]()
     try:
         wait_for(url, parties)
         fresh = np.random.default_rng(0).permutation(arguments.rows)[: arguments.requests] + FIRST
         before = fresh[: -(-arguments.requests // 100)]
-        asyncio.run(load(url, before.tolist(), arguments.at_once))  # those that were asked about before
+        asyncio.run(load(url, before.tolist(), arguments.at_once))  # rows that were requested before
         requested = np.random.default_rng(1).permutation(fresh).tolist()
         first = requested[: len(requested) // 10]
         result["warm"] = asyncio.run(load(url, first, arguments.at_once))
@@ -166,10 +166,10 @@ def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def wait_for(url: str, parties: dict[str, subprocess.Popen[bytes]]) -> None:
-    """Wait until the gateway has met the party that serves."""
+    """Wait until the gateway has connected to the serving party."""
     for _ in range(6000):
         if any(party.poll() is not None for party in parties.values()):
-            raise SystemExit("a party has ended; its log says why")
+            raise SystemExit("a party has ended; see its log")
         try:
             if httpx.get(f"{url}/health").status_code == 200:
                 return

@@ -1,11 +1,11 @@
-"""What the engine on small residues must reach, each figure beside its bar: products, visits, trainings, gradients.
+"""The targets of the engine on small residues, each next to its figure: products, iterations, trainings, gradients.
 
     python -m benchmarks.kernel_bars --data ../shared/data
     python -m benchmarks.kernel_bars --data ../shared/data --only gradients trainings
 
-Figures are ratios of what ran in turns, medians, in processor time unless "by the clock" is said; run it where nothing
-else does. Large tables are trained on in processes of their own, so that memory is theirs. That losses are drawn alike
-on either engine is a slow test: pytest -m slow tests/protocols/test_sealed_engines.py.
+Figures are ratios of alternating runs, medians, in processor time unless "by the clock" is stated; run it on an idle
+machine. Large tables are trained on in separate processes, whose memory is measured. A slow test checks that losses are
+distributed alike on both engines: pytest -m slow tests/protocols/test_sealed_engines.py.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from securevfl.protocols.shares.shares_options import Shares
 from securevfl.training.simulate import simulate
 
 SIZES = (256, 15), (256, 100), (4096, 100)
-PAIRS = 3  # trainings on either engine
-Row = tuple[str, str, str]  # what, the bar, what was found
+PAIRS = 3  # trainings on both engines
+Row = tuple[str, str, str]  # name, target, figure
 
 
 def visits(data: Path) -> Iterator[Row]:
-    """A visit on shares beside a sealed round on SEAL, and the bytes of its products beside SEAL's."""
+    """Compare an iteration on secret shares with a sealed round on SEAL, and the bytes of its products with SEAL's."""
     for (n, d), bar in zip(SIZES, (0.5, 0.45, 0.5), strict=True):
         result = shares.size(n, d)
         yield f"visit on shares to sealed round, {n} x {d}", f"<= {bar}", f"{result['ratio_seal']:.2f}"
@@ -51,7 +51,7 @@ def visits(data: Path) -> Iterator[Row]:
 
 
 def default_credit(data: Path) -> Iterator[Row]:
-    """Twelve visits of block descent on either engine, in turns, measuring included."""
+    """Run twelve iterations of block descent on both engines alternately, evaluations included."""
     options = shares.TABLES["default_credit/12"] | {"test_fraction": 0.25}
     parties = shares.read(data, "default_credit")
     chunk = options["epochs"]
@@ -75,7 +75,7 @@ def default_credit(data: Path) -> Iterator[Row]:
 
 
 def trainings(data: Path) -> Iterator[Row]:
-    """One epoch and block descent on tables that are large, each in a process of its own."""
+    """Run one epoch and block descent on large tables, each in a separate process."""
     for train, what, bar in (
         (shares.one_epoch, "100,000 x (30 + 300), one epoch", "<= 8 s, <= 2 GB"),
         (descent, "200,000 x 60, block descent, 12 visits, no evaluation", "<= 60 s, <= 1.5 GB"),
@@ -86,7 +86,7 @@ def trainings(data: Path) -> Iterator[Row]:
 
 
 def descent(rows: int = 200_000, count: int = 30) -> dict[str, Any]:
-    """Twelve visits to all rows, until the last has ended."""
+    """Run twelve iterations on all rows, until the last one has ended."""
     rng = np.random.default_rng(0)
     X = [rng.normal(size=(rows, count)) for _ in range(2)]
     y = (X[0][:, 0] + X[1][:, 0] + rng.normal(size=rows) > 0).astype(int)
@@ -101,7 +101,7 @@ def descent(rows: int = 200_000, count: int = 30) -> dict[str, Any]:
 
 
 def gradients(data: Path) -> Iterator[Row]:
-    """Sealed gradients beside phe, and those of ten outputs and their bytes beside SEAL's."""
+    """Compare sealed gradients with phe, and those of ten outputs and their bytes with SEAL's."""
     rows = he.run(SIZES, ("ckks",), ("phe",), bits=2048)
     for (n, d), bar in zip(SIZES, (1000, 2000, 8000), strict=True):
         result = next(row for row in rows if (row["n"], row["d"], row["engine"]) == (n, d, "ckks"))
@@ -114,7 +114,7 @@ def gradients(data: Path) -> Iterator[Row]:
 
 
 def _gradients(n: int, d: int, c: int, turns: int = 9) -> list[tuple[float, int]]:
-    """Processor seconds and bytes of a gradient with both ends, on either engine, in turns."""
+    """Return processor seconds and bytes of a gradient at both parties, on both engines alternately."""
     ends = [_ends(engine, n, d, c) for engine in (Ckks(), Ckks(library="seal"))]
     results: list[list[tuple[float, int]]] = [[], []]
     for turn in range(turns + 1):
@@ -127,7 +127,7 @@ def _gradients(n: int, d: int, c: int, turns: int = 9) -> list[tuple[float, int]
 
 
 def _ends(engine: Engine, n: int, d: int, c: int) -> Callable[[], int]:
-    """What computes a gradient and returns the bytes that it sent; plaintexts are kept."""
+    """Return a function that computes a gradient and returns its sent bytes; plaintexts are cached."""
     J, g = he.problem(n, d, c)
     scheme = engine.scheme()
     holder = scheme.keygen(columns=d)
@@ -153,6 +153,7 @@ PARTS: dict[str, Callable[[Path], Iterator[Row]]] = {
 
 
 def main() -> None:
+    """Run the benchmark from the command line."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--data", type=Path, default=Path("../shared/data"))
     options.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))

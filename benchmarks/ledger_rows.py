@@ -1,9 +1,9 @@
-"""What a ledger of many rows and jobs costs at admission: `python -m benchmarks.ledger_rows`
+"""The cost of admission with a ledger of many rows and jobs: `python -m benchmarks.ledger_rows`
 
-A party's ledger is told of a training on `--rows` rows (10,000,000) and of others (`--jobs`, 100) on a tenth of as
-many; half of each table is the same people. Then one more job, on a new table of as many rows as the first, is admitted
-in a process of its own. Printed: processor seconds and resident memory of that. Digests of ids are made before, as a
-training has them (16 bytes a row, read from disk).
+A party's ledger records a training on `--rows` rows (10,000,000) and others (`--jobs`, 100) on a tenth of the rows;
+half of each table are the same people. Then one more job, on a new table of the first size, is admitted in a separate
+process. The output is its processor seconds and resident memory. Digests of ids are computed before, as in a training
+(16 bytes a row, read from disk).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from securevfl.disclosure.ledger import DisclosureLedger
 
 
 def digests(path: Path, rows: int, seed: int) -> None:
-    """Write digests of ids: the first half is the same in every table."""
+    """Write digests of ids; the first half is the same in every table."""
     with path.open("wb") as file:
         for part, local in ((rows // 2, 0), (rows - rows // 2, seed)):
             draw = np.random.default_rng(local)
@@ -46,13 +46,13 @@ def register(path: Path, rows: int) -> Register:
 
 
 def told(run: int) -> list[Disclosure]:
-    """List what a job tells: equations of labels and numbers about columns."""
+    """Return the disclosures of a job: equations of labels and numbers about columns."""
     labels = Disclosure("labels", "shop", ("bank",), 15, 250, numbers=15 * run)
     return [labels, Disclosure("columns", "shop", ("bank",), 3, 40, numbers=3)]
 
 
 def admitted(path: Path, folder: Path, rows: int, run: int, report: bool) -> None:
-    """Admit a job, in a process of its own; print what that took."""
+    """Admit a job in a separate process; print its time and memory."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     began, since = time.process_time(), time.monotonic()
     DisclosureLedger(folder / "bank.ledger", "bank").book(register(path, rows), (f"run {run}", ""), told(run))

@@ -1,4 +1,4 @@
-"""The default mode at size: a process a party over mutual TLS on this machine, each from a Parquet file of its own.
+"""The default mode at scale: one process a party over mutual TLS on this machine, each with a Parquet file.
 
     python -m benchmarks.many_rows --rows 5000000 --columns 50 --json out/many_rows.json
     python -m benchmarks.many_rows --rows 1000000 --columns 20 --parties 3 --classes 4
@@ -6,18 +6,18 @@
     python -m benchmarks.many_rows --rows 2000000 --columns 50 --workers 2
     python -m benchmarks.many_rows --rows 2000000 --columns 50 --workers 16 --virtual
 
-Tables are made up, the same at every call: columns that lean on a common one, every third skewed and every fifth 0 or
-1, and labels by a logistic model of all of them. A party does what `securevfl join` does: reads its file in the order
-of an alignment (a copy on disk where it is large), trains with work ahead on disk, ledger and states, a tenth of the
-rows held out. Printed by party: seconds from its start, processor seconds, the largest resident memory, bytes sent, and
-the AUC that it is told. Then, where weights add up from both parts, the AUC of all held-out rows beside that of the
-pooled optimum, which Newton's method finds in floats.
+Tables are generated, the same in every call: columns with a common factor, every third skewed and every fifth binary,
+and labels by a logistic model of all columns. A party does what `securevfl join` does: it reads its file in the order
+of an alignment (a copy on disk if it is large) and trains with the offline phase on disk, a ledger and states, with a
+tenth of the rows held out. The output by party is seconds from its start, processor seconds, the largest resident
+memory, bytes sent, and the AUC. If both parts' weights add up, the AUC of all held-out rows follows, next to that of
+the pooled optimum, which Newton's method finds in floating point.
 
-With --workers each party's rows are at so many processes of a Dask cluster of its own. Printed beside: the processor
-seconds of all its workers and of the busiest, the memory of the largest, and the bytes that have left them after they
-had loaded their rows; no row is among these (`tests/families/test_shares_at_workers.py`). With --virtual all parties
-train in one process, in virtual time (300 Mbps, 20 ms), where workers count as long as the slowest of them takes:
-printed by stage are the seconds of cryptography, workers among them, of other work, and of the line.
+With --workers each party's rows are at processes of its Dask cluster. Then the output also has the processor seconds of
+all workers and of the busiest, the memory of the largest, and the bytes that left them after they had loaded their
+rows; these contain no row (`tests/families/test_shares_at_workers.py`). With --virtual all parties train in one
+process, in virtual time (300 Mbps, 20 ms), in which workers take as long as the slowest of them. The output by stage is
+the seconds of cryptography, workers included, of other work, and of the link.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ NAMES = ("bank", "shop", "telco", "grid", "post", "club", "rail", "lab")
 
 
 def columns(folder: Path, name: str, d: int) -> Iterator[tuple[Floats, Any]]:
-    """Read a party's columns (m x d) and labels, some rows at a time; None for the labels of a party without."""
+    """Read a party's columns (m, d) and labels, some rows at a time; None in place of labels for other parties."""
     with parquet.ParquetFile(folder / f"{name}.parquet") as file:
         for group in range(file.num_row_groups):
             read = file.read_row_group(group)
@@ -79,7 +79,7 @@ def columns(folder: Path, name: str, d: int) -> Iterator[tuple[Floats, Any]]:
 
 
 def generate(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Write a Parquet file a party, and the row order of an alignment beside it."""
+    """Write a Parquet file for each party, and the row order of an alignment."""
     d, parties, outputs = arguments.columns, arguments.parties, max(1, arguments.classes)
     drawn = np.random.default_rng(0)
     weights = drawn.normal(size=(parties, d, outputs), scale=1.2 / (parties * d) ** 0.5).astype(np.float32)
@@ -114,7 +114,7 @@ def generate(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def job(arguments: argparse.Namespace) -> vfl.Job:
-    """Return the default job, but that a tenth of the rows is held out; scores of several classes come together."""
+    """Return the default job with a tenth of the rows held out, and with joint scores of several classes."""
     loss = "one_vs_rest" if arguments.classes else "logistic"
     model = {"name": "trees", "loss": loss} if arguments.trees else {"name": loss}
     lines = {"model": model, "test_fraction": 0.1, "accepts": ["scores"] * bool(arguments.classes)}
@@ -123,7 +123,7 @@ def job(arguments: argparse.Namespace) -> vfl.Job:
 
 
 def train(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Play one party, as `securevfl join` does."""
+    """Run one party, as `securevfl join` does."""
     use_one_heap()
     name, data, began = arguments.play, folder / f"{arguments.play}.parquet", time.perf_counter()
     spent = time.process_time()
@@ -159,7 +159,7 @@ def stored(name: str, data: Path, arguments: argparse.Namespace) -> vfl.Party:
 
 
 def placed(name: str, data: Path, arguments: argparse.Namespace) -> tuple[vfl.Party, Any]:
-    """Return a party whose rows are at workers of its own, and the client of these."""
+    """Return a party whose rows are at its workers, and the client of these."""
     from distributed import Client, LocalCluster
 
     from securevfl.data.partitions import partition_party
@@ -178,7 +178,7 @@ def placed(name: str, data: Path, arguments: argparse.Namespace) -> tuple[vfl.Pa
 
 
 def at_workers(client: Any) -> dict[str, float]:
-    """End the workers of a client, and return what they have spent and sent; nothing without a client."""
+    """Stop the workers of a client, and return their time and sent bytes; empty without a client."""
     if client is None:
         return {}
     spent, sent = (list(client.run(item).values()) for item in (time.process_time, outgoing))
@@ -188,12 +188,12 @@ def at_workers(client: Any) -> dict[str, float]:
 
 
 def outgoing(dask_worker: Any) -> int:
-    """Bytes that have left a worker."""
+    """Return the bytes that have left a worker."""
     return int(dask_worker.transfer_outgoing_bytes_total)
 
 
 def virtual(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Train with all parties in this process, in virtual time."""
+    """Train all parties in this process, in virtual time."""
     parties, clients = list[vfl.Party](), list[Any]()
     for name in NAMES[: arguments.parties]:
         data = folder / f"{name}.parquet"
@@ -217,7 +217,7 @@ def virtual(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def measure(folder: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Train with a process a party; return a row for each."""
+    """Train with one process for each party; return a row for each."""
     names = NAMES[: arguments.parties]
     peers = Peers(active=names[0], passives=names[1:], address=addresses(names))
     init_certs(folder / "ca", peers)
@@ -227,11 +227,11 @@ def measure(folder: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]
     return [{"party": name} | figures(name, process) for name, process in running.items()]
 
 
-ROOT = Path(__file__).parents[1]  # from which the module of a process is found
+ROOT = Path(__file__).parents[1]  # where a process finds the module
 
 
 def started(folder: Path, what: str) -> subprocess.Popen[str]:
-    """Start a process of its own for a party, or for another step."""
+    """Start a separate process for a party, or for another step."""
     command = [
         sys.executable,
         "-m",
@@ -246,7 +246,7 @@ def started(folder: Path, what: str) -> subprocess.Popen[str]:
 
 
 def figures(what: str, process: subprocess.Popen[str]) -> dict[str, Any]:
-    """Wait for a process, and return and print what it has found."""
+    """Wait for a process, and return and print its figures."""
     text, _ = process.communicate()
     if process.returncode:
         raise SystemExit(f"{what} ended with {process.returncode}")
@@ -256,7 +256,7 @@ def figures(what: str, process: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 def addresses(names: Sequence[str]) -> dict[str, str]:
-    """Return an address of this machine for each party."""
+    """Return an address on this machine for each party."""
     with ExitStack() as held_out:
         sockets = [held_out.enter_context(socket.socket()) for _ in names]
         for item in sockets:
@@ -265,7 +265,7 @@ def addresses(names: Sequence[str]) -> dict[str, str]:
 
 
 def compare(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the AUC of all held-out rows by the trained weights and by the pooled optimum's."""
+    """Return the AUC of all held-out rows by the trained weights and by the pooled optimum."""
     ids = read_ids(folder / "bank.parquet")
     held_out = job(arguments).schedule(Register.of_ids(id_keys("bank", [ids]))).test
     trains = np.ones(len(ids), bool)
@@ -276,7 +276,7 @@ def compare(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def opened(folder: Path, arguments: argparse.Namespace) -> Floats:
-    """Return f of all rows by the weights that both parts add up to."""
+    """Return f of all rows by the sum of both parts' weights."""
     names = NAMES[: arguments.parties]
     parts = {name: ModelPart.load(folder / f"{name}.json") for name in names}
     total = np.zeros(arguments.rows)
@@ -302,7 +302,7 @@ def labels(folder: Path) -> Floats:
 
 def pooled(folder: Path, arguments: argparse.Namespace, trains: NDArray[np.bool_]) -> Floats:
     """Return f of all rows by the optimum of the pooled training rows, found by Newton's method."""
-    from scipy.special import expit  # not in the processes that are measured
+    from scipy.special import expit  # not in the measured processes
 
     names = NAMES[: arguments.parties]
     theta = np.zeros(arguments.columns * arguments.parties + 1)
@@ -336,7 +336,9 @@ def main() -> None:
     options.add_argument("--trees", action="store_true", help="train the default job of trees")
     options.add_argument("--workers", type=int, default=0, help="processes that hold each party's rows")
     options.add_argument("--virtual", action="store_true", help="all parties in one process, in virtual time")
-    options.add_argument("--chunk", type=int, help="visits that are made ahead at a time (protocol.shares.chunk)")
+    options.add_argument(
+        "--chunk", type=int, help="iterations of one chunk of the offline phase (protocol.shares.chunk)"
+    )
     options.add_argument("--json", type=Path, default=Path("out/many_rows.json"))
     options.add_argument("--folder", type=Path, help="where the tables lie, and stay for another run; a temporary one")
     options.add_argument("--play", help=argparse.SUPPRESS)
@@ -351,9 +353,9 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         needed = arguments.rows * (
             arguments.columns * arguments.parties * 24 + 4000
-        )  # table, copy, integers, and work ahead
+        )  # table, copy, integers, and offline phase
         if shutil.disk_usage(folder).free < needed:
-            raise SystemExit(f"{needed >> 20} MB of free disk were expected; name another --folder")
+            raise SystemExit(f"this needs {needed >> 20} MB of free disk; choose another --folder")
         if not (folder / "bank.parquet").exists():
             figures("generate", started(folder, "generate"))
         rows = [figures("virtual", started(folder, "virtual"))] if arguments.virtual else measure(folder, arguments)

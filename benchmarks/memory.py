@@ -1,17 +1,17 @@
-"""The memory that a process and those that it has started have held."""
+"""The memory of a process and of its child processes."""
 
 from __future__ import annotations
 
 import threading
 from pathlib import Path
 
-_SAMPLED = 0.1  # seconds between two looks at memory
+_SAMPLED = 0.1  # seconds between two samples
 
 
 class MemoryHeld:
-    """The most memory that this process, and each of those that it has started, has held, in MB, added up. Linux.
+    """The largest memory of this process plus that of its child processes, in MB. Linux only.
 
-    Sampled while it is entered: what a process has held at its end is told with what its parent held at its start.
+    It is sampled while the context is entered. The peak of a process includes the memory of its parent at its start.
     """
 
     def __init__(self) -> None:
@@ -30,6 +30,7 @@ class MemoryHeld:
 
     @property
     def megabytes(self) -> int:
+        """The largest memory so far, in MB."""
         return sum(self._most.values()) // 1024
 
     def _watch(self) -> None:
@@ -37,15 +38,15 @@ class MemoryHeld:
             self._look()
 
     def _look(self) -> None:
-        this_path = Path("/proc/self/task")
-        started = " ".join(_text(task / "children") for task in this_path.iterdir()).split()
+        tasks = Path("/proc/self/task")
+        started = " ".join(_text(task / "children") for task in tasks.iterdir()).split()
         for process in ("self", *started):
             status = dict(line.split(":", 1) for line in _text(Path("/proc", process, "status")).splitlines())
             self._most[process] = max(self._most.get(process, 0), int(status.get("VmHWM", "0").split()[0]))
 
 
 def _text(path: Path) -> str:
-    """Read a file of /proc; nothing if its process has ended."""
+    """Return the content of a file of /proc; empty if its process has ended."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError:

@@ -9,7 +9,7 @@ import argparse
 from html import escape
 from pathlib import Path
 
-ASKED = [  # a question, and the mode of those who say yes
+ASKED = [  # a question, and the mode for the answer yes
     ("Is the model linear, or trees?", "shares", "the default; no line to write"),
     ("Are all tables of one house, for an experiment?", "open", 'protocol = "open"'),
     ("Must it rest on factoring, at any cost?", "Paillier", 'protocol = "paillier"'),
@@ -21,7 +21,7 @@ WIDTH, STEP, LEFT, RIGHT, BOX = 760, 84, 20, 500, 52
 
 
 def box(x: int, y: int, width: int, fill: str, lines: list[str]) -> str:
-    """Return a box of one line, or of two of which the first is bold."""
+    """Return a box of one line, or of two lines with the first one bold."""
     displayed = [f'<rect x="{x}" y="{y}" width="{width}" height="{BOX}" rx="8" fill="{fill}" stroke="#5b6470"/>']
     for k, line in enumerate(lines):
         at = y + BOX / 2 + 5 + (k - (len(lines) - 1) / 2) * 18
@@ -31,14 +31,14 @@ def box(x: int, y: int, width: int, fill: str, lines: list[str]) -> str:
 
 
 def arrow(x: int, y: int, to_x: int, to_y: int, word: str) -> str:
-    """Return an arrow with a word beside it."""
+    """Return an arrow with a word next to it."""
     line = f'<path d="M{x} {y}L{to_x} {to_y}" stroke="#5b6470" fill="none" marker-end="url(#end)"/>'
-    up = 6 if y == to_y else -5  # above an arrow to the right, beside one that goes down
+    up = 6 if y == to_y else -5  # above an arrow to the right, to the right of an arrow down
     return f'{line}<text x="{(x + to_x) / 2 + 8}" y="{(y + to_y) / 2 - up}" fill="#5b6470">{word}</text>'
 
 
 def picture() -> str:
-    """Return the drawing as SVG, which fetches nothing and reads on light and dark pages."""
+    """Return the drawing as SVG, which fetches nothing and is readable on light and dark pages."""
     height = STEP * (len(ASKED) + 1)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
@@ -61,6 +61,7 @@ def picture() -> str:
 
 
 def main() -> None:
+    """Run the benchmark from the command line."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("file", type=Path, help="where the picture goes, as SVG")
     options.parse_args().file.write_text(picture(), encoding="utf-8")

@@ -1,11 +1,11 @@
-"""One sealed gradient of a two-layer network: seconds under encryption and for its Jacobian, and memory; or an epoch.
+"""One sealed gradient of a two-layer network: seconds of encryption and of its Jacobian, and memory; or one epoch.
 
     python benchmarks/neural.py --rows 256 --columns 57 --hidden 25
     python benchmarks/neural.py --epoch --rows 100000 --columns 300 --own 30 --hidden 4 --batch 10000
 
-A step is what a passive party and the key holder do for one local step on CKKS: g is encrypted, the product taken row
-block by row block, blinded, opened, unblinded. Seconds are processor time of one core. The Jacobian is made while the
-product reads it, so it is timed once more alone and taken off.
+A step is the work of a passive party and the key holder for one local step on CKKS: g is encrypted, the product is
+computed row block by row block, blinded, opened and unblinded. Seconds are processor time of one core. The Jacobian is
+computed while the product reads it, so it is timed separately and subtracted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from securevfl.training.text_table import format_table
 
 
 def step(part: TorchBlock, rows: int, columns: int) -> dict[str, str | int | float]:
-    """One step, timed."""
+    """Time one step."""
     generator = np.random.default_rng(0)
     X, g = generator.normal(size=(rows, columns)), generator.uniform(-1, 1, size=(rows, 1))
     scheme = vfl.Ckks().scheme()
@@ -45,7 +45,7 @@ def step(part: TorchBlock, rows: int, columns: int) -> dict[str, str | int | flo
     start = time.process_time()
     for block in range(0, rows, 64):
         J[block : block + 64]
-    jacobian = 2 * (time.process_time() - start)  # read for the scales, and for the products
+    jacobian = 2 * (time.process_time() - start)  # read for the scales and for the products
     exact = part.vjp(X, g)
     return {
         "rows": rows,
@@ -59,7 +59,7 @@ def step(part: TorchBlock, rows: int, columns: int) -> dict[str, str | int | flo
 
 
 def epoch(options: argparse.Namespace) -> dict[str, str | int | float]:
-    """One epoch of two parties on made-up rows, by the clock."""
+    """Run one epoch of two parties on generated rows, by the clock."""
     generator = np.random.default_rng(0)
     tables = [generator.normal(size=(options.rows, columns)) for columns in (options.own, options.columns)]
     y = (sum(np.tanh(X[:, :3]).sum(axis=1) for X in tables) > 0).astype(int)
@@ -74,7 +74,7 @@ def epoch(options: argparse.Namespace) -> dict[str, str | int | float]:
         protocol=vfl.Protocol(residual="ckks"),
         batch_size=options.batch,
         epochs=1,
-        accepts=["columns", "rank"],  # of few rows
+        accepts=["columns", "rank"],  # with few rows
     )
     start = time.perf_counter()
     run = vfl.simulate(job, parties)
@@ -92,11 +92,12 @@ def epoch(options: argparse.Namespace) -> dict[str, str | int | float]:
 
 
 def network(columns: int, hidden: int) -> nn.Module:
-    """Two dense layers."""
+    """Return two dense layers."""
     return nn.Sequential(nn.Linear(columns, hidden), nn.Tanh(), nn.Linear(hidden, 1))
 
 
 def main() -> None:
+    """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=256)
     parser.add_argument("--columns", type=int, default=57)

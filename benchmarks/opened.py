@@ -1,10 +1,10 @@
-"""What opened gradients tell of labels under BlockNewton: against the rows, and beside minibatches of the same data.
+"""Labels that opened gradients reveal under BlockNewton, by number of rows and compared with minibatches.
 
     python benchmarks/opened.py --data ../shared/data
 
-A third party that brings 15 columns of pure noise attacks: all label attacks of the audit that apply, from everything
-it has received in a run under CKKS; the highest AUC counts. First on a made-up table of n rows, then beside the two
-parties of default_credit, where FedBCD on batches of 256 rows and BlockNewton on all rows train to the same AUC.
+A third party with 15 columns of pure noise attacks: all label attacks of the audit that apply, from everything that it
+received in a run under CKKS; the highest AUC counts. First on a generated table of n rows, then with the two parties of
+default_credit, where FedBCD on batches of 256 rows and BlockNewton on all rows train to the same AUC.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ STRANGER = "stranger"
 
 
 def noise(like: vfl.Party, seed: int) -> vfl.Party:
-    """A party of the same rows with columns of noise."""
+    """Return a party with the same rows and columns of noise."""
     X = np.random.default_rng([seed, 1]).normal(size=(len(like), COLUMNS))
     return vfl.Party(STRANGER, X, ids=like.ids, aligned=like.ids is None)
 
 
 def made_up(rows: int, seed: int) -> list[vfl.Party]:
-    """A party whose ten columns go with the labels, and the stranger."""
+    """Return a party whose ten columns correlate with the labels, and the stranger."""
     generator = np.random.default_rng([seed, 0])
     X = generator.normal(size=(rows, 10))
     y = (X.sum(axis=1) + 2 * generator.normal(size=rows) > 0).astype(int)
@@ -42,7 +42,7 @@ def made_up(rows: int, seed: int) -> list[vfl.Party]:
 
 
 def attacked(job: vfl.Job, parties: Sequence[vfl.Party]) -> tuple[float, str, float, int]:
-    """The best attack's label AUC, its name, the model's AUC and the exchanges."""
+    """Return the best attack's label AUC, its name, the model's AUC and the number of exchanges."""
     worlds = RealIdealPair(job, parties, job.seed, attacker=STRANGER)
     run, result = worlds.real_run[0], [(0.5, "none")]
     for name, attack in ATTACKS.items():
@@ -55,13 +55,14 @@ def attacked(job: vfl.Job, parties: Sequence[vfl.Party]) -> tuple[float, str, fl
 
 
 def job(**keys: object) -> vfl.Job:
-    """BlockNewton on all rows under CKKS."""
+    """Return a job of BlockNewton on all rows under CKKS."""
     defaults: dict[str, object] = {"optimizer": vfl.BlockNewton(tolerance=1e-5), "batch_size": "all", "epochs": 8}
     defaults |= {"model": vfl.Logistic(l2=1e-3), "protocol": vfl.Protocol(residual=vfl.Ckks()), "accepts": ["columns"]}
     return vfl.Job(**(defaults | keys))  # type: ignore[arg-type]
 
 
 def main() -> None:
+    """Run the benchmark from the command line."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--data", type=Path, default=Path("../shared/data"))
     options.add_argument("--rows", type=int, nargs="*", default=[300, 1000, 3000, 10_000, 20_000, 50_000])

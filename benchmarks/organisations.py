@@ -2,9 +2,9 @@
 
     python benchmarks/organisations.py --data ../shared/data --repeats 3
 
-Prints rounds a second of the training (from the end of its first round to the end of its last) and how far the weights
-of the two are apart. In one process parties share Python's lock and send through memory; separate processes have a core
-each where there are enough, and pay for gRPC, TLS and encoding.
+Prints rounds a second of the training (from the end of its first round to the end of its last) and the distance between
+the weights of both. In one process, parties share Python's lock and send through memory. Separate processes have a core
+each if there are enough, and pay for gRPC, TLS and encoding.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BOUND = {"ckks": 1e-3, "open": 0.0, "paillier": 0.0}
 
 
 def parties(data: Path, rows: int) -> list[vfl.Party]:
-    """The columns of the second party are split in two."""
+    """Return the parties, with the columns of the second one split in two."""
     aligned = vfl.align(default_credit(data))
     bank, shop = (party.take(np.arange(rows)) for party in aligned)
     half = len(shop.columns) // 2
@@ -44,6 +44,7 @@ def parties(data: Path, rows: int) -> list[vfl.Party]:
 
 
 def job(residual: str, batch: int, epochs: int) -> vfl.Job:
+    """Return the job of the measurement."""
     return vfl.Job(
         model=vfl.Logistic(l2=1e-3),
         optimizer=vfl.FedBCD(lr=0.1, local_steps=5),
@@ -56,7 +57,7 @@ def job(residual: str, batch: int, epochs: int) -> vfl.Job:
 
 
 def play(data: Path, rows: int, kit: Path, work: vfl.Job, disclosed: Any) -> None:
-    """One party, in a process of its own."""
+    """Run one party in a separate process."""
     party = next(party for party in parties(data, rows) if party.name == kit.name)
     ends: list[float] = []
     cpu = time.process_time()
@@ -72,7 +73,7 @@ def play(data: Path, rows: int, kit: Path, work: vfl.Job, disclosed: Any) -> Non
 
 
 def in_processes(data: Path, rows: int, work: vfl.Job) -> tuple[float, float, dict[str, ModelPart]]:
-    """Rounds a second at the active party, processor seconds of all, parts."""
+    """Return rounds a second at the active party, processor seconds of all, and the model parts."""
     names = ("bank", "shop", "telco")
     ports = []
     for _ in names:
@@ -99,7 +100,7 @@ def in_processes(data: Path, rows: int, work: vfl.Job) -> tuple[float, float, di
 
 
 def in_one(data: Path, rows: int, work: vfl.Job) -> tuple[float, float, dict[str, ModelPart]]:
-    """The same in threads of this process."""
+    """Return the same for threads of this process."""
     ends: list[float] = []
     table = parties(data, rows)
     cpu = time.process_time()
@@ -108,6 +109,7 @@ def in_one(data: Path, rows: int, work: vfl.Job) -> tuple[float, float, dict[str
 
 
 def main() -> None:
+    """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--residuals", nargs="*", default=["ckks", "open"])

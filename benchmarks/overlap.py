@@ -1,13 +1,13 @@
-"""Whether local steps really run beside the exchange: CELU-VFL in two processes over mutual TLS, through a slow line.
+"""Whether local steps overlap with the exchange: CELU-VFL in two processes over mutual TLS, through a slow link.
 
     python benchmarks/overlap.py --mbps 300 --rtt-ms 20 --repeats 3 --json out/overlap.json
 
-The line is slowed as in benchmarks/delay.py. All seconds are for a round. `measured_s` is the training at the active
-party, by its own wall clock. `exchange_s` is the same job with R = 1 over the same line: forward outputs, residual and
-one step, which one thread does beside the local steps. `compute_s` is what the busier party computes in a round, by the
-wall clock of the measured run. `line_s` is what the bytes of a round take on the line itself. Where the two overlap
-entirely, `overlap`, measured_s / max(exchange_s, compute_s), is 1; `apart_s`, W = 1, is a run in which nothing does.
-The virtual times are those of `simulate` on the network that the parties found. Of several repeats the shortest count.
+The link is slowed as in benchmarks/delay.py. All seconds are for one round. `measured_s` is the wall-clock time of the
+training at the active party. `exchange_s` is the same job with R = 1: forward outputs, residual and one step, which one
+thread does during the local steps. `compute_s` is the computing time of the busier party in the measured run. `line_s`
+is the transfer time of a round's bytes. With full overlap, `overlap`, measured_s / max(exchange_s, compute_s), is 1;
+`apart_s`, W = 1, is a run without overlap. Virtual times are those of `simulate` on the measured network. The shortest
+of several repeats counts.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ ROWS, COLUMNS = 16_384, 20
 
 
 def module(hidden: int, width: int) -> nn.Module:
+    """Return a network with this number of hidden units."""
     return nn.Sequential(nn.Linear(COLUMNS, hidden), nn.ReLU(), nn.Linear(hidden, width))
 
 
 class Tables:
-    """Two parties of made-up columns, with networks of so many hidden units."""
+    """Two parties with generated columns and networks with a number of hidden units."""
 
     def __init__(self, hidden: int, width: int) -> None:
         self._hidden, self._width = hidden, width
@@ -56,7 +57,7 @@ class Tables:
 
 
 class Top(nn.Module):
-    """The active party's bottom, and a layer on both parties' outputs."""
+    """The active party's bottom model, and a layer on both parties' outputs."""
 
     def __init__(self, hidden: int, width: int) -> None:
         super().__init__()
@@ -64,11 +65,13 @@ class Top(nn.Module):
         self.top = nn.Linear(2 * width, 1)
 
     def forward(self, x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        """Return the outputs of the top model."""
         result: torch.Tensor = self.top(torch.cat([self.bottom(x), z], dim=1).relu())
         return result
 
 
 def job(R: int, W: int, width: int, batch: int, epochs: int) -> vfl.Job:
+    """Return the job of the measurement."""
     return vfl.Job(
         model=vfl.Neural(joint="top", width=width),
         optimizer=vfl.CeluVFL(R=R, W=W, lr=0.01, rule=vfl.AdaGrad()),
@@ -80,12 +83,15 @@ def job(R: int, W: int, width: int, batch: int, epochs: int) -> vfl.Job:
 
 
 def a_round(disclosed: Told) -> float:
+    """Return the seconds of one round."""
     return float(disclosed.seconds.sum()) / disclosed.rounds
 
 
 def row(
     work: Callable[[int, int], vfl.Job], tables: Tables, mbps: float, rtt_ms: float, repeats: int
 ) -> dict[str, float]:
+    """Measure one row."""
+
     def best(R: int, W: int) -> dict[str, Told]:
         tries = [measured(work(R, W), tables, mbps, rtt_ms) for _ in range(repeats)]
         return min(tries, key=lambda item: a_round(item["bank"]))
@@ -113,6 +119,7 @@ def row(
 
 
 def main() -> None:
+    """Run the benchmark from the command line."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--mbps", type=float, default=300.0)
     options.add_argument("--rtt-ms", type=float, nargs="+", default=[5.0, 20.0, 100.0])

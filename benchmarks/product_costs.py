@@ -1,6 +1,6 @@
-"""Products of shared vectors on either engine, in turns in one process: what a visit pays ahead at one party.
+"""Products of shared vectors on both engines, alternately in one process: an iteration's offline cost at one party.
 
-A visit has two products at each party: W^T of a vector of n rows, and X of one of d. Times are of both ends.
+An iteration has two products at each party: W^T of a vector of n rows, and X of one of d. Times include both ends.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from securevfl.crypto.share_ring import Integers, ShareRing, Words
 from securevfl.crypto.share_scheme import ShareScheme, common_coin
 from securevfl.protocols.shares.share_schemes import SHARE_SCHEMES
 
-BITS = 48  # L of batches of some thousand rows
+BITS = 48  # L for batches of some thousand rows
 PARTS = "encrypt", "prepare", "product", "open"
 
 
 def products(n: int, d: int, visits: int, *, pairs: int = 3) -> dict[str, Any]:
-    """Milliseconds of processor time a visit of n rows x d columns, medians of so many turns, for each engine.
+    """Return milliseconds of processor time an iteration of n rows x d columns, medians, for each engine.
 
-    `ratio` is the slowest engine's to the first's, `bytes` the other way round.
+    `ratio` is the slowest engine's time divided by the first's, `bytes` the inverse.
     """
     rng, ring = np.random.default_rng([n, d]), ShareRing(BITS)
     factors = [rng.integers(-128, 128, shape) for shape in ((n, d), (d, n))]
@@ -48,7 +48,7 @@ def products(n: int, d: int, visits: int, *, pairs: int = 3) -> dict[str, Any]:
 
 
 class _Ends:
-    """A holder and an evaluator on one engine, and the processor seconds of what they did."""
+    """A holder and an evaluator on one engine, and their processor seconds."""
 
     def __init__(self, scheme: ShareScheme) -> None:
         coin = common_coin(os.urandom(32), os.urandom(32), 0, "bench")
@@ -58,7 +58,7 @@ class _Ends:
         self.sent = 0
 
     def exchange(self, W: Integers, V: Words) -> None:
-        """One product; plaintexts are made within it, so what a product takes once they are there is taken off."""
+        """Run one product; the time of plaintexts, which are computed within it, is subtracted."""
         holder, evaluator = self._holder, self._evaluator
         encrypting, sealed = _timed(lambda: holder.encrypt(V, columns=W.shape[1]))
         prepared = evaluator.prepare(W)
@@ -77,5 +77,5 @@ def _timed(work: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def all_products(sizes: Sequence[tuple[int, int]], visits: Sequence[int] = (16, 1)) -> list[dict[str, Any]]:
-    """Return a row for each size and number of visits in a chunk."""
+    """Return a row for each size and number of iterations in a chunk."""
     return [products(n, d, visit) for n, d in sizes for visit in visits]

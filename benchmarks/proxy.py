@@ -1,4 +1,4 @@
-"""A proxy of TCP that does damage when told to; benchmarks/faults.py and the tests put it before a party."""
+"""A TCP proxy that causes faults on request; benchmarks/faults.py and the tests put it before a party."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 
 
 class Proxy:
-    """Stands before a party's port; cuts or changes what passes when told to."""
+    """Listens before a party's port, and cuts or changes the relayed bytes on request."""
 
     def __init__(self, behind: int, port: int = 0) -> None:
         self.garble = False
@@ -43,6 +43,7 @@ class Proxy:
                 end.shutdown(socket.SHUT_RDWR)
 
     def cut(self) -> None:
+        """Cut all connections."""
         lines, self._lines = self._lines, []
         for line in lines:
             with contextlib.suppress(OSError):
@@ -50,6 +51,7 @@ class Proxy:
             line.close()
 
     def close(self) -> None:
+        """Stop relaying."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()

@@ -1,10 +1,10 @@
 """Private alignment of all parties in one process: seconds, bytes and memory.
 
-python benchmarks/psi.py --rows 100000 --parties 2
+    python benchmarks/psi.py --rows 100000 --parties 2
 
-All parties are threads of this process; on machines of their own they work side by side. `ids/s a core` is rows of one
-party per CPU second of that party: the CPU time of this process, divided by the parties. Memory is the peak of this
-process, all parties together.
+All parties are threads of this process; on separate machines they work concurrently. `ids/s a core` is the number of
+rows of one party divided by the CPU seconds of that party: the CPU time of this process divided by the number of
+parties. Memory is the peak of this process with all parties.
 """
 
 from __future__ import annotations
@@ -25,18 +25,21 @@ from securevfl.runtime.party_threads import run_threads
 
 
 def side(channel: Channel, *, ids: Iterable[int], names: list[str]) -> tuple[NDArray[np.intp], int, int]:
+    """Align as one party; return its rows, sent bytes and sent messages."""
     rows = align_privately(channel.me, ids, channel, active=names[0], passives=names[1:])
     return rows, channel.counters.bytes_sent(), channel.counters.messages_sent()
 
 
 def cpu_seconds() -> float:
+    """Return the CPU seconds of this process."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
 
 
 def run(rows: int, parties: int) -> None:
+    """Run one alignment and print its figures."""
     names = [f"party{k}" for k in range(parties)]
-    shift = rows // (2 * parties)  # neighbours share most of their ids, all share half or more
+    shift = rows // (2 * parties)  # neighbours share most of their ids; all share at least half
     sets = [range(k * shift, k * shift + rows) for k in range(parties)]
     before, started = cpu_seconds(), time.perf_counter()
     roles = {name: partial(side, ids=ids, names=names) for name, ids in zip(names, sets, strict=True)}
@@ -51,6 +54,7 @@ def run(rows: int, parties: int) -> None:
 
 
 def main() -> None:
+    """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=100_000, help="ids of each party")
     parser.add_argument("--parties", type=int, default=2)

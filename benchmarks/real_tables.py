@@ -1,4 +1,4 @@
-"""Real tables as two parties hold them: texts, gaps and codes as they come. Defaults are measured on the first six."""
+"""Real tables at two parties, with texts, missing values and codes as in the files. Six of them set the defaults."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ import securevfl as vfl
 
 
 def read(path: Path) -> tuple[list[str], NDArray[Any]]:
-    """Return the names of the columns of a CSV file and its values as texts, None where one is missing."""
+    """Return the names of the columns of a CSV file and its values as texts, None if one is missing."""
     with gzip.open(path, "rt") as file:
         names, *rows = csv.reader(file)
     return names, np.array([[value or None for value in row] for row in rows], dtype=object)
 
 
 def one_file(name: str, folder: Path) -> list[vfl.Party]:
-    """Columns of g_ and h_, texts and gaps among them."""
+    """Return columns g_ and h_ of one file, texts and missing values among them."""
     names, X = read(folder / f"{name}.csv.gz")
     y = X[:, names.index("y")].astype(float).astype(int)
     local, other = ([j for j, name in enumerate(names) if name.startswith(mark)] for mark in ("g_", "h_"))
@@ -35,7 +35,7 @@ def one_file(name: str, folder: Path) -> list[vfl.Party]:
 
 
 def two_files(name: str, folder: Path) -> list[vfl.Party]:
-    """The files of guest and host."""
+    """Return the files of guest and host."""
     generated = []
     for party, side in (("bank", "guest"), ("shop", "host")):
         names, X = read(folder / f"{name}_hetero_{side}.csv.gz")
@@ -46,7 +46,7 @@ def two_files(name: str, folder: Path) -> list[vfl.Party]:
 
 
 def in_one_npz(name: str, folder: Path) -> list[vfl.Party]:
-    """A table of 0/1 or scaled columns, which names the two sides itself."""
+    """Return a table of binary or scaled columns, which names the two sides."""
     with np.load(folder / f"{name}.npz") as file:
         X, y, g, h = file["X"].astype(float), (file["y"] > 0).astype(int), file["g"], file["h"]
     ids = np.arange(len(y))

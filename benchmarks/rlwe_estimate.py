@@ -1,15 +1,16 @@
-"""How hard RLWE is at the moduli that are in use: the column of docs/proof.md, worked out here without other tools.
+"""The hardness of RLWE at the moduli in use: the column of docs/proof.md, computed here without other tools.
 
     python benchmarks/rlwe_estimate.py
 
-The primal attack: from m samples of LWE (n = N = 4096, ternary secret, errors of standard deviation 3.24) an embedding
-of dimension d = m + n + 1 whose secret is scaled to the size of the errors (Bai, Galbraith 2014). BKZ with blocks of
-beta finds the short vector where
+The primal attack uses m samples of LWE (n = N = 4096, ternary secret, errors of standard deviation 3.24) and embeds
+them in dimension d = m + n + 1, with the secret scaled to the size of the errors (Bai, Galbraith 2014). BKZ with blocks
+of beta finds the short vector if
 
-  sigma sqrt(beta) <= delta^(2 beta - d - 1) vol^(1/d),   delta = (beta / (2 pi e) (pi beta)^(1/beta))^(1/(2 beta - 2))
+    sigma sqrt(beta) <= delta^(2 beta - d - 1) vol^(1/d),   delta = (beta / (2 pi e) (pi beta)^(1/beta))^(1/(2 beta -
+    2))
 
-(Alkim, Ducas, Poeppelmann, Schwabe 2016), and costs 2^(0.292 beta + 16.4 + log2(8 d)) operations, the model by which
-HomomorphicEncryption.org made its table (2018). m is the best of all. At 109 bits it gives the 128 of that table.
+(Alkim, Ducas, Poeppelmann, Schwabe 2016), and costs 2^(0.292 beta + 16.4 + log2(8 d)) operations, the cost model of the
+table of HomomorphicEncryption.org (2018). m is the best one. At 109 bits the result is the 128 of that table.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import math
 
 N = 4096
 ERROR = math.sqrt(10.5)
-USED = {  # log2 of the modulus that keys live at
+USED = {  # log2 of the modulus of keys
     "kernel, L to 40": 72.0,
     "kernel, L to 48": 79.3,
     "kernel, L to 56": 91.9,
@@ -30,13 +31,13 @@ USED = {  # log2 of the modulus that keys live at
 
 
 def root(beta: int) -> float:
-    """The root Hermite factor of BKZ with blocks of beta."""
+    """Return the root Hermite factor of BKZ with blocks of beta."""
     inner: float = beta / (2 * math.pi * math.e) * (math.pi * beta) ** (1 / beta)
     return math.pow(inner, 1 / (2 * beta - 2))
 
 
 def blocks(m: int, bits: float) -> int:
-    """The smallest blocks that succeed with m samples."""
+    """Return the smallest blocks that succeed with m samples."""
     d = m + N + 1
     volume = m * bits + N * math.log2(ERROR / math.sqrt(2 / 3))
     low, high = 60, 2000
@@ -48,11 +49,12 @@ def blocks(m: int, bits: float) -> int:
 
 
 def security(bits: float) -> float:
-    """log2 of the operations of the best attack at a modulus of so many bits."""
+    """Return log2 of the operations of the best attack at a modulus of this number of bits."""
     return min(0.292 * blocks(m, bits) + 16.4 + math.log2(8 * (m + N + 1)) for m in range(N // 2, 2 * N, 64))
 
 
 def main() -> None:
+    """Run the benchmark from the command line."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     for name, bits in USED.items():
         print(f"{name}: log2 q = {bits:.1f}, 2^{security(bits):.0f} operations")

@@ -1,13 +1,13 @@
-"""Rounds to the AUC of the pooled columns and what they cost: BlockNewton on all rows, FedBCD, FedSGD on minibatches.
+"""Rounds to the AUC of the pooled columns and their cost: BlockNewton on all rows, FedBCD, FedSGD on minibatches.
 
-For each table logistic regression, a quarter of the rows held out:
+For each table, logistic regression with a quarter of the rows held out:
 
-auc_pooled    of scikit-learn on the columns of all parties, the same objective and rows
-rounds        the first after which the AUC stays within WITHIN of it; for minibatches, the first seen there
-costs         of a run of so many rounds, in virtual time on the network given: encryption, local work, network, bytes
-opened        equations that a passive party opened in it, and the label AUC of least squares over all of them, by the
-              passive party with the most columns; what its columns tell of the labels by themselves is in it
-gap           how far the objective of BlockNewton is from its least value after LAST rounds
+    auc_pooled    of scikit-learn on the columns of all parties, with the same objective and rows rounds        the
+    first one after which the AUC stays within WITHIN of it; for minibatches, the first evaluation there costs
+    of a run of that number of rounds, in virtual time: encryption, local work, network, bytes opened        equations
+    that a passive party opened in it, and the label AUC of least squares over all of them, by
+                  the passive party with the most columns, what its columns reveal included
+    gap           distance of BlockNewton's objective from its minimum after LAST rounds
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ from securevfl.training.run import Run
 from securevfl.training.simulate import simulate
 
 SCHEMA = "securevfl.bench.rounds/1"
-WITHIN = 1e-3  # of the pooled AUC
+WITHIN = 1e-3  # distance from the pooled AUC
 L2 = 1e-3
 TEST = 0.25
-MOST = 20  # rounds of BlockNewton that are looked at
+MOST = 20  # rounds of BlockNewton
 LAST = 60
-EPOCHS = 10  # of minibatches, at most
+EPOCHS = 10  # rounds of minibatches at most
 EVERY = 5  # rounds of minibatches between evaluations
 RESIDUALS: dict[str, Any] = {"open": "open", "ckks": Ckks(), "paillier": Paillier(bits=2048)}
 MINIBATCHES: dict[str, Training] = {
-    "fedsgd": FedSGD(lr=3.0, decay="sqrt_t"),  # steps that did best on support2
+    "fedsgd": FedSGD(lr=3.0, decay="sqrt_t"),  # best steps on support2
     "fedbcd": FedBCD(local_steps=5, lr=1.0, decay="sqrt_t"),
 }
 
 
 @dataclass
 class OpenedGradients(Observer):
-    """What one passive party has learned of gradients, by batch: J (n x d), and the sum of J^T g (d x 1) so far."""
+    """Gradients that one passive party learned, by batch: J (n, d), and the sum of J^T g (d, 1) so far."""
 
     name: str
     matrix: dict[int, Floats] = field(default_factory=dict)
@@ -69,6 +69,7 @@ class OpenedGradients(Observer):
         pass
 
     def note(self, me: str, fact: object) -> None:
+        """Record a learned gradient."""
         if me == self.name and isinstance(fact, GradientLearned):
             assert isinstance(fact.J.matrix, np.ndarray), "these tables are in memory"
             self.matrix[fact.index] = fact.J.matrix
@@ -76,11 +77,11 @@ class OpenedGradients(Observer):
 
     @property
     def equations(self) -> int:
-        """Equations about residuals, those of later visits not counted again."""
+        """Return equations about residuals; repeated equations of later iterations are not counted again."""
         return sum(matrix.shape[1] for matrix in self.matrix.values())
 
     def label_auc(self, positive: Mapping[int, Any]) -> float:
-        """AUC of least squares on each batch, over all batches, against what is `positive` there (n,)."""
+        """Return the AUC of least squares on each batch, over all batches, against `positive` labels (n,)."""
         guess = {index: np.linalg.lstsq(self.matrix[index].T, total)[0] for index, total in self.total.items()}
         scores = np.concatenate([-guess[index][:, 0] for index in guess])
         return area_under_curve(np.concatenate([positive[index] for index in guess]), scores)
@@ -95,14 +96,13 @@ def run(
     network: Network | None = None,
     on_row: Callable[[str], None] = lambda what: None,
 ) -> list[dict[str, Any]]:
-    """Run the tables named, or all if none is, and return their rows.
-
-    ConfigError for a name that is not known, DataError for a table that is missing.
-    """
+    """Run the named tables, or all of them, and return their rows; ConfigError or DataError for a missing one."""
     known = {"table": READERS, "residual": RESIDUALS, "algorithm": MINIBATCHES}
     for what, names in (("table", tables), ("residual", residuals), ("algorithm", against)):
         if unknown := [name for name in names if name not in known[what]]:
-            raise ConfigError(f"{what} must be one of {', '.join(known[what])}, {unknown[0]} came; choose one of these")
+            raise ConfigError(
+                f"unknown {what} {unknown[0]!r}", f"choose from {', '.join(known[what])}", code="SVFL-COMMAND-USAGE"
+            )
     rows = []
     for name in tables or READERS:
         parties = READERS[name](data)
@@ -117,7 +117,7 @@ def run(
 
 
 def reference(parties: Sequence[Party]) -> tuple[float, float]:
-    """Return the held-out AUC of scikit-learn on the pooled columns, and the least value of the objective."""
+    """Return the held-out AUC of scikit-learn on the pooled columns, and the minimum of the objective."""
     regression = import_extra("sklearn.linear_model", "sklearn", "the pooled reference").LogisticRegression
     X, y, split = _pooled(parties)
     fitted = regression(C=1 / (L2 * len(split.train)), tol=1e-8, max_iter=10_000).fit(X[split.train], y[split.train])
@@ -130,7 +130,7 @@ def _few(
 ) -> dict[str, Any]:
     options: dict[str, Any] = {"batch_size": "all"}
     opened, engine = OpenedGradients(_widest(parties)), RESIDUALS[residual]
-    looked = "open" if isinstance(engine, Paillier) else residual  # where a round takes seconds
+    looked = "open" if isinstance(engine, Paillier) else residual  # a round takes seconds
     seen = simulate(
         _job(BlockNewton(tolerance=0), looked, epochs=MOST, evaluate_every=1, **options), parties, observe=opened
     )
@@ -157,7 +157,7 @@ def _many(
 
 
 def settled(aucs: Sequence[float], pooled: float) -> int:
-    """Find the first round, from 1, from which the AUC stays within WITHIN below `pooled`, or better; else the last."""
+    """Return the first round, from 1, after which the AUC stays above `pooled` - WITHIN; else the last one."""
     short = [number for number, auc in enumerate(aucs, 1) if auc < pooled - WITHIN]
     return min(len(aucs), short[-1] + 1 if short else 1)
 
@@ -190,7 +190,7 @@ def _job(optimizer: Training, residual: str, **options: Any) -> Job:
         optimizer=optimizer,
         protocol=Protocol(residual=RESIDUALS[residual]),
         test_fraction=TEST,
-        prepare=Preparation(tails="keep"),  # as the pooled optimum takes the columns
+        prepare=Preparation(tails="keep"),  # as the pooled optimum uses the columns
         accepts=("columns",),
         **options,
     )
@@ -201,7 +201,7 @@ def _widest(parties: Sequence[Party]) -> str:
 
 
 def _pooled(parties: Sequence[Party]) -> tuple[Floats, Any, Any]:
-    """Pool the columns of all, scaled by the training rows; return them, whether each label is 1, and the split."""
+    """Return the pooled columns, scaled by the training rows, whether each label is 1, and the split."""
     split = _job(BlockNewton(), "open", batch_size="all").schedule(parties[0].register)
     X = np.hstack([party.X for party in parties])
     mean, deviation = X[split.train].mean(axis=0), X[split.train].std(axis=0)

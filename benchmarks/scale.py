@@ -1,15 +1,14 @@
-"""Memory and speed of tables larger than memory: two parties, a process each, over mutual TLS on this machine.
+"""Memory and speed with tables larger than memory: two parties, a process each, over mutual TLS on this machine.
 
     python benchmarks/scale.py --rows 5000000 --columns 100 --json out/scale.json
 
-Each party has a Parquet file of its own (float32, the second one in another order of rows), stores it with
-`securevfl.data.store` in the order of the job's batches, and trains by `securevfl.organisations.join` until the epoch
-or --seconds are over; a finished epoch ends with the evaluation of all held-out rows. A model that is through then
-predicts the whole files by the command `predict`: the bank's as it stands, the shop's by a copy in the bank's order.
-With --batch 0 it trains on all rows at once instead, two rounds of BlockNewton, and says how long each took, the first
-one with all that came before it. One row of the result a step and party, each step a process of its own: rows a second,
-and the largest resident memory of the process, after imports and at its end. Files are made in a temporary folder and
-removed.
+Each party has a Parquet file (float32, the second one in another order of rows), stores it with `securevfl.data.store`
+in the order of the job's batches, and trains by `securevfl.organisations.join` until the epoch or --seconds are over. A
+finished epoch ends with the evaluation of all held-out rows. A finished model then predicts the whole files by the
+command `predict`: the bank's file directly, the shop's by a copy in the bank's order. With --batch 0 it trains on all
+rows at once, two rounds of BlockNewton, and reports the duration of each, the first one with everything before it.
+There is one row for each step and party, and each step runs in a separate process: rows a second, and the largest
+resident memory of the process, after imports and at its end. Files are created in a temporary folder and removed.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from securevfl.transport.peers import Peers
 
 PARTIES = ("bank", "shop")
 GROUP = 250_000  # rows of Parquet written at a time
-ROUNDS = 2  # on all rows at once
+ROUNDS = 2  # training on all rows at once
 WAIT = 1800.0  # seconds a party waits for the other
 
 
@@ -52,7 +51,7 @@ class TimeIsUp(Exception):
 
 
 def generate(folder: Path, rows: int, columns: int) -> None:
-    """A Parquet file a party, and the row order of the second one beside it."""
+    """Write a Parquet file for each party, and the row order of the second one."""
     weights = np.random.default_rng(0).normal(size=columns, scale=2 / columns**0.5).astype(np.float32)
     order = np.random.default_rng(1).permutation(rows)  # the id of each row of the second file
     ids = {"bank": np.arange(rows), "shop": order}
@@ -74,6 +73,7 @@ def generate(folder: Path, rows: int, columns: int) -> None:
 
 
 def job(residual: str, batch: int) -> vfl.Job:
+    """Return the job of the measurement."""
     return vfl.Job(
         model=vfl.Logistic(l2=1e-4),
         optimizer=vfl.FedBCD(lr=0.1, local_steps=5) if batch else vfl.BlockNewton(),
@@ -81,18 +81,18 @@ def job(residual: str, batch: int) -> vfl.Job:
         batch_size=batch or "all",
         epochs=1 if batch else ROUNDS,
         test_fraction=0.1,
-        accepts=["columns", "rank", "fresh_equations"],  # of few rows, which two trainings tell in turn
+        accepts=["columns", "rank", "fresh_equations"],  # of few rows, which two trainings report alternately
     )
 
 
 def megabytes() -> float:
-    """Largest resident memory of this process so far. Linux: getrusage would count its parent's at the fork."""
+    """Return the peak memory of this process. Linux only: getrusage would include the parent's memory at the fork."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return round(int(status["VmHWM"].split()[0]) / 1024, 1)
 
 
 def store(folder: Path, name: str, batch: int) -> dict[str, Any]:
-    """Stores one party's table."""
+    """Store one party's table."""
     rows = np.load(folder / f"{name}.npy")
     started = time.perf_counter()
     store_table(name, folder / f"{name}.parquet", folder / f"{name}.table", rows=rows, job=job("open", batch))
@@ -101,7 +101,7 @@ def store(folder: Path, name: str, batch: int) -> dict[str, Any]:
 
 
 def train(folder: Path, name: str, residual: str, batch: int, seconds: float) -> dict[str, Any]:
-    """One party's part of a run. Only the active party counts rounds."""
+    """Run one party's part of a training. Only the active party counts rounds."""
     times = [time.perf_counter()]
 
     def on_round(done: int, of: int) -> None:
@@ -136,7 +136,7 @@ def train(folder: Path, name: str, residual: str, batch: int, seconds: float) ->
 
 
 def predict(folder: Path, name: str) -> dict[str, Any]:
-    """One party's part of a prediction of its whole file."""
+    """Run one party's part of a prediction of its whole file."""
     data = folder / f"{name}.parquet"
     if name == "shop":
         write_rows(data, np.load(folder / "shop.npy"))
@@ -155,11 +155,11 @@ def predict(folder: Path, name: str) -> dict[str, Any]:
     return {"seconds": round(seconds, 1), "rows_per_s": round(rows / seconds)}
 
 
-ROOT = Path(__file__).parents[1]  # from which the module of a process is found
+ROOT = Path(__file__).parents[1]  # where a process finds the module
 
 
 def measure(folder: Path, step: str, head: dict[str, Any], seconds: float) -> list[dict[str, Any]]:
-    """Both parties' rows of one step, side by side."""
+    """Run one step at both parties concurrently and return their rows."""
     command = [sys.executable, "-m", "benchmarks.scale", "--play", step, "--folder", str(folder.resolve())]
     command += ["--batch", str(head["batch"]), "--seconds", str(seconds)]
     running = {
@@ -177,7 +177,7 @@ def measure(folder: Path, step: str, head: dict[str, Any], seconds: float) -> li
 
 
 def kits(folder: Path) -> None:
-    """Certificates and addresses of both parties."""
+    """Create certificates and addresses of both parties."""
     with socket.socket() as one, socket.socket() as other:
         one.bind(("127.0.0.1", 0))
         other.bind(("127.0.0.1", 0))
@@ -190,6 +190,7 @@ def kits(folder: Path) -> None:
 
 
 def main() -> None:
+    """Run the benchmark from the command line."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--rows", type=int, default=400_000)
     options.add_argument("--columns", type=int, default=50)
@@ -212,9 +213,9 @@ def main() -> None:
             result = train(arguments.folder, arguments.party, arguments.play, arguments.batch, arguments.seconds)
         print(json.dumps(result | {"imports_mb": base, "peak_mb": megabytes()}))
         return
-    needed = arguments.rows * arguments.columns * 4 * 6  # each party: Parquet, table, and once more while it is made
+    needed = arguments.rows * arguments.columns * 4 * 6  # each party: Parquet, table, and a copy while it is written
     if shutil.disk_usage(arguments.folder or tempfile.gettempdir()).free < 2 * needed:
-        raise SystemExit(f"{2 * needed >> 20} MB of free disk were expected; name another --folder")
+        raise SystemExit(f"this needs {2 * needed >> 20} MB of free disk; choose another --folder")
     rows: list[dict[str, Any]] = []
     head = {"rows": arguments.rows, "columns": arguments.columns, "batch": arguments.batch}
     arguments.json.parent.mkdir(parents=True, exist_ok=True)

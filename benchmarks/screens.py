@@ -1,10 +1,10 @@
-"""Takes the pictures of screens that the documentation shows: terminals of 80 columns as SVG, and pages as PNG by a
-headless Chromium, 400 and 1,400 pixels wide, light and dark.
+"""Takes the pictures of screens for the documentation.
 
-python -m benchmarks.screens docs/figures [--only demo join run ...]
+    python -m benchmarks.screens docs/figures [--only demo join run ...]
 
-All are of one recorded run: the two files that docs/start.md makes and its job, the second screen of `join` between two
-processes with the kits of docs/two-organisations.md. Needs chromium and Pillow.
+Terminals of 80 columns are stored as SVG, and pages as PNG by a headless Chromium, 400 and 1,400 pixels wide, light and
+dark. All are of one recorded run: the two files and the job of docs/start.md, and the second screen of `join` between
+two processes with the kits of docs/two-organisations.md. Needs chromium and Pillow.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from rich.console import Console
 from rich.text import Text
 
 ROOT = Path(__file__).parents[1]
-COLUMNS, LINES = 80, 50  # of a terminal
+COLUMNS, LINES = 80, 50  # columns of a terminal
 WIDTHS = {"phone": 400, "desk": 1400}  # pixels of a page
 HEIGHT = 900
-SMALLEST = 500  # pixels that a window of Chromium has at least
-BAR = 200  # pixels more than its own bars take
-COLOURS = {"light": 1, "dark": 0}  # as Chromium numbers them
+SMALLEST = 500  # smallest width of a Chromium window
+BAR = 200  # more pixels than its bars take
+COLOURS = {"light": 1, "dark": 0}  # in Chromium's numbering
 TABLES = "--data bank=bank.csv --data shop=shop.csv"
 TERMINALS = {
     "demo": "securevfl demo",
@@ -51,17 +51,18 @@ TAKEN = [*TERMINALS, *PAGES]
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Of a command whose ledgers are in this folder, and nothing of earlier runs."""
+    """Return the environment of a command with its ledgers in this folder, without anything of earlier runs."""
     colours = {"COLUMNS": str(COLUMNS), "LINES": str(LINES), "FORCE_COLOR": "1", "TERM": "xterm-256color"}
     return os.environ | colours | {"XDG_DATA_HOME": str(folder / "home")}
 
 
 def words(command: str) -> list[str]:
+    """Return the arguments that run a securevfl command in a new process."""
     return [sys.executable, "-m", "securevfl.cli.main", *command.split()[1:]]
 
 
 def shown(folder: Path, command: str) -> str:
-    """What a command prints in this folder, with its colours."""
+    """Return the coloured output of a command in this folder."""
     done = subprocess.run(  # noqa: S603
         words(command), cwd=folder, env=environment(folder), capture_output=True, text=True, check=True
     )
@@ -69,8 +70,10 @@ def shown(folder: Path, command: str) -> str:
 
 
 def on_terminal(folder: Path, command: str, answer: str) -> str:
-    """What a command prints on a terminal of its own, which answers its question; of a line that lives the last state
-    in which it has a figure."""
+    """Return the output of a command on a terminal, which answers its question.
+
+    Of a live line the last state with a figure counts.
+    """
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (LINES, COLUMNS))
     with subprocess.Popen(  # noqa: S603
@@ -83,7 +86,7 @@ def on_terminal(folder: Path, command: str, answer: str) -> str:
             try:
                 piece = os.read(ours, 65536) if ready else b"-"
             except OSError:
-                break  # it has ended
+                break  # the command has ended
             printed += piece.decode() if ready else ""
             if "[y/N]" in printed and not answered:
                 os.write(ours, answer.encode())
@@ -95,7 +98,7 @@ def on_terminal(folder: Path, command: str, answer: str) -> str:
 
 
 def joined(folder: Path, command: str) -> str:
-    """The screen of the bank while bank and shop train in two processes."""
+    """Return the bank's screen while bank and shop train in two processes."""
     ports = []
     for _ in range(2):
         with socket.socket() as free:
@@ -118,7 +121,7 @@ def joined(folder: Path, command: str) -> str:
 
 
 def drawn(command: str, printed: str) -> str:
-    """Draw a terminal as SVG, with the reader's own fonts, so that nothing is fetched."""
+    """Draw a terminal as SVG, with the reader's fonts, so that nothing is fetched."""
     console = Console(record=True, width=COLUMNS, file=StringIO(), force_terminal=True)
     console.print(Text.from_ansi(f"$ {command}\n{printed.rstrip()}"))
     picture = console.export_svg(title="securevfl", unique_id="screen")
@@ -129,12 +132,12 @@ def browser() -> str:
     """Return the command of a browser. SystemExit if there is none."""
     result = shutil.which("chromium") or shutil.which("google-chrome")
     if result is None:
-        raise SystemExit("a browser was expected, there is none; apt-get install chromium")
+        raise SystemExit("no browser is installed; apt-get install chromium")
     return result
 
 
 def photographed(page: Path, width: int, colours: str, picture: Path, height: int = HEIGHT) -> None:
-    """Take a picture of a page as wide as this; below SMALLEST it stands in a frame, as no window is so narrow."""
+    """Take a picture of a page of this width; below SMALLEST in a frame, because no window is that narrow."""
     with tempfile.TemporaryDirectory() as folder:
         if width < SMALLEST:
             frame = Path(folder) / "frame.html"
@@ -153,7 +156,7 @@ def photographed(page: Path, width: int, colours: str, picture: Path, height: in
 
 
 def prepared(folder: Path) -> None:
-    """Make in a folder the files and the job of docs/start.md."""
+    """Create the files and the job of docs/start.md in a folder."""
     page = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
     block = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)[0]
     subprocess.run([sys.executable, "-c", block], cwd=folder, check=True)  # noqa: S603
@@ -161,6 +164,7 @@ def prepared(folder: Path) -> None:
 
 
 def main() -> None:
+    """Take the pictures from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", nargs="+", default=TAKEN, choices=TAKEN)

@@ -1,15 +1,16 @@
-"""Training on shares: what a visit costs beside a sealed round, and whether the model is that of floats.
+"""Training on secret shares: the cost of an iteration compared with a sealed round, and accuracy against floats.
 
-sizes        two parties with d columns each, work ahead apart from visits; `ratio` is the processor time of one party,
-             all in, to that of a sealed round (CKKS, both ends) of the same run, `ratio_seal` to one on SEAL
-products     those of such a visit on either engine, in turns (product_costs.py)
-tables       real tables against the same steps in floats with the exact residual, from the same start; of
-             block_descent against the optimum
-prediction   scores of new rows
-one epoch    of 100,000 rows and 330 columns, by the clock
+    sizes        two parties with d columns each, offline phase and iterations apart; `ratio` is the processor time of
+    one
+                 party, in total, divided by that of a sealed round (CKKS, both ends), `ratio_seal` by one on SEAL
+    products     those of such an iteration on both engines alternately (product_costs.py)
+    tables       real tables against the same steps in floating point with the exact residual, from the same start; for
+                 block_descent against the optimum
+    prediction   scores of new rows
+    one epoch    of 100,000 rows and 330 columns, by the clock
 
-Processor times are of this process, over all its parties, divided by visits and parties; virtual times are for a line
-of 300 Mbps and 20 ms. `attack_auc` ranks labels by the mean of what the partner knows of each row's residuals.
+Processor times are of this process, over all its parties, divided by iterations and parties. Virtual times assume a
+link of 300 Mbps and 20 ms. `attack_auc` ranks labels by the mean of the partner's shares of each row's residuals.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ from securevfl.training.simulate import simulate
 SCHEMA = "securevfl.bench.shares/1"
 SIZES = (256, 15), (256, 100), (4096, 100)
 BATCHES = 8
-_FAR = 1000.0  # seconds of a round trip, beside which computing is nothing
+_FAR = 1000.0  # seconds of a round trip, compared with which computing is negligible
 Progress = Callable[[str], None]
 Measured = tuple[tuple[float, int], float, dict[str, ModelPart]]
 _SGD = {"model": Logistic(), "batch_size": 256, "epochs": 10, "optimizer": FedSGD(lr=0.1)}
@@ -77,7 +78,7 @@ TABLES: dict[str, dict[str, Any]] = {
 def run(
     data: Path, sizes: Sequence[tuple[int, int]], tables: Sequence[str], on_row: Progress, *, large: bool = False
 ) -> list[dict[str, Any]]:
-    """All rows asked for; `large`: one epoch of 100,000 rows x (30 + 300). DataError if a table is not there."""
+    """Run all chosen rows; `large`: one epoch of 100,000 rows x (30 + 300). DataError if a table is missing."""
     rows = []
     for n, d in sizes:
         on_row(f"{n} x {d}")
@@ -95,7 +96,7 @@ def run(
 
 
 def made_up(n: int, d: int, parties: int = 2) -> list[Party]:
-    """Tables of noise (n x d each) and labels that lean on them."""
+    """Return tables of noise (n, d each) and labels that depend on them."""
     rng = np.random.default_rng([n, d])
     X = [rng.normal(size=(n, d)) for _ in range(parties)]
     y = (sum(x[:, 0] for x in X) + rng.normal(size=n) > 0).astype(int)
@@ -103,11 +104,11 @@ def made_up(n: int, d: int, parties: int = 2) -> list[Party]:
 
 
 def size(n: int, d: int, *, epochs: int = 0) -> dict[str, Any]:
-    """Measure what a visit of n rows costs, and what a sealed round of them does; over 16 epochs if no other number is
-    given.
+    """Measure an iteration of n rows and a sealed round of them; over 16 epochs unless stated otherwise.
 
-    What measuring takes, of the last model and of 1,024 rows' range after each chunk, is left out, and what a session
-    takes once: costs are those of a longer training less those of one, over the visits between (`_longer`).
+    Evaluations of the last model and of 1,024 rows after each chunk are subtracted, and so is the start of a session:
+    costs are those of a longer training minus those of a shorter one, divided by the iterations between them
+    (`_longer`).
     """
     epochs = epochs or 16
     batches = BATCHES if n < 1024 else 2
@@ -144,10 +145,11 @@ def size(n: int, d: int, *, epochs: int = 0) -> dict[str, Any]:
 
 
 def _longer(job: Job, parties: Sequence[Party]) -> tuple[Measured, tuple[float, float]]:
-    """One training, and what each further one of its length adds to the work ahead and to the visits, in seconds.
+    """Return one training, and the seconds that each further one of its length adds to both phases.
 
-    The first training of a process imports and fills tables, so it is not measured. The longer one is three times as
-    long, or nine, or more, until both have grown by half: a shorter difference is one of noise and may be negative.
+    The first training of a process imports modules and fills tables, so it is not measured. The longer one is three
+    times as long, or nine, or more, until both phases have grown by half; a shorter difference is noise and may be
+    negative.
     """
     _apart(job, parties)
     once = _apart(job, parties)
@@ -160,7 +162,7 @@ def _longer(job: Job, parties: Sequence[Party]) -> tuple[Measured, tuple[float, 
 
 
 def _without_measuring(result: Measured) -> tuple[float, float]:
-    """Processor seconds of the work ahead and of the visits."""
+    """Return processor seconds of the offline phase and of the iterations."""
     (ahead, _), visits, parts = result
     return ahead, visits - sum(part.counters.seconds(Stage.EVALUATE) for part in parts.values())
 
@@ -170,14 +172,16 @@ def _few(job: Job, epochs: int) -> Job:
 
 
 def _apart_by(run: Run) -> float:
-    """Virtual seconds from one visit to the next: without the message that a chunk begins with, half a round trip once,
-    which may or may not be on the critical path."""
+    """Return virtual seconds from one iteration to the next.
+
+    The message at the start of a chunk is left out: half a round trip, which may or may not be on the critical path.
+    """
     ends = [item["seconds"] for item in run.history]
     return (ends[-1] - ends[0]) / (len(ends) - 1)
 
 
 def _apart(job: Job, parties: Sequence[Party]) -> Measured:
-    """Processor seconds and bytes of the work ahead, processor seconds of the training, and its parts."""
+    """Return processor seconds and bytes of the offline phase, processor seconds of the training, and its parts."""
     names = [party.name for party in parties]
     sent: list[int] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -203,7 +207,7 @@ def _processor(work: Callable[[], Any]) -> tuple[float, Any]:
 
 
 class _Words(Observer):
-    """The mean, by batch, of what one party knows of residuals."""
+    """Records the mean of one party's shares of residuals, by batch."""
 
     def __init__(self, of: str) -> None:
         self._of = of
@@ -213,12 +217,13 @@ class _Words(Observer):
         """Messages are of no interest."""
 
     def note(self, me: str, fact: object) -> None:
+        """Record a party's shares of residuals."""
         if me == self._of and isinstance(fact, SharedResidual):
             self.by_batch.setdefault(fact.index, []).append(fact.words[:, :1])
 
 
 def table(data: Path, name: str) -> dict[str, Any]:
-    """One real table: the model on shares, and the same steps in floats."""
+    """Train on one real table: the model on secret shares, and the same steps in floating point."""
     options, parties = TABLES[name], read(data, name.partition("/")[0])
     chunk = 10 if options["batch_size"] != "all" else options["epochs"]
     job = Job(**options, protocol=Protocol(shares=Shares(chunk=chunk)), test_fraction=0.25)
@@ -230,7 +235,7 @@ def table(data: Path, name: str) -> dict[str, Any]:
     loss = job.model.loss
     ranked = "auc" if loss.classifies and loss.single else "r2" if not loss.classifies else "accuracy"
     measured = result.metrics
-    if ranked not in measured:  # one against the rest is measured by class; all scores are here, in one process
+    if ranked not in measured:  # one-against-rest is evaluated by class; all scores are available in this process
         held_out = job.schedule(parties[0].register).test
         measured = result.evaluate(
             {party.name: party.X[held_out] for party in parties}, np.asarray(parties[0].y)[held_out]
@@ -262,7 +267,7 @@ def _attacked(job: Job, parties: Sequence[Party], words: _Words) -> float:
 
 
 def in_floats(job: Job, result: Run, parties: Sequence[Party]) -> dict[str, float]:
-    """Metrics on the held-out rows of the same visits in floats; of block_descent, of the optimum."""
+    """Return held-out metrics of the same iterations in floating point; for block_descent, of the optimum."""
     X = np.hstack([np.clip(result.parts[party.name].scaling(party.X), -8, 8) for party in parties])
     X = np.column_stack([X, np.ones(len(X))])
     loss, y = job.model.loss, np.asarray(parties[0].y)
@@ -287,7 +292,7 @@ def in_floats(job: Job, result: Run, parties: Sequence[Party]) -> dict[str, floa
 
 
 def prediction(rows: int = 10_000, d: int = 15) -> dict[str, Any]:
-    """Scores of new rows, by the clock, keys included."""
+    """Score new rows, by the clock, keys included."""
     parties = made_up(2000, d)
     shares = Protocol(shares=Shares(chunk=12))
     job = Job(model=Logistic(), optimizer=FedSGD(lr=0.3), protocol=shares, batch_size="all", epochs=12)
@@ -305,7 +310,7 @@ def prediction(rows: int = 10_000, d: int = 15) -> dict[str, Any]:
 
 
 def one_epoch(rows: int = 100_000, count: int = 30, other: int = 300) -> dict[str, Any]:
-    """One epoch in batches of 4,096, work ahead included, by the clock, with a process a core."""
+    """Run one epoch in batches of 4,096, offline phase included, by the clock, with one process for each core."""
     rng = np.random.default_rng(0)
     X, further = rng.normal(size=(rows, count)), rng.normal(size=(rows, other))
     y = (X[:, 0] + further[:, 0] + rng.normal(size=rows) > 0).astype(int)
@@ -327,12 +332,12 @@ def one_epoch(rows: int = 100_000, count: int = 30, other: int = 300) -> dict[st
 
 
 def _spent() -> float:
-    """Processor seconds of this process and of those that it has started and that have ended."""
+    """Return processor seconds of this process and of its ended child processes."""
     return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
 def read(folder: Path, name: str) -> list[Party]:
-    """Two parties of a table of the folder, the first with labels. DataError if it is not there."""
+    """Return two parties of a table of the folder, the first one with labels. DataError if it is missing."""
     npz, guest = folder / f"{name}.npz", folder / f"{name}_hetero_guest.csv.gz"
     if npz.exists():
         with np.load(npz, allow_pickle=False) as file:
@@ -340,7 +345,11 @@ def read(folder: Path, name: str) -> list[Party]:
             sides = [_varying(X[:, file["g"]]), _varying(X[:, file["h"]])]
         return [Party("bank", sides[0], y, aligned=True), Party("shop", sides[1], aligned=True)]
     if not guest.exists():
-        raise DataError(f"{folder}: {name}.npz or {guest.name} was expected there; give --data the folder of tables")
+        raise DataError(
+            f"{folder} contains neither {name}.npz nor {guest.name}",
+            "pass the folder of the tables as --data",
+            code="SVFL-TABLE-UNREADABLE",
+        )
     head, local = _csv(guest)
     label = next(k for k, column in enumerate(head) if column in ("y", "motor_speed", "doctorco"))
     _, other = _csv(folder / f"{name}_hetero_host.csv.gz")
@@ -358,7 +367,7 @@ def _varying(X: Floats) -> Floats:
 
 
 def _csv(path: Path) -> tuple[list[str], NDArray[np.float64]]:
-    """Read the heading, and the rows by rising id."""
+    """Read the heading, and the rows by ascending id."""
     with gzip.open(path, "rt") as file:
         head, *rows = csv.reader(file)
     result = np.array(rows, dtype=np.float64)

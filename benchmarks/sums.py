@@ -1,10 +1,10 @@
-"""What sums cost: time over parties for each topology (FDSKL 2020, Figure 4), and masks in CPU time.
+"""The cost of sums: time by number of parties for each topology (FDSKL 2020, Figure 4), and masks in CPU time.
 
     python benchmarks/sums.py --json sums.json --plot docs/figures/sum_time.svg
 
 Rows by `what`:
-    topology   virtual seconds of one sum of a 4,096-vector, all parties ready at once, the least of several runs
-    cpu        CPU milliseconds of one sum over all parties, against the direct sum
+    topology   virtual seconds of one sum of a 4,096-vector, all parties ready at once, the minimum of several runs
+    cpu        CPU milliseconds of one sum over all parties, compared with the direct sum
 """
 
 from __future__ import annotations
@@ -39,19 +39,22 @@ TOPOLOGIES = ("tree", "star", "ring")
 
 
 class RestartedClock(VirtualClock):
-    """Starts again at zero, so that all parties begin a sum together."""
+    """Restarts at zero, so that all parties begin a sum together."""
 
     def restart(self) -> None:
+        """Restart at zero."""
         local = self._here.branch
         local.path, local.now = np.zeros_like(local.path), 0.0
         self._up, self._down = type(self._up)(), type(self._down)()
 
 
 def seat_of(channel: Channel, names: list[str]) -> PartyContext:
+    """Return the context of a party in a sum."""
     return PartyContext(channel, Roles.sum(names[0], tuple(names[1:])), Meter(channel.clock, channel.counters))
 
 
 def exchange(context: PartyContext, role: SumRole, values: np.ndarray, space: Space) -> None:
+    """Collect once if this party is the collector, otherwise contribute."""
     if context.me == context.collector:
         role.collect(values.shape, space)
     else:
@@ -59,6 +62,7 @@ def exchange(context: PartyContext, role: SumRole, values: np.ndarray, space: Sp
 
 
 def topology_rows(parties: Iterable[int], repeats: int) -> list[dict[str, Any]]:
+    """Return the rows of all topologies and numbers of parties."""
     sums: list[SumProtocol] = [vfl.DirectSum(), vfl.PairwiseSum()]
     sums += [vfl.TreeSum(topology=topology) for topology in TOPOLOGIES]
     sums += [vfl.CipherSum(topology="tree"), vfl.CipherSum(topology="star")]
@@ -87,7 +91,7 @@ def topology_rows(parties: Iterable[int], repeats: int) -> list[dict[str, Any]]:
 
 
 def time_one(protocol: SumProtocol, q: int, repeats: int, space: Space) -> tuple[float, int]:
-    """Least virtual seconds of a sum, and the bytes of one."""
+    """Return the smallest virtual seconds of a sum, and its bytes."""
     names = [f"p{k:02}" for k in range(q)]
     ready = threading.Barrier(q)
     values = np.zeros(VALUES, np.float64 if isinstance(space, Reals) else np.uint32)
@@ -111,7 +115,7 @@ def time_one(protocol: SumProtocol, q: int, repeats: int, space: Space) -> tuple
 
 
 def cpu_rows(repeats: int, parties: int = 3, exchanges: int = 200) -> list[dict[str, Any]]:
-    """Least of several runs, since other work on the machine can only add."""
+    """Return the minimum of several runs, because other work on the machine can only add time."""
     protocols: list[SumProtocol] = [vfl.DirectSum(), vfl.TreeSum(), vfl.PairwiseSum()]
     rows = []
     for space in (Reals(), Circle(), Circle(16)):
@@ -135,7 +139,7 @@ def cpu_rows(repeats: int, parties: int = 3, exchanges: int = 200) -> list[dict[
 
 
 def cpu_of(protocol: SumProtocol, parties: int, exchanges: int, space: Space) -> float:
-    """CPU seconds of the process, setup excepted."""
+    """Return CPU seconds of the process without setup."""
     names = [f"p{k:02}" for k in range(parties)]
     ready = threading.Barrier(parties)
     values = np.zeros(VALUES, np.float64 if isinstance(space, Reals) else np.uint32)
@@ -155,7 +159,7 @@ def cpu_of(protocol: SumProtocol, parties: int, exchanges: int, space: Space) ->
 
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
-    """One panel a sum: virtual milliseconds over parties, a line a topology."""
+    """Draw one panel for each sum: virtual milliseconds by parties, one line for each topology."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -190,6 +194,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
 
 
 def main() -> None:
+    """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="where the rows go")
     parser.add_argument("--plot", type=Path, help="where the picture goes (.svg or .png)")

@@ -23,7 +23,7 @@ NAMES = ("bank", "shop")
 def read(path: Path) -> dict[str, list[str]]:
     """Read a CSV file (gz or not) by column. DataError if it is missing."""
     if not path.is_file():
-        raise DataError(f"{path}: a table was expected there; pass the folder that holds it")
+        raise DataError(f"{path} does not exist", "pass the folder of the tables", code="SVFL-TABLE-UNREADABLE")
     with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
         rows = csv.reader(file)
         head = next(rows)
@@ -31,12 +31,12 @@ def read(path: Path) -> dict[str, list[str]]:
 
 
 def encode(name: str, values: Sequence[str]) -> tuple[list[str], Floats]:
-    """Encode a column as numbers: median for what is missing, with a flag; one column a category for text."""
+    """Encode a column as numbers: the median with a flag for missing values; one column a category for text."""
     empty = np.array([value == "" for value in values])
     try:
         numbers = np.array([float(value) if value else np.nan for value in values])
     except ValueError:
-        kinds = sorted(set(values))[1:]  # the first is told by the zeros of the others
+        kinds = sorted(set(values))[1:]  # the first one follows from the zeros of the others
         return [f"{name}={kind}" for kind in kinds], np.array([[v == kind for kind in kinds] for v in values], float)
     filled = np.where(empty, np.nanmedian(numbers), numbers)
     if 0.01 < empty.mean() < 0.99:
@@ -45,7 +45,7 @@ def encode(name: str, values: Sequence[str]) -> tuple[list[str], Floats]:
 
 
 def table(columns: dict[str, list[str]], keep: Sequence[str]) -> tuple[list[str], Floats]:
-    """Put encoded columns side by side, with constant ones left out."""
+    """Join encoded columns, without constant ones."""
     parts = [encode(name, columns[name]) for name in keep]
     names = [name for part, _ in parts for name in part]
     X = np.hstack([block for _, block in parts])
@@ -65,7 +65,7 @@ def shuffled(parties: Sequence[Party], seed: int) -> list[Party]:
 
 
 def support2(data: Path, parties: int = 2) -> list[Party]:
-    """9,105 ICU patients, death in hospital. Two parties as the file splits it; more share its columns evenly."""
+    """Return 9,105 ICU patients with death in hospital, for two parties as in the file, or evenly for more."""
     columns = read(data / "support2.csv.gz")
     y, ids = np.array(columns["y"], float).astype(int), np.array(columns["id"])
     selected = [[c for c in columns if c.startswith("g_")], [c for c in columns if c.startswith("h_")]]
@@ -79,17 +79,17 @@ def support2(data: Path, parties: int = 2) -> list[Party]:
 
 
 def default_credit(data: Path) -> list[Party]:
-    """30,000 credit card clients, default next month; FATE's split, joined on id by whoever asks."""
+    """Return 30,000 credit card clients with default next month, in FATE's split, to be joined by id."""
     return _two_files(data, "default_credit")
 
 
 def epsilon_5k(data: Path) -> list[Party]:
-    """5,000 rows of 20 and 80 columns, made-up; FATE's split."""
+    """Return 5,000 generated rows of 20 and 80 columns, in FATE's split."""
     return _two_files(data, "epsilon_5k")
 
 
 def adult(data: Path) -> list[Party]:
-    """48,842 people, income above 50,000 dollars; numbers and texts as they are, as the file splits them."""
+    """Return 48,842 people with income above 50,000 dollars; numbers and texts as in the file."""
     columns = read(data / "adult.csv.gz")
     y, generated = np.array(columns["y"], float).astype(int), []
     for k, side in enumerate("gh"):
@@ -102,13 +102,13 @@ def adult(data: Path) -> list[Party]:
 def archive(path: Path) -> dict[str, NDArray[Any]]:
     """Read the arrays of an npz file. DataError if it is missing."""
     if not path.is_file():
-        raise DataError(f"{path}: a table was expected there; pass the folder that holds it")
+        raise DataError(f"{path} does not exist", "pass the folder of the tables", code="SVFL-TABLE-UNREADABLE")
     with np.load(path, allow_pickle=False) as file:
         return dict(file)
 
 
 def dealt(data: Path, name: str, parties: int) -> list[Party]:
-    """Deal the columns that vary, of a table of 0/1 columns (`name`.npz), at random to so many parties."""
+    """Deal the varying columns of a binary table (`name`.npz) at random to a number of parties."""
     file = archive(data / f"{name}.npz")
     X, y = file["X"].astype(np.float64), (file["y"] > 0).astype(np.intp)
     vary = np.random.default_rng(0).permutation(np.flatnonzero(X.min(axis=0) < X.max(axis=0)))

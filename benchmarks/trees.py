@@ -1,17 +1,17 @@
-"""Trees on shares on real tables: what they reach beside boosting, what they cost, and what mixing parties would give.
+"""Trees on secret shares on real tables: their quality compared with boosting, their cost, and mixed trees.
 
-auc           of rows that no party trained on, by the scores that the party with labels is told
-auc_float     of the same trees and lines, their weights by 12 safe steps in floats with the exact residual
-auc_linear    of logistic regression on all columns in one place
-auc_boosting  of scikit-learn's gradient boosting on all columns in one place, no tree of which mixes parties
-difference    auc - auc_boosting
-auc_mixed     of the same with trees that mix them: `auc_mixed - auc_boosting` is what is given up
-auc_xgboost   of XGBoost, no tree of which mixes parties; null where it is not installed
+    auc           of rows that no party trained on, by the scores of the party with labels
+    auc_float     of the same trees and lines, with weights by 12 safe steps in floating point with the exact residual
+    auc_linear    of logistic regression on all columns in one place
+    auc_boosting  of scikit-learn's gradient boosting on all columns in one place, no tree of which mixes parties
+    difference    auc - auc_boosting
+    auc_mixed     of the same with trees that mix parties: `auc_mixed - auc_boosting` is the loss
+    auc_xgboost   of XGBoost, no tree of which mixes parties; null if it is not installed
 
-`ahead_s` and `visits_s` are seconds of encrypted work and transfers, over all parties, ahead and in visits; `clock_s`
-and `cpu_s` those of the whole training, by the clock and of all processes; `virtual_s` those on the critical path over
-300 Mbps and 20 ms, work ahead included. Clock and processor times are of this machine and whatever else it does: `load`
-is how many processes wanted a core when the training began.
+`ahead_s` and `visits_s` are seconds of encrypted work and transfers over all parties, in the offline phase and in
+iterations. `clock_s` and `cpu_s` are those of the whole training, by the clock and of all processes. `virtual_s` are
+those on the critical path over 300 Mbps and 20 ms, offline phase included. Clock and processor times depend on other
+work of the machine: `load` is the number of processes that wanted a core when the training began.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SCHEMA = "securevfl.bench.trees/1"
 Progress = Callable[[str], None]
 Rows = NDArray[np.intp]
 
-SPLIT: dict[str, Callable[[int], int]] = {  # how many rows train, of so many
+SPLIT: dict[str, Callable[[int], int]] = {  # number of training rows, and of all rows
     "default_credit": lambda rows: 22_500,
     "a9a": lambda rows: 32_561,
     "ijcnn1": lambda rows: 30_000,
@@ -60,17 +60,14 @@ SPLIT: dict[str, Callable[[int], int]] = {  # how many rows train, of so many
     "large": lambda rows: 100_000,
 }
 TABLES = "ijcnn1", "default_credit", "a9a", "phishing", "support2"
-HELD_OUT = 0.1  # of the rows that train: their loss says when to end
+HELD_OUT = 0.1  # share of the training rows whose loss decides when to stop
 MOST_SCORED = 10_000
 
 
 def run(
     data: Path, names: Sequence[str], on_row: Progress, *, trees: int | None = None, seeds: int = 1, shares: bool = True
 ) -> list[dict[str, Any]]:
-    """Run each table and seed, and return a row for each.
-
-    Without `shares` the row has the AUCs of floats and of others alone. DataError if a table is not there.
-    """
+    """Run each table and seed, and return a row for each; without `shares` only AUCs of floats and of others."""
     rows = []
     for name in names:
         for seed in range(seeds):
@@ -80,7 +77,7 @@ def run(
 
 
 def table(data: Path, name: str, trees: int | None, seed: int, *, shares: bool = True) -> dict[str, Any]:
-    """One table, split by the seed."""
+    """Run one table, split by the seed."""
     parties = parties_of(data, name)
     train, test = _split(name, len(parties[0]), seed)
     model, selected = Trees(trees=trees), [party.take(train) for party in parties]
@@ -108,7 +105,7 @@ def table(data: Path, name: str, trees: int | None, seed: int, *, shares: bool =
 
 
 def parties_of(data: Path, name: str) -> list[Party]:
-    """Read the parties of a table, the first with labels."""
+    """Read the parties of a table, the first one with labels."""
     if name == "heavy":
         return made_up(160_000, 5, 5)
     if name == "large":
@@ -119,7 +116,7 @@ def parties_of(data: Path, name: str) -> list[Party]:
 
 
 def made_up(rows: int, count: int, other: int, *, tails: bool = True) -> list[Party]:
-    """Numbers of both parties, with gaps and heavy tails if so wanted, and labels that bend with some of each."""
+    """Return numbers of both parties, optionally with gaps and heavy tails, and labels that depend on some of each."""
     rng = np.random.default_rng([rows, count, other])
     sides = [rng.standard_t(2, size=(rows, d)) if tails else rng.normal(size=(rows, d)) for d in (count, other)]
     f = sum((np.abs(X[:, 0]) < 0.8) * 2.0 + np.tanh(X[:, 1]) + np.sign(X[:, 2]) for X in sides)
@@ -131,7 +128,7 @@ def made_up(rows: int, count: int, other: int, *, tails: bool = True) -> list[Pa
 
 
 def in_floats(job: Job, local: Sequence[Party], new: dict[str, Any], labels: NDArray[Any], result: Run | None) -> float:
-    """Return the AUC of steps in floats, on the trees of a run, or on trees drawn for it where there is none."""
+    """Return the AUC of steps in floating point, on the trees of a run, or on fresh trees without a run."""
     model, prepared = job.model, prepare_parties(job, local)
     assert isinstance(model, Trees), "the job is of trees"
     y, blocks, later = np.where(local[0].y == np.max(labels), 1.0, -1.0)[:, None], list[Floats](), list[Floats]()
@@ -169,7 +166,7 @@ def _sums(blocks: Sequence[Floats], at: Sequence[Floats]) -> Floats:
 def beside(
     job: Job, local: Sequence[Party], new: dict[str, Any], y: NDArray[Any], labels: NDArray[Any]
 ) -> dict[str, float | None]:
-    """AUCs of models of all columns in one place."""
+    """Return AUCs of models of all columns in one place."""
     import_extra("sklearn", "sklearn", "the models beside trees")
     from sklearn.ensemble import HistGradientBoostingClassifier
     from sklearn.linear_model import LogisticRegression
@@ -226,14 +223,14 @@ def _trained(job: Job, local: Sequence[Party]) -> tuple[dict[str, Any], Run]:
 
 
 def _split(name: str, rows: int, seed: int) -> tuple[Rows, Rows]:
-    """Rows that train and rows that are scored; a9a's as its source has them."""
+    """Return rows to train on and rows to score; a9a's as in its source."""
     count = SPLIT[name](rows)
     order = np.arange(rows) if name == "a9a" else np.random.default_rng([seed, 5]).permutation(rows)
     return np.sort(order[:count]), np.sort(order[count:][:MOST_SCORED])
 
 
 def _filled(job: Job, local: Sequence[Party], parties: Sequence[Party], test: Rows) -> Rows:
-    """Those of the rows that lack no value of a column without gaps in the training, which no model takes."""
+    """Return rows without a missing value in columns that have none in training, which models reject."""
     full = np.ones(len(test), bool)
     for prepared, party in zip(prepare_parties(job, local), parties, strict=True):
         assert prepared.preparation is not None, "it has been prepared"
@@ -242,7 +239,7 @@ def _filled(job: Job, local: Sequence[Party], parties: Sequence[Party], test: Ro
 
 
 def _raw(path: Path) -> list[Party]:
-    """Numbers and texts as they are, gaps among them, as the file splits them."""
+    """Return numbers and texts with missing values, as the file splits them."""
     columns, generated = bench_tables.read(path), []
     y = np.array(columns["y"], float).astype(int)
     for k, side in enumerate("gh"):
@@ -253,10 +250,10 @@ def _raw(path: Path) -> list[Party]:
 
 
 def _spent() -> float:
-    """Processor seconds of this process and of those that it has started and that have ended."""
+    """Return processor seconds of this process and of its ended child processes."""
     return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
 def _peak() -> int:
-    """Return the most memory that this process has held, in which all parties are, in MiB."""
+    """Return the peak memory of this process with all parties, in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024

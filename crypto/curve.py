@@ -1,23 +1,24 @@
 """Blinded ids: the group of Diffie-Hellman private set intersection (Meadows 1986; Huberman, Franklin, Hogg 1999).
 
-    id -> canonical_id -> hash_to_group -> blind by a -> blind by b      =      the same, b before a
+    id -> canonical id -> hash_to_group -> blind with a -> blind with b      =      the same with b before a
 
-Equal ids meet as equal points once every party has blinded them; under decisional Diffie-Hellman, with the hash as a
-random oracle, a point blinded by one party is noise to all others. Order leaks as well as values do, so a set is sent
-in the order of its points (`sort_points`), which depends on the set alone.
+Once every party has blinded them, equal ids are equal points. Under decisional Diffie-Hellman, with the hash as a
+random oracle, a point that one party has blinded is pseudorandom to all others. The order of points would reveal
+information as well, so a set is sent in ascending order of its points (`sort_points`), which depends on the set alone.
 
-The group is Curve25519 by x-coordinate, products by X25519 (RFC 7748) of libsodium: about three times faster than
-Edwards points with the subgroup test, and libsodium as PyNaCl builds it has no ristretto255. What x alone leaves open
-is closed here:
+The group is Curve25519 in x-coordinates, and multiplication is X25519 (RFC 7748) of libsodium. That is about three
+times faster than Edwards points with the subgroup test, and the libsodium of PyNaCl has no ristretto255. The coordinate
+x alone leaves three gaps, which are closed here:
 
-- A 32-byte string is an x on the curve or on its twist, and blinding keeps that bit: hashing straight to x would show
-  one bit of every id. Ids are hashed to the curve (try-and-increment), and points off it are refused.
-- The curve has cofactor 8. Scalars are multiples of 8 (RFC 7748), so blinded points lie in the group of prime order,
-  and a point sent to probe a scalar modulo 8 learns nothing.
-- Encodings are canonical (x < p) and not of small order, so equal points are equal bytes.
+- A 32-byte string is an x on the curve or on its twist, and blinding does not change which. Hashing directly to x would
+  therefore reveal one bit of every id. Ids are hashed to the curve (try-and-increment), and points off it are refused.
+- The curve has cofactor 8. Scalars are multiples of 8 (RFC 7748), so blinded points are in the group of prime order,
+  and a crafted point reveals nothing about a scalar modulo 8.
+- Encodings are canonical (x < p) and not of small order, so equal points have equal bytes.
 
-Points travel as one bytes object of n x 32 bytes. Where a function takes an `executor`, the work is cut into chunks
-for it (processes or threads of this party; libsodium runs outside the GIL). Scalars reach those processes as bytes.
+Points are passed as one bytes object of n times 32 bytes. Functions with an `executor` divide the work among its
+processes or threads, which must belong to this party; libsodium releases Python's lock. Scalars are sent to these
+processes as bytes.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ POINT_BYTES = 32
 _P = 2**255 - 19
 _A = 486662
 _ORDER = 2**252 + 27742317777372353535851937790883648493
-# x of the points of order 1, 2, 4 and 8 that lie on the curve (those of the twist fail the curve test).
+# x of the points of order 1, 2, 4 and 8 on the curve; those of the twist fail the curve test
 _SMALL_ORDER = frozenset(
     {
         0,
@@ -51,38 +52,59 @@ _SMALL_ORDER = frozenset(
     }
 )
 _DOMAIN = b"securevfl id to curve25519 v1\x00"
-_CHUNK = 4096
+_CHUNK = 4096  # ids or points of one task
 
 
 def hash_to_group(ids: CanonicalIds, executor: Executor | None = None) -> bytes:
-    """Map each of n canonical ids to a point (n x 32 bytes): SHA-512, counted up until x lies on the curve.
+    """Map canonical ids to points by SHA-512 with a counter that increases until x is on the curve.
 
-    Uniform over the curve's x, as a random oracle (Boneh, Lynn, Shacham 2001, section 3.3). The number of tries, two
-    on average, depends on the id; it shows in local time only, and a set is hashed before any of it is sent.
+    The points are uniform over the x-coordinates of the curve, as those of a random oracle (Boneh, Lynn, Shacham 2001,
+    section 3.3). The number of attempts, two on average, depends on the id. It shows only in local time, and the whole
+    set is hashed before any point is sent.
+
+    Args:
+        ids: n canonical ids.
+        executor: runs the work in parallel; None for the calling thread.
+
+    Returns:
+        n points of 32 bytes.
     """
     chunks = [ids[start : start + _CHUNK] for start in range(0, len(ids), _CHUNK)]
     return b"".join(executor.map(_hash_chunk, chunks) if executor else map(_hash_chunk, chunks))
 
 
 def check_points(points: bytes, executor: Executor | None = None) -> int:
-    """Check the points (n x 32 bytes) that a peer sent, and return their number n.
+    """Check points that a peer sent.
 
-    CryptoError unless every point is canonical (x < p), on the curve and not of small order.
+    Args:
+        points: n points of 32 bytes.
+        executor: runs the work in parallel; None for the calling thread.
+
+    Returns:
+        The number n.
+
+    Raises:
+        CryptoError: unless every point is canonical (x < p), on the curve and not of small order.
     """
     if len(points) % POINT_BYTES:
-        raise CryptoError(f"{len(points)} bytes of points: expected a multiple of {POINT_BYTES}; the message was cut")
+        raise CryptoError(
+            f"received {len(points)} bytes of points, which is not a multiple of {POINT_BYTES}",
+            code="SVFL-CRYPTO-CIPHERTEXT",
+        )
     chunks = _chunks(points)
-    for number, bad in enumerate(executor.map(_first_bad, chunks) if executor else map(_first_bad, chunks)):
-        if bad is not None:
+    for number, invalid in enumerate(executor.map(_first_invalid, chunks) if executor else map(_first_invalid, chunks)):
+        if invalid is not None:
             raise CryptoError(
-                f"point {number * _CHUNK + bad} of {len(points) // POINT_BYTES} cannot be a blinded id: expected a "
-                "canonical point of Curve25519, not of small order; the sender runs other software or is cheating"
+                f"point {number * _CHUNK + invalid} of {len(points) // POINT_BYTES} is not a blinded id: it is not "
+                "canonical, not on Curve25519 or of small order",
+                "check the sender's software; the sender may be cheating",
+                code="SVFL-PROTOCOL-CHEATING",
             )
     return len(points) // POINT_BYTES
 
 
 class Blinder(Secret):
-    """A fresh secret scalar. Make a new one for every intersection: with one kept, two runs can be linked."""
+    """A fresh secret scalar. Use a new one for every intersection; otherwise two runs can be linked."""
 
     __slots__ = ("_scalar",)
 
@@ -90,25 +112,43 @@ class Blinder(Secret):
         self._scalar = secrets.token_bytes(POINT_BYTES)
 
     def blind(self, points: bytes, executor: Executor | None = None) -> bytes:
-        """Each point (n x 32 bytes) times the scalar, in the same order; CryptoError as `check_points`.
+        """Multiply every point by the scalar; CryptoError as `check_points`.
 
         Blinders commute: a.blind(b.blind(points)) == b.blind(a.blind(points)).
+
+        Args:
+            points: n points of 32 bytes.
+            executor: runs the work in parallel; None for the calling thread.
+
+        Returns:
+            The products in the same order.
         """
         return _multiply(self._scalar, points, executor)
 
     def unblind(self, points: bytes, executor: Executor | None = None) -> bytes:
-        """Take this scalar off again, under whatever other scalars remain; CryptoError as `check_points`.
+        """Remove this scalar from every point; other scalars remain. CryptoError as `check_points`.
 
-        a.unblind(b.blind(a.blind(points))) == b.blind(points): b's function of points that b has not seen, an
-        oblivious pseudorandom function (Jarecki, Kiayias, Krawczyk 2014).
+        a.unblind(b.blind(a.blind(points))) == b.blind(points) applies b's function to points that b does not see, which
+        is an oblivious pseudorandom function (Jarecki, Kiayias, Krawczyk 2014).
+
+        Args:
+            points: n points of 32 bytes.
+            executor: runs the work in parallel; None for the calling thread.
+
+        Returns:
+            The points in the same order.
         """
         return _multiply(_inverse(self._scalar), points, executor)
 
 
 def sort_points(points: bytes) -> tuple[bytes, NDArray[np.intp]]:
-    """Sort the points (n x 32 bytes) by their bytes, ascending; return them and the position (n,) each one came from.
+    """Sort points by their bytes, so that their order depends on the set alone and reveals nothing more.
 
-    The sorted sequence is a function of the set of points alone, so their order no longer reveals anything.
+    Args:
+        points: n points of 32 bytes.
+
+    Returns:
+        The sorted points, and the original position (n,) of each.
     """
     rows = _rows(points)
     order = np.argsort(rows, kind="stable")
@@ -116,7 +156,7 @@ def sort_points(points: bytes) -> tuple[bytes, NDArray[np.intp]]:
 
 
 def _rows(points: bytes) -> NDArray[np.bytes_]:
-    # Fixed-width byte strings compare as if padded with zeros, which changes nothing when all have 32 bytes.
+    # numpy compares fixed-width byte strings as if padded with zeros, which has no effect if all have 32 bytes
     return np.frombuffer(points, dtype=f"S{POINT_BYTES}") if points else np.empty(0, dtype=f"S{POINT_BYTES}")
 
 
@@ -126,7 +166,7 @@ def _chunks(points: bytes) -> list[bytes]:
 
 
 def _on_curve(x: int) -> bool:
-    # x^3 + A x^2 + x is a square: Montgomery form of the curve, RFC 7748 section 4.1.
+    # x^3 + A x^2 + x is a square: Montgomery form of the curve, RFC 7748 section 4.1
     return bool(jacobi(x * (x * (x + _A) + 1), _P) == 1)
 
 
@@ -144,7 +184,7 @@ def _hash_one(canonical: bytes) -> bytes:
         attempt += 1
 
 
-def _first_bad(points: bytes) -> int | None:
+def _first_invalid(points: bytes) -> int | None:
     for start in range(0, len(points), POINT_BYTES):
         x = int.from_bytes(points[start : start + POINT_BYTES], "little")
         if x >= _P or x in _SMALL_ORDER or not _on_curve(x):
@@ -160,9 +200,10 @@ def _multiply(scalar: bytes, points: bytes, executor: Executor | None) -> bytes:
 
 
 def _inverse(scalar: bytes) -> bytes:
-    """Return the scalar that undoes one on the group of prime order, in the form X25519 wants: 8 m, 2^251 <= m < 2^252.
+    """Return the inverse of a scalar on the group of prime order, as X25519 needs it: 8 m with 2^251 <= m < 2^252.
 
-    A point and its negative share x, so 8 m may be the inverse modulo the order or its negative; one of the two fits.
+    A point and its negative have the same x, so 8 m may be the inverse modulo the order or its negative. One of the two
+    has the required form.
     """
     clamped = int.from_bytes(scalar, "little") & (2**255 - 8) | 2**254
     m = pow(8 * clamped, -1, _ORDER)

@@ -1,8 +1,8 @@
 """Pair keys from public keys: X25519 (RFC 7748), then HKDF-SHA256 (RFC 5869).
 
-The key is bound to its context: session, domain (what the key is for), and both parties' names with their public
-keys, in the order of the names. Two parties that disagree on any of these get different keys. Public keys must come
-over an authenticated channel: a peer that can replace them sits in the middle.
+A key is bound to its context: the session, the domain (the purpose of the key), and the names and public keys of both
+parties in the order of the names. Two parties that disagree about any of these derive different keys. Public keys must
+arrive over an authenticated channel; otherwise an attacker can replace them and read everything (man in the middle).
 """
 
 from __future__ import annotations
@@ -19,34 +19,52 @@ PUBLIC_KEY_BYTES = 32
 
 
 class KeyPair(Secret):
-    """An X25519 key pair. The private key never leaves."""
+    """A fresh X25519 key pair. The private key never leaves the object.
+
+    Attributes:
+        public: the public key of 32 bytes.
+    """
 
     __slots__ = ("_private", "public")
 
-    public: bytes  # 32 bytes, safe to publish
+    public: bytes
 
     def __init__(self) -> None:
-        """Draw a fresh pair from the operating system's generator."""
         self._private = X25519PrivateKey.generate()
         self.public = self._private.public_key().public_bytes_raw()
 
-    def agree(self, peer_public: bytes, *, session: str, own: str, peer: str, domain: str) -> bytes:
-        """Derive the 32-byte key shared by parties `own` and `peer` in this session, for this domain.
+    def agree(self, peer_public: bytes, *, session: str, party: str, peer: str, domain: str) -> bytes:
+        """Derive the 32-byte key that two parties share in one session for one purpose.
 
-        CryptoError if the peer's key is malformed, of low order (the shared secret would be zero) or this very key,
-        or if the names are equal.
+        Args:
+            peer_public: the public key of the peer.
+            session: name of the session.
+            party: name of this party.
+            peer: name of the peer.
+            domain: purpose of the key.
+
+        Returns:
+            The key.
+
+        Raises:
+            CryptoError: if the peer's key is malformed, of low order or equal to this key, or the names are equal.
         """
-        if own == peer or peer_public == self.public:
+        if party == peer or peer_public == self.public:
             raise CryptoError(
-                f"key agreement of {own!r} with {peer!r}: expected two parties with two keys, got one twice"
+                f"the key agreement of {party!r} with {peer!r} uses one name or one public key twice",
+                "give every party its name and its key",
+                code="SVFL-CRYPTO-KEY",
+                peer=peer,
             )
         try:
             shared = self._private.exchange(X25519PublicKey.from_public_bytes(peer_public))
         except ValueError:
             raise CryptoError(
-                f"key agreement: the public key of {peer!r} ({len(peer_public)} bytes) is no X25519 key of full order; "
-                f"expected {PUBLIC_KEY_BYTES} bytes made by KeyPair, have {peer!r} send a new one"
+                f"the public key of {peer!r} ({len(peer_public)} bytes) is not an X25519 key of full order",
+                f"let {peer!r} send a new key of {PUBLIC_KEY_BYTES} bytes",
+                code="SVFL-CRYPTO-KEY",
+                peer=peer,
             ) from None
-        (first, first_key), (second, second_key) = sorted([(own, self.public), (peer, peer_public)])
+        (first, first_key), (second, second_key) = sorted([(party, self.public), (peer, peer_public)])
         info = encode_context("securevfl", "agreement", session, domain, first, first_key, second, second_key)
         return HKDF(SHA256(), SYMMETRIC_KEY_BYTES, salt=None, info=info).derive(shared)

@@ -1,4 +1,4 @@
-"""Derive symmetric keys for named contexts (HKDF-Expand, RFC 5869)."""
+"""Derivation of symmetric keys for named contexts (HKDF-Expand, RFC 5869)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 from securevfl.errors import CryptoError
 
 SYMMETRIC_KEY_BYTES = 32
+"""Length of keys of ChaCha20, and of seeds."""
 
 
 def encode_context(*parts: str | bytes | int) -> bytes:
-    """One byte string per list of parts: every part carries its type and length, so no two lists collide."""
+    """Encode a list of values injectively: every value is preceded by its type and length."""
     encoded = []
     for part in parts:
         if isinstance(part, str):
@@ -25,12 +26,22 @@ def encode_context(*parts: str | bytes | int) -> bytes:
 
 
 def derive_key(key: bytes, *context: str | bytes | int) -> bytes:
-    """Derive a 32-byte key for one context (HKDF-Expand with SHA-256, RFC 5869). It does not lead back to `key`.
+    """Derive a 32-byte key for one context with HKDF-Expand and SHA-256; it does not reveal `key`.
 
-    CryptoError if `key` is not 32 bytes.
+    Args:
+        key: 32 bytes.
+        *context: values that name the purpose of the new key.
+
+    Returns:
+        The key of this context.
+
+    Raises:
+        CryptoError: if `key` has another length.
     """
     if len(key) != SYMMETRIC_KEY_BYTES:
         raise CryptoError(
-            f"key: expected {SYMMETRIC_KEY_BYTES} bytes, got {len(key)}; derive one with HKDF or os.urandom(32)"
+            f"the key has {len(key)} bytes instead of {SYMMETRIC_KEY_BYTES}",
+            "derive one with HKDF, or draw it with os.urandom(32)",
+            code="SVFL-CRYPTO-KEY",
         )
     return HKDFExpand(SHA256(), SYMMETRIC_KEY_BYTES, encode_context("securevfl", *context)).derive(key)

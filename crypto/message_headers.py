@@ -1,4 +1,8 @@
-"""Checks of the header and the length of engine messages."""
+"""Checks of the header and the length of messages between the two sides of an engine.
+
+A message begins with four letters that name its kind and the version of its format, followed by the fingerprint of the
+key that it belongs to.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +13,51 @@ from securevfl.errors import CryptoError, KeyMismatch
 
 
 def read_header(engine: str, shape: struct.Struct, magic: bytes, message: bytes, key: bytes) -> tuple[Any, ...]:
-    """Return the fields after magic and key, once these are what they should be; else CryptoError or KeyMismatch."""
+    """Check the kind and the key of a message, and return the other fields of its header.
+
+    Args:
+        engine: name of the engine, for error messages.
+        shape: format of the header.
+        magic: the four letters of this kind of message.
+        message: the message.
+        key: fingerprint of the key.
+
+    Returns:
+        The fields behind the letters and the fingerprint.
+
+    Raises:
+        CryptoError: if the message is of another kind or version.
+        KeyMismatch: if it belongs to another key.
+    """
     kind = magic.decode()
     if len(message) < shape.size or message[:4] != magic:
-        raise CryptoError(f"{engine}: a {kind} message was expected, {len(message)} bytes of another came")
+        raise CryptoError(
+            f"{engine}: received {len(message)} bytes that are not a {kind} message",
+            "run the same version of securevfl on both sides",
+            code="SVFL-CRYPTO-CIPHERTEXT",
+            kind=kind,
+        )
     fields = shape.unpack_from(message)
     if fields[1] != key:
-        raise KeyMismatch(f"{engine}: a {kind} message of another key came; exchange public keys again")
+        raise KeyMismatch(f"{engine}: a {kind} message belongs to another key", code="SVFL-CRYPTO-KEY", kind=kind)
     return fields[2:]
 
 
 def check_length(engine: str, magic: bytes, message: bytes, expected: int) -> None:
-    """CryptoError unless a message has so many bytes."""
+    """Check the length of a message.
+
+    Args:
+        engine: name of the engine, for error messages.
+        magic: the four letters of this kind of message.
+        message: the message.
+        expected: its length in bytes.
+
+    Raises:
+        CryptoError: if the message has another length.
+    """
     if len(message) != expected:
         raise CryptoError(
-            f"{engine}: {magic.decode()} message has {len(message)} bytes, expected {expected}; it was altered"
+            f"{engine}: a {magic.decode()} message has {len(message)} bytes instead of {expected}",
+            code="SVFL-CRYPTO-CIPHERTEXT",
+            kind=magic.decode(),
         )

@@ -1,13 +1,14 @@
-"""Keyed pseudorandom arrays: the ChaCha20 keystream (RFC 8439) read as unsigned integers.
+"""Keyed pseudorandom arrays: the ChaCha20 keystream (RFC 8439) as unsigned integers.
 
-A `Prg` is a 32-byte key and a label. The label enters the ChaCha20 key through HKDF-Expand, so two labels under one
-key give independent streams and labels of any length cannot collide. The 16-byte nonce that `cryptography` wants is
+A `Prg` has a 32-byte key and a label. The ChaCha20 key is derived from both with HKDF-Expand, so two labels under one
+key give independent streams. The 16-byte nonce that `cryptography` expects consists of
 
     bytes 0..3    block counter, starts at 0 (little-endian)
     bytes 4..15   number of the stream (little-endian)
 
-Numbers of one object only go up, so no (key, nonce) serves twice within it; two objects made from the same key and
-label repeat each other, which is what two parties that share a key need. Integers are little-endian on every machine.
+Stream numbers of one object only increase, so the object never uses a pair of key and nonce twice. Two objects with the
+same key and label generate the same streams, which is what two parties with a common key need. Integers are
+little-endian on every machine.
 """
 
 from __future__ import annotations
@@ -32,18 +33,25 @@ _ZEROS = memoryview(bytes(1 << 16))  # a chunk that stays in the cache
 
 
 def random_words(count: int) -> NDArray[np.uint64]:
-    """Draw `count` uniform words of 64 bits: a ChaCha20 keystream under a fresh key from the operating system."""
+    """Draw uniform 64-bit words (count,) from a ChaCha20 keystream under a fresh key of the operating system."""
     stream = Cipher(algorithms.ChaCha20(os.urandom(SYMMETRIC_KEY_BYTES), bytes(16)), mode=None).encryptor()
     return np.frombuffer(stream.update(bytes(8 * count)), np.uint64)
 
 
 class Prg(Secret):
-    """Numbered keystreams under one key and label. May be shared by threads, not by processes."""
+    """Numbered keystreams under one key and label. Threads may share it, processes may not.
+
+    Args:
+        key: 32 bytes.
+        label: the purpose of the streams.
+
+    Raises:
+        CryptoError: if the key has another length.
+    """
 
     __slots__ = ("_key", "_lock", "_next", "_pid")
 
     def __init__(self, key: bytes, label: str) -> None:
-        """CryptoError if `key` is not 32 bytes."""
         self._key = derive_key(key, "prg", label)
         self._next = 0
         self._lock = threading.Lock()
@@ -51,26 +59,51 @@ class Prg(Secret):
 
     @classmethod
     def fresh(cls, label: str) -> Prg:
-        """Make a generator under a key from the operating system, known to nobody else."""
+        """Create a generator under a fresh key of the operating system, which nobody else knows."""
         return cls(os.urandom(SYMMETRIC_KEY_BYTES), label)
 
     def array(
         self, shape: int | tuple[int, ...], dtype: type[Unsigned], *, number: int | None = None
     ) -> NDArray[Unsigned]:
-        """Stream `number` (the next one if None) as an array of uint16, uint32 or uint64, uniform over its range.
+        """Return a stream as an array of unsigned integers, uniform over the range of their type.
 
-        CryptoError if the number has been used or passed over.
+        Args:
+            shape: shape of the array.
+            dtype: uint16, uint32 or uint64.
+            number: number of the stream; None for the next one.
+
+        Returns:
+            The array.
+
+        Raises:
+            CryptoError: if the number was used or skipped before.
         """
         out = np.empty(shape, dtype)
         self.fill(out, number=number)
         return out
 
     def fill(self, out: NDArray[Unsigned], *, number: int | None = None) -> None:
-        """Fill a C-contiguous array that exists already with what `array` would return."""
+        """Fill an existing array with the values that `array` would return.
+
+        Args:
+            out: a C-contiguous array of unsigned integers.
+            number: number of the stream; None for the next one.
+
+        Raises:
+            CryptoError: if the array is of another kind or too large, or the number was used or skipped before.
+        """
         if out.dtype.kind != "u" or not out.flags.c_contiguous:
-            raise CryptoError(f"PRG output: expected a C-contiguous unsigned array, got {out.dtype}; copy it first")
+            raise CryptoError(
+                f"the output array of type {out.dtype} is not a C-contiguous array of unsigned integers",
+                "copy it first",
+                code="SVFL-CRYPTO-PARAMETERS",
+            )
         if out.nbytes > _STREAM_BYTES:
-            raise CryptoError(f"PRG stream: at most {_STREAM_BYTES} bytes, got {out.nbytes}; take several streams")
+            raise CryptoError(
+                f"an array of {out.nbytes} bytes exceeds one stream of {_STREAM_BYTES} bytes",
+                "use several streams",
+                code="SVFL-CRYPTO-PARAMETERS",
+            )
         nonce = bytes(4) + self._take(number).to_bytes(12, "little")
         keystream = Cipher(algorithms.ChaCha20(self._key, nonce), mode=None).encryptor()
         raw = out.reshape(-1).view(np.uint8).data
@@ -84,10 +117,15 @@ class Prg(Secret):
         with self._lock:
             if os.getpid() != self._pid:
                 raise CryptoError(
-                    "PRG: copied into another process, where it would repeat streams; make a new one there"
+                    "a generator was copied into another process, where it would repeat its streams",
+                    "create a new one in that process",
+                    code="SVFL-CRYPTO-REUSE",
                 )
             chosen = self._next if number is None else number
             if chosen < self._next:
-                raise CryptoError(f"PRG: expected a stream number >= {self._next}, got {chosen}; streams serve once")
+                raise CryptoError(
+                    f"stream {chosen} was used or skipped before; the next unused stream is {self._next}",
+                    code="SVFL-CRYPTO-REUSE",
+                )
             self._next = chosen + 1
             return chosen

@@ -1,22 +1,23 @@
-"""The two things a homomorphic engine is asked for, split by who does them.
+"""Interfaces of homomorphic encryption engines, divided by the party that calls them.
 
 *Encrypted vector-Jacobian product* (one round trip, `LinearScheme`):
 
-    key holder                                  evaluator (owns J)
+    key holder                                  evaluator (has J)
     sealed  = encrypt(g, bound)          ->     product = transpose_product(prepare(J), sealed)
-       or the pieces of encrypt_pieces          one after the other, as they come
+       or the pieces of encrypt_pieces          one after the other, as they arrive
     opened  = open(blinded)              <-     blinded, mask = blind(product)
                                          ->     J^T g = unblind(opened, mask)
 
-The key holder opens only uniform noise; the evaluator holds only ciphertexts and, at the end, J^T g. Beside the columns
-of J it has secret combinations of them opened, by which it finds values that the holder has changed.
+The key holder decrypts only uniform noise. The evaluator sees only ciphertexts and, at the end, J^T g. In addition to
+the columns of J, the evaluator lets the holder decrypt secret combinations of the columns. They show whether the holder
+has changed decrypted values.
 
-*Encrypted sum* (`AdditiveScheme`): adders encrypt and add under the holder's public key, the holder decrypts the sum.
+*Encrypted sum* (`AdditiveScheme`): adders encrypt and add under the holder's public key. The holder decrypts the sum.
 
-What crosses a line is always bytes. A message begins with a magic of four letters, the last of which counts versions of
-its format, and with the fingerprint of the key it is under; every engine checks these, and the length, before it reads
-on (`header`, `sized`). A secret key never leaves its holder object: it has no accessor, no repr and does not pickle.
-`Prepared` depends on J and the parameters alone, so it outlives a change of keys.
+All messages are bytes. A message begins with four letters that name its kind and the version of its format, followed by
+the fingerprint of its key. Every engine checks these and the length first (`securevfl.crypto.message_headers`). A
+secret key never leaves the object of its holder, which has no accessor for it, no informative `repr` and cannot be
+pickled. A prepared J depends on J and public parameters alone, so it remains valid when keys change.
 """
 
 from __future__ import annotations
@@ -31,14 +32,19 @@ from securevfl.base.chunked_matrix import ChunkedMatrix
 from securevfl.crypto.secret import Secret
 from securevfl.errors import ShapeMismatch
 
-MAX_PLAINTEXT_BYTES = 1 << 30  # bytes of plaintexts that are kept
+MAX_PLAINTEXT_BYTES = 1 << 30
+"""Bytes of plaintexts that an evaluator caches by default."""
 
 
 class OpeningShape(NamedTuple):
-    """What a key holder has agreed to open: J^T g for g (rows x outputs) and J (rows x columns).
+    """The shape that a key holder has agreed to decrypt: J^T g for g (rows, outputs) and J (rows, columns).
 
-    word: the bits of each value that are opened, if J and g are whole numbers and only so many are agreed; g then has
-    one output. None opens whole values.
+    Attributes:
+        rows: number of rows of a batch.
+        outputs: number of columns of g.
+        columns: number of columns of J.
+        word: bits of each value that are decrypted, if J and g consist of integers and g has one output; None to
+            decrypt values in full.
     """
 
     rows: int
@@ -47,76 +53,154 @@ class OpeningShape(NamedTuple):
     word: int | None = None
 
     def check(self, rows: int, outputs: int, columns: int) -> None:
-        """ShapeMismatch unless a message names this shape, and it is one."""
+        """Compare the shape that a message names with the agreed one.
+
+        Args:
+            rows: number of rows in the message.
+            outputs: number of outputs in the message.
+            columns: number of columns in the message.
+
+        Raises:
+            ShapeMismatch: if they differ, or a number is less than one.
+        """
         if (rows, outputs, columns) != self[:3] or min(self[:3]) < 1:
             raise ShapeMismatch(
-                f"J^T g of {self.rows} rows, {self.outputs} outputs and {self.columns} columns was agreed, "
-                f"{rows} rows, {outputs} outputs and {columns} columns are asked for; nothing is opened"
+                f"the peer asks to decrypt J^T g for {rows} rows, {outputs} outputs and {columns} columns, but "
+                f"{self.rows} rows, {self.outputs} outputs and {self.columns} columns were agreed",
+                "use the same batch on both sides; nothing is decrypted",
+                code="SVFL-CRYPTO-SHAPE",
+                agreed=self[:3],
             )
 
 
 class KeyHolder(Secret, ABC):
-    """The party whose key seals g: it encrypts, and opens what comes back blinded."""
+    """The party whose key encrypts g and which decrypts blinded products.
 
-    public: bytes  # what the evaluators need; safe to publish
+    Attributes:
+        public: the public key for evaluators.
+    """
+
+    public: bytes
 
     @abstractmethod
     def encrypt(self, g: Floats, *, bound: float) -> bytes:
-        """Encrypts g (n x c), freshly randomised. RangeError if any |g| > bound or is not finite."""
+        """Encrypt g (n, c) with fresh randomness.
+
+        Args:
+            g: the values.
+            bound: largest absolute value.
+
+        Returns:
+            The message for evaluators.
+
+        Raises:
+            RangeError: if a value is not finite or exceeds the bound.
+        """
 
     def encrypt_pieces(self, g: Floats, *, bound: float) -> Iterator[tuple[bytes, bool]]:
-        """`encrypt` in consecutive pieces, each with whether it is the last, so that one is on its way while the next
-        is made."""
+        """Encrypt g (n, c) in consecutive pieces, so that one piece is sent while the next one is computed.
+
+        Args:
+            g: the values.
+            bound: largest absolute value.
+
+        Yields:
+            Each piece, and whether it is the last one.
+        """
         yield self.encrypt(g, bound=bound), True
 
     @abstractmethod
     def open(self, blinded: bytes, shape: OpeningShape) -> bytes:
-        """Decrypts what `Evaluator.blind` made. The plaintexts are uniform to the holder.
+        """Decrypt a blinded product. The plaintexts are uniform to the holder.
 
-        Beside the columns agreed it opens the checks that the evaluator adds to them, as many as both know. Where words
-        are agreed it opens no more than these, `LinearScheme.opened_bits` in all, whatever the evaluator sent.
-        ShapeMismatch, before anything is decrypted, if it is not a product of the shape that was agreed.
+        The holder also decrypts the checks that the evaluator adds to the columns; both know their number. If words are
+        agreed, it returns `LinearScheme.opened_bits` bits in all, whatever the evaluator has sent.
+
+        Args:
+            blinded: the bytes that `Evaluator.blind` returned.
+            shape: the agreed shape.
+
+        Returns:
+            The message for the evaluator.
+
+        Raises:
+            ShapeMismatch: if the product has another shape; nothing is decrypted then.
         """
 
 
 class Evaluator(ABC):
-    """The party that owns J (n x d) and the holder's public key."""
+    """The party that has J (n, d) and the holder's public key."""
 
     @abstractmethod
     def prepare(self, J: Floats | ChunkedMatrix, *, max_bytes: int = MAX_PLAINTEXT_BYTES) -> Any:
-        """J (n x d) in the form the product wants; made once a batch and kept. RangeError if J is not finite.
+        """Convert J (n, d) to the form that products need. It is computed once for a batch and reused.
 
-        Its `nbytes` says about what memory of this process it takes; `encode` and products may add to it, up to about
-        `max_bytes` bytes in each process that holds rows of J. ConfigError if the engine takes no tall matrix.
+        The attribute `nbytes` of the result estimates its memory in this process. `encode` and products may add to it.
+
+        Args:
+            J: the matrix.
+            max_bytes: approximate limit of the memory in each process that holds rows of J.
+
+        Returns:
+            The prepared matrix.
+
+        Raises:
+            RangeError: if J is not finite.
+            ConfigError: if the engine does not support chunked matrices.
         """
 
     def encode(self, prepared: Any, sealed: bytes, onto: Any | None = None) -> None:  # noqa: B027
-        """Prepare, as far as there is room, what the product with this piece of g will want of J."""
+        """Compute plaintexts of J for the product with a piece of g in advance, within the memory limit.
+
+        Args:
+            prepared: the prepared J.
+            sealed: the piece of g.
+            onto: the product with the previous pieces.
+        """
 
     @abstractmethod
     def transpose_product(self, prepared: Any, sealed: bytes, onto: Any | None = None) -> Any:
-        """[[J^T g]], under the holder's key, or what this piece of g adds to `onto`, the product with those before.
+        """Return the encrypted product J^T g, which must be blinded before it is sent.
 
-        Not yet fit to leave: `blind` it first.
+        Args:
+            prepared: the prepared J.
+            sealed: g, or a piece of it.
+            onto: the product with the previous pieces, to which this piece is added.
+
+        Returns:
+            The product.
         """
 
     @abstractmethod
     def blind(self, product: Any) -> tuple[bytes, Any]:
-        """Re-randomises the product and adds a mask uniform over the outgoing plaintext space.
+        """Re-randomise a product and add a mask that is uniform over the plaintext space.
 
-        Returns the bytes for the holder and the mask, which stays here and serves once.
+        Args:
+            product: the encrypted product.
+
+        Returns:
+            The message for the holder, and the mask, which is single-use and remains with the evaluator.
         """
 
     @abstractmethod
     def unblind(self, opened: bytes, mask: Any, word: int | None = None) -> Floats:
-        """J^T g (d x c) from the holder's answer and the mask; within two where words of log2(2n) bits were agreed.
+        """Return J^T g (d, c) from the holder's answer and the mask.
 
-        OpeningMismatch if the answer is not what the product decrypts to, by secret combinations of columns beside it.
+        Args:
+            opened: the bytes that `KeyHolder.open` returned.
+            mask: the mask of this product.
+            word: bits of each value if words are agreed; with log2(2 n) bits, the error is less than two.
+
+        Returns:
+            The product.
+
+        Raises:
+            OpeningMismatch: if the checks show that the answer is not the decrypted product.
         """
 
 
 class LinearScheme(ABC):
-    """An engine for J^T [[g]]. Stateless apart from its public parameters."""
+    """An engine for J^T [[g]], without state apart from its public parameters."""
 
     name: ClassVar[str]
 
@@ -127,66 +211,114 @@ class LinearScheme(ABC):
 
     @abstractmethod
     def distance_bits(self, values: int) -> float:
-        """-log2 of how far a run that opens so many values is, at most, from one that opens J^T g and no more.
+        """Bound the statistical distance of a run that decrypts `values` values from the ideal one.
 
-        In statistical distance, beside what `strength` assumes.
+        The ideal run reveals J^T g and nothing else. The distance is in addition to the assumption of `strength`.
+
+        Args:
+            values: number of decrypted values.
+
+        Returns:
+            -log2 of the distance, at least.
         """
 
     @property
     @abstractmethod
     def checks(self) -> int:
-        """How many values are opened beside each column of J^T g, at most, to check it by."""
+        """Largest number of check values that are decrypted for the columns of J^T g."""
 
     @abstractmethod
     def opened_bits(self, rows: int, columns: int, word: int) -> int:
-        """Return the bits that are opened of J^T g (rows x columns) in words of so many bits, checks included."""
+        """Return the bits of J^T g (columns, 1) that are decrypted in words of `word` bits, including checks."""
 
     @abstractmethod
     def opened_size(self, shape: OpeningShape) -> int:
-        """Return the bytes of what a holder opens of this shape, at most: the columns and the checks beside them."""
+        """Return the largest size in bytes of a holder's answer of this shape, including checks."""
 
     @property
     @abstractmethod
     def rotates(self) -> bool:
-        """Whether the holder should make new keys every epoch."""
+        """Whether the holder should generate new keys every epoch."""
 
     @abstractmethod
     def keygen(self, executor: Executor | None = None, *, columns: int = 0, openings: int = 1) -> KeyHolder:
-        """Make a holder with a fresh key. Heavy calls go to `executor` (processes), inline when None.
+        """Create a holder with a fresh key. Any width of J and any number of products work with it.
 
-        columns: the width of J to expect, the widest of several; 0 if it is not known. openings: how many products to
-        expect with each g. Any width and number works.
+        Args:
+            executor: processes for expensive operations; None for the calling thread.
+            columns: expected width of J, the largest one of several; 0 if unknown.
+            openings: expected number of products with each g.
+
+        Returns:
+            The holder.
         """
 
     @abstractmethod
     def evaluator(self, public: bytes, executor: Executor | None = None) -> Evaluator:
-        """Make the other side, from the holder's public bytes. CryptoError if they are malformed or too weak."""
+        """Create the evaluator for a holder's public key.
+
+        Args:
+            public: the public key.
+            executor: processes for expensive operations; None for the calling thread.
+
+        Returns:
+            The evaluator.
+
+        Raises:
+            CryptoError: if the key is malformed or too weak.
+        """
 
 
 class SumHolder(Secret, ABC):
-    """The party that may learn the sum."""
+    """The party that may learn the sum.
+
+    Attributes:
+        public: the public key for adders.
+    """
 
     public: bytes
 
     @abstractmethod
     def decrypt(self, total: bytes) -> Floats:
-        """Decrypt the sum (m,) of the vectors that were added into `total`."""
+        """Decrypt the sum (m,) of the vectors that were added."""
 
 
 class Adder(ABC):
-    """A party that adds its vector without seeing anyone else's."""
+    """A party that adds its vector without seeing the vectors of others."""
 
     @abstractmethod
     def encrypt(self, v: Floats, *, bound: float, terms: int) -> bytes:
-        """Encrypts v (m,). At most `terms` such vectors may be summed. RangeError if any |v| > bound."""
+        """Encrypt a vector.
+
+        Args:
+            v: the vector (m,).
+            bound: largest absolute value.
+            terms: how many such vectors may be added.
+
+        Returns:
+            The encrypted vector.
+
+        Raises:
+            RangeError: if a value exceeds the bound.
+        """
 
     @abstractmethod
     def size(self, values: int, *, terms: int) -> int:
-        """Return the bytes of an encrypted vector of so many values, and of a sum of such."""
+        """Return the bytes of an encrypted vector of `values` values, which is also the size of a sum."""
 
     @abstractmethod
     def add(self, *parts: bytes) -> bytes:
-        """Ciphertext of the sum, re-randomised. CryptoError if lengths, bounds or keys differ."""
+        """Add encrypted vectors, and re-randomise the sum.
+
+        Args:
+            *parts: encrypted vectors or sums of such.
+
+        Returns:
+            The encrypted sum.
+
+        Raises:
+            CryptoError: if lengths, bounds or keys differ.
+        """
 
 
 class AdditiveScheme(ABC):
@@ -196,8 +328,8 @@ class AdditiveScheme(ABC):
 
     @abstractmethod
     def sum_keygen(self, executor: Executor | None = None) -> SumHolder:
-        """Make a holder with a fresh key."""
+        """Create a holder with a fresh key; expensive operations run in the executor."""
 
     @abstractmethod
     def adder(self, public: bytes, executor: Executor | None = None) -> Adder:
-        """Make the other side, from the holder's public bytes."""
+        """Create an adder for a holder's public key; expensive operations run in the executor."""

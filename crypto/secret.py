@@ -1,4 +1,4 @@
-"""Base class of secrets: they show nothing and refuse to be pickled or copied."""
+"""Base class of secrets: they show nothing and cannot be pickled or copied."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 
 class Secret:
-    """Base of everything that must stay in its process: shows nothing, refuses to be pickled or copied."""
+    """Base class of objects that must stay in their process: `repr` shows nothing, and pickling fails."""
 
     __slots__ = ()
 

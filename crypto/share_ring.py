@@ -1,8 +1,8 @@
-"""Arithmetic modulo 2^L on uint64 words, L <= 64: what shares are made of.
+"""Arithmetic modulo 2^L on uint64 words, L <= 64: the values of secret shares.
 
-Sums wrap by themselves. A product of a matrix of small integers with uniform words is no task for numpy's own integer
-product, which uses no BLAS: the words are cut into limbs of l bits so short that no sum of a product leaves the 53 bits
-of a float64, n max|A| 2^l < 2^53, and the products of the limbs, exact in floats, are put together again modulo 2^64.
+Sums of words wrap without further work. numpy's integer product of a matrix of small integers with uniform words does
+not use BLAS. Instead, the words are divided into limbs of l bits, so short that no sum of a product exceeds the 53 bits
+of a float64: n max|A| 2^l < 2^53. The products of the limbs are exact in floats and are recombined modulo 2^64.
 """
 
 from __future__ import annotations
@@ -20,81 +20,120 @@ from securevfl.errors import ConfigError, RangeError
 Words = NDArray[np.uint64]
 Integers = NDArray[Any]  # signed integers of any size
 
-_EXACT = 53  # bits of a float64
-_WIDE = 1 << 20  # entries of a factor that are floats at a time
+_EXACT_BITS = 53  # of a float64
+_FLOAT_ENTRIES = 1 << 20  # entries of a factor that are converted to floats at a time
 
 
 class ShareRing:
-    """The integers modulo 2^bits. ConfigError unless 1 <= bits <= 64."""
+    """The integers modulo 2^bits.
+
+    Args:
+        bits: size L of the ring, from 1 to 64.
+
+    Raises:
+        ConfigError: if the size is out of range.
+
+    Attributes:
+        mask: the largest element.
+        octets: bytes of an element of 16 bits or more.
+    """
 
     def __init__(self, bits: int) -> None:
         if not 1 <= bits <= 64:
-            raise ConfigError(f"shares: the ring has 2^1 to 2^64 elements, 2^{bits} was asked for")
+            raise ConfigError(
+                f"a ring of shares cannot have {bits} bits", "use 1 to 64 bits", code="SVFL-CRYPTO-PARAMETERS"
+            )
         self.bits = bits
         self.mask = np.uint64(2**bits - 1)
         self.octets = -(-bits // 8)
         sizes = [size for size in (8, 4, 2, 1) if self.octets & size]
         self._planes = list(zip(np.cumsum([0, *sizes]).tolist(), sizes, strict=False))
-        self._short = bits < 16 and bits % 8 > 0  # bits of short words lie side by side, so that no bit is always 0
+        self._short = bits < 16 and bits % 8 > 0  # short words are packed bit by bit, so that no bit is always 0
 
     def reduce(self, words: Words) -> Words:
-        """Reduce the words (any shape) modulo 2^bits."""
+        """Return words of any shape modulo 2^bits."""
         return words & self.mask
 
     def of(self, integers: Integers) -> Words:
-        """Signed integers (any shape) as elements of the ring."""
+        """Return signed integers of any shape as elements of the ring."""
         return np.ascontiguousarray(integers, np.int64).view(np.uint64) & self.mask
 
     def signed(self, words: Words) -> Integers:
-        """Return the representatives in [-2^(bits-1), 2^(bits-1)) of elements of the ring."""
+        """Return the representatives of elements in [-2^(bits-1), 2^(bits-1))."""
         spare = 64 - self.bits
         return (words << np.uint64(spare)).view(np.int64) >> np.int64(spare)
 
     def uniform(self, prg: Prg, shape: int | tuple[int, ...], *, number: int | None = None) -> Words:
-        """Stream `number` of `prg` (the next one if None) as uniform elements."""
+        """Return uniform elements from stream `number` of `prg`, or from the next one if None."""
         return prg.array(shape, np.uint64, number=number) >> np.uint64(64 - self.bits)
 
     def size(self, count: int) -> int:
-        """How many bytes so many elements are packed in."""
+        """Return the bytes of `count` packed elements."""
         return -(-count * self.bits // 8) if self._short else count * self.octets
 
     def pack(self, words: Words) -> bytes:
-        """Elements as little-endian bytes, as few as the ring needs each: all low parts, then all higher ones; those of
-        fewer than 16 bits side by side."""
+        """Pack elements of any shape into little-endian bytes: all low bytes first, then all higher ones.
+
+        Elements of fewer than 16 bits are packed bit by bit.
+
+        Args:
+            words: the elements.
+
+        Returns:
+            The bytes.
+        """
         flat = words.reshape(-1)
         if self._short:
             octets = flat.astype("<u2").view(np.uint8).reshape(-1, 2)
-            places = np.unpackbits(octets, axis=1, count=self.bits, bitorder="little")
-            return np.packbits(places, bitorder="little").tobytes()
+            bits = np.unpackbits(octets, axis=1, count=self.bits, bitorder="little")
+            return np.packbits(bits, bitorder="little").tobytes()
         packing = IncrementalPacking(self, flat.shape)
         packing.put(slice(None), flat)
         return packing.packed()
 
     def planes(self, octets: NDArray[np.uint8], shape: tuple[int, ...]) -> list[tuple[np.uint64, NDArray[Any]]]:
-        """Return the parts of elements of this shape in the octets they are packed in, each with the bits below it."""
-        count, parts = math.prod(shape), []
+        """Return views of the byte planes of packed elements.
+
+        Args:
+            octets: the packed elements.
+            shape: their shape.
+
+        Returns:
+            For each plane, the number of bits below it and the view of this shape.
+        """
+        count, views = math.prod(shape), []
         for at, size in self._planes:
             plane = octets[at * count : (at + size) * count].view(f"<u{size}").reshape(shape)
-            parts.append((np.uint64(8 * at), plane))
-        return parts
+            views.append((np.uint64(8 * at), plane))
+        return views
 
     def unpack(self, data: bytes, shape: tuple[int, ...], where: tuple[Any, ...] = ()) -> Words:
-        """Read the elements that `pack` wrote, or those of them at an index `where` into `shape`.
+        """Read elements that `pack` wrote.
 
-        RangeError if the length does not fit the shape, or an element is 2^bits or more.
+        Args:
+            data: the bytes.
+            shape: shape of the elements.
+            where: an index into the shape, to read some of the elements only.
+
+        Returns:
+            The elements.
+
+        Raises:
+            RangeError: if the length does not fit the shape, or an element is 2^bits or larger.
         """
         count = int(np.prod(shape))
         if len(data) != self.size(count):
             raise RangeError(
-                f"shares: {self.size(count)} bytes of shares were expected, {len(data)} came; the message is cut"
+                f"received {len(data)} bytes of shares instead of {self.size(count)}",
+                "check that all parties run the same job and version",
+                code="SVFL-PROTOCOL-SIZE",
             )
         if self._short:
-            # so many short words (count,). RangeError if a bit is set beyond the last
-            places = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
-            if places[count * self.bits :].any():
-                raise RangeError("shares: a bit beyond the last word came; the peer runs other software or is cheating")
+            bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
+            if bits[count * self.bits :].any():
+                raise RangeError("received shares with a bit beyond the last word", code="SVFL-PROTOCOL-VALUES")
             octets = np.zeros((count, 2), np.uint8)
-            packed = np.packbits(places[: count * self.bits].reshape(count, self.bits), axis=1, bitorder="little")
+            packed = np.packbits(bits[: count * self.bits].reshape(count, self.bits), axis=1, bitorder="little")
             octets[:, : packed.shape[1]] = packed
             return octets.reshape(-1).view("<u2").astype(np.uint64).reshape(shape)[where]
         words: Words = np.zeros((), np.uint64)
@@ -102,72 +141,89 @@ class ShareRing:
             plane = np.frombuffer(data, f"<u{size}", count, offset=at * count).reshape(shape)[where]
             words = words | plane.astype(np.uint64) << np.uint64(8 * at)
         if (words > self.mask).any():
-            raise RangeError("shares: a word beyond the ring came; the peer runs other software or is cheating")
+            raise RangeError("received a share that is not an element of the ring", code="SVFL-PROTOCOL-VALUES")
         return words
 
 
 class IncrementalPacking:
-    """Elements (of a shape) that are packed some at a time, as `ShareRing.pack` packs all; of 16 bits or more."""
+    """Elements of 16 bits or more that are packed step by step, in the format of `ShareRing.pack`.
+
+    Args:
+        ring: their ring.
+        shape: shape of all elements.
+    """
 
     def __init__(self, ring: ShareRing, shape: tuple[int, ...]) -> None:
         self._octets = np.empty(ring.size(math.prod(shape)), np.uint8)
         self._planes = ring.planes(self._octets, shape)
 
     def put(self, where: Any, words: Words) -> None:
-        """Pack the elements at an index `where` into the shape."""
+        """Pack the elements at an index into the shape."""
         for shift, plane in self._planes:
             plane[where] = words >> shift if shift else words
 
     def packed(self) -> bytes:
-        """Return all of them."""
+        """Return the packed elements."""
         return self._octets.tobytes()
 
 
 def narrowest_integers(integers: Integers) -> Integers:
-    """Convert the numbers to integers of 2 or 4 bytes each, if they fit."""
+    """Convert integers to the narrowest type of 2 or 4 bytes that holds them, if there is one."""
     low, high = (int(integers.min()), int(integers.max())) if integers.size else (0, 0)
-    for kind in (np.int16, np.int32):
-        if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max:
-            return integers.astype(kind, copy=False)
+    for dtype in (np.int16, np.int32):
+        if np.iinfo(dtype).min <= low and high <= np.iinfo(dtype).max:
+            return integers.astype(dtype, copy=False)
     return integers
 
 
 class IntegerFactor:
-    """A fixed matrix A (m x n) of small integers, ready for products modulo 2^bits.
+    """A fixed matrix of small integers, prepared for products modulo 2^bits.
 
-    RangeError if A is not a matrix of whole numbers or so large that a limb would have fewer than 8 bits.
+    Args:
+        ring: the ring.
+        A: the matrix (m, n).
+
+    Raises:
+        RangeError: if A is not a matrix of signed integers, or so large that a limb would have fewer than 8 bits.
     """
 
     def __init__(self, ring: ShareRing, A: Integers) -> None:
         if A.ndim != 2 or 0 in A.shape or A.dtype.kind != "i":
-            raise RangeError(f"shares: a factor is a matrix of signed integers, got shape {A.shape} of {A.dtype}")
+            raise RangeError(
+                f"the factor of a product of shares is not a matrix of signed integers: shape {A.shape} of {A.dtype}",
+                code="SVFL-CRYPTO-SHAPE",
+            )
         self.ring = ring
         self.shape = A.shape
-        self._step = max(1, _WIDE // A.shape[1])  # rows
+        self._step = max(1, _FLOAT_ENTRIES // A.shape[1])  # rows
         self._entries = np.ascontiguousarray(A, np.float64) if len(A) <= self._step else A
         self._largest = max(1, int(A.max()), -int(A.min()))
         for inner in A.shape:
             self._limb(inner)
 
     def _limb(self, inner: int) -> int:
-        limb = _EXACT - (inner * self._largest).bit_length()
+        limb = _EXACT_BITS - (inner * self._largest).bit_length()
         if limb < 8:
-            raise RangeError("shares: a factor has entries too large for its size; use fewer bits of fixed point")
+            raise RangeError(
+                "the factor of a product of shares has entries that are too large for its size",
+                "use fewer fixed-point bits",
+                code="SVFL-CRYPTO-RANGE",
+            )
         return limb
 
     def times(self, words: Words) -> Words:
-        """Multiply the words (n x c) by A, modulo 2^bits."""
+        """Return A words (m, c) modulo 2^bits for words (n, c)."""
         return np.concatenate([self._product(block, words, words.shape[0]) for _, block in self._blocks()])
 
     def transpose_times(self, words: Words) -> Words:
-        """A^T words for words (m x c), modulo 2^bits."""
+        """Return A^T words (n, c) modulo 2^bits for words (m, c)."""
         total = np.zeros((self.shape[1], words.shape[1]), np.uint64)
         for rows, block in self._blocks():
             total += self._product(block.T, words[rows], words.shape[0])
         return total & self.ring.mask
 
     def _blocks(self) -> Iterator[tuple[slice, NDArray[np.float64]]]:
-        """Rows of A as floats."""
+        """Yield slices of rows of A, and these rows as floats."""
         for start in range(0, self.shape[0], self._step):
             rows = slice(start, start + self._step)
             yield rows, self._entries[rows].astype(np.float64, copy=False)
@@ -179,7 +235,7 @@ class IntegerFactor:
         low = np.uint64(2**limb - 1)
         total = np.zeros((A.shape[0], words.shape[1]), np.uint64)
         for column, sums in zip(words.T, total.T, strict=True):
-            for shift in range(0, limb * limbs, limb):  # one vector at a time: a BLAS wakes threads for thin matrices
-                part = A @ ((column >> np.uint64(shift)) & low).astype(np.float64)
-                sums += part.astype(np.int64).view(np.uint64) << np.uint64(shift)
+            for shift in range(0, limb * limbs, limb):  # by vectors, because a BLAS starts threads for thin matrices
+                product = A @ ((column >> np.uint64(shift)) & low).astype(np.float64)
+                sums += product.astype(np.int64).view(np.uint64) << np.uint64(shift)
         return total & self.ring.mask

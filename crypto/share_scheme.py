@@ -1,14 +1,15 @@
-"""Products whose result nobody sees: two parties end up with additive shares of W^T V modulo 2^L.
+"""Interface of engines for shared products: two parties obtain additive shares of W^T V modulo 2^L.
 
-    holder of V                                 evaluator (owns W)
-    sealed = encrypt(V)                  ->     reply, own = product(prepare(W), sealed)
-    theirs = open(reply)                 <-
+    holder of V                                     evaluator (has W)
+    sealed = encrypt(V)                      ->     reply, evaluator_share = product(prepare(W), sealed)
+    holder_share = open(reply)               <-
 
-own + theirs = W^T V modulo 2^L, but for a few values that are off by one (the scheme says how many). The evaluator
-holds ciphertexts, the holder opens uniform words: there is no `unblind`, and no answer goes back.
+The shares add up to W^T V modulo 2^L, except for a few values that are off by one (`ShareScheme.error_rate`). The
+evaluator sees ciphertexts and the holder decrypts uniform words, so neither party learns anything. No answer is sent
+back.
 
-What both parties agree on enters through a *coin*: 32 bytes made of a nonce of either party, the number of the chunk
-of work and its purpose. A scheme expands from it whatever part of a public key must not be of anyone's choosing.
+Each key depends on a *coin*: 32 bytes derived from one nonce of each party, the number of the chunk of work and its
+purpose. A scheme expands from the coin the part of the public key that neither party may choose.
 """
 
 from __future__ import annotations
@@ -29,81 +30,151 @@ COIN_BYTES = 32
 
 
 def common_coin(holder: bytes, evaluator: bytes, chunk: int, purpose: str) -> bytes:
-    """Derive the coin (32 bytes) of one key from the nonces (32 random bytes each, public) `holder` and `evaluator`.
+    """Derive the coin of one key from the nonces of both parties.
 
-    Neither party alone decides it, and no two chunks, purposes or directions share one (SHA-256 as a random oracle).
-    CryptoError if a nonce has another length.
+    Neither party alone determines the coin, and different chunks, purposes and directions have different coins
+    (SHA-256 as a random oracle).
+
+    Args:
+        holder: public nonce of the key holder, 32 random bytes.
+        evaluator: public nonce of the evaluator, 32 random bytes.
+        chunk: number of the chunk of work.
+        purpose: purpose of the key.
+
+    Returns:
+        The coin of 32 bytes.
+
+    Raises:
+        CryptoError: if a nonce has another length.
     """
     for name, nonce in (("key holder", holder), ("evaluator", evaluator)):
         if len(nonce) != NONCE_BYTES:
             raise CryptoError(
-                f"coin: the {name}'s nonce was expected to have {NONCE_BYTES} bytes, {len(nonce)} came; draw a new one"
+                f"the nonce of the {name} has {len(nonce)} bytes instead of {NONCE_BYTES}",
+                "draw a new one",
+                code="SVFL-PROTOCOL-SIZE",
             )
     return hashlib.sha256(encode_context("securevfl coin", holder, evaluator, chunk, purpose)).digest()
 
 
 class ShareHolder(Secret, ABC):
-    """The party that owns V and a key made for one coin."""
+    """The party that has V and a key for one coin.
 
-    public: bytes  # what an evaluator needs beside the coin; safe to publish
+    Attributes:
+        public: the part of the public key that does not follow from the coin.
+    """
+
+    public: bytes
 
     @abstractmethod
     def exported(self) -> bytes:
-        """All that makes it again (`ShareScheme.holder`), the secret key in it: for processes of this party alone."""
+        """Return the holder with its secret key for `ShareScheme.holder`, in processes of this party only."""
 
     @abstractmethod
     def encrypt(self, V: Words, *, columns: int, uses: int = 1) -> bytes:
-        """Encrypts V (n x c, words below 2^L), freshly randomised.
+        """Encrypt V with fresh randomness.
 
-        `columns` is about how many columns W has, `uses` how many such messages the evaluator answers with the same
-        prepared W; both only tune the layout. RangeError if V is not n x c with n, c >= 1 or a word is 2^L or more.
+        Args:
+            V: words (n, c) below 2^L.
+            columns: approximate number of columns of W; it affects only the speed.
+            uses: how many such messages the evaluator answers with the same prepared W; it affects only the speed.
+
+        Returns:
+            The message for the evaluator.
+
+        Raises:
+            RangeError: if V has another shape, or a word is 2^L or larger.
         """
 
     @abstractmethod
     def open(self, reply: bytes) -> Words:
-        """Return this party's share (d x c) from what `ShareEvaluator.product` sent; uniform, whatever V and W are.
+        """Decrypt this party's share, which is uniform whatever V and W are.
 
-        CryptoError if the bytes are malformed, KeyMismatch if they belong to another key.
+        Args:
+            reply: the message that `ShareEvaluator.product` returned.
+
+        Returns:
+            The share (d, c).
+
+        Raises:
+            CryptoError: if the message is malformed.
+            KeyMismatch: if it belongs to another key.
         """
 
 
 class ShareEvaluator(ABC):
-    """The party that owns W, with the other one's public key and their coin."""
+    """The party that has W, with the holder's public key and the coin."""
 
     public: bytes
     coin: bytes
 
     @abstractmethod
     def prepare(self, W: Integers, *, once: bool = False) -> Any:
-        """W (n x d, signed integers) in the form the product wants; it outlives the key.
+        """Convert W to the form that products need; it remains valid for other keys.
 
-        once: whether it serves for one product alone, so that nothing made on the way need be kept.
-        Its `nbytes` says about what memory it takes; products may add to it. RangeError if an entry is so large that
-        the noise of a product would reach the shares.
+        The attribute `nbytes` of the result estimates its memory. Products may add to it.
+
+        Args:
+            W: signed integers (n, d).
+            once: True if it is used for one product only, so that nothing needs to be cached.
+
+        Returns:
+            The prepared matrix.
+
+        Raises:
+            RangeError: if an entry is so large that the noise of a product would change the shares.
         """
 
     @abstractmethod
     def product(self, prepared: Any, sealed: bytes) -> tuple[bytes, Words]:
-        """Return what to send to the holder, and this party's own share (d x c) of W^T V.
+        """Return the reply to the holder, and this party's share of W^T V.
 
-        The bytes are uniform to the holder (under the scheme's assumption), whatever it sent and whatever key it chose.
-        CryptoError if `sealed` is malformed or of other rows than W, KeyMismatch if it belongs to another key.
+        Under the scheme's assumption, the reply is uniform to the holder, whatever the holder sent and whatever key it
+        chose.
+
+        Args:
+            prepared: the prepared W.
+            sealed: the message of the holder.
+
+        Returns:
+            The reply and the share (d, c).
+
+        Raises:
+            CryptoError: if the message is malformed or has another number of rows than W.
+            KeyMismatch: if it belongs to another key.
         """
 
     def hide(self, sealed: bytes, d: int, parts: Sequence[bytes]) -> tuple[bytes, Words]:
-        """Do the rest of `product` for W (n x d), given what `ShareScheme.multiply` made of matrices whose sum is W.
+        """Complete `product` with the results of `ShareScheme.multiply` for matrices whose sum is W (n, d).
 
-        Whatever is drawn is drawn here. CryptoError and KeyMismatch as there.
+        All randomness of the reply is drawn here.
+
+        Args:
+            sealed: the message of the holder.
+            d: number of columns of W.
+            parts: the results.
+
+        Returns:
+            The reply and the share (d, c).
+
+        Raises:
+            NotImplementedError: if the engine does not support it.
         """
         raise NotImplementedError
 
 
 class ShareScheme(ABC):
-    """An engine for shared products. Stateless apart from its public parameters, and it travels between processes."""
+    """An engine for shared products, without state apart from its public parameters; it can be pickled.
+
+    Attributes:
+        name: name of the engine.
+        unlocked: whether it computes without Python's lock, so that threads run in parallel.
+        bits: size L of the ring of shares.
+    """
 
     name: ClassVar[str]
-    unlocked: ClassVar[bool] = False  # whether it computes without Python's lock, so that threads gain
-    bits: int  # L
+    unlocked: ClassVar[bool] = False
+    bits: int
 
     @property
     @abstractmethod
@@ -112,43 +183,53 @@ class ShareScheme(ABC):
 
     @abstractmethod
     def keygen(self, coin: bytes) -> ShareHolder:
-        """Make a holder with a fresh key under this coin, which serves for one key only."""
+        """Create a holder with a fresh key for a coin; a coin must be used for one key only."""
 
     @abstractmethod
     def holder(self, exported: bytes) -> ShareHolder:
-        """Restore a holder as it was exported. CryptoError if the bytes are malformed."""
+        """Restore an exported holder; CryptoError if the bytes are malformed."""
 
     @abstractmethod
     def evaluator(self, public: bytes, coin: bytes) -> ShareEvaluator:
-        """Make the other side. CryptoError if the public bytes are malformed."""
+        """Create the evaluator for a public key and its coin; CryptoError if the key is malformed."""
 
     def multiply(self, W: Integers, sealed: bytes) -> bytes:
-        """Do what of `ShareEvaluator.product` needs neither key nor randomness, in a process that has W (n x d) alone.
+        """Compute the part of `ShareEvaluator.product` that needs neither key nor randomness.
 
-        Equal arguments give equal bytes. An engine that has no such part raises NotImplementedError.
+        A process that has only W can call it. Equal arguments give equal results.
+
+        Args:
+            W: signed integers (n, d).
+            sealed: the message of the holder.
+
+        Returns:
+            The result for `ShareEvaluator.hide`.
+
+        Raises:
+            NotImplementedError: if the engine has no such part.
         """
         raise NotImplementedError
 
     @abstractmethod
     def error_rate(self, n: int, c: int, d: int, largest: int) -> float:
-        """Bound the fraction of values off by one, for V of n x c and W of n x d with entries up to `largest`."""
+        """Bound the fraction of values that are off by one, for V (n, c) and W (n, d) with entries up to `largest`."""
 
     @abstractmethod
     def seconds(self, n: int, c: int, d: int) -> float:
-        """About how long a product takes with V of n x c and W of n x d, both ends, on one core."""
+        """Estimate the seconds of a product of V (n, c) and W (n, d) on one core, for both sides together."""
 
 
 def encrypt_exported(scheme: ShareScheme, key: bytes, V: Words, columns: int, uses: int) -> bytes:
-    """`ShareHolder.encrypt` in another process of the holder's party; key: the holder, exported."""
+    """Run `ShareHolder.encrypt` in another process of the same party, with the exported holder `key`."""
     return scheme.holder(key).encrypt(V, columns=columns, uses=uses)
 
 
 def multiply_once(scheme: ShareScheme, public: bytes, coin: bytes, W: Integers, sealed: bytes) -> tuple[bytes, Words]:
-    """`ShareEvaluator.product` in another process of the evaluator's party."""
+    """Run `ShareEvaluator.product` in another process of the same party."""
     evaluator = scheme.evaluator(public, coin)
     return evaluator.product(evaluator.prepare(W, once=True), sealed)
 
 
 def open_exported(scheme: ShareScheme, key: bytes, reply: bytes) -> Words:
-    """`ShareHolder.open` in another process of the holder's party."""
+    """Run `ShareHolder.open` in another process of the same party, with the exported holder `key`."""
     return scheme.holder(key).open(reply)

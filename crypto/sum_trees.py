@@ -1,32 +1,32 @@
-"""Sums over trees, and who can learn what from them (FDSKL, Gu et al. 2020: Algorithms 1 to 3, Definition 2).
+"""Sums over trees, and the information that coalitions learn from them (FDSKL, Gu et al. 2020: Algorithms 1 to 3).
 
-A tree is a public schedule of sends. Every party but the root sends once, to a party that has not sent yet: its own
-value plus all it has received. So what a receiver gets from a sender is the sum over the sender and everything below.
+A tree is a public schedule of messages. Every party except the root sends once, to a party that has not sent yet: the
+sum of its value and of everything it has received. A receiver therefore gets the sum over the sender and all parties
+below the sender.
 
-The masked sum over two trees, among q >= 3 parties, T1 and T2 with the same root (the active party):
+The masked sum over two trees, for q >= 3 parties. T1 and T2 have the same root, the active party:
 
 1. every party l draws a fresh uniform mask r_l in the ring or on the circle, for this exchange alone
 2. along T1      partial sums of v_l + r_l; the root ends with xi = sum (v_l + r_l)
 3. along T2      partial sums of r_l; the root ends with sum r_l
-4. root          subtracts: it learns sum v_l, hence the sum over the others; nobody else learns anything
+4. root          subtracts and learns sum v_l, and so the sum over the others; no other party learns anything
 
-Definition 2: two trees are totally different if they share no subtree, as a set of parties, of more than one and
-fewer than all parties. A shared subtree would hand its partial sum to whoever sees it in both. The definition is
-needed but not enough when inner nodes are parties: a party that receives the same single leaf in both trees learns it
-(star and star, or q = 3 with the same child), and unions of subtrees may coincide where subtrees do not.
-`build_trees` asks for `learned_sums` of every single party to be empty as well (for the root: to be the sum over all
-others).
+Definition 2: two trees are totally different if they share no subtree, as a set of parties, with more than one and
+fewer than all parties. A party that sees a shared subtree in both trees would learn its partial sum. The definition is
+necessary but not sufficient if inner nodes are parties: a party that receives the same single leaf in both trees learns
+the leaf's value (star and star, or q = 3 with the same child), and unions of subtrees can coincide although no subtrees
+do. `build_trees` therefore also requires that `learned_sums` of every single party is empty, or for the root only the
+sum over all others.
 
-The paper leaves one party out of T2, whose mask then stays as the phase b of the random feature. But a b that is a
-function of the feature alone meets every row again, and each receiver learns differences of partial sums. Here masks
-are fresh, everyone sends them over T2, and whoever owns the feature adds its phase
-(`securevfl.families.fdskl.kernel_model`).
+The paper omits one party from T2, whose mask remains as the phase b of the random feature. But a phase that depends on
+the feature alone is the same for every row, so receivers learn differences of partial sums. Here masks are fresh, all
+parties send them over T2, and the owner of the feature adds its phase (`securevfl.families.fdskl.kernel_model`).
 
-Who learns what: cut the parties of a coalition C out of both trees. What C learns from T1 is exactly the masked sum
-of each remaining connected piece that does not contain the root (its top sends into C); likewise the sum of masks for
-the pieces of T2. A sum of v alone is a union of pieces of T1 that is also a union of pieces of T2. In particular C
-learns v_l alone if and only if it holds all neighbours of l in both trees. This is exact, not only for linear
-combinations: what C sees is a linear image of uniform masks.
+Who learns what: remove the parties of a coalition C from both trees. C learns from T1 exactly the masked sum of each
+remaining connected piece without the root, whose top sends to C, and from T2 the sum of masks of the corresponding
+pieces. C learns a sum of values alone if it is a union of pieces of T1 and also a union of pieces of T2. In particular,
+C learns v_l alone if and only if it contains all neighbours of l in both trees. This is exact, and not only for linear
+combinations: the view of C is a linear image of uniform masks.
 """
 
 from __future__ import annotations
@@ -41,18 +41,23 @@ import numpy as np
 from securevfl.crypto.prg import Prg
 from securevfl.errors import ConfigError
 
-Send = tuple[int, int]  # (sender, receiver)
-
+Send = tuple[int, int]
+"""Sender and receiver of a message, as numbers of parties."""
 Parties = frozenset[int]
 
-_TRIES = 10_000
+_MAX_ATTEMPTS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class SumTree:
-    """A schedule: `levels[0]` first, the sends of one level side by side, the last one into `root`.
+    """A schedule of messages.
 
-    ConfigError if a party sends twice, receives after or while it sends, or does not lead to the root.
+    Attributes:
+        levels: the messages of each level, which are sent in parallel; the first level is sent first.
+        root: the party that receives the sum.
+
+    Raises:
+        ConfigError: if a party sends twice, receives after it has sent, or is not connected to the root.
     """
 
     levels: tuple[tuple[Send, ...], ...]
@@ -65,56 +70,75 @@ class SumTree:
             receivers = {receiver for _, receiver in level}
             busy = sent | set(senders)
             if len(set(senders)) < len(senders) or sent & set(senders) or busy & receivers or self.root in busy:
-                raise ConfigError("tree: expected every party but the root to send once, after all it receives")
+                raise ConfigError(
+                    "in a tree of sums, every party except the root must send exactly once, after all that it receives",
+                    "correct the tree",
+                    code="SVFL-CRYPTO-PARAMETERS",
+                )
             sent = busy
         if self.parties != sent | {self.root}:
-            raise ConfigError(f"tree: {sorted(self.parties - sent - {self.root})} receive and never send to the root")
+            raise ConfigError(
+                f"parties {sorted(self.parties - sent - {self.root})} of a tree of sums receive but never send",
+                "connect them to the root",
+                code="SVFL-CRYPTO-PARAMETERS",
+            )
 
     @property
     def parties(self) -> Parties:
-        """All parties of the tree, the root among them."""
+        """All parties of the tree, including the root."""
         return frozenset(party for level in self.levels for send in level for party in send) | {self.root}
 
     @property
     def depth(self) -> int:
-        """Number of rounds of messages, one after the other."""
+        """Number of consecutive rounds of messages."""
         return len(self.levels)
 
     def target(self, party: int) -> int | None:
-        """Return the party to whom `party` sends; None for the root."""
+        """Return the party that `party` sends to, or None for the root."""
         return next((to for level in self.levels for sender, to in level if sender == party), None)
 
     def sources(self, party: int) -> tuple[int, ...]:
-        """List the parties from whom `party` receives before it sends, in order of time."""
+        """Return the parties that send to `party`, in order of time."""
         return tuple(sender for level in self.levels for sender, to in level if to == party)
 
     def subtrees(self) -> frozenset[Parties]:
-        """List the leaf set of every inner node: what a receiver holds the sum of after each level."""
+        """Return the leaf set of every inner node: the parties whose sum a receiver has after each level."""
         below = {party: frozenset({party}) for party in self.parties}
-        found = set()
+        leaf_sets = set()
         for level in self.levels:
             for sender, to in level:
                 below[to] |= below[sender]
-            found |= {below[to] for _, to in level}
-        return frozenset(found)
+            leaf_sets |= {below[to] for _, to in level}
+        return frozenset(leaf_sets)
 
 
 @dataclass(frozen=True, slots=True)
 class SumTrees:
-    """T1 for masked values, T2 for masks. Both have the same root and the same parties."""
+    """Two trees with the same root and parties: T1 for masked values, T2 for masks."""
 
     T1: SumTree
     T2: SumTree
 
 
 def balanced_tree(order: Sequence[int], root: int) -> SumTree:
-    """Build the binary tree that halves `order` again and again: depth ceil(log2 q). A half is headed by its first
-    party.
+    """Build the binary tree of depth ceil(log2 q) that halves `order` recursively; the first party of a half heads it.
 
-    ConfigError if `order` repeats a party or lacks the root.
+    Args:
+        order: all q parties.
+        root: one of them.
+
+    Returns:
+        The tree.
+
+    Raises:
+        ConfigError: if `order` repeats a party or does not contain the root.
     """
     if len(set(order)) != len(order) or root not in order:
-        raise ConfigError(f"tree: expected every party once, the root {root} among them, got {list(order)}")
+        raise ConfigError(
+            f"the order {list(order)} of parties must contain every party once, including the root {root}",
+            "correct the order",
+            code="SVFL-CRYPTO-PARAMETERS",
+        )
     levels: list[list[Send]] = []
 
     def merge(block: Sequence[int]) -> tuple[int, int]:
@@ -135,26 +159,37 @@ def balanced_tree(order: Sequence[int], root: int) -> SumTree:
 
 
 def star_tree(parties: Iterable[int], root: int) -> SumTree:
-    """Everyone sends to the root at once. Fit for sums that need no mask: the root sees each part."""
+    """Return the tree with all parties as children of the root, which sees every summand; for sums without masks."""
     return SumTree((tuple((party, root) for party in sorted(set(parties) - {root})),), root)
 
 
 def chain_tree(order: Sequence[int]) -> SumTree:
-    """Each sends to the next; the last is the root. Depth q - 1."""
+    """Return the tree of depth q - 1 whose parties each send to the next one; the last party is the root."""
     return SumTree(tuple(((sender, to),) for sender, to in pairwise(order)), order[-1])
 
 
 def are_totally_different(t1: SumTree, t2: SumTree) -> bool:
-    """Definition 2: no subtree in common of more than one party, other than all parties. ConfigError as below."""
+    """Return whether two trees are totally different (Definition 2); ConfigError as `learned_sums`."""
     _check_pair(t1, t2)
     return not (t1.subtrees() & t2.subtrees()) - {t1.parties}
 
 
 def learned_sums(t1: SumTree, t2: SumTree, coalition: Iterable[int]) -> list[Parties]:
-    """Find the smallest sets of other parties whose sum of v the coalition learns in the masked sum over T1 and T2.
+    """Return the smallest sets of other parties whose sum a coalition learns from a masked sum over two trees.
 
-    The sets are disjoint, and every sum that the coalition learns adds up some of them. A coalition with the root
-    always learns the sum over all others. ConfigError if the roots or the parties differ.
+    The sets are disjoint, and every sum that the coalition learns is a sum over some of them. A coalition with the root
+    always learns the sum over all others.
+
+    Args:
+        t1: the tree of masked values.
+        t2: the tree of masks.
+        coalition: parties that combine everything they receive.
+
+    Returns:
+        The sets, sorted.
+
+    Raises:
+        ConfigError: if the trees have different roots or parties.
     """
     _check_pair(t1, t2)
     C = frozenset(coalition)
@@ -181,10 +216,20 @@ def learned_sums(t1: SumTree, t2: SumTree, coalition: Iterable[int]) -> list[Par
 
 
 def smallest_coalition(t1: SumTree, t2: SumTree, party: int) -> Parties | None:
-    """Find the one smallest set of other parties that learns v of `party` alone by pooling all they receive.
+    """Return the smallest coalition that learns the value of one party alone.
 
-    It is the neighbours of `party` in T1 and T2; every coalition that learns v contains it. None for the root, which
-    sends nothing, so that no coalition of all others learns it from the trees alone. ConfigError as in `learned_sums`.
+    It consists of the neighbours of the party in both trees, and every coalition that learns the value contains it.
+
+    Args:
+        t1: the tree of masked values.
+        t2: the tree of masks.
+        party: the party.
+
+    Returns:
+        The coalition, or None for the root, which sends nothing.
+
+    Raises:
+        ConfigError: if the trees have different roots or parties.
     """
     _check_pair(t1, t2)
     if party == t1.root:
@@ -195,29 +240,52 @@ def smallest_coalition(t1: SumTree, t2: SumTree, party: int) -> Parties | None:
 
 
 def build_trees(q: int, root: int, seed: bytes) -> SumTrees:
-    """Balanced trees over parties 0..q-1 with labels shuffled by a public seed.
+    """Build two balanced trees over the parties 0 to q - 1, in orders that a public seed determines.
 
-    T1 and T2 are totally different, and no single party learns a sum of others' parts from them, except the root the
-    sum over all others. The same arguments give the same trees everywhere. ConfigError unless q >= 3 and 0 <= root < q.
+    The trees are totally different, and no single party except the root learns a sum of other parties' values. Equal
+    arguments give equal trees at every party.
+
+    Args:
+        q: number of parties, at least 3.
+        root: number of the root.
+        seed: public bytes.
+
+    Returns:
+        The trees.
+
+    Raises:
+        ConfigError: if `q` or `root` is out of range, or no pair of trees is found.
     """
     if q < 3:
-        raise ConfigError(f"masked sum over trees: expected at least 3 parties, got {q}; a sum of two shows each part")
+        raise ConfigError(
+            f"a masked sum over trees needs at least 3 parties, but there are {q}: a sum of two reveals both values",
+            "choose another sum for two parties",
+            code="SVFL-PARTIES-COUNT",
+        )
     if not 0 <= root < q:
-        raise ConfigError(f"masked sum over trees: expected a root, one of 0..{q - 1}, got {root}")
+        raise ConfigError(
+            f"the root {root} of a masked sum over trees is not one of the parties 0 to {q - 1}",
+            "correct the root",
+            code="SVFL-CRYPTO-PARAMETERS",
+        )
     prg = Prg(hashlib.sha256(seed).digest(), "public tree labels")
 
     def shuffled() -> SumTree:
         return balanced_tree(np.argsort(prg.array(q, np.uint64), kind="stable").tolist(), root)
 
-    for _ in range(_TRIES):
+    for _ in range(_MAX_ATTEMPTS):
         T1, T2 = shuffled(), shuffled()
         if are_totally_different(T1, T2) and not _learn_alone(T1, T2):
             return SumTrees(T1, T2)
-    raise ConfigError(f"masked sum over trees: no fit pair for {q} parties in {_TRIES} tries; take another seed")
+    raise ConfigError(
+        f"no suitable pair of trees for {q} parties was found in {_MAX_ATTEMPTS} attempts",
+        "use another seed",
+        code="SVFL-CRYPTO-PARAMETERS",
+    )
 
 
 def _learn_alone(t1: SumTree, t2: SumTree) -> bool:
-    """Whether some party by itself learns more than it should."""
+    """Return whether a single party learns more than it should."""
     for party in t1.parties:
         allowed = [t1.parties - {party}] if party == t1.root else []
         if any(learned not in allowed for learned in learned_sums(t1, t2, {party})):
@@ -227,13 +295,23 @@ def _learn_alone(t1: SumTree, t2: SumTree) -> bool:
 
 def _check_pair(t1: SumTree, t2: SumTree) -> None:
     if t1.root != t2.root or t1.parties != t2.parties:
-        raise ConfigError("masked sum over trees: expected two trees with one root, over the same parties")
+        raise ConfigError(
+            "the two trees of a masked sum have different roots or parties",
+            "build both over the same parties with one root",
+            code="SVFL-CRYPTO-PARAMETERS",
+        )
 
 
 def _pieces(tree: SumTree, cut: Parties, *, closed: bool = True) -> list[Parties]:
-    """List the connected pieces of the tree without the parties `cut`: those whose top sends into `cut` (`closed`).
+    """Return connected pieces of the tree without the parties `cut`.
 
-    If not `closed`, only the piece of the root.
+    Args:
+        tree: the tree.
+        cut: the parties to remove.
+        closed: True for the pieces whose top sends to a removed party, False for the piece of the root.
+
+    Returns:
+        The pieces.
     """
     top: dict[int, int] = {}
     for level in reversed(tree.levels):

@@ -1,7 +1,7 @@
-"""A secret under a key that serves once: ChaCha20-Poly1305 (RFC 8439).
+"""Encryption of one secret under a single-use key: ChaCha20-Poly1305 (RFC 8439).
 
-The nonce is zero throughout, so the key must be derived for this one secret. What the secret belongs to is bound to
-it: who opens it with another context is refused, as with another key.
+The nonce is always zero, so the key must be derived for this secret alone. The ciphertext is bound to a context:
+decryption under another context fails in the same way as decryption under another key.
 """
 
 from __future__ import annotations
@@ -15,16 +15,29 @@ _NONCE = bytes(12)
 
 
 def wrap(key: bytes, secret: bytes, context: bytes) -> bytes:
-    """Return the secret sealed, 16 bytes longer. `key` has 32 bytes and seals nothing else."""
+    """Return the encrypted secret, which is 16 bytes longer; the 32-byte key must encrypt nothing else."""
     return ChaCha20Poly1305(key).encrypt(_NONCE, secret, context)
 
 
 def unwrap(key: bytes, sealed: bytes, context: bytes) -> bytes:
-    """Open what `wrap` has sealed. CryptoError under another key or context, or if the bytes were altered."""
+    """Decrypt a secret that `wrap` encrypted.
+
+    Args:
+        key: the key that encrypted it.
+        sealed: the ciphertext.
+        context: the context that it was encrypted for.
+
+    Returns:
+        The secret.
+
+    Raises:
+        CryptoError: if the key or the context is another one, or the ciphertext was altered.
+    """
     try:
         return ChaCha20Poly1305(key).decrypt(_NONCE, sealed, context)
     except InvalidTag:
         raise CryptoError(
-            f"a sealed secret of {len(sealed)} bytes does not open: it was altered or is for another session or "
-            "purpose; start the session again"
+            f"an encrypted secret of {len(sealed)} bytes was altered, or is for another session or purpose",
+            "start the session again",
+            code="SVFL-CRYPTO-CIPHERTEXT",
         ) from None

@@ -23,7 +23,7 @@ from securevfl.families.family import Family
 from securevfl.models import MODELS, metrics
 from securevfl.models.log_link_losses import LogLinkLoss
 from securevfl.optim import OPTIMIZERS
-from securevfl.optim.defaults import why_sealed
+from securevfl.optim.defaults import why_not_on_shares
 from securevfl.options import JobOptions
 
 DATA_KEY = "data"  # the key of a job file that is for the computer it lies on
@@ -56,7 +56,7 @@ class Job(JobOptions):
             if self.protocol.family is not None:
                 raise ValueError(
                     f"protocol.{self.protocol.family} trains {', '.join(own)} models only: "
-                    f'{why_sealed(self.model) or "this is none"}; use protocol = "ckks"'
+                    f'{why_not_on_shares(self.model) or "this is none"}; use protocol = "ckks"'
                 )
             fits = [
                 name for name, kind in OPTIMIZERS.items() if FAMILIES[kind.family]().supports_model(type(self.model))

@@ -19,7 +19,7 @@ from securevfl.models.log_link_losses import LogLinkLoss
 from securevfl.models.loss import Loss
 from securevfl.models.row_weights import WeightedLoss, Weights
 from securevfl.optim import OPTIMIZERS
-from securevfl.optim.defaults import filled
+from securevfl.optim.defaults import fill_defaults
 from securevfl.optim.optimizer import Training
 from securevfl.protocols.protocol_options import Protocol
 
@@ -110,7 +110,7 @@ class JobOptions(Config):
     @classmethod
     def _fill(cls, given: Any) -> Any:
         """Fill in what is left out of the options, as the model chooses (`securevfl.optim.defaults`)."""
-        return filled(given) if isinstance(given, Mapping) else given
+        return fill_defaults(given) if isinstance(given, Mapping) else given
 
     @field_validator("batch_size", mode="plain")
     @classmethod

@@ -95,7 +95,7 @@ def test_a_family_is_loaded_where_its_party_allows_it_and_stands_on_the_sheet(tm
     folder = install(tmp_path)
     refused = run(folder, str(job), code=SHEET)
     assert refused.returncode == 1
-    assert "let made-up run by SECUREVFL_ALLOW=made-up" in refused.stderr
+    assert "to allow made-up, set SECUREVFL_ALLOW=made-up" in refused.stderr
     done = run(folder, str(job), code=SHEET, allow="other, made-up")
     assert done.returncode == 0, done.stderr
     assert "code: of made-up 1.0, digest " in done.stdout
@@ -129,5 +129,5 @@ def test_an_attack_joins_those_of_the_audit(tmp_path: Path) -> None:
 def test_a_name_that_two_bring_is_refused(tmp_path: Path, job: Path) -> None:
     folder = install(install(tmp_path), "other-one")
     refused = run(folder, str(job), code=SHEET, allow="made-up,other-one")
-    assert "one package was expected to bring relayed, " in refused.stderr
+    assert "made-up and other-one both provide relayed" in refused.stderr
     assert refused.returncode == 1

@@ -104,11 +104,12 @@ def test_an_error_names_the_extra(module: str, extra: str, code: str) -> None:
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("securevfl.errors.ConfigError: ")
-    assert last.endswith(f"{module} was expected, it is not installed; pip install 'securevfl[{extra}]'")
+    assert last.endswith(f"{module}, which is not installed. Install it with pip install 'securevfl[{extra}]'.")
 
 
 def test_a_module_that_is_there_and_broken_is_not_called_missing() -> None:
-    done = run_without({"numpy"}, "from securevfl.base.extras import extra; extra('scipy.stats', 'sklearn', 'x')")
+    code = "from securevfl.base.extras import import_extra; import_extra('scipy.stats', 'sklearn', 'x')"
+    done = run_without({"numpy"}, code)
     assert "ModuleNotFoundError: No module named 'numpy" in done.stderr
 
 

@@ -131,7 +131,7 @@ def test_a_defence(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
         outcome = checks.residual_check(residual, rows=30)
         assert not outcome.findings, outcome.findings
     named = job(protocol={"residual": {"name": "open", "defence": {"name": "uniform", "size": 0.5}}})
-    assert "blurred (uniform: no guarantee)" in vfl.explain(named, parties())
+    assert "with noise (uniform: no guarantee)" in vfl.explain(named, parties())
     assert vfl.simulate(named, parties()).metrics["auc"] > 0.9
 
 

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.papers PAPER`: run a paper's experiments, keep the rows, draw the page. See the package."""
+"""`python -m benchmarks.papers PAPER`: run a paper's experiments, store the rows, draw the page. See the package."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ PAGE = Path(__file__).parents[2] / "docs" / "results.md"
 def main(words: Sequence[str] | None = None) -> None:
     """Run the command."""
     options = argparse.ArgumentParser(prog="python -m benchmarks.papers", description=__doc__)
-    options.add_argument("paper", choices=[*PAPERS, "page"], help="whose experiments; page draws docs/results.md alone")
+    options.add_argument("paper", choices=[*PAPERS, "page"], help="the paper; page draws docs/results.md only")
     options.add_argument("--data", type=Path, help="the folder of the real tables; needed without --quick")
-    options.add_argument("--quick", action="store_true", help="everything small, on made-up tables")
+    options.add_argument("--quick", action="store_true", help="everything small, on generated tables")
     options.add_argument("--only", metavar="PART", help="one part of a paper's experiments")
-    options.add_argument("--splits", type=int, metavar="N", help="so many in place of those that a plan has")
-    options.add_argument("--out", type=Path, help="where the rows go, results/<paper>.json of the package by default")
+    options.add_argument("--splits", type=int, metavar="N", help="number of splits in place of the plan's")
+    options.add_argument("--out", type=Path, help="file of the rows; default: results/<paper>.json of the package")
     arguments = options.parse_args(words)
     if arguments.paper != "page":
         if not arguments.quick and arguments.data is None:
-            options.error("--data: the folder of the real tables was expected; name it, or add --quick")
+            options.error("pass the folder of the real tables as --data, or add --quick")
         stored = arguments.out or (None if arguments.quick else RESULTS / f"{arguments.paper}.json")
         data = None if arguments.quick else arguments.data
         run(arguments.paper, data, quick=arguments.quick, only=arguments.only, splits=arguments.splits, out=stored)
@@ -54,13 +54,13 @@ def run(
     splits: int | None = None,
     out: Path | None = None,
 ) -> None:
-    """Run the parts of a paper and keep their rows, each as it is done; parts that are not run stay as they were.
+    """Run the parts of a paper and write the rows of each part when it is done; other parts remain as they were.
 
-    Runs of a part that is not done are kept beside `out`, in a file that goes once it is; they are not run again.
+    Runs of an unfinished part are stored in a file next to `out`, which is removed at its end; they are not repeated.
     """
     parts: dict[str, Part] = import_module(f"benchmarks.papers.{paper}").PARTS
     if only is not None and only not in parts:
-        raise SystemExit(f"--only: one of {', '.join(parts)} was expected, {only} came")
+        raise SystemExit(f"--only: unknown part {only}; choose from {', '.join(parts)}")
     known: dict[str, Any] = json.loads(out.read_text()) if out is not None and out.is_file() else {}
     for name, part in parts.items():
         if only not in (None, name):
@@ -82,7 +82,7 @@ def run(
 
 
 def with_splits(plan: Any, splits: int) -> Any:
-    """The plan with so many splits, wherever it counts them."""
+    """Return the plan with this number of splits, wherever it has one."""
     if isinstance(plan, tuple):
         return tuple(with_splits(field, splits) for field in plan)
     if not is_dataclass(plan):

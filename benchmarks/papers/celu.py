@@ -1,29 +1,29 @@
-"""CELU-VFL (Fu et al. 2022): rounds and virtual time to an AUC with kept exchanges and without.
+"""CELU-VFL (Fu et al. 2022): rounds and virtual time to an AUC with cached exchanges and without.
 
-rounds    Figures 4 and 5: rounds to shares of the way, some 1,000 rounds of AdaGrad on made-up clicks, by method
-steps     rounds to AUCs by step and method, in batches of 1,024 rows with Z of 256 numbers
-sweep     Table 2: rounds by R, W and xi at the step of the method `celu`
-long      the same over 1,000 rounds of 128 rows, at the step that is best for plain training in `rounds`
-small     the same over 1,000 rounds of 1,024 rows, at steps as small as so many rounds allow
-sealed    AUC of a linear model on a real table in the open and under CKKS (`celu_sealed`)
-seconds   Figure 6: virtual seconds of a round with Z of 256 numbers, by method, in 8 bytes a number and in 4, on a line
-          that is half duplex, as the paper counts it: at the paper's 4,096 rows, and at the rows of `long` on a line
-          that is as much slower, so that Z takes as long and computing counts as little as on the paper's machines
+    rounds    Figures 4 and 5: rounds to shares of the way, some 1,000 rounds of AdaGrad on generated clicks, by method
+    steps     rounds to AUCs by step and method, in batches of 1,024 rows with Z of 256 numbers
+    sweep     Table 2: rounds by R, W and xi at the step of the method `celu`
+    long      the same over 1,000 rounds of 128 rows, at the best step of plain training in `rounds`
+    small     the same over 1,000 rounds of 1,024 rows, at steps as small as this number of rounds allows
+    sealed    AUC of a linear model on a real table in the open and under CKKS (`celu_sealed`)
+    seconds   Figure 6: virtual seconds of a round with Z of 256 numbers, by method, with 8 and 4 bytes a number, on a
+              half-duplex link as in the paper: at the paper's 4,096 rows, and at the rows of `long` on a link that is
+              slower by the same factor, so that the ratio of transfer and computing is the paper's
 
 Two parties, a top model at the active one, residuals in the open. Methods:
 
-plain               one step on each exchange (FedSGD)
-pipeline            the same with DEPTH batches in flight: overlap without reuse
-fedbcd              R steps on each exchange
-celu W=1            each exchange used R times, rows weighed, none kept beside the newest
-celu no xi          each exchange used R times, W of them kept, all rows in full
-celu                each exchange used R times, W of them kept, rows weighed by the cosine of how far they have turned
-celu R=2            the same, each exchange used twice
-celu, pipeline      the same with DEPTH exchanges in flight
-celu, 2 in flight   the same with two: the next outputs leave before the residual has come
+    plain               one step on each exchange (FedSGD)
+    pipeline            the same with DEPTH batches in flight: overlap without reuse
+    fedbcd              R steps on each exchange
+    celu W=1            each exchange used R times, rows weighted, only the newest exchange cached
+    celu no xi          each exchange used R times, W of them cached, rows not weighted
+    celu                each exchange used R times, W of them cached, rows weighted by the cosine of their change
+    celu R=2            the same, each exchange used twice
+    celu, pipeline      the same with DEPTH exchanges in flight
+    celu, 2 in flight   the same with two: the next outputs are sent before the residual has arrived
 
 The step of a method is the one with the fewest rounds to all AUCs together on validation rows, which are never
-reported; `one_*` is what it does at the step that is best for all methods together.
+reported; `one_*` is its result at the best step of all methods together.
 """
 
 from __future__ import annotations
@@ -86,8 +86,11 @@ METHODS: dict[str, Callable[[float], Optimizer]] = {
 
 @dataclass(frozen=True)
 class Plan:
-    """Made-up clicks, the share held out, rows of a batch, numbers of Z, epochs, rounds between evaluations, the AUCs
-    to reach, the grid, splits, the methods, what Z travels in."""
+    """A plan of rounds to AUCs on generated clicks.
+
+    It has the held-out share, rows of a batch, numbers of Z, epochs, rounds between evaluations, the target AUCs, the
+    grid, splits, the methods, and the number format of Z.
+    """
 
     rows: int = 64_000
     test: float = 0.05
@@ -115,7 +118,7 @@ class SweepPlan:
 
 @dataclass(frozen=True)
 class SecondsPlan:
-    """Rows of batches, numbers of Z, rounds that are timed, the line at the first of these rows, methods."""
+    """Rows of batches, numbers of Z, timed rounds, the link at the first of these rows, methods."""
 
     batches: tuple[int, ...] = (4096, 1024, 128)
     width: int = 256
@@ -127,14 +130,14 @@ class SecondsPlan:
 
 @dataclass(frozen=True)
 class LongPlan:
-    """A setting, and the steps that all its methods take."""
+    """A setting, and the steps that all its methods use."""
 
     setting: Plan
     steps: tuple[float, ...] = (0.02,)
 
 
 def run(data: Path | None, plan: Plan, runs: Runs) -> Rows:
-    """A row for each method and target."""
+    """Return a row for each method and target."""
     torch().set_num_threads(1)
     parties = with_networks(clicks(plan.rows).parties(), plan.width)
     inner = development(parties, job_of(plan, METHODS["plain"](1.0), 0))
@@ -166,7 +169,7 @@ def run(data: Path | None, plan: Plan, runs: Runs) -> Rows:
 
 
 def sweep(data: Path | None, plan: SweepPlan, runs: Runs) -> Rows:
-    """Rounds to the targets by R, W and xi, one away from the usual values at a time, on the first split."""
+    """Return rounds to the targets by R, W and xi, varying one at a time, on the first split."""
     torch().set_num_threads(1)
     setting = plan.setting
     parties = with_networks(clicks(setting.rows).parties(), setting.width)
@@ -185,7 +188,7 @@ def sweep(data: Path | None, plan: SweepPlan, runs: Runs) -> Rows:
 
 
 def longer(data: Path | None, plan: LongPlan, runs: Runs) -> Rows:
-    """A row for each step, method and target."""
+    """Return a row for each step, method and target."""
     torch().set_num_threads(1)
     setting = plan.setting
     parties = with_networks(clicks(setting.rows).parties(), setting.width)
@@ -202,7 +205,7 @@ def longer(data: Path | None, plan: LongPlan, runs: Runs) -> Rows:
 
 
 def seconds(data: Path | None, plan: SecondsPlan, runs: Runs) -> Rows:
-    """Virtual seconds and bytes of a round, once the first ones are over."""
+    """Return virtual seconds and bytes of a round, after the first ones."""
     torch().set_num_threads(1)
     rows: Rows = []
     for batch in plan.batches:
@@ -224,14 +227,14 @@ def seconds(data: Path | None, plan: SecondsPlan, runs: Runs) -> Rows:
 
 
 def _kept(runs: Runs, parties: Sequence[Party], plan: Plan, method: str, step: float, split: int) -> Curve:
-    """One training, run once."""
+    """Return one training, which is run once."""
     what = {"setting": asdict(plan), "rows": len(parties[0]), "method": method, "step": step, "split": split}
     result = runs.once(what, lambda: curve(parties, plan, METHODS[method](step), split))
     return [(rounds, auc) for rounds, auc in result]
 
 
 def curve(parties: Sequence[Party], plan: Plan, optimizer: Optimizer, split: int) -> Curve:
-    """Rounds and held-out AUC of one training up to the last target; empty if it diverges."""
+    """Return rounds and held-out AUC of one training up to the last target; empty if it diverges."""
     job = job_of(plan, optimizer, split)
     try:
         history = simulate(job, parties).history
@@ -245,7 +248,7 @@ def _cap(plan: Plan) -> float:
 
 
 def job_of(plan: Plan, optimizer: Optimizer, split: int) -> Job:
-    """One training, which stops at the last target."""
+    """Return one training, which stops at the last target."""
     return Job(
         model=Neural(joint="top", width=plan.width),
         optimizer=optimizer,
@@ -263,7 +266,7 @@ def job_of(plan: Plan, optimizer: Optimizer, split: int) -> Job:
 
 
 def with_networks(parties: list[Party], width: int) -> list[Party]:
-    """The parties, each with a Wide & Deep network for its columns."""
+    """Return the parties, each with a Wide & Deep network for its columns."""
     for party in parties:
         kind = towers.WideDeepTop if party.active else towers.WideDeep
         party.model = TorchModel(partial(kind, towers.Fields.of(party), width))

@@ -1,7 +1,7 @@
-"""CELU-VFL under a sealed residual: the AUC of a linear model in the open and under CKKS, rows weighed and not.
+"""CELU-VFL under a sealed residual: the AUC of a linear model in the open and under CKKS, with and without weights.
 
-The columns of default_credit as FATE cuts them, logistic regression, AdaGrad. The step is the one with the best AUC on
-validation rows, in the open and without weights; all others take it too.
+The columns of default_credit in FATE's split, logistic regression, AdaGrad. The step is the one with the best AUC on
+validation rows, in the open and without weights; all others use it too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RESIDUALS = "open", "ckks"
 
 @dataclass(frozen=True)
 class SealedPlan:
-    """Rows of a batch, epochs, the share held out, uses and places of the table, angles, the grid."""
+    """Rows of a batch, epochs, the held-out share, uses and positions of the cache, angles, the grid."""
 
     batch: int = 2048
     epochs: int = 5
@@ -38,7 +38,7 @@ class SealedPlan:
 
 
 def run(data: Path | None, plan: SealedPlan, runs: Runs) -> Rows:
-    """A row for each residual and angle. DataError if the table is missing."""
+    """Return a row for each residual and angle. DataError if the table is missing."""
     parties = loans() if data is None else READERS["default_credit"](data)
 
     def job(step: float, residual: str, xi: float | None) -> Job:

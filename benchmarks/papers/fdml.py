@@ -1,16 +1,15 @@
-"""FDML (Hu et al. 2019) on a9a: against models of all columns in one place and of one party's alone.
+"""FDML (Hu et al. 2019) on a9a: against models of all columns in one place and of one party's columns alone.
 
-auc        Table I, Figures 2 and 3: AUC at the end, rounds and virtual seconds until it is within WITHIN of that of the
-           pooled columns, by staleness, by where predictions and labels lie, and where a party is slow throughout
-slowness   seconds of in-step training against stale sums where parties stop at random: see `slowness`
-order      the paper's order of an iteration (pull, update, push) beside ours (push, pull, update), in step
-stored     what a batch at the server costs, and AUC under noise: see `stored`
-time       processor seconds of the same steps by one who holds all columns, and by one party with its own
+    auc        Table I, Figures 2 and 3: final AUC, and rounds and virtual seconds until it is within WITHIN of that of
+               the pooled columns, by staleness, by the location of predictions and labels, and with a slow party
+    slowness   seconds of synchronous training against stale sums if parties stop at random: see `slowness`
+    order      the paper's order of an iteration (pull, update, push) against ours (push, pull, update), synchronous
+    stored     the cost of a batch at the server, and AUC with noise: see `stored`
+    time       processor seconds of the same steps by one owner of all columns, and by one party with its columns
 
-The step is chosen on validation rows of the first split for each kind of model, in step; all settings have that one
-step. `tuned_*` is what tau = 8 does with the step that is best for it. Rows are held out, another quarter for each
-split. The split of the columns is that of the table's file: 57 and 66, those with the labels the 66; three parties
-share the 66.
+The step is chosen on validation rows of the first split for each kind of model, in synchronous training; all settings
+use it. `tuned_*` is the result of tau = 8 with its best step. Rows are held out, another quarter for each split. The
+split of the columns is that of the table's file: 57 and 66, with the labels at the 66; three parties share the 66.
 """
 
 from __future__ import annotations

@@ -27,10 +27,10 @@ from securevfl.runtime.network import Network, Pauses
 from securevfl.training.run import Run
 from securevfl.training.simulate import simulate
 
-WITHIN = 0.007  # of the pooled AUC
+WITHIN = 0.007  # distance from the pooled AUC
 TEST = 0.25
 L2 = 1e-4
-UNITS = 16  # of each party's hidden layer
+UNITS = 16  # units of each party's hidden layer
 SLOW = 4.0
 
 Kind = Literal["linear", "network"]
@@ -38,8 +38,11 @@ Kind = Literal["linear", "network"]
 
 @dataclass(frozen=True)
 class Plan:
-    """Numbers of parties, kinds of models, the grid, passes, rows of a batch, rounds between evaluations, splits, and
-    splits of the runs under CKKS (0: none)."""
+    """A plan of trainings by FDML.
+
+    It has numbers of parties, kinds of models, the grid, passes, rows of a batch, rounds between evaluations, splits,
+    and splits of the runs under CKKS (0: none).
+    """
 
     parties: tuple[int, ...] = (2, 3)
     kinds: tuple[Kind, ...] = ("linear", "network")
@@ -57,19 +60,19 @@ QUICK = Plan((2,), ("linear",), (1.0, 3.0), 2, 128, 4, 1, 0)
 
 @dataclass(frozen=True)
 class Setting:
-    """One row: what the parties' models are, how far they go apart, where predictions and labels lie, who is slow."""
+    """One row: models, staleness, the location of predictions and labels, and the slow party."""
 
     kind: Kind
     tau: int
     stored: str = "open"
     residual: str | None = None
     slow: bool = False
-    first: bool = True  # whether the first epoch is taken in step
+    first: bool = True  # whether the first epoch is synchronous
     server: bool = True
 
     @property
     def name(self) -> str:
-        """In words."""
+        """The setting in words."""
         labels = "labels at all" if self.residual is None else f"labels at one, {self.residual} residual"
         where = f"{self.stored} at a server" if self.server else "no server"
         slow = f", one party {SLOW:g} x slower" if self.slow else ""
@@ -78,7 +81,7 @@ class Setting:
 
 
 def settings(kind: Kind, sealed: bool) -> list[Setting]:
-    """The rows of one kind of model."""
+    """Return the rows of one kind of model."""
     if kind == "network":
         return [*(Setting("network", tau) for tau in (0, 8)), Setting("network", 8, residual="open")]
     results = [
@@ -93,7 +96,7 @@ def settings(kind: Kind, sealed: bool) -> list[Setting]:
 
 
 def run(data: Path | None, plan: Plan, on_row: Callable[[str], None]) -> Rows:
-    """The rows of Table I. DataError if the table is missing."""
+    """Return the rows of Table I. DataError if the table is missing."""
     rows: Rows = []
     for count in plan.parties:
         parties = tables(data, count)
@@ -120,7 +123,7 @@ def run(data: Path | None, plan: Plan, on_row: Callable[[str], None]) -> Rows:
 
 
 def step(parties: Sequence[Party], plan: Plan, setting: Setting, on_row: Callable[[str], None]) -> Choice:
-    """The step with the best mean AUC over a training, on validation rows of the first split."""
+    """Return the step with the best mean AUC over a training, on validation rows of the first split."""
     inner = development(parties, job_of(plan, setting, 1.0, 0))
 
     def merit(eta: float) -> float:
@@ -137,7 +140,7 @@ def step(parties: Sequence[Party], plan: Plan, setting: Setting, on_row: Callabl
 def finish(
     parties: Sequence[Party], plan: Plan, setting: Setting, eta: float, pooled: Sequence[float]
 ) -> dict[str, Any]:
-    """AUC, and rounds and virtual seconds to within WITHIN of the pooled one, on the rows that are reported."""
+    """Return AUC, and rounds and virtual seconds to within WITHIN of the pooled AUC, on the reported rows."""
     runs = [train(parties, plan, setting, eta, split) for split in range(len(pooled))]
     reached = [first(run, auc - WITHIN) for run, auc in zip(runs, pooled, strict=True)]
     aucs = [run.metrics["auc"] for run in runs]
@@ -151,7 +154,7 @@ def finish(
 
 
 def tables(data: Path | None, parties: int) -> list[Party]:
-    """The columns of a9a as its file splits them (g, h): those of h with the labels, shared by all but the last."""
+    """Return a9a's columns as its file splits them (g, h): those of h with labels, shared by all but the last."""
     if data is None:
         generator = np.random.default_rng(0)
         X = 2.0 * generator.integers(0, 2, (1200, 24)) - 1
@@ -165,7 +168,7 @@ def tables(data: Path | None, parties: int) -> list[Party]:
 
 
 def job_of(plan: Plan, setting: Setting, eta: float, split: int) -> Job:
-    """What is trained for a row; split numbers the repetition."""
+    """Return the training of a row; split is the number of the repetition."""
     return Job(
         model=Logistic(l2=L2) if setting.kind == "linear" else Neural(l2=L2),
         optimizer=FDML(
@@ -183,7 +186,7 @@ def job_of(plan: Plan, setting: Setting, eta: float, split: int) -> Job:
         split=split,
         seed=split,
         evaluate_every=plan.every,
-        scale="none",  # columns are 0 and 1
+        scale="none",  # columns are binary
         accepts=("columns", "rank", "fresh_equations"),
     )
 
@@ -197,7 +200,7 @@ def train(
     network: Network | None = None,
     slowed: dict[str, float | Pauses] | None = None,
 ) -> Run:
-    """One repetition of a row. The last party is the slow one."""
+    """Train one repetition of a row. The last party is the slow one."""
     table = [_with_module(party) for party in parties] if setting.kind == "network" else list(parties)
     if setting.server:
         table.append(Helper("server", "server"))
@@ -206,7 +209,7 @@ def train(
 
 
 def _with_module(party: Party) -> Party:
-    """The same party with a hidden layer of its own."""
+    """Return the same party with a hidden layer."""
     nn, d = torch().nn, party.X.shape[1]
 
     def make() -> Any:
@@ -216,12 +219,12 @@ def _with_module(party: Party) -> Party:
 
 
 def first(run: Run, auc: float) -> tuple[float, float] | None:
-    """Iterations and seconds until the AUC is this high; None if it never is."""
+    """Return iterations and seconds until the AUC reaches this value; None if it never does."""
     return next(((record["round"], record["seconds"]) for record in run.history if record.get("auc", 0.0) >= auc), None)
 
 
 def central(plan: Plan, kind: Kind, parties: Sequence[Party], split: int, labelled: Party | None = None) -> float:
-    """The AUC of scikit-learn's model on the columns of these parties, on the rows held out in this repetition."""
+    """Return the AUC of scikit-learn's model on these parties' columns and this repetition's held-out rows."""
     lead = labelled or parties[0]
     linear_model = import_extra("sklearn.linear_model", "sklearn", "the baselines")
     neural_network = import_extra("sklearn.neural_network", "sklearn", "the baselines")
@@ -234,13 +237,13 @@ def central(plan: Plan, kind: Kind, parties: Sequence[Party], split: int, labell
             (2 * UNITS,), alpha=L2, batch_size=plan.batch, max_iter=plan.epochs, random_state=split
         )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # scikit-learn's, that it could go on
+        warnings.simplefilter("ignore")  # scikit-learn's warning that it has not converged
         model.fit(X[schedule.train], y[schedule.train])
     return area_under_curve(y[schedule.test] == 1, model.predict_proba(X[schedule.test])[:, 1])
 
 
 def orders(data: Path | None, plan: Plan, on_row: Callable[[str], None]) -> Rows:
-    """Rounds and AUC of linear models in step, in both orders, by plain loops over the same batches."""
+    """Return rounds and AUC of synchronous linear models in both orders, by plain loops over the same batches."""
     parties = tables(data, plan.parties[0])
     choice = step(parties, plan, Setting("linear", 0), on_row)
     pooled = [central(plan, "linear", parties, split) for split in range(plan.splits)]
@@ -268,7 +271,7 @@ def orders(data: Path | None, plan: Plan, on_row: Callable[[str], None]) -> Rows
 
 
 def times(data: Path | None, plan: Plan, on_row: Callable[[str], None]) -> Rows:
-    """Processor seconds of centralised and of local training by the same steps, and of FDML in virtual time."""
+    """Return processor seconds of centralised and local training by the same steps, and of FDML in virtual time."""
     parties = tables(data, plan.parties[0])
     choice = step(parties, plan, Setting("linear", 0), on_row)
     goal = central(plan, "linear", parties, 0) - WITHIN
@@ -299,10 +302,10 @@ def times(data: Path | None, plan: Plan, on_row: Callable[[str], None]) -> Rows:
 def plain(
     parties: Sequence[Party], plan: Plan, eta: float, split: int, *, pushes_first: bool, pooled: bool = False
 ) -> tuple[list[tuple[int, float]], float]:
-    """Rounds and AUC of logistic regression in step by a plain loop, and its processor seconds without evaluations.
+    """Return rounds and AUC of synchronous logistic regression by a plain loop, and its processor seconds.
 
-    pushes_first: a sum holds the others' predictions of this iteration; else those of the last visit to the batch,
-    which were pushed after the update there. pooled: one party holds all columns.
+    pushes_first: a sum contains the others' predictions of this iteration, or else those of the last iteration on the
+    batch, which were pushed after the update. pooled: one party has all columns.
     """
     schedule = job_of(plan, Setting("linear", 0), eta, split).schedule(parties[0].register)
     y = np.asarray(parties[0].y)

@@ -1,11 +1,11 @@
-"""FDSKL (Gu et al. 2020): test errors of kernel models, beside kernel machines and linear models on pooled columns.
+"""FDSKL (Gu et al. 2020): test errors of kernel models, compared with kernel machines and linear models.
 
-errors     Table 3 and Figure 4: share of test rows missed, processor seconds of all parties, bytes, by table
-scaling    Figure 5: processor seconds by the number of training rows
+    errors     Table 3 and Figure 4: share of wrong test rows, processor seconds of all parties, bytes, by table
+    scaling    Figure 5: processor seconds by the number of training rows
 
-phishing, ijcnn1 and default_credit are split at random, a quarter held out; a9a keeps its own test rows and varies the
+phishing, ijcnn1 and default_credit are split at random, a quarter held out; a9a has fixed test rows and varies the
 seed. The width of the kernel, and the step of the paper's update (`precondition` off), are chosen on a fifth of the
-training rows of the first split. Linear algebra has one core, and processor seconds are of the process, hence of all
+training rows of the first split. Linear algebra has one core, and processor seconds are of the process, that is, of all
 parties.
 """
 
@@ -48,13 +48,13 @@ from securevfl.training.simulate import simulate
 
 HELD_OUT = 0.25
 PARTIES = 3
-WIDTHS = (1 / 3, 1.0, 3.0)  # of the setting's gamma
+WIDTHS = (1 / 3, 1.0, 3.0)  # relative to the setting's gamma
 STEPS = (0.03, 0.1, 0.3)  # eta of the paper's update
 
 
 @dataclass(frozen=True)
 class Setting:
-    """How one table is learned; the kernel's width is where the search begins."""
+    """The training of one table; the search starts at the kernel's width."""
 
     model: Kernel
     batch_size: int
@@ -100,11 +100,11 @@ class Table:
     n_train: int | None
 
     def owners(self, parties: int) -> list[RowNumbers]:
-        """Columns of each party: side g, and side h in as many parts as there are others."""
+        """Return the columns of each party: side g, and side h in one part for each other party."""
         return [self.sides[0], *np.array_split(self.sides[1], parties - 1)]
 
     def rows(self, seed: int) -> tuple[RowNumbers, RowNumbers]:
-        """Training and test rows."""
+        """Return training and test rows."""
         if self.n_train is not None:
             return np.arange(self.n_train), np.arange(self.n_train, len(self.y))
         order = self.shuffled(seed)
@@ -112,10 +112,11 @@ class Table:
         return order[split.train], order[split.test]
 
     def shuffled(self, seed: int) -> RowNumbers:
-        """All rows in another order for each seed, and so, without ids, with other rows held out."""
+        """Return all rows in another order for each seed, so that, without ids, other rows are held out."""
         return np.random.default_rng(seed).permutation(len(self.y))
 
     def split(self, seed: int, scale: str) -> Split:
+        """Return scaled training and test rows of a split."""
         train, test = self.rows(seed)
         X, test_X = self.X[train], self.X[test]
         if scale == "standard":
@@ -126,7 +127,7 @@ class Table:
 
 
 def read(data: Path | None, name: str) -> Table:
-    """One of the tables. DataError if its file is missing."""
+    """Read one of the tables. DataError if its file is missing."""
     if data is None:
         X = np.random.default_rng(0).integers(0, 2, (400, 6)).astype(float)
         return Table(name, X, (X[:, 0] != X[:, 3]).astype(np.intp), (np.arange(3), np.arange(3, 6)), None)
@@ -144,12 +145,11 @@ def read(data: Path | None, name: str) -> Table:
 
 
 def federated(table: Table, setting: Setting, model: Kernel, optimizer: FDSKL, seed: int) -> dict[str, float]:
-    """FDSKL between three parties over a tree sum: the error, processor seconds, virtual seconds and bytes."""
-    this_owners = table.owners(PARTIES)
+    """Run FDSKL between three parties over a tree sum: error, processor seconds, virtual seconds and bytes."""
+    owners = table.owners(PARTIES)
     train, test = table.rows(seed)
     tables = [
-        Party(f"p{k}", table.X[train][:, c], None if k else table.y[train], aligned=True)
-        for k, c in enumerate(this_owners)
+        Party(f"p{k}", table.X[train][:, c], None if k else table.y[train], aligned=True) for k, c in enumerate(owners)
     ]
     job = Job(
         model=model,
@@ -163,17 +163,16 @@ def federated(table: Table, setting: Setting, model: Kernel, optimizer: FDSKL, s
     started = time.process_time()
     run = simulate(job, tables)
     spent = time.process_time() - started
-    error = _missed(run, table, this_owners, test)
+    error = _missed(run, table, owners, test)
     return {"error": error, "cpu_s": spent, "virtual_s": run.costs.training, "bytes": float(run.costs.bytes)}
 
 
 def logistic(table: Table, parties: int, seed: int, epochs: int = 20) -> BaselineOutcome:
-    """Logistic regression by FedBCD, in the open."""
-    this_owners = table.owners(parties)
+    """Run logistic regression by FedBCD, in the open."""
+    owners = table.owners(parties)
     train, test = table.rows(seed)
     tables = [
-        Party(f"p{k}", table.X[train][:, c], None if k else table.y[train], aligned=True)
-        for k, c in enumerate(this_owners)
+        Party(f"p{k}", table.X[train][:, c], None if k else table.y[train], aligned=True) for k, c in enumerate(owners)
     ]
     job = Job(
         model=Logistic(),
@@ -182,12 +181,12 @@ def logistic(table: Table, parties: int, seed: int, epochs: int = 20) -> Baselin
         batch_size=256,
         epochs=epochs,
         seed=seed,
-        accepts=("columns",),  # few to a party, and all of them in the open
+        accepts=("columns",),  # few columns for each party, all in the open
     )
     started = time.process_time()
     run = simulate(job, tables)
     spent = time.process_time() - started
-    return BaselineOutcome(_missed(run, table, this_owners, test), spent, rows=len(train))
+    return BaselineOutcome(_missed(run, table, owners, test), spent, rows=len(train))
 
 
 def _missed(run: Run, table: Table, local: Sequence[RowNumbers], test: RowNumbers) -> float:
@@ -196,7 +195,7 @@ def _missed(run: Run, table: Table, local: Sequence[RowNumbers], test: RowNumber
 
 
 def inner(table: Table) -> Table:
-    """The training rows of the first split, a fifth of them, at the end, to choose by."""
+    """Return the training rows of the first split, with a fifth of them at the end to choose by."""
     train, _ = table.rows(0)
     order = np.random.default_rng(0).permutation(train)
     stored = len(order) - round(len(order) / 5)
@@ -204,7 +203,7 @@ def inner(table: Table) -> Table:
 
 
 def choices(table: Table, setting: Setting, runs: Runs) -> tuple[Choice, Choice]:
-    """The kernel's width by our step, and at that width the step of the paper's update; on training rows."""
+    """Choose the kernel's width by our step, and for it the step of the paper's update, on training rows."""
     rows = inner(table)
 
     def error(gamma: float, optimizer: FDSKL) -> float:
@@ -219,7 +218,7 @@ def choices(table: Table, setting: Setting, runs: Runs) -> tuple[Choice, Choice]
 
 
 def run(data: Path | None, plan: Plan, runs: Runs) -> Rows:
-    """A row for each table and method. DataError if a table is missing."""
+    """Return a row for each table and method. DataError if a table is missing."""
     rows: Rows = []
     for name in plan.tables:
         table, setting = read(data, name), SMALL if data is None else SETTINGS[name]
@@ -243,7 +242,7 @@ def run(data: Path | None, plan: Plan, runs: Runs) -> Rows:
 def _split(
     table: Table, setting: Setting, model: Kernel, optimizer: FDSKL, seed: int, runs: Runs
 ) -> dict[str, float] | None:
-    """One split by FDSKL, run once; None if it diverges."""
+    """Return one split by FDSKL, run once; None if it diverges."""
 
     def made() -> dict[str, float] | None:
         try:
@@ -260,7 +259,7 @@ def _split(
 def _first_that_stays(
     table: Table, setting: Setting, model: Kernel, steps: Sequence[float], precondition: bool, splits: int, runs: Runs
 ) -> tuple[float, list[dict[str, float]]]:
-    """Runs of all splits at the first of these steps at which none diverges, which training itself tells."""
+    """Return the runs of all splits at the first of these steps at which no training diverges."""
     for eta in steps:
         results: list[dict[str, float]] = []
         for seed in range(splits):
@@ -271,7 +270,7 @@ def _first_that_stays(
             results.append(item)
         if len(results) == splits:
             return eta, results
-    raise DataError(f"{table.name}: a step at which training stays finite was expected, none of {list(steps)} is one")
+    raise DataError(f"{table.name}: the training diverges at each of the steps {list(steps)}")
 
 
 def _baselines(table: Table, setting: Setting, model: Kernel, plan: Plan, runs: Runs) -> Rows:
@@ -292,7 +291,7 @@ def _baselines(table: Table, setting: Setting, model: Kernel, plan: Plan, runs: 
     ]
     generated: Rows = []
     for label, most, baseline in plans:
-        splits = 1 if most == plan.most else plan.splits  # a kernel machine takes its time
+        splits = 1 if most == plan.most else plan.splits  # a kernel machine takes long
 
         def once(seed: int, baseline: Baseline = baseline, most: int = most) -> BaselineOutcome:
             return baseline(table.split(seed, setting.scale).first(most, seed))
@@ -306,7 +305,7 @@ def _baselines(table: Table, setting: Setting, model: Kernel, plan: Plan, runs: 
 def _row(
     table: str, method: str, baseline: Callable[[int], BaselineOutcome], splits: int, what: dict[str, Any], runs: Runs
 ) -> dict[str, Any]:
-    """A row of what a baseline does on so many splits, each of them run once."""
+    """Return a row of a baseline's results on this number of splits, each run once."""
     results = []
     for seed in range(splits):
         runs(f"{table}: {method}, split {seed + 1} of {splits}")
@@ -322,7 +321,7 @@ def _row(
 
 
 def scaling(data: Path | None, plan: ScalingPlan, runs: Runs) -> Rows:
-    """Processor seconds of training by the number of rows: ours by one who has all columns, and a kernel machine."""
+    """Return processor seconds of training by rows: ours by one owner of all columns, and a kernel machine."""
     table, setting = read(data, plan.table), SMALL if data is None else SETTINGS[plan.table]
     split = table.split(0, setting.scale)
     keys = {"batch_size": min(setting.batch_size, min(plan.rows)), "epochs": setting.epochs, "seed": 0}
@@ -330,7 +329,7 @@ def scaling(data: Path | None, plan: ScalingPlan, runs: Runs) -> Rows:
         "FDSKL": lambda local: dsg(local, setting.model, FDSKL(rho=1.0), **keys),
         "SVC": libsvm,
     }
-    libsvm(split.first(50, 0))  # what is loaded once is not of a row's time
+    libsvm(split.first(50, 0))  # modules are loaded before the time of a row
     rows: Rows = []
     for number in plan.rows:
         for name, method in methods.items():

@@ -1,8 +1,8 @@
-"""What FDSKL is measured against. None of these protects anyone's data unless it says so.
+"""The baselines of FDSKL. None of them protects data unless stated.
 
 dsg       the centralised doubly stochastic gradient: the optimizer's arithmetic on pooled columns, no parties
 libsvm    scikit-learn's SVC with the RBF kernel on pooled columns
-pp-svmv   Yu, Vaidya and Jiang 2006: local distance matrices added up around a ring, then SVC on the kernel; n^2 numbers
+pp-svmv   Yu, Vaidya and Jiang 2006: local distance matrices summed around a ring, then SVC on the kernel; n^2 numbers
 fd-svrg   Zhang et al. 2018: linear logistic regression, inner products summed over the parties, variance reduced
 """
 
@@ -34,7 +34,7 @@ def _svc(**options: Any) -> Any:
 
 @dataclass(frozen=True)
 class BaselineOutcome:
-    """Share of the test rows that were missed, CPU seconds of training, bytes that all parties would send."""
+    """Share of wrong test rows, CPU seconds of training, bytes that all parties would send."""
 
     error: float
     cpu_s: float
@@ -54,13 +54,15 @@ class Split:
     test_y: Floats
 
     def missed(self, f: Floats) -> float:
+        """Return the share of test rows with a wrong sign of f."""
         return float(np.mean((f > 0) != (self.test_y > 0)))
 
     def columns(self, keep: RowNumbers) -> Split:
+        """Return the split with these columns only."""
         return Split(self.X[:, keep], self.y, self.test_X[:, keep], self.test_y)
 
     def first(self, rows: int, seed: int) -> Split:
-        """So many random training rows, or all."""
+        """Return this number of random training rows, or all."""
         elapsed = np.random.default_rng(seed).permutation(len(self.X))[:rows]
         return Split(self.X[elapsed], self.y[elapsed], self.test_X, self.test_y)
 
@@ -68,7 +70,7 @@ class Split:
 def dsg(
     split: Split, model: Kernel, optimizer: FDSKL, *, batch_size: int, epochs: int, seed: int, curve: bool = False
 ) -> BaselineOutcome:
-    """The loop of `securevfl.families.fdskl.fdskl_family` by one who holds all columns."""
+    """Run the loop of `securevfl.families.fdskl.fdskl_family` with all columns at one owner."""
     started, apart = time.process_time(), 0.0
     frequencies, expansion = (
         RandomFrequencies(model, seed.to_bytes(32, "little"), split.X.shape[1]),
@@ -114,7 +116,7 @@ def dsg(
 
 
 def libsvm(split: Split) -> BaselineOutcome:
-    """scikit-learn's defaults: C = 1, gamma = 1 / (d var)."""
+    """Run scikit-learn's defaults: C = 1, gamma = 1 / (d var)."""
     started = time.process_time()
     machine = _svc(cache_size=1000).fit(split.X, split.y)
     spent = time.process_time() - started
@@ -122,7 +124,7 @@ def libsvm(split: Split) -> BaselineOutcome:
 
 
 def pp_svmv(split: Split, sides: Sequence[RowNumbers], gamma: float) -> BaselineOutcome:
-    """Each party adds its squared distances to what comes around; the first masks them and takes the kernel."""
+    """Let each party add its squared distances around a ring; the first one masks them and takes the kernel."""
     started, n = time.process_time(), len(split.X)
     total = np.zeros((n, n))
     for side in sides:
@@ -134,7 +136,7 @@ def pp_svmv(split: Split, sides: Sequence[RowNumbers], gamma: float) -> Baseline
 
 
 def squared(X: Floats, Z: Floats) -> Floats:
-    """Squared distances between rows (n x m)."""
+    """Return squared distances between rows (n, m)."""
     distances: Floats = (X**2).sum(axis=1)[:, None] + (Z**2).sum(axis=1) - 2 * X @ Z.T
     return distances
 

@@ -1,13 +1,13 @@
 """FedBCD (Liu et al. 2019): rounds to a held-out AUC by local steps Q, by the number of parties and by the rule.
 
-linear   Table 1 and Figure 3 (MIMIC-III), with logistic regression on support2 in its place: FedSGD, FedBCD-p with Q of
-         1 to 25, FedBCD-s, two, five and seventeen parties, steps that stay and steps eta0 / sqrt(t + 1). The target is
-         .995 of the AUC that scikit-learn reaches on the pooled columns of the same rows
-mnist    Table 1 (MNIST), convolutional parties: see `mnist`
-rule     the same at one eta0 / sqrt(t + 1) for all
+    linear   Table 1 and Figure 3 (MIMIC-III), with logistic regression on support2 instead: FedSGD, FedBCD-p with Q of
+             1 to 25, FedBCD-s, two, five and seventeen parties, constant steps and steps eta0 / sqrt(t + 1). The target
+             is 0.995 of the AUC that scikit-learn reaches on the pooled columns of the same rows
+    mnist    Table 1 (MNIST), convolutional parties: see `mnist`
+    rule     the same with one eta0 / sqrt(t + 1) for all
 
-A run's merit is its rounds to the target on validation rows, added up over the splits; the step of least merit is what
-is reported, on other rows. `one_*` is what each does at the one step that is best for all algorithms together.
+The merit of a run is its rounds to the target on validation rows, summed over splits. The step with the smallest merit
+is reported, on other rows. `one_*` is each algorithm's result at the best step of all algorithms together.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from securevfl.base.extras import import_extra
 from securevfl.models.metrics import area_under_curve
 from securevfl.optim.fedbcd import FedBCD, FedSGD
 
-SHARE = 0.995  # of the pooled AUC
+SHARE = 0.995  # share of the pooled AUC
 TEST = 0.25
 Decay = Literal["none", "sqrt_t"]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is run: numbers of parties with the Q of each, rules, the grid, splits, rounds at most, rows of a batch."""
+    """Numbers of parties with the Q of each, rules, the grid, splits, the largest number of rounds, batch rows."""
 
     parties: dict[int, tuple[int, ...]]
     sequential: tuple[int, ...]
@@ -75,6 +75,7 @@ class Algorithm:
     sequential: bool = False
 
     def optimizer(self, eta: float) -> FedBCD:
+        """Return the optimizer with this step size."""
         if self.q == 1:
             return FedSGD(lr=eta, decay=self.decay)
         mode: Literal["parallel", "sequential"] = "sequential" if self.sequential else "parallel"
@@ -82,7 +83,7 @@ class Algorithm:
 
 
 def run(data: Path | None, plan: Plan, on_row: Callable[[str], None]) -> Rows:
-    """All rows of the linear tables; without `data` the table is made up."""
+    """Return all rows of the linear tables; without `data` the table is generated."""
     rows = []
     for parties in plan.parties:
         tables = made_up(parties) if data is None else support2(data, parties)
@@ -92,19 +93,20 @@ def run(data: Path | None, plan: Plan, on_row: Callable[[str], None]) -> Rows:
 
 
 def linear(tables: Sequence[vfl.Party], parties: int, decay: Decay, plan: Plan, on_row: Callable[[str], None]) -> Rows:
-    """The rows of one number of parties under one rule."""
+    """Return the rows of one number of parties under one rule."""
     algorithms = [Algorithm(parties, q, decay) for q in plan.parties[parties]]
     algorithms += [Algorithm(parties, q, decay, True) for q in plan.sequential if parties == 2]
     jobs = [_job(plan, split) for split in range(plan.splits)]
     inner = [development(tables, job) for job in jobs]
-    goals = [SHARE * pooled_auc(this_finish, _job(plan, split)) for split, this_finish in enumerate(inner)]
+    goals = [SHARE * pooled_auc(split_tables, _job(plan, split)) for split, split_tables in enumerate(inner)]
     choices: list[Choice] = []
     for algorithm in algorithms:
         on_row(f"{parties} parties, {algorithm.optimizer(1.0).label}, Q = {algorithm.q}, {decay}: steps")
 
         def merit(eta: float, algorithm: Algorithm = algorithm) -> float:
             curves = [
-                curve(this_finish, algorithm, plan, eta, split, goals[split]) for split, this_finish in enumerate(inner)
+                curve(split_tables, algorithm, plan, eta, split, goals[split])
+                for split, split_tables in enumerate(inner)
             ]
             return sum(toll(item, [goal], plan.cap) for item, goal in zip(curves, goals, strict=True))
 
@@ -115,7 +117,7 @@ def linear(tables: Sequence[vfl.Party], parties: int, decay: Decay, plan: Plan, 
     for algorithm, choice in zip(algorithms, choices, strict=True):
         on_row(f"{parties} parties, {algorithm.optimizer(1.0).label}, Q = {algorithm.q}, {decay}")
         finish = partial(_finish, tables, algorithm, plan, targets)
-        this_finish, same = finish(choice.step), finish(together)
+        finished, same = finish(choice.step), finish(together)
         rows.append(
             {
                 "parties": parties,
@@ -123,7 +125,7 @@ def linear(tables: Sequence[vfl.Party], parties: int, decay: Decay, plan: Plan, 
                 "q": algorithm.q,
                 "decay": decay,
                 **choice.row(),
-                **this_finish,
+                **finished,
                 "one_step": together,
                 **{f"one_{key}": value for key, value in same.items()},
                 "splits": plan.splits,
@@ -136,7 +138,7 @@ def linear(tables: Sequence[vfl.Party], parties: int, decay: Decay, plan: Plan, 
 def _finish(
     tables: Sequence[vfl.Party], algorithm: Algorithm, plan: Plan, targets: Sequence[float], eta: float
 ) -> dict[str, Any]:
-    """Rounds and virtual seconds to the target on the rows that are reported."""
+    """Return rounds and virtual seconds to the target on the reported rows."""
     times: list[Curve] = []
     rounds = []
     for split, target in enumerate(targets):
@@ -163,7 +165,7 @@ def curve(
     *,
     seconds: Curve | None = None,
 ) -> Curve:
-    """Rounds and AUC on the rows held out, up to the target; empty if it diverges. seconds: virtual seconds and AUC."""
+    """Return rounds and held-out AUC up to the target; empty if it diverges. seconds: virtual seconds and AUC."""
     train = round(len(tables[0]) * (1 - TEST))
     keys = {"optimizer": algorithm.optimizer(eta), "epochs": max(1, plan.cap * plan.batch // train)}
     goal = vfl.Target(metric="auc", value=target)
@@ -187,13 +189,13 @@ def _job(plan: Plan, split: int) -> vfl.Job:
         seed=split,
         split=split,
         test_fraction=TEST,
-        prepare=vfl.Preparation(tails="keep"),  # as the pooled reference takes the columns
+        prepare=vfl.Preparation(tails="keep"),  # as the pooled reference uses the columns
         accepts=["columns", "sequential"],
     )
 
 
 def pooled_auc(tables: Sequence[vfl.Party], job: vfl.Job) -> float:
-    """The AUC of scikit-learn's logistic regression on all columns, on the rows that the job holds out."""
+    """Return the AUC of scikit-learn's logistic regression on all columns, on the job's held-out rows."""
     regression = import_extra("sklearn.linear_model", "sklearn", "the pooled reference").LogisticRegression
     rows, y = job.schedule(tables[0].register), np.asarray(tables[0].y)
     X = np.hstack([party.X for party in tables])
@@ -203,7 +205,7 @@ def pooled_auc(tables: Sequence[vfl.Party], job: vfl.Job) -> float:
 
 
 def made_up(parties: int, rows: int = 600) -> list[vfl.Party]:
-    """A table whose label goes with the sum of all columns."""
+    """Return a table whose label depends on the sum of all columns."""
     generator = np.random.default_rng(parties)
     columns = [generator.normal(size=(rows, 3)) for _ in range(parties)]
     y = sum(block.sum(axis=1) for block in columns) + 2 * generator.normal(size=rows) > 0

@@ -1,17 +1,17 @@
-"""Transfer learning: FedBCD's Credit-FTL (Liu et al. 2019, Table 2) on Secure FTL (Liu et al. 2018), and its own table.
+"""Transfer learning: FedBCD's Credit-FTL (Liu et al. 2019, Table 2) on Secure FTL (Liu et al. 2018), and its table.
 
-credit    rounds to an AUC by local steps, on the paper's split of default_credit: bills and payments with the labels
-          on one side (18 columns), age, sex, marriage and education on the other (15 after encoding)
-small     the same at one small step for all Q
-fate      the same on the split of FATE (13 and 10 columns)
-overlap   AUC by how many rows are shared, beside models of the guest's and the host's columns alone
-step      one local step at 500 shared rows: processor seconds of both sides, by engine and width
+    credit    rounds to an AUC by local steps, on the paper's split of default_credit: bills and payments with the
+              labels on one side (18 columns), age, sex, marriage and education on the other (15 after encoding)
+    small     the same at one small step for all Q
+    fate      the same on the split of FATE (13 and 10 columns)
+    overlap   AUC by the number of shared rows, compared with models of the guest's and the host's columns alone
+    step      one local step at 500 shared rows: processor seconds of both sides, by engine and width
 
-Targets are shares of the AUC that logistic regression reaches with the host's columns on the same rows, as scores are
-of the host's rows by its own columns. Steps are chosen on validation rows of each split, for the rounds to all targets;
-`one_*` is at the one step that is best for all Q together. Rounds come from runs in the open with an evaluation after
-every round; seconds and bytes are those rounds times a round's own of each engine, in virtual time: each party on a
-machine like this one with a line between them.
+Targets are shares of the AUC that logistic regression reaches with the host's columns on the same rows, because scores
+are computed for the host's rows from its columns. Steps are chosen on validation rows of each split, by the rounds to
+all targets; `one_*` is at the best step of all Q together. Rounds are those of runs in the open with an evaluation
+after every round. Seconds and bytes are these rounds times those of one round of each engine, in virtual time: each
+party on a machine like this one with a link between them.
 """
 
 from __future__ import annotations
@@ -64,9 +64,12 @@ CODED = ("SEX", "EDUCATION", "MARRIAGE")
 
 @dataclass(frozen=True)
 class Plan:
-    """Shared rows (as many are held out), units, local steps with an opening each, local steps on one opening, the
-    grid, shares of the host's AUC to reach, local steps at most, splits, whether CKKS trains too, and whether networks
-    are linearised between exchanges, so that a round has one opening."""
+    """A plan of rounds by local steps.
+
+    It has the number of shared rows (the same number is held out), units, local steps with an opening each, local steps
+    on one opening, the grid, shares of the host's AUC to reach, the largest number of local steps, splits, whether CKKS
+    trains too, and whether networks are linearised between exchanges, so that a round has one opening.
+    """
 
     table: str
     rows: int = 3000
@@ -81,14 +84,14 @@ class Plan:
     one_opening: bool = False
 
     def ways(self) -> list[tuple[Plan, int]]:
-        """The plan with an opening a step and with one in all, and the local steps of each."""
+        """Return the plan with an opening for each step and with a single one, and the local steps of each."""
         one = replace(self, one_opening=True)
         return [*((self, q) for q in self.local_steps), *((one, q) for q in self.linearised)]
 
 
 @dataclass(frozen=True)
 class SmallPlan:
-    """A setting of which the grid is not used, and the step."""
+    """A setting without its grid, and the step."""
 
     setting: Plan
     step: float = 1.0
@@ -113,7 +116,7 @@ class StepPlan:
 
 
 def run(data: Path | None, plan: Plan, on_row: Callable[[str], None]) -> Rows:
-    """A row for each Q and target, and one for each engine of it."""
+    """Return a row for each Q and target, and one for each engine of it."""
     tables = [_tables(data, plan.table, plan.rows, split) for split in range(plan.splits)]
     inner = [development(table, _job(plan, 1, 1.0, OpenResidual(), 1)) for table in tables]
     inner_goals, reported = ([_goals(table, plan) for table in item] for item in (inner, tables))
@@ -152,7 +155,7 @@ def run(data: Path | None, plan: Plan, on_row: Callable[[str], None]) -> Rows:
 
 
 def small(data: Path | None, plan: SmallPlan, on_row: Callable[[str], None]) -> Rows:
-    """Rounds, bytes and seconds under CKKS for each way and target at the step of the plan."""
+    """Return rounds, bytes and seconds under CKKS for each way and target at the step of the plan."""
     local = plan.setting
     tables = [_tables(data, local.table, local.rows, split) for split in range(local.splits)]
     goals, rows = [_goals(table, local) for table in tables], []
@@ -177,13 +180,13 @@ def _times(item: float, rounds: float | None) -> float | None:
 
 
 def _goals(parties: Sequence[Party], plan: Plan) -> list[float]:
-    """The AUCs to reach on the rows that a job holds out."""
+    """Return the AUCs to reach on the rows that a job holds out."""
     alone = _regression(parties[1:], np.asarray(parties[0].y), _job(plan, 1, 1.0, OpenResidual(), 1), parties[0])
     return [share * alone for share in plan.targets]
 
 
 def _regression(side: Sequence[Party], y: Any, job: Job, lead: Party) -> float:
-    """The AUC of scikit-learn's logistic regression on these columns."""
+    """Return the AUC of scikit-learn's logistic regression on these columns."""
     regression = import_extra("sklearn.linear_model", "sklearn", "the baselines").LogisticRegression
     schedule, X = job.schedule(lead.register), np.hstack([party.X for party in side])
     X = (X - X[schedule.train].mean(axis=0)) / X[schedule.train].std(axis=0).clip(1e-9)
@@ -194,7 +197,7 @@ def _regression(side: Sequence[Party], y: Any, job: Job, lead: Party) -> float:
 def _finish(
     tables: Sequence[list[Party]], goals: Sequence[Sequence[float]], plan: Plan, q: int, eta: float
 ) -> dict[str, Any]:
-    """Curves on the rows that are reported, and seconds and bytes of a round by engine, on the first split."""
+    """Return curves on the reported rows, and seconds and bytes of a round by engine, on the first split."""
     curves = [curve(table, plan, q, eta, goal[-1]) for table, goal in zip(tables, goals, strict=True)]
     a_round: dict[str, float] = {}
     engines: dict[str, ResidualProtocol] = {"open": OpenResidual()}
@@ -210,7 +213,7 @@ def _finish(
 
 
 def curve(parties: Sequence[Party], plan: Plan, q: int, eta: float, last: float) -> Curve:
-    """Rounds and the AUC on the rows held out, up to the AUC `last`; empty if it diverges."""
+    """Return rounds and held-out AUC, up to the AUC `last`; empty if it diverges."""
     goal = {"metric": "auc", "value": last}
     job = _job(plan, q, eta, OpenResidual(), max(plan.most // q, 10), evaluate_every=1, target=goal)
     try:
@@ -234,23 +237,23 @@ def _job(plan: Plan, q: int, eta: float, residual: ResidualProtocol, rounds: int
 
 
 def overlap(data: Path | None, plan: OverlapPlan, on_row: Callable[[str], None]) -> Rows:
-    """AUC on the rows held out, by the number of shared rows; the host's scores, and logistic regression alone."""
+    """Return held-out AUC by the number of shared rows, of the host's scores and of logistic regression alone."""
     rows: Rows = []
     for shared in plan.overlaps:
         on_row(f"{shared} shared rows")
-        this_plan = Plan(plan.table, rows=shared, local_steps=(5,), grid=(4.0, 8.0), splits=plan.splits)
-        this_plan = replace(this_plan, most=5 * plan.rounds)
+        transfer_plan = Plan(plan.table, rows=shared, local_steps=(5,), grid=(4.0, 8.0), splits=plan.splits)
+        transfer_plan = replace(transfer_plan, most=5 * plan.rounds)
         results: dict[str, list[float]] = {"transfer": [], "guest alone": [], "host's columns alone": [], "both": []}
         for split in range(plan.splits):
             parties = _tables(data, plan.table, shared, split)
-            inner = development(parties, _job(this_plan, 5, 1.0, OpenResidual(), 1))
+            inner = development(parties, _job(transfer_plan, 5, 1.0, OpenResidual(), 1))
             choice = choose(
-                this_plan.grid,
-                lambda eta, inner=inner, this_plan=this_plan: -_last(curve(inner, this_plan, 5, eta, 1.0)),
+                transfer_plan.grid,
+                lambda eta, inner=inner, transfer_plan=transfer_plan: -_last(curve(inner, transfer_plan, 5, eta, 1.0)),
             )
-            results["transfer"].append(_last(curve(parties, this_plan, 5, choice.step, 1.0)))
+            results["transfer"].append(_last(curve(parties, transfer_plan, 5, choice.step, 1.0)))
             sides = {"guest alone": parties[:1], "host's columns alone": parties[1:], "both": parties}
-            job = _job(this_plan, 5, 1.0, OpenResidual(), 1)
+            job = _job(transfer_plan, 5, 1.0, OpenResidual(), 1)
             for name, side in sides.items():
                 results[name].append(_regression(side, np.asarray(parties[0].y), job, parties[0]))
         for name, aucs in results.items():
@@ -263,36 +266,38 @@ def _last(result: Curve) -> float:
 
 
 def one_local_step(data: Path | None, plan: StepPlan, on_row: Callable[[str], None]) -> Rows:
-    """Processor seconds of this process for one sealed step, both sides and the exchange before it."""
+    """Return processor seconds of one sealed step, both sides and the exchange before it."""
     parties = _tables(data, "fate", plan.rows, 0)
     rows = []
     for units in plan.units:
         on_row(f"{units} units")
-        this_plan = Plan("fate", rows=plan.rows, units=units)
+        transfer_plan = Plan("fate", rows=plan.rows, units=units)
         spent = {}
         for rounds in (1, 3):
             started = time.process_time()
-            simulate(_job(this_plan, 1, 1.0, SealedResidual(engine=Ckks()), rounds), parties)
+            simulate(_job(transfer_plan, 1, 1.0, SealedResidual(engine=Ckks()), rounds), parties)
             spent[rounds] = time.process_time() - started
         rows.append({"engine": "ckks", "rows": plan.rows, "units": units, "cpu_s": (spent[3] - spent[1]) / 2})
     return rows
 
 
 def _tables(data: Path | None, table: str, rows: int, split: int) -> list[Party]:
-    """Twice `rows` rows, other ones for each split. DataError if there are fewer."""
+    """Return twice `rows` rows, other ones for each split. DataError if there are fewer."""
     if data is None:
         parties = made_up(2 * rows)
     else:
         parties = READERS["default_credit"](data) if table == "fate" else paper_split(data)
     if len(parties[0]) < 2 * rows:
-        raise DataError(f"{2 * rows} shared rows were expected, {len(parties[0])} came; ask for fewer")
+        raise DataError(f"the tables share {len(parties[0])} rows, and the plan needs {2 * rows}", "choose fewer rows")
     chosen = np.random.default_rng(split).permutation(len(parties[0]))[: 2 * rows]
     return [party.take(chosen) for party in parties]
 
 
 def paper_split(data: Path) -> list[Party]:
-    """default_credit as FedBCD cuts it: what was billed and paid (18 columns), and who the client is, one column a
-    category (15). Amounts go by their logarithm, as they span five orders of magnitude."""
+    """Return default_credit in FedBCD's split: bills and payments (18 columns), and the client (15, one a category).
+
+    Amounts are logarithms, because they span five orders of magnitude.
+    """
     with gzip.open(data / "UCI_Credit_Card.csv.gz", "rt") as file:
         head, *lines = csv.reader(file)
     table = {name: np.array(values, float) for name, values in zip(head, zip(*lines, strict=True), strict=True)}
@@ -311,7 +316,7 @@ def _logged(amounts: Any) -> Any:
 
 
 def made_up(rows: int) -> list[Party]:
-    """Two parties' views of one hidden number, which the label follows."""
+    """Return two parties' views of one hidden number, on which the label depends."""
     generator = np.random.default_rng(0)
     hidden = generator.normal(size=(rows, 1))
     columns = [hidden @ np.ones((1, d)) + generator.normal(size=(rows, d)) for d in (5, 4)]

@@ -1,10 +1,10 @@
 """Rounds to an AUC with convolutional parties: FedSGD against FedBCD-p and -s under the paper's rule.
 
 The setting of FedBCD (Liu et al. 2019), Table 1, MNIST-CNN: one party has the left halves of the pictures and the
-labels, one the right halves; each has two 3 x 3 convolutions and a dense layer, and the loss is logistic on the sum of
-both outputs. The task is odd against even, which the paper leaves open; its network has 64 channels and 256 units.
-Weights begin as torch has them. Steps are eta0 / sqrt(t + 1), as in the paper; eta0 is chosen on validation pictures of
-the first split.
+labels, one the right halves. Each has two 3 x 3 convolutions and a dense layer, and the loss is logistic in the sum of
+both outputs. The task is odd against even, which the paper does not state; its network has 64 channels and 256 units.
+Weights start as torch initialises them. Steps are eta0 / sqrt(t + 1), as in the paper; eta0 is chosen on validation
+pictures of the first split.
 """
 
 from __future__ import annotations
@@ -43,15 +43,18 @@ from securevfl.training.simulate import simulate
 if TYPE_CHECKING:
     from torch import nn
 
-HEIGHT, WIDTH = 28, 14  # of half a picture
-MEAN, DEVIATION = 0.1307, 0.3081  # of all pixels
+HEIGHT, WIDTH = 28, 14  # pixels of half a picture
+MEAN, DEVIATION = 0.1307, 0.3081  # pixels of a picture
 TEST = 0.25
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Pictures, channels of a convolution, units of the dense layer, local steps, the grid, rounds at most, the AUCs to
-    reach, rounds between evaluations, splits."""
+    """A plan of rounds to AUCs.
+
+    It has pictures, channels of a convolution, units of the dense layer, local steps, the grid, the largest number of
+    rounds, the target AUCs, rounds between evaluations, and splits.
+    """
 
     rows: int = 2400
     width: int = 8
@@ -67,7 +70,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Try:
-    """A value of eta0, the local steps that are taken with it, and splits."""
+    """A value of eta0, the local steps used with it, and splits."""
 
     eta0: float
     steps: tuple[int, ...]
@@ -76,7 +79,7 @@ class Try:
 
 @dataclass(frozen=True)
 class RulePlan:
-    """A setting, of which grid, local steps and splits are not used, and what is tried with it."""
+    """A setting without its grid, local steps and splits, and what is tried with it."""
 
     setting: Plan
     tries: tuple[Try, ...]
@@ -92,7 +95,7 @@ RULE_QUICK = RulePlan(QUICK, (Try(0.1, (1, 3), 1),))
 
 
 def run(data: Path | None, plan: Plan, runs: Runs) -> Rows:
-    """A row for each algorithm and target. DataError if the pictures are missing."""
+    """Return a row for each algorithm and target. DataError if the pictures are missing."""
     torch().set_num_threads(1)
     parties = halves(data, plan.rows, partial(half, plan.width, plan.dense))
     kinds = _kinds(plan.steps)
@@ -134,7 +137,7 @@ def run(data: Path | None, plan: Plan, runs: Runs) -> Rows:
 
 
 def at_one_rule(data: Path | None, plan: RulePlan, runs: Runs) -> Rows:
-    """A row for each algorithm and target, all under one eta0 / sqrt(t + 1), which nothing was chosen by."""
+    """Return a row for each algorithm and target, all under one eta0 / sqrt(t + 1), by which nothing was chosen."""
     torch().set_num_threads(1)
     setting = plan.setting
     parties = halves(data, setting.rows, partial(half, setting.width, setting.dense))
@@ -158,14 +161,14 @@ def _kinds(steps: Sequence[int]) -> list[tuple[int, str]]:
 
 
 def optimizer(q: int, mode: str, eta: float) -> FedBCD:
-    """Q local steps under the paper's rule."""
+    """Return Q local steps under the paper's rule."""
     if q == 1:
         return FedSGD(lr=eta, decay="sqrt_t")
     return FedBCD(lr=eta, decay="sqrt_t", local_steps=q, mode="sequential" if mode == "sequential" else "parallel")
 
 
 def half(width: int, dense: int) -> nn.Module:
-    """Two convolutions of so many channels, each followed by a 2 x 2 maximum, and a dense layer."""
+    """Return two convolutions with this number of channels, each followed by a 2 x 2 maximum, and a dense layer."""
     layer = import_extra("torch.nn", "torch", "convolutional parties")
     convolutions = [
         *(layer.Conv2d(1, width, 3, padding=1), layer.ReLU(), layer.MaxPool2d(2)),
@@ -178,7 +181,7 @@ def half(width: int, dense: int) -> nn.Module:
 
 
 def halves(data: Path | None, rows: int, make: Callable[[], nn.Module]) -> list[Party]:
-    """So many pictures, as a party of left halves, with the labels, and one of right halves."""
+    """Return pictures as a party of left halves, with the labels, and one of right halves."""
     pixels = np.arange(HEIGHT * 2 * WIDTH).reshape(HEIGHT, 2 * WIDTH)
     if data is None:
         X, y = made_up(rows)
@@ -195,7 +198,7 @@ def halves(data: Path | None, rows: int, make: Callable[[], nn.Module]) -> list[
 
 
 def made_up(rows: int) -> tuple[Any, Any]:
-    """Pictures of which the left or the right half is bright; odd where it is the left one."""
+    """Return pictures with a bright left or right half; odd if it is the left one."""
     generator = np.random.default_rng(0)
     y = generator.integers(0, 2, rows)
     X = generator.integers(0, 60, (rows, HEIGHT, 2 * WIDTH))
@@ -205,7 +208,7 @@ def made_up(rows: int) -> tuple[Any, Any]:
 
 
 def curve(parties: Sequence[Party], chosen: FedBCD, plan: Plan, split: int) -> Curve:
-    """Rounds and held-out AUC as a training goes; empty if it diverges."""
+    """Return rounds and held-out AUC during a training; empty if it diverges."""
     try:
         history = simulate(_job(chosen, plan, split, len(parties[0])), parties).history
     except DIVERGED:

@@ -1,6 +1,6 @@
 """docs/results.md and its pictures, from the JSON files of the results alone.
 
-`python -m benchmarks.papers page` draws them anew; tests/papers checks that the page is what the files give.
+`python -m benchmarks.papers page` draws them again; tests/papers checks that the page agrees with the files.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ several splits, with sample deviations; a dash where a split does not get there.
 
 
 def write(results: Path, page: Path) -> None:
-    """Write the page, and the pictures beside it."""
+    """Write the page, and its pictures."""
     page.write_text(text(results), encoding="utf-8")
     pictures(results, page.parent / "figures")
 
 
 def text(results: Path) -> str:
-    """The page."""
+    """Return the page."""
     parts = [HEAD]
     for paper, (title, sections) in PAPERS.items():
         file = results / f"{paper}.json"
@@ -97,7 +97,7 @@ PAPERS: dict[str, tuple[str, dict[str, Section]]] = {
 
 
 def pictures(results: Path, folder: Path) -> None:
-    """Draw the pictures of what is there."""
+    """Draw the pictures of the existing results."""
     for (paper, part, name), lines in CURVES.items():
         file = results / f"{paper}.json"
         text = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}

@@ -9,6 +9,7 @@ from benchmarks.papers.page_cells import Part, number, pick, share, spread, tabl
 
 
 def celu_rounds(part: Part) -> str:
+    """Return the section on rounds to AUCs."""
     rows, plan = part["rows"], part["plan"]
     cells = [
         [
@@ -30,6 +31,7 @@ def celu_rounds(part: Part) -> str:
 
 
 def celu_steps(part: Part) -> str:
+    """Return the section on step sizes."""
     rows, plan = part["rows"], part["plan"]["setting"]
     targets = [target for target in plan["targets"] if target < 0.9]
     cells = []
@@ -58,7 +60,7 @@ def celu_steps(part: Part) -> str:
 
 
 def _reasons(rows: list[Mapping[str, Any]], methods: Sequence[str], target: float) -> str:
-    """Why kept exchanges take more rounds at the step that is best for plain training."""
+    """Return why cached exchanges need more rounds at the best step of plain training."""
     best = {method: _best(rows, method, target) for method in methods}
     plain = best["plain"]
     assert plain is not None, "plain training gets there at some step"
@@ -79,12 +81,13 @@ def _reasons(rows: list[Mapping[str, Any]], methods: Sequence[str], target: floa
 
 
 def _best(rows: list[Mapping[str, Any]], method: str, target: float) -> Mapping[str, Any] | None:
-    """The step at which a method takes the fewest rounds; None if it never gets there."""
+    """Return the step at which a method takes the fewest rounds; None if it never reaches the target."""
     results = [row for row in rows if row["method"] == method and row["target"] == target and row["rounds"] is not None]
     return min(results, key=lambda row: row["rounds"], default=None)
 
 
 def celu_sweep(part: Part) -> str:
+    """Return the section on R, W and xi."""
     rows, plan = part["rows"], part["plan"]["setting"]
     targets = plan["targets"]
     cells = [
@@ -102,6 +105,7 @@ def celu_sweep(part: Part) -> str:
 
 
 def celu_sealed(part: Part) -> str:
+    """Return the section on sealed residuals."""
     rows, plan = part["rows"], part["plan"]
     cells = [
         [row["residual"], "none" if row["xi"] is None else f"{row['xi']:g}", number(row["auc"], 4)] for row in rows
@@ -115,6 +119,7 @@ def celu_sealed(part: Part) -> str:
 
 
 def celu_long(part: Part) -> str:
+    """Return the section on long trainings."""
     rows, plan = part["rows"], part["plan"]["setting"]
     cells = [
         [
@@ -142,6 +147,7 @@ def _plain(rows: list[Mapping[str, object]], row: Mapping[str, object]) -> float
 
 
 def celu_seconds(part: Part) -> str:
+    """Return the section on seconds of a round."""
     rows = part["rows"]
     cells = [
         [
@@ -163,6 +169,7 @@ def celu_seconds(part: Part) -> str:
 
 
 def celu_small(part: Part) -> str:
+    """Return the section on small steps."""
     rows, plan = part["rows"], part["plan"]["setting"]
     cells = [
         [
@@ -183,7 +190,7 @@ def celu_small(part: Part) -> str:
 
 
 def celu_line(result: Mapping[str, Part]) -> str:
-    """Seconds to an AUC: rounds of the one table times seconds of a round of the other."""
+    """Return seconds to an AUC: rounds of one table times seconds of a round of the other."""
     cells = []
     for name in ("steps", "long", "small"):
         if name not in result:
@@ -216,7 +223,7 @@ def _times(
             if best is None or a_round is None:
                 continue
             took = best["rounds"] * a_round
-            full = took if full is None else full  # plain, double, which comes first
+            full = took if full is None else full  # plain, double, which is the first one
             cells.append(
                 [
                     *(f"{setting['batch']:,}", number(target, 2), method, precision, f"{best['step']:g}"),
@@ -227,6 +234,6 @@ def _times(
 
 
 def _a_round(rows: list[Mapping[str, Any]], method: str, precision: str, batch: int) -> float | None:
-    """Seconds of a round; None for a method that was not timed."""
+    """Return seconds of a round; None for a method that was not timed."""
     ways = {(row["method"], row["precision"], row["batch"]): row["seconds"] for row in rows}
     return ways.get((method, precision, batch))

@@ -6,6 +6,7 @@ from benchmarks.papers.page_cells import Part, number, spread, table
 
 
 def fdml_auc(part: Part) -> str:
+    """Return the section on AUCs."""
     rows, plan = part["rows"], part["plan"]
     cells = [
         [
@@ -34,6 +35,7 @@ def fdml_auc(part: Part) -> str:
 
 
 def fdml_slowness(part: Part) -> str:
+    """Return the section on random delays."""
     rows, plan = part["rows"], part["plan"]
     cells = [
         [
@@ -56,6 +58,7 @@ def fdml_slowness(part: Part) -> str:
 
 
 def fdml_order(part: Part) -> str:
+    """Return the section on the order of an iteration."""
     cells = [[row["order"], spread(row, "auc", 4), spread(row, "rounds", 0)] for row in part["rows"]]
     return (
         "### Order of an iteration\n"
@@ -68,6 +71,7 @@ def fdml_order(part: Part) -> str:
 
 
 def fdml_time(part: Part) -> str:
+    """Return the section on processor time."""
     cells = [
         [
             row["training"],
@@ -87,6 +91,7 @@ def fdml_time(part: Part) -> str:
 
 
 def fdml_stored(part: Part) -> str:
+    """Return the section on stored payloads."""
     cells = [
         [
             *(row["stored"], f"{row['rows']:,}"),
@@ -104,6 +109,7 @@ def fdml_stored(part: Part) -> str:
 
 
 def fdml_noise(part: Part) -> str:
+    """Return the section on noise."""
     plan = part["plan"]
     cells = [
         [

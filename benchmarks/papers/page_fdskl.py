@@ -6,6 +6,7 @@ from benchmarks.papers.page_cells import Part, number, spread, table
 
 
 def fdskl_errors(part: Part) -> str:
+    """Return the section on test errors."""
     cells = [
         [
             *(row["dataset"], row["method"], spread(row, "error", 4), f"{row['gamma']:g}" if "gamma" in row else ""),
@@ -24,6 +25,7 @@ def fdskl_errors(part: Part) -> str:
 
 
 def fdskl_scaling(part: Part) -> str:
+    """Return the section on training time by rows."""
     cells = [
         [row["method"], f"{row['rows']:,}", number(row["cpu_s"], 2), number(row["error"], 4)] for row in part["rows"]
     ]

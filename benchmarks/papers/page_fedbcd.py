@@ -6,6 +6,7 @@ from benchmarks.papers.page_cells import Part, number, pick, share, spread, tabl
 
 
 def fedbcd_linear(part: Part) -> str:
+    """Return the section on linear models."""
     rows, plan = part["rows"], part["plan"]
     cells = [
         [
@@ -38,6 +39,7 @@ def fedbcd_linear(part: Part) -> str:
 
 
 def fedbcd_mnist(part: Part) -> str:
+    """Return the section on MNIST."""
     rows, plan = part["rows"], part["plan"]
     cells = [
         [
@@ -52,8 +54,8 @@ def fedbcd_mnist(part: Part) -> str:
     for q in (3, 5):
         for name in ("FedBCD-s", "FedBCD-p"):
             row = pick(rows, q=q, target=top, algorithm=name)
-            this_share, one = share(row["rounds"], plain["rounds"]), share(row["one_rounds"], plain["one_rounds"])
-            ratios.append(f"{name[-2:]} with Q = {q} {this_share} (own steps), {one} (one step)")
+            best_share, one = share(row["rounds"], plain["rounds"]), share(row["one_rounds"], plain["one_rounds"])
+            ratios.append(f"{name[-2:]} with Q = {q} {best_share} (own steps), {one} (one step)")
     return (
         "### Rounds of convolutional parties\n"
         f"MNIST in halves, {plan['width']} channels, {plan['dense']} units, {plan['rows']:,} pictures of which a "
@@ -68,6 +70,7 @@ def fedbcd_mnist(part: Part) -> str:
 
 
 def fedbcd_rule(part: Part) -> str:
+    """Return the section on one rule for all algorithms."""
     rows, plan = part["rows"], part["plan"]["setting"]
     cells = [
         [

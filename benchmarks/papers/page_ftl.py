@@ -6,11 +6,13 @@ from benchmarks.papers.page_cells import Part, Row, number, pick, share, spread,
 
 
 def ftl_paper(part: Part) -> str:
+    """Return the section on the paper's split."""
     words = "default_credit as the paper cuts it: bills and payments (18 columns) with the labels, the client (15)."
     return _credit(part, "Credit-FTL, the paper's split", words)
 
 
 def ftl_fate(part: Part) -> str:
+    """Return the section on FATE's split."""
     return _credit(part, "Credit-FTL, FATE's split", "default_credit as FATE cuts it: 13 and 10 columns.")
 
 
@@ -57,6 +59,7 @@ def _three(one: Row, five: Row, ten: Row, key: str) -> str:
 
 
 def ftl_small(part: Part) -> str:
+    """Return the section on small steps."""
     rows, plan = part["rows"], part["plan"]
     cells = [
         [
@@ -76,6 +79,7 @@ def ftl_small(part: Part) -> str:
 
 
 def ftl_overlap(part: Part) -> str:
+    """Return the section on shared rows."""
     cells = [[f"{row['shared']:,}", row["model"], spread(row, "auc", 3)] for row in part["rows"]]
     return (
         "### AUC by shared rows\nThe paper's split of default_credit; scores of the host's rows by transfer, and "
@@ -85,6 +89,7 @@ def ftl_overlap(part: Part) -> str:
 
 
 def ftl_step(part: Part) -> str:
+    """Return the section on the cost of a step."""
     cells = [[f"{row['rows']:,}", str(row["units"]), number(row["cpu_s"], 2)] for row in part["rows"]]
     return (
         "### One sealed local step\nProcessor seconds of both sides under CKKS, the exchange before it included.\n\n"

@@ -1,4 +1,4 @@
-"""Lines over an axis as an SVG file of its own: no script, no font, nothing fetched, the same bytes every time."""
+"""Lines over an axis as an SVG file: no script, no font, nothing fetched, the same bytes every time."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""What stale sums gain where parties are slow at random: FDML in the simulator, and a queue model of it.
+"""The gain of stale sums if parties are slow at random: FDML in the simulator, and a queue model of it.
 
-Every worker stops before a push with probability `share`, for an exponential time of mean `seconds`. In step all wait
-for whoever stops; with tau above 0 the others go on and the one that stopped catches up. The queue model has nothing
-but these waits, the line's latency and the time of a step:
+Every worker pauses before a push with probability `share`, for an exponential time of mean `seconds`. In synchronous
+training all wait for the pausing worker. With tau above 0 the others continue, and that worker catches up. The queue
+model has only these pauses, the link's latency and the time of a step:
 
     push(k, t)   = max(push(k, t - 1) + step, answer(k, t - 1 - tau)) + pause(k, t)
-    answer(k, t) = max over j of push(j, t - tau), and its own push(k, t), + a round trip
+    answer(k, t) = max over j of push(j, t - tau), and of push(k, t), + a round trip
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from securevfl.runtime.network import Network, Pauses
 
 @dataclass(frozen=True)
 class SlowPlan:
-    """Numbers of parties, tau, round trips of the line in ms, the pauses, passes, splits."""
+    """Numbers of parties, tau, round trips of the link in ms, the pauses, passes, splits."""
 
     parties: tuple[int, ...] = (2, 3)
     taus: tuple[int, ...] = (0, 2, 8, 32)
@@ -39,13 +39,13 @@ QUICK = SlowPlan((2,), (0, 4), (0.2,), epochs=4, batch=64, seeds=1)
 
 
 def run(data: Path | None, plan: SlowPlan, on_row: Callable[[str], None]) -> Rows:
-    """Seconds of a training by staleness, simulated and by the model, and what share of in step they are."""
+    """Return seconds of a training by staleness, simulated and by the model, and their share of synchronous seconds."""
     from benchmarks.papers import fdml_training as fdml
 
     rows: Rows = []
     for count in plan.parties:
         parties = fdml.tables(data, count)
-        this_plan = fdml.Plan((count,), ("linear",), epochs=plan.epochs, batch=plan.batch, every=10**6)
+        fdml_plan = fdml.Plan((count,), ("linear",), epochs=plan.epochs, batch=plan.batch, every=10**6)
         for rtt in plan.rtts:
             network, result = Network(rtt_ms=rtt), []
             for tau in plan.taus:
@@ -54,7 +54,7 @@ def run(data: Path | None, plan: SlowPlan, on_row: Callable[[str], None]) -> Row
                 for seed in range(plan.seeds):
                     pauses = {f"p{k}": Pauses(plan.share, plan.seconds, 100 * seed + k) for k in range(count)}
                     setting = fdml.Setting("linear", tau, first=tau == 0)
-                    done = fdml.train(parties, this_plan, setting, 3.0, seed, network, dict(pauses))
+                    done = fdml.train(parties, fdml_plan, setting, 3.0, seed, network, dict(pauses))
                     seconds.append(done.costs.training)
                     aucs.append(done.metrics["auc"])
                     model.append(queued(count, tau, done.costs.rounds, network, [*pauses.values()]))
@@ -78,7 +78,7 @@ def run(data: Path | None, plan: SlowPlan, on_row: Callable[[str], None]) -> Row
 def queued(
     workers: int, tau: int, iterations: int, network: Network, pauses: list[Pauses], step: float = 0.001
 ) -> float:
-    """The last answer of the queue model, in seconds."""
+    """Return the time of the last answer of the queue model, in seconds."""
     drawn = [[length for length, _ in zip(pause.lengths(), range(iterations), strict=False)] for pause in pauses]
     push, answer = np.zeros((workers, iterations)), np.zeros((workers, iterations))
     for t in range(iterations):

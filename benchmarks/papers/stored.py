@@ -1,7 +1,7 @@
-"""What lies at FDML's server: the time and bytes of a batch by how it is concealed, and AUC under noise.
+"""FDML's server: the time and bytes of a batch by how it is hidden, and AUC with noise.
 
-stored   processor milliseconds of one thread to conceal, add and reveal a batch, and bytes of a payload; two workers
-noise    AUC on held-out rows of breast cancer by epsilon; two workers that all know the labels
+stored   processor milliseconds of one thread to hide, add and reveal a batch, and bytes of a payload; two workers
+noise    AUC on held-out rows of breast cancer by epsilon; two workers that both know the labels
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WORKERS = ("a", "b")
 
 @dataclass(frozen=True)
 class StoredPlan:
-    """Rows of a batch, and repetitions, of which the median counts."""
+    """Rows of a batch, and the number of repetitions, whose median counts."""
 
     rows: tuple[int, ...] = (256, 4096)
     repetitions: int = 5
@@ -48,7 +48,7 @@ class NoisePlan:
 
 
 def stored(data: Path | None, plan: StoredPlan, on_row: Callable[[str], None]) -> Rows:
-    """A row for each kind and size."""
+    """Return a row for each kind and size."""
     kinds: dict[str, StoredSum] = {
         "open": vfl.StoredOpen(),
         "masks": vfl.StoredMasks(),
@@ -78,7 +78,7 @@ def stored(data: Path | None, plan: StoredPlan, on_row: Callable[[str], None]) -
 
 
 def _met(kind: StoredSum) -> tuple[StoredServer, dict[str, StoredWorker]]:
-    """All sides of one session, which has exchanged its keys."""
+    """Return all sides of one session, after the exchange of keys."""
 
     def play(channel: Channel) -> StoredServer | StoredWorker:
         party_context = PartyContext(
@@ -93,7 +93,7 @@ def _met(kind: StoredSum) -> tuple[StoredServer, dict[str, StoredWorker]]:
 
 
 def noise(data: Path | None, plan: NoisePlan, on_row: Callable[[str], None]) -> Rows:
-    """The mean AUC of the runs that end, and how many diverge, by epsilon."""
+    """Return the mean AUC of the finished runs by epsilon, and how many diverge."""
     rows: Rows = []
     for epsilon in plan.epsilons:
         on_row(f"epsilon {epsilon:g}")

@@ -1,8 +1,8 @@
-"""How every experiment chooses its steps, keeps its runs and tells its spread.
+"""How every experiment chooses its steps, stores its runs and reports its spread.
 
-Rows that are reported are held out first. A step size is chosen on the rest alone: a part of these is held out again,
-and the step whose trainings there come out best is the one that is reported. Where the best is at an edge of the grid,
-the grid is widened on that side until it no longer is.
+Reported rows are held out first. A step size is chosen on the other rows: some of these are held out again, and the
+step with the best trainings on them is reported. If the best step is at an edge of the grid, the grid is widened on
+that side until it is inside.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ from securevfl.data.party import Party
 from securevfl.errors import DivergenceError, ProtocolError
 from securevfl.job import Job
 
-WIDEST = 6  # steps that a grid may grow by
+WIDEST = 6  # number of steps by which a grid may grow
 NEVER = math.inf  # the merit of a training that diverged
-DIVERGED = (DivergenceError, ProtocolError)  # a part with NaN is refused where it arrives
-Curve = list[tuple[float, float]]  # rounds (or seconds) and the held-out AUC there
+DIVERGED = (DivergenceError, ProtocolError)  # a part with NaN is refused by its receiver
+Curve = list[tuple[float, float]]  # rounds (or seconds) and the held-out AUC
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The best step of a grid, the merit of all that were tried (less is better), and whether it is an edge still."""
+    """The best step of a grid, the merit of all tried steps (less is better), and whether it is still at an edge."""
 
     step: float
     tried: dict[float, float]
 
     @property
     def edge(self) -> bool:
+        """Whether the best step is at an edge of the grid."""
         return self.step in (min(self.tried), max(self.tried))
 
     def row(self) -> dict[str, Any]:
@@ -43,7 +44,7 @@ class Choice:
 
 
 def choose(grid: Sequence[float], merit: Callable[[float], float]) -> Choice:
-    """Find the step of least merit, the smallest of those; the grid grows by its own ratio while that is an edge."""
+    """Find the smallest step of least merit; the grid grows by its ratio while that is at an edge."""
     steps = sorted(grid)
     ratio = steps[1] / steps[0]
     tried = {step: merit(step) for step in steps}
@@ -61,24 +62,24 @@ def choose(grid: Sequence[float], merit: Callable[[float], float]) -> Choice:
 
 
 def one_step(choices: Sequence[Choice]) -> float:
-    """Find the step, of those that all have tried, at which the merits of all together are least."""
+    """Find the step, among those that all have tried, with the smallest total merit."""
     common = sorted(set.intersection(*(set(choice.tried) for choice in choices)))
     return min(common, key=lambda step: sum(choice.tried[step] for choice in choices))
 
 
 def development(parties: Sequence[Party], job: Job) -> list[Party]:
-    """Keep the rows that this job trains on: what it holds out is reported and takes no part in any choice."""
+    """Return the rows that this job trains on; the held-out rows are reported and take no part in any choice."""
     train = job.schedule(parties[0].register).train
     return [party.take(train) for party in parties]
 
 
 def reached(curve: Curve, target: float) -> float | None:
-    """Tell where a curve first is at the target, None if it never is."""
+    """Return where a curve first reaches the target, None if it never does."""
     return next((at for at, auc in curve if auc >= target), None)
 
 
 def toll(curve: Curve, targets: Sequence[float], cap: float) -> float:
-    """Add up the way to all targets; one that is not reached counts twice the cap and what is missing of the AUC."""
+    """Sum the rounds to all targets; an unreached one counts as twice the cap plus the missing AUC."""
     if not curve:
         return NEVER
     best = max(auc for _, auc in curve)
@@ -86,13 +87,13 @@ def toll(curve: Curve, targets: Sequence[float], cap: float) -> float:
 
 
 def mean(values: Sequence[float | None]) -> float | None:
-    """Average; None where one is missing."""
+    """Return the mean; None if a value is missing."""
     results = [value for value in values if value is not None]
     return statistics.fmean(results) if results and len(results) == len(values) else None
 
 
 def spread(values: Sequence[float | None]) -> float | None:
-    """Tell the sample's standard deviation; None where a value is missing."""
+    """Return the sample's standard deviation; None if a value is missing."""
     results = [value for value in values if value is not None]
     if not results or len(results) < len(values):
         return None
@@ -100,9 +101,9 @@ def spread(values: Sequence[float | None]) -> float | None:
 
 
 class Runs:
-    """What has been run, by what was run: kept in a file of one JSON object a line, or in memory without one.
+    """Finished runs by their key, stored in a file with one JSON object a line, or in memory without a file.
 
-    A command that was stopped takes up again what its file has. `say` is told what is being run.
+    An interrupted command reuses the runs in its file. `say` is called with a description of the next run.
     """
 
     def __init__(self, say: Callable[[str], None], path: Path | None = None) -> None:
@@ -113,11 +114,11 @@ class Runs:
                 self._known |= json.loads(line)
 
     def __call__(self, words: str) -> None:
-        """Say what is being run."""
+        """Report the next run."""
         self._say(words)
 
     def once(self, what: Mapping[str, Any], make: Callable[[], Any]) -> Any:
-        """Give what `make` gives, or gave before; it is kept before this returns."""
+        """Return the result of `make`, or its stored result; it is stored before this returns."""
         key = json.dumps(what, sort_keys=True)
         if key not in self._known:
             self._known[key] = generated = json.loads(json.dumps(make()))
@@ -128,7 +129,7 @@ class Runs:
         return self._known[key]
 
     def forget(self) -> None:
-        """Take the file away, where all of a command is done."""
+        """Remove the file when a command is done."""
         if self._path is not None:
             self._path.unlink(missing_ok=True)
 
@@ -138,8 +139,10 @@ Rows = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class Part:
-    """One table of a paper: what is run in full and small, and the program, from data (None: made up), the plan and
-    what has been run, which is told what is being run."""
+    """One table of a paper: its full and its small plan, and the program.
+
+    The program gets the data (None: generated), the plan, and the finished runs.
+    """
 
     full: Any
     quick: Any

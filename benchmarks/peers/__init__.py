@@ -1,17 +1,16 @@
-"""Other systems beside this one: the same tables, two processes each, one command.
+"""Other systems next to this one: the same tables, two processes each, one command.
 
     python -m benchmarks.peers --data ../shared/data
     python -m benchmarks.peers --data ../shared/data --only linear --again
     python -m benchmarks.peers --page
 
-Each peer gets an environment of its own, of pinned versions (`pins/`), below ~/.cache/securevfl-peers; SecretFlow needs
-Python 3.10, which pyenv or uv bring. A party is a process: one of a peer runs a script of `parties/` by the peer's own
-documentation, one of ours the command `securevfl`, over mutual TLS. Both run over loopback, and through a relay of 300
+Each peer gets an environment of pinned versions (`pins/`) below ~/.cache/securevfl-peers. SecretFlow needs Python 3.10,
+which pyenv or uv provide. A party is a process: one of a peer runs a script of `parties/` that follows the peer's
+documentation, one of ours the command `securevfl` over mutual TLS. Both run over loopback, and through a relay of 300
 Mbps and 20 ms that counts bytes.
 
-`plans` has what is run, in which settings. Settings of a system stand in the order of their cost: it goes on until one
-is within 0.001 of the AUC of the pooled table, or the next is no better. Rows go to `results/PART.json` as they are
-done; the same command again runs what is missing, and what failed; `--again` runs all anew. docs/peers.md and the table
-of README are drawn from these files (`page`). `--quick` runs everything small, on tables that are made up, and keeps
-nothing.
+`plans` states what is run, in which settings. Settings of a system are listed by cost. The command tries them until one
+is within 0.001 of the AUC of the pooled table, or until the next is no better. Rows are written to `results/PART.json`
+one by one. The same command again runs missing and failed rows; `--again` repeats all. docs/peers.md and the table of
+README are drawn from these files (`page`). `--quick` runs everything small on generated tables and stores nothing.
 """

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.peers`: run other systems and this one, keep the rows, draw the page. See the package."""
+"""`python -m benchmarks.peers`: run other systems and this one, store the rows, draw the page. See the package."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RESULTS = Path(__file__).parent / "results"
 PARTIES = Path(__file__).parent / "parties"
 ROOT = Path(__file__).parents[2]
 LINES = {"loopback": None, "far": Network(mbps=300.0, rtt_ms=20.0)}
-GRADIENT = "gradient"  # the part of phe: no run of two, but the command that measures an encrypted gradient
+GRADIENT = "gradient"  # the part of phe: no run of two parties, but the command that measures an encrypted gradient
 SIZES = "256x15,256x100,4096x100"
 
 
@@ -39,20 +39,22 @@ def main(words: Sequence[str] | None = None) -> None:
     """Run the command."""
     options = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     options.add_argument("--data", type=Path, help="the folder of the real tables; needed without --quick")
-    options.add_argument("--quick", action="store_true", help="everything small, on made-up tables; kept only by --out")
-    options.add_argument("--only", metavar="NAMES", help="parts or systems, parted by commas: see plans.py")
-    options.add_argument("--again", action="store_true", help="run what is there already too")
-    options.add_argument("--page", action="store_true", help="draw docs/peers.md and README's table alone")
-    options.add_argument("--out", type=Path, help="the folder of the rows; results/ of this package if left out")
+    options.add_argument(
+        "--quick", action="store_true", help="everything small, on generated tables; stored only with --out"
+    )
+    options.add_argument("--only", metavar="NAMES", help="parts or systems, separated by commas: see plans.py")
+    options.add_argument("--again", action="store_true", help="repeat finished runs as well")
+    options.add_argument("--page", action="store_true", help="draw docs/peers.md and README's table only")
+    options.add_argument("--out", type=Path, help="the folder of the rows; default: results/ of this package")
     options.add_argument("--environments", type=Path, default=CACHE, help="where peers are installed")
     arguments = options.parse_args(words)
     known = {*PARTS, GRADIENT, *(system.name for part in PARTS.values() for system in part)}
     only = set(arguments.only.split(",")) if arguments.only else known
     if unknown := sorted(only - known):
-        options.error(f"--only: some of {', '.join(sorted(known))} were expected, {', '.join(unknown)} came")
+        options.error(f"--only: unknown names {', '.join(unknown)}; choose from {', '.join(sorted(known))}")
     if not arguments.page:
         if not arguments.quick and arguments.data is None:
-            options.error("--data: the folder of the real tables was expected; name it, or add --quick")
+            options.error("pass the folder of the real tables as --data, or add --quick")
         with tempfile.TemporaryDirectory() as scratch:
             out = arguments.out or (Path(scratch) / "results" if arguments.quick else RESULTS)
             runs = Runs(
@@ -71,7 +73,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 class Runs:
-    """Runs systems and keeps each row in `out`, as it is done."""
+    """Runs systems and writes each finished row to `out`."""
 
     def __init__(self, data: Path | None, out: Path, environments: Path, scratch: Path, *, again: bool = False) -> None:
         self._data, self._out, self._environments, self._scratch = data, out, environments, scratch
@@ -80,7 +82,7 @@ class Runs:
         out.mkdir(parents=True, exist_ok=True)
 
     def part(self, part: str, systems: Sequence[System]) -> None:
-        """Run the systems of a part, each up the ladder of its settings over loopback, and the best one by the line."""
+        """Run the systems of a part, each over its settings on loopback, and the best setting on the link."""
         if not systems:
             return
         bar = self._bar(part)
@@ -101,7 +103,7 @@ class Runs:
                     self._row(part, system, row["settings"], line)
 
     def gradient(self) -> None:
-        """Measure an encrypted gradient of one batch beside phe, by the package's own command."""
+        """Measure an encrypted gradient of one batch compared with phe, by the package's command."""
         file = self._scratch / "he.json"
         sizes, result = ("16x2" if self._quick else SIZES), self._read(GRADIENT)
         if result["rows"] and not self._again:
@@ -116,7 +118,7 @@ class Runs:
         self._write(GRADIENT, result | {"rows": measured["rows"], "machine": measured["machine"], "date": _today()})
 
     def _row(self, part: str, system: System, settings: dict[str, Any], line: str) -> dict[str, Any]:
-        """One run, or what is there of it."""
+        """Run one row, or return the stored one."""
         result = self._read(part)
         key = {"system": system.name, "settings": settings, "line": line}
         stored = next((row for row in result["rows"] if all(row[name] == value for name, value in key.items())), None)
@@ -127,10 +129,10 @@ class Runs:
         folder = Path(tempfile.mkdtemp(dir=self._scratch))
         try:
             run = self._run(part, system, settings, LINES[line], folder)
-            row |= run.told | {
-                "cpu_s": run.taken.cpu_s,
-                "seconds": run.taken.seconds,
-                "memory_mb": run.taken.memory_mb,
+            row |= run.results | {
+                "cpu_s": run.costs.cpu_s,
+                "seconds": run.costs.seconds,
+                "memory_mb": run.costs.memory_mb,
                 "bytes": run.bytes,
             }
         except (PairFailed, Unavailable, SecureVFLError, OSError) as cause:
@@ -150,8 +152,8 @@ class Runs:
             common = tables.write_ids(settings["ids"], folder)
             local = system.environment is None
             run = ours.align(self._ours(), folder, network) if local else self._peer(system, settings, network, folder)
-            if run.told["common"] != common:
-                raise PairFailed(f"{common} common ids were expected, {run.told['common']} were found")
+            if run.results["common"] != common:
+                raise PairFailed(f"{run.results['common']} common ids were found instead of {common}")
             return run
         if system.job is not None:
             if part == "wide":
@@ -162,11 +164,11 @@ class Runs:
             return ours.train(self._ours(), system.job(settings), folder, network)
         self._rows().write(folder)
         run = self._peer(system, settings, network, folder)
-        run.told["auc"] = self._rows().auc(np.load(folder / "found-0.npy"))
+        run.results["auc"] = self._rows().auc(np.load(folder / "found-0.npy"))
         return run
 
     def _peer(self, system: System, settings: dict[str, Any], network: Network | None, folder: Path) -> Found:
-        """Two processes of a peer's script; what the work alone took, without imports, is told beside."""
+        """Run two processes of a peer's script; the time of the work alone, without imports, is stored as well."""
         assert system.environment is not None
         python = system.environment.interpreter(self._environments)
         with between(network, system.ports or 1) as line:
@@ -186,12 +188,12 @@ class Runs:
         }
         if "common" in results[0]:
             lines["common"] = results[0]["common"]
-        if "bytes_own_count" in results[0]:  # of a system that no line can be put between
+        if "bytes_own_count" in results[0]:  # of a system through which no link can be put
             sent = sum(item["bytes_own_count"] for item in results) // 2
         return Found(elapsed, sent, lines | {"version": system.environment.version})
 
     def _bar(self, part: str) -> float | None:
-        """The AUC of the pooled table; None for a part without one."""
+        """Return the AUC of the pooled table; None for a part without one."""
         if part not in ("linear", "trees"):
             return None
         result = self._read(part)

@@ -1,4 +1,4 @@
-"""The environment of a peer: its own Python where it needs one, and pinned packages."""
+"""The environment of a peer: its Python version if it needs one, and pinned packages."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ LONGEST = 1800  # seconds of an installation
 
 
 class Unavailable(Exception):
-    """An environment cannot be had here; the text says why, in a line."""
+    """An environment that cannot be created here; the text states the reason in one line."""
 
 
 @dataclass(frozen=True)
 class Environment:
-    """A peer's Python and packages: `pins/NAME.txt`, and `alone`, which is installed without what it asks for."""
+    """A peer's Python and packages: `pins/NAME.txt`, and `alone`, which is installed without dependencies."""
 
     name: str
     python: str
@@ -29,7 +29,7 @@ class Environment:
     alone: str = ""
 
     def interpreter(self, folder: Path) -> Path:
-        """Its Python below `folder`, made if it is not there or its pins have changed. Unavailable if it cannot be."""
+        """Return its Python below `folder`; create it if it is missing or its pins changed. May raise Unavailable."""
         home, pins = folder / self.name, PINS / f"{self.name}.txt"
         generated, expected = home / "pins.txt", f"{self.python}\n{self.alone}\n{pins.read_text(encoding='utf-8')}"
         python = home / "bin" / "python"
@@ -46,7 +46,7 @@ class Environment:
 
 
 def find(version: str) -> Path:
-    """A Python of this version: this one, one of pyenv or of the path, or one that uv brings. Unavailable if none."""
+    """Return a Python of this version: this one, one of pyenv or of the path, or one of uv. Unavailable if none."""
     for python in _candidates(version):
         try:
             text = subprocess.run([str(python), "--version"], capture_output=True, text=True, timeout=60)  # noqa: S603
@@ -56,7 +56,7 @@ def find(version: str) -> Path:
             return python
     uv = shutil.which("uv")
     if uv is None:
-        raise Unavailable(f"Python {version} was expected, none is here; install it, or uv, which brings it")
+        raise Unavailable(f"Python {version} is not installed; install it, or uv, which provides it")
     run_quietly([uv, "python", "install", version])
     completed = subprocess.run([uv, "python", "find", version], capture_output=True, text=True)  # noqa: S603
     return Path(completed.stdout.strip())

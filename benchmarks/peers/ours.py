@@ -1,4 +1,4 @@
-"""Our two parties, by the package's own commands over mutual TLS: kit, align, join."""
+"""Our two parties, by the package's commands over mutual TLS: kit, align, join."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ MODULE = ["-m", "securevfl.cli.main"]
 
 @dataclass
 class Found:
-    """What a pair took, the bytes between the two (None over loopback), and what was found."""
+    """The figures of a pair, the bytes between the two (None over loopback), and the result."""
 
-    taken: Taken
+    costs: Taken
     bytes: int | None
-    told: dict[str, Any]
+    results: dict[str, Any]
 
 
 def installed(folder: Path | None) -> Path:
-    """The Python of an environment below `folder` that has what the package needs, as the Makefile makes it, and
-    scikit-learn for trees; this one without a folder. Modules have bytecode on disk, as those of an installed package
-    do.
+    """Return the Python of an environment below `folder` with the package's requirements and scikit-learn for trees.
+
+    Without a folder it is this one. Modules have bytecode on disk, as those of an installed package do.
     """
     for item in ("securevfl", "crypto", "protocols"):
         compileall.compile_dir(ROOT / item, quiet=2)
     if folder is None:
         return Path(sys.executable)
-    home = folder / f"securevfl-{zlib.crc32(str(ROOT).encode()):08x}"  # it is of this checkout
+    home = folder / f"securevfl-{zlib.crc32(str(ROOT).encode()):08x}"  # the package of this checkout
     run_quietly(["make", "-C", str(ROOT), f"PYTHON={sys.executable}", f"VENV={home}", f"{home}/.core"])
     pip = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet"]
     run_quietly([*pip, "--constraint", str(ROOT / "requirements.lock"), "scikit-learn"])
@@ -51,8 +51,10 @@ def installed(folder: Path | None) -> Path:
 
 
 def train(python: Path, job: vfl.Job, folder: Path, network: Network | None, suffix: str = ".csv") -> Found:
-    """Train on `SIDE.csv` of the folder. Both first find their rows and read their consent sheets; `join`, which then
-    says yes, is what is measured; *the work* is what it takes beyond the run that ends at the sheet.
+    """Train on `SIDE.csv` of the folder.
+
+    Both first find their rows and read their consent sheets. The measured command is `join`, which then agrees. *The
+    work* is its time beyond that of a run that ends at the sheet.
     """
     (folder / "job.toml").write_text(to_toml(job.to_dict()), encoding="utf-8")
     with between(network, 1) as line:
@@ -69,7 +71,7 @@ def train(python: Path, job: vfl.Job, folder: Path, network: Network | None, suf
 
 
 def align(python: Path, folder: Path, network: Network | None) -> Found:
-    """Find the common ids of `SIDE.csv` of the folder: tables in, row numbers out, at both."""
+    """Find the common ids of `SIDE.csv` of the folder: tables in, row numbers out, at both parties."""
     with between(network, 1) as line:
         listen = _kit(python, folder, line)
         elapsed = run_pair([[str(python), *_align(side, ".csv"), *listen[side]] for side in SIDES], folder)
@@ -78,7 +80,7 @@ def align(python: Path, folder: Path, network: Network | None) -> Found:
 
 
 def _kit(python: Path, folder: Path, line: Line) -> dict[str, list[str]]:
-    """Make the kits, of which the shop calls the bank; what else each says of the line."""
+    """Create the kits; the shop connects to the bank."""
     job = ["--job", "job.toml"] if (folder / "job.toml").is_file() else []
     called = f"bank=127.0.0.1:{line.other[1][0]}"
     run_pair([[str(python), *MODULE, "kit", "kits", "--party", called, "--party", "shop", *job]], folder)
@@ -95,12 +97,13 @@ def _join(side: str, suffix: str) -> list[str]:
 
 
 def _refused(folder: Path, join: Sequence[Sequence[str]]) -> tuple[Taken, list[str]]:
-    """Join without consent: each party reads its table, meets the other, and prints its sheet; what that takes, and the
-    digests of the sheets. PairFailed if a party ends otherwise.
+    """Join without consent: each party reads its table, meets the other, and prints its sheet.
+
+    It returns the time and the digests of the sheets. PairFailed if a party ends otherwise.
     """
     elapsed = run_pair(join, folder, refusing=True)
     lines = [(folder / f"party-{k}.log").read_text(encoding="utf-8") for k in (0, 1)]
     results = [re.findall(r"--accept (\w+)", text) for text in lines]
     if not all(results):
-        raise PairFailed(f"the digest of a consent sheet was expected, {lines[not results[0]][-300:]!r} came")
+        raise PairFailed(f"no digest of a consent sheet in the output {lines[not results[0]][-300:]!r}")
     return elapsed, [item[-1] for item in results]

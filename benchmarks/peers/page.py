@@ -1,7 +1,7 @@
-"""The figures of docs/peers.md and README.md, from the JSON files of the results alone.
+"""The figures of docs/peers.md and README.md, from the result files alone.
 
-A page has places `<!-- drawn: NAME -->` ... `<!-- end -->`; what stands between is drawn anew, the rest is a writer's.
-tests/bench/test_peers.py checks that pages are what the files give.
+A page has marks `<!-- drawn: NAME -->` ... `<!-- end -->`. The text between them is generated; the remaining text is
+written by hand. tests/bench/test_peers.py checks that pages agree with the files.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from benchmarks.peers.plans import NEAR, PARTS, System
 PAGES = "docs/peers.md", "README.md"
 PLACE = re.compile(r"(<!-- drawn: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 Row = dict[str, Any]
-WORDS = {  # of settings, as a page has them
+WORDS = {  # of settings, as on a page
     "batch": "batches of {:,}",
     "epochs": "{} epochs",
     "step": "step {:g}",
@@ -32,21 +32,23 @@ WORDS = {  # of settings, as a page has them
 
 
 def draw(results: Path, root: Path) -> None:
-    """Draw the places of all pages below `root` anew."""
+    """Draw the marked places of all pages below `root` again."""
     for name in PAGES:
         page = root / name
         page.write_text(drawn(page.read_text(encoding="utf-8"), results), encoding="utf-8")
 
 
 def drawn(text: str, results: Path) -> str:
-    """The text of a page with its places drawn from the files."""
+    """Return the text of a page with its marked places drawn from the files."""
     files = {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in sorted(results.glob("*.json"))}
     return PLACE.sub(lambda place: f"{place[1]}{PLACES[place['name']](files)}{place[3]}", text)
 
 
 def best(result: dict[str, Any], system: System, settings: Row | None = None) -> dict[str, Row]:
-    """The rows of a system by line, of these settings or else of the best ones: the cheapest that reach the bar, or
-    those of the highest AUC; where none has a figure, the row that says why, as `failed`.
+    """Return the rows of a system by link, for these settings or else for the best ones.
+
+    The best settings are the cheapest that reach the target, or those of the highest AUC. If none has a figure, the row
+    states the reason, as `failed`.
     """
     rows = [row for row in result["rows"] if row["system"] == system.name and settings in (None, row["settings"])]
     done = [row for row in rows if "failed" not in row and row["line"] == "loopback"]
@@ -62,7 +64,7 @@ def best(result: dict[str, Any], system: System, settings: Row | None = None) ->
 
 
 def _pairs(result: dict[str, Any], part: str) -> list[tuple[System, dict[str, Row]]]:
-    """The systems of a part with the rows to show; of parts without a bar, each setting."""
+    """Return the systems of a part with their rows; of parts without a target, each setting."""
     pairs = []
     for system in PARTS[part]:
         item = [None] if "bar" in result else list(system.settings)
@@ -76,7 +78,7 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -
 
 
 def figure(value: float | None) -> str:
-    """Three digits, with thousands parted; a dash for none."""
+    """Format three digits with a thousands separator; a dash for None."""
     if value is None:
         return "-"
     if value >= 100:
@@ -194,7 +196,7 @@ def _published(files: dict[str, Any]) -> str:
 
 
 def _spent(files: dict[str, Any], part: str, name: str, key: str = "cpu_s") -> float | None:
-    """A figure of a system's best row, of parts without a bar its first one; None if it is not there."""
+    """Return a figure of a system's best row, or of the first row in parts without a target; None if missing."""
     if part not in files:
         return None
     system = next(item for item in PARTS[part] if item.name == name)
@@ -202,7 +204,7 @@ def _spent(files: dict[str, Any], part: str, name: str, key: str = "cpu_s") -> f
     return float(rows["loopback"][key]) if "loopback" in rows else None
 
 
-BESIDE = (  # part, what, ours, the peer, its words
+BESIDE = (  # part, description, ours, the peer, its label
     ("linear", "a linear model as good as on one table, nobody dealing triples", "ours-cheapest", "secretflow-cheetah"),
     ("trees", "trees, not of one AUC: ours on shares, 30 boosted ones", "ours-trees", "secretflow-sgb"),
     ("psi", "the common ids of 1,000,000 a side", "ours-align", "spu-rr22"),
@@ -210,7 +212,7 @@ BESIDE = (  # part, what, ours, the peer, its words
 
 
 def _beside(files: dict[str, Any]) -> str:
-    """The rows of README: processor seconds of both parties, ours and a peer's, where both have been run."""
+    """Return the rows of README: processor seconds of both parties, ours and a peer's, if both have been run."""
     rows = []
     for part, what, local, other in BESIDE:
         peer = next(item for item in PARTS[part] if item.name == other)
@@ -238,7 +240,7 @@ def _beside(files: dict[str, Any]) -> str:
 
 
 def _wanted(files: dict[str, Any]) -> str:
-    """What was wanted, and what came."""
+    """Return the target, and the result."""
     rows = []
     ours, theirs = _spent(files, "linear", "ours-cheapest"), _spent(files, "linear", "secretflow-cheetah")
     if ours and theirs:

@@ -1,4 +1,4 @@
-"""Two parties as two processes, what they take, and the line between them."""
+"""Two parties as two processes, their costs, and the link between them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.delay import Direction, SlowLine, free_port
 from securevfl.runtime.network import Network
 
 LONGEST = 3600.0  # seconds of a pair
-_SAMPLED = 0.1  # seconds between two looks at memory
+_SAMPLED = 0.1  # seconds between two samples of memory
 _TOLD = 300  # characters of an error
 
 
@@ -26,7 +26,7 @@ class PairFailed(Exception):
 
 @dataclass
 class Line:
-    """The way from each of two parties to the other: ports that it binds (`own`), and those it calls (`other`)."""
+    """The way from each of two parties to the other: ports that it binds (`own`), and ports that it calls (`other`)."""
 
     own: tuple[list[int], list[int]]
     other: tuple[list[int], list[int]]
@@ -34,13 +34,13 @@ class Line:
 
     @property
     def bytes(self) -> int | None:
-        """Both ways together; None where nothing lies between the two."""
+        """The bytes of both directions; None without a relay between the two."""
         return sum(way.bytes for way in self.ways) if self.ways else None
 
 
 @contextmanager
 def between(network: Network | None, ports: int) -> Iterator[Line]:
-    """A line with so many ports a party: straight over loopback, or through relays that share its two directions."""
+    """Yield a link with a number of ports for each party: over loopback, or through relays."""
     selected = [free_port() for _ in range(ports)], [free_port() for _ in range(ports)]
     if network is None:
         yield Line(selected, (selected[1], selected[0]))
@@ -61,8 +61,11 @@ def between(network: Network | None, ports: int) -> Iterator[Line]:
 
 @dataclass
 class Taken:
-    """What a pair took: processor seconds of both and of their children, seconds by the clock, and each one's peak
-    memory, of all its processes, in MB."""
+    """The costs of a pair.
+
+    They are processor seconds of both and of their child processes, wall-clock seconds, and the peak memory of each
+    with all its processes, in MB.
+    """
 
     cpu_s: float
     seconds: float
@@ -79,10 +82,10 @@ class _Party:
 
 
 def run_pair(commands: Sequence[Sequence[str]], folder: Path, *, refusing: bool = False) -> Taken:
-    """Run both at once in `folder` and wait for both; what each prints is in party-0.log and party-1.log there.
+    """Run both processes in `folder` and wait for both; their output is in party-0.log and party-1.log there.
 
-    PairFailed if one fails (the other is then ended) or they take over an hour. Where both are `refusing`, each ends
-    by itself with an error that is expected. Python may leave bytecode, so that no run compiles what another has.
+    PairFailed if one fails (the other is then stopped) or if they take over an hour. With `refusing`, each ends by
+    itself with an expected error. Python may write bytecode, so that no run compiles the modules of another.
     """
     where = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     started = time.monotonic()
@@ -112,7 +115,9 @@ def run_pair(commands: Sequence[Sequence[str]], folder: Path, *, refusing: bool 
             if thread.is_alive():
                 _end(party)
             thread.join()
-    for party in sorted(parties, key=lambda item: (item.status or 0) < 0):  # who failed of itself, before who was ended
+    for party in sorted(
+        parties, key=lambda item: (item.status or 0) < 0
+    ):  # the one that failed itself, before the one that was stopped
         if party.status and not refusing:
             raise PairFailed(_last_line(party))
     return Taken(sum(party.cpu for party in parties), seconds, [sum(item.most.values()) // 1024 for item in parties])
@@ -120,7 +125,7 @@ def run_pair(commands: Sequence[Sequence[str]], folder: Path, *, refusing: bool 
 
 def _wait(party: _Party) -> None:
     _, status, usage = os.wait4(party.process.pid, 0)
-    party.cpu = usage.ru_utime + usage.ru_stime  # of its children too, that have ended
+    party.cpu = usage.ru_utime + usage.ru_stime  # its ended child processes included
     party.status = party.process.returncode = os.waitstatus_to_exitcode(status)
 
 
@@ -137,7 +142,7 @@ def _last_line(party: _Party) -> str:
 
 def _look(party: _Party) -> None:
     known = [str(party.process.pid)]
-    for process in known:  # grows as children are found
+    for process in known:  # grows with every child process
         status = dict(line.split(":", 1) for line in _text(Path("/proc", process, "status")).splitlines())
         if "VmHWM" in status:
             party.most[process] = max(party.most.get(process, 0), int(status["VmHWM"].split()[0]))
@@ -150,4 +155,4 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except OSError:
-        return ""  # it has ended
+        return ""  # the process has ended

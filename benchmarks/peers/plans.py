@@ -1,4 +1,4 @@
-"""What is run: the systems of each part, and their settings in the order of their cost."""
+"""What is run: the systems of each part, and their settings by cost."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import securevfl as vfl
 from benchmarks.peers.environments import Environment
 
-NEAR = 0.001  # of the AUC of the pooled table: reached
-HELD_OUT = 0.25  # of the rows, as in the default job
-BETTER = 0.0002  # by less than this, dearer settings are no better
+NEAR = 0.001  # distance from the AUC of the pooled table that counts as reached
+HELD_OUT = 0.25  # share of the rows, as in the default job
+BETTER = 0.0002  # smaller gains of more expensive settings do not count
 SECRETFLOW = Environment("secretflow", "3.10", "secretflow-lite 1.13.0b0")
 SPU = Environment("spu", "3.11", "spu 0.9.5")
 CRYPTEN = Environment("crypten", "3.11", "crypten 0.4.1", alone="crypten==0.4.1")
@@ -20,10 +20,12 @@ OPENMINED = Environment("openmined", "3.11", "openmined-psi 2.0.6")
 
 @dataclass(frozen=True)
 class System:
-    """One system in one part: what a page calls it, its settings, what each party could read.
+    """One system in one part.
 
-    `settings` are those of a peer's script, `jobs` of ours. `ports` is how many each party of a peer binds; None if it
-    opens ports of its own choice, so that no line can be put between.
+    Attributes:
+        name: name on a page. settings: settings of a peer's script. jobs: settings of ours. ports: number of ports that
+            each party of a peer binds; None if it opens ports of its choice, so that no link can be
+            put between.
     """
 
     name: str
@@ -37,7 +39,7 @@ class System:
     job: Callable[[dict[str, Any]], vfl.Job] | None = None
 
     def ladder(self, quick: bool) -> tuple[dict[str, Any], ...]:
-        """The settings to go through."""
+        """The settings to try in order."""
         return self.quick if quick and self.quick is not None else self.settings
 
 
@@ -82,8 +84,8 @@ def _regression(protocol: str, field: str) -> dict[str, Any]:
 
 
 CHEETAH, SEMI2K = _regression("CHEETAH", "FM64"), _regression("SEMI2K", "FM128")
-# the sigmoid t1 is SS-LR's own default; with sr, of its list too, fewer rows do (found on floats, over five sizes of
-# batches and seven steps, which is more than a user of either system would try)
+# the sigmoid t1 is SS-LR's default; with sr, which it also offers, fewer rows suffice (measured on floats, over five
+# batch sizes and seven steps, more than a user of either system would try)
 EPOCHS = (
     {"sigmoid": "t1", "step": 0.3, "epochs": 3},
     {"sigmoid": "sr", "step": 0.5, "epochs": 2},
@@ -113,8 +115,8 @@ LINEAR = (
         "secretflow-cheetah",
         "SecretFlow SS-LR on CHEETAH, no dealer",
         "sizes; the party that asks for scores reads each of them exactly",
-        settings=tuple(CHEETAH | each for each in EPOCHS),
-        quick=tuple(CHEETAH | each for each in SMALL),
+        settings=tuple(CHEETAH | settings for settings in EPOCHS),
+        quick=tuple(CHEETAH | settings for settings in SMALL),
         environment=SECRETFLOW,
         script="secretflow_regression.py",
         ports=2,
@@ -123,8 +125,8 @@ LINEAR = (
         "secretflow-semi2k",
         "SecretFlow SS-LR on SEMI2K, its default",
         "the first party makes the triples, so between two it can read the other's table, and all that is computed",
-        settings=tuple(SEMI2K | each for each in EPOCHS),
-        quick=tuple(SEMI2K | each for each in SMALL),
+        settings=tuple(SEMI2K | settings for settings in EPOCHS),
+        quick=tuple(SEMI2K | settings for settings in SMALL),
         environment=SECRETFLOW,
         script="secretflow_regression.py",
         ports=2,
@@ -187,7 +189,7 @@ PSI = (
         script="openmined_psi.py",
     ),
 )
-ALL = {"held_out": 0.0}  # FATE's epoch is of all rows
+ALL = {"held_out": 0.0}  # FATE's epoch has all rows
 WIDE = (
     System(
         "ours-wide",

@@ -1,4 +1,4 @@
-"""What all systems get: prepared columns of the default job for peers, the tables themselves for ours, ids for both."""
+"""The input of all systems: prepared columns of the default job for peers, the tables for ours, ids for both."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SIDES = "bank", "shop"
 
 @dataclass(frozen=True)
 class Rows:
-    """Prepared and scaled columns of both sides, training rows apart from those held out, in the job's order."""
+    """Prepared and scaled columns of both sides, split into training and held-out rows, in the job's order."""
 
     train: list[Floats]
     held_out: list[Floats]
@@ -30,37 +30,37 @@ class Rows:
     held_out_labels: Floats
 
     def write(self, folder: Path) -> None:
-        """A file a side, as the peers' parties read them."""
+        """Write one file for each side, as the peers' parties read them."""
         folder.mkdir(parents=True, exist_ok=True)
         for k, side in enumerate(SIDES):
             labels = {"labels": self.labels[:, None]} if k == 0 else {}
             np.savez(folder / f"{side}.npz", train=self.train[k], held_out=self.held_out[k], **labels)
 
     def auc(self, scores: Floats) -> float:
-        """The AUC of scores of the held-out rows."""
+        """Return the AUC of scores of the held-out rows."""
         return float(roc_auc_score(self.held_out_labels, scores))
 
     def pooled_linear(self) -> float:
-        """The AUC of scikit-learn's logistic regression on all columns."""
+        """Return the AUC of scikit-learn's logistic regression on all columns."""
         model = LogisticRegression(max_iter=1000).fit(np.hstack(self.train), self.labels)
         return self.auc(model.decision_function(np.hstack(self.held_out)))
 
     def pooled_trees(self, trees: int, depth: int, step: float) -> float:
-        """The AUC of scikit-learn's boosting on all columns."""
+        """Return the AUC of scikit-learn's boosting on all columns."""
         model = GradientBoostingClassifier(n_estimators=trees, max_depth=depth, learning_rate=step, random_state=0)
         model.fit(np.hstack(self.train), self.labels)
         return self.auc(model.decision_function(np.hstack(self.held_out)))
 
 
 def parties(data: Path | None) -> list[vfl.Party]:
-    """default_credit of the folder of real tables, joined; a small made-up table without one."""
+    """Return default_credit of the folder of real tables, joined; a small generated table without a folder."""
     if data is not None:
         return TABLES["default_credit"](data)
     return [party.take(np.arange(2000)) for party in vfl.align(list(vfl.datasets.loans()))]
 
 
 def rows(tables: list[vfl.Party]) -> Rows:
-    """Rows and columns as the default job has them."""
+    """Return rows and columns as in the default job."""
     job = vfl.Job(model=vfl.Logistic())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataNotice)
@@ -78,7 +78,7 @@ def rows(tables: list[vfl.Party]) -> Rows:
 
 
 def write_csv(tables: list[vfl.Party], folder: Path) -> list[int]:
-    """The tables as our commands read them, `SIDE.csv`; how many columns each has."""
+    """Write the tables as our commands read them, `SIDE.csv`; return their numbers of columns."""
     folder.mkdir(parents=True, exist_ok=True)
     for party in tables:
         columns = [str(name) for name in party.columns]
@@ -92,7 +92,7 @@ def write_csv(tables: list[vfl.Party], folder: Path) -> list[int]:
 
 
 def write_ids(count: int, folder: Path) -> int:
-    """Ids of both sides, in random order, three quarters of them common; how many are."""
+    """Write ids of both sides in random order, three quarters of them common; return their number."""
     folder.mkdir(parents=True, exist_ok=True)
     draw = np.random.default_rng(count)
     common, local = count - count // 4, count // 4
@@ -108,7 +108,7 @@ def write_ids(count: int, folder: Path) -> int:
 
 
 def wide(count: int, local: int, other: int) -> list[vfl.Party]:
-    """Noise with labels that lean on a column of each, the sizes of FATE's page."""
+    """Return noise with labels that depend on a column of each, in the sizes of FATE's page."""
     draw = np.random.default_rng(0)
     X, further = draw.normal(size=(count, local)), draw.normal(size=(count, other))
     y = (X[:, 0] + further[:, 0] + draw.normal(size=count) > 0).astype(int)
@@ -116,7 +116,7 @@ def wide(count: int, local: int, other: int) -> list[vfl.Party]:
 
 
 def write_npz(tables: list[vfl.Party], folder: Path) -> None:
-    """The tables as arrays, `SIDE.npz`, for tables whose texts would take longer to read than to train on."""
+    """Write tables as arrays, `SIDE.npz`, if their texts would take longer to read than to train on."""
     folder.mkdir(parents=True, exist_ok=True)
     for party in tables:
         labels = {} if party.y is None else {"y": np.asarray(party.y)}

@@ -1,1 +1,1 @@
-"""Products of encrypted vectors on a ring: their protocol, and our arithmetic, exact on any BLAS."""
+"""Encrypted products of matrices on a ring: the protocols, and arithmetic on residues that is exact with any BLAS."""

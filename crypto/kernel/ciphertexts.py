@@ -1,17 +1,8 @@
-"""Encryption, answers and decryption on the kernel, which shares and sealed gradients have in common.
+"""Encryption, answers and decryption on the kernel, for shared products and for encrypted gradients.
 
-A query holds messages m of an output block at the points of its layout: c0 = m + e - a' s, a' expanded from a seed. An
-answer holds c1 of products with (b u + e0, a u + e1) added, u, e0, e1 fresh, and of c0 the wanted coefficients alone,
-under a mask uniform modulo q. Why that hides what it should is said in docs/proof.md.
-
-*Draws.* Everything comes from a `Prg`, under a key from the operating system or, where both parties must find the same,
-from a coin or seed. Uniform values are drawn by rejection, so how long that takes depends on words that are thrown away
-and on none that is kept. An error is the bits set in 42 less 21, which is distributed as those set in 21 bits less
-those in 21 others: a centred binomial distribution with standard deviation sqrt(10.5), as SEAL draws it.
-
-*Bytes.* Residues travel in as many bytes as their primes need, primes of 20 bits two and two in five bytes. What
-travels lies in [0, p). A residue of a peer that is not below its prime is refused, as is a message of another length,
-so that every residue has one form alone.
+A query encrypts messages m of an output block at the points of its layout: c0 = m + e - a' s, with a' expanded from a
+seed. An answer contains c1 of products plus (b u + e0, a u + e1) with fresh u, e0 and e1, and only the wanted
+coefficients of c0 under a mask that is uniform modulo q. docs/proof.md explains why an answer reveals nothing else.
 """
 
 from __future__ import annotations
@@ -33,35 +24,49 @@ from securevfl.crypto.secret import Secret
 
 
 def column_groups(layout: RingLayout, d: int) -> Iterator[tuple[slice, slice]]:
-    """Column blocks by groups, as they travel in answers, and the columns that are in each."""
+    """Yield groups of column blocks in the order of answers, and the columns in each."""
     F = layout.column_blocks(d)
-    for at in range(0, F, BLOCKS_PER_GROUP):
-        stop = min(F, at + BLOCKS_PER_GROUP)
-        yield slice(at, stop), slice(at * layout.columns, min(d, stop * layout.columns))
+    for start in range(0, F, BLOCKS_PER_GROUP):
+        stop = min(F, start + BLOCKS_PER_GROUP)
+        yield slice(start, stop), slice(start * layout.columns, min(d, stop * layout.columns))
 
 
 def answer_size(primes: Primes, layout: RingLayout, d: int) -> int:
-    """Bytes of the ciphertexts of an answer about d columns."""
+    """Return the bytes of the ciphertexts of an answer for d columns."""
     blocks = layout.output_blocks * layout.column_blocks(d)
     return blocks * packed_size(primes, DEGREE) + packed_size(primes, layout.c * d)
 
 
 def wanted_coefficients(primes: Primes, layout: RingLayout, values: Floats) -> Floats:
-    """Return what the wanted coefficients are (P, columns, outputs) of values (P, M, outputs, F): column after
-    column."""
-    found = transform(primes, layout.points).back(values, layout.wanted)
-    return found.transpose(0, 3, 1, 2).reshape(len(primes), -1, values.shape[2])
+    """Return the wanted coefficients (P, columns, outputs) of values (P, M, outputs, F)."""
+    coefficients = transform(primes, layout.points).back(values, layout.wanted)
+    return coefficients.transpose(0, 3, 1, 2).reshape(len(primes), -1, values.shape[2])
 
 
 class KernelSecretKey(Secret):
-    """A secret key, and what is done with it."""
+    """A secret key that encrypts queries and decrypts answers.
+
+    Args:
+        primes: the primes.
+        secret: ternary coefficients (N,).
+    """
 
     def __init__(self, primes: Primes, secret: Floats) -> None:
         self._primes, self.secret = primes, secret
         self._by_secret = functools.lru_cache(maxsize=2)(functools.partial(multiplication_matrices, primes, secret))
 
     def seal(self, layout: RingLayout, message: Floats, second: Floats, prg: Prg) -> bytes:
-        """c0 of messages (P, M, outputs, blocks), residues, for a' = `second` (P, M, r, blocks); errors from `prg`."""
+        """Encrypt messages.
+
+        Args:
+            layout: the layout.
+            message: residues (P, M, outputs, blocks), which are changed in place.
+            second: the second polynomials a' (P, M, r, blocks).
+            prg: source of the errors.
+
+        Returns:
+            c0 as bytes.
+        """
         primes, width = self._primes, message.shape[2]
         message += errors(prg, message.shape[1:])
         values = transform(primes, layout.points).forward(message)
@@ -70,51 +75,71 @@ class KernelSecretKey(Secret):
         return pack(primes, primes.reduce(values))
 
     def reveal(self, layout: RingLayout, width: int, d: int, view: memoryview) -> Iterator[tuple[slice, Floats]]:
-        """Columns, and what their coefficients (P, columns, outputs) decrypt to, of an output block of an answer."""
+        """Decrypt an output block of an answer.
+
+        Args:
+            layout: the layout.
+            width: number of outputs in the block.
+            d: number of columns.
+            view: the bytes of the answer from this block on.
+
+        Yields:
+            Slices of columns, and their decrypted coefficients (P, columns, outputs).
+        """
         primes = self._primes
         for blocks, columns in column_groups(layout, d):
-            count, wanted = blocks.stop - blocks.start, columns.stop - columns.start
+            count, column_count = blocks.stop - blocks.start, columns.stop - columns.start
             second = unpack(primes, view, (layout.points, layout.r, count))
             view = view[packed_size(primes, DEGREE * count) :]
-            first = unpack(primes, view, (wanted, width))
-            view = view[packed_size(primes, wanted * width) :]
+            first = unpack(primes, view, (column_count, width))
+            view = view[packed_size(primes, column_count * width) :]
             hidden = wanted_coefficients(
                 primes, layout, multiply_residues(primes, self._by_secret(layout.r)[:, :, :width], second)
             )
-            yield columns, primes.reduce(first + hidden[:, :wanted])
+            yield columns, primes.reduce(first + hidden[:, :column_count])
 
 
 def _multiplier(primes: Primes, first: Floats, second: Floats, r: int, width: int) -> Floats:
-    """(P, M, width + r, r): what multiplies by b, so many of its rows, over what multiplies by a.
+    """Return the first `width` rows of the matrices of b, stacked on those of a: (P, M, width + r, r).
 
-    Not a method: a cache of one would hold its object, and so each key of an epoch, until rings are looked for.
+    This is not a method, because the cache of a method would keep its object, and so every key of an epoch, alive until
+    the garbage collector finds the cycle.
     """
-    b, a = (multiplication_matrices(primes, each, r) for each in (first, second))
+    b, a = (multiplication_matrices(primes, polynomial, r) for polynomial in (first, second))
     return np.concatenate([b[:, :, :width], a], axis=2)
 
 
 class ProductHider:
-    """The evaluator's end of a key (b, a): hides products before they leave."""
+    """The evaluator's side of a key (b, a), which hides products before they are sent."""
 
     def _has_key(self, primes: Primes, first: Floats, second: Floats) -> None:
         self._primes, self._polynomials = primes, (first, second)
         self._by_key = functools.lru_cache(maxsize=2)(functools.partial(_multiplier, primes, first, second))
 
     def _hidden(self, layout: RingLayout, total: Floats, shape: tuple[int, int], prg: Prg) -> tuple[bytes, Floats]:
-        """Return the answer to products (P, M, outputs + r, blocks), c0 over c1, of so many columns and outputs, and
-        its mask (P, *shape)."""
-        primes, (wanted, width) = self._primes, shape
+        """Hide products with an encryption of zero and a mask.
+
+        Args:
+            layout: the layout.
+            total: the products (P, M, outputs + r, blocks), c0 above c1.
+            shape: numbers of columns and outputs.
+            prg: source of the randomness.
+
+        Returns:
+            The answer, and its mask (P, *shape).
+        """
+        primes, (columns, width) = self._primes, shape
         total = primes.reduce(self._zero(layout, width, prg, total.shape[3]) + total)
         mask = self._uniform(prg, shape)
-        first = wanted_coefficients(primes, layout, total[:, :, :width])[:, :wanted]
+        first = wanted_coefficients(primes, layout, total[:, :, :width])[:, :columns]
         first = primes.reduce(first + errors(prg, shape) + mask)
         return pack(primes, total[:, :, width:]) + pack(primes, first), mask
 
     def _zero(self, layout: RingLayout, width: int, prg: Prg, count: int) -> Floats:
-        """(b u, a u + e1) (P, M, width + r, count) for fresh u and e1, not reduced; e0 is added where c0 leaves."""
+        """Return (b u, a u + e1) (P, M, width + r, count), not reduced, for fresh u and e1; e0 is added to c0 later."""
         primes, r = self._primes, layout.r
-        ahead, shape = transform(primes, layout.points), (layout.points, r, count)
-        drawn = ahead.forward(np.concatenate([ternary(prg, shape), errors(prg, shape)], axis=-1))  # one call for both
+        ring, shape = transform(primes, layout.points), (layout.points, r, count)
+        drawn = ring.forward(np.concatenate([ternary(prg, shape), errors(prg, shape)], axis=-1))  # one call for both
         total, _ = add_product(primes, None, 0, self._by_key(r, width), drawn[..., :count])
         total[:, :, width:] += drawn[..., count:]
         return total

@@ -1,4 +1,8 @@
-"""Residues as bytes, in as many bytes as their primes need."""
+"""Residues as bytes, in the fewest bytes that their primes allow; two residues of 20-bit primes share five bytes.
+
+Residues are sent in [0, p). A residue that is not below its prime is refused, as is a message of another length, so
+every residue has only one encoding.
+"""
 
 from __future__ import annotations
 
@@ -12,34 +16,34 @@ from securevfl.base.arrays import Floats
 from securevfl.crypto.kernel.residues import Primes
 from securevfl.errors import CryptoError
 
-_PLANES = {3: (2, 1), 5: (4, 1)}  # bytes of a word, as sizes of numpy's integers, the low ones first
+_PLANES = {3: (2, 1), 5: (4, 1)}  # bytes of a word as sizes of numpy integers, the low ones first
 
 
 def _words(primes: Primes) -> tuple[int, tuple[int, ...]]:
-    """Residues that share a word, and its planes."""
+    """Return how many residues share a word, and the sizes of its byte planes."""
     together = 2 if primes.bits % 8 == 4 and len(primes) % 2 == 0 else 1
     return together, _PLANES[-(-primes.bits * together // 8)]
 
 
 def packed_size(primes: Primes, count: int) -> int:
-    """Bytes that `count` residues of every prime take."""
+    """Return the bytes of `count` residues of every prime."""
     together, planes = _words(primes)
     return count * len(primes) // together * sum(planes)
 
 
 def pack(primes: Primes, residues: Floats) -> bytes:
-    """(P, *shape) residues about zero as bytes, little-endian: word by word of primes, low parts before high ones."""
+    """Pack centred residues (P, *shape) into little-endian bytes, prime by prime, low byte planes before high ones."""
     together, planes = _words(primes)
-    whole = residues.reshape(len(primes), -1).astype(np.int32)
-    whole += whole >> 31 & _column(primes)  # p where it is below zero
+    integers = residues.reshape(len(primes), -1).astype(np.int32)
+    integers += integers >> 31 & _column(primes)  # plus p if negative
     kind: Any = np.uint32 if together == 1 else np.uint64
-    words: NDArray[Any] = whole[::together].astype(kind) if together > 1 else whole.view(kind)
+    words: NDArray[Any] = integers[::together].astype(kind) if together > 1 else integers.view(kind)
     for k in range(1, together):
-        words |= whole[k::together].astype(kind) << kind(k * primes.bits)
-    parts, at = [], 0
+        words |= integers[k::together].astype(kind) << kind(k * primes.bits)
+    parts, below = [], 0
     for size in planes:
-        parts.append((words >> kind(8 * at) if at else words).astype(f"<u{size}").tobytes())
-        at += size
+        parts.append((words >> kind(8 * below) if below else words).astype(f"<u{size}").tobytes())
+        below += size
     return b"".join(parts)
 
 
@@ -48,28 +52,40 @@ def _column(primes: Primes) -> NDArray[np.int32]:
 
 
 def unpack(primes: Primes, data: bytes | memoryview, shape: tuple[int, ...]) -> Floats:
-    """Read the residues (P, *shape), centred about zero, at the start of `data`.
+    """Read the residues at the start of `data`.
 
-    CryptoError if there are too few bytes, or a residue is not below its prime.
+    Args:
+        primes: the primes.
+        data: the bytes.
+        shape: shape of the residues for each prime.
+
+    Returns:
+        Centred residues (P, *shape).
+
+    Raises:
+        CryptoError: if there are too few bytes, or a residue is not below its prime.
     """
     together, planes = _words(primes)
     count, rows = math.prod(shape), len(primes) // together
     if len(data) < packed_size(primes, count):
-        raise CryptoError(f"residues: expected {packed_size(primes, count)} bytes, got {len(data)}; the message is cut")
+        raise CryptoError(
+            f"received {len(data)} bytes of residues instead of {packed_size(primes, count)}",
+            code="SVFL-CRYPTO-CIPHERTEXT",
+        )
     kind: Any = np.uint32 if together == 1 else np.uint64
     words: NDArray[Any] = np.zeros((rows, count), kind)
-    at = 0
+    below = 0
     for size in planes:
-        plane = np.frombuffer(data, f"<u{size}", rows * count, offset=at * rows * count).reshape(rows, count)
-        words |= plane.astype(kind) << kind(8 * at)
-        at += size
-    own = np.empty((len(primes), count), np.uint32)
+        plane = np.frombuffer(data, f"<u{size}", rows * count, offset=below * rows * count).reshape(rows, count)
+        words |= plane.astype(kind) << kind(8 * below)
+        below += size
+    integers = np.empty((len(primes), count), np.uint32)
     for k in range(len(primes)):
         shifted = words[k // together] >> kind(k % together * primes.bits) if together > 1 else words[k]
-        own[k] = shifted & kind(2**primes.bits - 1) if k % together < together - 1 else shifted
+        integers[k] = shifted & kind(2**primes.bits - 1) if k % together < together - 1 else shifted
     column = _column(primes)
-    if count and (own >= column.view(np.uint32)).any():
-        raise CryptoError("residues: a message with one that is not below its prime is refused; it was altered")
-    signed = own.view(np.int32)
-    signed -= column // 2 - signed >> 31 & column  # less p where it is above p / 2
+    if count and (integers >= column.view(np.uint32)).any():
+        raise CryptoError("a message contains a residue that is not below its prime", code="SVFL-CRYPTO-CIPHERTEXT")
+    signed = integers.view(np.int32)
+    signed -= column // 2 - signed >> 31 & column  # minus p if above p / 2
     return signed.astype(np.float64).reshape(len(primes), *shape)

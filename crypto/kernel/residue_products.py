@@ -1,4 +1,8 @@
-"""Exact products of matrices of residues at all points of a transform."""
+"""Exact products of matrices of residues at all points of a transform: (P, M) products of small matrices.
+
+A sum of more products than floats hold exactly (`Primes.terms`) is divided into sums that are reduced before they are
+added. Factors may be in float32, which holds centred residues of 24 bits; they are widened a few points at a time.
+"""
 
 from __future__ import annotations
 
@@ -10,64 +14,82 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.crypto.kernel.residues import Primes, matmul
 
-_CACHED = 1 << 17  # entries of a factor that are widened at a time
+_WIDENED_ENTRIES = 1 << 17  # of a factor at a time
 
-_ENTRIES, _POINTS = 8, 1024  # of a product, for `_few`
+_MAX_ENTRIES, _MIN_POINTS = 8, 1024  # of products that are faster without BLAS
 
 
 Residues = NDArray[np.float32] | Floats
 
 
 def multiply_residues(primes: Primes, left: Residues, right: Residues) -> Floats:
-    """Residues (P, M, m, F) of left (P, M, m, B) times right (P, M, B, F), reduced."""
-    stretches = (slice(start, start + primes.terms) for start in range(0, left.shape[-1], primes.terms))
-    parts = (primes.reduce(_stretch(left[..., stretch], right[..., stretch, :])) for stretch in stretches)
+    """Return the product (P, M, m, F), reduced, of left (P, M, m, B) and right (P, M, B, F)."""
+    sums = (slice(start, start + primes.terms) for start in range(0, left.shape[-1], primes.terms))
+    parts = (primes.reduce(_product(left[..., terms], right[..., terms, :])) for terms in sums)
     return functools.reduce(lambda total, part: primes.reduce(total + part), parts)
 
 
 def add_product(
     primes: Primes, total: Floats | None, terms: int, left: Residues, right: Residues
 ) -> tuple[Floats, int]:
-    """`total`, in which there are `terms` products, with left (P, M, m, B) times right (P, M, B, F) added; reduced only
-    where the sum might not stay exact otherwise. And how many products are in it now."""
-    most, count = primes.terms - 1, left.shape[-1]  # one is left for what is added before the last reduction
-    if count > most:
-        part, count = multiply_residues(primes, left, right), 1
+    """Add a product of residues to a total, and reduce it only if the sum might not stay exact otherwise.
+
+    Args:
+        primes: the primes.
+        total: the total (P, M, m, F), which is changed in place; None for zero.
+        terms: number of products in the total.
+        left: residues (P, M, m, B).
+        right: residues (P, M, B, F).
+
+    Returns:
+        The new total, and the number of products in it.
+    """
+    limit, count = primes.terms - 1, left.shape[-1]  # one term is reserved for the total before the last reduction
+    if count > limit:
+        product, count = multiply_residues(primes, left, right), 1
     else:
-        part = _stretch(left, right)
+        product = _product(left, right)
     if total is None:
-        return part, count
-    if terms + count > most:
+        return product, count
+    if terms + count > limit:
         primes.reduce(total)
         terms = 1
-        if count + 1 > most:
-            primes.reduce(part)
+        if count + 1 > limit:
+            primes.reduce(product)
             count = 1
-    total += part
+    total += product
     return total, terms + count
 
 
 def stack_halves(first: Floats, second: Floats, F: int) -> Floats:
-    """(P, M, m, B) of first over second, (P, M, some, B) each, in the order of memory that products with F columns
-    want."""
+    """Stack two arrays along the axis of rows, in the memory order that products with F columns need.
+
+    Args:
+        first: the upper rows (P, M, k, B).
+        second: the lower rows (P, M, m - k, B).
+        F: number of columns of the other factor.
+
+    Returns:
+        The rows (P, M, m, B).
+    """
     (P, M, above, B), m = first.shape, first.shape[2] + second.shape[2]
-    out = np.empty((P, B, m, M)).transpose(0, 3, 2, 1) if _few(M, m, F) else np.empty((P, M, m, B))
+    out = np.empty((P, B, m, M)).transpose(0, 3, 2, 1) if _is_small(M, m, F) else np.empty((P, M, m, B))
     out[:, :, :above], out[:, :, above:] = first, second
     return out
 
 
-def _few(M: int, m: int, F: int) -> bool:
-    """Whether matrices are so small, and points so many, that calls of a BLAS cost more than what they compute."""
-    return m * F <= _ENTRIES and M >= _POINTS
+def _is_small(M: int, m: int, F: int) -> bool:
+    """Return whether small matrices at many points are multiplied faster without BLAS calls."""
+    return m * F <= _MAX_ENTRIES and M >= _MIN_POINTS
 
 
-def _stretch(left: Residues, right: Residues) -> Floats:
+def _product(left: Residues, right: Residues) -> Floats:
     P, M, m, B = left.shape
     F = right.shape[-1]
-    if _few(M, m, F):
+    if _is_small(M, m, F):
         return _by_points(left, right)
     out = np.empty((P, M, m, F))
-    step = max(1, _CACHED // (B * max(m, F)))
+    step = max(1, _WIDENED_ENTRIES // (B * max(m, F)))
     for k in range(P):
         for start in range(0, M, step):
             points = slice(start, start + step)
@@ -77,7 +99,7 @@ def _stretch(left: Residues, right: Residues) -> Floats:
 
 
 def _by_points(left: Residues, right: Residues) -> Floats:
-    """Compute the same where matrices are small and points many: an entry of all points at a time."""
+    """Compute the product one entry of all points at a time, for small matrices at many points."""
     one = np.ascontiguousarray(left.transpose(0, 3, 2, 1), np.float64)[:, :, :, None]  # (P, B, m, 1, M)
     other = np.ascontiguousarray(right.transpose(0, 2, 3, 1), np.float64)[:, :, None]  # (P, B, 1, F, M)
     total: Floats = one[:, 0] * other[:, 0]

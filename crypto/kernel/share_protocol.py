@@ -1,4 +1,8 @@
-"""The protocol of shared products W^T V modulo 2^L, for every library that multiplies."""
+"""The protocol of shared products W^T V modulo 2^L, for every library that multiplies.
+
+The kernel (shares.py) and SEAL (crypto/lattice/lattice_shares.py) implement encryption, multiplication, hiding and
+decryption. shares.py lists the steps and explains who learns what.
+"""
 
 from __future__ import annotations
 
@@ -20,82 +24,121 @@ from securevfl.crypto.share_ring import Integers, ShareRing, Words
 from securevfl.crypto.share_scheme import COIN_BYTES, ShareEvaluator, ShareHolder, ShareScheme
 from securevfl.errors import ConfigError, CryptoError, RangeError
 
-MAX_SHARE_BITS = 56  # L
+MAX_SHARE_BITS = 56
+"""Largest size L of the ring of shares."""
 
-FINGERPRINT_BYTES = 16  # of a key's fingerprint
+FINGERPRINT_BYTES = 16
+"""Length of the fingerprint of a key."""
 
-PUBLIC_KEY_HEADER = struct.Struct("<4sB")  # magic, L
+PUBLIC_KEY_HEADER = struct.Struct("<4sB")
+"""Letters, L."""
 
-QUERY_HEADER = struct.Struct("<4s16sIIII")  # magic, key, n, c, r, s
+QUERY_HEADER = struct.Struct("<4s16sIIII")
+"""Letters, key, n, c, r, s."""
 
-REPLY_HEADER = struct.Struct("<4s16sIIII")  # magic, key, c, r, s, d
+REPLY_HEADER = struct.Struct("<4s16sIIII")
+"""Letters, key, c, r, s, d."""
 
-_MOST_ENTRY = 1 << 44  # of W
+_MAX_ENTRY = 1 << 44  # of W
 
 
 class RingParameters(ABC):
-    """What both sides of an engine derive from L. They are public, and take as long to make as some products."""
+    """Public parameters of an engine for one L; their computation takes as long as some products.
 
-    engine: ClassVar[str]  # in errors
-    magic: ClassVar[tuple[bytes, bytes, bytes]]  # of public keys, queries and replies
-    zero: ClassVar[float]  # standard deviation of the noise that an encryption of zero brings
-    modulus: int  # q
-    key_bits: int  # of the largest modulus of a key
-    key_size: int  # bytes of the first polynomial of a public key
-    secret_size: int  # bytes of an exported secret
+    Args:
+        bits: size L of the ring of shares.
+
+    Attributes:
+        engine: name of the engine in error messages.
+        magic: letters of public keys, queries and replies.
+        zero: standard deviation of the noise of an encryption of zero.
+        modulus: q.
+        key_bits: size of the largest modulus of a key.
+        key_size: bytes of the first polynomial of a public key.
+        secret_size: bytes of an exported secret key.
+    """
+
+    engine: ClassVar[str]
+    magic: ClassVar[tuple[bytes, bytes, bytes]]
+    zero: ClassVar[float]
+    modulus: int
+    key_bits: int
+    key_size: int
+    secret_size: int
 
     def __init__(self, bits: int) -> None:
         self.ring = ShareRing(bits)
 
     def noise(self, entries: int, largest: int) -> float:
-        """Bound the standard deviation of the noise in a product of so many entries, in units of a share.
+        """Bound the standard deviation of the noise of a product.
 
-        The noise comes from the errors of the query and the rounding of its message, both times W, and from the
+        The noise consists of the errors of the query and the rounding of its message, both times W, and that of the
         encryption of zero.
+
+        Args:
+            entries: number of entries of W in a sum.
+            largest: largest absolute entry of W.
+
+        Returns:
+            The bound, in units of a share.
         """
         products = (NOISE_STD**2 + 1 / 12) * entries * largest**2
         return math.sqrt(products + self.zero**2) * 2.0**self.ring.bits / self.modulus
 
     def coined(self, coin: bytes) -> bytes:
-        """Check the coin of a key, and return it."""
+        """Return the coin of a key; CryptoError if it has another length."""
         if len(coin) != COIN_BYTES:
             raise CryptoError(
-                f"{self.engine}: a coin has {COIN_BYTES} bytes, got {len(coin)}; make it with common_coin"
+                f"{self.engine}: the coin has {len(coin)} bytes instead of {COIN_BYTES}",
+                "derive it with common_coin",
+                code="SVFL-CRYPTO-KEY",
             )
         return coin
 
     def layout(self, n: int, c: int, r: int, s: int) -> RingLayout:
-        """Check the layout that a peer names, and return it. CryptoError if there is no such layout."""
+        """Return the layout that a peer names; CryptoError if it does not exist."""
         return checked_layout(self.engine, n, c, r, s)
 
     def asked(self, sealed: bytes, key: bytes) -> RingLayout:
-        """Check a query under this key, and return its layout."""
+        """Return the layout of a query under this key; CryptoError if the query is malformed."""
         layout = self.layout(*read_header(self.engine, QUERY_HEADER, self.magic[1], sealed, key))
         check_length(self.engine, self.magic[1], sealed, QUERY_HEADER.size + self.query_size(layout))
         return layout
 
     @abstractmethod
     def choose(self, n: int, c: int, d: int, uses: int = 1) -> RingLayout:
-        """Return the cheapest layout for V of n x c and W of n x d whose plaintexts serve for `uses` such V."""
+        """Return the fastest layout for V (n, c) and W (n, d) whose plaintexts are used for `uses` such V."""
 
     @abstractmethod
     def query_size(self, layout: RingLayout) -> int:
-        """Return the bytes of a query behind its header."""
+        """Return the bytes of a query without its header."""
 
     @abstractmethod
     def reply_size(self, layout: RingLayout, d: int) -> int:
-        """Return the bytes of a reply about d columns behind its header."""
+        """Return the bytes of a reply for d columns without its header."""
 
 
 class RingShares(ShareScheme):
-    """Shares modulo 2^bits under 128-bit RLWE, whichever library multiplies."""
+    """Shares modulo 2^bits under 128-bit RLWE, for every library that multiplies.
+
+    Args:
+        bits: size L of the ring, from 8 to 56.
+        parameters: returns the parameters for a size.
+
+    Raises:
+        ConfigError: if the size is out of range.
+    """
 
     holders: ClassVar[type[RingHolder]]
     evaluators: ClassVar[type[RingEvaluator]]
 
     def __init__(self, bits: int, parameters: Callable[[int], RingParameters]) -> None:
         if not 8 <= bits <= MAX_SHARE_BITS:
-            raise ConfigError(f"shares: L is 8 to {MAX_SHARE_BITS}, got {bits}; use fewer bits of fixed point")
+            raise ConfigError(
+                f"shares cannot have {bits} bits",
+                f"use fixed-point bits that lead to 8 to {MAX_SHARE_BITS} bits",
+                code="SVFL-CRYPTO-PARAMETERS",
+            )
         self.bits = bits
         self._parameters: Any = parameters(bits)
 
@@ -104,21 +147,26 @@ class RingShares(ShareScheme):
 
     @property
     def strength(self) -> str:
+        """One line for people: ring, security level, assumption."""
         return (
             f"RLWE ring N={DEGREE}, {self._parameters.key_bits}-bit modulus (HomomorphicEncryption.org: 128 bits), "
             f"shares modulo 2^{self.bits} masked over the whole modulus"
         )
 
     def error_rate(self, n: int, c: int, d: int, largest: int) -> float:
+        """See `ShareScheme.error_rate`."""
         return float(self._parameters.noise(n * min(d, self._parameters.choose(n, c, d).columns), largest))
 
     def keygen(self, coin: bytes) -> ShareHolder:
+        """See `ShareScheme.keygen`."""
         return self.holders(self._parameters, coin)
 
     def holder(self, exported: bytes) -> ShareHolder:
+        """See `ShareScheme.holder`."""
         return self.holders.imported(self._parameters, exported)
 
     def evaluator(self, public: bytes, coin: bytes) -> ShareEvaluator:
+        """See `ShareScheme.evaluator`."""
         return self.evaluators(self._parameters, public, coin)
 
 
@@ -127,7 +175,12 @@ def _fingerprint(coin: bytes, public: bytes) -> bytes:
 
 
 class RingHolder(ShareHolder):
-    """The party that owns V and a secret key. An engine adds how it makes keys, encrypts and decrypts."""
+    """The party that has V and a secret key; engines implement keys, encryption and decryption.
+
+    Args:
+        parameters: the parameters of the engine.
+        coin: the coin of the key.
+    """
 
     def __init__(self, parameters: Any, coin: bytes) -> None:
         self._parameters = parameters
@@ -137,34 +190,37 @@ class RingHolder(ShareHolder):
 
     @abstractmethod
     def _new_key(self, coin: bytes) -> bytes:
-        """Make a secret key; return the first polynomial of its public key as it travels."""
+        """Generate a secret key and return the first polynomial of its public key as bytes."""
 
     @abstractmethod
     def _secret(self) -> bytes:
-        """Return the secret key, for processes of this party alone."""
+        """Return the secret key, for processes of this party only."""
 
     @abstractmethod
     def _has_secret(self, secret: bytes) -> None:
-        """Take the secret key that `_secret` gave. CryptoError if it is none."""
+        """Restore the secret key that `_secret` returned; CryptoError if it is not a key."""
 
     @abstractmethod
     def _sealed(self, layout: RingLayout, V: Words) -> Iterator[bytes]:
-        """Yield the ciphertexts of a query, in the order that they travel."""
+        """Yield the ciphertexts of a query in the order of the message."""
 
     @abstractmethod
     def _opened(self, layout: RingLayout, d: int, view: memoryview) -> Iterator[tuple[slice, slice, Words]]:
-        """Yield columns, outputs, and their shares (columns, outputs), of the ciphertexts of a reply."""
+        """Yield slices of columns and outputs, and the shares (columns, outputs), of the ciphertexts of a reply."""
 
     def exported(self) -> bytes:
+        """See `ShareHolder.exported`."""
         return self._key + self.public + self._secret()
 
     @classmethod
     def imported(cls, parameters: RingParameters, exported: bytes) -> RingHolder:
-        """Restore a holder from what `exported` gave. CryptoError if it is of another length, or no key."""
+        """Restore a holder from the bytes that `exported` returned; CryptoError if they are not a holder."""
         public, magic = PUBLIC_KEY_HEADER.size + parameters.key_size, parameters.magic[0]
         check_length(parameters.engine, magic, exported, FINGERPRINT_BYTES + public + parameters.secret_size)
         if exported[FINGERPRINT_BYTES:][:4] != magic:
-            raise CryptoError(f"{parameters.engine}: an exported key was expected, other bytes came; export it again")
+            raise CryptoError(
+                f"{parameters.engine}: the bytes are not an exported key", "export it again", code="SVFL-CRYPTO-KEY"
+            )
         holder = cls.__new__(cls)
         holder._parameters, holder._key = parameters, exported[:FINGERPRINT_BYTES]
         holder.public = exported[FINGERPRINT_BYTES:][:public]
@@ -172,21 +228,30 @@ class RingHolder(ShareHolder):
         return holder
 
     def encrypt(self, V: Words, *, columns: int, uses: int = 1) -> bytes:
+        """See `ShareHolder.encrypt`."""
         parameters = self._parameters
         if V.ndim != 2 or 0 in V.shape or V.dtype != np.uint64 or columns < 1 or uses < 1:
-            raise RangeError(f"{parameters.engine}: V is n x c words, n, c >= 1, got shape {V.shape} of {V.dtype}")
+            raise RangeError(
+                f"{parameters.engine}: V of shape {V.shape} and type {V.dtype} is not a matrix of words",
+                code="SVFL-CRYPTO-SHAPE",
+            )
         if (parameters.ring.mask < V).any():
-            raise RangeError(f"{parameters.engine}: V has words of 2^{parameters.ring.bits} or more; reduce them first")
+            raise RangeError(
+                f"{parameters.engine}: V has words of 2^{parameters.ring.bits} or larger",
+                "reduce them first",
+                code="SVFL-CRYPTO-RANGE",
+            )
         layout = parameters.choose(*V.shape, columns, uses)
-        head = QUERY_HEADER.pack(parameters.magic[1], self._key, *V.shape, layout.r, layout.s)
-        return b"".join([head, *self._sealed(layout, V)])
+        header = QUERY_HEADER.pack(parameters.magic[1], self._key, *V.shape, layout.r, layout.s)
+        return b"".join([header, *self._sealed(layout, V)])
 
     def open(self, reply: bytes) -> Words:
+        """See `ShareHolder.open`."""
         parameters = self._parameters
         c, r, s, d = read_header(parameters.engine, REPLY_HEADER, parameters.magic[2], reply, self._key)
-        layout = parameters.layout(s, c, r, s)  # how many sample blocks there were makes no difference here
+        layout = parameters.layout(s, c, r, s)  # the number of sample blocks makes no difference here
         if d < 1:
-            raise CryptoError(f"{parameters.engine}: a reply names no column; it is malformed")
+            raise CryptoError(f"{parameters.engine}: a reply has no column", code="SVFL-CRYPTO-CIPHERTEXT")
         check_length(
             parameters.engine, parameters.magic[2], reply, REPLY_HEADER.size + parameters.reply_size(layout, d)
         )
@@ -197,7 +262,12 @@ class RingHolder(ShareHolder):
 
 
 class PreparedFactor:
-    """W, and its plaintexts for the layout used last. Secret: it is the evaluator's data."""
+    """W and its plaintexts for the layout used most recently. It is secret: the evaluator's data.
+
+    Args:
+        parameters: the parameters of the engine.
+        W: signed integers (n, d).
+    """
 
     def __init__(self, parameters: Any, W: Integers) -> None:
         self.shape = W.shape
@@ -211,36 +281,53 @@ class PreparedFactor:
         return f"<{type(self).__name__} {self.shape}, secret>"
 
     def check(self, columns: int) -> None:
-        """RangeError if so many columns in a block make noise of a tenth of a unit, or floats may not hold an entry."""
-        if self._largest > _MOST_ENTRY or self._parameters.noise(self.shape[0] * columns, self._largest) > 0.1:
+        """Check that the noise stays below a tenth of a unit, and that floats hold every entry.
+
+        Args:
+            columns: number of columns in a block.
+
+        Raises:
+            RangeError: if an entry is too large.
+        """
+        if self._largest > _MAX_ENTRY or self._parameters.noise(self.shape[0] * columns, self._largest) > 0.1:
             raise RangeError(
-                f"{self._parameters.engine}: W has entries too large for this L; use fewer bits of fixed point"
+                f"{self._parameters.engine}: W has entries that are too large for shares of this size",
+                "use fewer fixed-point bits",
+                code="SVFL-CRYPTO-RANGE",
             )
 
     def values(self, layout: RingLayout) -> Any:
-        """Return all plaintexts of this layout."""
+        """Return all plaintexts for a layout, which are then cached."""
         if self._slot != (layout.r, layout.s):
             self.check(min(layout.columns, self.shape[1]))
-            self._values = None  # the memory of the last ones goes before new ones come
-            self._values, self._slot = self._made(layout), (layout.r, layout.s)
+            self._values = None  # free the memory of the previous plaintexts first
+            self._values, self._slot = self._plaintexts(layout), (layout.r, layout.s)
         return self._values
 
-    def _made(self, layout: RingLayout) -> Any:
-        """Make all plaintexts of this layout."""
+    def _plaintexts(self, layout: RingLayout) -> Any:
+        """Compute all plaintexts for a layout."""
         raise NotImplementedError
 
 
 class RingEvaluator(ShareEvaluator):
-    """The party that owns W. Has of the holder b, and per message n, c and the layout.
+    """The party that has W; engines implement keys, multiplication and hiding.
 
-    An engine adds how it takes a key, multiplies and hides.
+    Args:
+        parameters: the parameters of the engine.
+        public: the holder's public key.
+        coin: the coin of the key.
+
+    Raises:
+        CryptoError: if the key is malformed.
     """
 
     def __init__(self, parameters: Any, public: bytes, coin: bytes) -> None:
         magic = parameters.magic[0]
         if public[: PUBLIC_KEY_HEADER.size] != PUBLIC_KEY_HEADER.pack(magic, parameters.ring.bits):
             raise CryptoError(
-                f"{parameters.engine}: not a public key for L = {parameters.ring.bits}; both sides need one L"
+                f"{parameters.engine}: the bytes are not a public key for shares of {parameters.ring.bits} bits",
+                "use the same fixed-point options on both sides",
+                code="SVFL-CRYPTO-KEY",
             )
         check_length(parameters.engine, magic, public, PUBLIC_KEY_HEADER.size + parameters.key_size)
         self._parameters, self.public, self.coin = parameters, public, coin
@@ -249,53 +336,58 @@ class RingEvaluator(ShareEvaluator):
 
     @abstractmethod
     def _has_public(self, first: memoryview, coin: bytes) -> None:
-        """Take the public key. CryptoError if a residue is not below its prime."""
+        """Store the public key; CryptoError if a residue is not below its prime."""
 
     def _prepared(self, W: Integers, once: bool) -> PreparedFactor:
-        """Return W as the engine takes it."""
+        """Return W in the form of the engine."""
         raise NotImplementedError
 
     @abstractmethod
     def _totals(self, prepared: Any, layout: RingLayout, sealed: bytes) -> Iterable[Any]:
-        """Yield the products of a query, in the order of `_places`: nothing drawn."""
+        """Yield the products of a query in the order of `_positions`, without drawing randomness."""
 
     @abstractmethod
-    def _places(self, layout: RingLayout, d: int) -> Iterator[tuple[slice, slice]]:
-        """Yield the outputs and columns of each product."""
+    def _positions(self, layout: RingLayout, d: int) -> Iterator[tuple[slice, slice]]:
+        """Yield slices of the outputs and columns of each product."""
 
     @abstractmethod
     def _hidden(self, layout: RingLayout, total: Any, shape: tuple[int, int], prg: Prg) -> tuple[bytes, Any]:
-        """Return the answer to products, of so many columns and outputs, and its mask (P, *shape)."""
+        """Hide a product of these numbers of columns and outputs; return the answer and its mask (P, *shape)."""
 
     @abstractmethod
     def _share(self, mask: Any) -> Words:
-        """round(t r / q) of a mask r."""
+        """Return round(t r / q) for a mask r."""
 
     def prepare(self, W: Integers, *, once: bool = False) -> Any:
+        """See `ShareEvaluator.prepare`."""
         if W.ndim != 2 or 0 in W.shape or W.dtype.kind != "i":
-            raise RangeError(f"{self._parameters.engine}: W is n x d signed integers, got shape {W.shape} of {W.dtype}")
+            raise RangeError(
+                f"{self._parameters.engine}: W of shape {W.shape} and type {W.dtype} is not a matrix of integers",
+                code="SVFL-CRYPTO-SHAPE",
+            )
         prepared = self._prepared(np.ascontiguousarray(W), once)
         prepared.check(1)
         return prepared
 
     def product(self, prepared: Any, sealed: bytes) -> tuple[bytes, Words]:
+        """See `ShareEvaluator.product`."""
         layout, (n, d) = self._parameters.asked(sealed, self._key), prepared.shape
-        same_rows(self._parameters, layout, n)
+        check_same_rows(self._parameters, layout, n)
         return self._answer(layout, d, self._totals(prepared, layout, sealed))
 
     def _answer(self, layout: RingLayout, d: int, totals: Iterable[Any]) -> tuple[bytes, Words]:
-        """Hide products, one after the other, in what is sent; return this and the own share."""
-        parameters, prg, own = self._parameters, Prg.fresh("what hides a reply"), np.empty((d, layout.c), np.uint64)
-        parts = [REPLY_HEADER.pack(parameters.magic[2], self._key, layout.c, layout.r, layout.s, d)]
-        for (outputs, columns), total in zip(self._places(layout, d), totals, strict=True):
+        """Hide products one after the other; return the reply and this party's share."""
+        parameters, prg, shares = self._parameters, Prg.fresh("what hides a reply"), np.empty((d, layout.c), np.uint64)
+        message = [REPLY_HEADER.pack(parameters.magic[2], self._key, layout.c, layout.r, layout.s, d)]
+        for (outputs, columns), total in zip(self._positions(layout, d), totals, strict=True):
             shape = columns.stop - columns.start, outputs.stop - outputs.start
-            part, mask = self._hidden(layout, total, shape, prg)
-            parts.append(part)
-            own[columns, outputs] = parameters.ring.reduce(-self._share(mask))
-        return b"".join(parts), own
+            answer, mask = self._hidden(layout, total, shape, prg)
+            message.append(answer)
+            shares[columns, outputs] = parameters.ring.reduce(-self._share(mask))
+        return b"".join(message), shares
 
 
-def same_rows(parameters: RingParameters, layout: RingLayout, n: int) -> None:
-    """CryptoError unless a query is of as many rows as W."""
+def check_same_rows(parameters: RingParameters, layout: RingLayout, n: int) -> None:
+    """Raise CryptoError unless a query has the rows of W."""
     if n != layout.n:
-        raise CryptoError(f"{parameters.engine}: V has {layout.n} rows, W has {n}; both sides must use the same batch")
+        raise CryptoError(f"{parameters.engine}: V has {layout.n} rows, but W has {n}", code="SVFL-CRYPTO-SHAPE")

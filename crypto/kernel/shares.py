@@ -1,27 +1,26 @@
-"""Shares of W^T V modulo 2^L as products of matrices under RLWE encryption (BFV on crypto/kernel, N = 4096, L <= 56).
+"""Shares of W^T V modulo 2^L as products of matrices under RLWE encryption (BFV on the kernel, N = 4096, L <= 56).
 
-    0. holder      a key (b, a), a expanded from the coin; b alone is sent              `public`
+    0. holder      a key (b, a), with a expanded from the coin; only b is sent           `public`
     1. holder      V in coefficients modulo t = 2^L, c0 = round(q/t V) + e - a' s, with
-                   a' expanded from a fresh seed, at the points of the layout           `encrypt`
-    2. evaluator   at each point the ciphertexts times the values of W                  `product`
-    3. evaluator   plus (b u + e0, a u + e1), u, e0, e1 fresh, and a mask r uniform
-                   modulo q on each wanted coefficient, sends; keeps -round(t r / q)     `product`
-    4. holder      c0 + c1 s, keeps round(t (r + q/t W^T V + e) / q)                     `open`
+                   a' expanded from a fresh seed, at the points of the layout            `encrypt`
+    2. evaluator   at each point, the ciphertexts times the values of W                  `product`
+    3. evaluator   adds (b u + e0, a u + e1) with fresh u, e0, e1, and a mask r, uniform
+                   modulo q, on each wanted coefficient; sends; stores -round(t r / q)   `product`
+    4. holder      c0 + c1 s; stores round(t (r + q/t W^T V + e) / q)                    `open`
 
-The mask is uniform over the whole modulus, so what the holder decrypts is uniform, noise included, and the unwanted
-coefficients never leave: a masked product is a share already (as in the offline phase of Delphi, Mishra et al. 2020).
-c1 of the reply has a u + e1 added, u and e1 fresh, which is uniform under RLWE for any key and any query that the
-holder made, since a is uniform whoever the holder is; of c0 nothing is seen but what the mask covers. The holder gives
-nothing back, so nothing is opened that could tell its key (Li and Micciancio 2021 does not apply).
+The mask is uniform over the whole modulus, so the holder decrypts uniform values, including the noise, and the other
+coefficients are never sent: a masked product is already a share (as in the offline phase of Delphi, Mishra et al.
+2020). c1 of the reply contains a u + e1 with fresh u and e1, which is uniform under RLWE for any key and any query of
+the holder, because a is uniform for every holder. Of c0, only masked coefficients are sent. The holder returns
+nothing, so nothing that it decrypts can reveal its key (the attack of Li and Micciancio 2021 does not apply).
 
-The two shares sum to W^T V, or to one beside it where r comes close to a multiple of q/t: for a part E|e| t / q of the
-values, e the noise: `error_rate`. All of q is in ciphertexts, there is no special prime: the encryption of zero adds
-noise of some 240, beside that of the products. docs/proof.md has the parameters and what they rest on.
+The two shares sum to W^T V, or to a value off by one if r is close to a multiple of q/t. That happens for a fraction
+E|e| t / q of the values, where e is the noise (`error_rate`). All primes of q are in the ciphertexts, without a special
+prime: the encryption of zero adds noise of about 240 to that of the products. docs/proof.md has the parameters and
+their assumptions.
 
-The protocol is one for every library that multiplies: `RingShares`, `RingHolder` and `RingEvaluator` say it, the kernel
-and SEAL (bfv_product.py) encrypt, multiply, hide and decrypt.
-
-Nothing branches on a secret: products take the same steps for zeros, and rejection depends on discarded words alone.
+The protocol is the same for every library that multiplies (`share_protocol`). Nothing branches on a secret: products
+perform the same steps for zeros, and the time of rejection sampling depends on discarded words alone.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from securevfl.crypto.kernel.ciphertexts import KernelSecretKey, ProductHider, a
 from securevfl.crypto.kernel.ntt import transform
 from securevfl.crypto.kernel.residue_bytes import pack, packed_size, unpack
 from securevfl.crypto.kernel.residue_products import Residues, add_product
-from securevfl.crypto.kernel.residues import DEGREE, Primes
+from securevfl.crypto.kernel.residues import DEGREE, MAX_MODULUS_BITS, Primes
 from securevfl.crypto.kernel.ring_keys import keypair, second_polynomial
 from securevfl.crypto.kernel.ring_layout import RingLayout, choose_layout, milliseconds
 from securevfl.crypto.kernel.ring_sampling import NOISE_STD, uniform
@@ -54,32 +53,36 @@ from securevfl.crypto.kernel.share_protocol import (
     RingHolder,
     RingParameters,
     RingShares,
-    same_rows,
+    check_same_rows,
 )
-from securevfl.crypto.key_derivation import SYMMETRIC_KEY_BYTES as SEED_BYTES
+from securevfl.crypto.key_derivation import SYMMETRIC_KEY_BYTES
 from securevfl.crypto.message_headers import check_length
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import Integers, Words
 from securevfl.errors import ConfigError, CryptoError
 
-MAX_MODULUS_BITS = 109  # bits of q: HomomorphicEncryption.org (2018), table 1, N = 4096, 128 bits, ternary secret
-SECONDS = "public second polynomials of a query"  # whoever has the seed in it expands them
-_TILE = 1 << 18  # coefficients of plaintexts that are transformed at a time
+SECOND_LABEL = "public second polynomials of a query"
+"""Label of the generator that expands the seed in a query."""
+_TILE_COEFFICIENTS = 1 << 18  # of plaintexts that are transformed at a time
 
 
 # The engine on small residues.
 
 
 def primes_for(bits: int) -> Primes:
-    """Choose the primes for shares of L bits: 3 of 24 bits to L = 40, 4 of 20 to 48, 4 of 23 above.
+    """Return the primes for shares of L bits, with 31 to 36 bits for the noise.
 
-    31 to 36 bits are left for noise.
+    Args:
+        bits: L.
+
+    Returns:
+        Three primes of 24 bits up to L = 40, four of 20 bits up to 48, and four of 23 bits above.
     """
     return Primes(24, 3) if bits <= 40 else Primes(20, 4) if bits <= 48 else Primes(23, 4)
 
 
 class ShareParameters(RingParameters):
-    """The primes for one L, and what both sides derive from them."""
+    """The primes for one L, and the sizes that follow from them."""
 
     engine: ClassVar[str] = "shares on the kernel"
     magic: ClassVar[tuple[bytes, bytes, bytes]] = b"SKK2", b"SKV2", b"SKR2"
@@ -90,19 +93,22 @@ class ShareParameters(RingParameters):
         self.primes = primes_for(bits)
         self.modulus, self.key_bits = self.primes.q, math.ceil(math.log2(self.primes.q))
         self.key_size, self.secret_size = packed_size(self.primes, DEGREE), DEGREE
-        assert math.log2(self.primes.q) <= MAX_MODULUS_BITS, "more than the standard allows"
+        assert math.log2(self.primes.q) <= MAX_MODULUS_BITS, "the modulus is larger than the standard allows"
 
     def second(self, coin: bytes) -> Floats:
-        """Return the second polynomial a (P, N) that this coin gives. CryptoError if the coin is of another length."""
+        """Return the second polynomial a (P, N) of a coin; CryptoError if the coin has another length."""
         return second_polynomial(self.primes, self.coined(coin))
 
     def choose(self, n: int, c: int, d: int, uses: int = 1) -> RingLayout:
+        """See `RingParameters.choose`."""
         return choose_layout(n, c, d, uses)
 
     def query_size(self, layout: RingLayout) -> int:
-        return SEED_BYTES + layout.c * packed_size(self.primes, layout.points * layout.sample_blocks)
+        """See `RingParameters.query_size`."""
+        return SYMMETRIC_KEY_BYTES + layout.c * packed_size(self.primes, layout.points * layout.sample_blocks)
 
     def reply_size(self, layout: RingLayout, d: int) -> int:
+        """See `RingParameters.reply_size`."""
         return answer_size(self.primes, layout, d)
 
 
@@ -110,7 +116,7 @@ _parameters = functools.lru_cache(maxsize=8)(ShareParameters)
 
 
 class KernelHolder(RingHolder):
-    """The party that owns V and a secret key on the kernel."""
+    """The party that has V and a secret key on the kernel."""
 
     _parameters: ShareParameters
 
@@ -126,13 +132,15 @@ class KernelHolder(RingHolder):
     def _has_secret(self, secret: bytes) -> None:
         values = np.frombuffer(secret, np.int8).astype(np.float64)
         if np.abs(values).max() > 1:
-            raise CryptoError("shares on the kernel: an exported key was expected, other bytes came; export it again")
+            raise CryptoError(
+                "shares on the kernel: the bytes are not an exported key", "export it again", code="SVFL-CRYPTO-KEY"
+            )
         self._opener = KernelSecretKey(self._parameters.primes, values)
 
     def _sealed(self, layout: RingLayout, V: Words) -> Iterator[bytes]:
         parameters, primes = self._parameters, self._parameters.primes
-        seed, prg = os.urandom(SEED_BYTES), Prg.fresh("errors of a query")
-        seconds = Prg(seed, SECONDS)
+        seed, prg = os.urandom(SYMMETRIC_KEY_BYTES), Prg.fresh("errors of a query")
+        seconds = Prg(seed, SECOND_LABEL)
         yield seed
         for outputs in layout.outputs:
             for blocks in layout.groups:
@@ -151,11 +159,15 @@ class KernelHolder(RingHolder):
 
 
 class PreparedWords(PreparedFactor):
-    """Values of W at the points of a layout, residues (P, M, B, F)."""
+    """Values of W at the points of a layout, residues (P, M, B, F).
+
+    Args:
+        parameters: the parameters of the engine.
+        W: signed integers (n, d).
+        once: True if W is used for one product only, so that values are computed as they are multiplied and not cached.
+    """
 
     def __init__(self, parameters: ShareParameters, W: Integers, once: bool = False) -> None:
-        """once: whether it serves for one product, so that values are made as they are multiplied, and none is
-        kept."""
         super().__init__(parameters, W)
         self._once = once
 
@@ -164,7 +176,7 @@ class PreparedWords(PreparedFactor):
         """Bytes of W and its values."""
         return int(self._W.nbytes + (0 if self._values is None else self._values.nbytes))
 
-    def _made(self, layout: RingLayout) -> np.ndarray[Any, np.dtype[np.float32]]:
+    def _plaintexts(self, layout: RingLayout) -> np.ndarray[Any, np.dtype[np.float32]]:
         shape = layout.points, layout.sample_blocks, layout.column_blocks(self.shape[1])
         out = np.empty((len(self._parameters.primes), *shape), np.float32)
         for blocks, values in self._residues_by_blocks(layout, self._W):
@@ -172,8 +184,16 @@ class PreparedWords(PreparedFactor):
         return out
 
     def tiles(self, layout: RingLayout, blocks: slice, columns: slice) -> Iterator[tuple[slice, Residues]]:
-        """Yield some sample blocks at a time, and their residues (P, M, some, F) for these column blocks, which hold
-        these columns."""
+        """Yield slices of sample blocks and their values.
+
+        Args:
+            layout: the layout.
+            blocks: the column blocks.
+            columns: the columns in them.
+
+        Yields:
+            A slice of the sample blocks, and residues (P, M, slice, F).
+        """
         if self._once and layout.output_blocks == 1:
             self.check(min(layout.columns, self.shape[1]))
             yield from self._residues_by_blocks(layout, self._W[:, columns])
@@ -181,18 +201,18 @@ class PreparedWords(PreparedFactor):
             yield slice(None), self.values(layout)[..., blocks]
 
     def _residues_by_blocks(self, layout: RingLayout, W: Integers) -> Iterator[tuple[slice, Floats]]:
-        """Yield some sample blocks of W at a time, and their residues (P, M, some, F)."""
+        """Yield slices of the sample blocks of W and their residues (P, M, slice, F)."""
         primes, B, F = self._parameters.primes, layout.sample_blocks, layout.column_blocks(W.shape[1])
-        ahead, wide = transform(primes, layout.points), self._largest >= min(primes.values) // 2
-        step = max(1, _TILE // (layout.points * F))
+        ring, wide = transform(primes, layout.points), self._largest >= min(primes.values) // 2
+        step = max(1, _TILE_COEFFICIENTS // (layout.points * F))
         for start in range(0, B, step):
             blocks = slice(start, min(B, start + step))
             plain = layout.plaintexts(W, blocks)
-            yield blocks, ahead.forward(primes.centred(plain) if wide else plain)
+            yield blocks, ring.forward(primes.centred(plain) if wide else plain)
 
 
 class KernelEvaluator(ProductHider, RingEvaluator):
-    """The party that owns W, on the kernel."""
+    """The party that has W, on the kernel."""
 
     _parameters: ShareParameters
 
@@ -203,7 +223,7 @@ class KernelEvaluator(ProductHider, RingEvaluator):
     def _prepared(self, W: Integers, once: bool) -> PreparedWords:
         return PreparedWords(self._parameters, W, once)
 
-    def _places(self, layout: RingLayout, d: int) -> Iterator[tuple[slice, slice]]:
+    def _positions(self, layout: RingLayout, d: int) -> Iterator[tuple[slice, slice]]:
         return ((outputs, columns) for outputs in layout.outputs for _, columns in column_groups(layout, d))
 
     def _share(self, mask: Floats) -> Words:
@@ -213,6 +233,7 @@ class KernelEvaluator(ProductHider, RingEvaluator):
         return _totals(self._parameters, prepared, layout, sealed)
 
     def hide(self, sealed: bytes, d: int, parts: Sequence[bytes]) -> tuple[bytes, Words]:
+        """See `ShareEvaluator.hide`."""
         primes, layout = self._parameters.primes, self._parameters.asked(sealed, self._key)
         shapes = [
             (layout.points, outputs.stop - outputs.start + layout.r, blocks.stop - blocks.start)
@@ -224,14 +245,21 @@ class KernelEvaluator(ProductHider, RingEvaluator):
             check_length(self._parameters.engine, b"SKT2", part, sum(sizes))
 
         def totals() -> Iterator[Floats]:
-            for at, size, shape in zip(np.cumsum([0, *sizes]).tolist(), sizes, shapes, strict=False):
-                yield np.sum([unpack(primes, memoryview(part)[at : at + size], shape) for part in parts], axis=0)
+            for start, size, shape in zip(np.cumsum([0, *sizes]).tolist(), sizes, shapes, strict=False):
+                yield np.sum([unpack(primes, memoryview(part)[start : start + size], shape) for part in parts], axis=0)
 
         return self._answer(layout, d, map(primes.reduce, totals()))
 
 
 class KernelShares(RingShares):
-    """Shares modulo 2^bits, 128-bit RLWE. ConfigError unless 8 <= bits <= 56 and the BLAS at hand is exact."""
+    """Shares modulo 2^bits under 128-bit RLWE.
+
+    Args:
+        bits: size L of the ring, from 8 to 56.
+
+    Raises:
+        ConfigError: if the size is out of range, or the BLAS of this machine is not suitable.
+    """
 
     name: ClassVar[str] = "kernel"
     unlocked: ClassVar[bool] = True
@@ -239,48 +267,47 @@ class KernelShares(RingShares):
     evaluators: ClassVar[type[RingEvaluator]] = KernelEvaluator
 
     def __init__(self, bits: int = MAX_SHARE_BITS) -> None:
-        if why := blas_check.blas_problem():
-            raise ConfigError(f"shares on the kernel: {why}, or name the other library: {blas_check.SEAL_OPTION}")
+        if problem := blas_check.blas_problem():
+            raise ConfigError(f"shares on the kernel: {problem}", blas_check.BLAS_REMEDY, code="SVFL-CRYPTO-LIBRARY")
         super().__init__(bits, _parameters)
 
     def multiply(self, W: Integers, sealed: bytes) -> bytes:
+        """See `ShareScheme.multiply`."""
         parameters = self._parameters
-        layout = parameters.asked(
-            sealed, sealed[4 : 4 + FINGERPRINT_BYTES]
-        )  # whoever hides the products checks the key
-        same_rows(parameters, layout, len(W))
+        layout = parameters.asked(sealed, sealed[4 : 4 + FINGERPRINT_BYTES])  # `hide` checks the key
+        check_same_rows(parameters, layout, len(W))
         totals = _totals(parameters, PreparedWords(parameters, np.ascontiguousarray(W), once=True), layout, sealed)
         return b"".join(pack(parameters.primes, total) for total in totals)
 
     def seconds(self, n: int, c: int, d: int) -> float:
+        """See `ShareScheme.seconds`."""
         return milliseconds(choose_layout(n, c, d), d, line=0.0) / 1e3
 
 
 def _totals(
     parameters: ShareParameters, prepared: PreparedWords, layout: RingLayout, sealed: bytes
 ) -> Iterator[Floats]:
-    """Yield the products (P, M, outputs + r, blocks) of a query, by groups of outputs and then of columns: residues
-    about zero, nothing drawn."""
-    primes, d, start = parameters.primes, prepared.shape[1], QUERY_HEADER.size + SEED_BYTES
+    """Yield the products (P, M, outputs + r, blocks) of a query as centred residues, by outputs and then by columns."""
+    primes, d, start = parameters.primes, prepared.shape[1], QUERY_HEADER.size + SYMMETRIC_KEY_BYTES
     size, seconds = (
         packed_size(primes, layout.points * layout.sample_blocks),
-        Prg(sealed[QUERY_HEADER.size : start], SECONDS),
+        Prg(sealed[QUERY_HEADER.size : start], SECOND_LABEL),
     )
     for outputs in layout.outputs:
         view = memoryview(sealed)[start + outputs.start * size :]
         query = _query(primes, layout, outputs.stop - outputs.start, view, seconds)
         for blocks, columns in column_groups(layout, d):
             total, terms = None, 0
-            for some, values in prepared.tiles(layout, blocks, columns):
-                total, terms = add_product(primes, total, terms, query[..., some], values)
-            assert total is not None, "W has rows, so something was multiplied"
+            for samples, values in prepared.tiles(layout, blocks, columns):
+                total, terms = add_product(primes, total, terms, query[..., samples], values)
+            assert total is not None, "W has rows, so there is a product"
             yield primes.reduce(total)
 
 
 def _query(
     primes: Primes, layout: RingLayout, width: int, view: memoryview, seconds: Prg
 ) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """(P, M, width + r, B): the ciphertexts of so many outputs at each point, c0 over c1."""
+    """Read the ciphertexts of `width` outputs at each point, c0 above c1: (P, M, width + r, B)."""
     r = layout.r
     out = np.empty((len(primes), layout.points, width + r, layout.sample_blocks), np.float32)
     for blocks in layout.groups:

@@ -1,4 +1,15 @@
-"""The transform of size 4096 of a few long polynomials, as two products with 64 x 64 matrices."""
+"""The transform of size 4096 for few long polynomials, as two products with 64 x 64 matrices.
+
+For few polynomials, the digits of `securevfl.crypto.kernel.ntt` need one matrix for each product. These exceed the
+cache, and many calls, which cost more than their arithmetic. Let M = 64 x 64, n = 64 n1 + n2 and k = k1 + 64 k2, and
+process all primes at once:
+
+    Y[k1, n2] = sum over n1 of psi^(64 n1 (2 k1 + 1)) X[n1, n2]
+    X[k]      = sum over n2 of psi^(128 n2 k2) (psi^(n2 (2 k1 + 1)) Y[k1, n2])
+
+Both sums are products with one matrix for all polynomials, with twiddle factors between them. The values are in the
+same order as those of `Transform`, whose positions split in the same way as k.
+"""
 
 from __future__ import annotations
 
@@ -14,37 +25,47 @@ from securevfl.crypto.kernel.residues import DEGREE, Primes, reduce
 _SIDE = 64
 
 
-class SquarePlaces(NamedTuple):
-    """Coefficients that are wanted: rows n1 and columns n2 with any, and where each is in what is left."""
+class SquarePositions(NamedTuple):
+    """Selected coefficients in a 64 x 64 square.
+
+    Attributes:
+        rows: the rows n1 with selected coefficients.
+        columns: the columns n2 with selected coefficients.
+        positions: position of each coefficient in the flattened square of these rows and columns.
+    """
 
     rows: NDArray[np.intp]
     columns: NDArray[np.intp]
-    places: NDArray[np.intp]
+    positions: NDArray[np.intp]
 
 
 class SquareTransform:
-    """The transform of size 4096; `powers` (P, 8192): psi^k of each prime, `known` (4096,): k by the place of a
-    value."""
+    """The transform of size 4096 for all primes.
 
-    def __init__(self, primes: Primes, powers: Floats, known: NDArray[np.int64]) -> None:
+    Args:
+        primes: the primes.
+        powers: psi^k of each prime (P, 8192).
+        exponents: k by the position of a value (4096,).
+    """
+
+    def __init__(self, primes: Primes, powers: Floats, exponents: NDArray[np.int64]) -> None:
         self._primes = primes
-        places, n = known.reshape(_SIDE, _SIDE), np.arange(_SIDE)
-        k1, k2 = places[:, 0] % _SIDE, places[0] // _SIDE
-        assert (places == k1[:, None] + _SIDE * k2).all(), "values stand in an order that does not split"
-        exponents = [np.outer(2 * k1 + 1, _SIDE * n), np.outer(2 * k1 + 1, n), np.outer(n, 2 * _SIDE * k2)]
-        self._ahead, back = (
-            [np.ascontiguousarray(powers[:, sign * exponent % (2 * DEGREE)]) for exponent in exponents]
-            for sign in (1, -1)
+        square, n = exponents.reshape(_SIDE, _SIDE), np.arange(_SIDE)
+        k1, k2 = square[:, 0] % _SIDE, square[0] // _SIDE
+        assert (square == k1[:, None] + _SIDE * k2).all(), "the order of the values does not split"
+        twiddles = [np.outer(2 * k1 + 1, _SIDE * n), np.outer(2 * k1 + 1, n), np.outer(n, 2 * _SIDE * k2)]
+        self._forward, inverse = (
+            [np.ascontiguousarray(powers[:, sign * twiddle % (2 * DEGREE)]) for twiddle in twiddles] for sign in (1, -1)
         )
-        for row, p in zip(back[0], primes.values, strict=True):
-            row *= -((p - 1) // DEGREE)  # 1/4096 modulo p, as 4096 divides p - 1
+        for row, p in zip(inverse[0], primes.values, strict=True):
+            row *= -((p - 1) // DEGREE)  # 1/4096 modulo p, because 4096 divides p - 1
             reduce(row, p)
-        self._back = [np.ascontiguousarray(back[at].transpose(0, 2, 1)) for at in (0, 2)]
-        self._untwist = back[1]
+        self._inverse = [np.ascontiguousarray(inverse[k].transpose(0, 2, 1)) for k in (0, 2)]
+        self._untwist = inverse[1]
 
     def forward(self, x: Floats, out: Floats) -> None:
-        """Values out (P, 4096, w) of polynomials x, of the same shape or (4096, w)."""
-        primes, (outer, between, inner) = self._primes, self._ahead
+        """Write the values of polynomials to `out` (P, 4096, w), for x of this shape or (4096, w)."""
+        primes, (outer, between, inner) = self._primes, self._forward
         value = np.matmul(outer[:, None], _squares(x))
         primes.reduce(value)
         value *= between[:, None]
@@ -54,11 +75,11 @@ class SquareTransform:
         out[...] = value.reshape(*value.shape[:2], DEGREE).swapaxes(1, 2)
 
     def back(self, X: Floats, where: NDArray[np.intp] | None, out: Floats) -> None:
-        """Coefficients out (P, count, w), those at `where` or all, behind values X (P, 4096, w)."""
-        primes, (outer, inner), between = self._primes, self._back, self._untwist
-        places: NDArray[np.intp] | slice = slice(None)
+        """Write coefficients to `out` (P, count, w), all or those at `where`, for values X (P, 4096, w)."""
+        primes, (outer, inner), between = self._primes, self._inverse, self._untwist
+        positions: NDArray[np.intp] | slice = slice(None)
         if where is not None:
-            rows, columns, places = _wanted(where.tobytes())
+            rows, columns, positions = _positions(where.tobytes())
             outer, between, inner = outer[:, rows], between[..., columns], inner[..., columns]
         value = np.matmul(_squares(X), inner[:, None])
         primes.reduce(value)
@@ -66,18 +87,18 @@ class SquareTransform:
         primes.reduce(value)
         value = np.matmul(outer[:, None], value)
         primes.reduce(value)
-        out[...] = value.reshape(*value.shape[:2], -1)[..., places].swapaxes(1, 2)
+        out[...] = value.reshape(*value.shape[:2], -1)[..., positions].swapaxes(1, 2)
 
 
 def _squares(x: Floats) -> Floats:
-    """Polynomials (..., 4096, w) as (..., w, 64, 64)."""
-    turned = np.ascontiguousarray(x.swapaxes(-1, -2))
-    return turned.reshape(*turned.shape[:-1], _SIDE, _SIDE)
+    """Return polynomials (..., 4096, w) as squares (..., w, 64, 64)."""
+    last_axis = np.ascontiguousarray(x.swapaxes(-1, -2))
+    return last_axis.reshape(*last_axis.shape[:-1], _SIDE, _SIDE)
 
 
 @functools.lru_cache(maxsize=64)
-def _wanted(where: bytes) -> SquarePlaces:
+def _positions(where: bytes) -> SquarePositions:
     coefficients = np.frombuffer(where, np.intp)
     rows, row = np.unique(coefficients // _SIDE, return_inverse=True)
     columns, column = np.unique(coefficients % _SIDE, return_inverse=True)
-    return SquarePlaces(rows, columns, row * len(columns) + column)
+    return SquarePositions(rows, columns, row * len(columns) + column)

@@ -1,1 +1,1 @@
-"""Encrypted products and sums in SEAL, behind the interface of the kernel."""
+"""Encrypted products and sums with Microsoft SEAL, behind the interfaces of the kernel."""

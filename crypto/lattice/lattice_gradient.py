@@ -1,12 +1,12 @@
-"""J^T [[g]] on SEAL: the arithmetic of `crypto.kernel.row_products` in a library (BFV, N = 4096).
+"""J^T [[g]] with SEAL (BFV, N = 4096): another implementation of the arithmetic of `crypto.kernel.row_products`.
 
-Who learns what, and why not more, is said there. Plaintexts are modulo t = 2^59: a whole number x of g's scale enters
-as t x / q, rounded, and what SEAL decrypts, round(t (w + D) / q) with the dither D in it, is rounded once more to
-q / 2^drop levels, coefficient by coefficient. q has 93 bits, of two primes; a third divides most of the noise of an
-encryption of zero away.
+`row_products` explains who learns what. Plaintexts are modulo t = 2^59: an integer x at the scale of g is encrypted as
+t x / q, rounded. SEAL decrypts round(t (w + D) / q), which contains the dither D and is rounded once more to q / 2^drop
+levels, coefficient by coefficient. q has 93 bits and two primes; a third prime removes most of the noise of an
+encryption of zero.
 
-SEAL refuses a product that is zero: a block of J without any entry is multiplied as one with a unit, and the product
-thrown away.
+SEAL refuses a product that is zero: a block of J without entries is multiplied as a block with one unit, and the
+product is discarded.
 """
 
 from __future__ import annotations
@@ -29,86 +29,98 @@ from securevfl.crypto.lattice.polynomial_ring import SPECIAL_NOISE, SealProductH
 from securevfl.crypto.lattice.residue_bytes import Residues, pack, packed_size
 from securevfl.crypto.prg import Prg
 
-ENGINE = "lattice"  # in errors
+ENGINE = "lattice"
+"""Name of the engine in error messages."""
 LATTICE_PROFILE = Profile((47, 46, 16), 72, 68, 2.0**21, SPECIAL_NOISE)
-_BITS = 59  # of t, as many as SEAL takes
-_UP, _DOWN, _PRODUCT = 1.8, 3.8, 0.08  # milliseconds of one core, of which only the ratios matter
-_LIMB = 24  # bits of a part of a dither
+_PLAIN_BITS = 59  # of t, the largest size that SEAL accepts
+_UP_MS, _DOWN_MS, _PRODUCT_MS = 1.8, 3.8, 0.08  # on one core; only the ratios matter
+_LIMB_BITS = 24  # of a part of a dither
 
 
 def _milliseconds(layout: RingLayout, d: int, uses: int, openings: int) -> float:
-    """About what products take of one core, both ends; plaintexts are kept."""
+    """Estimate the milliseconds of products on one core, for both sides; plaintexts are cached."""
     B, F = layout.sample_blocks, layout.column_blocks(d)
-    return layout.output_blocks * (B * _UP + openings * (F * _DOWN + B * F * _PRODUCT))
+    return layout.output_blocks * (B * _UP_MS + openings * (F * _DOWN_MS + B * F * _PRODUCT_MS))
 
 
 class LatticeGradientParameters(RowParameters):
-    """A profile's ring and the numbers that follow from both."""
+    """The ring of a profile and the numbers that follow from it."""
 
     engine: ClassVar[str] = ENGINE
     magic: ClassVar[tuple[bytes, bytes, bytes, bytes]] = b"SLK3", b"SLG3", b"SLB4", b"SLO4"
 
     def __init__(self, profile: Profile = LATTICE_PROFILE) -> None:
-        self.ring = SealRing(profile.bits, _BITS)
+        self.ring = SealRing(profile.bits, _PLAIN_BITS)
         super().__init__(profile, self.ring.q)
         self.key_size, self.key_bits = packed_size(self.ring.key_primes, DEGREE), sum(profile.bits)
 
     def second(self, seed: bytes) -> Residues:
-        """Expand a of a key from the seed in it."""
+        """Expand the second polynomial a of a key from its seed."""
         return self.ring.second(Prg(seed, "public second polynomial of a key"))
 
     def choose(self, n: int, c: int, d: int, openings: int) -> RingLayout:
+        """See `RowParameters.choose`."""
         return ring_layout.choose_layout(n, c, d, openings=openings, cost=_milliseconds)
 
     def sealed_size(self, layout: RingLayout, width: int, blocks: int) -> int:
+        """See `RowParameters.sealed_size`."""
         return blocks * self.ring.sealed_size(layout, width)
 
     def answer_size(self, layout: RingLayout, d: int) -> int:
+        """See `RowParameters.answer_size`."""
         return self.ring.answer_size(layout, d)
 
     def query(self, layout: RingLayout, width: int, sealed: bytes, blocks: int, F: int) -> NDArray[Any]:
+        """See `RowParameters.query`."""
         size, view = self.ring.sealed_size(layout, width), memoryview(sealed)
         return _array(self.ring.unsealed(layout, width, view[b * size : (b + 1) * size]) for b in range(blocks))
 
     def room(self, layout: RingLayout, blocks: int, F: int) -> tuple[NDArray[Any], int]:
+        """See `RowParameters.room`."""
         return np.empty((blocks, F), object), blocks * F * DEGREE * len(self.ring.primes) * 8
 
     def plaintexts(self, layout: RingLayout, plain: Floats) -> NDArray[Any]:
-        """Plaintexts (blocks, F), and whether there is an entry in each."""
+        """Return plaintexts (blocks, F), and whether each has an entry."""
         columns = plain.reshape(len(plain), -1).T
         return _array(self.ring.plaintext(layout, column) for column in columns).reshape(plain.shape[1:])
 
     def sums(self, layout: RingLayout) -> CiphertextSums:
+        """See `RowParameters.sums`."""
         return CiphertextSums(self, [{} for _ in layout.outputs])
 
 
 def _array(objects: Iterator[Any]) -> NDArray[Any]:
-    made = list(objects)
-    out = np.empty(len(made), object)
-    out[:] = made
-    return out
+    items = list(objects)
+    array = np.empty(len(items), object)
+    array[:] = items
+    return array
 
 
 class CiphertextSums:
-    """Ciphertexts by output block and column block; none where everything multiplied was zero."""
+    """Sums of products by output block and column block; column blocks without entries have no sum.
+
+    Args:
+        parameters: the parameters of the engine.
+        totals: ciphertexts by column block, for each output block.
+    """
 
     def __init__(self, parameters: LatticeGradientParameters, totals: list[dict[int, Any]]) -> None:
         self._parameters, self._totals = parameters, totals
 
     def add(self, other: CiphertextSums) -> None:
-        """Add another one, entry by entry."""
-        for place, more in enumerate(other.reduced()):
-            for column, term in more.items():
-                self._add(place, column, term)
+        """Add other sums, entry by entry."""
+        for output_block, terms in enumerate(other.reduced()):
+            for column, term in terms.items():
+                self._add(output_block, column, term)
 
     def add_product(self, output_block: int, query: NDArray[Any], plaintexts: NDArray[Any]) -> None:
-        """Add query (blocks,) times plaintexts (blocks, F)."""
+        """Add the products of a query (blocks,) and plaintexts (blocks, F)."""
         self.add_columns(output_block, query, plaintexts, np.arange(plaintexts.shape[1]), 0)
 
     def add_columns(
         self, output_block: int, query: NDArray[Any], plaintexts: NDArray[Any], columns: NDArray[np.intp], F: int
     ) -> None:
-        """Add a product as `add_product` does, where plaintexts are of these column blocks alone."""
+        """Add products with plaintexts (blocks, len(columns)) of some of the F column blocks."""
         for column, plains in zip(columns.tolist(), plaintexts.T, strict=True):
             term = self._parameters.ring.inner(query.tolist(), plains.tolist())
             if term is not None:
@@ -122,7 +134,7 @@ class CiphertextSums:
             totals[column] = term
 
     def reduced(self) -> list[dict[int, Any]]:
-        """Return the sums."""
+        """Return the sums; SEAL's ciphertexts are always reduced."""
         return self._totals
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -132,34 +144,34 @@ class CiphertextSums:
 
 
 def _sums(parameters: LatticeGradientParameters, residues: list[dict[int, Residues]]) -> CiphertextSums:
-    ring = parameters.ring
-    totals = [{k: ring.io.ciphertext(ring.level, each, ntt=True) for k, each in row.items()} for row in residues]
+    io, level = parameters.ring.io, parameters.ring.level
+    totals = [{k: io.ciphertext(level, term, ntt=True) for k, term in row.items()} for row in residues]
     return CiphertextSums(parameters, totals)
 
 
 def dither(prg: Prg, primes: list[int], bits: int, shape: tuple[int, ...]) -> Residues:
-    """Residues (primes, *shape) of D: three integers uniform below 2^bits, a multiple of 24, less their mean."""
-    limbs = prg.array((bits // _LIMB, 3, *shape), np.uint32) & np.uint32(2**_LIMB - 1)
+    """Draw residues (primes, *shape) of a sum of three integers uniform below 2^bits minus its mean; 24 | bits."""
+    limbs = prg.array((bits // _LIMB_BITS, 3, *shape), np.uint32) & np.uint32(2**_LIMB_BITS - 1)
     sums = limbs.sum(axis=1, dtype=np.uint64).astype(object)
-    whole = sum(limb << _LIMB * at for at, limb in enumerate(sums)) - 3 * 2 ** (bits - 1)
-    return np.stack([np.asarray(whole % p, np.uint64) for p in primes])
+    integers = sum(limb << _LIMB_BITS * number for number, limb in enumerate(sums)) - 3 * 2 ** (bits - 1)
+    return np.stack([np.asarray(integers % p, np.uint64) for p in primes])
 
 
 class LatticeHolder(RowHolder):
-    """Owns a secret key of SEAL."""
+    """The party with g and a secret key of SEAL."""
 
     _parameters: LatticeGradientParameters
 
     def _new_key(self, seed: bytes) -> bytes:
         ring = self._parameters.ring
         secret, first = ring.keypair(self._parameters.second(seed))
-        self._own = SealSecretKey(ring, secret)
+        self._secret_key = SealSecretKey(ring, secret)
         return pack(first, ring.key_primes)
 
     def _sealed(self, layout: RingLayout, g: Floats, blocks: slice, prg: Prg) -> bytes:
-        whole = np.rint(g * (2.0**_BITS / self._parameters.modulus)).astype(np.int64).view(np.uint64)
-        messages = layout.messages((whole & np.uint64(2**_BITS - 1))[None], blocks)[0]
-        return b"".join(self._own.seal(layout, messages[..., b]) for b in range(blocks.stop - blocks.start))
+        words = np.rint(g * (2.0**_PLAIN_BITS / self._parameters.modulus)).astype(np.int64).view(np.uint64)
+        messages = layout.messages((words & np.uint64(2**_PLAIN_BITS - 1))[None], blocks)[0]
+        return b"".join(self._secret_key.seal(layout, messages[..., b]) for b in range(blocks.stop - blocks.start))
 
     def _levels(
         self, layout: RingLayout, width: int, d: int, view: memoryview, prg: Prg
@@ -167,18 +179,18 @@ class LatticeHolder(RowHolder):
         moduli = self._parameters.ring.primes
         for _, columns in blocks(layout, d, width):
             shape = columns.stop - columns.start, width
-            words = self._own.reveal(layout, shape, view, self._dither(prg, shape))
-            signed = (words << np.uint64(64 - _BITS)).view(np.int64)
+            words = self._secret_key.reveal(layout, shape, view, self._dither(prg, shape))
+            signed = (words << np.uint64(64 - _PLAIN_BITS)).view(np.int64)
             yield columns, np.rint(signed * (self._parameters.levels / 2.0**64))
             view = view[packed_size(moduli, DEGREE) + packed_size(moduli, math.prod(shape)) :]
 
     def _dither(self, prg: Prg, shape: tuple[int, int]) -> Residues:
-        """Residues (primes, *shape) of D: three integers uniform below 2^k, less their mean."""
+        """Draw residues (primes, *shape) of D, the sum of three integers uniform below 2^k minus its mean."""
         return dither(prg, self._parameters.ring.primes, self._parameters.profile.k, shape)
 
 
 class LatticeEvaluator(SealProductHider, RowEvaluator):
-    """The party that owns J, and hides its products by SEAL."""
+    """The party that has J and hides its products with SEAL."""
 
     _parameters: LatticeGradientParameters
 
@@ -189,14 +201,21 @@ class LatticeEvaluator(SealProductHider, RowEvaluator):
         self, layout: RingLayout, total: dict[int, Any], d: int, width: int, prg: Prg
     ) -> Iterator[tuple[bytes, slice, Floats]]:
         ring = self._parameters.ring
-        for place, (_, columns) in enumerate(blocks(layout, d, width)):
+        for number, (_, columns) in enumerate(blocks(layout, d, width)):
             mask = self._uniform(prg, (columns.stop - columns.start, width))
             fractions = (ring.numbers(mask) / ring.q).astype(np.float64)
-            yield ring.answer(layout, total.get(place), self._zero(), mask), columns, fractions
+            yield ring.answer(layout, total.get(number), self._zero(), mask), columns, fractions
 
 
 class LatticeGradient(RowScheme):
-    """The engine for J^T [[g]] that multiplies in SEAL, under 128-bit RLWE."""
+    """J^T [[g]] with SEAL under 128-bit RLWE.
+
+    Args:
+        columns: expected width of J.
+
+    Raises:
+        ConfigError: if the width is impossible.
+    """
 
     name: ClassVar[str] = "lattice"
     holders: ClassVar[type[RowHolder]] = LatticeHolder

@@ -1,11 +1,13 @@
-"""Shares of W^T V modulo 2^L on SEAL (BFV, N = 4096, L <= 56): the arithmetic of `crypto.kernel.shares` in a library.
+"""Shares of W^T V modulo 2^L with SEAL (BFV, N = 4096, L <= 56): another implementation of `crypto.kernel.shares`.
 
-The protocol, the layout and what is told are said there. Here V is encrypted modulo t = 2^L by SEAL, which draws errors
-and expands a' from a seed of its own; W is multiplied and zero encrypted by SEAL; the mask is drawn and divided here. q
-is as large as L asks for, two primes of whole bytes with at least 32 bits between q and t (36 at L = 56), so that some
-2^-16 to 2^-20 of the values are off by one. A third prime divides most of the noise of an encryption of zero away.
+`crypto.kernel.shares` describes the protocol, the layout and the disclosed values. Here SEAL encrypts V modulo t = 2^L,
+draws errors, expands a' from a seed, multiplies by W and encrypts zero; this module draws the mask and divides
+it. q is as large as L requires: two primes of whole bytes with at least 32 bits between q and t (36 for L = 56), so a
+fraction of 2^-16 to 2^-20 of the values is off by one. A third prime removes most of the noise of an encryption of
+zero.
 
-Zeros in W change no step: a block without any entry is multiplied as one with a unit, and the product thrown away.
+Zeros in W do not change any step: a block without entries is multiplied as a block with one unit, and the product is
+discarded.
 """
 
 from __future__ import annotations
@@ -33,31 +35,31 @@ from securevfl.crypto.lattice.seal_io import SEAL_SEED_BYTES
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import Integers, Words
 
-_ROOM = 32  # bits of q / t that are left for the noise, at least
-_MOST_PRIME, _SPECIAL = 46, 17  # bits; 46 + 46 + 17 is the most for 128-bit security
+_MIN_NOISE_BITS = 32  # of q / t
+_MAX_PRIME_BITS, _SPECIAL_BITS = 46, 17  # 46 + 46 + 17 is the largest modulus for 128-bit security
 
-# Milliseconds of one core, both ends: a ciphertext up (encrypt, save, load, transform), one down (transform back,
-# encryption of zero, save, load, decrypt), a product with its sum, a plaintext made; and of a line of 150 Mbps for the
-# 45 kB of either ciphertext. Only their ratios matter.
+# Milliseconds on one core for both sides: a ciphertext sent to the evaluator (encrypt, save, load, transform), one
+# returned (transform back, encryption of zero, save, load, decrypt), a product with its sum, and a plaintext; and on a
+# line of 150 Mbit/s for the 45 kB of a ciphertext. Only their ratios matter.
 LINE_MS = 2.4
 UP_MS, DOWN_MS, PRODUCT_MS, PREPARE_MS = 1.3, 2.5, 0.07, 0.2
 
 
 def milliseconds(layout: RingLayout, d: int, uses: int = 1, openings: int = 1) -> float:
-    """About what a product takes of one core, both ends, and of a line."""
+    """Estimate the milliseconds of a product on one core, for both sides, and on the line."""
     B, F, Q = layout.sample_blocks, layout.column_blocks(d), layout.output_blocks
     up = B * (UP_MS + LINE_MS * layout.c / (Q * layout.r))
     return Q * (up + openings * (F * (DOWN_MS + LINE_MS) + B * F * PRODUCT_MS)) + B * F * PREPARE_MS / uses
 
 
 def primes(bits: int) -> tuple[int, int, int]:
-    """Sizes of the primes for L, the special one last."""
-    size = min(_MOST_PRIME, -(-(bits + _ROOM) // 16) * 8)
-    return size, size, _SPECIAL
+    """Return the sizes of the primes for L, the special one last."""
+    size = min(_MAX_PRIME_BITS, -(-(bits + _MIN_NOISE_BITS) // 16) * 8)
+    return size, size, _SPECIAL_BITS
 
 
 class BfvParameters(RingParameters):
-    """The ring of SEAL for one L, and what both sides derive from it."""
+    """SEAL's ring for one L, and the sizes that follow from it."""
 
     engine: ClassVar[str] = "lattice shares"
     magic: ClassVar[tuple[bytes, bytes, bytes]] = b"SSK1", b"SSV2", b"SSR2"
@@ -70,17 +72,20 @@ class BfvParameters(RingParameters):
         self.key_size = self.secret_size = packed_size(self.bfv.key_primes, DEGREE)
 
     def second(self, coin: bytes) -> Residues:
-        """Return the second polynomial a of the public key that this coin gives."""
+        """Return the second polynomial a of the public key for a coin."""
         return self.bfv.second(Prg(self.coined(coin), "public second polynomial of a key"))
 
     def choose(self, n: int, c: int, d: int, uses: int = 1) -> RingLayout:
+        """See `RingParameters.choose`."""
         return ring_layout.choose_layout(n, c, d, uses, cost=milliseconds)
 
     def query_size(self, layout: RingLayout) -> int:
+        """See `RingParameters.query_size`."""
         one = packed_size(self.bfv.primes, layout.points * layout.c) + layout.output_blocks * SEAL_SEED_BYTES
         return layout.sample_blocks * one
 
     def reply_size(self, layout: RingLayout, d: int) -> int:
+        """See `RingParameters.reply_size`."""
         return self.bfv.answer_size(layout, d)
 
 
@@ -88,46 +93,56 @@ _parameters = functools.lru_cache(maxsize=8)(BfvParameters)
 
 
 class LatticeShareHolder(RingHolder):
-    """The party that owns V and a secret key of SEAL."""
+    """The party that has V and a secret key of SEAL."""
 
     _parameters: BfvParameters
 
     def _new_key(self, coin: bytes) -> bytes:
         bfv = self._parameters.bfv
         secret, first = bfv.keypair(self._parameters.second(coin))
-        self._own = SealSecretKey(bfv, secret)
+        self._secret_key = SealSecretKey(bfv, secret)
         return pack(first, bfv.key_primes)
 
     def _secret(self) -> bytes:
-        return pack(self._own.residues, self._parameters.bfv.key_primes)
+        return pack(self._secret_key.residues, self._parameters.bfv.key_primes)
 
     def _has_secret(self, secret: bytes) -> None:
         bfv = self._parameters.bfv
-        self._own = SealSecretKey(bfv, unpack(secret, bfv.key_primes, DEGREE))
+        self._secret_key = SealSecretKey(bfv, unpack(secret, bfv.key_primes, DEGREE))
 
     def _sealed(self, layout: RingLayout, V: Words) -> Iterator[bytes]:
         for outputs in layout.outputs:
             for block in range(layout.sample_blocks):
-                some = slice(block, block + 1)
-                yield self._own.seal(layout, layout.messages(V[None, layout.rows(some), outputs], some)[0, ..., 0])
+                samples = slice(block, block + 1)
+                message = layout.messages(V[None, layout.rows(samples), outputs], samples)
+                yield self._secret_key.seal(layout, message[0, ..., 0])
 
     def _opened(self, layout: RingLayout, d: int, view: memoryview) -> Iterator[tuple[slice, slice, Words]]:
         moduli = self._parameters.bfv.primes
         for outputs, columns in blocks(layout, d):
             shape = columns.stop - columns.start, outputs.stop - outputs.start
-            yield columns, outputs, self._own.reveal(layout, shape, view)
+            yield columns, outputs, self._secret_key.reveal(layout, shape, view)
             view = view[packed_size(moduli, DEGREE) + packed_size(moduli, math.prod(shape)) :]
 
 
 def blocks(layout: RingLayout, d: int, width: int = 0) -> Iterator[tuple[slice, slice]]:
-    """Yield outputs (all, or so many) and columns of each ciphertext of an answer, in the order they travel."""
+    """Yield slices of the outputs and columns of each ciphertext of an answer, in the order of the message.
+
+    Args:
+        layout: the layout.
+        d: number of columns.
+        width: number of outputs, if the answer has one output block; 0 for all outputs of the layout.
+
+    Yields:
+        A slice of outputs and a slice of columns.
+    """
     for outputs in [slice(0, width)] if width else layout.outputs:
-        for at in range(0, d, layout.columns):
-            yield outputs, slice(at, min(d, at + layout.columns))
+        for start in range(0, d, layout.columns):
+            yield outputs, slice(start, min(d, start + layout.columns))
 
 
 class PreparedPlaintexts(PreparedFactor):
-    """Plaintexts (B x F) of W, and whether there is an entry in each."""
+    """Plaintexts (B, F) of W, and whether each has an entry."""
 
     @property
     def nbytes(self) -> int:
@@ -135,16 +150,16 @@ class PreparedPlaintexts(PreparedFactor):
         count = 0 if self._values is None else sum(map(len, self._values))
         return int(self._W.nbytes) + count * DEGREE * len(self._parameters.bfv.primes) * 8
 
-    def _made(self, layout: RingLayout) -> list[list[tuple[Any, bool]]]:
-        made = []
+    def _plaintexts(self, layout: RingLayout) -> list[list[tuple[Any, bool]]]:
+        plaintexts = []
         for block in range(layout.sample_blocks):
             plain = layout.plaintexts(self._W, slice(block, block + 1))[:, 0]
-            made.append([self._parameters.bfv.plaintext(layout, column) for column in plain.T])
-        return made
+            plaintexts.append([self._parameters.bfv.plaintext(layout, column) for column in plain.T])
+        return plaintexts
 
 
 class LatticeShareEvaluator(SealProductHider, RingEvaluator):
-    """The party that owns W, on SEAL."""
+    """The party that has W, with SEAL."""
 
     _parameters: BfvParameters
 
@@ -154,19 +169,19 @@ class LatticeShareEvaluator(SealProductHider, RingEvaluator):
     def _prepared(self, W: Integers, once: bool) -> PreparedPlaintexts:
         return PreparedPlaintexts(self._parameters, W)
 
-    def _places(self, layout: RingLayout, d: int) -> Iterator[tuple[slice, slice]]:
+    def _positions(self, layout: RingLayout, d: int) -> Iterator[tuple[slice, slice]]:
         return blocks(layout, d)
 
     def _totals(self, prepared: PreparedPlaintexts, layout: RingLayout, sealed: bytes) -> Iterator[Any]:
         bfv, view, plains = self._parameters.bfv, memoryview(sealed)[QUERY_HEADER.size :], prepared.values(layout)
         for outputs in layout.outputs:
-            width, ups = outputs.stop - outputs.start, []
+            width, ciphertexts = outputs.stop - outputs.start, []
             size = bfv.sealed_size(layout, width)
             for _ in range(layout.sample_blocks):
-                ups.append(bfv.unsealed(layout, width, view[:size]))
+                ciphertexts.append(bfv.unsealed(layout, width, view[:size]))
                 view = view[size:]
             for column in zip(*plains, strict=True):
-                yield bfv.inner(ups, column)
+                yield bfv.inner(ciphertexts, column)
 
     def _hidden(self, layout: RingLayout, total: Any, shape: tuple[int, int], prg: Prg) -> tuple[bytes, Residues]:
         mask = self._uniform(prg, shape)
@@ -177,7 +192,14 @@ class LatticeShareEvaluator(SealProductHider, RingEvaluator):
 
 
 class LatticeShares(RingShares):
-    """Shares modulo 2^bits on SEAL, 128-bit RLWE. ConfigError unless 8 <= bits <= 56."""
+    """Shares modulo 2^bits with SEAL under 128-bit RLWE.
+
+    Args:
+        bits: size L of the ring, from 8 to 56.
+
+    Raises:
+        ConfigError: if the size is out of range.
+    """
 
     name: ClassVar[str] = "lattice"
     holders: ClassVar[type[RingHolder]] = LatticeShareHolder
@@ -187,4 +209,5 @@ class LatticeShares(RingShares):
         super().__init__(bits, _parameters)
 
     def seconds(self, n: int, c: int, d: int) -> float:
+        """See `ShareScheme.seconds`."""
         return milliseconds(self._parameters.choose(n, c, d), d) / 1e3

@@ -1,18 +1,18 @@
-"""Sums of vectors under RLWE encryption in SEAL: integers in coefficients, added by adding ciphertexts.
+"""Sums of vectors under RLWE encryption with SEAL: integers in coefficients, added by adding ciphertexts.
 
-A vector's entries become integers v' = round(v V / bound), shifted up by t bits, so that the noise of every encryption
-and re-randomisation stays in the low t bits and the holder rounds it away: what `decrypt` returns is an exact function
-of the rounded vectors, and tells nothing of noise, key or single terms (so it may be passed on; Li and Micciancio 2021
-does not apply to it). Scale, V and t depend on `bound` and `terms` alone. With V = 2^(44 - t), t = 12 + log2 of the
-number of noises that may pile up, one vector errs by at most bound / (2 V): 2^-26 bound for three terms. V below 2^16
-is refused, which is reached beyond a thousand terms.
+The entries of a vector become integers v' = round(v V / bound), shifted up by t bits. The noise of all encryptions and
+re-randomisations stays in the low t bits, and the holder rounds it away. The result of `decrypt` is therefore an exact
+function of the rounded vectors and reveals nothing about noise, key or single terms, so it may be passed on (the attack
+of Li and Micciancio 2021 does not apply). Scale, V and t depend on `bound` and `terms` alone. With V = 2^(44 - t) and
+t = 12 + log2 of the number of noises that may add up, the error of one vector is at most bound / (2 V): 2^-26 bound for
+three terms. V below 2^16 is refused, which happens for more than a thousand terms.
 
-Every sum is re-randomised by a public-key encryption of zero, so its bytes cannot be linked to its parts. The holder
-learns the sum of what it is sent: adders add before the holder sees anything.
+Every sum is re-randomised by a public-key encryption of zero, so its bytes cannot be linked to its terms. The holder
+learns the sum of the vectors in a total, because adders add before the holder sees anything.
 
-A key that the holder chose. Messages enter a total as one sum, in its first polynomial, beside encryptions of zero that
-do not depend on them: whatever the key is, the total tells the holder their sum and nothing else. Towards those who add
-on the way a part is hidden under RLWE with an honest key; a holder that makes a bad b opens it to them, as it could by
+*Keys that the holder chooses.* Messages enter a total as one sum, in its first polynomial, together with encryptions of
+zero that do not depend on them: whatever the key is, the total reveals only their sum to the holder. RLWE with an
+honest key hides a vector from the parties that add. A holder with a bad b reveals it to them, which it could also do by
 showing them its secret key.
 """
 
@@ -37,18 +37,26 @@ from securevfl.crypto.prg import Prg
 from securevfl.crypto.scheme import Adder, AdditiveScheme, SumHolder
 from securevfl.errors import CryptoError, KeyMismatch, RangeError
 
-_SIZES = (54, 17)  # bits of the primes, the special one last
-_BITS = 53  # to which what is decrypted is known, of the 54 of the modulus
+_PRIME_BITS = (54, 17)  # the special one last
+_PLAIN_BITS = 53  # of decrypted values; the modulus has 54
 _EXACT_BITS = 44  # of a sum
-_NOISE_BITS = 11  # one encryption's noise stays below 2^11: standard deviation about 21
-_FEWEST_STEPS = 2**16
-_MAGIC = b"SLA3"  # of a public key
+_NOISE_BITS = 11  # the noise of an encryption stays below 2^11; its standard deviation is about 21
+_MIN_STEPS = 2**16
+_PUBLIC_MAGIC = b"SLA3"
 _SUM = struct.Struct("<4s16sIIIId")  # magic, key, m, terms, vectors summed so far, encryptions so far, bound
 
 
 @dataclass(frozen=True)
 class _Shape:
-    """What travels before the ciphertexts of a sum."""
+    """The header of an encrypted vector or sum.
+
+    Attributes:
+        m: number of values.
+        terms: how many vectors may be added.
+        summed: how many vectors were added.
+        noises: how many encryptions were added, including re-randomisations.
+        bound: largest absolute value of a term.
+    """
 
     m: int
     terms: int
@@ -58,17 +66,18 @@ class _Shape:
 
     @property
     def shift(self) -> int:
-        """t: bits below the message, for the noise of all encryptions that may pile up."""
+        """The number t of bits below the message, for the noise of all encryptions that may be added."""
         return _NOISE_BITS + 1 + (self.noises_allowed - 1).bit_length()
 
     @property
     def noises_allowed(self) -> int:
+        """How many encryptions may be added."""
         return 4 * self.terms + 60
 
     @property
     def steps(self) -> int:
-        """V: integers up to the bound, before the shift."""
-        room = min(2.0**_EXACT_BITS, 0.9 * 2.0 ** (_SIZES[0] - 1) / self.terms)
+        """The integer V that the bound becomes, before the shift."""
+        room = min(2.0**_EXACT_BITS, 0.9 * 2.0 ** (_PRIME_BITS[0] - 1) / self.terms)
         return math.floor(room / 2.0**self.shift)
 
     @property
@@ -78,48 +87,59 @@ class _Shape:
 
     @property
     def polynomials(self) -> int:
+        """Number of ciphertexts."""
         return -(-self.m // DEGREE)
 
 
 class LatticeSum(AdditiveScheme):
-    """Sums in SEAL, 128-bit RLWE. Executors are not used: a call takes milliseconds."""
+    """Sums with SEAL under 128-bit RLWE. Executors are not used, because a call takes milliseconds."""
 
     name: ClassVar[str] = "lattice"
 
     def __init__(self) -> None:
-        self._ring = SealRing(_SIZES, _BITS)
+        self._ring = SealRing(_PRIME_BITS, _PLAIN_BITS)
 
     def sum_keygen(self, executor: Executor | None = None) -> SumHolder:
+        """See `AdditiveScheme.sum_keygen`."""
         return LatticeSumHolder(self._ring)
 
     def adder(self, public: bytes, executor: Executor | None = None) -> Adder:
+        """See `AdditiveScheme.adder`."""
         return LatticeAdder(self._ring, public)
 
 
 def _parse(ring: SealRing, message: bytes, fingerprint: bytes) -> _Shape:
     if len(message) < _SUM.size or message[:4] != b"SLS2":
-        raise CryptoError(f"lattice sum: expected an encrypted vector, got {len(message)} bytes of something else")
+        raise CryptoError(
+            f"lattice sum: received {len(message)} bytes that are not an encrypted vector",
+            code="SVFL-CRYPTO-CIPHERTEXT",
+        )
     _, key, *fields = _SUM.unpack_from(message)
     if key != fingerprint:
-        raise KeyMismatch("lattice sum: the vector is encrypted under another key; exchange public keys again")
+        raise KeyMismatch("lattice sum: the vector is encrypted under another key", code="SVFL-CRYPTO-KEY")
     shape = _Shape(*fields)
     if not (
         shape.m >= 1
         and 1 <= shape.summed <= shape.terms < 2**24
         and 1 <= shape.noises <= shape.noises_allowed
         and 0 < shape.bound < math.inf
-        and shape.steps >= _FEWEST_STEPS
+        and shape.steps >= _MIN_STEPS
         and shape.scale < math.inf
     ):
-        raise CryptoError("lattice sum: the header of the encrypted vector contradicts itself; it is malformed")
+        raise CryptoError(
+            "lattice sum: the header of an encrypted vector contradicts itself", code="SVFL-CRYPTO-CIPHERTEXT"
+        )
     expected = _size(ring, shape.m)
     if len(message) != expected:
-        raise CryptoError(f"lattice sum: message has {len(message)} bytes, expected {expected}; it is cut or altered")
+        raise CryptoError(
+            f"lattice sum: an encrypted vector has {len(message)} bytes instead of {expected}",
+            code="SVFL-CRYPTO-CIPHERTEXT",
+        )
     return shape
 
 
 def _size(ring: SealRing, values: int) -> int:
-    """Return the bytes of an encrypted vector of so many values."""
+    """Return the bytes of an encrypted vector of `values` values."""
     return _SUM.size + -(-values // DEGREE) * 2 * packed_size(ring.primes, DEGREE)
 
 
@@ -128,44 +148,56 @@ def _residues(ring: SealRing, message: bytes, index: int) -> Residues:
     view = memoryview(message)[_SUM.size + 2 * size * index :]
     halves = [unpack(part, ring.primes, DEGREE) for part in (view[:size], view[size : 2 * size])]
     if not halves[1].any():
-        raise CryptoError("lattice sum: an encrypted vector is not encrypted at all; it is malformed")
+        raise CryptoError("lattice sum: a vector is not encrypted", code="SVFL-CRYPTO-CIPHERTEXT")
     return np.stack(halves)
 
 
 def _second(ring: SealRing, seed: bytes) -> Residues:
-    """Expand the second polynomial of a key from the seed in it."""
+    """Expand the second polynomial of a key from its seed."""
     return ring.second(Prg(seed, "public second polynomial of a key of sums"))
 
 
 class LatticeSumHolder(SumHolder):
-    """Owns the secret key, inside SEAL's objects."""
+    """The party that may learn the sum; its secret key is inside SEAL's objects."""
 
     def __init__(self, ring: SealRing) -> None:
         seed = os.urandom(SEED_BYTES)
         secret, first = ring.keypair(_second(ring, seed))
         self._ring, self._key = ring, SealSecretKey(ring, secret)
-        self.public = _MAGIC + seed + pack(first, ring.key_primes)
+        self.public = _PUBLIC_MAGIC + seed + pack(first, ring.key_primes)
         self._fingerprint = hashlib.sha256(self.public).digest()[:16]
 
     def decrypt(self, total: bytes) -> Floats:
+        """See `SumHolder.decrypt`."""
         shape = _parse(self._ring, total, self._fingerprint)
         words = [self._key.decrypt(_residues(self._ring, total, index)) for index in range(shape.polynomials)]
-        signed = (np.concatenate(words)[: shape.m] << np.uint64(64 - _BITS)).view(np.int64)
+        signed = (np.concatenate(words)[: shape.m] << np.uint64(64 - _PLAIN_BITS)).view(np.int64)
         rounded = np.rint(signed * (self._ring.q / 2.0 ** (64 + shape.shift)))
         return np.asarray(rounded / shape.scale)
 
 
 class LatticeAdder(Adder):
-    """Encrypts and adds under the holder's public key."""
+    """A party that encrypts and adds under the holder's public key.
+
+    Args:
+        ring: the ring.
+        public: the public key.
+
+    Raises:
+        CryptoError: if the key is malformed.
+    """
 
     def __init__(self, ring: SealRing, public: bytes) -> None:
-        start = len(_MAGIC) + SEED_BYTES
+        start = len(_PUBLIC_MAGIC) + SEED_BYTES
         expected = start + packed_size(ring.key_primes, DEGREE)
-        if len(public) != expected or public[: len(_MAGIC)] != _MAGIC:
-            raise CryptoError(f"lattice sum: expected a public key of {expected} bytes, got {len(public)}")
+        if len(public) != expected or public[: len(_PUBLIC_MAGIC)] != _PUBLIC_MAGIC:
+            raise CryptoError(
+                f"lattice sum: received {len(public)} bytes that are not a public key of {expected} bytes",
+                code="SVFL-CRYPTO-KEY",
+            )
         self._ring = ring
         first = unpack(memoryview(public)[start:], ring.key_primes, DEGREE)
-        self._encryptor = ring.encryptor(first, _second(ring, public[len(_MAGIC) : start]))
+        self._encryptor = ring.encryptor(first, _second(ring, public[len(_PUBLIC_MAGIC) : start]))
         self._fingerprint = hashlib.sha256(public).digest()[:16]
 
     def _message(self, shape: _Shape, ciphertexts: list[Residues]) -> bytes:
@@ -174,17 +206,26 @@ class LatticeAdder(Adder):
         return b"".join([_SUM.pack(b"SLS2", self._fingerprint, *fields), *parts])
 
     def encrypt(self, v: Floats, *, bound: float, terms: int) -> bytes:
+        """See `Adder.encrypt`."""
         v = np.asarray(v, np.float64)
         if v.ndim != 1 or len(v) == 0:
-            raise RangeError(f"lattice sum: v is a vector of at least one value, got shape {v.shape}")
+            raise RangeError(f"lattice sum: shape {v.shape} of v is not that of a vector", code="SVFL-CRYPTO-SHAPE")
         if not (math.isfinite(bound) and bound > 0 and 1 <= terms < 2**24):
-            raise RangeError("lattice sum: bound must be positive and finite, terms from 1 to 2^24")
-        if not np.all(np.abs(v) <= bound):
-            raise RangeError(f"lattice sum: values not finite or above the bound {bound}; pass values within it")
-        shape = _Shape(len(v), terms, 1, 1, float(bound))
-        if shape.steps < _FEWEST_STEPS or not shape.scale < math.inf:
             raise RangeError(
-                f"lattice sum: no precise scale for {terms} terms at this bound; use fewer terms or scale v"
+                "lattice sum: the bound is not positive and finite, or the number of terms is not from 1 to 2^24",
+                "correct them",
+                code="SVFL-CRYPTO-RANGE",
+            )
+        if not np.all(np.abs(v) <= bound):
+            raise RangeError(
+                f"lattice sum: values are not finite or exceed the bound {bound}", code="SVFL-CRYPTO-RANGE"
+            )
+        shape = _Shape(len(v), terms, 1, 1, float(bound))
+        if shape.steps < _MIN_STEPS or not shape.scale < math.inf:
+            raise RangeError(
+                f"lattice sum: there is no precise scale for {terms} terms with this bound",
+                "use fewer terms, or scale v",
+                code="SVFL-CRYPTO-RANGE",
             )
         ring, integers = self._ring, np.zeros((shape.polynomials, DEGREE), np.int64)
         integers.ravel()[: len(v)] = np.rint(v * shape.scale).astype(np.int64) << shape.shift
@@ -195,19 +236,31 @@ class LatticeAdder(Adder):
         return self._message(shape, ciphertexts)
 
     def size(self, values: int, *, terms: int) -> int:
+        """See `Adder.size`."""
         return _size(self._ring, values)
 
     def add(self, *parts: bytes) -> bytes:
+        """See `Adder.add`."""
         if not parts:
-            raise CryptoError("lattice sum: nothing to add; give at least one encrypted vector")
+            raise CryptoError(
+                "lattice sum: there is nothing to add", "pass at least one encrypted vector", code="SVFL-CRYPTO-SHAPE"
+            )
         ring = self._ring
         shapes = [_parse(ring, part, self._fingerprint) for part in parts]
         if len({(shape.m, shape.terms, shape.bound) for shape in shapes}) > 1:
-            raise CryptoError("lattice sum: vectors differ in length, bound or terms; all parties must agree on them")
+            raise CryptoError(
+                "lattice sum: the vectors differ in length, bound or terms",
+                "use the same values at all parties",
+                code="SVFL-CRYPTO-SHAPE",
+            )
         first = shapes[0]
         summed, noises = sum(shape.summed for shape in shapes), sum(shape.noises for shape in shapes) + 1
         if summed > first.terms or noises > first.noises_allowed:
-            raise CryptoError(f"lattice sum: {summed} vectors in {noises - 1} steps, encrypted for {first.terms} terms")
+            raise CryptoError(
+                f"lattice sum: {summed} vectors were added in {noises - 1} steps, but only {first.terms} may be added",
+                "encrypt with a larger `terms`",
+                code="SVFL-CRYPTO-RANGE",
+            )
         totals = []
         for index in range(first.polynomials):
             total = ring.zero(self._encryptor)

@@ -1,4 +1,4 @@
-"""Residues of SEAL's ring as bytes, in as many bytes as their primes need."""
+"""Residues of SEAL's ring as bytes, in the fewest bytes that their primes allow."""
 
 from __future__ import annotations
 
@@ -13,26 +13,29 @@ Residues = NDArray[np.uint64]
 
 
 def width(prime: int) -> int:
-    """Bytes that one residue of `prime` takes on the wire."""
+    """Return the bytes of one residue of a prime."""
     return (prime.bit_length() + 7) // 8
 
 
 def packed_size(primes: Sequence[int], count: int) -> int:
-    """Bytes that `count` residues of every prime take."""
+    """Return the bytes of `count` residues of every prime."""
     return count * sum(width(p) for p in primes)
 
 
 def pack(residues: Residues, primes: Sequence[int]) -> bytes:
-    """(..., primes, count) residues to bytes, little-endian, each as wide as its prime."""
+    """Pack residues (..., primes, count) into little-endian bytes."""
     octets = np.ascontiguousarray(residues, np.dtype("<u8")).view(np.uint8).reshape(*residues.shape, 8)
     flat = octets.reshape(-1, *residues.shape[-2:], 8)
     return b"".join(row[i, :, : width(p)].tobytes() for row in flat for i, p in enumerate(primes))
 
 
 def unpack(data: bytes | memoryview, primes: Sequence[int], count: int) -> Residues:
-    """Read the (primes, count) residues at the start of `data`. CryptoError if there are too few bytes."""
+    """Read the residues (primes, count) at the start of `data`; CryptoError if there are too few bytes."""
     if len(data) < packed_size(primes, count):
-        raise CryptoError(f"residues: expected {packed_size(primes, count)} bytes, got {len(data)}; the message is cut")
+        raise CryptoError(
+            f"received {len(data)} bytes of residues instead of {packed_size(primes, count)}",
+            code="SVFL-CRYPTO-CIPHERTEXT",
+        )
     octets = np.zeros((len(primes), count, 8), np.uint8)
     start = 0
     for row, p in zip(octets, primes, strict=True):

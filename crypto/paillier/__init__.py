@@ -1,1 +1,1 @@
-"""Encrypted products and sums under Paillier: keys, packing, powers, and the bytes that travel."""
+"""Encrypted products and sums with Paillier: keys, packing, multi-exponentiation and message formats."""

@@ -1,7 +1,7 @@
-"""Powers of one base, many times: a table of base^(digit * 2^(w*i)), so that a power costs one product a digit.
+"""Powers of one fixed base: a table of base^(digit * 2^(w*i)), so that a power costs one product for each digit.
 
-Brickell, Gordon, McCurley, Wilson 1992. No squarings: an exponent of b bits costs b/w products modulo m; the table
-has 2^w * b/w entries and costs as many products.
+Brickell, Gordon, McCurley, Wilson 1992. There are no squarings: an exponent of b bits costs b/w products modulo m. The
+table has 2^w * b/w entries, and its computation costs that many products.
 """
 
 from __future__ import annotations
@@ -12,7 +12,14 @@ from securevfl.crypto.secret import Secret
 
 
 class FixedBase(Secret):
-    """base^e mod m for 0 <= e < 2^bits. The table may hold secrets, so it neither shows nor pickles."""
+    """A table for base^e mod m with 0 <= e < 2^bits. The table may be secret, so it is not shown or pickled.
+
+    Args:
+        base: the base.
+        modulus: m.
+        bits: largest size of an exponent.
+        window: size w of a digit.
+    """
 
     __slots__ = ("_mask", "_modulus", "_rows", "_window", "bits")
 
@@ -31,7 +38,7 @@ class FixedBase(Secret):
             step = row[-1] * step % m
 
     def power(self, e: int) -> mpz:
-        """base^e mod m. ValueError if e is negative or has more than `bits` bits."""
+        """Return base^e mod m; ValueError if e is negative or has more than `bits` bits."""
         if e < 0 or e.bit_length() > self.bits:
             raise ValueError(f"the exponent must have 0 to {self.bits} bits")
         m, w, mask = self._modulus, self._window, self._mask

@@ -1,12 +1,12 @@
-"""Many products of powers of the same bases: prod_i c_i^(e_ij) mod N, for outputs j, signed exponents.
+"""Products of powers of the same bases: prod_i c_i^(e_ij) mod N for outputs j, with signed exponents.
 
-Straus's method with width-w non-adjacent forms: a table of the odd powers of each base, shared by all outputs, then
-one product for each non-zero digit (one bit in w+1), and one chain of squarings an output. Exponents are sparse: an
-output packs several samples and columns at known bit positions, and only those are stored. Exponents 0, 1 and -1
-take plain products.
+Straus's method with width-w non-adjacent forms: a table of the odd powers of each base, shared by all outputs, then one
+product for each non-zero digit (one bit in w + 1), and one chain of squarings for each output. Exponents are sparse: an
+output packs several samples and columns at known bit positions, and only these are stored. Exponents 0, 1 and -1 take
+plain products.
 
-Negative digits are served by a table of inverse powers, or gathered in a second chain inverted at the end: `plan`
-picks what costs less.
+Negative digits use a table of inverse powers, or a second chain that is inverted at the end; `plan` chooses the cheaper
+way.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from numpy.typing import NDArray
 
 from securevfl.crypto.paillier.fixed_point import Ints
 
-MAX_TABLE_ENTRIES = 1 << 17  # entries a table may have: 70 MB at a modulus of 4096 bits
+MAX_TABLE_ENTRIES = 1 << 17
+"""Largest number of entries of a table: 70 MB for a modulus of 4096 bits."""
 
 
 @dataclass(frozen=True, repr=False)
 class Chain:
-    """One output's digits by falling bit position: run r multiplies table[entries[starts[r]:starts[r+1]]]."""
+    """The digits of one output by falling bit position: run r multiplies table[entries[starts[r]:starts[r+1]]]."""
 
     positions: NDArray[np.int32]
     starts: NDArray[np.int64]
@@ -35,7 +36,17 @@ class Chain:
 
 @dataclass(frozen=True, repr=False)
 class BaseRange:
-    """All that one worker needs beside the bases: a range of bases, and the chains of some outputs over it."""
+    """The work of one worker: a range of bases, and the chains of some outputs over it.
+
+    Attributes:
+        first_base: number of the first base.
+        bases: number of bases.
+        first_output: number of the first output.
+        window: width w of the digits.
+        inverses: whether the table has inverse powers.
+        plus: the chains of positive digits by output; of all digits if the table has inverse powers.
+        minus: the chains of negative digits; empty if the table has inverse powers.
+    """
 
     first_base: int
     bases: int
@@ -43,16 +54,26 @@ class BaseRange:
     window: int
     inverses: bool
     plus: tuple[Chain, ...]
-    minus: tuple[Chain, ...]  # empty with inverse tables
+    minus: tuple[Chain, ...]
 
     @property
     def outputs(self) -> int:
+        """Number of outputs."""
         return len(self.plus)
 
 
 @dataclass(frozen=True, repr=False)
 class ExponentTerms:
-    """Exponents of all outputs as a list: base^(value * 2^shift) belongs to output."""
+    """The exponents of all outputs as a list of terms: base^(value * 2^shift) is a factor of an output.
+
+    Attributes:
+        bases: number of bases.
+        outputs: number of outputs.
+        base: number of the base of each term.
+        value: its exponent.
+        shift: its shift.
+        output: number of its output.
+    """
 
     bases: int
     outputs: int
@@ -63,35 +84,47 @@ class ExponentTerms:
 
 
 def naf(value: Ints, window: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Width-w non-adjacent forms of an array: (index, bit, digit), value[i] = sum digit 2^bit over index = i.
+    """Return the width-w non-adjacent forms of integers: value[i] = sum of digit 2^bit over index = i.
 
-    Digits are odd, below 2^(w-1) in magnitude.
+    Args:
+        value: the integers.
+        window: width w.
+
+    Returns:
+        Index, bit and digit of each non-zero digit; digits are odd and below 2^(w-1) in magnitude.
     """
-    where = np.flatnonzero(value)
-    x = value[where].astype(np.int64)
+    remaining = np.flatnonzero(value)
+    x = value[remaining].astype(np.int64)
     half = 1 << (window - 1)
-    indices, bits, digits = [where[:0]], [where[:0]], [where[:0]]
+    indices, bits, digits = [remaining[:0]], [remaining[:0]], [remaining[:0]]
     bit = 0
     while x.size:
         odd = np.flatnonzero(x & 1)
         digit = ((x[odd] + half) & (2 * half - 1)) - half
         x[odd] -= digit
-        indices.append(where[odd])
+        indices.append(remaining[odd])
         bits.append(np.full(odd.size, bit))
         digits.append(digit)
         x >>= 1
         bit += 1
         alive = x != 0
         if not alive.all():
-            where, x = where[alive], x[alive]
+            remaining, x = remaining[alive], x[alive]
     return np.concatenate(indices), np.concatenate(bits), np.concatenate(digits)
 
 
 def plan(terms: ExponentTerms, workers: int = 1) -> list[BaseRange]:
-    """Blocks that `workers` can evaluate side by side; the outputs of different base ranges are multiplied.
+    """Divide the work among workers; the outputs of different base ranges are multiplied afterwards.
 
-    Weighs, in products: tables (2^(w-2) a base, twice with inverses), digits, squarings (the highest shift an
-    output), and whether workers share the bases or the outputs.
+    The cost, in products, consists of tables (2^(w-2) for each base, twice with inverses), digits and squarings (the
+    highest shift for each output). It depends on whether workers divide the bases or the outputs.
+
+    Args:
+        terms: the exponents.
+        workers: number of workers.
+
+    Returns:
+        Blocks that can be evaluated in parallel.
     """
     size = np.abs(terms.value)
     length = np.log2(np.maximum(size, 1)) + 1
@@ -122,7 +155,18 @@ def plan(terms: ExponentTerms, workers: int = 1) -> list[BaseRange]:
 def schedule(
     terms: ExponentTerms, window: int, inverses: bool, base_ranges: int, output_ranges: int
 ) -> list[BaseRange]:
-    """Blocks for a given window: at least `base_ranges` by `output_ranges`, more where a table would grow too large."""
+    """Divide the work for a given window.
+
+    Args:
+        terms: the exponents.
+        window: width w of the digits.
+        inverses: whether tables have inverse powers.
+        base_ranges: number of base ranges; there are more if a table would be too large.
+        output_ranges: number of output ranges.
+
+    Returns:
+        Blocks that can be evaluated in parallel.
+    """
     entries = (1 << (window - 2)) * (2 if inverses else 1)
     index, bit, digit = naf(terms.value, window)
     base, output = terms.base[index], terms.output[index]
@@ -147,24 +191,32 @@ def schedule(
             rows = range(first_output, min(first_output + per_group, terms.outputs))
             plus, minus = [], []
             for j in rows:
-                own = slice(edges[j], edges[j + 1])
-                below = negative[span][own]
-                plus.append(_chain(position[span][own][~below], slot[own][~below]))
+                digits = slice(edges[j], edges[j + 1])
+                below = negative[span][digits]
+                plus.append(_chain(position[span][digits][~below], slot[digits][~below]))
                 if not inverses:
-                    minus.append(_chain(position[span][own][below], slot[own][below]))
+                    minus.append(_chain(position[span][digits][below], slot[digits][below]))
             blocks.append(BaseRange(first_base, bases, first_output, window, inverses, tuple(plus), tuple(minus)))
     return blocks
 
 
 def _chain(position: NDArray[np.int64], entry: NDArray[np.int64]) -> Chain:
-    """Digits already sorted by falling position."""
+    """Return the chain of digits that are sorted by falling position."""
     heads = np.flatnonzero(np.diff(position, prepend=-1)) if position.size else position
     starts = np.append(heads, position.size)
     return Chain(position[heads].astype(np.int32), starts.astype(np.int64), entry.astype(np.int32))
 
 
 def batch_inverse(values: Sequence[mpz], modulus: mpz) -> list[mpz]:
-    """Inverses of all values for one inversion and three products each (Montgomery). ZeroDivisionError if none."""
+    """Return the inverses of all values with one inversion and three products each (Montgomery).
+
+    Args:
+        values: units.
+        modulus: the modulus.
+
+    Returns:
+        Their inverses; ZeroDivisionError if a value has no inverse.
+    """
     prefix = [mpz(1)]
     for v in values:
         prefix.append(prefix[-1] * v % modulus)
@@ -186,7 +238,16 @@ def _odd_powers(base: mpz, count: int, modulus: mpz) -> list[mpz]:
 
 
 def evaluate(block: BaseRange, bases: Sequence[int], modulus: int) -> list[mpz]:
-    """Compute the block's part of each output; `bases` are the block's own. Bases must be units mod `modulus`."""
+    """Compute the factor of each output from a block.
+
+    Args:
+        block: the block.
+        bases: the bases of the block, which must be units.
+        modulus: the modulus.
+
+    Returns:
+        The factors.
+    """
     m = mpz(modulus)
     units = [mpz(b) for b in bases]
     half = 1 << (block.window - 2)

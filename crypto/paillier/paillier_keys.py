@@ -1,17 +1,18 @@
-"""Paillier keys (Paillier 1999, g = 1 + n): what they compute, how they are checked, how they are written.
+"""Paillier keys (Paillier 1999, g = 1 + n): their operations, their checks and their format.
 
-Randomness. Let a be p-1 stripped of every factor it shares with q-1, and b = q-1. The key holds h, an n-th residue
-mod n^2 made from a random element so that its order divides a mod p^2 and b mod q^2. a and b share no factor, so the
-group <h> is the product of its two halves: the holder, who encrypts by combs mod p^2 and q^2 with exponents uniform
-mod a and mod b, draws exactly uniform elements of <h>. Others encrypt by h^s, s of |n|/2 bits, which hides a plaintext
-from everyone but the holder (Damgard, Jurik, Nielsen 2010, section 4.2); that is for sums. What must be hidden from the
-holder itself is re-randomised without h.
+*Randomness.* Let a be p - 1 without every factor that it shares with q - 1, and b = q - 1. The key contains h, an n-th
+residue mod n^2 of a random element such that its order divides a mod p^2 and b mod q^2. a and b share no factor, so the
+group <h> is the product of its two halves. The holder encrypts with fixed-base tables mod p^2 and q^2 and exponents
+that are uniform mod a and mod b, and so draws exactly uniform elements of <h>. Others encrypt with h^s, where s has
+|n|/2 bits, which hides a plaintext from everyone except the holder (Damgard, Jurik, Nielsen 2010, section 4.2); sums
+use that. Values that must be hidden from the holder itself are re-randomised without h.
 
-What a holder may choose. n is checked for size, for factors below 2^16, and for gcd(n, phi(n)) = 1 by the proof that
-comes with it. That n has two primes, that p-1 is not smooth and that h has a large order is not checked: a key that is
-weak so opens what is encrypted under it to more eyes than the holder's, as would a holder that shows its key.
+*Keys that a holder chooses.* The size of n, factors below 2^16, and gcd(n, phi(n)) = 1 are checked, the last one by a
+proof in the key. It is not checked that n has two primes, that p - 1 is not smooth and that h has a large order: a key
+that is weak in this way reveals data that is encrypted under it to other parties than the holder, who could also show
+them its key.
 
-Nothing here runs in constant time: the holder must not let strangers measure single operations.
+Nothing here runs in constant time: others must not be able to measure single operations of the holder.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from securevfl.crypto.secret import Secret
 from securevfl.errors import ConfigError, CryptoError, KeySizeError
 
 MIN_PAILLIER_BITS = 2048
+"""Smallest key that is accepted (112-bit security)."""
 
 _MAGIC = b"SVPK"
 _VERSION = 2
@@ -40,25 +42,54 @@ _HEAD = struct.Struct(">4sBH")
 
 
 def check_bits(bits: int) -> int:
-    """`bits` itself. ConfigError if it is too weak, absurd, or not whole bytes."""
+    """Return the size of a key if it is acceptable.
+
+    Args:
+        bits: the size.
+
+    Returns:
+        The size.
+
+    Raises:
+        KeySizeError: if the size is too small.
+        ConfigError: if it is too large or not a multiple of 16.
+    """
     if bits < MIN_PAILLIER_BITS:
         raise KeySizeError(
-            f"a Paillier key needs at least {MIN_PAILLIER_BITS} bits, got {bits}; use 3072 (128-bit security)"
+            f"a Paillier key of {bits} bits is shorter than {MIN_PAILLIER_BITS} bits",
+            "use 3072 bits (128-bit security)",
+            code="SVFL-JOB-KEY-SIZE",
         )
     if bits > 16384 or bits % 16:
-        raise ConfigError(f"a Paillier key has at most 16384 bits, a multiple of 16, got {bits}; use 3072")
+        raise ConfigError(
+            f"a Paillier key cannot have {bits} bits",
+            "use 3072 bits, or another multiple of 16 up to 16384",
+            code="SVFL-CRYPTO-PARAMETERS",
+        )
     return bits
 
 
 class PublicKey:
-    """n, h and the roots that prove gcd(n, phi(n)) = 1. Its bytes are what others may have."""
+    """A public key.
+
+    Args:
+        n: the modulus.
+        h: an n-th residue, the base of others' randomness.
+        roots: the proof that gcd(n, phi(n)) = 1.
+
+    Attributes:
+        square: n^2.
+        size: bytes of a ciphertext.
+        data: the key as bytes.
+        fingerprint: digest of the key.
+    """
 
     def __init__(self, n: int, h: int, roots: Sequence[int] = ()) -> None:
         self.n = mpz(n)
         self.square = self.n * self.n
         self.h = mpz(h)
         self.bits = self.n.bit_length()
-        self.size = self.bits // 4  # bytes of a ciphertext
+        self.size = self.bits // 4
         width = self.bits // 8
         body = int(n).to_bytes(width, "big") + int(h).to_bytes(self.size, "big")
         proof = b"".join(root.to_bytes(width, "big") for root in roots)
@@ -67,48 +98,78 @@ class PublicKey:
 
     @classmethod
     def load(cls, data: bytes, bits: int) -> PublicKey:
-        """Read a key from bytes, for a scheme of `bits`. CryptoError if they are malformed or the key is none.
+        """Read a key from bytes.
 
-        Refuses an n that is even, of another size, prime, a perfect power, has a small factor or shares one with
-        phi(n), and an h that is no unit or is 1 or -1.
+        A modulus is refused if it is even, prime, a perfect power or of another size, or if it has a small factor or a
+        common factor with phi(n). A base h is refused if it is 1, -1 or not a unit.
+
+        Args:
+            data: the bytes.
+            bits: size of the keys of the scheme.
+
+        Returns:
+            The key.
+
+        Raises:
+            CryptoError: if the bytes are malformed or the key is refused.
         """
         if len(data) < _HEAD.size:
-            raise CryptoError(f"a Paillier public key has at least {_HEAD.size} bytes, got {len(data)}")
+            raise CryptoError(
+                f"received {len(data)} bytes, which are too short for a Paillier public key", code="SVFL-CRYPTO-KEY"
+            )
         magic, version, size = _HEAD.unpack_from(data)
         if magic != _MAGIC or version != _VERSION:
-            raise CryptoError(f"not a Paillier public key of version {_VERSION}; both sides must run the same release")
+            raise CryptoError(
+                f"the bytes are not a Paillier public key of version {_VERSION}",
+                "run the same version of securevfl on both sides",
+                code="SVFL-CRYPTO-KEY",
+            )
         if size != bits:
             raise CryptoError(
-                f"the holder's key has {size} bits, this job asks for {bits}; set bits alike on all sides"
+                f"the holder's key has {size} bits, but this job requires {bits}",
+                "set the same number of bits at all parties",
+                code="SVFL-CRYPTO-KEY",
             )
         width = bits // 8
         expected = _HEAD.size + (3 + PROOF_ROOTS) * width
         if len(data) != expected:
-            raise CryptoError(f"a {bits}-bit key has {expected} bytes, got {len(data)}; cut short?")
+            raise CryptoError(
+                f"a key of {bits} bits has {len(data)} bytes instead of {expected}", code="SVFL-CRYPTO-KEY"
+            )
         parts = [int.from_bytes(data[i : i + width], "big") for i in range(_HEAD.size, expected, width)]
         n, h, roots = mpz(parts[0]), mpz(parts[1] << 8 * width | parts[2]), parts[3:]
         if n.bit_length() != bits or gmpy2.gcd(n, _small_primes()) != 1 or gmpy2.is_power(n) or gmpy2.is_prime(n):
-            raise CryptoError(f"the modulus is no product of two large primes of {bits} bits in all; ask for a new key")
+            raise CryptoError(
+                f"the modulus is not a product of two large primes of {bits} bits in all",
+                "ask for a new key",
+                code="SVFL-CRYPTO-KEY",
+            )
         if not verify_modulus(n, roots):
-            raise CryptoError("the modulus is not proved to share no factor with phi(n); ask for a new key")
+            raise CryptoError(
+                "the proof that the modulus has no common factor with phi(n) is invalid",
+                "ask for a new key",
+                code="SVFL-CRYPTO-KEY",
+            )
         if not 1 < h < n * n - 1 or gmpy2.gcd(h, n) != 1:
-            raise CryptoError("the key's base h is no unit mod n^2 other than 1 and -1; ask for a new key")
+            raise CryptoError(
+                "the base h of the key is 1, -1 or not a unit mod n^2", "ask for a new key", code="SVFL-CRYPTO-KEY"
+            )
         return cls(int(n), int(h), roots)
 
     def shift(self, plaintext: int) -> mpz:
-        """(1 + n)^plaintext mod n^2: multiplied onto a ciphertext, it adds `plaintext`."""
+        """Return (1 + n)^plaintext mod n^2, which adds `plaintext` to a ciphertext by multiplication."""
         return (1 + plaintext % self.n * self.n) % self.square
 
     def check_units(self, values: Iterable[int]) -> list[mpz]:
-        """Return the values as ciphertexts. CryptoError unless all are in (0, n^2) and coprime to n."""
+        """Return values as ciphertexts; CryptoError unless all are in (0, n^2) and coprime to n."""
         units = [mpz(v) for v in values]
         product = mpz(1)
         for unit in units:
             if not 0 < unit < self.square:
-                raise CryptoError("a ciphertext is not in (0, n^2); the bytes were altered or made for another key")
+                raise CryptoError("a ciphertext is not in (0, n^2)", code="SVFL-CRYPTO-CIPHERTEXT")
             product = product * unit % self.n
         if gmpy2.gcd(product, self.n) != 1:
-            raise CryptoError("a ciphertext shares a factor with n; the bytes were altered or made for another key")
+            raise CryptoError("a ciphertext has a common factor with n", code="SVFL-CRYPTO-CIPHERTEXT")
         return units
 
 
@@ -119,17 +180,27 @@ def _small_primes() -> mpz:
 
 @lru_cache(maxsize=4)
 def noise_table(h: int, square: int, bits: int, window: int) -> FixedBase:
-    """Table for h^s with exponents of `bits` bits; one a process and key."""
+    """Return the table for h^s with exponents of `bits` bits, which a process computes once for each key."""
     return FixedBase(h, square, bits, window)
 
 
 def noise(public: PublicKey, bits: int, window: int) -> mpz:
-    """h^s for a fresh s of `bits` bits: an encryption of zero."""
+    """Return h^s for a fresh s of `bits` bits, which is an encryption of zero."""
     return noise_table(int(public.h), int(public.square), bits, window).power(secrets.randbits(bits))
 
 
 class SecretKey(Secret):
-    """p and q: encrypts and decrypts by CRT. `public` is its other half."""
+    """A secret key, which encrypts and decrypts with the Chinese remainder theorem.
+
+    Args:
+        p: the first prime.
+        q: the second prime.
+        hp: h mod p^2.
+        hq: h mod q^2.
+
+    Attributes:
+        public: the public key.
+    """
 
     __slots__ = (
         "_a",
@@ -160,16 +231,31 @@ class SecretKey(Secret):
 
     @classmethod
     def generate(cls, bits: int) -> SecretKey:
-        """Draw a fresh key; primes from the RSA key generation of `cryptography`. ConfigError below 2048 bits."""
+        """Draw a fresh key with primes of the RSA key generation of `cryptography`; ConfigError below 2048 bits."""
         numbers = rsa.generate_private_key(public_exponent=65537, key_size=check_bits(bits)).private_numbers()
         return cls.from_primes(numbers.p, numbers.q)
 
     @classmethod
     def from_primes(cls, p: int, q: int) -> SecretKey:
-        """Make a key of given primes and a fresh h. CryptoError if they make no Paillier key of at least 2048 bits."""
-        alike = p != q and p.bit_length() == q.bit_length()
-        if not (alike and gmpy2.is_prime(p) and gmpy2.is_prime(q)) or math.gcd(p * q, (p - 1) * (q - 1)) != 1:
-            raise CryptoError("a Paillier key needs two different primes of one length, gcd(pq, (p-1)(q-1)) = 1")
+        """Return a key of given primes with a fresh h.
+
+        Args:
+            p: the first prime.
+            q: the second prime.
+
+        Returns:
+            The key.
+
+        Raises:
+            CryptoError: if the primes are unsuitable.
+        """
+        same_length = p != q and p.bit_length() == q.bit_length()
+        if not (same_length and gmpy2.is_prime(p) and gmpy2.is_prime(q)) or math.gcd(p * q, (p - 1) * (q - 1)) != 1:
+            raise CryptoError(
+                "the numbers are not two different primes of equal length with gcd(pq, (p-1)(q-1)) = 1",
+                "choose other primes",
+                code="SVFL-CRYPTO-KEY",
+            )
         check_bits((p * q).bit_length())
         while True:
             x = secrets.randbelow(p * q)
@@ -179,7 +265,7 @@ class SecretKey(Secret):
                 return cls(p, q, int(hp), int(hq))
 
     def parts_for_workers(self) -> tuple[int, int, int, int]:
-        """Return the secret numbers of this key for worker processes of the same party, and no one else."""
+        """Return the secret numbers of this key, for worker processes of the same party only."""
         return int(self._p), int(self._q), int(self._hp), int(self._hq)
 
     def _join(self, x: mpz, y: mpz) -> mpz:
@@ -187,22 +273,22 @@ class SecretKey(Secret):
         return y + self._q2 * ((x - y) * self._invert % self._p2)
 
     def encrypt(self, plaintexts: Sequence[int]) -> list[int]:
-        """Fresh encryptions of integers mod n."""
+        """Encrypt integers mod n with fresh randomness."""
         if self._tables is None:
             self._tables = (
                 FixedBase(int(self._hp), int(self._p2), self._a.bit_length()),
                 FixedBase(int(self._hq), int(self._q2), self._b.bit_length()),
             )
-        comb_p, comb_q = self._tables
+        table_p, table_q = self._tables
         n, a, b = self.public.n, int(self._a), int(self._b)
         sealed = []
         for m in plaintexts:
-            r = self._join(comb_p.power(secrets.randbelow(a)), comb_q.power(secrets.randbelow(b)))
+            r = self._join(table_p.power(secrets.randbelow(a)), table_q.power(secrets.randbelow(b)))
             sealed.append(int((r + r % n * (m % n) % n * n) % self.public.square))
         return sealed
 
     def decrypt(self, ciphertexts: Sequence[int]) -> list[int]:
-        """Plaintexts in [0, n)."""
+        """Decrypt ciphertexts to plaintexts in [0, n)."""
         p, q, p2, q2 = self._p, self._q, self._p2, self._q2
         q_inverse = gmpy2.invert(q, p)
         plaintexts = []
@@ -214,8 +300,8 @@ class SecretKey(Secret):
 
 
 def _coprime_part(x: int, y: int) -> mpz:
-    """x without the factors it shares with y."""
-    rest = mpz(x)
-    while (common := gmpy2.gcd(rest, y)) > 1:
-        rest //= common
-    return rest
+    """Return x without the factors that it shares with y."""
+    coprime = mpz(x)
+    while (common := gmpy2.gcd(coprime, y)) > 1:
+        coprime //= common
+    return coprime

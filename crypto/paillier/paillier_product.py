@@ -2,16 +2,17 @@
 
     key holder                                          evaluator
     g at one public scale, K samples a plaintext   ->   prod_i c_i^X_ij with signed digits (multiexp.py), for J's
-                                                        columns and its checks (paillier_product.py),
+                                                        columns and its checks (paillier_checks.py),
                                                         P columns shifted into one plaintext (packing.py)
     decrypts v = m + r mod n, uniform              <-   times (1+n)^r x^n, r uniform in Z_n, x uniform in Z_n^*
-    the target windows of v                        ->   minus the windows of r, checked, back to reals
+    the target windows of v                        ->   minus the windows of r, checked, converted to reals
 
-What the evaluator sends are uniform units mod n^2, whatever the holder chose as its primes, as h and as the randomness
-of [[g]]: its key comes with a proof of the one thing that this asks for (paillier_keys.py). So nothing of J is told,
-without an assumption. (A power of a base of the holder's, such as h^s, would be cheaper and tell it the exponents X_ij
-from a key with smooth p - 1 and an h of small order.) The evaluator sees ciphertexts (semantically secure under DCR)
-and the windows that hold J^T g, of no more columns than were agreed: no cross terms, but for a carry (packing.py).
+The evaluator sends uniform units mod n^2, whatever primes, h and randomness of [[g]] the holder has chosen: the
+holder's key includes a proof of the only property that this requires (modulus_proof.py). Nothing about J is revealed,
+without an assumption. (A power of one of the holder's bases, such as h^s, would be cheaper, but a key with smooth p - 1
+and an h of small order would reveal the exponents X_ij.) The evaluator sees ciphertexts, which are semantically secure
+under DCR, and the windows with J^T g, for no more columns than agreed: it sees no cross terms, apart from a carry
+(packing.py).
 """
 
 from __future__ import annotations
@@ -53,7 +54,14 @@ from securevfl.errors import ConfigError, CryptoError, OpeningMismatch, RangeErr
 
 
 class PaillierScheme(LinearScheme):
-    """Paillier with keys of `bits` bits. ConfigError below 2048."""
+    """J^T [[g]] under Paillier.
+
+    Args:
+        bits: size of the keys.
+
+    Raises:
+        ConfigError: if the size is below 2048 bits or impossible.
+    """
 
     name: ClassVar[str] = "paillier"
 
@@ -62,37 +70,50 @@ class PaillierScheme(LinearScheme):
 
     @property
     def strength(self) -> str:
+        """One line for people: key size, security level, assumption."""
         level = 128 if self.bits >= 3072 else 112
         return f"Paillier {self.bits} bits, {level}-bit security, decisional composite residuosity"
 
     def distance_bits(self, values: int) -> float:
+        """See `LinearScheme.distance_bits`."""
         return distance_bits(values)
 
     @property
     def checks(self) -> int:
+        """Number of check values that are decrypted for the columns of J^T g."""
         return PAILLIER_CHECKS
 
     def opened_bits(self, rows: int, columns: int, word: int) -> int:
+        """See `LinearScheme.opened_bits`."""
         slots = choose_packing(self.bits, rows)
         return columns * word + PAILLIER_CHECKS * (slots.width - slots.residual_bits)
 
     def opened_size(self, shape: OpeningShape) -> int:
+        """See `LinearScheme.opened_size`."""
         width = _window_size(choose_packing(self.bits, shape.rows))
         return message_size(shape.outputs * (shape.columns + PAILLIER_CHECKS), width)
 
     @property
     def rotates(self) -> bool:
+        """False: windows do not reveal the key, so it need not be replaced."""
         return False
 
     def keygen(self, executor: Executor | None = None, *, columns: int = 0, openings: int = 1) -> KeyHolder:
+        """See `LinearScheme.keygen`."""
         return PaillierHolder(SecretKey.generate(self.bits), executor)
 
     def evaluator(self, public: bytes, executor: Executor | None = None) -> Evaluator:
+        """See `LinearScheme.evaluator`."""
         return PaillierEvaluator(PublicKey.load(public, self.bits), executor)
 
 
 class PaillierHolder(KeyHolder):
-    """See `KeyHolder`. With an executor, p and q go to its workers: it must run within the party."""
+    """The party with g and the secret key.
+
+    Args:
+        key: the secret key.
+        executor: processes of this party for expensive operations, which receive p and q; None for the calling thread.
+    """
 
     def __init__(self, key: SecretKey, executor: Executor | None = None) -> None:
         self._key = key
@@ -100,9 +121,10 @@ class PaillierHolder(KeyHolder):
         self.public = key.public.data
 
     def encrypt(self, g: Floats, *, bound: float) -> bytes:
+        """See `KeyHolder.encrypt`."""
         G = np.asarray(g, dtype=np.float64)
         if G.ndim != 2 or not G.size:
-            raise RangeError(f"g must be a matrix (n x c) with entries, got shape {G.shape}")
+            raise RangeError(f"g of shape {G.shape} is not a matrix with entries", code="SVFL-CRYPTO-SHAPE")
         n, c = G.shape
         public = self._key.public
         slots = choose_packing(public.bits, n)
@@ -117,6 +139,7 @@ class PaillierHolder(KeyHolder):
         )
 
     def open(self, blinded: bytes, shape: OpeningShape) -> bytes:
+        """See `KeyHolder.open`."""
         public = self._key.public
         header, body, promised = read_message(blinded, MessageKind.BLINDED, public.fingerprint)
         shape.check(*header.sizes)
@@ -136,7 +159,16 @@ class PaillierHolder(KeyHolder):
 
 @dataclass(frozen=True, repr=False)
 class PaillierPrepared:
-    """Digits of J and its checks by worker, and the columns' scales (d,), which no one else learns."""
+    """The digits of J and its checks by worker.
+
+    Attributes:
+        n: number of rows.
+        d: number of columns.
+        bits: size of the keys.
+        blocks: the digits.
+        scales: the scales of the columns (d,), which stay with the evaluator.
+        checks: the checks.
+    """
 
     n: int
     d: int
@@ -147,14 +179,21 @@ class PaillierPrepared:
 
     @property
     def nbytes(self) -> int:
-        """The bytes that the digits prepared for the products take."""
+        """Bytes of the digits."""
         chains = [chain for block in self.blocks for chain in (*block.plus, *block.minus)]
         return sum(chain.positions.nbytes + chain.starts.nbytes + chain.entries.nbytes for chain in chains)
 
 
 @dataclass(frozen=True, repr=False)
 class PaillierProduct:
-    """[[J^T g]] column of g by column of g, P results a ciphertext. Not to be sent: `blind` it."""
+    """An encrypted product J^T g, which must be blinded before it is sent.
+
+    Attributes:
+        header: the header of its message.
+        ciphertexts: P results each, column of g by column of g.
+        scales: the scales of the columns (d,).
+        checks: the checks.
+    """
 
     header: PaillierHeader
     ciphertexts: tuple[int, ...]
@@ -163,7 +202,14 @@ class PaillierProduct:
 
 
 class PaillierMask(Secret):
-    """The windows of the masks, what makes reals of the results, and what checks them."""
+    """The mask of a product.
+
+    Args:
+        header: the header of the product.
+        windows: the windows of the masks.
+        scales: the scales of the columns.
+        checks: the checks.
+    """
 
     __slots__ = ("checks", "header", "scales", "windows")
 
@@ -172,20 +218,28 @@ class PaillierMask(Secret):
 
 
 class PaillierEvaluator(Evaluator):
-    """See `Evaluator`. Entry j of J^T g is off by at most max|J_j| (2^-11 max|g| + 2^-17 bound)."""
+    """The party that has J. The error of entry j of J^T g is at most max|J_j| (2^-11 max|g| + 2^-17 bound).
+
+    Args:
+        public: the holder's public key.
+        executor: processes for expensive operations; None for the calling thread.
+    """
 
     def __init__(self, public: PublicKey, executor: Executor | None = None) -> None:
         self._public = public
         self._executor = executor
 
     def prepare(self, J: Floats | ChunkedMatrix, *, max_bytes: int = MAX_PLAINTEXT_BYTES) -> PaillierPrepared:
+        """See `Evaluator.prepare`."""
         matrix = as_array(J)
         if matrix is None:
             raise ConfigError(
-                "paillier: J in memory was expected, this batch is read in blocks; take smaller batches, or Ckks"
+                "Paillier needs J in memory, but this batch is read in blocks",
+                "use smaller batches, or the engine Ckks",
+                code="SVFL-JOB-UNSUPPORTED",
             )
         if np.ndim(matrix) != 2 or not np.size(matrix):
-            raise RangeError(f"J must be a matrix (n x d) with entries, got shape {np.shape(matrix)}")
+            raise RangeError(f"J of shape {np.shape(matrix)} is not a matrix with entries", code="SVFL-CRYPTO-SHAPE")
         n, d = np.shape(matrix)
         slots = choose_packing(self._public.bits, n)
         ints, scales = fixed_point.encode_columns(matrix, slots.column_bits)
@@ -208,15 +262,18 @@ class PaillierEvaluator(Evaluator):
     def transpose_product(
         self, prepared: PaillierPrepared, sealed: bytes, onto: PaillierProduct | None = None
     ) -> PaillierProduct:
+        """See `Evaluator.transpose_product`; g must be in one message."""
         if onto is not None:
             raise CryptoError(
-                "paillier: g was expected in one message, more came; both sides must run the same release"
+                "received a second message of g, but Paillier uses one",
+                "run the same version of securevfl on both sides",
+                code="SVFL-CRYPTO-CIPHERTEXT",
             )
         public = self._public
         header, body, promised = read_message(sealed, MessageKind.SEALED, public.fingerprint)
         (n, c, _), slots = header.sizes, _layout(public, header)
         if (n, public.bits) != (prepared.n, prepared.bits):
-            raise CryptoError(f"J was prepared for {prepared.n} samples, g has {n}; use the same batch")
+            raise CryptoError(f"J was prepared for {prepared.n} samples, but g has {n}", code="SVFL-CRYPTO-SHAPE")
         ciphertexts = read_numbers(body, promised, c * slots.sealed_count, public.size)
         public.check_units(ciphertexts)
         outputs = slots.opened_count(prepared.d + PAILLIER_CHECKS)
@@ -231,13 +288,14 @@ class PaillierEvaluator(Evaluator):
             futures = [self._executor.submit(evaluate_block, block, bases, modulus) for block, bases, _ in tasks]
             parts = [future.result() for future in futures]
         total = [1] * (c * outputs)
-        for (block, _, k), part in zip(tasks, parts, strict=True):
-            for place, factor in enumerate(part, k * outputs + block.first_output):
-                total[place] = total[place] * factor % modulus
+        for (block, _, k), factors in zip(tasks, parts, strict=True):
+            for output, factor in enumerate(factors, k * outputs + block.first_output):
+                total[output] = total[output] * factor % modulus
         blinded = PaillierHeader(MessageKind.BLINDED, public.fingerprint, (n, c, prepared.d), header.bound)
         return PaillierProduct(blinded, tuple(total), prepared.scales, prepared.checks)
 
     def blind(self, product: PaillierProduct) -> tuple[bytes, PaillierMask]:
+        """See `Evaluator.blind`."""
         public, header = self._public, product.header
         _, c, d = header.sizes
         slots = choose_packing(public.bits, header.sizes[0])
@@ -256,9 +314,14 @@ class PaillierEvaluator(Evaluator):
         return run_in_pieces(self._executor, rerandomise_all, n, ciphertexts)
 
     def unblind(self, opened: bytes, mask: PaillierMask, word: int | None = None) -> Floats:
+        """See `Evaluator.unblind`."""
         header, body, promised = read_message(opened, MessageKind.OPENED, self._public.fingerprint)
         if (header.sizes, header.bound) != (mask.header.sizes, mask.header.bound):
-            raise CryptoError("the opened values and the mask belong to different products; keep them in order")
+            raise CryptoError(
+                "the decrypted values and the mask belong to different products",
+                "pass them in order",
+                code="SVFL-CRYPTO-OPENING",
+            )
         n, c, width = header.sizes[0], header.sizes[1], header.sizes[2] + PAILLIER_CHECKS
         slots = choose_packing(self._public.bits, n)
         windows = read_numbers(body, promised, c * width, _window_size(slots))
@@ -266,11 +329,12 @@ class PaillierEvaluator(Evaluator):
             full, half = (1 << slots.width) - 1, 1 << (slots.width - 1)
             targets = [((v - r) & full) - half for v, r in zip(windows, mask.windows, strict=True)]
         else:
-            targets = _whole(windows, mask.windows, slots, width - PAILLIER_CHECKS, word)
+            targets = _from_words(windows, mask.windows, slots, width - PAILLIER_CHECKS, word)
         if not all(mask.checks.fits(targets[k * width : (k + 1) * width]) for k in range(c)):
             raise OpeningMismatch(
-                "paillier: what was opened does not fit the checks beside it: it is not what was decrypted, "
-                "or g is no residual; nothing of it is used"
+                "the decrypted values do not pass their checks, so none of them is used",
+                "stop, and ask the key holder for the reason: it returned other values, or g exceeds its bound",
+                code="SVFL-CRYPTO-OPENING",
             )
         reals = [fixed_point.decode(t, header.bound, slots.residual_bits) for t in targets]
         return np.array(reals, dtype=np.float64).reshape(c, width).T[:-PAILLIER_CHECKS] / mask.scales[:, None]
@@ -278,7 +342,7 @@ class PaillierEvaluator(Evaluator):
 
 def _layout(public: PublicKey, header: PaillierHeader) -> PackedLayout:
     if header.sizes[0] > MAX_SAMPLES:
-        raise CryptoError("the header has an impossible number of samples; the bytes were altered")
+        raise CryptoError("a Paillier message has an impossible number of samples", code="SVFL-CRYPTO-CIPHERTEXT")
     return choose_packing(public.bits, header.sizes[0])
 
 
@@ -293,22 +357,42 @@ def _windows(plaintexts: Sequence[int], slots: PackedLayout, c: int, d: int) -> 
 
 
 def _words(windows: Sequence[int], slots: PackedLayout, d: int, word: int) -> list[int]:
-    """Cut the windows of one output down to what whole numbers need.
+    """Return the bits of the windows of one output that integers need.
 
-    J and g are whole, so below the scale of g there is nothing; of the d columns `word` bits above it are left, and of
-    the checks, which are as wide as columns may be, all of these.
+    J and g consist of integers, so the bits below the scale of g are not needed. Of the d columns, `word` bits above
+    the scale remain. Of the checks, which are as wide as columns may be, all bits above the scale remain.
+
+    Args:
+        windows: the windows, columns and then checks.
+        slots: the layout.
+        d: number of columns.
+        word: bits of a word.
+
+    Returns:
+        The words.
     """
     above = [window >> slots.residual_bits for window in windows]
     return [value & (1 << word) - 1 for value in above[:d]] + above[d:]
 
 
-def _whole(words: Sequence[int], masks: Sequence[int], slots: PackedLayout, d: int, word: int) -> list[int]:
-    """Return the results of one output, at the scale of g, from words and the windows of their masks."""
+def _from_words(words: Sequence[int], masks: Sequence[int], slots: PackedLayout, d: int, word: int) -> list[int]:
+    """Return the results of one output.
+
+    Args:
+        words: the words of the results.
+        masks: the windows of their masks.
+        slots: the layout.
+        d: number of columns.
+        word: bits of a word.
+
+    Returns:
+        The results at the scale of g.
+    """
     sizes = [word] * d + [slots.width - slots.residual_bits] * PAILLIER_CHECKS
-    found = []
+    results = []
     for value, mask, bits in zip(words, masks, sizes, strict=True):
         half = 1 << bits - 1
         offset = 1 << slots.width - 1 - slots.residual_bits  # of every slot, see `PackedLayout.offset`
-        rest = (value - (mask >> slots.residual_bits) - offset + half) % (2 * half)
-        found.append(rest - half << slots.residual_bits)
-    return found
+        difference = (value - (mask >> slots.residual_bits) - offset + half) % (2 * half)
+        results.append(difference - half << slots.residual_bits)
+    return results

@@ -1,12 +1,12 @@
-"""Sums under Paillier: many values in a plaintext, with room for every summand.
+"""Sums under Paillier: several values in one plaintext, with room for every summand.
 
-    adder     [[v]], values side by side     ->   adder   product of ciphertexts, times h^s   ->   holder decrypts
+    adder     [[v]], values next to each other  ->   adder   product of ciphertexts, times h^s   ->   holder decrypts
 
-A slot holds a value of 32 bits and sign times the number of summands, so no slot reaches its neighbour and the
-holder's plaintext is the sum and nothing else. An adder encrypts by h^s, s of |n|/2 bits (Damgard, Jurik, Nielsen
-2010), so its vector is hidden from all but the holder, who must be handed totals only. A total tells the holder the sum
-and nothing else, whatever n and h it chose: what it is multiplied by does not depend on the parts. An h of small order
-opens parts to those on the way, as would a holder that shows its key.
+A slot holds a value of 32 bits with its sign times the number of summands, so no slot reaches its neighbour, and the
+holder's plaintext is the sum and nothing else. An adder encrypts with h^s, where s has |n|/2 bits (Damgard, Jurik,
+Nielsen 2010), so its vector is hidden from everyone except the holder, who must receive totals only. A total reveals
+only the sum to the holder, whatever n and h it has chosen, because the randomness does not depend on the vectors. An h
+of small order reveals vectors to the parties that add, as would a holder that shows its key.
 """
 
 from __future__ import annotations
@@ -32,22 +32,31 @@ from securevfl.crypto.scheme import Adder, AdditiveScheme, SumHolder
 from securevfl.errors import ConfigError, CryptoError, RangeError
 
 VALUE_BITS = 31
+"""Bits of a value without its sign."""
 MAX_PAILLIER_TERMS = 1 << 16
+"""Largest number of vectors in a sum."""
 _MAX_LENGTH = 1 << 28
 
 
 def _pitch(terms: int) -> int:
-    """Bits of a slot that holds a sum of `terms` values."""
+    """Return the bits of a slot for a sum of `terms` values."""
     return VALUE_BITS + terms.bit_length() + 1
 
 
 def _per(public: PublicKey, terms: int) -> int:
-    """Values in a plaintext, one bit of n kept free for the sign."""
+    """Return the number of values in a plaintext; one bit of n is reserved for the sign."""
     return int(public.bits - 2) // _pitch(terms)
 
 
 class PaillierSum(AdditiveScheme):
-    """Sums under Paillier keys of `bits` bits. ConfigError below 2048."""
+    """Sums under Paillier.
+
+    Args:
+        bits: size of the keys.
+
+    Raises:
+        ConfigError: if the size is below 2048 bits or impossible.
+    """
 
     name: ClassVar[str] = "paillier"
 
@@ -55,14 +64,21 @@ class PaillierSum(AdditiveScheme):
         self.bits = check_bits(bits)
 
     def sum_keygen(self, executor: Executor | None = None) -> SumHolder:
+        """See `AdditiveScheme.sum_keygen`."""
         return PaillierSumHolder(SecretKey.generate(self.bits), executor)
 
     def adder(self, public: bytes, executor: Executor | None = None) -> Adder:
+        """See `AdditiveScheme.adder`."""
         return PaillierAdder(PublicKey.load(public, self.bits), executor)
 
 
 class PaillierSumHolder(SumHolder):
-    """See `SumHolder`. With an executor, p and q go to its workers: it must run within the party."""
+    """The party that may learn the sum.
+
+    Args:
+        key: the secret key.
+        executor: processes of this party for expensive operations, which receive p and q; None for the calling thread.
+    """
 
     def __init__(self, key: SecretKey, executor: Executor | None = None) -> None:
         self._key = key
@@ -70,6 +86,7 @@ class PaillierSumHolder(SumHolder):
         self.public = key.public.data
 
     def decrypt(self, total: bytes) -> Floats:
+        """See `SumHolder.decrypt`."""
         public = self._key.public
         header, ciphertexts = _read(public, total)
         m, terms, _ = header.sizes
@@ -86,40 +103,62 @@ class PaillierSumHolder(SumHolder):
 
 
 class PaillierAdder(Adder):
-    """See `Adder`. A value is off by at most bound * 2^-32."""
+    """A party that adds its vector. The error of a value is at most bound * 2^-32.
+
+    Args:
+        public: the public key.
+        executor: processes for expensive operations; None for the calling thread.
+    """
 
     def __init__(self, public: PublicKey, executor: Executor | None = None) -> None:
         self._public = public
         self._executor = executor
 
     def encrypt(self, v: Floats, *, bound: float, terms: int) -> bytes:
+        """See `Adder.encrypt`."""
         public, values = self._public, np.asarray(v, dtype=np.float64)
         if values.ndim != 1 or not 1 <= values.size <= _MAX_LENGTH:
-            raise RangeError(f"v must be a vector of 1 to {_MAX_LENGTH} entries, got shape {values.shape}")
+            raise RangeError(
+                f"v of shape {values.shape} is not a vector of 1 to {_MAX_LENGTH} entries", code="SVFL-CRYPTO-SHAPE"
+            )
         if not 1 <= terms <= MAX_PAILLIER_TERMS:
-            raise ConfigError(f"a sum takes 1 to {MAX_PAILLIER_TERMS} terms, got {terms}")
+            raise ConfigError(
+                f"a sum under Paillier cannot have {terms} terms",
+                f"use 1 to {MAX_PAILLIER_TERMS} terms",
+                code="SVFL-CRYPTO-PARAMETERS",
+            )
         ints = fixed_point.encode(values, bound, VALUE_BITS)
         plaintexts = list(pack(ints, _per(public, terms), _pitch(terms)))
         header = PaillierHeader(MessageKind.SUM, public.fingerprint, (values.size, terms, 1), float(bound))
         return write_message(header, self._with_noise(plaintexts), public.size)
 
     def size(self, values: int, *, terms: int) -> int:
+        """See `Adder.size`."""
         return paillier_messages.message_size(-(-values // _per(self._public, terms)), self._public.size)
 
     def add(self, *parts: bytes) -> bytes:
+        """See `Adder.add`."""
         public = self._public
         if not parts:
-            raise CryptoError("nothing to add; pass at least one encrypted vector")
+            raise CryptoError("there is nothing to add", "pass at least one encrypted vector", code="SVFL-CRYPTO-SHAPE")
         first, total = _read(public, parts[0])
         m, terms, added = first.sizes
         for part in parts[1:]:
             header, ciphertexts = _read(public, part)
             if header.sizes[:2] != (m, terms) or header.bound != first.bound:
-                raise CryptoError("the vectors differ in length, bound or terms; all parties must agree on them")
+                raise CryptoError(
+                    "the vectors differ in length, bound or terms",
+                    "use the same values at all parties",
+                    code="SVFL-CRYPTO-SHAPE",
+                )
             added += header.sizes[2]
             total = [int(a * b % public.square) for a, b in zip(total, ciphertexts, strict=True)]
         if added > terms:
-            raise CryptoError(f"{added} vectors were added where {terms} fit; encrypt with larger `terms`")
+            raise CryptoError(
+                f"{added} vectors were added, but only {terms} may be added",
+                "encrypt with a larger `terms`",
+                code="SVFL-CRYPTO-RANGE",
+            )
         fresh = self._with_noise([0] * len(total))
         total = [int(a * b % public.square) for a, b in zip(total, fresh, strict=True)]
         return write_message(
@@ -127,18 +166,20 @@ class PaillierAdder(Adder):
         )
 
     def _with_noise(self, plaintexts: list[int]) -> list[int]:
-        head = (int(self._public.n), int(self._public.h))
+        key = (int(self._public.n), int(self._public.h))
         if self._executor is None:
-            return encrypt_all(head, plaintexts)
-        return run_in_pieces(self._executor, encrypt_all, head, plaintexts)
+            return encrypt_all(key, plaintexts)
+        return run_in_pieces(self._executor, encrypt_all, key, plaintexts)
 
 
 def _read(public: PublicKey, data: bytes) -> tuple[PaillierHeader, list[int]]:
-    """Header and ciphertexts of an encrypted vector, all checked."""
+    """Return the header and the ciphertexts of an encrypted vector; CryptoError if it is malformed."""
     header, body, promised = read_message(data, MessageKind.SUM, public.fingerprint)
     m, terms, added = header.sizes
     if m > _MAX_LENGTH or terms > MAX_PAILLIER_TERMS or not 1 <= added <= terms:
-        raise CryptoError("the header has an impossible length or number of terms; the bytes were altered")
+        raise CryptoError(
+            "a Paillier message has an impossible length or number of terms", code="SVFL-CRYPTO-CIPHERTEXT"
+        )
     ciphertexts = read_numbers(body, promised, -(-m // _per(public, terms)), public.size)
     public.check_units(ciphertexts)
     return header, ciphertexts

@@ -1,1 +1,1 @@
-"""Oblivious transfers, their extensions, and the key-value stores that private alignment is made of."""
+"""Oblivious transfer, vector OLE and oblivious key-value stores, the building blocks of private alignment."""

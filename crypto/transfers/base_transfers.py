@@ -1,19 +1,19 @@
-"""Base oblivious transfers: one end gets pairs of keys, the other one key of each pair, the one it has chosen.
+"""Base oblivious transfers: the sender gets pairs of keys, and the receiver the key of each pair that it has chosen.
 
-Chou, Orlandi 2015 ("The simplest protocol for oblivious transfer"), on Ed25519's group of prime order l with
+Chou, Orlandi 2015 ("The simplest protocol for oblivious transfer") on the group of Ed25519 of prime order l with
 generator G, for transfers j = 1 .. n at once:
 
-    1. offerer -> chooser    A = a G
-    2. chooser -> offerer    B_j = b_j G + c_j A
-       keys                  offerer: Hash(j, A, B_j, a (B_j - m A)) for m = 0, 1;  chooser: Hash(j, A, B_j, b_j A)
+    1. sender -> receiver    A = a G
+    2. receiver -> sender    B_j = b_j G + c_j A
+       keys                  sender: Hash(j, A, B_j, a (B_j - m A)) for m = 0, 1;  receiver: Hash(j, A, B_j, b_j A)
 
-B_j is uniform whatever c_j, so the offerer learns nothing of the choices; under computational Diffie-Hellman, with
-the hash as a random oracle, the chooser has nothing of the other key. For semi-honest parties over an authenticated
-line. Products and sums of points are libsodium's.
+B_j is uniform whatever c_j is, so the sender learns nothing about the choices. Under computational Diffie-Hellman, with
+the hash as a random oracle, the other key is pseudorandom to the receiver. The protocol is for semi-honest parties over
+an authenticated channel. libsodium multiplies and adds points.
 
-Points that come are checked here to be canonical, on the curve and in the group of prime order, and by libsodium once
-more. Of an offer with a part of small order each B_j would tell c_j, by whether it has that part too; libsodium took
-a part of order two for none until the end of 2025 (CVE-2025-69277).
+Received points must be canonical, on the curve and in the group of prime order; this module checks that, and libsodium
+checks it again. If an offer had a component of small order, each B_j would reveal c_j by whether it has the component
+too. Until the end of 2025, libsodium accepted a component of order two (CVE-2025-69277).
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from securevfl.crypto.secret import Secret
 from securevfl.errors import CryptoError
 
 EDWARDS_POINT_BYTES = 32
+"""Length of a point."""
 
 _P = 2**255 - 19
 
@@ -44,21 +45,36 @@ _BEFORE_ORDER = (_ORDER - 1).to_bytes(32, "little")
 
 
 class BaseSender(Secret):
-    """The end that gets both keys of every pair; serves once."""
+    """The party that gets both keys of every pair; the object is single-use.
+
+    Attributes:
+        offer: the point A for the receiver.
+    """
 
     __slots__ = ("_scalar", "offer")
 
-    offer: bytes  # A, safe to publish
+    offer: bytes
 
     def __init__(self) -> None:
         self._scalar = _scalar()
         self.offer = crypto_scalarmult_ed25519_base_noclamp(self._scalar)
 
     def pairs(self, choices: bytes) -> list[tuple[bytes, bytes]]:
-        """Two keys of 32 bytes for each of the points (n x 32 bytes) that came. CryptoError if one is none."""
+        """Return two keys of 32 bytes for each point of the receiver.
+
+        Args:
+            choices: n points of 32 bytes.
+
+        Returns:
+            The pairs of keys.
+
+        Raises:
+            CryptoError: if the bytes are not points of the group.
+        """
         if len(choices) % EDWARDS_POINT_BYTES:
             raise CryptoError(
-                f"base transfers: {len(choices)} bytes of points came, no multiple of {EDWARDS_POINT_BYTES}"
+                f"received {len(choices)} bytes of points, which is not a multiple of {EDWARDS_POINT_BYTES}",
+                code="SVFL-CRYPTO-CIPHERTEXT",
             )
         shift = crypto_scalarmult_ed25519_noclamp(self._scalar, self.offer)
         pairs = []
@@ -72,9 +88,17 @@ class BaseSender(Secret):
 
 
 def receive_keys(offer: bytes, choices: list[bool]) -> tuple[bytes, list[bytes]]:
-    """Return what to send back (n x 32 bytes), and the key of 32 bytes that each choice gives.
+    """Return the receiver's points and the chosen keys.
 
-    CryptoError if the offer is no point of the group.
+    Args:
+        offer: the point of the sender.
+        choices: n choices.
+
+    Returns:
+        n points of 32 bytes for the sender, and n keys of 32 bytes.
+
+    Raises:
+        CryptoError: if the offer is not a point of the group.
     """
     _check(offer)
     points, keys = [], []
@@ -95,13 +119,14 @@ def _scalar() -> bytes:
 def _check(point: bytes) -> None:
     if not (_on_curve(point) and crypto_core_ed25519_is_valid_point(point) and _of_prime_order(point)):
         raise CryptoError(
-            "base transfers: a canonical point of Ed25519's group of prime order was expected, something else came; "
-            "the sender runs other software or is cheating"
+            "received a point that is not canonical, or not in the group of Ed25519 of prime order",
+            "check the sender's software; the sender may be cheating",
+            code="SVFL-PROTOCOL-CHEATING",
         )
 
 
 def _on_curve(point: bytes) -> bool:
-    """Whether these are 32 bytes of a point with y < p, other than those with x = 0 (of order one and two)."""
+    """Return whether these are 32 bytes of a point with y < p and x not 0, so not of order one or two."""
     y = int.from_bytes(point, "little") & (2**255 - 1)
     # -x^2 + y^2 = 1 + d x^2 y^2 with d = -121665/121666, so x^2 = (y^2 - 1) / (d y^2 + 1): RFC 8032 section 5.1.3.
     return (
@@ -112,7 +137,7 @@ def _on_curve(point: bytes) -> bool:
 
 
 def _of_prime_order(point: bytes) -> bool:
-    """Whether (l - 1) P = -P, that is, l P is the neutral point; -P is P with the other sign of x."""
+    """Return whether (l - 1) P = -P, so that l P is the neutral point; -P is P with the other sign of x."""
     return crypto_scalarmult_ed25519_noclamp(_BEFORE_ORDER, point) == point[:-1] + bytes([point[-1] ^ 128])
 
 

@@ -1,8 +1,8 @@
 """GF(2^128) in the representation of GHASH (NIST SP 800-38D, section 6.3), for many elements at a time.
 
-An element has 16 octets, an array (.., 2) of words holds them in memory order: bit 7 - i % 8 of octet i // 8 is the
-coefficient of x^i, and x^128 = x^7 + x^2 + x + 1. So sums over many elements can be left to the GHASH of AES-GCM, and
-products by one element are XORs of what its 16 tables say to the octets of the others.
+An element has 16 bytes, and an array (.., 2) of words contains them in memory order: bit 7 - i % 8 of byte i // 8 is
+the coefficient of x^i, and x^128 = x^7 + x^2 + x + 1. Sums over many elements can therefore use the GHASH of AES-GCM,
+and products by one element are XORs of table entries for the bytes of the others.
 """
 
 from __future__ import annotations
@@ -16,28 +16,32 @@ from securevfl.crypto.secret import Secret
 from securevfl.crypto.share_ring import Words
 
 FIELD_BITS = 128
+"""Bits of an element."""
 _OCTETS = FIELD_BITS // 8
 _REDUCTION = np.uint64(0xE1 << 56)
 _ONE = np.uint64(1)
-_AT_ONCE = 1 << 14
+_ELEMENTS_AT_ONCE = 1 << 14
 
 
 def take_rows(table: Words, at: NDArray[np.integer]) -> Words:
-    """Return the rows (k, 2) of a table (n, 2) at these places, all of them within it; rows are moved as a whole."""
+    """Return rows (k, 2) of a table (n, 2) at valid indices; rows are moved as a whole."""
     return np.take(table.view(np.complex128)[:, 0], at, mode="clip").view(np.uint64).reshape(-1, 2)
 
 
 class Multiplier(Secret):
-    """Multiplies by one element, which may be a secret."""
+    """Multiplication by one element, which may be secret.
+
+    Args:
+        element: 16 bytes.
+    """
 
     __slots__ = ("_tables",)
 
     def __init__(self, element: bytes) -> None:
-        """element: 16 octets."""
         power = np.frombuffer(element, np.uint64)[None].copy()
         basis = np.empty((FIELD_BITS, 2), np.uint64)
-        for place in range(FIELD_BITS):
-            basis[place] = power[0]
+        for power_of_x in range(FIELD_BITS):
+            basis[power_of_x] = power[0]
             power = _times_x(power)
         self._tables = np.zeros((_OCTETS, 256, 2), np.uint64)
         for octet, table in enumerate(self._tables):
@@ -45,38 +49,44 @@ class Multiplier(Secret):
                 table[1 << bit : 2 << bit] = table[: 1 << bit] ^ basis[8 * octet + 7 - bit]
 
     def __call__(self, elements: Words) -> Words:
-        """Return the products (n, 2) of the elements (n, 2)."""
+        """Return the products (n, 2) of elements (n, 2)."""
         out = np.zeros(elements.shape, np.uint64)
         octets = np.ascontiguousarray(elements).view(np.uint8)
-        for start in range(0, len(out), _AT_ONCE):
-            some, of = out[start : start + _AT_ONCE], octets[start : start + _AT_ONCE]
-            for place, table in enumerate(self._tables):
-                some ^= take_rows(table, of[:, place])
+        for start in range(0, len(out), _ELEMENTS_AT_ONCE):
+            products, data = out[start : start + _ELEMENTS_AT_ONCE], octets[start : start + _ELEMENTS_AT_ONCE]
+            for octet, table in enumerate(self._tables):
+                products ^= take_rows(table, data[:, octet])
         return out
 
 
 def combine_powers(elements: Words) -> Words:
-    """Return the sums (n, 2) of elements (n, 128, 2), the k-th of each row times x^k."""
+    """Return the sums (n, 2) of elements (n, 128, 2), with element k of each row times x^k."""
     total = np.zeros((len(elements), 2), np.uint64)
-    for place in reversed(range(FIELD_BITS)):
+    for power in reversed(range(FIELD_BITS)):
         total = _times_x(total)
-        total ^= elements[:, place]
+        total ^= elements[:, power]
     return total
 
 
 def ghash(challenge: bytes, elements: Words) -> Words:
-    """Return the GHASH (2,) of the elements (n, 2) under a key that the challenge (32 octets) decides: the sum of the
-    i-th of them times H^(n + 1 - i), linear in the elements.
+    """Return the GHASH of elements: the sum of element i times H^(n + 1 - i), which is linear in the elements.
 
-    It is the tag that AES-GCM gives them as data that is not encrypted, less what the tag is of zeros.
+    It is the AES-GCM tag of the elements as associated data, minus the tag of zeros.
+
+    Args:
+        challenge: 32 bytes that determine the key H.
+        elements: the elements (n, 2).
+
+    Returns:
+        The GHASH (2,).
     """
     octets = np.ascontiguousarray(elements).reshape(-1).view(np.uint8).data
     key, nonce = challenge[:16], challenge[16:28]
     tag = AESGCM(key).encrypt(nonce, b"", octets)
     permutation = Cipher(algorithms.AES(key), modes.ECB()).encryptor()  # noqa: S305
     blocks = np.frombuffer(permutation.update(bytes(16) + nonce + b"\0\0\0\1"), np.uint64).reshape(2, 2)
-    length = (8 * len(octets)).to_bytes(8, "big") + bytes(8)
-    of_zeros = Multiplier(blocks[0].tobytes())(np.frombuffer(length, np.uint64)[None])[0] ^ blocks[1]
+    length_block = (8 * len(octets)).to_bytes(8, "big") + bytes(8)
+    of_zeros = Multiplier(blocks[0].tobytes())(np.frombuffer(length_block, np.uint64)[None])[0] ^ blocks[1]
     return np.frombuffer(tag, np.uint64) ^ of_zeros
 
 

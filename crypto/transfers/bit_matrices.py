@@ -1,7 +1,7 @@
-"""Transposition of matrices of bits that are stored by columns.
+"""Transposition of bit matrices that are stored by columns.
 
-A square of 64 x 64 bits is transposed in six swaps of ever smaller blocks (Warren, Hacker's Delight, section 7-3),
-each for all squares at once.
+A square of 64 x 64 bits is transposed by six swaps of ever smaller blocks (Warren, Hacker's Delight, section 7-3), each
+for all squares at once.
 """
 
 from __future__ import annotations
@@ -15,13 +15,21 @@ _SIDE = 64
 
 _WORDS_AT_ONCE = 1 << 16  # words that are swapped at a time
 
-_SWAPS = tuple(  # by how many places, and which bits of a word go to another
-    (shift, np.uint64(sum((2**shift - 1) << at for at in range(0, _SIDE, 2 * shift)))) for shift in (32, 16, 8, 4, 2, 1)
+_SWAPS = tuple(  # the distance of a swap, and the bits of a word that move
+    (shift, np.uint64(sum((2**shift - 1) << start for start in range(0, _SIDE, 2 * shift))))
+    for shift in (32, 16, 8, 4, 2, 1)
 )
 
 
 def transpose_bits(columns: NDArray[np.uint8]) -> Words:
-    """Row r of the result is bit r of every column: (64 m, k) octets to (8 k, m) words, lowest bit first everywhere."""
+    """Transpose a bit matrix; the lowest bit is the first one everywhere.
+
+    Args:
+        columns: the columns (64 m, k) as bytes.
+
+    Returns:
+        The rows (8 k, m) as words: row r has bit r of every column.
+    """
     count, octets = columns.shape
     if octets % 8:
         return transpose_bits(np.pad(columns, ((0, 0), (0, 8 - octets % 8))))[: 8 * octets]
@@ -29,9 +37,9 @@ def transpose_bits(columns: NDArray[np.uint8]) -> Words:
     rows = np.empty((octets // 8, _SIDE, count // _SIDE), np.uint64)
     step = max(1, _WORDS_AT_ONCE // count)
     for start in range(0, octets // 8, step):
-        some = words[:, :, start : start + step].astype(np.uint64)
+        tile = words[:, :, start : start + step].astype(np.uint64)
         for shift, low in _SWAPS:
-            blocks = some.reshape(len(some), -1, 2, shift, some.shape[2])
+            blocks = tile.reshape(len(tile), -1, 2, shift, tile.shape[2])
             above, below = blocks[:, :, 0], blocks[:, :, 1]
             swap = above >> np.uint64(shift)
             swap ^= below
@@ -39,5 +47,5 @@ def transpose_bits(columns: NDArray[np.uint8]) -> Words:
             below ^= swap
             swap <<= np.uint64(shift)
             above ^= swap
-        rows[start : start + step] = some.transpose(2, 1, 0)
+        rows[start : start + step] = tile.transpose(2, 1, 0)
     return rows.reshape(8 * octets, -1)

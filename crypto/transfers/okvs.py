@@ -1,27 +1,28 @@
-"""Oblivious key-value stores: a table that answers n keys with their values and every other key with noise.
+"""Oblivious key-value stores: a table that returns the values of n keys, and noise for every other key.
 
     encode: {key: value} -> seed, table          decode: seed, table, key -> value
 
-A table of random values does not show which keys are in it (Garimella, Pinkas, Rosulek, Trieu, Yanai 2021, "Oblivious
-key-value stores and amplification for private set intersection"). Here it is theirs over GF(2) with three hashes
-(3H-GCT): key x reads three sparse slots and a subset of 64 dense ones,
+A table of random values does not reveal its keys (Garimella, Pinkas, Rosulek, Trieu, Yanai 2021, "Oblivious key-value
+stores and amplification for private set intersection"). This is their construction over GF(2) with three hashes
+(3H-GCT): key x reads three sparse slots and a subset of 64 dense slots,
 
     value(x) = T[h1(x)] ^ T[h2(x)] ^ T[h3(x)] ^ XOR of D[j] over the bits j of h4(x)
 
-`encode` draws the whole table at random, then sets what the keys determine: keys are peeled off one by one where a
-sparse slot belongs to one key alone; what cannot be peeled (the 2-core, nearly always nothing) is solved with the dense
-slots by elimination; the peeled keys follow in reverse. Each step maps (values, free slots) one to one to the table,
-so with uniform values the table is uniform and says nothing of the keys, the seed aside: a seed is kept only if it
-works, so a key set for which it would fail is ruled out. Table sizes make that happen with a chance below 2^-40:
+`encode` draws the whole table at random and then sets the slots that the keys determine. Keys are removed one by one if
+one of their sparse slots belongs to no other key. The remaining keys (the 2-core, which is nearly always empty) are
+solved with the dense slots by elimination, and the removed keys follow in reverse order. Each step maps values and free
+slots one to one to the table. With uniform values, the table is therefore uniform and reveals nothing about the keys,
+apart from the seed: a seed is used only if it works, which excludes key sets for which it would fail. The sizes of the
+table make that happen with a probability below 2^-40:
 
-    sparse slots   n max(1.3, 1.223 + 49.2 / (5.05 n^0.555))     no 2-core but a small one
+    sparse slots   n max(1.3, 1.223 + 49.2 / (5.05 n^0.555))     only a small 2-core
     dense slots    64 >= 40 / log2(sparse slots) + 40            for the rank that a small 2-core lacks
 
 after Raghuraman, Rindal 2022 ("Blazing fast PSI"), section 3; their constants are fitted to experiments, not proven.
 
-Slots and subsets are what AES under keys of the seed makes of a key, which is a block: a pseudorandom function of the
-key to whoever looks at it from outside, and an ideal cipher where somebody chooses keys and seed (proof.md). Keys and
-values have 16 bytes each as two uint64; arrays (n, 2).
+Slots and subsets are the AES encryptions of a key, which is a block, under keys of the seed: a pseudorandom function of
+the key to an outside observer, and an ideal cipher if somebody chooses keys and seed (docs/proof.md). Keys and values
+have 16 bytes each and are pairs of uint64 in arrays (n, 2).
 """
 
 from __future__ import annotations
@@ -38,20 +39,21 @@ from securevfl.crypto.transfers.binary_field import take_rows
 from securevfl.errors import CryptoError
 
 OKVS_SEED_BYTES = 16
+"""Length of a seed."""
 VALUE_BYTES = 16
-_DENSE = 64
-_LARGEST_CORE = 4096
-_TRIES = 64
-_AT_ONCE = 1 << 14
+"""Length of a key and of a value."""
+_DENSE_SLOTS = 64
+_MAX_CORE_KEYS = 4096
+_MAX_SEEDS = 64
+_KEYS_AT_ONCE = 1 << 14
 
-KeySlots = tuple[
-    list[NDArray[np.int64]], NDArray[np.uint64]
-]  # three sparse slots (n,) and the dense subset (n,) of bits
+KeySlots = tuple[list[NDArray[np.int64]], NDArray[np.uint64]]
+"""Three sparse slots (n,) of each key, and its dense subset (n,) as bits."""
 
 
 def table_rows(n: int) -> int:
-    """Rows of the table for n keys, sparse and dense."""
-    return 3 * _third(n) + _DENSE
+    """Return the rows of the table for n keys: sparse and dense slots."""
+    return 3 * _third(n) + _DENSE_SLOTS
 
 
 def _third(n: int) -> int:
@@ -60,45 +62,66 @@ def _third(n: int) -> int:
 
 
 def encode(keys: Words, values: Words) -> tuple[bytes, Words]:
-    """Seed (16 bytes) and table (slots(n), 2) for n different keys (n, 2) and their values (n, 2).
+    """Encode keys and their values.
 
-    The table is oblivious if the values are uniform to whoever sees it. It serves once: two tables of the same pairs
-    show by where they agree which keys they hold. CryptoError if two keys are equal or the counts differ.
+    The table is oblivious if the values are uniform to everyone who sees it. It is single-use: two tables of the same
+    pairs reveal their keys by the slots on which they agree.
+
+    Args:
+        keys: n different keys (n, 2).
+        values: their values (n, 2).
+
+    Returns:
+        The seed and the table (table_rows(n), 2).
+
+    Raises:
+        CryptoError: if two keys are equal, or the numbers of keys and values differ.
     """
     n = len(keys)
     if keys.shape != (n, 2) or values.shape != (n, 2):
-        raise CryptoError(f"key-value store: keys of shape {keys.shape} and values of {values.shape} do not match")
-    for _ in range(_TRIES):
+        raise CryptoError(
+            f"keys of shape {keys.shape} and values of shape {values.shape} do not match",
+            "pass one value for each key",
+            code="SVFL-CRYPTO-SHAPE",
+        )
+    for _ in range(_MAX_SEEDS):
         seed = os.urandom(OKVS_SEED_BYTES)
-        sparse, dense = _places(seed, keys, _third(n))
+        sparse, dense = _slots_of_keys(seed, keys, _third(n))
         rounds, core = _peel(sparse, 3 * _third(n))
-        if len(core) > _LARGEST_CORE:
+        if len(core) > _MAX_CORE_KEYS:
             continue
         table = np.frombuffer(os.urandom(table_rows(n) * VALUE_BYTES), np.uint64).reshape(-1, 2).copy()
         if _solve(core, sparse, dense, values, table):
             break
     else:
-        raise CryptoError(f"key-value store: no seed fits these {n} keys; expected different keys, are two equal?")
-    target = values ^ _subset_sums(table[-_DENSE:], dense)
-    for peeled, own in reversed(rounds):
-        table[own] = 0
-        table[own] = take_rows(target, peeled) ^ _three(table, [slot[peeled] for slot in sparse])
+        raise CryptoError(f"no seed works for these {n} keys", "remove equal keys", code="SVFL-CRYPTO-PARAMETERS")
+    target = values ^ _subset_sums(table[-_DENSE_SLOTS:], dense)
+    for peeled, free in reversed(rounds):
+        table[free] = 0
+        table[free] = take_rows(target, peeled) ^ _three(table, [slot[peeled] for slot in sparse])
     return seed, table
 
 
 def decode(seed: bytes, keys: Words, *tables: Words) -> list[Words]:
-    """Return the values (k, 2) of k keys (k, 2) in each of the tables (m, 2), all as long: what was encoded, noise for
-    keys that were not.
+    """Return the values of keys in several tables of equal length; keys that were not encoded have noise.
 
-    A value is a sum of rows of the table, on which crypto/transfers/vole.py relies.
+    A value is a sum of rows of the table; crypto/transfers/vole_prf.py relies on it.
+
+    Args:
+        seed: the seed.
+        keys: k keys (k, 2).
+        *tables: tables (m, 2).
+
+    Returns:
+        The values (k, 2) for each table.
     """
-    found = [np.empty((len(keys), 2), np.uint64) for _ in tables]
-    third = (len(tables[0]) - _DENSE) // 3
-    for start in range(0, len(keys), _AT_ONCE):
-        sparse, dense = _places(seed, keys[start : start + _AT_ONCE], third)
-        for out, table in zip(found, tables, strict=True):
-            out[start : start + _AT_ONCE] = _three(table, sparse) ^ _subset_sums(table[-_DENSE:], dense)
-    return found
+    values = [np.empty((len(keys), 2), np.uint64) for _ in tables]
+    third = (len(tables[0]) - _DENSE_SLOTS) // 3
+    for start in range(0, len(keys), _KEYS_AT_ONCE):
+        sparse, dense = _slots_of_keys(seed, keys[start : start + _KEYS_AT_ONCE], third)
+        for out, table in zip(values, tables, strict=True):
+            out[start : start + _KEYS_AT_ONCE] = _three(table, sparse) ^ _subset_sums(table[-_DENSE_SLOTS:], dense)
+    return values
 
 
 def _three(table: Words, sparse: list[NDArray[np.int64]]) -> Words:
@@ -108,8 +131,8 @@ def _three(table: Words, sparse: list[NDArray[np.int64]]) -> Words:
     return total
 
 
-def _places(seed: bytes, keys: Words, third: int) -> KeySlots:
-    """Say where each key lies: one slot in each third of the table, 32 bits times its size over 2^32."""
+def _slots_of_keys(seed: bytes, keys: Words, third: int) -> KeySlots:
+    """Return the slots of each key: one in each third of the table, 32 random bits times its size over 2^32."""
     octets = np.ascontiguousarray(keys).reshape(-1).view(np.uint8).data
     ciphers = hashlib.blake2b(b"okvs", key=seed, digest_size=2 * VALUE_BYTES).digest()
     one, two = (
@@ -128,10 +151,10 @@ def _places(seed: bytes, keys: Words, third: int) -> KeySlots:
 
 
 def _subset_sums(rows: Words, subsets: NDArray[np.uint64]) -> Words:
-    """XOR of the rows (64, 2) that each subset (n,) names, through tables of all subsets of eight rows."""
+    """Return the XOR of the rows (64, 2) in each subset (n,), with tables of all subsets of eight rows."""
     total = np.zeros((len(subsets), 2), np.uint64)
-    octets = np.ascontiguousarray(subsets, "<u8").view(np.uint8).reshape(-1, _DENSE // 8)
-    for group in range(_DENSE // 8):
+    octets = np.ascontiguousarray(subsets, "<u8").view(np.uint8).reshape(-1, _DENSE_SLOTS // 8)
+    for group in range(_DENSE_SLOTS // 8):
         sums = np.zeros((1, 2), np.uint64)
         for row in rows[8 * group : 8 * group + 8]:
             sums = np.concatenate([sums, sums ^ row])
@@ -142,41 +165,59 @@ def _subset_sums(rows: Words, subsets: NDArray[np.uint64]) -> Words:
 def _peel(
     sparse: list[NDArray[np.int64]], m: int
 ) -> tuple[list[tuple[NDArray[np.int64], NDArray[np.int64]]], NDArray[np.int64]]:
-    """Return rounds of (keys, the slot each has alone once earlier rounds are gone), and the keys left over."""
+    """Remove keys round by round.
+
+    Args:
+        sparse: three sparse slots of each key.
+        m: number of sparse slots.
+
+    Returns:
+        For each round, the keys and a slot that each has alone after the previous rounds; and the remaining keys.
+    """
     n = len(sparse[0])
     count = np.zeros(m, np.int64)
-    link = np.zeros(m, np.int64)  # XOR of the numbers of a slot's keys: with one key left, its number
+    link = np.zeros(m, np.int64)  # XOR of the numbers of a slot's keys: the number of the last key
     for slot in sparse:
         count += np.bincount(slot, minlength=m)
         np.bitwise_xor.at(link, slot, np.arange(n))
-    taken = np.full(n, -1)  # the slot that a key has been peeled by
+    slot_of = np.full(n, -1)  # the slot that a key was removed by
     rounds = []
     while (free := np.flatnonzero(count == 1)).size:
-        taken[link[free]] = free  # where a key is alone in several slots, the last one
-        own = free[taken[link[free]] == free]
-        peeled = link[own]
-        rounds.append((peeled, own))
+        slot_of[link[free]] = free  # the last one if a key is alone in several slots
+        chosen = free[slot_of[link[free]] == free]
+        peeled = link[chosen]
+        rounds.append((peeled, chosen))
         for slot in sparse:
             np.subtract.at(count, slot[peeled], 1)
             np.bitwise_xor.at(link, slot[peeled], peeled)
-    return rounds, np.flatnonzero(taken < 0)
+    return rounds, np.flatnonzero(slot_of < 0)
 
 
 def _solve(
     core: NDArray[np.int64], sparse: list[NDArray[np.int64]], dense: NDArray[np.uint64], values: Words, table: Words
 ) -> bool:
-    """Set slots of the table so that it answers the core's keys; the others keep their random values.
+    """Set slots of the table to the values of the core's keys by elimination over GF(2).
 
-    Elimination over GF(2): an equation is an integer, one bit a slot. False if the keys' equations are dependent.
+    An equation is an integer with one bit for each slot. Other slots keep their random values.
+
+    Args:
+        core: the keys.
+        sparse: three sparse slots of each key.
+        dense: the dense subset of each key.
+        values: the values of all keys.
+        table: the table, which is changed in place.
+
+    Returns:
+        False if the equations of the keys are dependent.
     """
     slots_of = np.stack([slot[core] for slot in sparse], axis=1)
-    places = [*np.unique(slots_of).tolist(), *range(len(table) - _DENSE, len(table))]
-    column = {place: bit for bit, place in enumerate(places)}
+    slots = [*np.unique(slots_of).tolist(), *range(len(table) - _DENSE_SLOTS, len(table))]
+    column = {slot: bit for bit, slot in enumerate(slots)}
     solved: dict[int, tuple[int, Words]] = {}
-    for key, own in zip(core.tolist(), slots_of.tolist(), strict=True):
-        equation = int(dense[key]) << len(places) - _DENSE
-        for place in own:
-            equation ^= 1 << column[place]
+    for key, sparse_slots in zip(core.tolist(), slots_of.tolist(), strict=True):
+        equation = int(dense[key]) << len(slots) - _DENSE_SLOTS
+        for slot in sparse_slots:
+            equation ^= 1 << column[slot]
         value = values[key].copy()
         while equation and (top := equation.bit_length() - 1) in solved:
             equation ^= solved[top][0]
@@ -188,6 +229,6 @@ def _solve(
         equation, value = solved[top]
         for bit in range(top):
             if equation >> bit & 1:
-                value = value ^ table[places[bit]]
-        table[places[top]] = value
+                value = value ^ table[slots[bit]]
+        table[slots[top]] = value
     return True

@@ -1,4 +1,4 @@
-"""The sizes of vector OLE pieces."""
+"""The sizes of the pieces of a vector OLE."""
 
 from __future__ import annotations
 
@@ -7,21 +7,33 @@ from typing import NamedTuple
 from securevfl.crypto.transfers.binary_field import FIELD_BITS
 from securevfl.crypto.transfers.ot_extension import OtReceiver
 
-MIN_TREES = 848  # blocks of noise: the least number
+MIN_TREES = 848
+"""Smallest number of trees, which are the blocks of noise."""
 
-CODE_WEIGHT = 21  # sums that each outcome adds up
+CODE_WEIGHT = 21
+"""Number of partial sums that are added for each outcome."""
 
 INVERSE_RATE = 5
+"""Smallest ratio of places to outcomes."""
 
-MAX_PIECE_OUTCOMES = 1 << 21  # outcomes of one piece
+MAX_PIECE_OUTCOMES = 1 << 21
+"""Largest number of outcomes of a piece."""
 
-GROUP = 16  # trees that grow side by side
+TREES_PER_GROUP = 16
+"""Number of trees that are expanded together."""
 
-WORD = 16  # octets of an element
+ELEMENT_BYTES = 16
+"""Length of an element."""
 
 
 class VoleSize(NamedTuple):
-    """One piece of a vector OLE: its outcomes, its trees, and how deep these are."""
+    """The size of a piece.
+
+    Attributes:
+        outcomes: number of outcomes.
+        trees: number of trees.
+        depth: depth of the trees.
+    """
 
     outcomes: int
     trees: int
@@ -29,34 +41,36 @@ class VoleSize(NamedTuple):
 
     @property
     def places(self) -> int:
+        """Number of leaves of all trees."""
         return self.trees << self.depth
 
     @property
     def rows(self) -> int:
-        """Transfers that the piece takes: a row for each level of a tree, 128 for each product."""
+        """Number of transfers of the piece: one row for each level of a tree, and 128 for each product."""
         return self.trees * self.depth + FIELD_BITS * (self.trees + 1)
 
     @property
     def answer_bytes(self) -> int:
-        return self.trees * (2 * self.depth + 1) * WORD
+        """Length of the sender's answer."""
+        return self.trees * (2 * self.depth + 1) * ELEMENT_BYTES
 
 
 def split_outcomes(outcomes: int) -> list[VoleSize]:
-    """Cut a vector OLE into pieces of about as many outcomes each."""
+    """Divide a vector OLE into pieces of about equal numbers of outcomes."""
     pieces = -(-outcomes // MAX_PIECE_OUTCOMES)
-    counts = [outcomes * (each + 1) // pieces - outcomes * each // pieces for each in range(pieces)]
+    counts = [outcomes * (piece + 1) // pieces - outcomes * piece // pieces for piece in range(pieces)]
     return [_size(count) for count in counts]
 
 
 def _size(outcomes: int) -> VoleSize:
     places = INVERSE_RATE * outcomes
     depth = max(1, (-(-places // MIN_TREES) - 1).bit_length())
-    if depth > 1 and 4 * (MIN_TREES << depth) > 5 * places:  # rather more trees than places that nobody needs
+    if depth > 1 and 4 * (MIN_TREES << depth) > 5 * places:  # more trees are better than unused places
         depth -= 1
     trees = max(MIN_TREES, -(-places >> depth) if places % (1 << depth) == 0 else (places >> depth) + 1)
-    return VoleSize(outcomes, -(-trees // GROUP) * GROUP, depth)
+    return VoleSize(outcomes, -(-trees // TREES_PER_GROUP) * TREES_PER_GROUP, depth)
 
 
 def choice_bytes(size: VoleSize) -> int:
-    """Return how many random octets a taker needs for a piece."""
+    """Return how many random bytes a receiver needs for a piece."""
     return OtReceiver.choice_bytes(size.rows)

@@ -1,4 +1,4 @@
-"""What both ends of a vector OLE session derive from its public coin."""
+"""Permutations, hashes and the linear map of a vector OLE, which follow from the public coin of a session."""
 
 from __future__ import annotations
 
@@ -12,15 +12,19 @@ from numpy.typing import NDArray
 from securevfl.crypto.key_derivation import derive_key
 from securevfl.crypto.share_ring import Words
 from securevfl.crypto.transfers.row_hash import RowHash, tweaks
-from securevfl.crypto.transfers.vole_pieces import CODE_WEIGHT, WORD, VoleSize
+from securevfl.crypto.transfers.vole_pieces import CODE_WEIGHT, ELEMENT_BYTES, VoleSize
 
-_AT_ONCE = 1 << 13  # outcomes that are added up at a time
+_OUTCOMES_AT_ONCE = 1 << 13
 
 NODES, _KEYS = "vector OLE trees", 3
 
 
 class VolePublic:
-    """What both ends make of the coin of their session: permutations, the hash of transfers, the map M."""
+    """The public functions of a session.
+
+    Args:
+        coin: 32 public bytes for this session alone.
+    """
 
     def __init__(self, coin: bytes) -> None:
         self.coin = coin
@@ -30,43 +34,60 @@ class VolePublic:
         self._map = derive_key(coin, NODES, "map")[:16]
 
     def children(self, nodes: Words, out: NDArray[np.uint8]) -> Words:
-        """Return the children (2, L, trees, 2) of nodes (L, trees, 2), left ones first, in the first octets of `out`,
-        which has 16 more."""
+        """Return the children (2, L, trees, 2) of nodes (L, trees, 2), left children first.
+
+        Args:
+            nodes: the nodes.
+            out: buffer for the children and 16 more bytes.
+
+        Returns:
+            The children, at the start of the buffer.
+        """
         octets, half = nodes.reshape(-1).view(np.uint8).data, nodes.nbytes
         for number, side in enumerate(self._sides):
-            side.update_into(octets, out[number * half : (number + 1) * half + WORD].data)
+            side.update_into(octets, out[number * half : (number + 1) * half + ELEMENT_BYTES].data)
         children = out[: 2 * half].view(np.uint64).reshape(2, *nodes.shape)
         children ^= nodes
         return children
 
     def keys(self, rows: Words, first: int) -> Words:
-        """Return the keys (n, 2) of rows (n, 2) with these numbers, from `first` on."""
+        """Return the keys (n, 2) of rows (n, 2) with numbers from `first` on."""
         return self.hash(rows, tweaks(first, len(rows), _KEYS))
 
-    def challenge(self, number: int, asked: bytes, answered: bytes) -> bytes:
-        heads = (hashlib.sha256(each).digest() for each in (asked, answered))
-        return hashlib.sha256(b"".join([self.coin, number.to_bytes(8, "little"), *heads])).digest()
+    def challenge(self, number: int, request: bytes, answer: bytes) -> bytes:
+        """Return the challenge of a piece, which depends on its number and both messages."""
+        digests = (hashlib.sha256(message).digest() for message in (request, answer))
+        return hashlib.sha256(b"".join([self.coin, number.to_bytes(8, "little"), *digests])).digest()
 
     def map(self, number: int, size: VoleSize, *vectors: Words) -> list[Words]:
-        """Return M times each of the vectors (N, 2), which are used up: (outcomes, 2)."""
+        """Return M times each of the vectors.
+
+        Args:
+            number: number of the piece.
+            size: its size.
+            *vectors: vectors (N, 2), which are overwritten.
+
+        Returns:
+            The products (outcomes, 2).
+        """
         for vector in vectors:
             np.bitwise_xor.accumulate(vector, axis=0, out=vector)
         sums = [vector.view(np.complex128)[:, 0] for vector in vectors]
-        found = [np.zeros((size.outcomes, 2), np.uint64) for _ in vectors]
+        products = [np.zeros((size.outcomes, 2), np.uint64) for _ in vectors]
         for start, places in self._places(number, size):
             for row in places:
-                for out, of in zip(found, sums, strict=True):
-                    some = out[start : start + len(row)]
-                    some ^= np.take(of, row, mode="clip").view(np.uint64).reshape(-1, 2)
-        return found
+                for out, partial_sums in zip(products, sums, strict=True):
+                    chunk = out[start : start + len(row)]
+                    chunk ^= np.take(partial_sums, row, mode="clip").view(np.uint64).reshape(-1, 2)
+        return products
 
     def _places(self, number: int, size: VoleSize) -> Iterator[tuple[int, NDArray[np.int64]]]:
-        """Yield the places (21, k) that k outcomes from some one on add up: 32 random bits times N / 2^32 each."""
+        """Yield the first of k outcomes and their places (21, k), which are 32 random bits times N / 2^32."""
         stream = Cipher(algorithms.AES(self._map), modes.CTR(number.to_bytes(8, "big") + bytes(8))).encryptor()
-        zeros = bytes(4 * CODE_WEIGHT * _AT_ONCE)
-        for start in range(0, size.outcomes, _AT_ONCE):
-            count = min(_AT_ONCE, size.outcomes - start)
-            drawn = np.frombuffer(stream.update(zeros), "<u4").astype(np.uint64).reshape(CODE_WEIGHT, _AT_ONCE)
+        zeros = bytes(4 * CODE_WEIGHT * _OUTCOMES_AT_ONCE)
+        for start in range(0, size.outcomes, _OUTCOMES_AT_ONCE):
+            count = min(_OUTCOMES_AT_ONCE, size.outcomes - start)
+            drawn = np.frombuffer(stream.update(zeros), "<u4").astype(np.uint64).reshape(CODE_WEIGHT, _OUTCOMES_AT_ONCE)
             drawn *= np.uint64(size.places)
             drawn >>= np.uint64(32)
             yield start, drawn[:, :count].view(np.int64)

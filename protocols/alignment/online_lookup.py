@@ -1,24 +1,24 @@
-"""Which of some ids a standing party has, asked as often as one likes: an oblivious function of each id, by points.
+"""Lookup of ids at a server, any number of times: which of some ids are in a server's table, by an oblivious PRF.
 
-A asks, B stands with a table. H hashes an id to the curve, b is a scalar that B draws for A and this table as long as
-its process lasts, a one of A's for each question (Jarecki, Kiayias, Krawczyk 2014). F(x) is a digest of x and b H(x),
-of two halves.
+A is the client, B the server with a table. H hashes an id to the curve. b is a scalar that B draws for A and this table
+and uses as long as its process runs. a is a fresh scalar of A for each request (Jarecki, Kiayias, Krawczyk 2014). F(x)
+is a digest of x and b H(x) and has two halves.
 
-once, and for each conversation
+once per session
 0. B -> A     sort(first half of F(y)) for y in Y
 
-for each question
+for each request
 1. A -> B     a H(x) for x in X
 2. B -> A     b (a H(x)), in the same order
-   A          takes a off, and finds the first halves of F(x) in 0
-3. A -> B     the second halves of those that it has found, sorted
+   A          removes a, and finds the first halves of F(x) in the list of step 0
+3. A -> B     the second halves of F(x) that it has found, sorted
 
-B sees points that are uniform, then which of its own ids are common. A sees digests under a key that it does not have;
-of an id that it asks about it learns whether B has it. A second half shows that F was evaluated at that id, so A marks
-no row that it has not asked about, and none at all beyond the points that it was granted: B needs to trust no count.
-What B works out for its table, 0.1 ms a row, it works out once and not for every question.
+B sees uniform points, and learns which of its ids are common. A sees digests under a key that it does not have, and
+learns for each id that it asks about whether B has it. A second half proves that F was evaluated at that id, so A
+cannot name a row that it has not asked about, nor more rows than the number of points that it was granted. B needs no
+count from A. B computes F for its table once, 0.1 ms a row, and not for every request.
 
-The order of 3 is the order of the common rows, at both.
+The order of step 3 is the order of the common rows at both parties.
 """
 
 from __future__ import annotations
@@ -38,51 +38,55 @@ from securevfl.runtime.channel import Channel
 from securevfl.runtime.codec import Message
 from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureRecord
 
-_HALF = 16  # bytes
-_CHUNK = 1 << 20  # tags a message
+_HALF_BYTES = 16
+_TAGS_PER_MESSAGE = 1 << 20
 
 
 class TableTags(Message, frozen=True):
-    """First halves, ascending; `rest` more come in further messages."""
+    """First halves in ascending order; `remaining` more follow in further messages."""
 
     tags: bytes
-    rest: int
+    remaining: int
 
 
 class QueryPoints(Message, frozen=True):
-    """The message with the ids asked about, each blinded."""
+    """The blinded ids of a request."""
 
     points: bytes
 
 
 class EvaluatedPoints(DisclosingMessage, frozen=True):
-    """The receiver's points with the sender's scalar on, in the receiver's order."""
+    """The receiver's points multiplied by the sender's scalar, in the receiver's order."""
 
     points: bytes
 
 
 class NamedRows(DisclosingMessage, frozen=True):
-    """Second halves of what both have, ascending."""
+    """Second halves of the common ids, in ascending order."""
 
     proofs: bytes
 
 
 def declares() -> list[MessageDeclaration]:
-    """Declare what each message of standing questions reveals."""
-    both = Reveal("output", "which of the receiver's ids both have")
+    """Declare what each message reveals."""
+    common = Reveal("output", "which of the receiver's ids both have")
     return [
         MessageDeclaration(TableTags, "passive", "active", Reveal("ciphertext", "passive"), structured=True),
         MessageDeclaration(QueryPoints, "active", "passive", Reveal("ciphertext", "active"), structured=True),
-        MessageDeclaration(EvaluatedPoints, "passive", "active", both, structured=True),
-        MessageDeclaration(NamedRows, "active", "passive", both, structured=True),
+        MessageDeclaration(EvaluatedPoints, "passive", "active", common, structured=True),
+        MessageDeclaration(NamedRows, "active", "passive", common, structured=True),
     ]
 
 
 class TableServer:
-    """B's side: a table of ids, as one party may ask about it. IdError if an id cannot be one or comes twice."""
+    """B: the ids of a table, for requests of one client.
+
+    Args:
+        ids: the ids, all different. An invalid or repeated id raises IdError.
+        executor: runs curve operations.
+    """
 
     def __init__(self, ids: Sequence[object], executor: Executor | None = None) -> None:
-        """Work out the function of each id; executor: processes of this party that take the work."""
         canonical = canonical_ids(ids)
         self._key = Blinder()
         points = self._key.blind(hash_to_group(canonical, executor), executor)
@@ -91,70 +95,110 @@ class TableServer:
         self._rows = {proof: row for row, proof in enumerate(tags[:, 1].tolist())}
 
     def open(self, channel: Channel, asker: str) -> None:
-        """Let a conversation begin."""
-        for start in range(0, len(self._first), _CHUNK):
-            part = self._first[start : start + _CHUNK]
-            channel.send(asker, TableTags(part.tobytes(), len(self._first) - start - len(part)))  # 0
+        """Send the tags of the table to a client; the start of a session."""
+        for start in range(0, len(self._first), _TAGS_PER_MESSAGE):
+            chunk = self._first[start : start + _TAGS_PER_MESSAGE]
+            channel.send(asker, TableTags(chunk.tobytes(), len(self._first) - start - len(chunk)))  # 0
 
     def answer(self, channel: Channel, asker: str, granted: int, executor: Executor | None = None) -> NDArray[np.intp]:
-        """Answer one question about `granted` ids; return the rows (m,) that both have, in the order that both share.
+        """Answer one request.
 
-        LeakageError, before anything is told, if it is about another number.
+        Args:
+            channel: this party's channel.
+            asker: name of the client.
+            granted: number of ids that the request may be about.
+            executor: runs curve operations.
+
+        Returns:
+            Indices (m,) of the common rows, in the order that is common to both parties.
+
+        Raises:
+            LeakageError: if the request is about another number of ids; nothing is disclosed then.
+            ProtocolError: if the client names ids that it has not asked about.
         """
         points = channel.recv(asker, QueryPoints).points  # 1
         if len(points) != granted * POINT_BYTES:
             raise LeakageError(
-                f"{channel.me} has granted {asker} to ask about {granted:,} ids, points of {len(points)} bytes came; "
-                "nothing of the table was told, ask anew"
+                f"{channel.me} has granted {asker} a request about {granted:,} ids, it sent points of {len(points)} "
+                "bytes; "
+                "nothing was disclosed",
+                "send the request again",
+                code="SVFL-PROTOCOL-LIMIT",
+                party=asker,
             )
         permit = channel.permit(DisclosureRecord(asker, "ids", granted, 1, about=(channel.me,)))
         channel.send(asker, EvaluatedPoints(self._key.blind(points, executor)), permit=permit)  # 2
         proofs = channel.recv(asker, NamedRows).proofs  # 3
-        named = [proofs[at : at + _HALF] for at in range(0, len(proofs), _HALF)]
-        if len(named) > granted or named != sorted(set(named)) or not all(each in self._rows for each in named):
-            raise ProtocolError(f"{asker}: proofs of ids that both have were expected, others came; use one version")
-        return np.array([self._rows[each] for each in named], np.intp)
+        named = [proofs[start : start + _HALF_BYTES] for start in range(0, len(proofs), _HALF_BYTES)]
+        if len(named) > granted or named != sorted(set(named)) or not all(proof in self._rows for proof in named):
+            raise ProtocolError(
+                f"{asker} sent proofs that do not belong to common ids, or sent them in another order",
+                code="SVFL-PROTOCOL-CHEATING",
+                party=asker,
+            )
+        return np.array([self._rows[proof] for proof in named], np.intp)
 
 
 class TableClient:
-    """The asking party's side of a conversation about ids."""
+    """A: the client in a session.
 
-    def __init__(self, channel: Channel, standing: str) -> None:
-        """Receive what a standing party says of its table."""
-        self._channel, self._standing = channel, standing
-        parts, rest = list[bytes](), 1
-        while rest:
-            message = channel.recv(standing, TableTags)  # 0
-            if len(message.tags) % _HALF or not message.tags or not 0 <= message.rest < 1 << 40:
-                raise ProtocolError(f"{standing}: tags of 16 bytes were expected, others came; use one version")
+    Args:
+        channel: this party's channel.
+        server: name of the server.
+    """
+
+    def __init__(self, channel: Channel, server: str) -> None:
+        self._channel, self._server = channel, server
+        parts, remaining = list[bytes](), 1
+        while remaining:
+            message = channel.recv(server, TableTags)  # 0
+            if len(message.tags) % _HALF_BYTES or not message.tags or not 0 <= message.remaining < 1 << 40:
+                raise ProtocolError(f"{server} sent an invalid list of tags", code="SVFL-PROTOCOL-VALUES", party=server)
             parts.append(message.tags)
-            rest = message.rest
+            remaining = message.remaining
         words = np.frombuffer(b"".join(parts), ">u8").astype(np.uint64).reshape(-1, 2)
         self._known = np.ascontiguousarray(words[:, 0]), np.ascontiguousarray(words[:, 1])
 
     def ask(self, ids: Sequence[object], executor: Executor | None = None) -> NDArray[np.intp]:
-        """Return the rows (m,) of these ids that the other party has, in the order that both share."""
+        """Ask which of these ids the server has.
+
+        Args:
+            ids: the ids, all different.
+            executor: runs curve operations.
+
+        Returns:
+            Indices (m,) of the common ids, in the order that is common to both parties.
+
+        Raises:
+            ProtocolError: if the server answers with another number of points.
+        """
         canonical, blinder, channel = canonical_ids(ids), Blinder(), self._channel
-        channel.send(self._standing, QueryPoints(blinder.blind(hash_to_group(canonical, executor), executor)))  # 1
-        points = channel.recv(self._standing, EvaluatedPoints).points  # 2
+        channel.send(self._server, QueryPoints(blinder.blind(hash_to_group(canonical, executor), executor)))  # 1
+        points = channel.recv(self._server, EvaluatedPoints).points  # 2
         if len(points) != len(canonical) * POINT_BYTES:
-            raise ProtocolError(f"{self._standing}: {len(canonical)} points were expected, others came; ask anew")
+            raise ProtocolError(
+                f"{self._server} answered a request about {len(canonical):,} ids with {len(points)} bytes",
+                code="SVFL-PROTOCOL-SIZE",
+                party=self._server,
+            )
         tags = _tags(canonical, blinder.unblind(points, executor))
         high, low = np.ascontiguousarray(tags[:, 0]).view(">u8").astype(np.uint64).reshape(-1, 2).T
-        place = np.minimum(np.searchsorted(self._known[0], high), len(self._known[0]) - 1)
-        common = np.flatnonzero((self._known[0][place] == high) & (self._known[1][place] == low))
+        index = np.minimum(np.searchsorted(self._known[0], high), len(self._known[0]) - 1)
+        common = np.flatnonzero((self._known[0][index] == high) & (self._known[1][index] == low))
         order = common[np.argsort(tags[common, 1], kind="stable")]
-        permit = channel.permit(DisclosureRecord(self._standing, "ids", len(ids), 1, about=(channel.me,)))
-        channel.send(self._standing, NamedRows(tags[order, 1].tobytes()), permit=permit)  # 3
+        permit = channel.permit(DisclosureRecord(self._server, "ids", len(ids), 1, about=(channel.me,)))
+        channel.send(self._server, NamedRows(tags[order, 1].tobytes()), permit=permit)  # 3
         return order
 
 
 def _tags(canonical: Sequence[bytes], points: bytes) -> NDArray[np.void]:
-    """Return F(x) of ids, from b H(x) (n x 32 bytes): both halves (n, 2)."""
+    """Return both halves (n, 2) of F(x) for some ids x and the points b H(x) (n x 32 bytes)."""
     digests = b"".join(
         hashlib.blake2b(
-            points[at * POINT_BYTES : (at + 1) * POINT_BYTES] + each, digest_size=2 * _HALF, person=b"standing"
+            points[k * POINT_BYTES : (k + 1) * POINT_BYTES] + identifier,
+            digest_size=2 * _HALF_BYTES,
+            person=b"standing",
         ).digest()
-        for at, each in enumerate(canonical)
+        for k, identifier in enumerate(canonical)
     )
-    return np.frombuffer(digests, f"V{_HALF}").reshape(-1, 2)
+    return np.frombuffer(digests, f"V{_HALF_BYTES}").reshape(-1, 2)

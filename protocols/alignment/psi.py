@@ -1,24 +1,28 @@
-"""Private alignment: which ids all parties have, and an order of those rows that all share.
+"""Private alignment: the parties learn the ids that all of them have, and order these rows in the same way.
 
-0. P_i -> A   rows;  A -> P_i  rows, nonce, which flow
-   all        an oblivious PRF, a store of answers and the names of the common ids: psi_many.py, by points where each
-              set has fewer than 4,096 ids (psi_points.py), by transfers otherwise (psi_transfers.py), without
-              products on the curve for each id, which are what takes the time here (docs/benchmarks.md)
+0. P_i -> A   number of rows;  A -> P_i  number of rows, nonce, protocol of the PRF
+   all        an oblivious PRF, a key-value store of its values, and the names of the common ids (psi_many.py). The PRF
+   is
+              evaluated by elliptic-curve points if each set has fewer than 4,096 ids (psi_points.py). Otherwise it is
+              evaluated by oblivious transfer (psi_transfers.py), which avoids curve operations for each id; these take
+              most of the time (docs/benchmarks.md).
 
-Two parties learn which ids both have and the other's number of rows, not which of the other's rows one is in, nor
-anything of ids that they do not share. With more parties nobody learns what two others share.
+Two parties learn the ids that both have, and each other's number of rows. They do not learn the position of a common id
+in the other's table, nor anything about ids that they do not share. With more parties, nobody learns the common ids of
+two others.
 
-The shared order is ascending by AES of the id under the nonce: it depends on the common ids and the nonce, not on
-anyone's rows.
+The common order is ascending by AES of the id under the nonce. It depends only on the common ids and the nonce.
 
-A party may ask only about ids it puts into its set, and the size of its set is seen. Nothing here stops it from
-putting in ids it does not have: guessing costs one entry a guess. By transfers one that deviates can put in as many as
-its store has slots, a third more than it says; these are what the others enter (docs/proof.md). Where the
-others have granted it a number of ids, they hold it to these before any point of theirs leaves, and it asks by points.
-It can name as common only ids that it has asked about, and no more than it has said: a name is a digest of the PRF.
+A party can only ask about ids that are in its set, and the other parties see the size of the set. Nothing prevents it
+from adding ids that it does not have: each guess costs one entry. With oblivious transfer a malicious party can add as
+many ids as its store has slots, a third more than its stated number of rows. The others record this number
+(docs/proof.md). If the others have granted it a number of ids, they check this number before any of their points is
+sent, and the party must use points. It can only name ids as common that it has asked about, and at most its stated
+number, because a name is a digest of the PRF.
 
-An alignment that broke off goes on from the last whole chunk if every party kept its journal: the same secrets and
-stores for the same ids, so the others see nothing new. If one has lost it, all start afresh with new secrets.
+An interrupted alignment resumes after the last complete chunk if every party has kept its journal. It uses the same
+secrets and stores for the same ids, so the others see nothing new. If a party has lost its journal, all parties start
+again with fresh secrets.
 """
 
 from __future__ import annotations
@@ -33,8 +37,8 @@ from securevfl.errors import ProtocolError
 from securevfl.protocols.alignment import psi_many, psi_transfers
 from securevfl.protocols.alignment.psi_work import (
     AlignmentHello,
+    AlignmentStart,
     AlignmentWork,
-    Begin,
     Points,
     TwiceBlinded,
     check_count,
@@ -44,7 +48,7 @@ from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.permits import permit_sizes
 
 NONCE_BYTES = 16
-MANY = 4096  # rows from which transfers are quicker than points
+MIN_ROWS_FOR_TRANSFERS = 4096  # with fewer rows, points are faster
 
 
 def declares(passives: Sequence[str], *, transfers: bool) -> list[MessageDeclaration]:
@@ -55,32 +59,34 @@ def declares(passives: Sequence[str], *, transfers: bool) -> list[MessageDeclara
     ]
     return [
         MessageDeclaration(AlignmentHello, "passive", "active", Reveal("plain", "the sender's number of rows")),
-        MessageDeclaration(Begin, "active", "passive", Reveal("plain", "the sender's number of rows")),
+        MessageDeclaration(AlignmentStart, "active", "passive", Reveal("plain", "the sender's number of rows")),
         *(psi_transfers.declares() if transfers else points),
         *psi_many.declares(len(passives)),
     ]
 
 
 def align_active(work: AlignmentWork) -> NDArray[np.intp]:
-    """Align as the active party: return its rows that all parties have, in the shared order."""
+    """Align as the active party: return the indices of its rows that all parties have, in the common order."""
     hellos = {passive: work.channel.recv(passive, AlignmentHello) for passive in work.passives}  # 0
     for passive, hello in hellos.items():
         check_count(passive, "rows", hello.rows, 1, 1 << 40)
     rows = {passive: hello.rows for passive, hello in hellos.items()}
-    transfers = work.granted is None and max(work.rows, *rows.values()) >= MANY
-    kept = work.saved()
+    transfers = work.granted is None and max(work.rows, *rows.values()) >= MIN_ROWS_FOR_TRANSFERS
+    saved = work.saved()
     resumes = (
-        kept is not None
-        and all(hello.saved == kept.nonce for hello in hellos.values())
-        and kept.transfers == transfers
+        saved is not None
+        and all(hello.saved == saved.nonce for hello in hellos.values())
+        and saved.transfers == transfers
         and (not transfers or psi_transfers.ready(work))
     )
-    nonce = kept.nonce if kept is not None and resumes else secrets.token_bytes(NONCE_BYTES)
+    nonce = saved.nonce if saved is not None and resumes else secrets.token_bytes(NONCE_BYTES)
     for passive in work.passives:
         streams = work.stream("back", passive), work.stream("store", passive)
         counts = [work.journal.count(stream) if resumes else 0 for stream in streams]
         work.channel.send(
-            passive, Begin(work.rows, nonce, transfers, resumes, *counts), permit=permit_sizes(work.channel, passive)
+            passive,
+            AlignmentStart(work.rows, nonce, transfers, resumes, *counts),
+            permit=permit_sizes(work.channel, passive),
         )  # 0
     work.start(nonce, transfers=transfers, resumes=resumes)
     done = {passive: hello.done if resumes else 0 for passive, hello in hellos.items()}
@@ -88,16 +94,21 @@ def align_active(work: AlignmentWork) -> NDArray[np.intp]:
 
 
 def align_passive(work: AlignmentWork) -> NDArray[np.intp]:
-    """Align as a passive party: return its rows that all parties have, in the shared order."""
-    kept = work.saved()
-    done = 0 if kept is None else work.journal.count("theirs")
-    hello = AlignmentHello(work.rows, b"" if kept is None else kept.nonce, done)
+    """Align as a passive party: return the indices of its rows that all parties have, in the common order."""
+    saved = work.saved()
+    done = 0 if saved is None else work.journal.count("theirs")
+    hello = AlignmentHello(work.rows, b"" if saved is None else saved.nonce, done)
     work.channel.send(work.active, hello, permit=permit_sizes(work.channel, work.active))  # 0
-    begin = work.channel.recv(work.active, Begin)  # 0
+    begin = work.channel.recv(work.active, AlignmentStart)  # 0
     check_count(work.active, "rows", begin.rows, 1, 1 << 40)
     check_granted(work, begin)
-    fits = kept is not None and (kept.nonce, kept.transfers) == (begin.nonce, begin.transfers)
+    fits = saved is not None and (saved.nonce, saved.transfers) == (begin.nonce, begin.transfers)
     if len(begin.nonce) != NONCE_BYTES or (begin.resumes and not fits):
-        raise ProtocolError(f"{work.active} was expected to begin or go on with an alignment; start all parties again")
+        raise ProtocolError(
+            f"{work.active} started an alignment with an invalid nonce, or resumed one that this party has not stored",
+            "start all parties again",
+            code="SVFL-PROTOCOL-MESSAGE",
+            party=work.active,
+        )
     work.start(begin.nonce, transfers=begin.transfers, resumes=begin.resumes)
     return psi_many.follow(work, begin)

@@ -1,12 +1,12 @@
-"""The oblivious PRF of alignment by Diffie-Hellman (Jarecki, Kiayias, Krawczyk 2014): for small sets.
+"""The oblivious PRF of alignment by Diffie-Hellman (Jarecki, Kiayias, Krawczyk 2014), for small sets.
 
-    F_i(y) = Hash(H(y), b_i H(y)), 32 bytes;  H to the curve, b_i the scalar of P_i
+    F_i(y) = Hash(H(y), b_i H(y)), 32 bytes;  H hashes to the curve, b_i is the secret scalar of P_i
 
 1. P_1 -> P_i  q = sort(a H(x)) for x in X_1
 2. P_i -> P_1  b_i q in the order of 1
    P_1         Hash(H(x), b_i q without a)
 
-P_i sees points that are noise under decisional Diffie-Hellman; P_1 has F_i on its own ids alone.
+P_i sees points that are pseudorandom under decisional Diffie-Hellman. P_1 learns F_i only on its ids.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from securevfl.crypto.curve import POINT_BYTES, hash_to_group, sort_points
 from securevfl.crypto.share_ring import Words
 from securevfl.protocols.alignment.psi_work import (
-    CHUNK,
+    ITEMS_PER_MESSAGE,
+    AlignmentStart,
     AlignmentWork,
-    Begin,
     TwiceBlinded,
     check_count,
     check_size,
@@ -34,43 +34,43 @@ from securevfl.protocols.alignment.psi_work import (
 
 
 def questions(rows: int) -> int:
-    """How many ids of others whoever asks with so many rows may have asked about: one a point."""
+    """Return the number of ids that a party with this number of rows can ask about: one per point."""
     return rows
 
 
 def ask(work: AlignmentWork, done: dict[str, int]) -> Callable[[str], Words]:
-    """P_1: sends what each P_i lacks; returns what gives F_i on P_1's ids, (n, 4)."""
+    """Run P_1: send the points that each P_i lacks; return a function from P_i to F_i on P_1's ids (n, 4)."""
     for passive in work.passives:
         check_count(passive, "chunks", done[passive], 0, chunks(work.rows))
     work.expect(work.rows * (1 + len(work.passives)))
     points = hash_to_group(work.ids, work.executor)
-    mine, order = sort_points(work.blinded(points))
+    sorted_blinded, order = sort_points(work.blinded(points))
     for number in range(min(done.values()), chunks(work.rows)):
         for passive in work.passives:
             if number >= done[passive]:
-                work.send_points(passive, mine, number)  # 1
+                work.send_points(passive, sorted_blinded, number)  # 1
     sorted_points = _take(points, order)
 
     def answers(passive: str) -> Words:
-        own = np.empty((work.rows, 4), np.uint64)
+        values = np.empty((work.rows, 4), np.uint64)
         stream = work.stream("back", passive)
         for number in range(chunks(work.rows)):
             if number >= work.journal.count(stream):
                 points = work.channel.recv(passive, TwiceBlinded).points  # 2
                 check_size(passive, "points", points, POINT_BYTES, number, work.rows)
-                start = number * CHUNK * POINT_BYTES
+                start = number * ITEMS_PER_MESSAGE * POINT_BYTES
                 hashed = sorted_points[start : start + len(points)]
                 answer = _prf(hashed, work.blinder.unblind(points, work.executor))
                 work.journal.append(stream, answer.tobytes())
-            work.did(chunk_rows(work.rows, number))
-        own[order] = words(work.journal.whole(stream), 4)
-        return own
+            work.add_progress(chunk_rows(work.rows, number))
+        values[order] = words(work.journal.read(stream), 4)
+        return values
 
     return answers
 
 
-def serve(work: AlignmentWork, begin: Begin) -> Callable[[], Words]:
-    """P_i: answers P_1; returns what gives F_i on P_i's ids, (n, 4)."""
+def serve(work: AlignmentWork, begin: AlignmentStart) -> Callable[[], Words]:
+    """Run P_i: answer P_1; return a function that computes F_i on P_i's ids (n, 4)."""
     check_count(work.active, "chunks", begin.first, 0, chunks(begin.rows))
     work.expect(work.rows + begin.rows)
     points = hash_to_group(work.ids, work.executor)
@@ -84,9 +84,11 @@ def serve(work: AlignmentWork, begin: Begin) -> Callable[[], Words]:
 def _prf(points: bytes, blinded: bytes) -> Words:
     hashed = b"".join(
         hashlib.blake2b(
-            points[at : at + POINT_BYTES] + blinded[at : at + POINT_BYTES], digest_size=32, person=b"oblivious prf"
+            points[start : start + POINT_BYTES] + blinded[start : start + POINT_BYTES],
+            digest_size=32,
+            person=b"oblivious prf",
         ).digest()
-        for at in range(0, len(points), POINT_BYTES)
+        for start in range(0, len(points), POINT_BYTES)
     )
     return np.frombuffer(hashed, np.uint64).reshape(-1, 4)
 

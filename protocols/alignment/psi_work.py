@@ -1,13 +1,13 @@
-"""What both flows of private alignment share: one party's points, secrets and journal, and the checks of what comes.
+"""The common parts of both protocols of private alignment: a party's points, secrets and journal, and message checks.
 
-Lists travel in chunks of 65,536 items, so that frames stay small, work and lines overlap, and an alignment that broke
-off can go on from the last whole chunk. A journal holds chunks in named streams:
+Lists are sent in chunks of 65,536 items, so that frames stay small, computation and transfer overlap, and an
+interrupted alignment can resume after the last complete chunk. A journal stores chunks in named streams:
 
-    secrets         nonce, scalar, pair keys            mine    own points, blinded once
-    theirs          the other's points, blinded twice   back    PRF of own ids, by points that came back
-                    or what it asks with, as it came            or what came back on it, as it came
-    chosen, pairs   seeds of transfers                  own     the store that asks
-    store           values or stores that answer, own or received
+    secrets         nonce, scalar, pairwise keys        mine    this party's points, blinded once
+    theirs          the other's points, blinded twice,  back    PRF values of this party's ids, by points; or the
+                    or its request as received                  answers to its request as received
+    chosen, pairs   seeds of base transfers             request the store of this party's request
+    store           values or stores, sent or received
 """
 
 from __future__ import annotations
@@ -32,22 +32,37 @@ from securevfl.runtime.channel import Channel
 from securevfl.runtime.codec import Message
 from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosurePermit, DisclosureRecord
 
-CHUNK = 1 << 16  # points, slots or tags in one message
+ITEMS_PER_MESSAGE = 1 << 16  # points, slots or tags
 TAG_BYTES = 16
 
 Progress = Callable[[int, int], None]
 
 
 class AlignmentHello(DisclosingMessage, frozen=True):
-    """A passive party's rows; the nonce of an alignment it can go on with, and how many chunks of 1 it has done."""
+    """What a passive party states about itself.
+
+    Attributes:
+        rows: number of its rows.
+        saved: nonce of an alignment that it can resume; empty if there is none.
+        done: number of chunks of step 1 that it has completed.
+    """
 
     rows: int
     saved: bytes
     done: int
 
 
-class Begin(DisclosingMessage, frozen=True):
-    """The active party's rows and the nonce; which flow; whether all go on, and how many chunks of 2 it has."""
+class AlignmentStart(DisclosingMessage, frozen=True):
+    """The active party's start of an alignment.
+
+    Attributes:
+        rows: number of its rows.
+        nonce: nonce of the alignment.
+        transfers: whether the PRF uses oblivious transfer.
+        resumes: whether all parties resume an earlier alignment.
+        first: number of answers of the receiver's PRF that it has received.
+        second: number of chunks of the receiver's store that it has received.
+    """
 
     rows: int
     nonce: bytes
@@ -64,45 +79,54 @@ class PairKey(Message, frozen=True):
 
 
 class Points(Message, frozen=True):
-    """Blinded ids, ascending: up to 65,536 points of 32 bytes."""
+    """Blinded ids in ascending order: up to 65,536 points of 32 bytes."""
 
     points: bytes
 
 
 class TwiceBlinded(Message, frozen=True):
-    """The receiver's points with the sender's scalar on, in the receiver's order."""
+    """The receiver's points multiplied by the sender's scalar, in the receiver's order."""
 
     points: bytes
 
 
 class Journal:
-    """What one party has worked out so far, in named streams of chunks. This one is forgotten with the process."""
+    """The completed work of one party, in named streams of chunks. This class stores them in memory."""
 
     def __init__(self) -> None:
         self._streams: dict[str, list[bytes]] = {}
 
     def count(self, stream: str) -> int:
-        """Chunks in the stream."""
+        """Return the number of chunks in a stream."""
         return len(self._streams.get(stream, []))
 
     def append(self, stream: str, chunk: bytes) -> None:
-        """Add a chunk, whole or not at all."""
+        """Append a chunk, completely or not at all."""
         self._streams.setdefault(stream, []).append(chunk)
 
     def chunk(self, stream: str, number: int) -> bytes:
+        """Return a chunk of a stream."""
         return self._streams[stream][number]
 
-    def whole(self, stream: str) -> bytes:
-        """All chunks of the stream in order."""
+    def read(self, stream: str) -> bytes:
+        """Return all chunks of a stream, concatenated."""
         return b"".join(self.chunk(stream, number) for number in range(self.count(stream)))
 
     def clear(self) -> None:
-        """Forgets everything."""
+        """Delete all streams."""
         self._streams.clear()
 
 
 class Secrets(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a party must keep to go on with an alignment, and keep to itself."""
+    """The secret state that a party needs to resume an alignment.
+
+    Attributes:
+        nonce: nonce of the alignment.
+        transfers: whether the PRF uses oblivious transfer.
+        subject: digest of the parties and of this party's ids.
+        scalar: secret scalar of the points.
+        pair_keys: pairwise keys by peer.
+    """
 
     nonce: bytes
     transfers: bool
@@ -110,7 +134,7 @@ class Secrets(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     scalar: bytes
     pair_keys: dict[str, bytes]
 
-    def __repr__(self) -> str:  # msgspec would print them
+    def __repr__(self) -> str:  # msgspec would print the secrets
         return "<Secrets, secret>"
 
 
@@ -118,7 +142,7 @@ _SECRETS = msgspec.msgpack.Decoder(Secrets)
 
 
 class StoredBlinder(Blinder):
-    """A blinder whose scalar may outlive the process, for this one alignment."""
+    """A blinder with a given scalar, so that an alignment can resume in another process."""
 
     __slots__ = ()
 
@@ -127,9 +151,26 @@ class StoredBlinder(Blinder):
 
 
 class AlignmentWork:
-    """One party at an alignment: its line, its ids, its journal.
+    """The state of one party in an alignment.
 
-    ids: canonical, keys (n, 2): a block for each of them (`id_keys`).
+    Args:
+        channel: the party's channel.
+        ids: canonical ids, all different.
+        active: name of the active party.
+        passives: names of the passive parties.
+        journal: stores completed work; in memory by default.
+        executor: runs curve operations.
+        on_progress: receives the number of completed operations and the total.
+        granted: number of ids that the active party may ask about, if the parties agreed on it before. It then asks
+            about exactly this number, by points.
+
+    Attributes:
+        rows: number of ids.
+        ids: the canonical ids.
+        keys: one block for each id (n, 2); see `id_keys`.
+        nonce: nonce of the alignment.
+        transfers: whether the PRF uses oblivious transfer.
+        pair_keys: pairwise keys by peer, with three parties or more.
     """
 
     def __init__(
@@ -144,8 +185,6 @@ class AlignmentWork:
         on_progress: Progress | None = None,
         granted: int | None = None,
     ) -> None:
-        """ids: canonical, all different. on_progress(points done, of). granted: how many ids the active party has been
-        let ask about, where that has been agreed before; it then asks about these and no more."""
         self.channel = channel
         self.me = channel.me
         self.active = active
@@ -166,31 +205,32 @@ class AlignmentWork:
 
     @property
     def peers(self) -> list[str]:
+        """Names of all other parties."""
         return [name for name in (self.active, *self.passives) if name != self.me]
 
     def stream(self, kind: str, passive: str) -> str:
-        """Name the journal's stream of what this passive party sends."""
+        """Return the name of a journal stream for one passive party."""
         return f"{kind}-{self.passives.index(passive)}"
 
     def saved(self) -> Secrets | None:
-        """Return the secrets of an alignment of these very ids with these parties that broke off, if there are any."""
+        """Return the secrets of an interrupted alignment of the same ids and parties, or None."""
         if not self.journal.count("secrets"):
             return None
         try:
-            kept = _SECRETS.decode(self.journal.chunk("secrets", 0))
+            stored = _SECRETS.decode(self.journal.chunk("secrets", 0))
         except msgspec.DecodeError:
             return None
-        return kept if kept.subject == self._subject else None
+        return stored if stored.subject == self._subject else None
 
     def start(self, nonce: bytes, *, transfers: bool, resumes: bool) -> None:
-        """Take up the kept secrets, or make and keep new ones. With three parties or more: step 0, pair keys."""
-        kept = self.saved() if resumes else None
-        if kept is None:
+        """Load the stored secrets, or create and store new ones. With three parties or more, agree on pairwise keys."""
+        stored = self.saved() if resumes else None
+        if stored is None:
             self.journal.clear()
             keys = self._agree(nonce) if len(self.passives) > 1 else {}
-            kept = Secrets(nonce, transfers, self._subject, fresh_scalar(), keys)
-            self.journal.append("secrets", msgspec.msgpack.encode(kept))
-        self.nonce, self.pair_keys, self.blinder = kept.nonce, kept.pair_keys, StoredBlinder(kept.scalar)
+            stored = Secrets(nonce, transfers, self._subject, fresh_scalar(), keys)
+            self.journal.append("secrets", msgspec.msgpack.encode(stored))
+        self.nonce, self.pair_keys, self.blinder = stored.nonce, stored.pair_keys, StoredBlinder(stored.scalar)
         self.transfers = transfers
 
     def _agree(self, nonce: bytes) -> dict[str, bytes]:
@@ -200,56 +240,58 @@ class AlignmentWork:
         domain = "alignment zero sharing"
         return {
             peer: pair.agree(
-                self.channel.recv(peer, PairKey).public, session=nonce.hex(), own=self.me, peer=peer, domain=domain
+                self.channel.recv(peer, PairKey).public, session=nonce.hex(), party=self.me, peer=peer, domain=domain
             )  # 0
             for peer in self.peers
         }
 
     def expect(self, points: int) -> None:
-        """How many products this party will make, for progress."""
+        """Set the total number of operations for progress reports."""
         self._progress = [0, points]
 
-    def did(self, points: int) -> None:
+    def add_progress(self, points: int) -> None:
+        """Report completed operations."""
         self._progress[0] += points
         if self._report is not None:
             self._report(*self._progress)
 
     def blinded(self, points: bytes) -> bytes:
-        """Blind each of this party's points with its scalar, and return them in its own order."""
-        for number, start in enumerate(range(0, len(points), CHUNK * POINT_BYTES)):
-            chunk = points[start : start + CHUNK * POINT_BYTES]
+        """Multiply each of this party's points by its scalar; return them in the same order."""
+        for number, start in enumerate(range(0, len(points), ITEMS_PER_MESSAGE * POINT_BYTES)):
+            chunk = points[start : start + ITEMS_PER_MESSAGE * POINT_BYTES]
             if number >= self.journal.count("mine"):
                 self.journal.append("mine", self.blinder.blind(chunk, self.executor))
-            self.did(len(chunk) // POINT_BYTES)
-        return self.journal.whole("mine")
+            self.add_progress(len(chunk) // POINT_BYTES)
+        return self.journal.read("mine")
 
     def send_points(self, to: str, points: bytes, number: int) -> None:
-        start = number * CHUNK * POINT_BYTES
-        sent = points[start : start + CHUNK * POINT_BYTES]
-        self.channel.send(to, Points(sent))
+        """Send chunk `number` of these points."""
+        start = number * ITEMS_PER_MESSAGE * POINT_BYTES
+        chunk = points[start : start + ITEMS_PER_MESSAGE * POINT_BYTES]
+        self.channel.send(to, Points(chunk))
 
-    def names(self, to: str, ids: int) -> DisclosurePermit:
-        """Enters that a party learns of so many ids whether they are common."""
+    def permit_ids(self, to: str, ids: int) -> DisclosurePermit:
+        """Record that a party learns for a number of ids whether they are common."""
         return self.channel.permit(DisclosureRecord(to, "ids", ids, 1, about=(self.me,)))
 
     def blind_theirs(self, sender: str, rows: int) -> Iterator[bytes]:
-        """Receive the sender's ascending points, and yield them chunk by chunk, blinded with this party's scalar."""
-        last = b""
+        """Receive the sender's ascending points; yield them chunk by chunk, multiplied by this party's scalar."""
+        previous = b""
         for number in range(chunks(rows)):
             if number >= self.journal.count("theirs"):
                 points = self.channel.recv(sender, Points).points  # 1, 2
                 check_size(sender, "points", points, POINT_BYTES, number, rows)
-                last = check_ascending(sender, "points", points, POINT_BYTES, last)
+                previous = check_ascending(sender, "points", points, POINT_BYTES, previous)
                 self.journal.append("theirs", self.blinder.blind(points, self.executor))
-            self.did(chunk_rows(rows, number))
+            self.add_progress(chunk_rows(rows, number))
             yield self.journal.chunk("theirs", number)
 
     def in_shared_order(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Return rows by PRF(nonce, x) of their ids: the order that all parties share."""
-        return rows[rising(keyed(self.nonce, self.keys[rows]))]
+        """Sort row indices by PRF(nonce, x) of their ids: the order that is common to all parties."""
+        return rows[ascending_order(keyed(self.nonce, self.keys[rows]))]
 
     def zero_share(self) -> Words:
-        """s(x) for each of this party's ids; over all parties they cancel."""
+        """Return s(x) for each of this party's ids; the XOR of s(x) over all parties is 0."""
         share = np.zeros((self.rows, 2), np.uint64)
         for key in self.pair_keys.values():
             share ^= keyed(key, self.keys)
@@ -257,14 +299,14 @@ class AlignmentWork:
 
 
 def keyed(key: bytes, blocks: Words) -> Words:
-    """AES under this key (16 or 32 bytes) of each block (n, 2): a pseudorandom function while n is far below 2^64."""
+    """Encrypt each block (n, 2) by AES with a key of 16 or 32 bytes: a PRF if n is far below 2^64."""
     octets = np.ascontiguousarray(blocks).reshape(-1).view(np.uint8).data
     raw = Cipher(algorithms.AES(key), modes.ECB()).encryptor().update(octets)  # noqa: S305
     return np.frombuffer(raw, np.uint64).reshape(-1, 2)
 
 
-def rising(blocks: Words) -> NDArray[np.intp]:
-    """Return the places (n,) of blocks (n, 2) in rising order, the first word before the second."""
+def ascending_order(blocks: Words) -> NDArray[np.intp]:
+    """Return the indices (n,) that sort blocks (n, 2) by the first word, then by the second."""
     order: NDArray[np.intp] = np.argsort(np.ascontiguousarray(blocks[:, 0]))
     (first, second), (after, last) = blocks[order[:-1]].T, blocks[order[1:]].T
     if ((first == after) & (second > last)).any():
@@ -272,76 +314,93 @@ def rising(blocks: Words) -> NDArray[np.intp]:
     return order
 
 
-def met(own: Words, others: Words) -> NDArray[np.intp]:
-    """Return the rows of `own` (n, 2) that are among `others` (m, 2) too; within each all are different."""
-    both = np.concatenate([own, others])
-    order = rising(both)
+def intersect(blocks: Words, others: Words) -> NDArray[np.intp]:
+    """Return the indices of `blocks` (n, 2) that are also in `others` (m, 2); blocks within each are distinct."""
+    both = np.concatenate([blocks, others])
+    order = ascending_order(both)
     both = both[order]
     equal = np.flatnonzero((both[1:] == both[:-1]).all(axis=1))
     return np.sort(np.minimum(order[equal], order[equal + 1]))
 
 
 def fresh_scalar() -> bytes:
+    """Return a random secret scalar."""
     return secrets.token_bytes(SYMMETRIC_KEY_BYTES)
 
 
 def chunks(rows: int) -> int:
-    """Messages that carry this many rows."""
-    return -(-rows // CHUNK)
+    """Return the number of chunks of a list."""
+    return -(-rows // ITEMS_PER_MESSAGE)
 
 
 def chunk_rows(rows: int, number: int) -> int:
-    return min(CHUNK, rows - number * CHUNK)
+    """Return the number of items in chunk `number` of a list."""
+    return min(ITEMS_PER_MESSAGE, rows - number * ITEMS_PER_MESSAGE)
 
 
 def words(raw: bytes, width: int = 2) -> Words:
-    """Read rows (n, width) of words."""
+    """Read an array (n, width) of words."""
     return np.frombuffer(raw, np.uint64).reshape(-1, width)
 
 
 def check_count(sender: str, what: str, count: int, low: int, high: int) -> None:
-    """ProtocolError unless low <= count <= high."""
+    """Raise ProtocolError unless low <= count <= high."""
     if not low <= count <= high:
-        raise ProtocolError(f"{sender}: {low} to {high} {what} were expected, {count} came; start all parties again")
+        raise ProtocolError(
+            f"{sender} stated {count} {what}, the number must be between {low} and {high}",
+            "start all parties again",
+            code="SVFL-PROTOCOL-VALUES",
+            party=sender,
+        )
 
 
-def check_granted(work: AlignmentWork, begin: Begin) -> None:
-    """LeakageError if the active party begins to ask about other than the ids that it was granted.
+def check_granted(work: AlignmentWork, begin: AlignmentStart) -> None:
+    """Raise LeakageError if the active party starts to ask about another number of ids than it was granted.
 
-    It asks by points then, one an id: a store of transfers may hold more ids than the rows that it is said to have.
+    It must ask by points, one per id, because a store for oblivious transfer may contain more ids than stated.
     """
     if work.granted is not None and (begin.rows != work.granted or begin.transfers):
         flow = " by transfers" if begin.transfers else ""
         raise LeakageError(
-            f"{work.me} has granted {work.active} to ask about {work.granted:,} ids by points, it begins to ask about "
-            f"{begin.rows:,}{flow}; nothing of the table was told, ask anew"
+            f"{work.me} has granted {work.active} a request about {work.granted:,} ids by points, it started a "
+            "request about "
+            f"{begin.rows:,}{flow}; nothing was disclosed",
+            "send the request again",
+            code="SVFL-PROTOCOL-LIMIT",
+            party=work.active,
         )
 
 
 def check_size(sender: str, what: str, raw: bytes, width: int, number: int, rows: int) -> None:
-    """ProtocolError unless chunk `number` of `rows` items has its size."""
+    """Raise ProtocolError unless chunk `number` of a list of `rows` items has the right size."""
     expected = chunk_rows(rows, number) * width
     if len(raw) != expected:
         raise ProtocolError(
-            f"{sender}: chunk {number} of {what} was expected to have {expected} bytes, {len(raw)} came; "
-            "do both run the same version?"
+            f"{sender} sent chunk {number} of {what} with {len(raw)} bytes, expected {expected}",
+            code="SVFL-PROTOCOL-SIZE",
+            party=sender,
         )
 
 
-def check_ascending(sender: str, what: str, raw: bytes, width: int, last: bytes) -> bytes:
-    """ProtocolError unless the items ascend and all are above `last`; returns the last one."""
+def check_ascending(sender: str, what: str, raw: bytes, width: int, previous: bytes) -> bytes:
+    """Return the last item. Raise ProtocolError unless the items ascend and all are above `previous`."""
     items = np.frombuffer(raw, f"S{width}")
-    if (last and not raw[:width] > last) or not (items[:-1] < items[1:]).all():
+    if (previous and not raw[:width] > previous) or not (items[:-1] < items[1:]).all():
         raise not_ascending(sender, what)
     return raw[-width:]
 
 
-def check_rising(sender: str, what: str, blocks: Words) -> None:
-    """ProtocolError unless blocks (n, 2) are in rising order and all different."""
+def check_ascending_blocks(sender: str, what: str, blocks: Words) -> None:
+    """Raise ProtocolError unless blocks (n, 2) are distinct and in ascending order."""
     (first, second), (after, last) = blocks[:-1].T, blocks[1:].T
     if not ((first < after) | (first == after) & (second < last)).all():
         raise not_ascending(sender, what)
 
 
 def not_ascending(sender: str, what: str) -> ProtocolError:
-    return ProtocolError(f"{sender}: {what} in ascending order were expected, as their order could show rows")
+    """Return the error for items that are not in ascending order."""
+    return ProtocolError(
+        f"{sender} sent {what} that are not in ascending order; another order could reveal the order of its rows",
+        code="SVFL-PROTOCOL-VALUES",
+        party=sender,
+    )

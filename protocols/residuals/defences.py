@@ -1,20 +1,21 @@
-"""What can be done to g before it goes down, where a protocol cannot hide it. Each costs accuracy.
+"""Noise and rounding that can be applied to g before it is sent, if a protocol cannot hide it. Each costs accuracy.
 
-Gaussian    clips each row of g to a length and adds normal noise; the only one with a guarantee (Dwork and Roth 2014)
-Marvell     noise of another size for each class, so that their residuals look as alike as a budget allows (Li et al.
-            2022, section 4.2, in one dimension)
-MaxNorm     noise along g that gives every row the norm of the largest (Li et al. 2022, section 4.1)
-Rounding    to a grid, up or down at random so that the mean stays (stochastic rounding)
+Gaussian    clips each row of g and adds normal noise; the only one with a formal guarantee (Dwork and Roth 2014)
+Marvell     adds noise of a different size for each class, so that the residuals of both classes look as similar as a
+            budget allows (Li et al. 2022, section 4.2, in one dimension)
+MaxNorm     adds noise along g, so that every row has the norm of the largest on average (Li et al. 2022, section 4.1)
+Rounding    rounds to a grid, up or down at random, so that the mean is unchanged (stochastic rounding)
 
-Noise is a secret: whoever could repeat it would take it off. It is drawn from ChaCha20 streams under a key that is
-drawn for each training and kept with the party's own state (`securevfl.training.checkpoint`), one stream a release of
-g: rounds that are replayed after a cut release the same g under the same noise. Fresh noise would be averaged away.
+The noise must be secret, because a party that can reproduce it can subtract it. It is drawn from ChaCha20 streams under
+a key that is created for each training and stored in the party's checkpoint (`securevfl.training.checkpoint`). Each
+release of g has its own stream, so rounds that are repeated after an interruption release the same g with the same
+noise. Fresh noise would allow others to average it out.
 
-What the guarantee of `Gaussian` covers. Neighbours are two tables that differ in the label of one row. One release of g
-for a batch is a Gaussian mechanism whose sensitivity is 2 clip, the farthest a clipped row can move, given the weights
-that g was computed from; T releases compose in zCDP (Bun and Steinke 2016). The active party goes on to train its own
-weights on the clean g. Through them one label has a small say in other rows' later residuals, which this does not
-count: read epsilon as the loss of a row's label through its own residuals.
+The guarantee of `Gaussian`: neighbouring tables differ in the label of one row. One release of g for a batch is a
+Gaussian mechanism with sensitivity 2 clip, the largest possible change of a clipped row for given weights. T releases
+compose in zCDP (Bun and Steinke 2016). The active party trains its weights with g without noise. Through these weights
+one label has a small influence on later residuals of other rows, which this analysis does not count. Epsilon therefore
+bounds the privacy loss of a row's label through the residuals of that row.
 """
 
 from __future__ import annotations
@@ -38,71 +39,84 @@ from securevfl.errors import ConfigError
 
 
 class Defence(NamedOption, ABC):
-    """An option of a residual protocol."""
+    """Noise or rounding of residuals; an option of a residual protocol."""
 
     @abstractmethod
     def apply(self, g: Floats, prg: Prg) -> Floats:
-        """g (n x c) as it goes down."""
+        """Return g (n x c) as it is sent."""
 
-    def reach(self, bound: float) -> float:
-        """Return the largest |g| that is sent, for |g| <= bound before; ConfigError if there is none to agree on."""
-        raise ConfigError(f"defence {self.name}: fits an open residual only; use gaussian or rounding under encryption")
+    def output_bound(self, bound: float) -> float:
+        """Return the largest |g| that is sent if |g| <= bound. Raise ConfigError if there is no such bound."""
+        raise ConfigError(
+            f"defence {self.name} cannot be used with encrypted residuals, because it has no bound",
+            "use gaussian or rounding",
+            code="SVFL-JOB-COMBINATION",
+        )
 
     def check(self, outputs: int) -> None:
-        """ConfigError if the defence is not made for so many outputs."""
+        """Raise ConfigError if the defence does not support this number of outputs."""
 
     @property
-    def promise(self) -> str:
-        """The guarantee that the defence gives, in one line for people."""
+    def guarantee(self) -> str:
+        """The formal guarantee of the defence in one line."""
         return "no guarantee"
 
 
 class Gaussian(Defence):
-    """N(0, sigma^2) on every entry, after rows of g are clipped to the length `clip`."""
+    """Clipping of rows of g to the length `clip`, then N(0, sigma^2) noise on every entry."""
 
     name: ClassVar[str] = "gaussian"
     sigma: float = Field(gt=0)
     """Standard deviation of the noise on every entry of g."""
     clip: float = Field(default=1.0, gt=0)
-    """Length that rows of g are clipped to first."""
+    """Maximal length of a row of g before noise is added."""
 
     def apply(self, g: Floats, prg: Prg) -> Floats:
-        return np.asarray(cut(g, self.clip) + self.sigma * normals(prg, g.shape))
+        """Return g clipped, with normal noise."""
+        return np.asarray(clip_rows(g, self.clip) + self.sigma * normals(prg, g.shape))
 
-    def reach(self, bound: float) -> float:
-        return min(bound, self.clip) + 9.0 * self.sigma  # no draw of `normals` is larger than 8.3
+    def output_bound(self, bound: float) -> float:
+        """Return the largest |g| that is sent if |g| <= bound."""
+        return min(bound, self.clip) + 9.0 * self.sigma  # `normals` returns no number above 8.3
 
     @property
     def sensitivity(self) -> float:
-        """The farthest g moves (L2) with one label, given the weights."""
+        """Largest change of g (L2) with one label, for given weights."""
         return 2.0 * self.clip
 
     def rho(self, releases: int) -> float:
-        """zCDP of so many releases of a row's residual (Bun and Steinke 2016, proposition 1.6, lemma 2.3)."""
+        """Return rho of zCDP for some releases of a row's residual (Bun and Steinke 2016, prop. 1.6, lemma 2.3)."""
         return releases * self.sensitivity**2 / (2.0 * self.sigma**2)
 
     def epsilon(self, releases: int, delta: float) -> float:
-        """(epsilon, delta) from zCDP, optimised over the order (Canonne, Kamath and Steinke 2020, corollary 13)."""
+        """Return epsilon for some releases and a delta; see `zcdp_epsilon`."""
         return zcdp_epsilon(self.rho(releases), delta)
 
     @property
-    def promise(self) -> str:
-        return f"label zCDP of {self.rho(1):.3g} a release, through a row's own residuals"
+    def guarantee(self) -> str:
+        """The zCDP of one release in one line."""
+        return f"label zCDP of {self.rho(1):.3g} per release, through the residuals of the same row"
 
 
 class Marvell(Defence):
-    """Normal noise for each class, of total power `power` times the squared gap between the classes' mean g."""
+    """Normal noise for each class; its total power is `power` times the squared gap between the classes' mean g."""
 
     name: ClassVar[str] = "marvell"
     power: float = Field(default=4.0, gt=0)
     """Total power of the noise, in squared gaps between the classes' mean g."""
 
     def check(self, outputs: int) -> None:
+        """Raise ConfigError unless the model has one output."""
         if outputs != 1:
-            raise ConfigError(f"defence marvell: one output (two classes) was expected, {outputs} came; use gaussian")
+            raise ConfigError(
+                f"defence marvell is for one output (two classes), the model has {outputs}",
+                "use gaussian",
+                code="SVFL-JOB-UNSUPPORTED",
+            )
 
     def apply(self, g: Floats, prg: Prg) -> Floats:
-        positive = g[:, 0] < 0  # the label, which the active party knows
+        """Return g with noise that is optimal for its two classes."""
+        positive = g[:, 0] < 0  # the labels, which the active party knows
         if positive.all() or not positive.any():
             return g + sqrt(self.power * float(np.mean(g**2))) * normals(prg, g.shape)
         p = float(positive.mean())
@@ -112,96 +126,106 @@ class Marvell(Defence):
         shares = np.linspace(0.0, 1.0, 201)
         lambda1, lambda0 = shares * budget / p, (1 - shares) * budget / (1 - p)
         a, b = one.var() + lambda1 + 1e-12, zero.var() + lambda0 + 1e-12
-        best = int(np.argmin(a / b + b / a + (1 / a + 1 / b) * gap))  # twice the sum of both KL divergences, plus 2
+        best = int(np.argmin(a / b + b / a + (1 / a + 1 / b) * gap))  # 2 + twice the sum of both KL divergences
         variance = np.where(positive, lambda1[best], lambda0[best])[:, None]
         return np.asarray(g + np.sqrt(variance) * normals(prg, g.shape))
 
 
 class MaxNorm(Defence):
-    """g_i + z_i sqrt(max_j |g_j|^2 / |g_i|^2 - 1) g_i with z_i ~ N(0, 1): every row of the largest norm on average."""
+    """g_i + z_i sqrt(max_j |g_j|^2 / |g_i|^2 - 1) g_i, z_i ~ N(0, 1): on average every row has the largest norm."""
 
     name: ClassVar[str] = "max_norm"
 
     def apply(self, g: Floats, prg: Prg) -> Floats:
+        """Return g with noise along each row."""
         squares = np.maximum((g**2).sum(axis=1, keepdims=True), 1e-30)
-        spread = np.sqrt(np.maximum(squares.max() / squares - 1.0, 0.0))
-        return np.asarray(g * (1.0 + spread * normals(prg, (len(g), 1))))
+        noise_size = np.sqrt(np.maximum(squares.max() / squares - 1.0, 0.0))
+        return np.asarray(g * (1.0 + noise_size * normals(prg, (len(g), 1))))
 
 
 class Rounding(Defence):
-    """A defence that rounds g to multiples of `step`, up or down at random with the mean kept."""
+    """Rounding of g to multiples of `step`, up or down at random, so that the mean is unchanged."""
 
     name: ClassVar[str] = "rounding"
     step: float = Field(default=0.5, gt=0)
-    """The grid that g is rounded to."""
+    """Distance between two points of the grid."""
 
     def apply(self, g: Floats, prg: Prg) -> Floats:
+        """Return g rounded at random."""
         return np.asarray(np.floor(g / self.step + uniforms(prg, g.shape)) * self.step)
 
-    def reach(self, bound: float) -> float:
+    def output_bound(self, bound: float) -> float:
+        """Return the largest |g| that is sent if |g| <= bound."""
         return bound + self.step
 
 
 def zcdp_epsilon(rho: float, delta: float) -> float:
-    """(epsilon, delta) from zCDP, which adds up over releases and runs, optimised over the order (Canonne, Kamath and
-    Steinke 2020, corollary 13). rho above 0."""
+    """Return the smallest epsilon for a delta and a rho > 0 of zCDP, which adds up over releases and runs.
 
-    def at(z: float) -> float:
+    Minimises over the order (Canonne, Kamath and Steinke 2020, corollary 13).
+    """
+
+    def epsilon_at(z: float) -> float:
         alpha = 1.0 + exp(z)
         return rho * alpha + log(1.0 / (alpha * delta)) / (alpha - 1.0) + log(1.0 - 1.0 / alpha)
 
-    # the minimum lies near alpha - 1 = sqrt(log(1 / delta) / rho)
+    # the minimum is near alpha - 1 = sqrt(log(1 / delta) / rho)
     near = log(sqrt(log(1.0 / delta) / rho))
-    return max(0.0, _least(at, near - 4, near + 4))
+    return max(0.0, _minimum(epsilon_at, near - 4, near + 4))
 
 
 class Noise(Secret):
-    """The streams of one training on one subchannel, one a release of g, the first of them number `first`."""
+    """The noise streams of one training on one subchannel, one for each release of g.
+
+    Args:
+        key: the secret key; empty for a fresh key.
+        subchannel: the subchannel.
+        first: number of the first stream.
+    """
 
     __slots__ = ("_key", "_next")
 
     def __init__(self, key: bytes, subchannel: str, first: int) -> None:
-        """Take the noise from `key`, or from a fresh key if it is empty. CryptoError if it is not KEY_BYTES long."""
         self._key = derive_key(key or os.urandom(SYMMETRIC_KEY_BYTES), "noise of a defence", subchannel)
         self._next = first
 
-    def take(self, again: int | None = None) -> Prg:
-        """Return the stream of the next release, or of one that goes `again`."""
-        number = self._next if again is None else again
-        self._next += again is None
+    def take(self, number: int | None = None) -> Prg:
+        """Return the stream of the next release, or of release `number` if it is sent again."""
+        if number is None:
+            number, self._next = self._next, self._next + 1
         return Prg(derive_key(self._key, number), "defence of a residual")
 
 
-def cut(H: Floats, clip: float) -> Floats:
-    """H (n x c) with rows longer than `clip` scaled down to it."""
+def clip_rows(H: Floats, clip: float) -> Floats:
+    """Return H (n x c) with rows longer than `clip` scaled down to this length."""
     length = np.linalg.norm(H, axis=1, keepdims=True)
     return np.asarray(H * np.minimum(1.0, clip / np.maximum(length, 1e-300)))
 
 
 def uniforms(prg: Prg, shape: tuple[int, ...]) -> Floats:
-    """Uniform in (0, 1), 53 bits."""
+    """Draw uniform numbers in (0, 1) with 53 bits."""
     return ((prg.array(shape, np.uint64) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
 
 
 def normals(prg: Prg, shape: tuple[int, ...]) -> Floats:
-    """Draw standard normal numbers, by the inverse of the normal distribution function."""
+    """Draw standard normal numbers with the inverse distribution function."""
     return normal_quantile(uniforms(prg, shape))
 
 
-def _least(of: Callable[[float], float], low: float, high: float) -> float:
-    """Find where a function that falls and then rises is smallest, by golden sections (Kiefer 1953)."""
-    part = (sqrt(5.0) - 1.0) / 2.0
-    one, other = high - part * (high - low), low + part * (high - low)
-    left, right = of(one), of(other)
+def _minimum(function: Callable[[float], float], low: float, high: float) -> float:
+    """Return the minimum of a unimodal function by golden-section search (Kiefer 1953)."""
+    ratio = (sqrt(5.0) - 1.0) / 2.0
+    one, other = high - ratio * (high - low), low + ratio * (high - low)
+    left, right = function(one), function(other)
     while high - low > 1e-7:
         if left < right:
             high, other, right = other, one, left
-            one = high - part * (high - low)
-            left = of(one)
+            one = high - ratio * (high - low)
+            left = function(one)
         else:
             low, one, left = one, other, right
-            other = low + part * (high - low)
-            right = of(other)
+            other = low + ratio * (high - low)
+            right = function(other)
     return min(left, right)
 
 

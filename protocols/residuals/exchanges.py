@@ -1,7 +1,8 @@
-"""An exchange at both its ends: what the key holder may still open of it, and the pieces of [[g]] where it goes to.
+"""The state of sealed residuals at both parties.
 
-`Exchanges` says which residual is open to whom, under which key, for how many openings. `Pieces` holds [[g]] at the
-party that it goes to, whose first piece is here before the last is made.
+`Exchanges` is the state of the key holder: the open exchanges, their keys, and the number of openings that each passive
+party has left. `Pieces` holds the ciphertext [[g]] at a passive party, which uses the first pieces before the last one
+has arrived.
 """
 
 from __future__ import annotations
@@ -13,14 +14,18 @@ from dataclasses import dataclass
 from securevfl.crypto.scheme import KeyHolder
 from securevfl.errors import LimitError, ProtocolError, TransportError
 from securevfl.protocols.party_context import PartyContext
-from securevfl.protocols.residuals.base import (
-    Agreement,
-)
+from securevfl.protocols.residuals.base import Agreement
 
 
 @dataclass
 class Exchange:
-    """An exchange that is open: its key, n and c of what was sealed, and the openings each passive party has left."""
+    """An open exchange.
+
+    Attributes:
+        holder: its key.
+        shape: n and c of the encrypted matrix.
+        left: number of openings left, by passive party.
+    """
 
     holder: KeyHolder
     shape: tuple[int, int]
@@ -28,9 +33,15 @@ class Exchange:
 
 
 class Exchanges:
-    """The exchanges of a run. Safe to use from the thread that publishes and the one that serves.
+    """The open exchanges of a run. The publishing and the serving thread share this object.
 
-    asking: the passive parties that may still ask.
+    Args:
+        context: the active party's context.
+        agreement: what the parties agreed on.
+
+    Attributes:
+        asking: the passive parties that may send further requests.
+        open: the open exchanges by number.
     """
 
     def __init__(self, context: PartyContext, agreement: Agreement) -> None:
@@ -39,7 +50,7 @@ class Exchanges:
         self._context = context
         self._agreement = agreement
         self._published = 0
-        self._served = False
+        self._server_stopped = False
         self._changed = threading.Condition()
 
     def begin(
@@ -51,22 +62,36 @@ class Exchanges:
         *,
         used: int = 0,
     ) -> int:
-        """Open an exchange to these parties, as soon as they hold few enough others, and return its number.
+        """Open an exchange to some parties once each of them has few enough other exchanges open.
 
-        used: how many of its openings each party had in an earlier session. `ended` is called, to raise, where nobody
-        serves any more. TransportError after the channel's time-out.
+        Args:
+            holder: the key of the exchange.
+            to: the receivers.
+            shape: n and c of the encrypted matrix.
+            ended: raises the error of the serving thread; called if that thread has stopped.
+            used: number of openings that each party has used in an earlier session.
+
+        Returns:
+            The number of the exchange.
+
+        Raises:
+            TransportError: if a party keeps too many exchanges open until the channel's timeout.
+            ProtocolError: if a receiver has closed.
         """
-        me, timeout, kept = self._context.me, self._context.channel.timeout, self._agreement.max_open_exchanges
+        me, timeout, limit = self._context.me, self._context.channel.timeout, self._agreement.max_open_exchanges
         with self._changed:
-            if not self._changed.wait_for(lambda: self._served or not self._crowded(to), timeout):
-                late = ", ".join(self._crowded(to))
+            if not self._changed.wait_for(lambda: self._server_stopped or not self._over_limit(to), timeout):
+                late = ", ".join(self._over_limit(to))
                 raise TransportError(
-                    f"{me}: {late} was expected to keep at most {kept} replies, more are open after {timeout:g} s"
+                    f"{me}: after {timeout:g} s {late} still has more than {limit} exchanges open",
+                    code="SVFL-PEER-AWAY",
                 )
-            if self._served:
+            if self._server_stopped:
                 ended()
             if not self.asking.issuperset(to):
-                raise ProtocolError(f"{me}: a residual was to go to a party that has closed; do both run the same job?")
+                raise ProtocolError(
+                    f"{me}: a receiver of this residual has already closed", code="SVFL-PROTOCOL-MESSAGE"
+                )
             exchange, self._published = self._published, self._published + 1
             left = self._agreement.openings - used
             if left > 0:
@@ -74,14 +99,17 @@ class Exchanges:
             return exchange
 
     def spend(self, passive: str, number: int) -> Exchange:
-        """Take one opening off an exchange. LimitError where none is left."""
+        """Use one opening of an exchange, and return the exchange. Raise LimitError if none is left."""
         with self._changed:
             exchange = self.open.get(number)
             left = 0 if exchange is None else exchange.left.get(passive, 0)
             if exchange is None or not left:
                 raise LimitError(
-                    f"{self._context.me}: {passive} asked about exchange {number}, of which it has had the "
-                    f"{self._agreement.openings} gradients agreed or which is closed to it; do both run the same job?"
+                    f"{self._context.me}: {passive} requested a gradient of exchange {number}, which is closed to it "
+                    "or "
+                    f"has no openings left; the parties agreed on {self._agreement.openings}",
+                    code="SVFL-PROTOCOL-LIMIT",
+                    party=passive,
                 )
             exchange.left[passive] = left - 1
             if left == 1:
@@ -89,26 +117,26 @@ class Exchanges:
             return exchange
 
     def forget(self, passive: str, number: int | None) -> None:
-        """Close this exchange to a passive party that asks no more about it, or every exchange if it names none."""
+        """Close an exchange to a passive party; None closes all exchanges, and the party may not request more."""
         with self._changed:
             if number is None:
                 self.asking.discard(passive)
-            for each in [*self.open] if number is None else [number]:
-                self._end(passive, each)
+            for exchange in [*self.open] if number is None else [number]:
+                self._end(passive, exchange)
 
     def served(self) -> None:
-        """Nobody serves any more: whoever waits to publish goes on."""
+        """Note that the serving thread has stopped, and wake the publishing thread."""
         with self._changed:
-            self._served = True
+            self._server_stopped = True
             self._changed.notify_all()
 
-    def _crowded(self, to: Collection[str]) -> list[str]:
-        """Which of them have more exchanges open than they may keep."""
-        held = [name for exchange in self.open.values() for name in exchange.left]
-        return [name for name in to if held.count(name) > self._agreement.max_open_exchanges]
+    def _over_limit(self, to: Collection[str]) -> list[str]:
+        """Return the parties that have too many exchanges open."""
+        open_to = [name for exchange in self.open.values() for name in exchange.left]
+        return [name for name in to if open_to.count(name) > self._agreement.max_open_exchanges]
 
     def _end(self, passive: str, number: int) -> None:
-        """Close an exchange to a party, and delete it if that was its last party."""
+        """Close an exchange to a party, and delete it if it is open to no other party."""
         exchange = self.open.get(number)
         if exchange is not None:
             exchange.left.pop(passive, None)
@@ -117,53 +145,57 @@ class Exchanges:
         self._changed.notify_all()
 
 
-Piece = tuple[bytes, bool]  # a piece of the ciphertext, and whether it is the last
+Piece = tuple[bytes, bool]
+"""A piece of a ciphertext, and whether it is the last one."""
 
 
 class Pieces:
-    """The pieces of an exchange in their order; whoever iterates waits for those that are still on their way.
+    """The pieces of one ciphertext in order. Iteration waits for pieces that have not arrived.
 
-    They are given out once, and forgotten as they are, unless they are to serve `again`: then to every iteration, from
-    any thread.
+    Args:
+        first: the first piece.
+        more: receives the next piece.
+        again: whether the pieces are stored, so that they can be iterated repeatedly and from any thread; otherwise
+            each piece is returned once and then deleted.
     """
 
     def __init__(self, first: Piece, more: Callable[[], Piece], *, again: bool) -> None:
-        self._held = [first[0]]
-        self._whole = first[1]
+        self._pieces = [first[0]]
+        self._complete = first[1]
         self._more = more
         self._again = again
-        self._wanted = True
+        self._needed = True
         self._lock = threading.Lock()
 
     def __iter__(self) -> Iterator[bytes]:
-        place = 0
-        while (piece := self._ciphertext_at(place)) is not None:
+        index = 0
+        while (piece := self._piece(index)) is not None:
             yield piece
-            place += 1
+            index += 1
 
     def wait(self) -> None:
         """Wait until all pieces have arrived."""
         with self._lock:
-            while not self._whole:
-                self._pull()
+            while not self._complete:
+                self._receive()
 
     def forget(self) -> None:
-        """Nobody will ask for a piece any more; those on their way are dropped as they come."""
+        """Delete all pieces; later pieces are dropped when they arrive."""
         with self._lock:
-            self._held, self._wanted = [], False
+            self._pieces, self._needed = [], False
 
-    def _ciphertext_at(self, place: int) -> bytes | None:
+    def _piece(self, index: int) -> bytes | None:
         with self._lock:
-            if place == len(self._held):
-                if self._whole:
+            if index == len(self._pieces):
+                if self._complete:
                     return None
-                self._pull()
-            piece = self._held[place]
+                self._receive()
+            piece = self._pieces[index]
             if not self._again:
-                self._held[place] = b""
+                self._pieces[index] = b""
             return piece
 
-    def _pull(self) -> None:
-        piece, self._whole = self._more()
-        if self._wanted:
-            self._held.append(piece)
+    def _receive(self) -> None:
+        piece, self._complete = self._more()
+        if self._needed:
+            self._pieces.append(piece)

@@ -1,12 +1,12 @@
-"""Open residual: g in the clear, as FedBCD publishes it (FedBCD 2019, Algorithm 1).
+"""Open residual: the active party sends g in the clear (FedBCD 2019, Algorithm 1).
 
 1. active -> passive   g      in the clear
    passive             J^T g
 
-A passive party sees g (n x c). Its sign is the label, and label and g give f: less its own part, that is the sum of all
-other parties' parts, the active party's among them, and over a run the space of their columns (the leak `columns`).
-This hides very little. It is the yardstick that the sealed residuals are measured against. A `defence` (see
-`securevfl.protocols.residuals.defences`) blurs g before it goes.
+A passive party learns g (n x c). The sign of g is the label, and the label and g determine f. Without its contribution,
+f is the sum of all other parties' outputs, the active party's among them, and over a run these sums span the columns of
+those parties (the leak `columns`). This protocol hides very little; it is the baseline for sealed residuals. A
+`defence` (see `securevfl.protocols.residuals.defences`) adds noise to g before it is sent.
 """
 
 from __future__ import annotations
@@ -39,43 +39,56 @@ from securevfl.runtime.disclosure_gate import DisclosingMessage
 
 
 class Residual(DisclosingMessage, frozen=True):
-    """g (n x c) of an exchange."""
+    """The residual g (n x c) of an exchange."""
 
     exchange: int
     g: Numbers
 
 
 class OpenResidual(ResidualProtocol):
-    """g in the clear: passive parties see the labels, unless a `defence` blurs them."""
+    """Residuals in the clear: passive parties learn the labels, unless a `defence` adds noise."""
 
     name: ClassVar[str] = "open"
     defence: AnyDefence | None = None
-    """What blurs g before it goes down."""
+    """The noise or rounding that is applied to g before it is sent."""
 
     def active(self, context: PartyContext, agreement: Agreement) -> ActiveResidual:
+        """Create the active party's role."""
         return OpenActive(context, agreement, self.defence)
 
     def passive(self, context: PartyContext, agreement: Agreement) -> PassiveResidual:
+        """Create a passive party's role."""
         return OpenPassive(context)
 
     def declares(self) -> list[MessageDeclaration]:
-        what = "g of every row, and so the labels and f, which over a run spans the columns of all other parties"
+        """Declare what each message reveals."""
+        what = "g of every row, and so the labels and f; the values of f in a run span the columns of all other parties"
         if self.defence is not None:
-            what = f"g of every row, blurred ({self.defence.name}: {self.defence.promise})"
+            what = f"g of every row with noise ({self.defence.name}: {self.defence.guarantee})"
         return [MessageDeclaration(Residual, ACTIVE, PASSIVE, Reveal("plain", what))]
 
     @property
     def passive_view(self) -> str:
+        """What a passive party learns, in a few words."""
         if self.defence is not None:
-            return f"g of every row of every batch, blurred once a visit ({self.defence.promise})"
+            return f"g of every row of every batch, with fresh noise in each iteration ({self.defence.guarantee})"
         return "g of every row of every batch: its sign is the label"
 
     @property
     def strength(self) -> str:
+        """None, or the noise of the defence."""
         return "none: g is sent in the clear" if self.defence is None else f"none: {self.defence.name} noise alone"
 
 
 class OpenActive(ActiveResidual):
+    """The active party's role.
+
+    Args:
+        context: the party's context.
+        agreement: what the parties agreed on.
+        defence: noise or rounding for g, if any.
+    """
+
     def __init__(self, context: PartyContext, agreement: Agreement, defence: Defence | None) -> None:
         if defence is not None:
             defence.check(context.outputs)
@@ -88,28 +101,32 @@ class OpenActive(ActiveResidual):
         self._exchanges = itertools.count()
 
     def publish(self, g: Floats, *, epoch: int, to: Collection[str], resend_of: Release | None = None) -> None:
+        """Send g; see `ActiveResidual.publish`."""
         if self._defence is not None:
             g = self._defence.apply(g, self._noise.take(None if resend_of is None else resend_of.number))
-        exchange, sent = next(self._exchanges), to_wire_floats(g, self._reals.bits)
+        exchange, rounded = next(self._exchanges), to_wire_floats(g, self._reals.bits)
         for passive in to:
-            entry = self._agreement.record(passive, g.size, self._channel.me)
-            permit = self._channel.permit(replace(entry, bits=self._reals.bits))
-            self._channel.send(passive, Residual(exchange, sent), self._subchannel, permit=permit)  # 1
+            record = self._agreement.record(passive, g.size, self._channel.me)
+            permit = self._channel.permit(replace(record, bits=self._reals.bits))
+            self._channel.send(passive, Residual(exchange, rounded), self._subchannel, permit=permit)  # 1
 
 
 class OpenPassive(PassiveResidual):
+    """The role of a passive party."""
+
     def __init__(self, context: PartyContext) -> None:
         super().__init__(context)
         self._subchannel = f"{context.subchannel}/residual"
 
     def receive(self) -> Reply:
+        """Receive the next residual."""
         residual = self.context.channel.recv(self.context.active, Residual, self._subchannel)  # 1
         check_bits(self.context.active, residual.g, self.context.reals.bits)
         return OpenReply(residual.exchange, np.asarray(residual.g, np.float64), self.context)
 
 
 class OpenReply(Reply):
-    """g itself, which answers whenever and as often as it is asked."""
+    """A residual in the clear, which computes any number of gradients."""
 
     def __init__(self, exchange: int, g: Floats, context: PartyContext) -> None:
         self.exchange = exchange
@@ -117,11 +134,14 @@ class OpenReply(Reply):
         self._context = context
 
     def gradient(self, model: Differentiable, batch: Batch) -> Floats:
+        """Return J^T g; raise ProtocolError if g has another shape than the batch or is not finite."""
         shape = model.rows(batch.X), self._context.outputs
         if self._g.shape != shape or not np.isfinite(self._g).all():
             raise ProtocolError(
-                f"{self._context.me}: {self._context.active} was expected to send {shape} finite residuals, others "
-                "came "
-                f"({self._g.shape}); ask it why"
+                f"{self._context.me}: the residuals of {self._context.active} have shape {self._g.shape} or are not "
+                "finite, "
+                f"the batch has shape {shape}",
+                code="SVFL-PROTOCOL-VALUES",
+                party=self._context.active,
             )
         return model.vjp(batch.X, self._g)

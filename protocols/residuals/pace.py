@@ -1,10 +1,11 @@
-"""Pace: what the active party tells passive parties beside a residual, of how the training goes.
+"""Pace: the active party broadcasts how the training progresses.
 
-1. active -> passive   Pace    the multiple of the safe step that all take now, and whether it was the last exchange
+1. active -> passive   Pace    the multiple of the safe step that all parties take next, and whether the training has
+    ended
 
-Both follow from the active party's own loss over the rounds: the multiple falls where the loss has risen, and the
-last exchange is when it no longer falls. So passive parties learn in which rounds it rose, and how many rounds were
-needed.
+The active party derives both from its loss: it reduces the multiple when the loss has increased, and ends the training
+when the loss no longer decreases. Passive parties therefore learn in which rounds the loss increased, and the number of
+rounds.
 """
 
 from __future__ import annotations
@@ -17,14 +18,18 @@ PACE_SUBCHANNEL = "pace"
 
 
 class Pace(DisclosingMessage, frozen=True):
-    """multiple: of the step that is safe whatever the columns, 1 or more. stop: no residual follows; keep what was
-    sent."""
+    """The active party's decision for the next round.
+
+    Attributes:
+        multiple: multiple, at least 1, of the step that is safe for any columns.
+        stop: no residual follows, and the current weights are final.
+    """
 
     multiple: float
     stop: bool
 
 
 def declares() -> list[MessageDeclaration]:
-    """Declare what the message about the active party's loss reveals."""
-    what = "in which rounds the active party's own loss rose, and after how many it no longer fell"
+    """Declare what the message reveals about the active party's loss."""
+    what = "in which rounds the active party's loss increased, and after how many rounds it no longer decreased"
     return [MessageDeclaration(Pace, ACTIVE, PASSIVE, Reveal("plain", what))]

@@ -1,35 +1,36 @@
-"""Sealed residual: g under the active party's key; a passive party learns J^T g and nothing else.
+"""Sealed residual: the active party sends g encrypted; a passive party learns J^T g and nothing else about g.
 
 Generalises the encrypted gradients of Hardy et al. 2017 and FedBCD 2019 section 5 to any J.
 
-0. active -> passive   public key            anew every epoch where the engine asks for it
-1. active -> passive   [[g]]                 ciphertexts under the active party's key; numbered, an exchange; in
-                                             pieces, so that the passive party multiplies one while the next is made
-2. passive -> active   [[J^T g + r]]         blinded by r, re-randomised: uniform to the key holder
-3. active -> passive   J^T g + r             opened
-   passive             subtracts r; ends with a ProtocolError unless checks, opened beside, fit what was opened
-4. passive -> active   it asks no more about an exchange, or about any
+0. active -> passive   public key            a new one in every epoch, if the engine asks for that
+1. active -> passive   [[g]]                 an exchange, numbered; in pieces, so that the passive party multiplies one
+                                             piece while the active party encrypts the next
+2. passive -> active   [[J^T g + r]]         blinded by r and re-randomised: uniform for the key holder
+3. active -> passive   J^T g + r             decrypted, with check values
+   passive             subtracts r; raises a ProtocolError unless the check values match
+4. passive -> active   the end of its requests about one exchange, or about all
 
-The active party opens uniform noise. A passive party learns its own parameter gradient: p equations about the n c
-numbers of g, the same ones every epoch while J and the partition into batches stay (FedBCD's assumption A2).
-Steps 2 and 3 are repeated for every local step when J moves with the weights, once when it does not (FedBCD eq. 57).
-Where rows are weighed anew in local steps they are repeated in every one, so that their number tells nothing: with the
-last product, blinded anew, where the weights of rows are as before.
+The active party decrypts uniform noise. A passive party learns its gradient: p linear equations about the n c numbers
+of g, the same equations in every epoch as long as J and the partition into batches are the same (assumption A2 of
+FedBCD). Steps 2 and 3 are repeated in every local step if J depends on the weights, otherwise they run once (FedBCD eq.
+57). If local steps weigh rows, steps 2 and 3 run in every local step, so that their number reveals nothing. When the
+weights have not changed, the passive party sends the previous product with fresh blinding.
 
-The active party serves step 2 in a thread beside the one that publishes, exchange by exchange and in any order: a reply
-may be kept and asked late, again, from another thread, while later exchanges go on. A key lives as long as an exchange
-under it is open. An exchange is open to a passive party until it has had the openings agreed (`Agreement`), or gives
-the exchange up (step 4), which it does with the oldest of more than `kept`. The active party refuses what goes beyond,
-and waits where more than `kept` exchanges are open to a party it would publish to: there are never more than kept + 1.
+The active party serves step 2 in a background thread, for exchanges in any order. A passive party may store a reply and
+use it later, repeatedly, or in another thread, while later exchanges continue. A key exists as long as an exchange
+under it is open. An exchange is open to a passive party until the party has used its openings (`Agreement`) or closes
+it (step 4). A party that holds more than `max_open_exchanges` replies closes the oldest. The active party rejects
+further requests, and waits before it publishes to a party that has more than `max_open_exchanges` open exchanges.
 
-An active party that deviates seals a g of its choice. What it opens is checked by secret combinations of J's columns
-that the engine has opened beside them: a changed value is found but with probability 2^-20 (docs/proof.md).
+A malicious active party may encrypt any g. The engine decrypts secret combinations of J's columns as check values, so a
+modified result is detected except with probability 2^-20 (docs/proof.md).
 
-A passive party that deviates gets at most what was agreed opened, so many times a residual and no more values than the
-columns it declared and their checks: with the identity for J it would read every row's g. Which equations these are
-stays its choice: the residuals of so many rows, say. Under CKKS a ciphertext that is no product at all has parts of
-the secret key opened instead, 12 of its 4,096 ternary coefficients a value, so that the key of an epoch, and with it
-every [[g]] of the epoch, is taken in some 350 values. Under Paillier it has numbers about g opened and not the key.
+A malicious passive party obtains at most the agreed number of openings per residual, each with no more values than its
+declared columns and their check values. With the identity for J it would otherwise learn g of every row. It can choose
+the equations, for example the residuals of some rows. Under CKKS, a ciphertext that is not a product makes the key
+holder reveal parts of the secret key, 12 of its 4,096 ternary coefficients per value. The key of an epoch, and with it
+every [[g]] of the epoch, is then known after about 350 values. Under Paillier such a ciphertext reveals numbers about g
+and not the key.
 """
 
 from __future__ import annotations
@@ -66,17 +67,17 @@ from securevfl.runtime.background_task import BackgroundTask
 from securevfl.runtime.codec import Message
 from securevfl.runtime.disclosure_gate import DisclosingMessage
 
-DISTANCE = 40  # bits: how far the openings of a run should at most be from ones that tell J^T g alone
+MAX_DISTANCE_BITS = 40  # statistical distance 2^-40 of a run's openings from openings that reveal only J^T g
 
 
 class ResidualKey(Message, frozen=True):
-    """The active party's key, for the exchanges that follow."""
+    """The active party's public key for the following exchanges."""
 
     key: bytes
 
 
 class ResidualCiphertext(Message, frozen=True):
-    """[[g]] of an exchange, or the next piece of it."""
+    """A piece of [[g]] of an exchange."""
 
     exchange: int
     ciphertext: bytes
@@ -91,86 +92,106 @@ class BlindedProduct(Message, frozen=True):
 
 
 class OpenedProduct(DisclosingMessage, frozen=True):
-    """J^T g + r, low bits dithered where the engine needs it, and checks."""
+    """The decrypted J^T g + r with check values; low bits are dithered if the engine needs that."""
 
     exchange: int
     values: bytes
 
 
 class ResidualClosed(Message, frozen=True):
-    """The sender asks no more about this exchange, or about any where it names none."""
+    """The end of the sender's requests about this exchange, or about all exchanges if None."""
 
     exchange: int | None
 
 
 class SealedResidual(Encrypted, ResidualProtocol):
-    """g under encryption, by the engine named; blurred before by a `defence` that bounds it, if any."""
+    """Residuals encrypted by an engine; a bounded `defence` may add noise before encryption."""
 
     name: ClassVar[str] = "sealed"
     engine: AnyEngine
-    """The encryption that seals g."""
+    """The encryption scheme."""
     defence: AnyDefence | None = None
-    """What blurs g before it is sealed: gaussian or rounding."""
+    """Noise or rounding of g before encryption: gaussian or rounding."""
 
     def model_post_init(self, context: object) -> None:
+        """Check that the defence is bounded."""
         if self.defence is not None:
-            self.defence.reach(1.0)
+            self.defence.output_bound(1.0)
 
     def active(self, context: PartyContext, agreement: Agreement) -> ActiveResidual:
+        """Create the active party's role."""
         return SealedActive(context, self.linear(context), agreement, self.defence)
 
     def passive(self, context: PartyContext, agreement: Agreement) -> PassiveResidual:
+        """Create a passive party's role."""
         return SealedPassive(context, self.linear(context), agreement)
 
     def declares(self) -> list[MessageDeclaration]:
+        """Declare what each message reveals."""
         return [
             MessageDeclaration(ResidualKey, ACTIVE, PASSIVE, Reveal("public"), renewed=True),
             MessageDeclaration(ResidualCiphertext, ACTIVE, PASSIVE, Reveal("ciphertext", ACTIVE)),
             MessageDeclaration(BlindedProduct, PASSIVE, ACTIVE, Reveal("uniform")),
             MessageDeclaration(
-                OpenedProduct, ACTIVE, PASSIVE, Reveal("output", "the receiver's own parameter gradient J^T g")
+                OpenedProduct, ACTIVE, PASSIVE, Reveal("output", "the receiver's parameter gradient J^T g")
             ),
             MessageDeclaration(ResidualClosed, PASSIVE, ACTIVE, Reveal("public")),
         ]
 
     @classmethod
     def variants(cls) -> dict[str, Self]:
+        """Return one residual for each variant of each engine; see `MessageProtocol.variants`."""
         return {name: cls(engine=engine) for kind in ENGINES.values() for name, engine in kind.variants().items()}
 
     @property
     def strength(self) -> str:
+        """Cryptographic assumption and key length of the engine."""
         return self.engine.scheme().strength
 
     def openings(self, values: int, epochs: int, *, columns: int, once: int = 0) -> str:
+        """Describe the statistical distance of decrypted values; see `ResidualProtocol.openings`."""
         scheme = self.engine.scheme()
         opened, checks = values - (-once // epochs) + columns * scheme.checks, columns * scheme.checks * epochs
         run = scheme.distance_bits(opened * epochs)
         key = scheme.distance_bits(opened) if scheme.rotates else run
         text = (
-            f"{values * epochs + once:,} values in a run and {checks:,} checks at most, within 2^-{run:.1f} of "
-            f"openings that tell J^T g alone (2^-{key:.1f} a key, 2^-{scheme.distance_bits(1):.1f} a value)"
+            f"a run decrypts at most {values * epochs + once:,} values and {checks:,} check values, within statistical "
+            f"distance 2^-{run:.1f} of values that reveal only J^T g (2^-{key:.1f} per key, "
+            f"2^-{scheme.distance_bits(1):.1f} per value)"
         )
-        return text if run >= DISTANCE else f"{text}; 2^-{DISTANCE} is meant, so use fewer epochs or larger batches"
+        if run >= MAX_DISTANCE_BITS:
+            return text
+        return f"{text}; the target is 2^-{MAX_DISTANCE_BITS}: use fewer epochs or larger batches"
 
     def counted_bits(self, rows: int, counts: int, word: int) -> int:
+        """Return the bits that class counts reveal; see `ResidualProtocol.counted_bits`."""
         return self.engine.scheme().opened_bits(rows, counts, word)
 
     @property
     def label(self) -> str:
+        """Name of the engine."""
         return self.engine.name
 
     @property
     def seals(self) -> bool:
+        """True: passive parties do not see g."""
         return True
 
 
 def _subchannels(context: PartyContext) -> tuple[str, str]:
-    """Name the channel subchannels on which g is sent (steps 0 and 1) and on which it is asked about (steps 2 to 4)."""
+    """Return the subchannel of [[g]] (steps 0 and 1), and the one of requests (steps 2 to 4)."""
     return f"{context.subchannel}/residual", f"{context.subchannel}/opening"
 
 
 class SealedActive(ActiveResidual):
-    """The key holder's side. Its serving thread runs until every passive party has closed or the channel fails."""
+    """The active party's role. Its serving thread runs until all passive parties have closed or the channel fails.
+
+    Args:
+        context: the party's context.
+        scheme: the encryption scheme.
+        agreement: what the parties agreed on.
+        defence: noise or rounding for g, if any.
+    """
 
     def __init__(
         self, context: PartyContext, scheme: LinearScheme, agreement: Agreement, defence: Defence | None
@@ -180,48 +201,53 @@ class SealedActive(ActiveResidual):
         self._agreement = agreement
         self._defence = defence
         self._noise = Noise(context.noise_key, context.subchannel, context.residuals_sent)
-        self._bound = context.residual_bound if defence is None else defence.reach(context.residual_bound)
-        self._down, self._asked = _subchannels(context)
+        self._bound = context.residual_bound if defence is None else defence.output_bound(context.residual_bound)
+        self._residuals, self._requests = _subchannels(context)
         self._columns = max(context.parameters.values(), default=0) // (
             context.outputs if agreement.shares_outputs else 1
         )
         self._holder = self._key()
         self._epoch: int | None = None
-        self._told: set[str] = set()
+        self._have_key: set[str] = set()
         self._exchanges = Exchanges(context, agreement)
         self._server = BackgroundTask(context.channel, self._serve, "openings")
 
     def publish(self, g: Floats, *, epoch: int, to: Collection[str], resend_of: Release | None = None) -> None:
+        """Encrypt g and send it; see `ActiveResidual.publish`."""
         if self._scheme.rotates and self._epoch not in (None, epoch):
-            self._holder, self._told = self._key(), set()
+            self._holder, self._have_key = self._key(), set()
         self._epoch = epoch
         if self._defence is not None:
             g = self._defence.apply(g, self._noise.take(None if resend_of is None else resend_of.number))
-        sealed = self._agreement.facing(g)
-        pieces = self._holder.encrypt_pieces(sealed, bound=self._bound)
+        matrix = self._agreement.facing(g)
+        pieces = self._holder.encrypt_pieces(matrix, bound=self._bound)
         first = next(pieces)
-        shape = sealed.shape[0], sealed.shape[1]
+        shape = matrix.shape[0], matrix.shape[1]
         used = 0 if resend_of is None else resend_of.used
         exchange = self._exchanges.begin(self._holder, to, shape, self._server.join, used=used)
         for passive in to:
-            if passive not in self._told:
-                self._context.channel.send(passive, ResidualKey(self._holder.public), self._down)  # 0
-                self._told.add(passive)
+            if passive not in self._have_key:
+                self._context.channel.send(passive, ResidualKey(self._holder.public), self._residuals)  # 0
+                self._have_key.add(passive)
         for piece, last in chain((first,), pieces):
             for passive in to:
-                self._context.channel.send(passive, ResidualCiphertext(exchange, piece, last), self._down)  # 1
+                self._context.channel.send(passive, ResidualCiphertext(exchange, piece, last), self._residuals)  # 1
 
     def _key(self) -> KeyHolder:
         return self._scheme.keygen(columns=self._columns, openings=self._agreement.openings)
 
     def close(self) -> None:
+        """Wait until all passive parties have closed. Raise TransportError if they do not close in time."""
         timeout = self._context.channel.timeout
         if not self._server.join(timeout):
             late = ", ".join(sorted(self._exchanges.asking))
-            raise TransportError(f"{self._context.me}: {late} had more to ask {timeout:g} s after the last residual")
+            raise TransportError(
+                f"{self._context.me}: {late} has not closed within {timeout:g} s after the last residual",
+                code="SVFL-PEER-AWAY",
+            )
 
     def _serve(self) -> None:
-        channel, subchannel, exchanges = self._context.channel, self._asked, self._exchanges
+        channel, subchannel, exchanges = self._context.channel, self._requests, self._exchanges
         try:
             while asking := exchanges.asking:
                 sender, message = channel.recv_any(
@@ -230,31 +256,42 @@ class SealedActive(ActiveResidual):
                 if isinstance(message, BlindedProduct):
                     spent = exchanges.spend(sender, message.exchange)
                     shape = self._shape(sender, spent)
-                    entry = self._agreement.record(sender, self._context.parameters[sender], channel.me)
-                    permit = channel.permit(replace(entry, max_bytes=self._scheme.opened_size(shape)))
-                    opened = self._open_one(sender, spent, message.ciphertext, shape)  # 2
+                    record = self._agreement.record(sender, self._context.parameters[sender], channel.me)
+                    permit = channel.permit(replace(record, max_bytes=self._scheme.opened_size(shape)))
+                    values = self._open_one(sender, spent, message.ciphertext, shape)  # 2
                     del spent  # a key must not outlive its last exchange
-                    channel.send(sender, OpenedProduct(message.exchange, opened), subchannel, permit=permit)  # 3
+                    channel.send(sender, OpenedProduct(message.exchange, values), subchannel, permit=permit)  # 3
                 elif isinstance(message, ResidualClosed):
                     exchanges.forget(sender, message.exchange)  # 4
         finally:
             exchanges.served()
 
     def _shape(self, passive: str, exchange: Exchange) -> OpeningShape:
-        """Return what is opened to a passive party: products with as many columns as its part of the model has."""
+        """Return the shape of the products that are decrypted for a party: as many columns as its model part has."""
         rows, outputs = exchange.shape
         return OpeningShape(rows, outputs, self._context.parameters[passive] // outputs, self._agreement.word)
 
     def _open_one(self, passive: str, exchange: Exchange, blinded: bytes, shape: OpeningShape) -> bytes:
-        """ProtocolError, before anything is opened, if it is wider than the party's part of the model."""
+        """Decrypt a product. Raise ProtocolError, without decrypting, if it is wider than the party's model part."""
         try:
             return exchange.holder.open(blinded, shape)
         except ShapeMismatch as error:
-            raise ProtocolError(f"{passive} asks for another product than its gradient: {error}; ask it why") from error
+            raise ProtocolError(
+                f"{passive} requested a product that is not its gradient ({error.problem})",
+                "ask this party for the reason",
+                code="SVFL-PROTOCOL-CHEATING",
+                party=passive,
+            ) from error
 
 
 class SealedPassive(PassiveResidual):
-    """The side that owns J. One product is made, and one opening is on its way, at a time."""
+    """The role of a passive party, which has J. It computes one product, and requests one opening, at a time.
+
+    Args:
+        context: the party's context.
+        scheme: the encryption scheme.
+        agreement: what the parties agreed on.
+    """
 
     def __init__(self, context: PartyContext, scheme: LinearScheme, agreement: Agreement) -> None:
         super().__init__(context)
@@ -262,90 +299,118 @@ class SealedPassive(PassiveResidual):
         self.me = context.me
         self._context = context
         self._scheme = scheme
-        self._down, self._asked = _subchannels(context)
+        self._residuals, self._requests = _subchannels(context)
         self._evaluator: Evaluator | None = None
-        self._coming: Pieces | None = None  # of the last exchange
-        self.products: dict[int, Any] = {}  # [[J^T g]], the last of each exchange that is held
-        self._held: deque[SealedReply] = deque()
-        self._shelf = BatchCache()
-        self._one_product, self._one_opening = threading.Lock(), threading.Lock()
+        self._latest: Pieces | None = None  # ciphertext of the latest exchange
+        self.products: dict[int, Any] = {}  # the latest [[J^T g]] of each open exchange
+        self._replies: deque[SealedReply] = deque()
+        self._cache = BatchCache()
+        self._product_lock, self._request_lock = threading.Lock(), threading.Lock()
 
     def receive(self) -> Reply:
+        """Receive the next residual; see `PassiveResidual.reply`."""
         channel, active = self._context.channel, self._context.active
-        if self._coming is not None:
-            self._coming.wait()
-        message = channel.recv_any((active,), (ResidualKey, ResidualCiphertext), self._down)[1]
+        if self._latest is not None:
+            self._latest.wait()
+        message = channel.recv_any((active,), (ResidualKey, ResidualCiphertext), self._residuals)[1]
         if isinstance(message, ResidualKey):
             self._evaluator = self._scheme.evaluator(message.key)  # 0
-            message = channel.recv(active, ResidualCiphertext, self._down)
+            message = channel.recv(active, ResidualCiphertext, self._residuals)
         assert isinstance(message, ResidualCiphertext)
         if self._evaluator is None:
-            raise ProtocolError(f"{self.me}: {active} was expected to send its key before a residual")
+            raise ProtocolError(
+                f"{self.me}: {active} sent a residual before its key", code="SVFL-PROTOCOL-MESSAGE", party=active
+            )
         exchange, again = message.exchange, self.agreement.openings > 1
         more = partial(self._next, exchange)
-        self._coming = Pieces((message.ciphertext, message.last), more, again=again)  # 1
-        reply = SealedReply(self, exchange, self._coming, self._evaluator)
-        self._held.append(reply)
-        if len(self._held) > self.agreement.max_open_exchanges:
-            self._held.popleft().close()
+        self._latest = Pieces((message.ciphertext, message.last), more, again=again)  # 1
+        reply = SealedReply(self, exchange, self._latest, self._evaluator)
+        self._replies.append(reply)
+        if len(self._replies) > self.agreement.max_open_exchanges:
+            self._replies.popleft().close()
         return reply
 
     def _next(self, exchange: int) -> Piece:
-        """Receive the next piece of an exchange, and whether it is the last."""
-        message = self._context.channel.recv(self._context.active, ResidualCiphertext, self._down)
+        """Receive the next piece of an exchange, and whether it is the last one."""
+        message = self._context.channel.recv(self._context.active, ResidualCiphertext, self._residuals)
         if message.exchange != exchange:
             active = self._context.active
             raise ProtocolError(
-                f"{self.me}: {active} was expected to finish exchange {exchange}, began {message.exchange}"
+                f"{self.me}: {active} sent a piece of exchange {message.exchange} before exchange {exchange} was "
+                "complete",
+                code="SVFL-PROTOCOL-MESSAGE",
+                party=active,
             )
         return message.ciphertext, message.last
 
     def gradient(
         self, exchange: int, sealed: Iterable[bytes], evaluator: Evaluator, model: Differentiable, batch: Batch
     ) -> Floats:
-        """Run steps 2 and 3 for one Jacobian J, and return the gradient."""
+        """Run steps 2 and 3.
+
+        Args:
+            exchange: number of the exchange.
+            sealed: the pieces of [[g]].
+            evaluator: computes with the active party's public key.
+            model: this party's model.
+            batch: the batch.
+
+        Returns:
+            J^T g in the shape of the model's parameters.
+
+        Raises:
+            ProtocolError: if the check values do not match.
+        """
         static = model.static_jacobian
-        with self._one_product:
-            prepared = self._shelf.get(batch.index) if static else None
+        with self._product_lock:
+            prepared = self._cache.get(batch.index) if static else None
             if prepared is None:
                 J = self.agreement.matrix(model.jacobian(batch.X), self.me)
-                prepared = evaluator.prepare(J, max_bytes=self._shelf.free_bytes if static else 0)
+                prepared = evaluator.prepare(J, max_bytes=self._cache.free_bytes if static else 0)
             product = self.products[exchange] = product_of(evaluator, prepared, sealed)
             blinded, r = evaluator.blind(product)
             self._context.meter.add_worker_seconds(batch.worker_seconds)
             if static:
-                self._shelf.put(batch.index, prepared)
+                self._cache.put(batch.index, prepared)
         opened = self.ask_to_open(exchange, blinded)
         try:
-            found = evaluator.unblind(opened, r, self.agreement.word)
+            product = evaluator.unblind(opened, r, self.agreement.word)
         except OpeningMismatch as error:
             raise ProtocolError(
-                f"{self.me}: {self._context.active} was expected to open what it decrypts of exchange {exchange}: "
-                f"{error}; ask it why"
+                f"{self.me}: the values that {self._context.active} decrypted in exchange {exchange} do not match "
+                "their "
+                f"check values ({error.problem})",
+                code="SVFL-PROTOCOL-CHEATING",
+                party=self._context.active,
             ) from error
-        return self.agreement.gradient(found)
+        return self.agreement.gradient(product)
 
     def ask_to_open(self, exchange: int, blinded: bytes) -> bytes:
-        """Ask the active party to open a blinded product, and return what it opens."""
+        """Send a blinded product to the active party, and return its decryption."""
         channel, active = self._context.channel, self._context.active
-        with self._one_opening:
-            channel.send(active, BlindedProduct(exchange, blinded), self._asked)  # 2
-            opened = channel.recv(active, OpenedProduct, self._asked)  # 3
+        with self._request_lock:
+            channel.send(active, BlindedProduct(exchange, blinded), self._requests)  # 2
+            opened = channel.recv(active, OpenedProduct, self._requests)  # 3
         if opened.exchange != exchange:
-            raise ProtocolError(f"{self.me}: {active} was asked about exchange {exchange}, it opened {opened.exchange}")
+            raise ProtocolError(
+                f"{self.me}: {active} answered a request about exchange {exchange} with exchange {opened.exchange}",
+                code="SVFL-PROTOCOL-MESSAGE",
+                party=active,
+            )
         return opened.values
 
     def end(self, exchange: int | None) -> None:
-        """Step 4."""
-        with self._one_opening:
-            self._context.channel.send(self._context.active, ResidualClosed(exchange), self._asked)  # 4
+        """Send the end of requests (step 4); see `ResidualClosed`."""
+        with self._request_lock:
+            self._context.channel.send(self._context.active, ResidualClosed(exchange), self._requests)  # 4
 
     def close(self) -> None:
+        """Send the end of all requests."""
         self.end(None)
 
 
 def product_of(evaluator: Evaluator, prepared: Any, sealed: Iterable[bytes]) -> Any:
-    """[[J^T g]] of the pieces of [[g]], each taken in as it comes."""
+    """Return [[J^T g]], computed piece by piece as [[g]] arrives."""
     product = None
     for piece in sealed:
         evaluator.encode(prepared, piece, product)
@@ -354,7 +419,14 @@ def product_of(evaluator: Evaluator, prepared: Any, sealed: Iterable[bytes]) -> 
 
 
 class SealedReply(Reply):
-    """[[g]] with the way to use it. J^T g is kept where J does not move."""
+    """An encrypted residual at a passive party. J^T g is stored if J is independent of the weights.
+
+    Args:
+        residual: the party's role.
+        exchange: number of the exchange.
+        sealed: the pieces of [[g]].
+        evaluator: computes with the active party's public key.
+    """
 
     def __init__(self, residual: SealedPassive, exchange: int, sealed: Pieces, evaluator: Evaluator) -> None:
         self.exchange = exchange
@@ -367,6 +439,7 @@ class SealedReply(Reply):
         self._lock = threading.Lock()
 
     def gradient(self, model: Differentiable, batch: Batch) -> Floats:
+        """Return J^T g; see `Reply.gradient`."""
         with self._lock:
             if self._gradient is None or not model.static_jacobian:
                 self._spend()
@@ -374,11 +447,13 @@ class SealedReply(Reply):
             return self._gradient
 
     def repeat(self) -> None:
+        """Request the decryption of the latest product with fresh blinding; see `Reply.repeat`."""
         with self._lock:
             self._spend()
             self._residual.ask_to_open(self.exchange, self._evaluator.blind(self._residual.products[self.exchange])[0])
 
     def close(self) -> None:
+        """Close the exchange; see `Reply.close`."""
         with self._lock:
             if self._left and not self._closed:
                 self._residual.end(self.exchange)
@@ -387,9 +462,18 @@ class SealedReply(Reply):
             self._sealed.forget()
 
     def _spend(self) -> None:
-        agreed, me = self._residual.agreement, self._residual.me
+        agreement, me = self._residual.agreement, self._residual.me
         if self._closed:
-            raise LimitError(f"{me}: exchange {self.exchange} is closed, the limit is {agreed.max_open_exchanges}")
+            raise LimitError(
+                f"{me}: exchange {self.exchange} is closed; at most {agreement.max_open_exchanges} exchanges are open "
+                "at a "
+                "time",
+                "use a reply before newer ones arrive",
+                code="SVFL-PROTOCOL-LIMIT",
+            )
         if not self._left:
-            raise LimitError(f"{me}: the {agreed.openings} gradients agreed of exchange {self.exchange} are spent")
+            raise LimitError(
+                f"{me}: all {agreement.openings} agreed gradients of exchange {self.exchange} are used",
+                code="SVFL-PROTOCOL-LIMIT",
+            )
         self._left -= 1

@@ -1,4 +1,4 @@
-"""One party's columns as integers, by block of rows."""
+"""One party's feature columns as integers, by block of rows."""
 
 from __future__ import annotations
 
@@ -15,106 +15,128 @@ from securevfl.protocols.shares.fixed_point import FixedPointEncoding
 from securevfl.protocols.shares.product_work import RemoteFactor
 from securevfl.protocols.shares.shares_params import RowBlock
 
-_KEPT, _KEPT_BY_SPOOL = 1 << 27, 1 << 24  # bytes of blocks that are kept in memory, without a spool and beside it
-
-_DEAR, _DEAR_KEPT = 512, 1 << 29  # columns from which more is kept without a spool, and how much
-
-_STRETCH = 4096  # rows that are made into integers at a time
+_CACHE_BYTES = 1 << 27  # without a spill file
+_CACHE_BYTES_WITH_SPILL = 1 << 24
+_WIDE_COLUMNS = 512  # a matrix P of this width makes W expensive, so more of it is cached
+_CACHE_BYTES_WIDE = 1 << 29
+_ROWS_PER_ENCODING = 4096
 
 
 class ColumnBlocks(ABC):
-    """One party's columns by block of rows, wherever they lie: all that the protocol takes of them."""
+    """Interface to one party's feature columns, by row block, independent of where they are stored.
 
-    apart = False  # whether they lie in other processes
+    Attributes:
+        remote: True if other processes store the columns.
+    """
 
-    @abstractmethod
-    def integers(self, piece: RowBlock) -> tuple[Integers, Integers] | tuple[RemoteFactor, RemoteFactor]:
-        """X and W (n x d) of a block, for products with ciphertexts."""
-
-    @abstractmethod
-    def sums(self, piece: RowBlock, theta: Words) -> Words:
-        """X theta (n x c) of a block."""
+    remote = False
 
     @abstractmethod
-    def change(self, piece: RowBlock, g: Words) -> Words:
-        """W^T g (d x c) of a block; it may come with that of a later one of the batch, of the last at the latest."""
+    def integers(self, block: RowBlock) -> tuple[Integers, Integers] | tuple[RemoteFactor, RemoteFactor]:
+        """Return X and W (n, d) of a block, for products with ciphertexts."""
+
+    @abstractmethod
+    def sums(self, block: RowBlock, theta: Words) -> Words:
+        """Return X theta (n, c) of a block."""
+
+    @abstractmethod
+    def change(self, block: RowBlock, g: Words) -> Words:
+        """Return W^T g (d, c) of a block.
+
+        An implementation may return zeros and add the change to that of a later block of the same batch.
+        """
 
 
 def encode_columns(
-    numbers: FixedPointEncoding, rows: RowSlices, block: slice, rate: float, P: Floats | None, n: int
+    encoding: FixedPointEncoding, rows: RowSlices, block: slice, rate: float, P: Floats | None, n: int
 ) -> tuple[Integers, Integers]:
-    """X and W (m x d) of some rows of a batch of n, of as few bytes as hold them, made a few rows at a time."""
-    made = list[tuple[Integers, Integers]]()
-    for start in range(block.start, block.stop, _STRETCH):
-        X = rows[start : min(start + _STRETCH, block.stop)]
-        made.append(
-            (
-                narrowest_integers(numbers.encode_columns(X)),
-                narrowest_integers(numbers.encode_steps(X, rate, P, rows=n)),
-            )
-        )
-    X, W = (np.concatenate(each) for each in zip(*made, strict=True))
+    """Compute X and W for a slice of a batch, in the narrowest integer type, a chunk of rows at a time.
+
+    Args:
+        encoding: the fixed-point encoding.
+        rows: the columns of the batch.
+        block: the slice of rows.
+        rate: the step size eta.
+        P: the party's preconditioner (d, d), or None.
+        n: the number of rows of the batch.
+
+    Returns:
+        X and W (m, d).
+    """
+    chunks = list[tuple[Integers, Integers]]()
+    for start in range(block.start, block.stop, _ROWS_PER_ENCODING):
+        X = rows[start : min(start + _ROWS_PER_ENCODING, block.stop)]
+        steps = encoding.encode_steps(X, rate, P, rows=n)
+        chunks.append((narrowest_integers(encoding.encode_columns(X)), narrowest_integers(steps)))
+    X, W = (np.concatenate(factor) for factor in zip(*chunks, strict=True))
     return X, W
 
 
 class LocalColumns(ColumnBlocks):
-    """One party's columns in this process: as integers for products ahead, as factors for those of a visit.
+    """One party's columns in this process.
 
-    `integers` of a block are X and W (n x d), a stretch of rows at a time, and of as few bytes as hold them: 2 an entry
-    of X and mostly 4 of W. Those of the first blocks are kept in memory, others are read from a file that has no
-    name where there is a folder for one, and else made whenever they are asked for.
+    The first blocks are cached in memory. Later blocks are stored in an unnamed temporary file if there is a folder for
+    it, and recomputed on every access otherwise. An entry of X takes 2 bytes, and one of W mostly 4.
+
+    Args:
+        encoding: the fixed-point encoding.
+        rate: the step size eta.
+        X: returns the columns (n, d) of a batch.
+        P: the party's preconditioner (d, d), or None.
+        folder: folder of the temporary file, or None.
     """
 
     def __init__(
         self,
-        numbers: FixedPointEncoding,
+        encoding: FixedPointEncoding,
         rate: float,
         X: Callable[[int], RowSlices],
         P: Floats | None = None,
         folder: Path | None = None,
     ) -> None:
-        """X: the columns (n x d) of a batch. P: a matrix (d x d) of the party's own that its steps are turned by.
-        folder: where what is not kept in memory is spooled."""
-        self._numbers, self._rate, self._X, self._P = numbers, rate, X, P
-        self._spool = None if folder is None else SpillFile[RowBlock](folder)
-        self._ring = ShareRing(numbers.bits)
-        self._kept: dict[RowBlock, tuple[Integers, Integers]] = {}
-        self._factored: dict[RowBlock, tuple[IntegerFactor, IntegerFactor]] = {}
-        dear = _DEAR_KEPT if P is not None and len(P) >= _DEAR else _KEPT  # d products an entry of W
-        self._room = dear if folder is None else _KEPT_BY_SPOOL
+        self._encoding, self._rate, self._X, self._P = encoding, rate, X, P
+        self._spill_file = None if folder is None else SpillFile[RowBlock](folder)
+        self._ring = ShareRing(encoding.bits)
+        self._integer_cache: dict[RowBlock, tuple[Integers, Integers]] = {}
+        self._factor_cache: dict[RowBlock, tuple[IntegerFactor, IntegerFactor]] = {}
+        wide = P is not None and len(P) >= _WIDE_COLUMNS  # an entry of W costs d products
+        in_memory = _CACHE_BYTES_WIDE if wide else _CACHE_BYTES
+        self._free_bytes = in_memory if folder is None else _CACHE_BYTES_WITH_SPILL
 
-    def integers(self, piece: RowBlock) -> tuple[Integers, Integers]:
-        """X and W of a block."""
-        if piece in self._kept:
-            return self._kept[piece]
-        if self._spool is not None and (read := self._spool.get(piece)) is not None:
-            X, W = read
+    def integers(self, block: RowBlock) -> tuple[Integers, Integers]:
+        """Return X and W (n, d) of a block."""
+        if block in self._integer_cache:
+            return self._integer_cache[block]
+        if self._spill_file is not None and (stored := self._spill_file.get(block)) is not None:
+            X, W = stored
             return X, W
-        made = self._integers(piece)
-        if (size := made[0].nbytes + made[1].nbytes) <= self._room:
-            self._room -= size
-            self._kept[piece] = made
-        elif self._spool is not None:
-            self._spool.put(piece, made)
-        return made
+        factors = self._integers(block)
+        if (size := factors[0].nbytes + factors[1].nbytes) <= self._free_bytes:
+            self._free_bytes -= size
+            self._integer_cache[block] = factors
+        elif self._spill_file is not None:
+            self._spill_file.put(block, factors)
+        return factors
 
-    def factors(self, piece: RowBlock) -> tuple[IntegerFactor, IntegerFactor]:
-        """X and W of a block, ready for products."""
-        if piece in self._factored:
-            return self._factored[piece]
-        X, W = self.integers(piece)
-        made = IntegerFactor(self._ring, X), IntegerFactor(self._ring, W)
-        if 16 * X.size <= self._room:  # floats of both
-            self._room -= 16 * X.size
-            self._factored[piece] = made
-        return made
+    def factors(self, block: RowBlock) -> tuple[IntegerFactor, IntegerFactor]:
+        """Return X and W of a block, prepared for products with words."""
+        if block in self._factor_cache:
+            return self._factor_cache[block]
+        X, W = self.integers(block)
+        factors = IntegerFactor(self._ring, X), IntegerFactor(self._ring, W)
+        if 16 * X.size <= self._free_bytes:  # floats of both
+            self._free_bytes -= 16 * X.size
+            self._factor_cache[block] = factors
+        return factors
 
-    def sums(self, piece: RowBlock, theta: Words) -> Words:
-        return self.factors(piece)[0].times(theta)
+    def sums(self, block: RowBlock, theta: Words) -> Words:
+        """Return X theta (n, c) of a block."""
+        return self.factors(block)[0].times(theta)
 
-    def change(self, piece: RowBlock, g: Words) -> Words:
-        return self.factors(piece)[1].transpose_times(g)
+    def change(self, block: RowBlock, g: Words) -> Words:
+        """Return W^T g (d, c) of a block."""
+        return self.factors(block)[1].transpose_times(g)
 
-    def _integers(self, piece: RowBlock) -> tuple[Integers, Integers]:
-        rows = self._X(piece.batch)
-        return encode_columns(self._numbers, rows, slice(piece.start, piece.stop), self._rate, self._P, len(rows))
+    def _integers(self, block: RowBlock) -> tuple[Integers, Integers]:
+        rows = self._X(block.batch)
+        return encode_columns(self._encoding, rows, slice(block.start, block.stop), self._rate, self._P, len(rows))

@@ -1,18 +1,20 @@
-"""Counts of rows by group and outcome: one party has the outcomes of rows, another their groups, and one learns counts.
+"""Counts of rows by group and outcome: one party has the rows' outcomes, another their groups, and one learns counts.
 
-A has four marks of each row (of which class it is, of which it was said to be), B one for each group; s = 2^3 rows.
+A has four marks of each row (its class and its predicted class), and B has one mark for each group. s = 2^3 rows.
 
 1, 2. both  shares of marks_A^T marks_B (summed_products.py)
-3. B -> A   names of the groups, and floor((h_B + D) / s) mod 2^k       D secret, uniform below s, new for each count
-   A        own h / s and what came, times s
+3. B -> A   names of the groups, and floor((h_B + D) / s) mod 2^k       D: secret, uniform below s, fresh for each count
+   A        adds the received number to its h / s, and multiplies by s
 
-What else either receives is a ciphertext under another's key or uniform: B learns nothing of labels and predictions, A
-counts that are rounded up or down at random to STEP rows: right in the mean, off by less than STEP, by .41 of it on
-average. Two looks at rows of which one was left out differ by an eighth of a step for that row's group. Of two groups
-one is told, as the other is what A has left. A that deviates may give weights in place of marks: a count of k bits then
-tells it the groups of k - 1 rows. So what counts are bits: numbers_told x k of them, whatever A gives
-(`securevfl.disclosure.summed_bits`). Groups of fewer than FEWEST rows are put together until there are as many, as a
-count of all rows would give what is left out.
+All other values that either party receives are ciphertexts under the other party's key, or uniform. B learns nothing of
+labels and predictions. A learns counts that are rounded up or down at random to multiples of `COUNT_STEP` rows: the
+mean is correct, the error is below `COUNT_STEP`, and 0.41 of it on average. If one row is left out, the two counts of
+its group differ by an eighth of a step. Of two groups, A receives the counts of one, because it can compute the others.
+
+If A deviates, it may use weights instead of marks: a count of k bits then reveals the groups of k - 1 rows. The
+disclosure is therefore counted in bits: `disclosed_counts` times k, whatever A uses
+(`securevfl.disclosure.summed_bits`). Groups of fewer than `MIN_GROUP_ROWS` rows are merged until they are large enough,
+because the count of all rows would reveal a group that is left out.
 """
 
 from __future__ import annotations
@@ -29,73 +31,96 @@ from securevfl.crypto.share_ring import Integers, ShareRing
 from securevfl.errors import ProtocolError
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.party_context import PartyContext
-from securevfl.protocols.shares import summed_products as summed_products_of
+from securevfl.protocols.shares import summed_products as summed_products_module
 from securevfl.protocols.shares.share_products import unpack_words
 from securevfl.protocols.shares.summed_products import summed_products
 from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureRecord
 
-MIN_COUNTED_ROWS = 400  # in all
-MIN_GROUP_ROWS = 100  # of a group
+MIN_COUNTED_ROWS = 400
+MIN_GROUP_ROWS = 100
 OUTCOMES = 4
 _SHIFT = 3
-COUNT_STEP = 2**_SHIFT  # rows
-_BITS = 32  # L
+COUNT_STEP = 2**_SHIFT
+"""Counts are rounded to multiples of this number of rows."""
+
+_RING_BITS = 32
 
 
 class GroupCounts(DisclosingMessage, frozen=True):
-    """The names of groups, and the sender's shares of their counts, cut to words and rounded at random."""
+    """The names of the groups, and the sender's shares of their counts, rounded at random."""
 
     names: tuple[str, ...]
     words: bytes
 
 
 def declares() -> list[MessageDeclaration]:
-    """Declare what the messages reveal. Roles: active (who learns counts) and partner (who has groups)."""
-    told = Reveal("output", "how many rows of each outcome each group of 100 rows or more has, to some 8 rows; names")
-    return [*summed_products_of.declares(), MessageDeclaration(GroupCounts, PARTNER, ACTIVE, told)]
+    """Declare the disclosures of the messages. Roles: active (learns the counts) and partner (has the groups)."""
+    output = Reveal(
+        "output", "the number of rows of each outcome in each group of at least 100 rows, to about 8 rows; group names"
+    )
+    return [*summed_products_module.declares(), MessageDeclaration(GroupCounts, PARTNER, ACTIVE, output)]
 
 
 def bits_per_count(rows: int) -> int:
-    """Return k, the bits of a word that a count of up to so many rows fits, over STEP and rounded up or down."""
+    """Return k, the number of bits of a rounded count of up to `rows` rows."""
     return math.ceil(math.log2(rows / COUNT_STEP + 2))
 
 
 def disclosed_counts(groups: int) -> int:
-    """Return how many counts are told of so many groups."""
-    return OUTCOMES * _told(groups)
+    """Return the number of counts that are disclosed for this number of groups."""
+    return OUTCOMES * _disclosed_groups(groups)
 
 
-def _told(groups: int) -> int:
-    """Return of how many groups counts are told: of two one, as the other has what is left."""
+def _disclosed_groups(groups: int) -> int:
+    """Return the number of groups whose counts are disclosed: of two groups one, because the other one follows."""
     return 1 if groups == 2 else groups
 
 
 def receive_group_counts(context: PartyContext, marks: Integers, groups: int) -> tuple[tuple[str, ...], Floats]:
-    """Return the names of so many groups, and the counts (groups x OUTCOMES) of rows as the active party is told them.
+    """Take part as the active party, which learns the counts.
 
-    marks: (n x OUTCOMES), one 1 a row. ProtocolError if what comes is of another size.
+    Args:
+        context: this party's context, of two parties.
+        marks: the outcome of each row (n, OUTCOMES): a single 1 in each row.
+        groups: the number of groups.
+
+    Returns:
+        The names of the groups, and the rounded counts (groups, OUTCOMES).
+
+    Raises:
+        ProtocolError: the partner sent another number of names.
     """
     (peer,) = context.roles.others(context.me)
-    products, (share,) = summed_products(context, _BITS, [marks], [groups], "counts by group")  # 1, 2
-    ring, own = ShareRing(bits_per_count(len(marks))), share[:, : _told(groups)]
-    told = products.recv(peer, GroupCounts)  # 3
-    if len(told.names) != groups:
-        raise ProtocolError(f"{peer}: names of {groups} groups were expected, {len(told.names)} came; use one version")
-    whole = unpack_words(peer, told.words, ring, own.shape).astype(np.float64) + np.ldexp(
-        own.astype(np.float64), -_SHIFT
-    )
-    counts = (np.mod(whole + 1, 2.0**ring.bits) - 1) * COUNT_STEP  # 0 may have been rounded down, to more than -1
-    rest = (marks.sum(axis=0)[:, None] - counts)[:, : groups - counts.shape[1]]
-    return told.names, np.concatenate([counts, rest], axis=1).T
+    products, (share,) = summed_products(context, _RING_BITS, [marks], [groups], "counts by group")  # 1, 2
+    ring, share = ShareRing(bits_per_count(len(marks))), share[:, : _disclosed_groups(groups)]
+    message = products.recv(peer, GroupCounts)  # 3
+    if len(message.names) != groups:
+        raise ProtocolError(
+            f"{peer} sent {len(message.names)} group names instead of {groups}",
+            code="SVFL-PROTOCOL-SIZE",
+            party=peer,
+        )
+    levels = unpack_words(peer, message.words, ring, share.shape).astype(np.float64)
+    total = levels + np.ldexp(share.astype(np.float64), -_SHIFT)
+    counts = (np.mod(total + 1, 2.0**ring.bits) - 1) * COUNT_STEP  # 0 may be rounded down to above -1
+    remaining = (marks.sum(axis=0)[:, None] - counts)[:, : groups - counts.shape[1]]
+    return message.names, np.concatenate([counts, remaining], axis=1).T
 
 
 def send_group_counts(context: PartyContext, marks: Integers, names: Sequence[str]) -> None:
-    """Take part as the party that has groups. marks: (n x groups), one 1 a row; names: of the groups."""
-    products, (share,) = summed_products(context, _BITS, [marks], [OUTCOMES], "counts by group")  # 1, 2
-    ring, own = ShareRing(bits_per_count(len(marks))), share[:, : _told(len(names))]
-    below = Prg.fresh("dither of counts").array(own.shape, np.uint64) >> np.uint64(64 - _SHIFT)
-    level = ring.reduce((own + below) >> np.uint64(_SHIFT))
-    permit = context.channel.permit(
-        DisclosureRecord(context.active, "columns", own.size, ring.bits, about=(context.me,), group="correlations")
+    """Take part as the partner, which has the groups.
+
+    Args:
+        context: this party's context, of two parties.
+        marks: the group of each row (n, groups): a single 1 in each row.
+        names: the names of the groups.
+    """
+    products, (share,) = summed_products(context, _RING_BITS, [marks], [OUTCOMES], "counts by group")  # 1, 2
+    ring, share = ShareRing(bits_per_count(len(marks))), share[:, : _disclosed_groups(len(names))]
+    below = Prg.fresh("dither of counts").array(share.shape, np.uint64) >> np.uint64(64 - _SHIFT)
+    levels = ring.reduce((share + below) >> np.uint64(_SHIFT))
+    record = DisclosureRecord(
+        context.active, "columns", share.size, ring.bits, about=(context.me,), group="correlations"
     )
-    products.send(context.active, GroupCounts(tuple(names), ring.pack(level)), permit)  # 3
+    permit = context.channel.permit(record)
+    products.send(context.active, GroupCounts(tuple(names), ring.pack(levels)), permit)  # 3

@@ -1,28 +1,32 @@
-"""Training on additive shares: weights, forward sums, residuals and gradients stay shared, visit after visit.
+"""Training on additive shares: weights, forward sums, residuals and gradients stay shared in every iteration.
 
-A has the labels (active), B is its partner, C any further party (passive); what they have ready for a visit is
-offline_phase.py's: theta_k is s_k at party k and r_kh at each holder h of A, B other than k, g = psi_A + psi_B + delta.
-X, W are integers modulo 2^L (fixed_point.py), a row of a batch has c outputs and one transfer 1-of-2^b for each.
-h_k below is X_k s_k and the party's shares of all X r. A visit:
+A has the labels (active), B is its partner, and C any further party (passive). Their precomputed material is described
+in offline_phase.py: theta_k = s_k + sum_h r_kh, with s_k at party k and r_kh at each holder h of A, B other than k, and
+g = psi_A + psi_B + delta. X and W are integers modulo 2^L (fixed_point.py). A row of a batch has c outputs, and one
+oblivious transfer 1-of-2^b for each. h_k below is X_k s_k plus the party's shares of all X r. An iteration:
 
-6. C -> A   h_C - kappa                         kappa a keystream that B has too
-7. B -> A   place = (i_B - chi) mod 2^b         i_B = top bits of h_B + all kappa
-8. A -> B   T_y(i_A + place + j) - psi_A - pad(j)   for each row and j < 2^b;  i_A = top bits of h_A + all of 6
+6. C -> A   h_C - kappa                           kappa: a keystream that B has too
+7. B -> A   offset = (i_B - chi) mod 2^b          i_B: top bits of h_B plus all kappa
+8. A -> B   T_y(i_A + offset + j) - psi_A - pad(j)   for each row and j < 2^b;  i_A: top bits of h_A plus all of 6
    B        g_B = entry chi + pad(chi)
 9. B -> A, C   delta = g_B - psi_B
-   k        s_k steps by its shares of W_k^T psi and W_k^T (what it knows of g: psi_A + delta at A, g_B at B, delta)
+   k        updates s_k with its shares of W_k^T psi, and W_k^T (its part of g: psi_A + delta at A, g_B at B, delta at
+   C)
 
-6 to 9 are of a block of rows; B asks for one block more before it has the tables of the one before. For A, 9 comes in
-one message with 7 of a later block, or of the next visit, whose first sums hang on the last delta. T_y is the table of
-g for label y, so shares of g come out of the look-up (Dessouky et al. 2017 look up by transfer); it stands for any loss
-of one sum. With two parties a visit is one round trip, with more three messages in a row, whatever d.
+Steps 6 to 9 process a block of rows. B requests one block ahead: it sends the request for the next block before it
+receives the tables of the current one. A receives delta in one message with the request for a later block, or for the
+next iteration, whose first sums depend on the last delta. T_y is the table of g for label y, so shares of g result from
+the look-up (Dessouky et al. 2017 use transfers for look-ups), and it represents any loss of one sum. With two parties
+an iteration is one round trip; with more, three messages in a row, whatever d is.
 
-What A receives is uniform by chi, psi_B and kappa; of the tables B can open one entry a row, which psi_A makes uniform;
-delta is uniform to C by psi_B. So nobody learns more than n, d, c, the visits, L and b, and neither do parties that
-pool what they hold, unless A and B are both among them: then they have g, every H_k, theta_A and theta_B.
+All values that A receives are uniform, because of chi, psi_B and kappa. B can open one entry of each row's table, which
+psi_A makes uniform. delta is uniform to C because of psi_B. So nobody learns more than n, d, c, the number of
+iterations, L and b. Parties that collude learn no more either, unless A and B are both among them: these two together
+know g, every H_k, theta_A and theta_B.
 
-A training that was broken off goes on from states after the same visit at all parties. Whoever goes on makes new masks
-and new keys, so what is gone through again is as uniform as it was: parties may go back as far as they like.
+An interrupted training resumes from a checkpoint that all parties took after the same iteration. A resumed run draws
+fresh masks and keys, so replaying earlier iterations reveals nothing new; parties may resume from any common
+checkpoint.
 """
 
 from __future__ import annotations
@@ -49,44 +53,46 @@ from securevfl.protocols.shares.share_products import read_offsets, unpack_words
 from securevfl.protocols.shares.shares_params import RowBlock, SharesParams
 from securevfl.runtime.codec import M, Message
 
-_TABLES = 1024  # rows whose tables are made at a time
-_KAPPA = "sums of a training on shares"
+_ROWS_PER_TABLE_CHUNK = 1024
+_KAPPA_LABEL = "sums of a training on shares"
 
-Places = NDArray[np.uint8]
+TableIndices = NDArray[np.uint8]
 
-_NO_MASKS: Words = np.empty((0, 0), np.uint64)
+_NO_WORDS: Words = np.empty((0, 0), np.uint64)
 
 
 class MaskedSum(Message, frozen=True):
-    """h_C - kappa, (n x c) words, and the name of the chunk."""
+    """h_C - kappa, (n, c) words, and the name of the chunk."""
 
     chunk: str
     words: bytes
 
 
 class LookupRequest(Message, frozen=True):
-    """The chunk's name, delta of each block since the last message (empty before the first), one after the other, and
-    places of the next block (empty after the last)."""
+    """The name of the chunk; delta of each block since the last request; and the table offsets of the next block.
+
+    delta is empty before the first block, and the offsets are empty after the last one.
+    """
 
     chunk: str
     delta: bytes
-    places: bytes
+    offsets: bytes
 
 
 class MaskedTables(Message, frozen=True):
-    """The masked entries of every row, (2^b x n c) words."""
+    """The masked table entries of every row, (2^b, n c) words."""
 
     entries: bytes
 
 
 class MaskedResidual(Message, frozen=True):
-    """delta, (n x c) words, for a party that is no holder."""
+    """delta, (n, c) words, for a party that is no share holder."""
 
     words: bytes
 
 
 def declares() -> list[MessageDeclaration]:
-    """Declare what the messages of a visit reveal. Roles: active, partner, passive (any party that is neither)."""
+    """Declare the disclosures of the messages of an iteration. Roles: active, partner, passive (any other party)."""
     return [
         MessageDeclaration(MaskedSum, "passive", "active", Reveal("uniform")),
         MessageDeclaration(LookupRequest, "partner", "active", Reveal("uniform"), structured=True),
@@ -96,107 +102,140 @@ def declares() -> list[MessageDeclaration]:
 
 
 def coalitions(active: str, partner: str, passives: tuple[str, ...]) -> dict[str, frozenset[str]]:
-    """Who must pool what they hold to learn a party's forward sums: for each party other than the holders, both."""
+    """Return, for each party other than the holders, which parties have to collude to learn its forward sums."""
     holders = frozenset((active, partner))
     return {name: holders for name in passives if name != partner}
 
 
 @dataclass(frozen=True, repr=False)
 class SharedState:
-    """One party's shares after `visits` visits, as the rule keeps them (k x d x c): s of its own weights, and as a
-    holder r of every other party's, by name.
+    """One party's shares of the weights after a number of iterations.
+
+    Attributes:
+        iterations: the number of iterations.
+        own_share: the state (k, d, c) of the update rule for s, this party's share of its weights.
+        peer_shares: at a holder, the states for r, its shares of every other party's weights.
     """
 
-    visits: int
-    own: Words
-    others: Mapping[str, Words]
+    iterations: int
+    own_share: Words
+    peer_shares: Mapping[str, Words]
 
 
 class TrainingRole(ABC):
-    """What all parties do alike in a visit."""
+    """The part of an iteration that all parties have in common.
+
+    Args:
+        context: this party's context.
+        params: the agreed parameters.
+        columns: this party's columns.
+        offline: its offline phase.
+        state: the state to resume from; None starts with zero weights.
+    """
 
     def __init__(
         self,
         context: PartyContext,
-        terms: SharesParams,
+        params: SharesParams,
         columns: ColumnBlocks,
-        ahead: OfflinePhase,
+        offline: OfflinePhase,
         state: SharedState | None = None,
     ) -> None:
-        """state: where a training goes on; all weights zero if None."""
-        self._context, self._terms, self._numbers = context, terms, terms.encoding
-        self._ring = ShareRing(terms.encoding.bits)
-        self._columns, self._ahead = columns, ahead
-        self._change: Words = np.zeros((0, 0), np.uint64)  # W^T g of the blocks of a visit so far
-        self._left: Mapping[str, Words] = {}
-        self._passives = tuple(name for name in context.passives if name != terms.partner)
-        holder = context.me in (context.active, terms.partner)
+        self._context, self._params, self._encoding = context, params, params.encoding
+        self._ring = ShareRing(params.encoding.bits)
+        self._columns, self._offline = columns, offline
+        self._change: Words = np.zeros((0, 0), np.uint64)  # W^T g of the blocks of an iteration so far
+        self._peer_changes: Mapping[str, Words] = {}
+        self._passives = tuple(name for name in context.passives if name != params.partner)
+        is_holder = context.me in (context.active, params.partner)
         zero = {
-            name: terms.rule_of(name).start(np.zeros((d, terms.outputs), np.uint64))
-            for name, d in terms.columns.items()
+            name: params.rule_of(name).start(np.zeros((d, params.outputs), np.uint64))
+            for name, d in params.columns.items()
         }
-        others = {name: r for name, r in zero.items() if holder and name != context.me}
-        self.state = state or SharedState(0, zero[context.me], others)
-        ahead.set_state(self.state.visits, self.state.others)
+        peer_shares = {name: r for name, r in zero.items() if is_holder and name != context.me}
+        self.state = state or SharedState(0, zero[context.me], peer_shares)
+        offline.set_state(self.state.iterations, self.state.peer_shares)
 
-    def set_params(self, terms: SharesParams) -> None:
-        """Go on from here by another rule, as the work ahead does: what was made for later visits serves no more."""
-        self._terms = terms
-        self._ahead.set_params(terms)
-        self._ahead.set_state(self.state.visits, self.state.others)
+    def set_params(self, params: SharesParams) -> None:
+        """Switch to a new update rule from the current iteration on.
+
+        Precomputed material for later iterations must be discarded.
+        """
+        self._params = params
+        self._offline.set_params(params)
+        self._offline.set_state(self.state.iterations, self.state.peer_shares)
 
     @abstractmethod
-    def train(self, chunk: int, visits: int) -> Iterator[SharedState]:
-        """Goes through a chunk of so many visits; the state after each. Parties may talk of other things in between."""
+    def train(self, chunk: int, iterations: int) -> Iterator[SharedState]:
+        """Run the iterations of a chunk, and yield the state after each one.
+
+        The channel may carry other messages between two iterations.
+        """
 
     def _begin(self, number: int) -> str:
-        """Return the name of a chunk. ProtocolError if it was made for another visit than the next."""
-        chunk = self._ahead.store.chunk(number)
-        if chunk.first + chunk.next != self.state.visits:
+        """Return the name of a chunk. Raises ProtocolError if it does not begin with the next iteration."""
+        chunk = self._offline.store.chunk(number)
+        if chunk.first + chunk.next != self.state.iterations:
             raise ProtocolError(
-                f"shares: chunk {number} is for visit {chunk.first + chunk.next}, the training is at visit "
-                f"{self.state.visits}; make a new chunk"
+                f"shares: preprocessing chunk {number} continues with iteration {chunk.first + chunk.next}, and the "
+                f"training with iteration {self.state.iterations}",
+                "generate a new chunk",
+                code="SVFL-STATE",
             )
-        self._ahead.greet()
+        self._offline.greet()
         return chunk.name.hex()
 
-    def _same(self, name: str, own: str, theirs: str) -> None:
-        if own != theirs:
-            raise ProtocolError(f"{name} goes through a chunk that was made with others; make new chunks together")
+    def _check_chunk(self, name: str, expected: str, received: str) -> None:
+        """Raise ProtocolError if a peer uses another chunk."""
+        if expected != received:
+            raise ProtocolError(
+                f"{name} uses another preprocessing chunk",
+                "generate new chunks together",
+                code="SVFL-PROTOCOL-MESSAGE",
+                party=name,
+            )
 
     @property
     def theta(self) -> Words:
-        """s (d x c), this party's share of its own weights."""
-        rule = self._terms.rule_of(self._context.me)
-        return self._ring.reduce(rule.theta(self.state.own, self.state.visits))
+        """s (d, c), this party's share of its weights."""
+        rule = self._params.rule_of(self._context.me)
+        return self._ring.reduce(rule.theta(self.state.own_share, self.state.iterations))
 
-    def _sum(self, visit: PreprocessedBlock) -> Words:
-        """h (n x c)."""
-        return self._columns.sums(visit.piece, self.theta) + visit.sums
+    def _sum(self, material: PreprocessedBlock) -> Words:
+        """Return h (n, c) of a block."""
+        return self._columns.sums(material.block, self.theta) + material.sums
 
-    def _is_last(self, visit: PreprocessedBlock) -> bool:
-        """Whether a block is the last one of its batch."""
-        return visit.piece.stop == self._terms.rows[visit.piece.batch]
+    def _is_last(self, material: PreprocessedBlock) -> bool:
+        """Return whether a block is the last one of its batch."""
+        return material.block.stop == self._params.rows[material.block.batch]
 
-    def _step(self, visit: PreprocessedBlock, g: Words) -> SharedState:
-        """Add a block's part of the change, given what this party knows of g (n x c), and with the last one step the
-        state; return it."""
-        terms, ring, done = self._terms, self._ring, self.state.visits
-        batch = visit.piece.batch
+    def _step(self, material: PreprocessedBlock, g: Words) -> SharedState:
+        """Add a block's contribution to the change; after the last block, update the state.
+
+        Args:
+            material: the precomputed material of the block.
+            g: this party's part of the residual (n, c).
+
+        Returns:
+            The current state.
+        """
+        params, ring, iterations = self._params, self._ring, self.state.iterations
+        batch = material.block.batch
         if self._context.channel.observed:
             self._context.channel.note(SharedResidual(batch, ring.signed(ring.reduce(g)).astype(np.float64)))
-        if not visit.piece.start:
-            self._change, self._left = visit.step, visit.left
-        change = self._columns.change(visit.piece, ring.reduce(g))
-        self._change = self._change + (change << np.uint64(terms.encoding.lift(terms.rows[batch])))
-        if not self._is_last(visit):
+        if not material.block.start:
+            self._change, self._peer_changes = material.step, material.products
+        change = self._columns.change(material.block, ring.reduce(g))
+        self._change = self._change + (change << np.uint64(params.encoding.lift(params.rows[batch])))
+        if not self._is_last(material):
             return self.state
-        own = ring.reduce(terms.rule_of(self._context.me).step(self.state.own, self._change, done))
-        others = {
-            name: ring.reduce(terms.rule_of(name).step(r, self._left[name], done))
-            for name, r in self.state.others.items()
+        rule = params.rule_of(self._context.me)
+        own_share = ring.reduce(rule.step(self.state.own_share, self._change, iterations))
+        peer_shares = {
+            name: ring.reduce(params.rule_of(name).step(r, self._peer_changes[name], iterations))
+            for name, r in self.state.peer_shares.items()
         }
-        self.state = SharedState(done + 1, own, others)
+        self.state = SharedState(iterations + 1, own_share, peer_shares)
         return self.state
 
     def _send(self, name: str, message: Message) -> None:
@@ -207,148 +246,179 @@ class TrainingRole(ABC):
 
 
 class LabelParty(TrainingRole):
-    """A: has the labels, makes the tables."""
+    """A: has the labels, and provides the tables.
+
+    Args:
+        context: this party's context.
+        params: the agreed parameters.
+        columns: this party's columns.
+        offline: its offline phase.
+        tables: returns the tables of a block, for its n c targets.
+        state: the state to resume from; None starts with zero weights.
+    """
 
     def __init__(
         self,
         context: PartyContext,
-        terms: SharesParams,
+        params: SharesParams,
         columns: ColumnBlocks,
-        ahead: OfflinePhase,
+        offline: OfflinePhase,
         tables: Callable[[RowBlock], ResidualTables],
         state: SharedState | None = None,
     ) -> None:
-        """tables: the look-ups of a block, for its n c targets row by row."""
-        super().__init__(context, terms, columns, ahead, state)
+        super().__init__(context, params, columns, offline, state)
         self._tables = tables
         self._prg = Prg.fresh("rounding of table entries")
-        self._masks = _NO_MASKS
+        self._masks = _NO_WORDS
 
-    def train(self, chunk: int, visits: int) -> Iterator[SharedState]:
-        partner, own = self._terms.partner, self._begin(chunk)
-        visit = self._ready(chunk, 0, 0)
-        turn = self._recv(partner, LookupRequest)  # 7
-        self._same(partner, own, turn.chunk)
-        for place in range(visits):
-            asked, part, last = list[PreprocessedBlock](), 0, False  # blocks whose delta has not come
+    def train(self, chunk: int, iterations: int) -> Iterator[SharedState]:
+        """Run the iterations of a chunk, and yield the state after each one."""
+        partner, chunk_name = self._params.partner, self._begin(chunk)
+        material = self._take(chunk, 0, 0)
+        request = self._recv(partner, LookupRequest)  # 7
+        self._check_chunk(partner, chunk_name, request.chunk)
+        for iteration in range(iterations):
+            pending, part, last = list[PreprocessedBlock](), 0, False  # blocks whose delta has not arrived
             while not last:
-                h, last = self._sum(visit), self._is_last(visit)
+                h, last = self._sum(material), self._is_last(material)
                 for name in self._passives:
                     masked = self._recv(name, MaskedSum)  # 6
-                    self._same(name, own, masked.chunk)
+                    self._check_chunk(name, chunk_name, masked.chunk)
                     h = h + unpack_words(name, masked.words, self._ring, h.shape)
-                at = self._numbers.index(self._ring.reduce(h)).ravel() + read_offsets(
-                    partner, turn.places, h.size, self._numbers.entries
+                indices = self._encoding.index(self._ring.reduce(h)).ravel() + read_offsets(
+                    partner, request.offsets, h.size, self._encoding.entries
                 )
-                self._send(partner, MaskedTables(self._masked(visit.piece, at)))  # 8
-                asked.append(visit)
+                self._send(partner, MaskedTables(self._mask_tables(material.block, indices)))  # 8
+                pending.append(material)
                 part += 1
                 if not last:
-                    visit = self._ready(chunk, place, part)  # while the partner works
-                elif place + 1 < visits:
-                    visit = self._ready(chunk, place + 1, 0)
-                turn = self._recv(partner, LookupRequest)  # 9, 7
-                told = asked if last else asked[:-1]
-                for each, delta in zip(told, self._parted(turn.delta, told), strict=True):
-                    self._step(each, each.own + unpack_words(partner, delta, self._ring, each.own.shape, "delta"))
-                asked = asked[len(told) :]
+                    material = self._take(chunk, iteration, part)  # while the partner computes
+                elif iteration + 1 < iterations:
+                    material = self._take(chunk, iteration + 1, 0)
+                request = self._recv(partner, LookupRequest)  # 9, 7
+                answered = pending if last else pending[:-1]
+                for previous, delta in zip(answered, self._split(request.delta, answered), strict=True):
+                    masked_g = unpack_words(partner, delta, self._ring, previous.psi.shape, "delta")
+                    self._step(previous, previous.psi + masked_g)
+                pending = pending[len(answered) :]
             yield self.state
 
-    def _ready(self, chunk: int, place: int, part: int) -> PreprocessedBlock:
-        """Return what is prepared of a block, with its masks made from it: psi + pad (2^b x n c)."""
-        visit = self._ahead.take(chunk, place, part)
-        self._masks = self._context.meter("transfer", lambda: table_transfers.pads(visit.transfer, self._ring))
-        self._masks += visit.own.ravel()
-        return visit
+    def _take(self, chunk: int, iteration: int, part: int) -> PreprocessedBlock:
+        """Return the material of a block, and compute its masks psi + pad (2^b, n c)."""
+        material = self._offline.take(chunk, iteration, part)
+        self._masks = self._context.meter("transfer", lambda: table_transfers.pads(material.transfer, self._ring))
+        self._masks += material.psi.ravel()
+        return material
 
-    def _parted(self, deltas: bytes, told: Sequence[PreprocessedBlock]) -> list[bytes]:
-        """Divide what came of several blocks; the last one gets all that is left."""
-        ends = np.cumsum([self._ring.size(each.own.size) for each in told[:-1]], dtype=int).tolist()
-        return [deltas[start:stop] for start, stop in pairwise([0, *ends, len(deltas)])] if told else []
+    def _split(self, deltas: bytes, blocks: Sequence[PreprocessedBlock]) -> list[bytes]:
+        """Split the concatenated deltas of several blocks; the last block receives all remaining bytes."""
+        ends = np.cumsum([self._ring.size(material.psi.size) for material in blocks[:-1]], dtype=int).tolist()
+        return [deltas[start:stop] for start, stop in pairwise([0, *ends, len(deltas)])] if blocks else []
 
-    def _masked(self, piece: RowBlock, at: Places) -> bytes:
-        """Return the entries of a block from these places on, less the masks, packed; the masks go."""
-        masks, self._masks = self._masks, _NO_MASKS
-        tables, packing = self._tables(piece), IncrementalPacking(self._ring, masks.shape)
-        for start in range(0, len(at), _TABLES):
-            rows = slice(start, start + _TABLES)
-            entries = tables.entries(at[rows], self._prg, start).view(np.uint64)
+    def _mask_tables(self, block: RowBlock, indices: TableIndices) -> bytes:
+        """Return the packed tables of a block, starting at these indices and without the masks, which are discarded."""
+        masks, self._masks = self._masks, _NO_WORDS
+        tables, packing = self._tables(block), IncrementalPacking(self._ring, masks.shape)
+        for start in range(0, len(indices), _ROWS_PER_TABLE_CHUNK):
+            rows = slice(start, start + _ROWS_PER_TABLE_CHUNK)
+            entries = tables.entries(indices[rows], self._prg, start).view(np.uint64)
             entries -= masks[:, rows]
             packing.put((slice(None), rows), entries)
         return packing.packed()
 
 
-class PartnerParty(TrainingRole):
-    """The partner's side (B): the party that reads the tables."""
+@dataclass(frozen=True)
+class _PreparedRequest:
+    """A block for which the partner sends a request.
 
-    def train(self, chunk: int, visits: int) -> Iterator[SharedState]:
-        active, own = self._context.active, self._begin(chunk)
-        kappas = [Prg(self._ahead.pair_keys[name], f"{_KAPPA}, {chunk}") for name in self._passives]
-        visit, chi, pad, places = self._ready(chunk, 0, 0, kappas)
-        self._send(active, LookupRequest(own, b"", places))  # 7
-        for place in range(visits):
-            deltas, part, last = b"", 0, False  # of blocks, which go with the next message
+    Attributes:
+        material: the precomputed material of the block.
+        chi: the random choices (n c,).
+        pad: pad(chi) (n c,).
+        offsets: the table offsets to send.
+    """
+
+    material: PreprocessedBlock
+    chi: TableIndices
+    pad: Words
+    offsets: bytes
+
+
+class PartnerParty(TrainingRole):
+    """B: the share holder without labels, which reads the tables."""
+
+    def train(self, chunk: int, iterations: int) -> Iterator[SharedState]:
+        """Run the iterations of a chunk, and yield the state after each one."""
+        active, chunk_name = self._context.active, self._begin(chunk)
+        kappas = [Prg(self._offline.pair_keys[name], f"{_KAPPA_LABEL}, {chunk}") for name in self._passives]
+        prepared = self._prepare(chunk, 0, 0, kappas)
+        self._send(active, LookupRequest(chunk_name, b"", prepared.offsets))  # 7
+        for iteration in range(iterations):
+            deltas, part, last = b"", 0, False  # deltas of blocks, which the next request contains
             while not last:
-                last, part = self._is_last(visit), part + 1
+                material = prepared.material
+                last, part = self._is_last(material), part + 1
                 if not last:
-                    after = self._ready(chunk, place, part, kappas)  # one block ahead, so that neither party waits
-                    self._send(active, LookupRequest(own, deltas, after[3]))  # 9, 7
+                    following = self._prepare(chunk, iteration, part, kappas)  # one block ahead, so nobody waits
+                    self._send(active, LookupRequest(chunk_name, deltas, following.offsets))  # 9, 7
                     deltas = b""
-                g = (self._opened(self._recv(active, MaskedTables).entries, chi) + pad).reshape(visit.own.shape)  # 8
-                delta = self._ring.pack(self._ring.reduce(g - visit.own))
-                self._step(visit, g)
+                entry = self._open(self._recv(active, MaskedTables).entries, prepared.chi)  # 8
+                g = (entry + prepared.pad).reshape(material.psi.shape)
+                delta = self._ring.pack(self._ring.reduce(g - material.psi))
+                self._step(material, g)
                 for name in self._passives:
                     self._send(name, MaskedResidual(delta))  # 9
                 deltas = deltas + delta
                 if not last:
-                    visit, chi, pad, places = after
-            places = b""
-            if place + 1 < visits:
-                visit, chi, pad, places = self._ready(chunk, place + 1, 0, kappas)
-            self._send(active, LookupRequest(own, deltas, places))  # 9, 7 of the next visit
+                    prepared = following
+            offsets = b""
+            if iteration + 1 < iterations:
+                prepared = self._prepare(chunk, iteration + 1, 0, kappas)
+                offsets = prepared.offsets
+            self._send(active, LookupRequest(chunk_name, deltas, offsets))  # 9, 7 of the next iteration
             yield self.state
 
-    def _ready(
-        self, chunk: int, place: int, part: int, kappas: Sequence[Prg]
-    ) -> tuple[PreprocessedBlock, Places, Words, bytes]:
-        """Return what is prepared of a block, chi and pad(chi) of its rows (n c,), and the places to ask for."""
-        visit = self._ahead.take(chunk, place, part)
-        chi, pad = table_transfers.chosen(visit.transfer, self._ring)
-        h = self._sum(visit)
+    def _prepare(self, chunk: int, iteration: int, part: int, kappas: Sequence[Prg]) -> _PreparedRequest:
+        """Compute the sums of a block, and the table offsets to request."""
+        material = self._offline.take(chunk, iteration, part)
+        chi, pad = table_transfers.chosen(material.transfer, self._ring)
+        h = self._sum(material)
         for prg in kappas:
             h = h + self._ring.uniform(prg, h.shape)
-        places = (self._numbers.index(self._ring.reduce(h)).ravel() - chi) & np.uint8(self._numbers.entries - 1)
-        return visit, chi, pad, places.tobytes()
+        index = self._encoding.index(self._ring.reduce(h)).ravel()
+        offsets = (index - chi) & np.uint8(self._encoding.entries - 1)
+        return _PreparedRequest(material, chi, pad, offsets.tobytes())
 
-    def _opened(self, entries: bytes, chi: Places) -> Words:
-        """Return the entry of each row that chi chooses from the tables."""
-        rows, size = len(chi), len(chi) * self._ring.octets * self._numbers.entries
+    def _open(self, entries: bytes, chi: TableIndices) -> Words:
+        """Return the entry chi of each row's table. Raises ProtocolError if the tables have another size."""
+        rows, size = len(chi), len(chi) * self._ring.octets * self._encoding.entries
         if len(entries) != size:
             raise ProtocolError(
-                f"{self._context.active}: tables of {size} bytes were expected, {len(entries)} came; "
-                "do both run the same job?"
+                f"{self._context.active} sent {len(entries)} bytes of tables instead of {size}",
+                code="SVFL-PROTOCOL-SIZE",
+                party=self._context.active,
             )
-        return self._ring.unpack(entries, (self._numbers.entries, rows), (chi, np.arange(rows)))
+        return self._ring.unpack(entries, (self._encoding.entries, rows), (chi, np.arange(rows)))
 
 
 class FeatureParty(TrainingRole):
-    """A passive party's side (C): a party that has columns alone."""
+    """C: a party that has columns only."""
 
-    def train(self, chunk: int, visits: int) -> Iterator[SharedState]:
-        own, partner = self._begin(chunk), self._terms.partner
-        kappa = Prg(self._ahead.pair_keys[partner], f"{_KAPPA}, {chunk}")
-        for place in range(visits):
-            asked, part, last = list[PreprocessedBlock](), 0, False
+    def train(self, chunk: int, iterations: int) -> Iterator[SharedState]:
+        """Run the iterations of a chunk, and yield the state after each one."""
+        chunk_name, partner = self._begin(chunk), self._params.partner
+        kappa = Prg(self._offline.pair_keys[partner], f"{_KAPPA_LABEL}, {chunk}")
+        for iteration in range(iterations):
+            pending, part, last = list[PreprocessedBlock](), 0, False
             while not last:
-                visit = self._ahead.take(chunk, place, part)
-                last, part = self._is_last(visit), part + 1
-                h = self._sum(visit)
+                material = self._offline.take(chunk, iteration, part)
+                last, part = self._is_last(material), part + 1
+                h = self._sum(material)
                 h = self._ring.reduce(h - self._ring.uniform(kappa, h.shape))
-                self._send(self._context.active, MaskedSum(own, self._ring.pack(h)))  # 6
-                asked.append(replace(visit, sums=_NO_MASKS))
-            for each in asked:
+                self._send(self._context.active, MaskedSum(chunk_name, self._ring.pack(h)))  # 6
+                pending.append(replace(material, sums=_NO_WORDS))
+            for material in pending:
                 delta = self._recv(partner, MaskedResidual).words  # 9
-                self._step(
-                    each, unpack_words(partner, delta, self._ring, (each.piece.rows, self._terms.outputs), "delta")
-                )
+                shape = material.block.rows, self._params.outputs
+                self._step(material, unpack_words(partner, delta, self._ring, shape, "delta"))
             yield self.state

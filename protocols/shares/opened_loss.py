@@ -1,14 +1,14 @@
-"""How good a model on shares is on some rows: one opened sum, and no score.
+"""The loss of a model on shares: one opened sum over some rows, and no score.
 
 1. all      shares of H = X theta at the active party A and its partner B (forward_sums.py)
-2. B, A     look up T_y, modulo 2^64, where H falls to (forward_sums.py, steps 2 to 4)    => shares of the row's entry
+2. A, B     look up the entry of T_y at H, modulo 2^64 (table_lookup.py)    => shares of the row's entry
 3. B -> A   the sum of its shares
-   A        adds its own: the sum of all rows' entries
+   A        adds the sum of its shares: the sum of all rows' entries
 
-An entry holds two numbers side by side, so that a sum of rows holds their two sums: the loss, and whether |H| is beyond
-half of the table's reach. A learns these two sums; everything else that either receives is uniform. Between two entries
-the loss is interpolated, so it is too high by an eighth of its curvature times the square of the step at most. Where
-the loss is zero throughout, one count is all that is told.
+An entry contains two numbers side by side, so that a sum over rows contains their two sums: the loss, and whether |H|
+is beyond half of the table's range. A learns these two sums; everything else that either party receives is uniform. The
+loss is interpolated between two entries, so it is too high by at most an eighth of its curvature times the squared
+spacing. If the loss is zero throughout, A learns only the count.
 """
 
 from __future__ import annotations
@@ -22,25 +22,30 @@ import numpy as np
 from securevfl.base.arrays import Floats
 from securevfl.crypto.share_ring import ShareRing, Words
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
-from securevfl.protocols.shares import forward_sums, table_lookup
+from securevfl.protocols.shares import forward_sums
 from securevfl.protocols.shares.fixed_point import FixedPointEncoding, table_distances
 from securevfl.protocols.shares.forward_sums import ColumnSource, ForwardSums
 from securevfl.protocols.shares.iteration import SharedState
 from securevfl.protocols.shares.share_products import Products, unpack_words
 from securevfl.protocols.shares.shares_params import SharesParams
-from securevfl.protocols.shares.table_lookup import look_up_shares
+from securevfl.protocols.shares.table_lookup import declares_lookup, look_up_shares
 from securevfl.protocols.shares.table_transfers import Transfers
 from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureRecord
 
-MIN_LOSS_ROWS, MAX_LOSS_ROWS = 20, 65_536  # rows
+MIN_LOSS_ROWS, MAX_LOSS_ROWS = 20, 65_536
 _LOSS_BITS = 44
-_FRACTION = 16  # bits of a loss below one
+_FRACTION_BITS = 16
 _RING = ShareRing(64)
 
 
 class LossTable(NamedTuple):
-    """What the active party takes the loss of rows from: the loss of each of f (m x 1) and targets (m x k), the targets
-    of each row and output (n c x k), and the f of their least losses (n c x 1)."""
+    """The loss of the rows, at the active party.
+
+    Attributes:
+        values: returns the loss of outputs f (m, 1) and targets (m, k).
+        targets: the targets of each row and output (n c, k).
+        minimizers: the outputs of least loss (n c, 1).
+    """
 
     values: Callable[[Floats, Floats], Floats]
     targets: Floats
@@ -54,18 +59,23 @@ class LossSum(DisclosingMessage, frozen=True):
 
 
 def declares() -> list[MessageDeclaration]:
-    """Declare what the messages reveal. Roles: active, partner, passive (any party that is neither)."""
-    told = "of the rows measured: the sum of their losses, and how many are beyond half of the table's reach"
+    """Declare the disclosures of the messages. Roles: active, partner, passive (any party that is neither)."""
+    sums = "the sum of the losses of the evaluated rows, and the number of sums beyond half of the table's range"
     return [
         *forward_sums.declares(),
-        *table_lookup.declares_lookup(),
-        MessageDeclaration(LossSum, "partner", "active", Reveal("output", told)),
+        *declares_lookup(),
+        MessageDeclaration(LossSum, "partner", "active", Reveal("output", sums)),
     ]
 
 
 @dataclass(frozen=True)
 class OpenedLoss:
-    """Means over rows and outputs: the loss, and the part beyond half of the table's reach."""
+    """Means over rows and outputs.
+
+    Attributes:
+        loss: the mean loss.
+        far_share: the share of sums beyond half of the table's range.
+    """
 
     loss: float
     far_share: float
@@ -74,7 +84,7 @@ class OpenedLoss:
 def open_loss(
     products: Products,
     transfers: Transfers | None,
-    terms: SharesParams,
+    params: SharesParams,
     state: SharedState,
     number: int,
     X: ColumnSource,
@@ -82,40 +92,50 @@ def open_loss(
     *,
     occasion: str = "measure",
 ) -> OpenedLoss | None:
-    """One party's side, with its columns X (n x d); what the active party learns, None elsewhere.
+    """Run one party's side of an evaluation.
 
-    transfers: at the two holders, those of the session. occasion, number: no two of a session are equal in both.
-    table: at the active party. ProtocolError if a peer sends something of another size.
+    Args:
+        products: the session.
+        transfers: at the two holders, the transfers of the session.
+        params: the agreed parameters.
+        state: this party's shares of the weights.
+        number: together with `occasion`, unique in the session.
+        X: this party's columns (n, d) of the rows.
+        table: at the active party, the loss of the rows.
+        occasion: see `number`.
+
+    Returns:
+        The means at the active party; None elsewhere.
     """
-    context, numbers = products.context, terms.encoding
-    h = ForwardSums(products, terms, state, occasion, number, len(X)).block(0, X)  # 1
+    context, encoding = products.context, params.encoding
+    h = ForwardSums(products, params, state, occasion, number, len(X)).block(0, X)  # 1
     if h is None or transfers is None:
         return None
-    entries = None if table is None else _entries(numbers, table)
-    shares = look_up_shares(
-        products, transfers, terms.partner, numbers.index(h), numbers.table_bits, entries, _RING
-    )  # 2
+    entries = None if table is None else _entries(encoding, table)
+    index, bits = encoding.index(h), encoding.table_bits
+    shares = look_up_shares(products, transfers, params.partner, index, bits, entries, _RING)  # 2
     total = shares.sum(dtype=np.uint64)
     if table is None:
         permit = context.channel.permit(DisclosureRecord(context.active, "losses", 2, 32, about=context.passives))
         products.send(context.active, LossSum(_RING.pack(total[None])), permit)  # 3
         return None
-    (theirs,) = unpack_words(terms.partner, products.recv(terms.partner, LossSum).total, _RING, (1,))  # 3
-    return _read((int(theirs) + int(total)) % 2**64, h.size)
+    (partner_total,) = unpack_words(params.partner, products.recv(params.partner, LossSum).total, _RING, (1,))  # 3
+    return _decode((int(partner_total) + int(total)) % 2**64, h.size)
 
 
-def _entries(numbers: FixedPointEncoding, table: LossTable) -> Words:
-    """Pack the loss of each entry (2^b x n c) and whether its sum is far out into one word each."""
-    centres = numbers.table_centres(table.minimizers)
-    distances = table_distances(numbers.knots, centres)
-    f, of = (distances + centres).reshape(-1, 1), np.tile(table.targets, (numbers.entries, 1))
-    most = 2.0 ** (_LOSS_BITS - _FRACTION) / MAX_LOSS_ROWS
-    loss = np.clip(table.values(f, of), 0, most - 1).reshape(distances.shape)
-    packed = np.rint(np.ldexp(loss, _FRACTION)).astype(np.uint64)
-    packed |= (np.abs(distances) > numbers.reach / 2).astype(np.uint64) << np.uint64(_LOSS_BITS)
+def _entries(encoding: FixedPointEncoding, table: LossTable) -> Words:
+    """Return words (2^b, n c) that contain the loss of each entry, and whether its sum is beyond half of the range."""
+    centres = encoding.table_centres(table.minimizers)
+    distances = table_distances(encoding.knots, centres)
+    f, targets = (distances + centres).reshape(-1, 1), np.tile(table.targets, (encoding.entries, 1))
+    limit = 2.0 ** (_LOSS_BITS - _FRACTION_BITS) / MAX_LOSS_ROWS
+    loss = np.clip(table.values(f, targets), 0, limit - 1).reshape(distances.shape)
+    packed = np.rint(np.ldexp(loss, _FRACTION_BITS)).astype(np.uint64)
+    packed |= (np.abs(distances) > encoding.reach / 2).astype(np.uint64) << np.uint64(_LOSS_BITS)
     return packed
 
 
-def _read(total: int, rows: int) -> OpenedLoss:
-    loss = (total & (2**_LOSS_BITS - 1)) * 2.0**-_FRACTION
+def _decode(total: int, rows: int) -> OpenedLoss:
+    """Return the means that a sum of entries contains."""
+    loss = (total & (2**_LOSS_BITS - 1)) * 2.0**-_FRACTION_BITS
     return OpenedLoss(loss / rows, (total >> _LOSS_BITS) / rows)

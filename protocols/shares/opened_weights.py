@@ -1,20 +1,18 @@
-"""Weights of a training on shares, opened to whoever they belong to: at its end, and for those alone that a job names.
+"""Opening of weights: at the end of a training on shares, the parties that the job names receive their own weights.
 
-1. all        enter what the weights of each named party k tell of their own data, before anyone sends a bit of them
+1. all        record what the weights of each named party k disclose about their data, before any bit is sent
 2. h -> k     floor(r_kh / s) mod 2^b, for each holder h of shares of k's weights
-   k          theta_k = s_k + sum_h (what came + 1/2) s, which is a number of the ring
-   k, h       keep theta_k and 0 as their new shares: it is the model that is scored and served
+   k          theta_k = s_k + sum_h (received + 1/2) s, which is a number of the ring
+   k, h       store theta_k and 0 as their new shares: this is the model that is scored and served
 
-b and s are public (`WeightQuantizer`): weights are told to f bits, f by the number of rows, so that what rounding
-changes
-stays below `MAX_ROUNDING_ERROR` standard errors of a weight, and 7 bits before the point. What is below s at a holder
-is uniform to
-k, so this rounds at random, without bias.
+b and s are public (`WeightQuantizer`). Weights have f fractional bits, and 7 bits before the point. f depends on the
+number of rows, so that rounding changes a weight by less than `MAX_ROUNDING_ERROR` standard errors. The part of a
+holder's share below s is uniform to k, so this rounds at random, without bias.
 
-A party that has its weights has a predictor of the labels, whatever was hidden before (X_k theta_k). One that deviates
-multiplies residuals by what it likes, powers of two say, and the party with labels may put what it likes into its table
-of the loss. What comes holds b bits a weight all the same, about labels and about the columns of all other parties: b
-bits a weight are what each of these enters.
+A party that has its weights has a predictor of the labels (X_k theta_k). A party that deviates may multiply residuals
+by any numbers, such as powers of two, and the party with labels may use any table of the loss. Even then, a weight
+discloses at most b bits about labels and about the columns of all other parties. So each of these parties records b
+bits for each weight.
 """
 
 from __future__ import annotations
@@ -34,105 +32,129 @@ from securevfl.protocols.shares.share_products import unpack_words
 from securevfl.protocols.shares.shares_params import SharesParams
 from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosurePermit, DisclosureRecord
 
-MAX_ROUNDING_ERROR = 0.05  # of a standard error, that rounding changes a weight by at most (standard deviation)
-_OFF = 6**-0.5  # deviation of two numbers that are rounded at random, in steps
-_WHOLE = 7  # bits of a weight before the point, with its sign
+MAX_ROUNDING_ERROR = 0.05
+"""Standard deviation of the rounding of a weight, in standard errors of the weight."""
+
+_ROUNDING_DEVIATION = 6**-0.5  # of the sum of two randomly rounded numbers, in steps
+_INTEGER_BITS = 7  # bits of a weight before the point, with its sign
 
 
 class OpenedWeights(DisclosingMessage, frozen=True):
-    """A holder's share of the receiver's weights, (d x c) words of b bits."""
+    """A holder's share of the receiver's weights, (d, c) words of b bits."""
 
     words: bytes
 
 
 def declares() -> list[MessageDeclaration]:
-    """Declare what the messages reveal. Roles: active, partner, passive (any party that is neither)."""
-    told = Reveal("output", "its own weights, which rank the labels about as well as its columns can")
+    """Declare the disclosures of the messages. Roles: active, partner, passive (any party that is neither)."""
+    output = Reveal("output", "the receiver's weights, which rank the labels about as well as its columns can")
     pairs = (("active", "partner"), ("active", "passive"), ("partner", "active"), ("partner", "passive"))
-    return [MessageDeclaration(OpenedWeights, *pair, told) for pair in pairs]
+    return [MessageDeclaration(OpenedWeights, *pair, output) for pair in pairs]
 
 
 @dataclass(frozen=True)
 class WeightQuantizer:
-    """The steps in which weights are told: 2^-fraction apart, over 64 on either side, so of `bits` bits each."""
+    """Weights are rounded to multiples of 2^-fraction in [-64, 64), so they have `bits` bits."""
 
     fraction: int
 
     @classmethod
     def of(cls, rows: int, curvature: float) -> WeightQuantizer:
-        """Return the levels for weights that were trained on so many rows.
+        """Return the quantizer for weights that were trained on a number of rows.
 
-        curvature: of a row's loss by its sum, at most. The standard error of the weight of a column of unit variance is
-        1 / sqrt(rows curvature) at least.
+        The standard error of the weight of a column of unit variance is at least 1 / sqrt(rows curvature).
+
+        Args:
+            rows: the number of training rows.
+            curvature: the largest second derivative of a row's loss with respect to its sum.
+
+        Returns:
+            The quantizer.
         """
-        return cls(max(1, math.ceil(math.log2(_OFF / MAX_ROUNDING_ERROR * math.sqrt(rows * curvature)))))
+        steps = _ROUNDING_DEVIATION / MAX_ROUNDING_ERROR * math.sqrt(rows * curvature)
+        return cls(max(1, math.ceil(math.log2(steps))))
 
     @property
     def bits(self) -> int:
-        """b: the bits of a weight."""
-        return self.fraction + _WHOLE
+        """b: the number of bits of a weight."""
+        return self.fraction + _INTEGER_BITS
 
-    def shift(self, numbers: FixedPointEncoding) -> int:
-        """How many bits of a share are below s."""
-        return max(1, numbers.f_theta - self.fraction)
+    def shift(self, encoding: FixedPointEncoding) -> int:
+        """Return the number of bits of a share below s."""
+        return max(1, encoding.f_theta - self.fraction)
 
 
 def record_weights(
-    context: PartyContext, terms: SharesParams, levels: WeightQuantizer, named: Collection[str]
+    context: PartyContext, params: SharesParams, quantizer: WeightQuantizer, named: Collection[str]
 ) -> dict[str, DisclosurePermit]:
-    """Enter what the weights of each named party tell of this party's own data; hand out leave to send them by name.
+    """Record what the weights of each named party disclose about this party's data.
 
-    All parties must have entered before any sends a weight: theirs are in the weights that others open.
+    All parties must have recorded this before any of them sends a share: weights contain information about all parties.
+
+    Args:
+        context: this party's context.
+        params: the agreed parameters.
+        quantizer: the quantizer of the weights.
+        named: the parties that receive their weights.
+
+    Returns:
+        The permits to send shares, by name of the receiver.
     """
-    leave = {}
+    permits = {}
     for name in sorted(set(named) - {context.me}):
-        count = terms.columns[name] * terms.outputs
-        about = (context.me,)
-        leave[name] = context.channel.permit(
-            DisclosureRecord(name, "columns", count, levels.bits, about=about, group="weights")
-        )
+        count, about = params.columns[name] * params.outputs, (context.me,)
+        record = DisclosureRecord(name, "columns", count, quantizer.bits, about=about, group="weights")
+        permits[name] = context.channel.permit(record)
         if context.me == context.active:
-            leave[name] = context.channel.permit(
-                DisclosureRecord(name, "labels", count, levels.bits, about=about, group="weights")
-            )
-    return leave
+            record = DisclosureRecord(name, "labels", count, quantizer.bits, about=about, group="weights")
+            permits[name] = context.channel.permit(record)
+    return permits
 
 
 def open_weights(
     context: PartyContext,
-    terms: SharesParams,
+    params: SharesParams,
     state: SharedState,
-    levels: WeightQuantizer,
-    permit: dict[str, DisclosurePermit],
+    quantizer: WeightQuantizer,
+    permits: dict[str, DisclosurePermit],
     named: Collection[str],
 ) -> SharedState:
-    """Open the weights: send each named party what this one holds of its weights. leave: what `record_weights` has
-    handed out.
+    """Send each named party this party's share of its weights, and receive one's own.
 
-    Returns the state after it: a named party has its weights in its own share, and others have nothing of them.
+    Args:
+        context: this party's context.
+        params: the agreed parameters.
+        state: this party's shares of the weights.
+        quantizer: the quantizer of the weights.
+        permits: the permits from `record_weights`.
+        named: the parties that receive their weights.
+
+    Returns:
+        The new state: a named party has its weights in its share, and others have shares of zero of them.
     """
-    coarse, shift = ShareRing(levels.bits), np.uint64(levels.shift(terms.encoding))
-    kept = dict(state.others)
-    for name in sorted(set(named) & set(state.others)):
-        rule, of = terms.rule_of(name), state.others[name]
-        share = coarse.reduce(ShareRing(terms.encoding.bits).reduce(rule.theta(of, state.visits)) >> shift)
-        context.channel.send(name, OpenedWeights(coarse.pack(share)), context.subchannel, permit=permit[name])  # 2
-        kept[name] = _anew(of, np.zeros_like(share))
+    ring, shift = ShareRing(quantizer.bits), np.uint64(quantizer.shift(params.encoding))
+    peer_shares = dict(state.peer_shares)
+    for name in sorted(set(named) & set(state.peer_shares)):
+        rule, r = params.rule_of(name), state.peer_shares[name]
+        share = ring.reduce(ShareRing(params.encoding.bits).reduce(rule.theta(r, state.iterations)) >> shift)
+        context.channel.send(name, OpenedWeights(ring.pack(share)), context.subchannel, permit=permits[name])  # 2
+        peer_shares[name] = _fresh_state(r, np.zeros_like(share))
     if context.me not in named:
-        return replace(state, others=kept)
+        return replace(state, peer_shares=peer_shares)
     half = np.uint64(1) << (shift - np.uint64(1))
-    total = terms.rule_of(context.me).theta(state.own, state.visits)
-    for holder in (context.active, terms.partner):
+    total = params.rule_of(context.me).theta(state.own_share, state.iterations)
+    for holder in (context.active, params.partner):
         if holder != context.me:
             data = context.channel.recv(holder, OpenedWeights, context.subchannel).words  # 2
-            total = total + (unpack_words(holder, data, coarse, total.shape) << shift) + half
-    bits = min(terms.encoding.bits, levels.bits + int(shift))
+            total = total + (unpack_words(holder, data, ring, total.shape) << shift) + half
+    bits = min(params.encoding.bits, quantizer.bits + int(shift))
     total = ShareRing(bits).signed(total).astype(np.int64).view(np.uint64)
-    return replace(state, own=_anew(state.own, ShareRing(terms.encoding.bits).reduce(total)), others=kept)
+    own_share = _fresh_state(state.own_share, ShareRing(params.encoding.bits).reduce(total))
+    return replace(state, own_share=own_share, peer_shares=peer_shares)
 
 
-def _anew(of: Words, theta: Words) -> Words:
-    """Return a state (k x d x c) of the shape of another one whose weights are these, whatever visits came before."""
-    made = np.zeros_like(of)
-    made[0] = theta
-    return made
+def _fresh_state(state: Words, theta: Words) -> Words:
+    """Return a state (k, d, c) of the same shape with these weights, whatever iterations came before."""
+    fresh = np.zeros_like(state)
+    fresh[0] = theta
+    return fresh

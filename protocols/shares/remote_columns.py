@@ -1,17 +1,17 @@
-"""One party's columns at the workers of an engine of its own: what a training on shares takes of rows is made there.
+"""One party's columns at the workers of a distributed engine, where a training on shares multiplies them.
 
-Masks lie on weights and residuals, and never on X. So all that meets the rows X, and the steps W made of them, is a
-product with something that the party's own process has, and a worker needs the rows alone for it:
+Masks cover weights and residuals, and never X. Every operation on the rows X, and on the steps W computed from them, is
+a product with a value of the party's main process, and a worker needs only the rows for it:
 
-    [[V]] (ciphertexts of another party)   -> X [[V]], W^T [[V]], which the own process adds up, and hides for sending
+    [[V]] (ciphertexts of another party)   -> X [[V]], W^T [[V]]; the main process adds them up and masks the sum
     theta (the party's share of weights)   -> X theta mod 2^L
-    g (what the party knows of residuals)  -> W^T g mod 2^L
+    g (the party's share of residuals)     -> W^T g mod 2^L
 
-A worker has no key and draws nothing: equal calls give equal bytes, so an engine may make them as often as it likes,
-after a worker is lost as well, and no mask serves twice. Masks, keys, transfers and their tables, records and lines to
-the others stay with the party's own process. To anybody without both holders' shares theta and g are uniform.
+A worker has no key and draws no random numbers. Equal calls return equal bytes, so an engine may repeat them, for
+example after a worker is lost, and no mask is used twice. Masks, keys, oblivious transfers and their tables, stored
+records and connections stay in the main process. theta and g are uniform to anybody without both holders' shares.
 
-Rows of a block that lie at several workers are products of matrices whose sum is the block's.
+If several workers store rows of one block, their results are products of matrices whose sum is the block.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from securevfl.protocols.shares.shares_params import RowBlock
 from securevfl.runtime.meter import Meter
 from securevfl.runtime.worker_backend import RemoteObject, RemotePart
 
-_AHEAD = 16  # blocks whose sums are asked for before the first is waited for
+_MAX_PENDING_BLOCKS = 16  # blocks whose sums are requested before the first one is awaited
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -42,50 +42,79 @@ T = TypeVar("T")
 
 
 class WorkerRows:
-    """A stretch of a batch of n rows at a worker, as integers. It travels without them."""
+    """The rows of a batch that one worker stores, as integers. It is sent to the worker without the integers.
 
-    def __init__(self, stretch: RowChunk, numbers: FixedPointEncoding, rate: float, P: Floats | None, n: int) -> None:
-        self.ring = ShareRing(numbers.bits)
-        self._made_by = stretch, numbers, rate, P, n
-        self._kept: dict[tuple[int, int], tuple[Integers, Integers]] = {}
+    Args:
+        chunk: the rows.
+        encoding: the fixed-point encoding.
+        rate: the step size eta.
+        P: the party's preconditioner (d, d), or None.
+        n: the number of rows of the batch.
+    """
+
+    def __init__(self, chunk: RowChunk, encoding: FixedPointEncoding, rate: float, P: Floats | None, n: int) -> None:
+        self.ring = ShareRing(encoding.bits)
+        self._arguments = chunk, encoding, rate, P, n
+        self._cache: dict[tuple[int, int], tuple[Integers, Integers]] = {}
 
     def __reduce__(self) -> tuple[type[WorkerRows], tuple[Any, ...]]:
-        return WorkerRows, self._made_by
+        """Pickle the arguments only."""
+        return WorkerRows, self._arguments
 
     def __sizeof__(self) -> int:
-        stretch = self._made_by[0]
-        return 6 * len(stretch) * int(stretch.rows.shape[1])  # of X two bytes, of W mostly four
+        """Return the bytes of the integers: two for an entry of X, mostly four for one of W."""
+        chunk = self._arguments[0]
+        return 6 * len(chunk) * int(chunk.rows.shape[1])
 
     def integers(self, start: int, stop: int) -> tuple[Integers, Integers]:
-        """X and W of rows of the stretch."""
-        if (start, stop) not in self._kept:
-            stretch, numbers, rate, P, n = self._made_by
-            self._kept[start, stop] = encode_columns(numbers, stretch.rows, slice(start, stop), rate, P, n)
-        return self._kept[start, stop]
+        """Return X and W of the rows `start` to `stop` of the worker."""
+        if (start, stop) not in self._cache:
+            chunk, encoding, rate, P, n = self._arguments
+            self._cache[start, stop] = encode_columns(encoding, chunk.rows, slice(start, stop), rate, P, n)
+        return self._cache[start, stop]
 
 
-def block_sums(rows: WorkerRows, at: RemoteBlock, theta: Words) -> Words:
-    """X theta (n x c) of a block, 0 in rows that lie elsewhere."""
-    own = IntegerFactor(rows.ring, rows.integers(at.start, at.stop)[0]).times(theta)
-    return np.pad(own, ((at.before, at.after), (0, 0)))
+def block_sums(rows: WorkerRows, part: RemoteBlock, theta: Words) -> Words:
+    """Return X theta (n, c) of a block, with zeros for rows that other workers store."""
+    sums = IntegerFactor(rows.ring, rows.integers(part.start, part.stop)[0]).times(theta)
+    return np.pad(sums, ((part.before, part.after), (0, 0)))
 
 
-def block_change(rows: WorkerRows, at: RemoteBlock, g: Words) -> Words:
-    """W^T g (d x c), of the rows of g (m x c) that lie here."""
-    return IntegerFactor(rows.ring, rows.integers(at.start, at.stop)[1]).transpose_times(g)
+def block_change(rows: WorkerRows, part: RemoteBlock, g: Words) -> Words:
+    """Return W^T g (d, c) for the rows of g (m, c) that the worker stores."""
+    return IntegerFactor(rows.ring, rows.integers(part.start, part.stop)[1]).transpose_times(g)
 
 
 def multiply_block(
-    rows: WorkerRows, at: RemoteBlock, scheme: ShareScheme, sealed: bytes, *, steps: bool, turned: bool
+    rows: WorkerRows, part: RemoteBlock, scheme: ShareScheme, sealed: bytes, *, steps: bool, transposed: bool
 ) -> bytes:
-    """`ShareScheme.multiply` of a block's W, or of its X, with zeros for rows that lie elsewhere."""
-    W = np.pad(rows.integers(at.start, at.stop)[steps], ((at.before, at.after), (0, 0)))
-    return scheme.multiply(W.T if turned else W, sealed)
+    """Return `ShareScheme.multiply` of a block, with zeros for rows that other workers store.
+
+    Args:
+        rows: the rows of the worker.
+        part: the part of the block that the worker stores.
+        scheme: the encryption scheme.
+        sealed: the encrypted vectors.
+        steps: True to multiply W, False to multiply X.
+        transposed: True to multiply the transpose.
+
+    Returns:
+        The encrypted product.
+    """
+    factor = np.pad(rows.integers(part.start, part.stop)[steps], ((part.before, part.after), (0, 0)))
+    return scheme.multiply(factor.T if transposed else factor, sealed)
 
 
 @dataclass(frozen=True)
 class RemoteBlock:
-    """The place in a stretch where rows of a block lie, and how many of the block come before and after them."""
+    """The part of a block that one worker stores.
+
+    Attributes:
+        start: the first row among the worker's rows.
+        stop: the end of the rows among the worker's rows.
+        before: the number of rows of the block before them.
+        after: the number of rows of the block after them.
+    """
 
     start: int
     stop: int
@@ -93,130 +122,158 @@ class RemoteBlock:
     after: int
 
 
-class _Pace(threading.local):
-    """Seconds that each worker has been busy since nothing was waited for, and how many of them are booked."""
+class _WorkerTime(threading.local):
+    """Busy seconds of each worker since no result was awaited, and how many of them the meter has counted."""
 
     def __init__(self) -> None:
         self.busy: dict[str, float] = {}
-        self.booked, self.waiting = 0.0, 0
+        self.counted, self.pending = 0.0, 0
 
 
 class RemoteColumns(ColumnBlocks):
-    """One party's columns at workers, by block."""
+    """One party's columns at workers, by block.
 
-    apart = True
+    Args:
+        encoding: the fixed-point encoding.
+        rate: the step size eta.
+        rows: returns the columns (n, d) of a batch where they are stored.
+        meter: counts the time of the workers.
+        P: the party's preconditioner (d, d), or None.
+    """
+
+    remote = True
 
     def __init__(
         self,
-        numbers: FixedPointEncoding,
+        encoding: FixedPointEncoding,
         rate: float,
         rows: Callable[[int], ChunkedMatrix],
         meter: Meter,
         P: Floats | None = None,
     ) -> None:
-        """rows: the columns (n x d) of a batch where they lie. P: as for `VisitColumns`."""
-        self._made_of, self._rows, self._meter = (numbers, rate, P), rows, meter
+        self._arguments, self._rows, self._meter = (encoding, rate, P), rows, meter
         self._batches: dict[int, tuple[tuple[int, int], list[tuple[int, int, RemoteObject[WorkerRows]]]]] = {}
         self._sums: dict[RowBlock, list[Callable[[], Words]]] = {}
         self._theta = b""
         self._changes: list[Callable[[], Words]] = []
-        self._ring, self._pace = ShareRing(numbers.bits), _Pace()
+        self._ring, self._time = ShareRing(encoding.bits), _WorkerTime()
 
     def __len__(self) -> int:
+        """Return the number of rows of the first batch."""
         return self.shape(0)[0]
 
     def shape(self, batch: int) -> tuple[int, int]:
-        """n and d of a batch."""
-        return self._placed(batch)[0]
+        """Return n and d of a batch."""
+        return self._located(batch)[0]
 
-    def integers(self, piece: RowBlock) -> tuple[RemoteFactor, RemoteFactor]:
-        return _PlacedFactor(self, piece, steps=False), _PlacedFactor(self, piece, steps=True)
+    def integers(self, block: RowBlock) -> tuple[RemoteFactor, RemoteFactor]:
+        """Return X and W (n, d) of a block, for products with ciphertexts at the workers."""
+        return _BlockFactor(self, block, steps=False), _BlockFactor(self, block, steps=True)
 
-    def sums(self, piece: RowBlock, theta: Words) -> Words:
-        if self._theta != (told := theta.tobytes()):
-            self._theta, self._sums = told, {}
-        n, after, size = self.shape(piece.batch)[0], piece, piece.rows
-        for _ in range(_AHEAD):
-            if after not in self._sums:
-                self._sums[after] = [self.start(placed, block_sums, at, theta) for placed, at in self.lying(after)]
-            if after.stop == n:
+    def sums(self, block: RowBlock, theta: Words) -> Words:
+        """Return X theta (n, c) of a block; the sums of the next blocks are requested as well."""
+        if self._theta != (key := theta.tobytes()):
+            self._theta, self._sums = key, {}
+        n, following, size = self.shape(block.batch)[0], block, block.rows
+        for _ in range(_MAX_PENDING_BLOCKS):
+            if following not in self._sums:
+                parts = self.parts_of(following)
+                self._sums[following] = [self.start(remote, block_sums, part, theta) for remote, part in parts]
+            if following.stop == n:
                 break
-            after = RowBlock(piece.batch, after.stop, min(after.stop + size, n))
-        return self._total(self._sums.pop(piece))
+            following = RowBlock(block.batch, following.stop, min(following.stop + size, n))
+        return self._total(self._sums.pop(block))
 
-    def change(self, piece: RowBlock, g: Words) -> Words:
-        if not piece.start:
+    def change(self, block: RowBlock, g: Words) -> Words:
+        """Start the change of a block, and return that of the whole batch with its last block; zeros before."""
+        if not block.start:
             self._changes = []
-        for placed, at in self.lying(piece):
-            own = np.ascontiguousarray(g[at.before : len(g) - at.after])
-            self._changes.append(self.start(placed, block_change, at, own))
-        n, d = self.shape(piece.batch)
-        if piece.stop < n:  # nobody asks before the last block
+        for remote, part in self.parts_of(block):
+            g_of_part = np.ascontiguousarray(g[part.before : len(g) - part.after])
+            self._changes.append(self.start(remote, block_change, part, g_of_part))
+        n, d = self.shape(block.batch)
+        if block.stop < n:  # the change is needed with the last block
             return np.zeros((d, g.shape[1]), np.uint64)
-        coming, self._changes = self._changes, []
-        return self._total(coming)
+        pending, self._changes = self._changes, []
+        return self._total(pending)
 
-    def lying(self, piece: RowBlock) -> Iterator[tuple[RemoteObject[WorkerRows], RemoteBlock]]:
-        """Yield each worker that has rows of a block, with their place."""
-        for first, end, placed in self._placed(piece.batch)[1]:
-            start, stop = max(first, piece.start), min(end, piece.stop)
+    def parts_of(self, block: RowBlock) -> Iterator[tuple[RemoteObject[WorkerRows], RemoteBlock]]:
+        """Yield each worker that stores rows of a block, with the part that it stores."""
+        for first, end, remote in self._located(block.batch)[1]:
+            start, stop = max(first, block.start), min(end, block.stop)
             if start < stop:
-                yield placed, RemoteBlock(start - first, stop - first, start - piece.start, piece.stop - stop)
+                yield remote, RemoteBlock(start - first, stop - first, start - block.start, block.stop - stop)
 
     def start(
-        self, placed: RemoteObject[S], work: Callable[Concatenate[S, P], T], /, *args: P.args, **kwargs: P.kwargs
+        self, remote: RemoteObject[S], work: Callable[Concatenate[S, P], T], /, *args: P.args, **kwargs: P.kwargs
     ) -> Callable[[], T]:
-        """Start work at a worker; what waits for its result, and books the time by the clock of the slowest."""
-        pace, coming = self._pace, placed.run(work, *args, **kwargs)
-        if not pace.waiting:
-            pace.busy, pace.booked = {}, 0.0
-        pace.waiting += 1
+        """Start a call at a worker.
+
+        Args:
+            remote: the object at the worker.
+            work: the function to call with it.
+            args: further arguments.
+            kwargs: further keyword arguments.
+
+        Returns:
+            A function that waits for the result. It also counts the time, by the clock of the slowest worker.
+        """
+        time, pending = self._time, remote.run(work, *args, **kwargs)
+        if not time.pending:
+            time.busy, time.counted = {}, 0.0
+        time.pending += 1
 
         def result() -> T:
-            pace.waiting -= 1
-            value, seconds = coming.result()
-            pace.busy[placed.worker] = busy = pace.busy.get(placed.worker, 0.0) + seconds
-            if busy > pace.booked:
-                self._meter.add_worker_seconds(busy - pace.booked)
-                pace.booked = busy
+            time.pending -= 1
+            value, seconds = pending.result()
+            time.busy[remote.worker] = busy = time.busy.get(remote.worker, 0.0) + seconds
+            if busy > time.counted:
+                self._meter.add_worker_seconds(busy - time.counted)
+                time.counted = busy
             return value
 
         return result
 
-    def _total(self, coming: list[Callable[[], Words]]) -> Words:
-        return self._ring.reduce(np.sum([wait() for wait in coming], axis=0, dtype=np.uint64))
+    def _total(self, pending: list[Callable[[], Words]]) -> Words:
+        return self._ring.reduce(np.sum([wait() for wait in pending], axis=0, dtype=np.uint64))
 
-    def _placed(self, batch: int) -> tuple[tuple[int, int], list[tuple[int, int, RemoteObject[WorkerRows]]]]:
+    def _located(self, batch: int) -> tuple[tuple[int, int], list[tuple[int, int, RemoteObject[WorkerRows]]]]:
+        """Return the shape of a batch, and first row, end and worker of each of its parts."""
         if batch not in self._batches:
-            tall = self._rows(batch)
-            parts = [part for part in tall.parts if isinstance(part, RemotePart)]
-            placed = [(part.start, part.stop, part.derive(WorkerRows, *self._made_of, len(tall))) for part in parts]
-            self._batches[batch] = tall.shape, placed
+            matrix = self._rows(batch)
+            parts = [part for part in matrix.parts if isinstance(part, RemotePart)]
+            located = [
+                (part.start, part.stop, part.derive(WorkerRows, *self._arguments, len(matrix))) for part in parts
+            ]
+            self._batches[batch] = matrix.shape, located
         return self._batches[batch]
 
 
 @dataclass(frozen=True)
-class _PlacedFactor(RemoteFactor):
+class _BlockFactor(RemoteFactor):
     """X or W of a block, or its transpose."""
 
     columns: RemoteColumns
-    piece: RowBlock
+    block: RowBlock
     steps: bool
-    turned: bool = False
+    transposed: bool = False
 
     @property
     def shape(self) -> tuple[int, int]:
-        n, d = self.piece.rows, self.columns.shape(self.piece.batch)[1]
-        return (d, n) if self.turned else (n, d)
+        """The numbers of rows and columns."""
+        n, d = self.block.rows, self.columns.shape(self.block.batch)[1]
+        return (d, n) if self.transposed else (n, d)
 
     @property
     def T(self) -> RemoteFactor:
-        return _PlacedFactor(self.columns, self.piece, self.steps, not self.turned)
+        """The transpose."""
+        return _BlockFactor(self.columns, self.block, self.steps, not self.transposed)
 
     def multiply(self, scheme: ShareScheme, sealed: bytes) -> Callable[[], list[bytes]]:
+        """Start the products at the workers, and return a function that waits for them."""
         columns = self.columns
-        coming = [
-            columns.start(placed, multiply_block, at, scheme, sealed, steps=self.steps, turned=self.turned)
-            for placed, at in columns.lying(self.piece)
+        pending = [
+            columns.start(remote, multiply_block, part, scheme, sealed, steps=self.steps, transposed=self.transposed)
+            for remote, part in columns.parts_of(self.block)
         ]
-        return lambda: [wait() for wait in coming]
+        return lambda: [wait() for wait in pending]

@@ -1,22 +1,24 @@
-"""How good a model on shares is on some rows: pairs (level of the sum, label) in a hidden order, and no row's score.
+"""Quality of a model on shares: pairs of a quantized score and a label in a hidden order, and no score of a known row.
 
-s = 2^step is the distance of two levels, k bits say which one. y: a bit of each row that the active party A chooses.
+s = 2^step is the spacing of two levels, and k the number of bits of a level. y is a bit of each row that the active
+party A chooses.
 
-1. all      shares of H = X theta at A and its partner B (new_sums.py); A may take targets off its own. Where it does
-            not, H that is beyond the levels is moved to their ends, in shares, by its highest bits (new_sums.py)
-2. A        x_A = 2 i_A + y      B   x_B = 2 i_B         i the k bits of a share from s on; words of k + 1 bits
-3. A, B     both words go through a shuffle (share_measures.py)
+1. all      shares of H = X theta at A and its partner B (forward_sums.py); A may subtract targets from its share. If it
+            does not, H beyond the quantizer's range is clipped in the shares, by its highest bits (table_lookup.py)
+2. A        x_A = 2 i_A + y      B   x_B = 2 i_B         i: the k bits of a share from s upwards; words of k + 1 bits
+3. A, B     shuffle the words (word_shuffle.py)
    A        of each pair the level i_A + i_B + 1, and y
 
-As the fraction of a share is uniform, a level is H / s rounded up or down at random, without bias. Levels are those
-modulo 2^k: sums that are not moved must lie within 2^(k - 1) s. Several outputs are shuffled each by itself, so that
-no row's scores come together: a tuple of them finds its row again.
+The fractional part of a share is uniform, so a level is H / s rounded up or down at random, without bias. Levels are
+modulo 2^k: sums that are not clipped must be within 2^(k-1) s. Several outputs are shuffled separately, so that a row's
+scores cannot be combined: a tuple of them would identify the row.
 
-A learns how many rows of each label have each level, so all metrics of them, but of no row which it is; the most
-extreme own parts remain better placed than others, so there must be FEW_ROWS rows, and FEW_ALIKE of each label: below
-that the others must agree by name. A that deviates may mark rows by y, or by what it adds to its share, and reads
-some of them for certain: k + 1 bits a row and evaluation is what any A learns at most, and B lets the same rows be
-evaluated one time for each hundred of them (score_ledger.py).
+A learns how many rows of each label have each level, and thereby all metrics, but not which row has which level. Rows
+with the most extreme values of A's columns can still be guessed better than others, so there have to be `MIN_PAIR_ROWS`
+rows, and `MIN_ROWS_PER_LABEL` rows of each label; below that, the other parties must agree by name. If A deviates, it
+may mark rows by y, or by what it adds to its share, and read some of them with certainty. It learns at most k + 1 bits
+for each row and evaluation, and B lets a set of rows be evaluated once for each hundred of them
+(protocols/score_ledger).
 """
 
 from __future__ import annotations
@@ -40,26 +42,40 @@ from securevfl.protocols.shares.table_lookup import look_up_shares
 from securevfl.protocols.shares.table_transfers import Transfers
 from securevfl.protocols.shares.word_shuffle import Shuffle, declares_shuffle, run_shuffle
 
-MIN_PAIR_ROWS, MIN_ROWS_PER_LABEL = 400, 100  # below which the others must agree by name
+MIN_PAIR_ROWS = 400
+"""With fewer rows, the other parties must agree by name."""
 
-_TOLD = "of the rows measured, in a hidden order: the level of each sum, with a label of one bit"
+MIN_ROWS_PER_LABEL = 100
+"""With fewer rows of a label, the other parties must agree by name."""
+
+_PAIRS = "of the evaluated rows, in a hidden order: the quantized sum, with a label of one bit"
 
 
 def declares() -> list[MessageDeclaration]:
-    """Declare what the messages reveal. Roles: active, partner, passive (any party that is neither)."""
-    return [*forward_sums.declares(), *table_lookup.declares_lookup(), *declares_shuffle(_TOLD)]
+    """Declare the disclosures of the messages. Roles: active, partner, passive (any party that is neither)."""
+    return [*forward_sums.declares(), *table_lookup.declares_lookup(), *declares_shuffle(_PAIRS)]
 
 
 @dataclass(frozen=True)
 class ScoreLabelPairs:
-    """Rows of each output in an order of its own: sums (n x c) as levels, and whether they were marked (n x c)."""
+    """Opened pairs; the rows of each output have an order of their own.
+
+    Attributes:
+        f: the quantized sums (n, c).
+        marked: the bits y (n, c).
+    """
 
     f: Floats
     marked: NDArray[np.bool_]
 
 
 class PairInputs(NamedTuple):
-    """What the active party puts to the sums of rows: marks y (n x c), and what is taken off (n x c), if anything."""
+    """The active party's inputs to the pairs.
+
+    Attributes:
+        marks: the bits y (n, c).
+        less: values to subtract from the sums (n, c), or None.
+    """
 
     marks: NDArray[np.bool_]
     less: Floats | None
@@ -68,45 +84,53 @@ class PairInputs(NamedTuple):
 def open_pairs(
     products: Products,
     shuffle: Shuffle | None,
-    terms: SharesParams,
+    params: SharesParams,
     state: SharedState,
     X: ColumnSource,
-    levels: Quantizer,
-    marked: PairInputs | None = None,
-    tops: Transfers | None = None,
+    quantizer: Quantizer,
+    inputs: PairInputs | None = None,
+    top_transfers: Transfers | None = None,
 ) -> ScoreLabelPairs | None:
-    """One party's side, with its columns X (n x d); the pairs at the active party, None elsewhere.
+    """Run one party's side of an evaluation.
 
-    shuffle: at the two holders, one that nobody has used, of blocks of n words for each output. state: measured once in
-    a session. marked: at the active party. tops: at the two holders, transfers for tables by the highest bits, by which
-    sums beyond the levels are moved to their ends; none where they wrap. ProtocolError if a peer sends something of
-    another size.
+    Args:
+        products: the session.
+        shuffle: at the two holders, an unused shuffle with a block of n words for each output.
+        params: the agreed parameters.
+        state: this party's shares of the weights; each state is evaluated once in a session.
+        X: this party's columns (n, d) of the rows.
+        quantizer: the quantizer of the sums.
+        inputs: at the active party, its inputs.
+        top_transfers: at the two holders, transfers for tables indexed by the highest bits, with which sums beyond the
+            range are clipped; None if they wrap.
+
+    Returns:
+        The pairs at the active party; None elsewhere.
     """
-    context, numbers, ring = products.context, terms.encoding, ShareRing(terms.encoding.bits)
-    h = ForwardSums(products, terms, state, "measure", state.visits, len(X)).block(0, X)  # 1
+    context, encoding, ring = products.context, params.encoding, ShareRing(params.encoding.bits)
+    h = ForwardSums(products, params, state, "measure", state.iterations, len(X)).block(0, X)  # 1
     if h is None or shuffle is None:
         return None
-    if marked is not None and marked.less is not None:
-        h = ring.reduce(
-            h - ring.of(np.rint(np.ldexp(marked.less, numbers.f_x + numbers.f_theta)).astype(np.int64))
-        )  # 1
-    if tops is not None:
-        moves = look_up_shares(
+    if inputs is not None and inputs.less is not None:
+        less = np.rint(np.ldexp(inputs.less, encoding.f_x + encoding.f_theta)).astype(np.int64)
+        h = ring.reduce(h - ring.of(less))  # 1
+    if top_transfers is not None:
+        shifts = look_up_shares(
             products,
-            tops,
-            terms.partner,
-            numbers.top_index(h),
-            numbers.top_bits,
-            levels.clip_shifts(numbers.top_knots),
-            ShareRing(levels.bits),
+            top_transfers,
+            params.partner,
+            encoding.top_index(h),
+            encoding.top_bits,
+            quantizer.clip_shifts(encoding.top_knots),
+            ShareRing(quantizer.bits),
         )  # 1
-        h = ring.reduce(h + (moves << np.uint64(levels.shift(numbers))))
-    own = levels.truncate(numbers, h) << np.uint64(1)
-    if marked is not None:
-        own |= marked.marks.astype(np.uint64)  # 2
-    peer = terms.partner if context.me == context.active else context.active
-    words = run_shuffle(context, peer, shuffle, own.T.ravel())  # 3
-    if words is None:
+        h = ring.reduce(h + (shifts << np.uint64(quantizer.shift(encoding))))
+    words = quantizer.truncate(encoding, h) << np.uint64(1)
+    if inputs is not None:
+        words |= inputs.marks.astype(np.uint64)  # 2
+    peer = params.partner if context.me == context.active else context.active
+    shuffled = run_shuffle(context, peer, shuffle, words.T.ravel())  # 3
+    if shuffled is None:
         return None
-    found = words.reshape(h.shape[1], h.shape[0]).T
-    return ScoreLabelPairs(levels.dequantize(found >> np.uint64(1)), (found & np.uint64(1)).astype(bool))
+    pairs = shuffled.reshape(h.shape[1], h.shape[0]).T
+    return ScoreLabelPairs(quantizer.dequantize(pairs >> np.uint64(1)), (pairs & np.uint64(1)).astype(bool))

@@ -1,4 +1,4 @@
-"""Whose code multiplies shared vectors: this package's, or SEAL through tenseal, as the job says."""
+"""Backends for products with shared vectors: this package's own arithmetic, or Microsoft SEAL (via tenseal)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from collections.abc import Callable
 
 from securevfl.crypto.kernel.shares import KernelShares
 from securevfl.crypto.lattice.lattice_shares import LatticeShares
-from securevfl.crypto.share_scheme import (
-    ShareScheme,
-)
+from securevfl.crypto.share_scheme import ShareScheme
 from securevfl.protocols.engines import Library
 
 SHARE_SCHEMES: dict[Library, Callable[[int], ShareScheme]] = {"own": KernelShares, "seal": LatticeShares}

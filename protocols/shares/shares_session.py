@@ -1,8 +1,7 @@
-"""What parties make of each other's first messages in one conversation of a session on shares: products and transfers.
+"""The products and oblivious transfers of one session between the parties of a training on shares.
 
-Work ahead of the training and questions about its model are conversations of their own, each on its subchannel, with
-nonces
-and keys of its own, so that they may go on side by side.
+The offline phase of the training and requests about its model are separate sessions. Each has its subchannel, nonces
+and keys, so that they can run concurrently.
 """
 
 from __future__ import annotations
@@ -15,46 +14,53 @@ from securevfl.protocols.shares.table_transfers import BaseTransfers, Transfers
 
 
 class SharesSession:
-    """One party's end. Nothing is sent before it is asked for, by all parties at the same point."""
+    """One party's side. A message is sent only when a property is first used, by all parties at the same point.
+
+    Args:
+        context: this party's context.
+        partner: the share holder next to the active party.
+        scheme: the encryption scheme of the products.
+        encoding: the fixed-point encoding.
+        base: at a holder, the base transfers of another session that this one shares, or None.
+    """
 
     def __init__(
         self,
         context: PartyContext,
         partner: str,
         scheme: ShareScheme,
-        numbers: FixedPointEncoding,
+        encoding: FixedPointEncoding,
         base: BaseTransfers | None = None,
     ) -> None:
-        """Keep what it is made of. base: at a holder, those of this session where another conversation has them too."""
         self._products = Products(context, partner, scheme)
-        self._bits, self._top_bits = numbers.table_bits, numbers.top_bits
-        self._ends: dict[str, Transfers] = {}
+        self._bits, self._top_bits = encoding.table_bits, encoding.top_bits
+        self._transfers: dict[str, Transfers] = {}
         self.base = base or BaseTransfers(context, partner if context.me == context.active else context.active)
 
     @property
     def products(self) -> Products:
-        """The products of this session, once every party has been greeted."""
-        self._products.meet()
+        """The products of this session, after greeting every party."""
+        self._products.greet()
         return self._products
 
     @property
     def transfers(self) -> Transfers | None:
-        """Transfers for the tables, with the base transfers made; None at a party that is no holder."""
-        return self._end("transfers", self._bits)
+        """Transfers for tables of residuals and losses; None at a party that is no holder."""
+        return self._transfers_for("transfers", self._bits)
 
     @property
     def top_transfers(self) -> Transfers | None:
-        """The same for tables by the highest bits of sums."""
-        return self.transfers if self._bits >= self._top_bits else self._end("tops", self._top_bits)
+        """Transfers for tables that are indexed by the highest bits of sums; None at a party that is no holder."""
+        return self.transfers if self._bits >= self._top_bits else self._transfers_for("tops", self._top_bits)
 
     @property
     def switch_transfers(self) -> Transfers | None:
-        """The same of two entries, for the switches of a shuffle."""
-        return self._end("switches", 1)
+        """Transfers of one of two entries, for the switches of a shuffle; None at a party that is no holder."""
+        return self._transfers_for("switches", 1)
 
-    def _end(self, purpose: str, bits: int) -> Transfers | None:
+    def _transfers_for(self, purpose: str, bits: int) -> Transfers | None:
         products = self.products
-        if products.asked and purpose not in self._ends:
+        if products.is_holder and purpose not in self._transfers:
             coin = products.coin(products.context.active, 0, purpose)
-            self._ends[purpose] = self.base.transfers(products.context, purpose, coin, bits)
-        return self._ends.get(purpose)
+            self._transfers[purpose] = self.base.transfers(products.context, purpose, coin, bits)
+        return self._transfers.get(purpose)

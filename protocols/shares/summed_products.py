@@ -1,10 +1,10 @@
-"""Shares of X_A^T X_B, summed over all rows of two parties' columns of whole numbers: what looks at columns open.
+"""Shares of X_A^T X_B, summed over all rows, for integer columns of two parties: the basis of joint statistics.
 
-1. A -> B   [[X_A]]_A, by stretches of rows, once both have met and made keys (share_products.py)
-2. B -> A   masked X_B^T X_A         => shares of each product at both, added up over all stretches
+1. A -> B   [[X_A]]_A, in chunks of rows, after both have exchanged nonces and keys (share_products.py)
+2. B -> A   masked X_B^T X_A         => shares of each product at both, added up over all chunks
 
-A is the active party of a context of two. What comes is a ciphertext under another's key or uniform, so both learn
-sizes.
+A is the active party of a context of two parties. Every received value is a ciphertext under the other party's key, or
+uniform, so both learn the sizes only.
 """
 
 from __future__ import annotations
@@ -21,41 +21,49 @@ from securevfl.protocols.shares import share_products
 from securevfl.protocols.shares.share_products import Products
 from securevfl.protocols.shares.share_schemes import SHARE_SCHEMES
 
-ROWS_PER_SUMMED_PRODUCT = 16_384  # rows of one product
+ROWS_PER_SUMMED_PRODUCT = 16_384
 
 
 def declares() -> list[MessageDeclaration]:
-    """Declare what the messages reveal. Roles: active (who asks) and partner."""
+    """Declare the disclosures of the messages. Roles: active (the requesting party) and partner."""
     roles = {ACTIVE, PARTNER}
-    return [each for each in share_products.declares() if {each.sender, each.receiver} == roles]
+    return [item for item in share_products.declares() if {item.sender, item.receiver} == roles]
 
 
 def summed_products(
     context: PartyContext, bits: int, blocks: Sequence[Integers], widths: Sequence[int], purpose: str
 ) -> tuple[Products, list[Words]]:
-    """Return the session of one party, and its shares (d_A x d_B, modulo 2^bits) of the product of each of its blocks
-    (n x d) with the other's of the same number, which has so many columns.
+    """Compute products of each block of columns with the other party's block of the same index.
 
-    purpose: what keys are made for.
+    Args:
+        context: the context of one of two parties.
+        bits: L; shares are modulo 2^L.
+        blocks: this party's blocks (n, d) of integer columns.
+        widths: the number of columns of each of the other party's blocks.
+        purpose: the purpose of the keys.
+
+    Returns:
+        The session, and this party's shares (d_A, d_B) of the products.
     """
-    ring, asks = ShareRing(bits), context.me == context.active
+    ring, is_active = ShareRing(bits), context.me == context.active
     (peer,) = context.roles.others(context.me)
     products = Products(context, context.roles.only(PARTNER), SHARE_SCHEMES["own"](bits))
-    products.meet()
+    products.greet()
     holders, (evaluators,) = products.keys(0, (purpose,))
-    mine, totals = [own.shape[1] for own in blocks], [np.zeros((1, 1), np.uint64) for _ in blocks]
-    wide = max(widths) if asks else max(mine)  # of X_B
+    my_widths, totals = [block.shape[1] for block in blocks], [np.zeros((1, 1), np.uint64) for _ in blocks]
+    partner_width = max(widths) if is_active else max(my_widths)
+    active_width = max(my_widths) if is_active else max(widths)
     for start in range(0, len(blocks[0]), ROWS_PER_SUMMED_PRODUCT):
-        at = {start + k: own[start : start + ROWS_PER_SUMMED_PRODUCT] for k, own in enumerate(blocks)}
-        n = len(at[start])
-        work = products.work(len(at) * products.scheme.seconds(n, max(mine) if asks else max(widths), wide))
-        if asks:
-            vectors = {batch: ring.of(X) for batch, X in at.items()}
-            products.ask(work, [peer], holders[0], vectors, columns=lambda _: wide, uses=1)  # 1
-            shapes = {start + k: (width, mine[k]) for k, width in enumerate(widths)}
-            found = products.opened(work, holders[0], peer, shapes)  # 2
+        chunks = {start + k: block[start : start + ROWS_PER_SUMMED_PRODUCT] for k, block in enumerate(blocks)}
+        n = len(chunks[start])
+        executor = products.executor(len(chunks) * products.scheme.seconds(n, active_width, partner_width))
+        if is_active:
+            vectors = {batch: ring.of(X) for batch, X in chunks.items()}
+            products.send_queries(executor, [peer], holders[0], vectors, columns=lambda _: partner_width, uses=1)  # 1
+            shapes = {start + k: (width, my_widths[k]) for k, width in enumerate(widths)}
+            shares = products.open_replies(executor, holders[0], peer, shapes)  # 2
         else:
             counts = {start + k: width for k, width in enumerate(widths)}
-            found = products.answer(work, evaluators, counts, at.__getitem__)  # 1, 2
-        totals = [ring.reduce(total + found[start + k].T) for k, total in enumerate(totals)]
+            shares = products.answer_queries(executor, evaluators, counts, chunks.__getitem__)  # 1, 2
+        totals = [ring.reduce(total + shares[start + k].T) for k, total in enumerate(totals)]
     return products, totals

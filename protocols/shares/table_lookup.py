@@ -1,4 +1,13 @@
-"""Look up shared sums in a table of the active party: the entries come out as shares."""
+"""Look-up of shared sums in a table of the active party: the entries result as additive shares.
+
+1. B, A     oblivious transfers for every sum (table_transfers.py), with random choices chi of the partner B
+2. B -> A   offset = (i_B - chi) mod 2^b          i_B: top bits of its share
+3. A -> B   T(i_A + offset + j) - mask - pad(j)   for each sum and j < 2^b
+   B        entry chi + pad(chi): its share of the entry, uniform because of the mask
+   A        the mask: its share
+
+All received values are uniform.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +24,19 @@ from securevfl.runtime.codec import Message
 
 
 class TableOffsets(Message, frozen=True):
-    """A byte for each row and output."""
+    """One byte for each row and output."""
 
-    places: bytes
+    offsets: bytes
 
 
 class MaskedEntries(Message, frozen=True):
-    """The masked entries of every row, (2^b x n c) words of as many bits as the entries have."""
+    """The masked table entries of every row, (2^b, n c) words with the bits of an entry."""
 
     entries: bytes
 
 
 def declares_lookup() -> list[MessageDeclaration]:
-    """Declare what the messages of `look_up_shares` reveal."""
+    """Declare the disclosures of the messages of `look_up_shares`. Roles: active, partner."""
     return [
         *table_transfers.declares(),
         MessageDeclaration(TableOffsets, "partner", "active", Reveal("uniform"), structured=True),
@@ -44,24 +53,33 @@ def look_up_shares(
     table: Words | None,
     ring: ShareRing,
 ) -> Words:
-    """One holder's share, in `ring` and uniform, of the entry of a table (2^bits,) that each sum falls to.
+    """Return one holder's share of the table entry of each sum.
 
-    index: the places (any shape) of its shares of the sums, which is the shape of what comes back. table: the active
-    party's is used, one for all sums or one for each (2^bits x n). transfers: of as many bits. ProtocolError if a peer
-    sends something of another size.
+    Args:
+        products: the session.
+        transfers: oblivious transfers 1-of-2^bits.
+        partner: the partner.
+        index: this holder's table indices (any shape) of its shares of the sums.
+        bits: b; the table has 2^b entries.
+        table: at the active party, the table: one (2^b,) for all sums, or one for each sum (2^b, n).
+        ring: the ring of the entries.
+
+    Returns:
+        The shares, uniform in the ring, in the shape of `index`.
     """
-    context, places, entries = products.context, index.ravel(), 2**bits
-    (stored,) = transfers.generate([places.size])  # 2
+    context, indices, entries = products.context, index.ravel(), 2**bits
+    (stored,) = transfers.generate([indices.size])  # 1
     if context.me == partner:
         chi, pad = table_transfers.chosen(stored, ring)
-        products.send(context.active, TableOffsets(((places - chi) & np.uint8(entries - 1)).tobytes()))  # 3
-        shape = (entries, places.size)
-        masked = unpack_words(context.active, products.recv(context.active, MaskedEntries).entries, ring, shape)  # 4
-        return ring.reduce(masked[chi, np.arange(places.size)] + pad).reshape(index.shape)
-    assert table is not None, "it is the active party's"
-    asked = read_offsets(partner, products.recv(partner, TableOffsets).places, places.size, entries)  # 3
-    mask = ring.uniform(Prg.fresh("masks of entries"), places.size)
-    at = (places + asked + np.arange(entries, dtype=np.uint8)[:, None]) & np.uint8(entries - 1)
-    masked = np.take_along_axis(table.reshape(entries, -1), at, axis=0) - mask - table_transfers.pads(stored, ring)
-    products.send(partner, MaskedEntries(ring.pack(ring.reduce(masked))))  # 4
+        products.send(context.active, TableOffsets(((indices - chi) & np.uint8(entries - 1)).tobytes()))  # 2
+        shape = (entries, indices.size)
+        masked = unpack_words(context.active, products.recv(context.active, MaskedEntries).entries, ring, shape)  # 3
+        return ring.reduce(masked[chi, np.arange(indices.size)] + pad).reshape(index.shape)
+    assert table is not None, "the active party has the table"
+    offsets = read_offsets(partner, products.recv(partner, TableOffsets).offsets, indices.size, entries)  # 2
+    mask = ring.uniform(Prg.fresh("masks of entries"), indices.size)
+    rotated = (indices + offsets + np.arange(entries, dtype=np.uint8)[:, None]) & np.uint8(entries - 1)
+    values = np.take_along_axis(table.reshape(entries, -1), rotated, axis=0)
+    masked = values - mask - table_transfers.pads(stored, ring)
+    products.send(partner, MaskedEntries(ring.pack(ring.reduce(masked))))  # 3
     return mask.reshape(index.shape)

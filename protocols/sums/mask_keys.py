@@ -53,7 +53,7 @@ def exchange_keys(context: PartyContext, pair: KeyPair, among: Sequence[str], *,
         context.channel.send(peer, SumPublicKey(pair.public), context.subchannel)
     publics = {peer: context.channel.recv(peer, SumPublicKey, context.subchannel).key for peer in peers}
     return {
-        peer: pair.agree(public, session=key_session(context), own=context.me, peer=peer, domain=domain)
+        peer: pair.agree(public, session=key_session(context), party=context.me, peer=peer, domain=domain)
         for peer, public in publics.items()
     }
 

@@ -8,10 +8,10 @@ All parties take part, with the collector as the root of both trees. There must 
 4. collector                 subtracts the sums: sum over all l of v_l
 
 Values are elements of Z_2^64 (reals in fixed point), or of Z_2^32 or Z_2^16 (phases). A uniform mask hides them
-perfectly, so each single message is uniform. The trees determine what several parties learn together: they learn v_l
-if and only if they include all neighbours of l in both trees (`crypto.sum_trees`). T1 and T2 are totally different
-(Definition 2), so the collector learns the sum, and no single contributor learns anything. The trees depend only on
-the shape and the number of parties, so `coalitions` can be computed before a run.
+perfectly, so each single message is uniform. The trees determine what several parties learn together: they learn v_l if
+and only if they include all neighbours of l in both trees (`crypto.sum_trees`). T1 and T2 are totally different
+(Definition 2), so the collector learns the sum, and no single contributor learns anything. The trees depend only on the
+shape and the number of parties, so `coalitions` can be computed before a run.
 
 The paper omits one party from T2. Here every mask is fresh, and every mask is subtracted (see `crypto.sum_trees`).
 

@@ -251,17 +251,17 @@ def _parse_opened(data: bytes) -> Body:
 def _gradient(data: bytes, wire: _Wire) -> Body:
     """Parse a sealed residual, or the blinded product."""
     asks = data[2:3] == b"G"
-    _, _, n, c, r, s, last = (SEALED_HEADER if asks else BLINDED_HEADER).unpack_from(data)
+    _, _, n, c, r, s, bound_or_columns = (SEALED_HEADER if asks else BLINDED_HEADER).unpack_from(data)
     where, view = (
         checked_layout("audit", n, c, r, s),
         memoryview(data)[(SEALED_HEADER if asks else BLINDED_HEADER).size :],
     )
-    counts = [] if asks else wire.answer(where, columns_with_checks(where, last))
+    counts = [] if asks else wire.answer(where, columns_with_checks(where, bound_or_columns))
     left = len(view) // wire.size(where.points * c) if asks else 0
     for start in range(0, left, BLOCKS_PER_PIECE):
         counts += wire.sealed(where, min(BLOCKS_PER_PIECE, left - start))
     parts, fresh = wire.split(view, counts)
-    return _joined("ciphertext", (data[:4].decode(), n, c, r, s, last), parts, fresh)
+    return _joined("ciphertext", (data[:4].decode(), n, c, r, s, bound_or_columns), parts, fresh)
 
 
 def _shared(data: bytes, parameters: Callable[[int], Any]) -> Body:

@@ -1,1 +1,1 @@
-"""What every room stands on: arrays, options, files, roles. It knows nothing of learning."""
+"""Arrays, options, files and roles that all other packages use. Nothing here knows of learning."""

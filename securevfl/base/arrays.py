@@ -1,4 +1,4 @@
-"""The arrays that all rooms pass to each other."""
+"""Types of the arrays that modules pass to each other, and dataclasses of arrays that can be stored."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Floats = NDArray[np.float64]
 
 
 class RowSlices(Protocol):
-    """Rows (n x d) that are read by slices; an array is one."""
+    """Rows (n, d) that are read by slices, such as an array."""
 
     def __len__(self) -> int: ...
 
@@ -22,22 +22,41 @@ class RowSlices(Protocol):
 
 
 class SerializableFields:
-    """A dataclass of arrays, numbers, texts and others of its kind, which a party keeps as plain values.
+    """Base class of dataclasses that convert to and from plain values for storage.
 
-    Its own `__repr__` shows nothing: declare the dataclass with repr=False where what it holds is secret.
+    Fields are arrays, numbers, strings, and tuples or instances of other such classes. `__repr__` shows no value:
+    declare the dataclass with `repr=False` if its fields are secret.
     """
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}, secret>"
 
     def state(self, *, whole: bool = True) -> dict[str, Any]:
-        """Return its fields as plain arrays, numbers, texts, tables and lists, what is infinite as the largest number;
-        with `whole` also what only the training rows need."""
-        return {each.name: _plain(getattr(self, each.name), whole) for each in fields(self)}  # type: ignore[arg-type]
+        """Return the fields as arrays, numbers, strings, lists and dictionaries.
+
+        Infinite floats in arrays become the largest finite number.
+
+        Args:
+            whole: False to leave out what only the training rows need.
+
+        Returns:
+            The values by field name.
+        """
+        return {field.name: _plain(getattr(self, field.name), whole) for field in fields(self)}  # type: ignore[arg-type]
 
     @classmethod
     def read(cls, state: Mapping[str, Any]) -> Self:
-        """Restore what `state` gave. ValueError if it is of another form."""
+        """Restore an instance from the values that `state` returned.
+
+        Args:
+            state: the values by field name.
+
+        Returns:
+            The instance.
+
+        Raises:
+            ValueError: if the values do not fit the fields.
+        """
         return msgspec.convert(state, cls, dec_hook=_array)
 
 
@@ -46,10 +65,10 @@ def _plain(value: Any, whole: bool) -> Any:
         case SerializableFields():
             return value.state(whole=whole)
         case tuple():
-            return [_plain(each, whole) for each in value]
+            return [_plain(item, whole) for item in value]
         case np.ndarray() if value.dtype.kind == "f":
-            most = np.finfo(value.dtype).max
-            return np.clip(value, -most, most)
+            largest = np.finfo(value.dtype).max
+            return np.clip(value, -largest, largest)
     return value
 
 

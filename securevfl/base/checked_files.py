@@ -1,4 +1,8 @@
-"""Files that contain a digest of themselves, so that damage is found when they are read."""
+"""Files that contain a SHA-256 digest of their content, so that damage is detected when they are read.
+
+Checkpoints and parts of models are stored in this way. Without the digest, a bit that has changed on disk would change
+weights or predictions and nobody would notice.
+"""
 
 from __future__ import annotations
 
@@ -13,49 +17,68 @@ from securevfl.base.files import write_atomic
 
 
 class DamagedFileError(ValueError):
-    """A file that is no longer what was written."""
+    """A file whose content does not match its digest."""
 
 
 _TAIL_BYTES, _JSON_TAIL_BYTES = 83, 79
-
 _TAIL = re.compile(rb"\n(securevfl sha256) ([0-9a-f]{64})\n\Z")
-
 _JSON_TAIL = re.compile(rb', "(sha256)": "([0-9a-f]{64})"\}\Z')
 
 
 def write_checked(path: Path, data: bytes) -> None:
-    """`write_atomic` with a digest behind the data, for `read_checked`."""
+    """Write data followed by its digest, for `read_checked`; StorageError as `write_atomic`."""
     write_atomic(path, data + f"\nsecurevfl sha256 {hashlib.sha256(data).hexdigest()}\n".encode())
 
 
 def read_checked(path: Path) -> bytes:
-    """Read what `write_checked` wrote. DamagedFileError if it is something else, OSError if it cannot be read."""
+    """Read the data of a file that `write_checked` wrote.
+
+    Args:
+        path: the file.
+
+    Returns:
+        The data without its digest.
+
+    Raises:
+        DamagedFileError: if the digest is missing or does not match.
+        OSError: if the file cannot be read.
+    """
     data = path.read_bytes()
     tail = _TAIL.search(data[-_TAIL_BYTES:])
     if tail is None:
         raise DamagedFileError
-    whole = data[:-_TAIL_BYTES]
-    return _as_written(whole, tail)
+    return _verified(data[:-_TAIL_BYTES], tail)
 
 
 def write_checked_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a table as JSON with the digest of its text as its last entry, `sha256`; for `read_checked_json`."""
+    """Write a mapping as JSON with the digest of its text as last entry `sha256`; StorageError as `write_atomic`."""
     text = json.dumps(value).encode()
     write_atomic(path, text[:-1] + f', "sha256": "{hashlib.sha256(text).hexdigest()}"}}'.encode())
 
 
 def read_checked_json(path: Path) -> tuple[Any, bool]:
-    """Read JSON, and whether a digest of it was inside. DamagedFileError if it is not of this text, other ValueError if
-    it is no JSON, OSError if it cannot be read."""
+    """Read JSON that may contain its digest.
+
+    Args:
+        path: the file.
+
+    Returns:
+        The value without the digest, and whether there was a digest.
+
+    Raises:
+        DamagedFileError: if the digest does not match.
+        ValueError: if the file is not JSON.
+        OSError: if the file cannot be read.
+    """
     data = path.read_bytes()
     tail = _JSON_TAIL.search(data[-_JSON_TAIL_BYTES:])
     if tail is None:
         return json.loads(data.decode("utf-8")), False
-    return json.loads(_as_written(data[:-_JSON_TAIL_BYTES] + b"}", tail).decode("utf-8")), True
+    return json.loads(_verified(data[:-_JSON_TAIL_BYTES] + b"}", tail).decode("utf-8")), True
 
 
-def _as_written(data: bytes, tail: re.Match[bytes]) -> bytes:
-    """Return the data, if its digest is that of the tail. DamagedFileError if not."""
+def _verified(data: bytes, tail: re.Match[bytes]) -> bytes:
+    """Return the data if its digest is that of the tail; otherwise raise DamagedFileError."""
     if hashlib.sha256(data).hexdigest().encode() != tail[2]:
         raise DamagedFileError
     return data

@@ -1,12 +1,12 @@
-"""Tall matrices: more rows than one process should hold at a time, cut into stretches that work is sent to.
+"""Matrices with more rows than one process should hold, divided into chunks of rows that functions are sent to.
 
-A `ChunkedMatrix` (n x d) is asked for what training asks of an array: its shape, its length, X @ theta, X.T @ g, X.T @
-X. Each of these goes to all its parts at once and comes back as one array of n, or of d x c, numbers; rows stay where
-they are. A part is here, in this process, or wherever an engine keeps it (`securevfl.runtime.worker_backend`): work is
-a function of the stretch of rows, and of arguments that travel.
+A `ChunkedMatrix` (n, d) supports what training needs of an array: shape, length, X @ theta, X.T @ g and X.T @ X. Each
+operation runs on all parts of the matrix at the same time and returns an array; the rows stay where they are. A part is
+in this process, or wherever an executor keeps it (`securevfl.runtime.worker_backend`). An operation is a function of
+the chunk of rows and of arguments that are sent to the part.
 
-Within a stretch rows are read by blocks of some `BLOCK_NUMBERS` numbers, so that neither X nor a scaled copy of it is
-ever whole in memory.
+The rows of a chunk are read in blocks of `BLOCK_NUMBERS` numbers, so that neither X nor a scaled copy of it is ever in
+memory as a whole.
 """
 
 from __future__ import annotations
@@ -25,15 +25,18 @@ from securevfl.base.arrays import Floats
 P = ParamSpec("P")
 T = TypeVar("T")
 
-BLOCK_NUMBERS = 1 << 21  # numbers of a matrix in memory at a time
-MAX_MATERIALIZED_NUMBERS = 1 << 23  # numbers of a matrix that is made when it is read, up to which it is made once
+BLOCK_NUMBERS = 1 << 21
+"""How many numbers of a matrix are in memory at a time."""
+MAX_MATERIALIZED_NUMBERS = 1 << 23
+"""A matrix of at most this many numbers is computed once and stored as an array."""
 
 
 class RowSource(Protocol):
-    """Rows (n x d) that are read by slices: an array, or a table that scales or reads them when they are asked for."""
+    """Rows (n, d) that are read by slices: an array, or a table that loads or scales rows when they are read."""
 
     @property
-    def shape(self) -> tuple[int, ...]: ...
+    def shape(self) -> tuple[int, ...]:
+        """The numbers of rows and columns, n and d."""
 
     def __len__(self) -> int: ...
 
@@ -41,7 +44,7 @@ class RowSource(Protocol):
 
 
 class SparseRows(ABC):
-    """Rows (n x d) made when they are read, of which everyone may know where there are only zeros."""
+    """Rows (n, d) that are computed when they are read, with zeros at positions that every party may know."""
 
     @property
     @abstractmethod
@@ -50,35 +53,43 @@ class SparseRows(ABC):
 
     @abstractmethod
     def part(self, start: int, stop: int) -> tuple[NDArray[np.intp], Floats]:
-        """Return the columns (k,) in which these rows may have entries, and the rows in them (stop - start x k)."""
+        """Return the columns (k,) that may have entries in rows start to stop, and these entries (stop - start, k)."""
 
     @abstractmethod
     def columns(self, start: int, stop: int) -> NDArray[np.intp]:
-        """Return the columns (k,) in which these rows may have entries, whatever the numbers are."""
+        """Return the columns (k,) that may have entries in rows start to stop; they do not depend on the values."""
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __getitem__(self, rows: slice, /) -> Floats:
         start, stop, _ = rows.indices(len(self))
-        columns, part = self.part(start, stop)
-        found = np.zeros((stop - start, self.shape[1]))
-        found[:, columns] = part
-        return found
+        columns, entries = self.part(start, stop)
+        dense = np.zeros((stop - start, self.shape[1]))
+        dense[:, columns] = entries
+        return dense
 
     def backward(self, g: Floats) -> Floats:
-        """X^T g (d x c)."""
+        """Return X^T g (d, c)."""
         total = np.zeros((self.shape[1], g.shape[1]))
         step = max(1, BLOCK_NUMBERS // self.shape[1])
         for start in range(0, len(self), step):
             stop = min(start + step, len(self))
-            columns, part = self.part(start, stop)
-            total[columns] += part.T @ g[start:stop]
+            columns, entries = self.part(start, stop)
+            total[columns] += entries.T @ g[start:stop]
         return total
 
 
 class RowChunk:
-    """Consecutive rows of a matrix in the process that holds them, and what that process keeps beside them."""
+    """Consecutive rows of a matrix in the process that holds them, with values that the process caches for them.
+
+    Args:
+        rows: the rows (k, d).
+
+    Attributes:
+        rows: the rows (k, d).
+        cache: cached values by key. They stay in this process when the chunk is pickled.
+    """
 
     def __init__(self, rows: RowSource) -> None:
         self.rows = rows
@@ -88,7 +99,7 @@ class RowChunk:
         return len(self.rows)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what travels to another process: what is kept stays."""
+        """Return the state for another process, without the cache."""
         return self.__dict__ | {"cache": {}}
 
     @property
@@ -97,7 +108,7 @@ class RowChunk:
         return int(getattr(self.rows, "nbytes", 0))
 
     def blocks(self) -> Iterator[tuple[slice, Floats]]:
-        """Its rows (k x d) block by block, each with its place in the stretch."""
+        """Yield the rows (k, d) block by block, each with its slice of the chunk."""
         step = max(1, BLOCK_NUMBERS // self.rows.shape[1])
         for start in range(0, len(self), step):
             block = slice(start, min(len(self), start + step))
@@ -105,41 +116,62 @@ class RowChunk:
 
 
 class MatrixPart(ABC):
-    """A stretch of rows [start, stop) of a matrix, wherever it lies."""
+    """A chunk with rows [start, stop) of a matrix, in this process or another one.
+
+    Attributes:
+        start: number of the first row.
+        stop: number of the row after the last one.
+        min_blocks: how many ciphertext blocks make a call worthwhile.
+    """
 
     start: int
     stop: int
-    min_blocks = 1  # sample blocks of a ciphertext that are worth a call
+    min_blocks = 1
 
     @abstractmethod
     def run(self, work: Callable[Concatenate[RowChunk, P], T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Run work on the stretch, where it lies. Parts of one matrix run at the same time where they can."""
+        """Run a function on the chunk, in the process that holds it. Parts of one matrix run in parallel if they can.
+
+        Args:
+            work: a function of the chunk and the arguments; it is pickled for another process.
+            *args: positional arguments of the function.
+            **kwargs: keyword arguments of the function.
+
+        Returns:
+            The result of the function.
+        """
 
     @property
-    def place(self) -> str:
-        """Which process it lies in; empty for this one."""
+    def worker(self) -> str:
+        """Name of the worker process that holds the chunk; empty for this process."""
         return ""
 
     def spent(self) -> float:
-        """Processor seconds of other processes on it since this was last asked."""
+        """Return the processor seconds that other processes have spent on this part since the previous call."""
         return 0.0
 
 
 class LocalPart(MatrixPart):
-    """A stretch in this process, worked on in the calling thread."""
+    """A chunk in this process. Functions run in the calling thread."""
 
     def __init__(self, start: int, rows: RowSource) -> None:
         self.start, self.stop = start, start + len(rows)
         self.chunk = RowChunk(rows)
 
     def run(self, work: Callable[Concatenate[RowChunk, P], T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        done: Future[T] = Future()
-        done.set_result(work(self.chunk, *args, **kwargs))
-        return done
+        """Run a function on the chunk in the calling thread."""
+        future: Future[T] = Future()
+        future.set_result(work(self.chunk, *args, **kwargs))
+        return future
 
 
 class ChunkedMatrix:
-    """A matrix (n x d) in parts, which follow each other without a gap."""
+    """A matrix (n, d) in consecutive parts.
+
+    Args:
+        parts: the parts in the order of their rows, without gaps.
+        columns: the number d of columns.
+    """
 
     ndim = 2
 
@@ -149,49 +181,48 @@ class ChunkedMatrix:
 
     @classmethod
     def local(cls, rows: RowSource) -> ChunkedMatrix:
-        """Make a matrix of one part, in this process."""
+        """Return a matrix with one part, in this process."""
         return cls([LocalPart(0, rows)], rows.shape[1])
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __matmul__(self, theta: Floats) -> Floats:
-        """X theta (n x c)."""
-        found = [part.run(forward, theta) for part in self.parts]
-        return np.concatenate([each.result() for each in found])
+        """Return X theta (n, c)."""
+        futures = [part.run(forward, theta) for part in self.parts]
+        return np.concatenate([future.result() for future in futures])
 
     @property
     def T(self) -> TransposedMatrix:
-        """X^T, of which X^T g and X^T X can be asked."""
+        """The transpose, which supports X^T g and X^T X."""
         return TransposedMatrix(self)
 
     def sum(self, axis: Literal[0]) -> Floats:
-        """Sum each column (d,)."""
+        """Return the sum of each column (d,)."""
         ones = np.ones((len(self), 1))
         return (self.T @ ones)[:, 0]
 
     def makespan(self) -> float:
-        """Processor seconds that other processes have spent since this was last asked, where they work side by side."""
-        spent: dict[str, float] = defaultdict(float)
+        """Return the processor seconds of the busiest other process since the previous call."""
+        seconds: dict[str, float] = defaultdict(float)
         for part in self.parts:
-            spent[part.place] += part.spent()
-        return max(spent.values())
+            seconds[part.worker] += part.spent()
+        return max(seconds.values())
 
 
 def materialize(rows: RowSource) -> Floats | ChunkedMatrix:
-    """Rows that are made when they are read: all of them now if they are few, else as a matrix of one part, and so
-    where everyone knows of zeros."""
+    """Return rows as an array if they are small and not sparse, and as a matrix with one part otherwise."""
     return rows[:] if is_small(rows) and not isinstance(rows, SparseRows) else ChunkedMatrix.local(rows)
 
 
 def is_small(rows: RowSource) -> bool:
-    """Whether rows that are made when they are read may be made all at once."""
+    """Return whether rows may be computed and stored all at once."""
     n, d = rows.shape
     return n * d <= MAX_MATERIALIZED_NUMBERS
 
 
 def as_array(matrix: Floats | ChunkedMatrix) -> Floats | None:
-    """Return the matrix as an array, where it is one or is made when it is read, here, of few rows; else None."""
+    """Return a matrix as an array if it is one, or if it consists of small sparse rows in this process; else None."""
     if not isinstance(matrix, ChunkedMatrix):
         return matrix
     part = matrix.parts[0]
@@ -201,41 +232,51 @@ def as_array(matrix: Floats | ChunkedMatrix) -> Floats | None:
 
 
 class TransposedMatrix:
-    """The transpose of a tall matrix."""
+    """The transpose of a chunked matrix."""
 
-    def __init__(self, tall: ChunkedMatrix) -> None:
-        self._tall = tall
+    def __init__(self, matrix: ChunkedMatrix) -> None:
+        self._matrix = matrix
 
     def __matmul__(self, g: Floats | ChunkedMatrix) -> Floats:
-        """X^T g (d x c) of an array g (n x c), or X^T X (d x d) of X."""
-        parts = self._tall.parts
+        """Return X^T g (d, c) for an array g (n, c), or X^T X (d, d) for X.
+
+        Args:
+            g: an array (n, c), or X.
+
+        Returns:
+            The product.
+
+        Raises:
+            TypeError: if `g` is another chunked matrix.
+        """
+        parts = self._matrix.parts
         if isinstance(g, ChunkedMatrix):
-            if g is not self._tall:
-                raise TypeError("a product with the same tall matrix was expected, another one came")
-            found = [part.run(gram) for part in parts]
+            if g is not self._matrix:
+                raise TypeError("a transpose can only be multiplied by an array or by the matrix itself")
+            futures = [part.run(gram) for part in parts]
         else:
-            found = [part.run(backward, g[part.start : part.stop]) for part in parts]
-        return np.sum([each.result() for each in found], axis=0)
+            futures = [part.run(backward, g[part.start : part.stop]) for part in parts]
+        return np.sum([future.result() for future in futures], axis=0)
 
 
-def forward(stretch: RowChunk, theta: Floats) -> Floats:
-    """X theta (k x c) of a stretch of k rows."""
-    return np.concatenate([X @ theta for _, X in stretch.blocks()])
+def forward(chunk: RowChunk, theta: Floats) -> Floats:
+    """Return X theta (k, c) for a chunk of k rows."""
+    return np.concatenate([X @ theta for _, X in chunk.blocks()])
 
 
-def backward(stretch: RowChunk, g: Floats) -> Floats:
-    """X^T g (d x c) of a stretch, of its rows of g (k x c)."""
-    if isinstance(stretch.rows, SparseRows):
-        return stretch.rows.backward(g)
-    total = np.zeros((stretch.rows.shape[1], g.shape[1]))
-    for block, X in stretch.blocks():
+def backward(chunk: RowChunk, g: Floats) -> Floats:
+    """Return X^T g (d, c) for a chunk and its rows of g (k, c)."""
+    if isinstance(chunk.rows, SparseRows):
+        return chunk.rows.backward(g)
+    total = np.zeros((chunk.rows.shape[1], g.shape[1]))
+    for block, X in chunk.blocks():
         total += X.T @ g[block]
     return total
 
 
-def gram(stretch: RowChunk) -> Floats:
-    """X^T X (d x d) of a stretch."""
-    total = np.zeros((stretch.rows.shape[1],) * 2)
-    for _, X in stretch.blocks():
+def gram(chunk: RowChunk) -> Floats:
+    """Return X^T X (d, d) for a chunk."""
+    total = np.zeros((chunk.rows.shape[1],) * 2)
+    for _, X in chunk.blocks():
         total += X.T @ X
     return total

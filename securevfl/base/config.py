@@ -1,4 +1,4 @@
-"""The base of everything a user configures: typed, frozen, no unknown keys, no values in error texts."""
+"""Base class of everything that users configure: typed and frozen options, without values in error messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ from securevfl.errors import ConfigError
 
 
 class Config(BaseModel):
-    """Keyword-only options. Raises ConfigError, one line a problem, when they do not fit."""
+    """Keyword-only options.
+
+    Args:
+        **options: the options by name.
+
+    Raises:
+        ConfigError: if options are missing, unknown or of the wrong type or range, with one line for each problem.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, arbitrary_types_allowed=True)
 
@@ -21,20 +28,31 @@ class Config(BaseModel):
         try:
             super().__init__(**options)
         except ValidationError as cause:
-            raise ConfigError(describe_problems(cause, type(self))) from None
+            raise ConfigError(describe_problems(cause, type(self)), code="SVFL-JOB-OPTION") from None
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Return the same options but for those in `update`, checked as at the start. ConfigError, a line a problem."""
+        """Return a validated copy with some options replaced.
+
+        Args:
+            update: new values by the name of the field or of the option.
+            deep: True to copy the values as well, if nothing is replaced.
+
+        Returns:
+            The copy.
+
+        Raises:
+            ConfigError: if the options do not fit, with one line for each problem.
+        """
         if not update:
             return super().model_copy(deep=deep)
         fields = type(self).model_fields
-        own = {field.alias or name: getattr(self, name) for name, field in fields.items()}
+        current = {field.alias or name: getattr(self, name) for name, field in fields.items()}
         new = {fields[name].alias or name if name in fields else name: value for name, value in update.items()}
-        return type(self)(**own | new)
+        return type(self)(**current | new)
 
 
 class NamedOption(Config):
-    """An option that a job file can name: `sum = "tree"` or `[sum] name = "tree"` with its own keys."""
+    """An option that a job file selects by name: `sum = "tree"`, or `[sum] name = "tree"` with further keys."""
 
     name: ClassVar[str]
 
@@ -43,15 +61,33 @@ N = TypeVar("N", bound=NamedOption)
 
 
 class Registry(dict[str, type[N]]):
-    """Names to kinds of one option. Adding a kind is adding it here."""
+    """The kinds of one option by name.
+
+    Args:
+        what: name of the option, for error messages.
+        *kinds: its kinds.
+
+    Attributes:
+        more: loads kinds that other packages provide, and returns a hint about packages that may not be loaded.
+    """
 
     def __init__(self, what: str, *kinds: type[N]) -> None:
         super().__init__({kind.name: kind for kind in kinds})
         self.what = what
-        self.more: Callable[[], str] = str  # loads what other packages bring, and says what it may not load
+        self.more: Callable[[], str] = str
 
     def read(self, value: Any) -> Any:
-        """Read an option from its object, its name, or a table with `name` and keys; for a pydantic validator."""
+        """Read an option, for a pydantic validator.
+
+        Args:
+            value: the option itself, its name, or a mapping with `name` and further keys.
+
+        Returns:
+            The option; a value of another type is returned unchanged and fails in pydantic's validation.
+
+        Raises:
+            ValueError: if there is no kind of this name.
+        """
         if isinstance(value, str):
             value = {"name": value}
         if not isinstance(value, Mapping):
@@ -59,24 +95,35 @@ class Registry(dict[str, type[N]]):
         keys = dict(value)
         name = keys.pop("name", None)
         if not isinstance(name, str) or name not in self:
-            rest = self.more()
+            hint = self.more()
             if not isinstance(name, str) or name not in self:
-                raise ValueError(f"{self.what} name must be one of {', '.join(self)}; choose one of these{rest}")
+                raise ValueError(f"{self.what} name must be one of {', '.join(self)}{hint}")
         return read_nested(self[name], keys)
 
 
 def read_nested(kind: type[Config], keys: Any) -> Any:
-    """Read a nested table through its own constructor, so that each of its problems is told with its full key."""
+    """Read a nested table through its constructor, so that its problems are reported with their full keys.
+
+    Args:
+        kind: the class of the option.
+        keys: its options by name.
+
+    Returns:
+        The option; anything but a mapping is returned unchanged.
+
+    Raises:
+        PydanticCustomError: if the options do not fit; `describe_problems` adds the key of the table.
+    """
     if not isinstance(keys, Mapping):
         return keys
     try:
         return kind(**keys)
     except ConfigError as cause:
-        raise PydanticCustomError("nested", "{lines}", {"lines": str(cause)}) from None
+        raise PydanticCustomError("nested", "{lines}", {"lines": cause.problem}) from None
 
 
 def to_plain(option: Config) -> dict[str, Any]:
-    """Return an option as a job file would hold it: its name where it has one, and its keys."""
+    """Return an option as the keys and values of a job file, with its name if it has one."""
     keys: dict[str, Any] = {"name": option.name} if isinstance(option, NamedOption) else {}
     for key, field in type(option).model_fields.items():
         value = getattr(option, key)
@@ -87,35 +134,49 @@ def to_plain(option: Config) -> dict[str, Any]:
     return keys
 
 
-def mismatched_fields(option: Config, kind: type[Config], before: str = "") -> Iterator[str]:
-    """Yield the names of the fields of an option that hold something else than the same fields of `kind` ask for.
+def mismatched_fields(option: Config, kind: type[Config], prefix: str = "") -> Iterator[str]:
+    """Yield the names of fields whose values do not have the narrower types that `kind` declares.
 
-    kind: a class with the option's fields, some of them of narrower types.
+    Args:
+        option: the option.
+        kind: a class that redeclares fields of the option with narrower types.
+        prefix: text before each name, such as the key of the table with a dot.
+
+    Yields:
+        Names such as "protocol.sum".
     """
     for name, field in kind.model_fields.items():
         value: Any = getattr(option, name)
-        asked: Any = field.annotation
-        if asked == type(option).model_fields[name].annotation:
+        required: Any = field.annotation
+        if required == type(option).model_fields[name].annotation:
             continue
-        if isinstance(value, Config) and isinstance(asked, type) and issubclass(asked, type(value)):
-            yield from mismatched_fields(value, asked, f"{before}{name}.")
-        elif not isinstance(value, asked):
-            yield f"{before}{name}"
+        if isinstance(value, Config) and isinstance(required, type) and issubclass(required, type(value)):
+            yield from mismatched_fields(value, required, f"{prefix}{name}.")
+        elif not isinstance(value, required):
+            yield f"{prefix}{name}"
 
 
-def flatten(keys: Mapping[str, Any], before: str = "") -> dict[str, str]:
-    """Return what `to_plain` gives as words, with nested keys on one level: {"protocol.sum": "auto"}."""
-    found: dict[str, str] = {}
+def flatten(keys: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return nested keys on one level, with values as text: `{"protocol.sum": "auto"}`.
+
+    Args:
+        keys: keys and values as `to_plain` returns them.
+        prefix: text before each key.
+
+    Returns:
+        The values by full key.
+    """
+    flat: dict[str, str] = {}
     for key, value in keys.items():
         if isinstance(value, Mapping):
-            found |= flatten(value, f"{before}{key}.")
+            flat |= flatten(value, f"{prefix}{key}.")
         else:
-            found[f"{before}{key}"] = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-    return found
+            flat[f"{prefix}{key}"] = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return flat
 
 
 def describe_problems(error: ValidationError, kind: type[Config]) -> str:
-    """One line for each problem: the key, what was expected, what to do."""
+    """Return one line for each problem, beginning with the key and without values of the options."""
     lines = []
     for item in error.errors(include_input=False, include_url=False):
         key = ".".join(str(part) for part in item["loc"]) or kind.__name__
@@ -124,15 +185,14 @@ def describe_problems(error: ValidationError, kind: type[Config]) -> str:
                 lines += [f"{key}{_joint(line)}{line}" for line in item["msg"].splitlines()]
             case "extra_forbidden":
                 known = ", ".join(field.alias or option for option, field in kind.model_fields.items())
-                lines.append(f"{key}: is no option here; remove or correct it (known: {known})")
+                lines.append(f"{key}: unknown option (known: {known})")
             case "missing":
-                lines.append(f"{key}: is missing; add it")
+                lines.append(f"{key}: the option is missing")
             case _:
-                text = item["msg"].removeprefix("Value error, ").removeprefix("Input ")
-                lines.append(f"{key}: {text}" + ("" if ";" in text else "; correct it"))
+                lines.append(f"{key}: {item['msg'].removeprefix('Value error, ').removeprefix('Input ')}")
     return "\n".join(lines)
 
 
 def _joint(line: str) -> str:
-    """Return what goes between a key and a problem below it, which names a key of its own or speaks of the whole."""
+    """Return the text between the key of a table and a problem within it, which may begin with another key."""
     return "." if re.match(r"[\w.]+: ", line) else ": "

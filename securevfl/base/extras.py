@@ -1,14 +1,14 @@
-"""What is installed only where it is asked for: `pip install securevfl[sklearn]` and the like.
+"""Optional libraries, installed by extras such as `pip install securevfl[sklearn]`.
 
-sklearn   scikit-learn and scipy: the audit, the sample tables, the baselines of the benchmark
+sklearn   scikit-learn and scipy: audit, sample tables, baselines of the benchmark
 phe       python-paillier: conversion and comparison
-plot      matplotlib: pictures of a run
-serve     prometheus-client, starlette, uvicorn: figures of a party that stays up, the gateway for applications
+plot      matplotlib: plots of a run
+serve     prometheus-client, starlette, uvicorn: metrics of a service, the gateway for applications
 bench     sklearn and plot: the benchmark
-torch     PyTorch: neural parties
-onnx      onnx: a party's own part as a graph
-dask      distributed: a cluster as executor
-dp        dp-accounting: noise on local predictions, with its account
+torch     PyTorch: neural networks
+onnx      onnx: export of a party's part of a model
+dask      distributed: a Dask cluster as executor
+dp        dp-accounting: differentially private predictions and their privacy loss
 """
 
 from __future__ import annotations
@@ -20,25 +20,39 @@ from typing import Any
 from securevfl.errors import ConfigError
 
 INSTALL_HINTS = {
-    "torch": ", and before it, where there is no graphics card, which saves gigabytes: pip install torch --index-url "
+    "torch": "; on a computer without a graphics card, run this first to save gigabytes: pip install torch --index-url "
     "https://download.pytorch.org/whl/cpu"
 }
 
 
 def is_installed(module: str) -> bool:
-    """Whether a module is there, which is not loaded."""
+    """Return whether a module is installed, without importing it."""
     return find_spec(module) is not None
 
 
 def import_extra(module: str, name: str, what: str) -> Any:
-    """Import a module that comes with the extra `name` and is needed for `what`. ConfigError says how to install it."""
+    """Import a module of an optional library.
+
+    Args:
+        module: name of the module.
+        name: the extra that installs it.
+        what: the feature that needs it, for the error message.
+
+    Returns:
+        The module.
+
+    Raises:
+        ConfigError: if the library is not installed.
+    """
     try:
         return import_module(module)
     except ModuleNotFoundError as cause:
         package = module.partition(".")[0]
         if (cause.name or "").partition(".")[0] != package:
             raise
-        first = INSTALL_HINTS.get(name, "")
         raise ConfigError(
-            f"{what}: {package} was expected, it is not installed; pip install 'securevfl[{name}]'{first}"
+            f"{what} needs {package}, which is not installed",
+            f"install it with pip install 'securevfl[{name}]'{INSTALL_HINTS.get(name, '')}",
+            code="SVFL-EXTRA-MISSING",
+            extra=name,
         ) from None

@@ -1,43 +1,50 @@
-"""Advisory locks on files, so that two processes do not change one file at the same time."""
+"""Locks on files by path, so that no command changes a file that another command uses."""
 
 from __future__ import annotations
 
-import fcntl
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from securevfl.base.platform_files import lock_exclusive, lock_shared
 from securevfl.errors import ConfigError
 
 
 @contextmanager
 def shared_locks(*paths: Path) -> Iterator[None]:
-    """Hold shared locks on files while the block runs, which exclude an `exclusive_lock`; missing files are skipped."""
-    with ExitStack() as marks:
+    """Hold shared locks on files while the block runs. Missing files and pipes are skipped."""
+    with ExitStack() as files:
         for path in paths:
             with suppress(OSError):
-                marks.enter_context(_marked(path, fcntl.LOCK_SH))
+                if path.is_file():  # opening a pipe a second time would take its data
+                    lock_shared(files.enter_context(path.open("rb")))
         yield
 
 
 @contextmanager
 def exclusive_lock(path: Path) -> Iterator[None]:
-    """Have a file that no other process has `shared_locks` while the block runs. ConfigError if one has."""
-    with ExitStack() as marks:
+    """Hold an exclusive lock on a file while the block runs; a missing file or a pipe is not locked.
+
+    Args:
+        path: the file.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        ConfigError: if another command has a lock on the file.
+    """
+    with ExitStack() as files:
         try:
-            marks.enter_context(_marked(path, fcntl.LOCK_EX | fcntl.LOCK_NB))
+            if path.is_file():
+                lock_exclusive(files.enter_context(path.open("rb")), wait=False)
         except BlockingIOError:
-            raise ConfigError(f"{path}: a file that no command uses was expected, one does; stop it first") from None
+            raise ConfigError(
+                f"{path} is in use by another command",
+                "stop that command first",
+                code="SVFL-FILE-IN-USE",
+                path=str(path),
+            ) from None
         except FileNotFoundError:
             pass
-        yield
-
-
-@contextmanager
-def _marked(path: Path, how: int) -> Iterator[None]:
-    if not path.is_file():  # a pipe is not opened twice
-        yield
-        return
-    with path.open("rb") as file:
-        fcntl.flock(file, how)
         yield

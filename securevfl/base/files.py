@@ -1,8 +1,4 @@
-"""Files that are there whole or not at all, and are what was written; and JSON.
-
-What a party reads again, such as a state or a part of a model, has a digest of itself inside: a bit that has changed on
-disk would otherwise change weights or predictions, and nobody would see it.
-"""
+"""Atomic writes of files, private folders, and JSON."""
 
 from __future__ import annotations
 
@@ -16,25 +12,41 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from securevfl.base.platform_files import read_at
 from securevfl.errors import ConfigError, StorageError
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write through a temporary file in the same folder and rename it. Only the owner may read the result.
+    """Write a file as a whole or not at all, readable by its owner only.
 
-    Drafts that killed processes have left behind are removed first. A link stays one: what it points to is written.
-    What is no regular file, as a pipe or a device, is written as it is. StorageError if it cannot be written, or is
-    read back as something else.
+    The data goes to a temporary file in the same folder, which is read back and then renamed. Temporary files that
+    killed processes have left are removed first. A symbolic link remains, and its target is written. Pipes and devices
+    are written directly.
+
+    Args:
+        path: the file.
+        data: its new content.
+
+    Raises:
+        StorageError: if the file cannot be written, or its content differs when it is read back.
     """
-    with atomic_writer(path, whole=data) as file:
+    with atomic_writer(path, content=data) as file:
         file.write(data)
 
 
 @contextmanager
-def atomic_writer(path: Path, *, whole: bytes | None = None) -> Iterator[BinaryIO]:
-    """`write_atomic` piece by piece: the file takes its name when the block ends, and is dropped if the block raises.
+def atomic_writer(path: Path, *, content: bytes | None = None) -> Iterator[BinaryIO]:
+    """Write a file piece by piece; it is renamed to `path` when the block ends, and removed if the block raises.
 
-    whole: what it is read back as before it takes its name, if that is known.
+    Args:
+        path: the file, see `write_atomic`.
+        content: the whole content if it is known in advance; it is compared with the file read back.
+
+    Yields:
+        The temporary file, open for writing.
+
+    Raises:
+        StorageError: if the file cannot be written, or its content differs when it is read back.
     """
     path = _target(path)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
@@ -44,37 +56,43 @@ def atomic_writer(path: Path, *, whole: bytes | None = None) -> Iterator[BinaryI
                 yield file
             return
         make_private_folder(path.parent)
-        _remove_left_behind(path)
+        _remove_stale_drafts(path)
         try:
             with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            if whole is not None and draft.read_bytes() != whole:
-                raise OSError(errno.EIO, "what was written is read back as something else", str(draft))
+            if content is not None and draft.read_bytes() != content:
+                raise OSError(errno.EIO, "the file read back differs from the data written", str(draft))
             draft.replace(path)
             sync_folder(path.parent)
         finally:
             draft.unlink(missing_ok=True)
     except OSError as cause:
         if cause.filename not in (None, str(draft), str(path), str(path.parent)):
-            raise  # of another file that the block has used
+            raise  # an error about another file that the block has used
         raise StorageError(path, cause) from None
 
 
 def append_atomic(file: int, data: bytes, path: Path) -> None:
-    """Append to a file that is open to be read and written: all of it, flushed and read back, or nothing.
+    """Append data to an open file and flush it; if that fails, the file keeps its previous content.
 
-    path: what the file is called. StorageError if it cannot be written.
+    Args:
+        file: descriptor of a file that is open for reading and writing.
+        data: what to append.
+        path: the file's path, for the error message.
+
+    Raises:
+        StorageError: if the file cannot be written, or the data differs when it is read back.
     """
     end = os.lseek(file, 0, os.SEEK_END)
     try:
-        left = memoryview(data)
-        while left:  # a disk that is nearly full takes a part
-            left = left[os.write(file, left) :]
+        remaining = memoryview(data)
+        while remaining:  # an almost full disk accepts only a part
+            remaining = remaining[os.write(file, remaining) :]
         os.fsync(file)
-        if os.pread(file, len(data), end) != data:
-            raise OSError(errno.EIO, "what was written is read back as something else")
+        if read_at(file, len(data), end) != data:
+            raise OSError(errno.EIO, "the file read back differs from the data written")
     except OSError as cause:
         with suppress(OSError):
             os.ftruncate(file, end)
@@ -82,14 +100,21 @@ def append_atomic(file: int, data: bytes, path: Path) -> None:
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make a folder and those above it that are missing, closed to others; what is there stays as it is."""
-    missing = [each for each in (folder, *folder.parents) if not each.exists()]
-    for each in reversed(missing):
-        each.mkdir(mode=0o700, exist_ok=True)
+    """Create a folder and its missing parents, closed to other users. Existing folders are not changed."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    for path in reversed(missing):
+        path.mkdir(mode=0o700, exist_ok=True)
 
 
 def restrict_to_owner(folder: Path) -> None:
-    """Make a folder for secrets, or takes the rights of others from it. StorageError if it is somebody else's."""
+    """Create a folder for secrets, or remove the permissions of other users from it.
+
+    Args:
+        folder: the folder.
+
+    Raises:
+        StorageError: if the folder belongs to another user.
+    """
     try:
         make_private_folder(folder)
         if folder.stat().st_mode & 0o077:
@@ -99,17 +124,17 @@ def restrict_to_owner(folder: Path) -> None:
 
 
 def _target(path: Path) -> Path:
-    """Return what a link points to, there or not; any other path as it is."""
+    """Return the target of a symbolic link, which need not exist, or any other path unchanged."""
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
 def _is_special(path: Path) -> bool:
-    """Whether there is a pipe, a device or another thing that a file must not take the place of."""
+    """Return whether the path is a pipe, a device or something else that a file must not replace."""
     return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush the folder to disk too, so that a file that has its name keeps it through a loss of power."""
+    """Flush a folder to disk, so that renamed and new files keep their names through a loss of power."""
     if os.name != "posix":
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -119,17 +144,17 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _remove_left_behind(path: Path) -> None:
-    """Remove drafts of this file by processes that are no more. Elsewhere than on POSIX signal 0 would end them."""
-    if os.name != "posix":
+def _remove_stale_drafts(path: Path) -> None:
+    """Remove temporary files of this file by processes that no longer run."""
+    if os.name != "posix":  # elsewhere signal 0 would end the process
         return
     for draft in path.parent.glob(f".{glob.escape(path.name)}.*"):
         writer = draft.name.removeprefix(f".{path.name}.")
-        if writer.isdecimal() and not _runs(int(writer)):
+        if writer.isdecimal() and not _is_running(int(writer)):
             draft.unlink(missing_ok=True)
 
 
-def _runs(process: int) -> bool:
+def _is_running(process: int) -> bool:
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -140,21 +165,39 @@ def _runs(process: int) -> bool:
 
 
 def check_writable(*paths: Path | None, folder: bool = False) -> None:
-    """ConfigError unless a file (or a folder with files) can be written at each of these places; None is none."""
+    """Check that files can be written at these paths.
+
+    Args:
+        *paths: the paths; None is skipped.
+        folder: True if the paths are folders that files are written to.
+
+    Raises:
+        ConfigError: if a path is of the other kind, or its folder cannot be written.
+    """
     for path in filter(None, paths):
         path = _target(path)
         if path.exists() and path.is_dir() != folder:
-            raise ConfigError(f"{path}: a {'folder' if folder else 'file'} was expected there; name another path")
-        place = path.absolute() if folder or _is_special(path) else path.absolute().parent
-        while not place.exists():
-            place = place.parent
-        wanted = os.W_OK if _is_special(place) else os.W_OK | os.X_OK
-        if not (place.is_dir() or _is_special(place)) or not os.access(place, wanted):
-            raise ConfigError(f"{path}: a place that can be written was expected, {place} is none; name another path")
+            raise ConfigError(
+                f"{path} is a {'file' if folder else 'folder'}, not a {'folder' if folder else 'file'}",
+                "name another path",
+                code="SVFL-FILE-WRONG-KIND",
+                path=str(path),
+            )
+        parent = path.absolute() if folder or _is_special(path) else path.absolute().parent
+        while not parent.exists():
+            parent = parent.parent
+        permissions = os.W_OK if _is_special(parent) else os.W_OK | os.X_OK
+        if not (parent.is_dir() or _is_special(parent)) or not os.access(parent, permissions):
+            raise ConfigError(
+                f"{path} cannot be written, because {parent} is not a writable folder",
+                "name another path",
+                code="SVFL-FILE-UNUSABLE",
+                path=str(path),
+            )
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Strict JSON, whole or not at all; figures that are none (NaN) become null."""
+    """Write a value as strict JSON, atomically; numbers that are not finite become null."""
     write_atomic(path, json.dumps(_finite(value), indent=2, allow_nan=False).encode() + b"\n")
 
 

@@ -1,7 +1,7 @@
-"""What a process takes of its machine: threads of linear algebra, and memory that it is done with.
+"""Threads of linear algebra and freed memory of this process.
 
-Products of thin matrices gain nothing from several threads of one BLAS, which wait busily for each other: where other
-threads or processes have the cores, they take twice the time and processor.
+Products of thin matrices do not become faster with several BLAS threads, because the threads wait busily for each
+other. If other threads or processes use the cores as well, such products take twice the time.
 """
 
 from __future__ import annotations
@@ -13,45 +13,46 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-_ARENA_MAX, _MMAP_THRESHOLD = -8, -3  # of mallopt
-_LARGE = 8 << 20  # bytes of what goes back to the system as soon as it is freed; of less that costs too much processor
+_ARENA_MAX, _MMAP_THRESHOLD = -8, -3  # parameters of mallopt
+_MMAP_BYTES = 8 << 20  # larger arrays return to the system when they are freed; for smaller ones that costs too much
 
 _lock = threading.Lock()
-_inside = 0
+_active_blocks = 0
 _limit: Any = None
 
 
 @contextmanager
 def single_threaded_blas() -> Iterator[None]:
-    """Compute products of matrices in the calling thread alone, in the whole process, until all such blocks end."""
-    global _inside, _limit
+    """Compute products of matrices of this process in the calling thread until all such blocks have ended."""
+    global _active_blocks, _limit
     from threadpoolctl import threadpool_limits
 
     with _lock:
-        _inside += 1
-        if _inside == 1:
+        _active_blocks += 1
+        if _active_blocks == 1:
             _limit = threadpool_limits(1, user_api="blas")
     try:
         yield
     finally:
         with _lock:
-            _inside -= 1
-            if not _inside:
+            _active_blocks -= 1
+            if not _active_blocks:
                 _limit.restore_original_limits()
 
 
 def use_one_heap() -> None:
-    """Let all threads take their memory from one heap, and large arrays from none, where the C library is glibc: with a
-    heap each, what one has freed serves no other, large arrays leave holes in it that nothing fits into, and a process
-    grows to a multiple of what it uses."""
+    """Let all threads allocate from one heap, and map large arrays outside of it, if the C library is glibc.
+
+    With one heap for each thread, memory that a thread has freed is of no use to the others, and large arrays leave
+    holes. A process then grows to a multiple of the memory that it uses.
+    """
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(_ARENA_MAX, 1)
-        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, _LARGE)
+        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, _MMAP_BYTES)
 
 
 def release_freed_memory() -> None:
-    """Return freed memory to the system, which the C library and Arrow keep for later; elsewhere than on glibc, they
-    keep it."""
+    """Return memory to the system that the C library and Arrow have cached; without glibc, only that of Arrow."""
     if "pyarrow" in sys.modules:
         sys.modules["pyarrow"].default_memory_pool().release_unused()
     with suppress(OSError, AttributeError):

@@ -1,9 +1,8 @@
-"""What each party is in a run, as data: a role is a word, and who has it is a table that all parties share.
+"""The roles of the parties in a run, as data that all parties share.
 
-A protocol speaks of roles, never of parties: a sum has a collector and contributors, a residual an active party and
-passive ones. A method says which of its parties plays which part in which protocol (`Roles.sum`, `declare_in_roles`),
-so that a
-new role (a server, a holder of keys, a helper) is a new word in the method's own file and nowhere else.
+A protocol refers to roles and never to names of parties: a sum has a collector and contributors, a residual has an
+active party and passive parties. A protocol family assigns the roles of each protocol to its parties (`Roles.sum`,
+`declare_in_roles`). A new role, such as a server or a helper, is a new string in the file of its family.
 """
 
 from __future__ import annotations
@@ -15,50 +14,62 @@ from securevfl.errors import ProtocolError
 
 Role = str
 
-ACTIVE: Role = "active"  # has labels
-PASSIVE: Role = "passive"  # has columns and no labels
-SERVER: Role = "server"  # has no table; stands between the others
-PARTNER: Role = "partner"  # has columns and no labels, and holds shares beside the active party
+ACTIVE: Role = "active"
+"""Has the labels, and may have columns."""
+PASSIVE: Role = "passive"
+"""Has columns and no labels."""
+SERVER: Role = "server"
+"""Has no table and relays or adds messages of the others."""
+PARTNER: Role = "partner"
+"""Has columns and no labels, and holds secret shares together with the active party."""
 
-LEAD: Role = "lead"  # comes first, whatever it is beside: keeps the history and says when to stop
-COLLECTOR: Role = "collector"  # of a sum: is told it
-CONTRIBUTOR: Role = "contributor"  # of a sum: puts a part in
-READER: Role = "reader"  # of a stored sum: a contributor that is told it
+LEAD: Role = "lead"
+"""Role of the first party in addition to its other one: it stores the history and decides when to stop."""
+COLLECTOR: Role = "collector"
+"""Receives a sum."""
+CONTRIBUTOR: Role = "contributor"
+"""Adds a summand to a sum."""
+READER: Role = "reader"
+"""Contributes to a stored sum and receives it."""
 
 
 @dataclass(frozen=True)
 class Roles:
-    """Who is what: (party, role) in an order that all parties share; who comes first leads."""
+    """The role of every party of a run.
+
+    Attributes:
+        cast: pairs of party and role, in an order that all parties share; the first party leads.
+    """
 
     cast: tuple[tuple[str, Role], ...]
 
     @classmethod
     def of(cls, cast: Mapping[str, Role] | Iterable[tuple[str, Role]]) -> Roles:
-        """Make the roles from a table or pairs, in their order."""
+        """Return the roles of a mapping or of pairs, in their order."""
         return cls(tuple(cast.items() if isinstance(cast, Mapping) else cast))
 
     @classmethod
     def sum(cls, collector: str, contributors: Iterable[str]) -> Roles:
-        """Make the roles of a sum: one party that collects it and those that contribute."""
+        """Return the roles of a sum with one collector."""
         return cls(((collector, COLLECTOR), *((name, CONTRIBUTOR) for name in contributors)))
 
     @classmethod
     def labelled(cls, active: str, passives: Iterable[str]) -> Roles:
-        """Make the roles of one party with labels and others without."""
+        """Return the roles of one party with labels and of parties without labels."""
         return cls(((active, ACTIVE), *((name, PASSIVE) for name in passives)))
 
     @property
     def parties(self) -> tuple[str, ...]:
-        """The names of all parties of the run, in order."""
+        """The names of all parties, in order."""
         return tuple(name for name, _ in self.cast)
 
     @property
     def lead(self) -> str:
-        """The name of the party that comes first in the order."""
+        """The name of the first party."""
         return self.cast[0][0]
 
     def roles_of(self, party: str) -> tuple[Role, ...]:
-        """All that this party is: its role, and LEAD if it leads."""
+        """Return the role of a party, and LEAD if it leads."""
         return (self.role(party), LEAD) if party == self.lead else (self.role(party),)
 
     @property
@@ -67,34 +78,63 @@ class Roles:
         return tuple(dict.fromkeys(role for _, role in self.cast))
 
     def role(self, party: str) -> Role:
-        """Return the role of this party. ProtocolError if it is no party of the run."""
+        """Return the role of a party.
+
+        Args:
+            party: name of the party.
+
+        Returns:
+            Its role.
+
+        Raises:
+            ProtocolError: if there is no party of this name.
+        """
         for name, role in self.cast:
             if name == party:
                 return role
-        raise ProtocolError(f"one of {', '.join(self.parties)} was expected, {party} came; correct the party's name")
+        raise ProtocolError(
+            f"{party} is not a party of this run; the parties are {', '.join(self.parties)}",
+            "correct the name of the party",
+            code="SVFL-PROTOCOL-MESSAGE",
+            party=party,
+        )
 
     def with_role(self, role: Role) -> tuple[str, ...]:
-        """List the parties of this role, in order; there may be none."""
-        return tuple(name for name, own in self.cast if own == role)
+        """Return the parties of a role, in order; there may be none."""
+        return tuple(name for name, other in self.cast if other == role)
 
     def only(self, role: Role) -> str:
-        """Return the only party of this role. ProtocolError if there is none, or another one."""
-        found = self.with_role(role)
-        if len(found) != 1:
-            who = ", ".join(found) or "none"
-            raise ProtocolError(f"exactly one {role} party was expected, there is {who}; correct the roles")
-        return found[0]
+        """Return the only party of a role.
+
+        Args:
+            role: the role.
+
+        Returns:
+            Name of the party.
+
+        Raises:
+            ProtocolError: if no party or several parties have the role.
+        """
+        parties = self.with_role(role)
+        if len(parties) != 1:
+            raise ProtocolError(
+                f"exactly one party must have the role {role}, but {', '.join(parties) or 'none'} has it",
+                "correct the roles",
+                code="SVFL-PARTIES-ROLE",
+                role=role,
+            )
+        return parties[0]
 
     def others(self, party: str) -> tuple[str, ...]:
-        """Everyone but this party, in order."""
+        """Return all parties except one, in order."""
         return tuple(name for name in self.parties if name != party)
 
     def pairs(self) -> list[tuple[Role, Role]]:
-        """(sender, receiver) of every message that may pass between two different parties, as roles, each once."""
+        """Return the roles of sender and receiver of all messages between two different parties, each pair once."""
         return list(dict.fromkeys((one, other) for a, one in self.cast for b, other in self.cast if a != b))
 
     def may_send(self, sender: Role, receiver: Role) -> bool:
-        """Whether a message from this role to that one may pass between two different parties."""
+        """Return whether two different parties have these roles, so that one can send a message to the other."""
         return any(
             sender in self.roles_of(one) and receiver in self.roles_of(other)
             for one in self.parties

@@ -1,8 +1,7 @@
-"""Arrays on disk in place of memory: a file without a name, gone with the process."""
+"""Arrays on disk instead of in memory, in an unnamed temporary file that disappears with the process."""
 
 from __future__ import annotations
 
-import os
 import tempfile
 import threading
 from collections.abc import Hashable, Sequence
@@ -14,19 +13,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.files import make_private_folder
+from securevfl.base.platform_files import read_into, write_at
 
 K = TypeVar("K", bound=Hashable)
 
 
 class SpillFile(Generic[K]):
-    """Arrays by key, written once and read as often as they are asked for, from any thread.
+    """Arrays by key, written once and read from any thread.
 
-    Reads are plain reads: mapped pages would count as this process's memory. Where the disk is full it keeps no more.
+    The file is read, not mapped: mapped pages would count as memory of this process. If the disk is full, further
+    arrays are not stored.
+
+    Args:
+        folder: where the file is created when the first arrays are stored.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._places: dict[K, tuple[int, list[tuple[np.dtype[Any], tuple[int, ...]]]]] = {}
+        self._entries: dict[K, tuple[int, list[tuple[np.dtype[Any], tuple[int, ...]]]]] = {}
         self._lock = threading.Lock()
         self._end = 0
 
@@ -36,33 +40,43 @@ class SpillFile(Generic[K]):
         return tempfile.TemporaryFile(dir=self._folder)
 
     def put(self, key: K, arrays: Sequence[NDArray[Any]]) -> None:
-        """Keep arrays under a key that has none."""
+        """Store arrays under a key that has none. A failing write leaves the key without arrays."""
         with self._lock:
-            start, kept = self._end, [np.ascontiguousarray(array) for array in arrays]
-            self._end += sum(each.nbytes for each in kept)
+            start, contiguous = self._end, [np.ascontiguousarray(array) for array in arrays]
+            self._end += sum(array.nbytes for array in contiguous)
             file = self._file.fileno()
-        at = start
+        offset = start
         try:
-            for each in kept:
-                left = each.reshape(-1).view(np.uint8).data
-                while left:
-                    count = os.pwrite(file, left, at)
-                    left, at = left[count:], at + count
+            for array in contiguous:
+                data = array.reshape(-1).view(np.uint8).data
+                while data:
+                    count = write_at(file, data, offset)
+                    data, offset = data[count:], offset + count
         except OSError:
             return
-        self._places[key] = start, [(each.dtype, each.shape) for each in kept]
+        self._entries[key] = start, [(array.dtype, array.shape) for array in contiguous]
 
     def get(self, key: K) -> list[NDArray[Any]] | None:
-        """Read what is kept under a key; None if nothing is."""
-        if key not in self._places:
+        """Read the arrays of a key.
+
+        Args:
+            key: the key.
+
+        Returns:
+            The arrays, or None if the key has none.
+
+        Raises:
+            OSError: if the file is shorter than the data written.
+        """
+        if key not in self._entries:
             return None
-        at, kinds = self._places[key]
-        found = [np.empty(shape, kind) for kind, shape in kinds]
-        for each in found:
-            left = each.reshape(-1).view(np.uint8).data
-            while left:
-                count = os.preadv(self._file.fileno(), [left], at)
+        offset, layout = self._entries[key]
+        arrays = [np.empty(shape, dtype) for dtype, shape in layout]
+        for array in arrays:
+            data = array.reshape(-1).view(np.uint8).data
+            while data:
+                count = read_into(self._file.fileno(), data, offset)
                 if not count:
-                    raise OSError(f"a file of {self._end} bytes was expected, it was cut")
-                left, at = left[count:], at + count
-        return found
+                    raise OSError("the temporary file of spilled arrays is truncated")
+                data, offset = data[count:], offset + count
+        return arrays

@@ -1,3 +1,3 @@
-"""The version of the package, where anything may read it without importing the rest."""
+"""The version of the package, in a module that imports nothing."""
 
 __version__ = "0.1.0"

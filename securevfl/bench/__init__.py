@@ -1,1 +1,1 @@
-"""Measurements of homomorphic cost, against the libraries that people use today. See docs/benchmarks.md."""
+"""Benchmarks of homomorphic encryption, compared with the libraries in use today. See docs/benchmarks.md."""

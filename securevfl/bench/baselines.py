@@ -1,4 +1,11 @@
-"""The baselines phe and tenseal, called as their documentation shows."""
+"""The baselines phe and tenseal, called as their documentation shows.
+
+    phe      one ciphertext a value; a column of J^T g is a sum of EncryptedNumber * float
+    tenseal  CKKSVector.matmul with Galois keys, N = 8192; a vector longer than N / 2 does not fit
+
+A measurement of phe that would take more than a minute uses a slice and is scaled: encryption grows with n, the
+products with n d, decryption with d.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +18,28 @@ import numpy as np
 from securevfl.base.arrays import Floats
 from securevfl.bench.stopwatch import Stopwatch
 
-SECONDS = 60.0
+MAX_BASELINE_SECONDS = 60.0
+"""Time of a measurement, above which a slice is measured."""
 
 _PROBE = 8
 
 
 class BaselineUnavailable(Exception):
-    """The baseline cannot do this size; the text says why."""
+    """A baseline that cannot handle a size; the text states the reason."""
 
 
 @dataclass(frozen=True)
 class BaselineFigures:
-    """What a baseline took: its steps, what it sent, and how far off it was."""
+    """The result of a baseline.
+
+    Attributes:
+        watch: the time of each step.
+        bytes_up: bytes sent to the key holder.
+        bytes_down: bytes sent by the key holder.
+        max_abs_error: largest absolute error.
+        repetitions: number of repetitions.
+        estimated: whether the times are scaled from a slice.
+    """
 
     watch: Stopwatch
     bytes_up: int
@@ -32,7 +49,7 @@ class BaselineFigures:
     estimated: bool = False
 
     def row(self) -> dict[str, Any]:
-        """Return the figures as a row has them, but for the bytes."""
+        """Return the figures as keys of a row, without the bytes."""
         return self.watch.figures() | {
             "max_abs_error": self.max_abs_error,
             "repetitions": self.repetitions,
@@ -41,7 +58,7 @@ class BaselineFigures:
 
 
 def phe_keys(bits: int) -> tuple[Any, Any]:
-    """Make a public and a private key of phe."""
+    """Return a public and a private key of phe."""
     from phe import generate_paillier_keypair
 
     public, private = generate_paillier_keypair(n_length=bits)
@@ -51,13 +68,13 @@ def phe_keys(bits: int) -> tuple[Any, Any]:
 def _median(
     once: Callable[[], tuple[Stopwatch, float]], expected: float, seconds: float
 ) -> tuple[Stopwatch, float, int]:
-    """Return the repetition of median time with its error, of as many as fit, three at most."""
+    """Return the repetition of median time, its error, and the number of repetitions, three at most."""
     count = max(1, min(3, int(seconds / expected)))
     return *sorted((once() for _ in range(count)), key=lambda run: run[0].total)[count // 2], count
 
 
-def phe_product(J: Floats, g: Floats, bits: int, *, seconds: float = SECONDS) -> BaselineFigures:
-    """J^T g for J (n x d), g (n,)."""
+def phe_product(J: Floats, g: Floats, bits: int, *, seconds: float = MAX_BASELINE_SECONDS) -> BaselineFigures:
+    """Measure J^T g for J (n, d) and g (n,) with phe."""
     public, private = phe_keys(bits)
     n, d = J.shape
 
@@ -65,7 +82,7 @@ def phe_product(J: Floats, g: Floats, bits: int, *, seconds: float = SECONDS) ->
         watch, part = Stopwatch(), J[:rows, :columns]
         sealed = watch("encrypt", lambda: [public.encrypt(value) for value in g[:rows].tolist()])
         products = watch(
-            "compute", lambda: [sum(c * x for c, x in zip(sealed, own.tolist(), strict=True)) for own in part.T]
+            "compute", lambda: [sum(c * x for c, x in zip(sealed, column.tolist(), strict=True)) for column in part.T]
         )
         result = watch("open", lambda: [private.decrypt(product) for product in products])
         return watch, float(np.abs(np.array(result) - part.T @ g[:rows]).max())
@@ -81,35 +98,44 @@ def phe_product(J: Floats, g: Floats, bits: int, *, seconds: float = SECONDS) ->
     return BaselineFigures(watch, d * size, n * size + 8 * d, error, count, (rows, columns) != (n, d))
 
 
-def phe_sum(parts: Floats, bits: int, *, seconds: float = SECONDS) -> BaselineFigures:
-    """Time the sum of the rows of `parts` (K x m), one ciphertext a value."""
+def phe_sum(parts: Floats, bits: int, *, seconds: float = MAX_BASELINE_SECONDS) -> BaselineFigures:
+    """Measure the sum of the rows of `parts` (K, m) with phe, one ciphertext a value."""
     public, private = phe_keys(bits)
 
-    def once(taken: int) -> tuple[Stopwatch, float]:
-        watch, some = Stopwatch(), parts[:, :taken]
-        sealed = watch("encrypt", lambda: [[public.encrypt(value) for value in part.tolist()] for part in some])
+    def once(count: int) -> tuple[Stopwatch, float]:
+        watch, slice_ = Stopwatch(), parts[:, :count]
+        sealed = watch("encrypt", lambda: [[public.encrypt(value) for value in part.tolist()] for part in slice_])
         totals = watch("add", lambda: [sum(column) for column in zip(*sealed, strict=True)])
         result = watch("decrypt", lambda: [private.decrypt(total) for total in totals])
-        return watch, float(np.abs(np.array(result) - some.sum(axis=0)).max())
+        return watch, float(np.abs(np.array(result) - slice_.sum(axis=0)).max())
 
     m = parts.shape[1]
-    each = once(_PROBE)[0].total / 1e3 / min(m, _PROBE)
-    taken = min(m, max(_PROBE, int(0.9 * seconds / each)))
-    watch, error, count = _median(lambda: once(taken), taken * each, seconds)
-    watch.scale(encrypt=m / taken, add=m / taken, decrypt=m / taken)
-    return BaselineFigures(watch, (len(parts) + 1) * m * (2 * bits // 8), 0, error, count, taken < m)
+    seconds_each = once(_PROBE)[0].total / 1e3 / min(m, _PROBE)
+    values = min(m, max(_PROBE, int(0.9 * seconds / seconds_each)))
+    watch, error, count = _median(lambda: once(values), values * seconds_each, seconds)
+    watch.scale(encrypt=m / values, add=m / values, decrypt=m / values)
+    return BaselineFigures(watch, (len(parts) + 1) * m * (2 * bits // 8), 0, error, count, values < m)
 
 
 def tenseal_product(J: Floats, g: Floats) -> BaselineFigures:
-    """J^T g for J (n x d), g (n,). BaselineUnavailable where tenseal refuses."""
+    """Measure J^T g with tenseal.
+
+    Args:
+        J: the matrix (n, d).
+        g: the vector (n,).
+
+    Returns:
+        The figures.
+
+    Raises:
+        BaselineUnavailable: if tenseal cannot handle the size.
+    """
     import tenseal
 
     n, d = J.shape
     context = tenseal.context(tenseal.SCHEME_TYPE.CKKS, 8192, coeff_mod_bit_sizes=[60, 40, 40, 60])
     if n > 8192 // 2:
-        raise BaselineUnavailable(
-            f"a vector of {n} does not fit into N / 2 = {8192 // 2} slots, and matmul takes no more"
-        )
+        raise BaselineUnavailable(f"a vector of {n} values does not fit into the N / 2 = {8192 // 2} slots of matmul")
     context.global_scale = 2.0**40
     context.generate_galois_keys()
     columns = J.tolist()
@@ -122,10 +148,10 @@ def tenseal_product(J: Floats, g: Floats) -> BaselineFigures:
 
     try:
         runs = [once()]
-        if runs[0][0].total < SECONDS / 6 * 1e3:
+        if runs[0][0].total < MAX_BASELINE_SECONDS / 6 * 1e3:
             runs = [once() for _ in range(3)]
     except (RuntimeError, ValueError) as cause:
-        raise BaselineUnavailable(f"tenseal refuses: {cause}") from None
+        raise BaselineUnavailable(f"tenseal raised an error: {cause}") from None
     watch, sealed, product, result = sorted(runs, key=lambda run: run[0].total)[len(runs) // 2]
     error = float(np.abs(np.array(result)[:d] - J.T @ g).max())
     return BaselineFigures(watch, len(product.serialize()), len(sealed.serialize()) + 8 * d, error, len(runs))

@@ -15,7 +15,7 @@ from securevfl.runtime.executor import TimedExecutor
 
 @contextmanager
 def process_pool() -> Iterator[TimedExecutor | None]:
-    """One process a core, or None on one core."""
+    """Yield a pool of one process for each core, or None on a single core."""
     cores = os.cpu_count() or 1
     if cores < 2:
         yield None
@@ -30,31 +30,58 @@ def rows_of(
     engines: Mapping[str, Callable[[int, int, TimedExecutor | None], Row]],
     on_row: Callable[[str], None],
 ) -> list[Row]:
-    """All rows, size by size, baselines first, with their ratios to phe. `on_row` is told what is measured next."""
+    """Measure every size by the baselines and by this library's engines.
+
+    Args:
+        sizes: sizes of the problems.
+        baselines: measurement of each baseline, by name.
+        engines: measurement of each engine, by name.
+        on_row: called with a description of the next measurement.
+
+    Returns:
+        Rows by size, the baselines first, with their ratios to phe.
+    """
     rows: list[Row] = []
     with process_pool() if "paillier" in engines else nullcontext() as pool:
         for size in sizes:
-            own: list[Row] = []
+            of_size: list[Row] = []
             for name, baseline in baselines.items():
                 on_row(f"{name} {size[0]} x {size[1]}")
-                own.append(baseline(*size))
+                of_size.append(baseline(*size))
             for name, measure in engines.items():
                 on_row(f"{name} {size[0]} x {size[1]}")
-                own.append(measure(*size, pool))
-            phe: Row = next((row for row in own if row["engine"] == "phe"), {})
-            for row in own:
+                of_size.append(measure(*size, pool))
+            phe: Row = next((row for row in of_size if row["engine"] == "phe"), {})
+            for row in of_size:
                 for ratio, of in (("ratio_to_phe", "total_ms"), ("cpu_ratio_to_phe", "cpu_ms")):
                     row[ratio] = phe[of] / row[of] if phe and row[of] else None
-            rows += own
+            rows += of_size
     return rows
 
 
 def check_names(option: str, names: Sequence[str], known: Sequence[str]) -> None:
-    """ConfigError for a name that is not known, or phe if it is not installed."""
+    """Check names on the command line.
+
+    Args:
+        option: the option, for the message.
+        names: the chosen names.
+        known: all possible names.
+
+    Raises:
+        ConfigError: if a name is unknown, or if phe is chosen and not installed.
+    """
     for name in names:
         if name not in known:
-            raise ConfigError(f"{option}: names among {', '.join(known)} were expected, {name!r} came; correct it")
+            raise ConfigError(
+                f"{option}: unknown name {name!r}",
+                f"choose from {', '.join(known)}",
+                code="SVFL-COMMAND-USAGE",
+                option=option,
+            )
     if "phe" in names and find_spec("phe") is None:
         raise ConfigError(
-            "--against phe: phe is not installed (it is GPL-3.0 and so an extra); pip install 'securevfl[phe]'"
+            "--against phe: phe is not installed; it is an extra because of its licence (GPL-3.0)",
+            "run pip install 'securevfl[phe]'",
+            code="SVFL-EXTRA-MISSING",
+            extra="phe",
         )

@@ -1,10 +1,10 @@
 """The encrypted gradient J^T [[g]] of one batch: encrypt, compute, blind, open; this library against phe and tenseal.
 
-J (n x d) is standard normal, g (n x 1) uniform in [-1, 1]. Errors are those of the sum over the rows, n times those
-of a mean gradient. What is made once and kept is not counted: keys, and J prepared (`prepare_ms`, its own column).
-`blind_ms` holds blinding and unblinding; the baselines do neither. `bytes_up` go from the owner of J to the key
-holder, `bytes_down` the other way; keys are not counted. `cpu_ms` and `cpu_ratio_to_phe` are in processor time (see
-`Stopwatch`); tenseal's threads are added up there.
+J (n, d) is standard normal, g (n, 1) uniform in [-1, 1]. Errors are those of the sum over the rows, n times those of a
+mean gradient. Keys are not counted; preparing J has its own column `prepare_ms`, because J is prepared once. `blind_ms`
+contains blinding and unblinding, which the baselines do not do. `bytes_up` are sent from the owner of J to the key
+holder, `bytes_down` in the other direction. `cpu_ms` and `cpu_ratio_to_phe` are processor time (see `Stopwatch`), which
+sums tenseal's threads.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from securevfl.protocols.engines import Ckks, Engine, Paillier
 from securevfl.runtime.executor import TimedExecutor
 
 SCHEMA = "securevfl.bench.he/1"
-ENGINES: dict[str, Callable[[int], Engine]] = {  # by their names on the command line, of so many bits
+ENGINES: dict[str, Callable[[int], Engine]] = {  # by name on the command line, for a key size
     "paillier": lambda bits: Paillier(bits=bits),
     "ckks": lambda bits: Ckks(),
     "seal": lambda bits: Ckks(library="seal"),
@@ -33,19 +33,31 @@ BASELINES = ("phe", "tenseal")
 
 
 _STEPS = "encrypt_ms", "compute_ms", "blind_ms", "open_ms", "total_ms", "cpu_ms", "prepare_ms"
-_MADE = "bytes_up", "bytes_down", "max_abs_error", "ratio_to_phe", "cpu_ratio_to_phe"
-# One engine at one size. `estimated`: measured on a slice and scaled. With `error` there are no figures.
-EMPTY: Row = dict.fromkeys((*_STEPS, *_MADE)) | {"repetitions": 0, "estimated": False, "error": None}
+_RESULTS = "bytes_up", "bytes_down", "max_abs_error", "ratio_to_phe", "cpu_ratio_to_phe"
+EMPTY: Row = dict.fromkeys((*_STEPS, *_RESULTS)) | {"repetitions": 0, "estimated": False, "error": None}
+"""A row without figures. `estimated` figures are measured on a slice and scaled; with an `error` there are none."""
 
 
 def problem(n: int, d: int, c: int = 1) -> tuple[Floats, Floats]:
-    """J (n x d) and g (n x c), the same at every call."""
+    """Return J (n, d) and g (n, c), the same in every call."""
     generator = np.random.default_rng([n, d])
     return generator.normal(size=(n, d)), generator.uniform(-1.0, 1.0, size=(n, c))
 
 
 def measure(name: str, engine: Engine, n: int, d: int, pool: TimedExecutor | None, *, seconds: float = 8.0) -> Row:
-    """One of our engines, both sides in this process, one after the other."""
+    """Measure one of this library's engines, with both parties in this process.
+
+    Args:
+        name: name of the engine.
+        engine: the engine.
+        n: number of rows.
+        d: number of columns.
+        pool: runs the expensive calls.
+        seconds: time for all repetitions.
+
+    Returns:
+        The row of the engine.
+    """
     J, g = problem(n, d)
     scheme = engine.scheme()
     holder = scheme.keygen(pool, columns=d)
@@ -53,7 +65,7 @@ def measure(name: str, engine: Engine, n: int, d: int, pool: TimedExecutor | Non
     preparing, first = Stopwatch(), holder.encrypt(g, bound=1.0)
     prepared = preparing("prepare", lambda: evaluator.prepare(J))
     preparing("prepare", lambda: evaluator.encode(prepared, first))
-    last: dict[str, Any] = {}
+    latest: dict[str, Any] = {}
 
     def once() -> Stopwatch:
         watch = Stopwatch(pool)
@@ -61,19 +73,19 @@ def measure(name: str, engine: Engine, n: int, d: int, pool: TimedExecutor | Non
         product = watch("compute", lambda: evaluator.transpose_product(prepared, sealed))
         blinded, mask = watch("blind", lambda: evaluator.blind(product))
         opened = watch("open", lambda: holder.open(blinded, OpeningShape(n, 1, d)))
-        last["result"] = watch("blind", lambda: evaluator.unblind(opened, mask))
-        last["up"], last["down"] = len(blinded), len(sealed) + len(opened)
+        latest["result"] = watch("blind", lambda: evaluator.unblind(opened, mask))
+        latest["up"], latest["down"] = len(blinded), len(sealed) + len(opened)
         return watch
 
-    watch, count = median_of(once, seconds=seconds, most=31)
-    made = {"bytes_up": last["up"], "bytes_down": last["down"], "repetitions": count}
-    error = float(np.abs(last["result"] - J.T @ g).max())
-    figures = watch.figures() | {"prepare_ms": preparing.total, "max_abs_error": error} | made
+    watch, count = median_of(once, seconds=seconds, max_repetitions=31)
+    sent = {"bytes_up": latest["up"], "bytes_down": latest["down"], "repetitions": count}
+    error = float(np.abs(latest["result"] - J.T @ g).max())
+    figures = watch.figures() | {"prepare_ms": preparing.total, "max_abs_error": error} | sent
     return {"engine": name, "n": n, "d": d} | EMPTY | figures
 
 
 def baseline(name: str, bits: int, n: int, d: int) -> Row:
-    """Time a baseline as its users call it."""
+    """Measure a baseline through its public interface."""
     J, g = problem(n, d)
     row = {"engine": name, "n": n, "d": d} | EMPTY
     try:
@@ -91,9 +103,17 @@ def run(
     bits: int,
     on_row: Callable[[str], None] = lambda _: None,
 ) -> list[Row]:
-    """All rows, size by size, baselines first. ConfigError for an unknown name or a baseline that is not installed.
+    """Measure all engines at all sizes.
 
-    `on_row` is told what is measured next.
+    Args:
+        sizes: rows and columns of each problem.
+        engines: names of this library's engines; an unknown one raises ConfigError.
+        against: names of the baselines; one that is unknown or not installed raises ConfigError.
+        bits: size of Paillier keys.
+        on_row: called with a description of the next measurement.
+
+    Returns:
+        Rows by size, the baselines first.
     """
     comparison.check_names("--against", against, BASELINES)
     comparison.check_names("--engines", engines, [*ENGINES])

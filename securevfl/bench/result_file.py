@@ -1,6 +1,6 @@
-"""What every benchmark shares: repetitions, the machine it ran on, the file it writes.
+"""The result file of a benchmark, with a description of the machine.
 
-A file is {"schema", "machine", "rows": [...]}; a row's figures are in milliseconds and bytes.
+A file is {"schema", "machine", "rows": [...]}; the figures of a row are milliseconds and bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MEASURED_WITH = ("securevfl", "numpy", "gmpy2", "tenseal", "phe")
 
 
 def machine() -> dict[str, Any]:
-    """Processor, cores, load, Python and the versions that matter."""
+    """Return processor, cores, load, Python and the versions of the measured packages."""
     versions = {}
     for name in MEASURED_WITH:
         try:

@@ -1,7 +1,7 @@
-"""How long the command and the package take to start: medians over fresh processes, one after another.
+"""The start-up time of the command and of the package: medians over fresh processes, one after another.
 
-Seconds on the wall and of processor time; the latter hardly changes when the machine is busy. Each figure has the bare
-interpreter's beside it, which it contains.
+Wall-clock and processor seconds; the latter hardly change when the machine is busy. Every figure includes the start of
+the bare interpreter, which has a row of its own.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ STARTS: dict[str, list[str]] = {
 
 
 def run(repetitions: int, on_row: Callable[[str], None]) -> list[dict[str, Any]]:
-    """One row for each way to start, after one start that warms the caches of files."""
+    """Return one row for each way to start, after one start that warms the file caches."""
     rows = []
-    for what, arguments in STARTS.items():
-        on_row(what)
-        taken = [_start(arguments) for _ in range(repetitions + 1)][1:]
+    for name, arguments in STARTS.items():
+        on_row(name)
+        times = [_start(arguments) for _ in range(repetitions + 1)][1:]
         rows.append(
             {
-                "what": what,
-                "wall_s": round(median(wall for wall, _ in taken), 3),
-                "cpu_s": round(median(cpu for _, cpu in taken), 3),
+                "what": name,
+                "wall_s": round(median(wall for wall, _ in times), 3),
+                "cpu_s": round(median(cpu for _, cpu in times), 3),
                 "repetitions": repetitions,
             }
         )
@@ -44,15 +44,16 @@ def run(repetitions: int, on_row: Callable[[str], None]) -> list[dict[str, Any]]
 
 
 def _start(arguments: list[str]) -> tuple[float, float]:
-    """Seconds on the wall and of processor time of one process."""
+    """Return wall-clock and processor seconds of one process."""
     before, started = _children_cpu(), time.perf_counter()
     subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)  # noqa: S603
     return time.perf_counter() - started, _children_cpu() - before
 
 
 def _children_cpu() -> float:
-    """Processor seconds of ended children in microseconds' steps: os.times counts ticks of ten milliseconds, less than
-    which an interpreter can take.
+    """Return the processor seconds of ended child processes.
+
+    The resolution is a microsecond. os.times counts ticks of 10 ms, and an interpreter may start within one.
     """
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime

@@ -12,10 +12,13 @@ T = TypeVar("T")
 
 
 class Stopwatch:
-    """Milliseconds of the steps of one repetition, by name, and the processor's milliseconds of all of them.
+    """Milliseconds of the steps of one repetition, by name, and the processor time of all of them.
 
-    What a pool does counts in `cpu` as if its pieces were spread evenly over the cores; so `cpu` is what the clock
-    would show on an idle machine, and hardly moves when others use this one.
+    Work in a pool counts in `cpu` as if it were spread evenly over the cores. So `cpu` is the wall-clock time on an
+    idle machine, and hardly changes when others use the machine.
+
+    Args:
+        pool: the pool whose work is counted.
     """
 
     def __init__(self, pool: TimedExecutor | None = None) -> None:
@@ -24,6 +27,7 @@ class Stopwatch:
         self._pool = pool
 
     def __call__(self, step: str, work: Callable[[], T]) -> T:
+        """Run a step and add its time; return its result."""
         started, cpu = time.perf_counter(), time.process_time()
         result = work()
         self.steps[step] = self.steps.get(step, 0.0) + (time.perf_counter() - started) * 1e3
@@ -34,27 +38,34 @@ class Stopwatch:
 
     @property
     def total(self) -> float:
+        """The milliseconds of all steps."""
         return sum(self.steps.values())
 
     def figures(self) -> dict[str, Any]:
-        """Return the milliseconds of each step, their total and the processor's, as a row has them."""
+        """Return the milliseconds of each step, their total and the processor time, as keys of a row."""
         steps = {f"{step}_ms": ms for step, ms in self.steps.items()}
         return steps | {"total_ms": self.total, "cpu_ms": self.cpu}
 
     def scale(self, **factors: float) -> None:
-        """Multiplies steps; the processor's time by what the total grew."""
+        """Multiply the times of steps by factors, and the processor time by the growth of the total."""
         before = self.total
         for step, factor in factors.items():
             self.steps[step] *= factor
         self.cpu *= self.total / before
 
 
-def median_of(once: Callable[[], Stopwatch], *, seconds: float, most: int) -> tuple[Stopwatch, int]:
-    """Return the repetition of median total time and the number of repetitions, after one that warms up.
+def median_of(once: Callable[[], Stopwatch], *, seconds: float, max_repetitions: int) -> tuple[Stopwatch, int]:
+    """Repeat a measurement after one warm-up.
 
-    As many repetitions as fit into `seconds`, at least 3 and at most `most`.
+    Args:
+        once: measures one repetition.
+        seconds: time for all repetitions.
+        max_repetitions: largest number of repetitions; the smallest is 3.
+
+    Returns:
+        The repetition with the median total time, and the number of repetitions.
     """
     warm = once().total / 1e3
-    count = max(3, min(most, int(seconds / max(warm, 1e-6))))
+    count = max(3, min(max_repetitions, int(seconds / max(warm, 1e-6))))
     runs = sorted((once() for _ in range(count)), key=lambda run: run.total)
     return runs[count // 2], count

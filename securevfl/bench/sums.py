@@ -1,7 +1,7 @@
-"""The encrypted sum of K parties' vectors of m floats: each encrypts, one adds up, the key holder decrypts.
+"""The encrypted sum of K parties' vectors of m floats: each party encrypts, one adds, the key holder decrypts.
 
-Values are uniform in [-1, 1]. Times of the parties are added up, as if one computer did all of it; keys are made
-beforehand. `bytes` are the K vectors and their total. `cpu_ms` is processor time (see `Stopwatch`).
+Values are uniform in [-1, 1]. Times of all parties are added up, as if one computer did everything; keys are generated
+before. `bytes` are the K vectors and their total. `cpu_ms` is processor time (see `Stopwatch`).
 """
 
 from __future__ import annotations
@@ -26,36 +26,48 @@ BASELINES = ("phe",)
 
 
 def problem(parties: int, size: int) -> Floats:
-    """Make the parts (K x m), the same at every call."""
+    """Return the summands (K, m), the same in every call."""
     return np.random.default_rng([parties, size]).uniform(-1.0, 1.0, size=(parties, size))
 
 
 def measure(
     name: str, engine: Engine, parties: int, size: int, pool: TimedExecutor | None, *, seconds: float = 8.0
 ) -> Row:
-    """One of our engines, all parties in this process, one after the other."""
+    """Measure one of this library's engines, with all parties in this process.
+
+    Args:
+        name: name of the engine.
+        engine: the engine.
+        parties: number of parties K.
+        size: number of values m.
+        pool: runs the expensive calls.
+        seconds: time for all repetitions.
+
+    Returns:
+        The row of the engine.
+    """
     parts = problem(parties, size)
     scheme = engine.sums()
     holder = scheme.sum_keygen(pool)
     adder = scheme.adder(holder.public, pool)
-    last: dict[str, Any] = {}
+    latest: dict[str, Any] = {}
 
     def once() -> Stopwatch:
         watch = Stopwatch(pool)
         sealed = watch("encrypt", lambda: [adder.encrypt(v, bound=1.0, terms=parties) for v in parts])
         total = watch("add", lambda: adder.add(*sealed))
-        last["result"] = watch("decrypt", lambda: holder.decrypt(total))
-        last["bytes"] = sum(map(len, sealed)) + len(total)
+        latest["result"] = watch("decrypt", lambda: holder.decrypt(total))
+        latest["bytes"] = sum(map(len, sealed)) + len(total)
         return watch
 
-    watch, count = median_of(once, seconds=seconds, most=31)
-    error = float(np.abs(last["result"] - parts.sum(axis=0)).max())
-    made = {"bytes": last["bytes"], "max_abs_error": error, "repetitions": count, "estimated": False}
-    return {"engine": name, "parties": parties, "size": size} | watch.figures() | made
+    watch, count = median_of(once, seconds=seconds, max_repetitions=31)
+    error = float(np.abs(latest["result"] - parts.sum(axis=0)).max())
+    results = {"bytes": latest["bytes"], "max_abs_error": error, "repetitions": count, "estimated": False}
+    return {"engine": name, "parties": parties, "size": size} | watch.figures() | results
 
 
 def baseline(bits: int, parties: int, size: int) -> Row:
-    """phe as its users call it."""
+    """Measure phe through its public interface."""
     figures = baselines.phe_sum(problem(parties, size), bits)
     return {"engine": "phe", "parties": parties, "size": size, "bytes": figures.bytes_up} | figures.row()
 
@@ -69,7 +81,19 @@ def run(
     bits: int,
     on_row: Callable[[str], None] = lambda _: None,
 ) -> list[Row]:
-    """All rows, baselines first. ConfigError for an unknown name or a baseline that is not installed."""
+    """Measure all engines.
+
+    Args:
+        parties: number of parties.
+        size: number of values.
+        engines: names of this library's engines; an unknown one raises ConfigError.
+        against: names of the baselines; one that is unknown or not installed raises ConfigError.
+        bits: size of Paillier keys.
+        on_row: called with a description of the next measurement.
+
+    Returns:
+        Rows, the baselines first.
+    """
     comparison.check_names("--against", against, BASELINES)
     comparison.check_names("--engines", engines, SUMMING)
     baselines = {name: partial(baseline, bits) for name in against}

@@ -1,4 +1,4 @@
-"""`securevfl bench`: measure cost on this machine, against the libraries people use today."""
+"""The command `bench`: measure costs on this machine, and compare them with widely used libraries."""
 
 from __future__ import annotations
 
@@ -16,28 +16,31 @@ from securevfl.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PAPERS = "The tables of the papers are made in a checkout: python -m benchmarks.papers (docs/results.md)."
+PAPERS = "A checkout reproduces the tables of the papers: python -m benchmarks.papers (docs/results.md)."
 
-bench = typer.Typer(no_args_is_help=True, help="Measure homomorphic cost on this machine.", epilog=PAPERS)
+bench = typer.Typer(
+    no_args_is_help=True, help="Measure the cost of homomorphic encryption on this machine.", epilog=PAPERS
+)
 
-Engines = Annotated[str, typer.Option(metavar="NAMES", help="Engines among paillier, ckks, seal.")]
-Bits = Annotated[int, typer.Option(help="Paillier key size, for phe too.")]
+Engines = Annotated[str, typer.Option(metavar="NAMES", help="Engines: any of paillier, ckks, seal.")]
+Bits = Annotated[int, typer.Option(help="Paillier key size, also for phe.")]
 JsonFile = Annotated[
-    Path | None, typer.Option("--json", metavar="FILE", help='Write {"schema", "machine", "rows"} here.')
+    Path | None, typer.Option("--json", metavar="FILE", help='Write {"schema", "machine", "rows"} to this file.')
 ]
 
 
 @bench.command()
 def he(
     sizes: Annotated[str, typer.Option(metavar="NxD,...", help="Rows x columns of the batches.")] = "256x15,4096x100",
-    against: Annotated[str, typer.Option(metavar="NAMES", help="Baselines among phe, tenseal.")] = "",
+    against: Annotated[str, typer.Option(metavar="NAMES", help="Baselines: any of phe, tenseal.")] = "",
     engines: Engines = "paillier,ckks",
     bits: Bits = 2048,
     json: JsonFile = None,
 ) -> None:
-    """Time the encrypted gradient of one batch: encrypt, compute, blind, open.
+    """Time the encrypted gradient of one batch: encrypt, compute, blind, decrypt.
 
-    Medians of several repetitions after one to warm up; Paillier on all cores, the baselines as their users call them.
+    Prints medians of several repetitions after a warm-up. Paillier uses all cores; the baselines run as their users
+    call them.
     """
     from securevfl.bench import he as bench_he
     from securevfl.cli.show import console
@@ -62,9 +65,9 @@ def he(
 
 @bench.command("sum")
 def sum_(
-    parties: Annotated[int, typer.Option(min=2, help="How many vectors are added.")] = 3,
-    size: Annotated[int, typer.Option(min=1, help="Floats a vector.")] = 4096,
-    against: Annotated[str, typer.Option(metavar="NAMES", help="Baselines among phe.")] = "",
+    parties: Annotated[int, typer.Option(min=2, help="Number of vectors to add.")] = 3,
+    size: Annotated[int, typer.Option(min=1, help="Numbers per vector.")] = 4096,
+    against: Annotated[str, typer.Option(metavar="NAMES", help="Baselines: phe.")] = "",
     engines: Engines = "paillier,ckks",
     bits: Bits = 2048,
     json: JsonFile = None,
@@ -85,10 +88,10 @@ def sum_(
 
 @bench.command()
 def start(
-    repetitions: Annotated[int, typer.Option(min=1, help="Processes started for each figure.")] = 9,
+    repetitions: Annotated[int, typer.Option(min=1, help="Number of processes for each figure.")] = 9,
     json: JsonFile = None,
 ) -> None:
-    """How long the command and the package take to start: medians over fresh processes."""
+    """Time the start of the command and the package: medians over new processes."""
     from securevfl.bench import start as bench_start
     from securevfl.cli.show import console, table
 
@@ -102,22 +105,29 @@ def start(
 
 
 def names_of(text: str) -> list[str]:
+    """Split comma-separated names and drop repetitions."""
     return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
 def sizes_of(text: str) -> list[tuple[int, int]]:
+    """Parse sizes such as 256x15,4096x100, or raise ConfigError."""
     sizes = []
     for item in names_of(text):
-        found = re.fullmatch(r"([1-9]\d{0,6})x([1-9]\d{0,5})", item)
-        if not found:
-            raise ConfigError(f"--sizes: rows x columns as in 256x15,4096x100 were expected, {item!r} came; correct it")
-        sizes.append((int(found[1]), int(found[2])))
+        match = re.fullmatch(r"([1-9]\d{0,6})x([1-9]\d{0,5})", item)
+        if not match:
+            raise ConfigError(
+                f"--sizes {item!r} is not of the form ROWSxCOLUMNS",
+                "write it as in 256x15,4096x100",
+                code="SVFL-COMMAND-USAGE",
+            )
+        sizes.append((int(match[1]), int(match[2])))
     if not sizes:
-        raise ConfigError("--sizes: at least one size as in 256x15 was expected, none came; add one")
+        raise ConfigError("--sizes contains no size", "add one, as in 256x15", code="SVFL-COMMAND-USAGE")
     return sizes
 
 
 def write_rows(path: Path | None, schema: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Write rows with their schema and a description of the machine as JSON, if a path is given."""
     from securevfl.base.files import write_json
     from securevfl.bench.result_file import file_content
 
@@ -127,6 +137,11 @@ def write_rows(path: Path | None, schema: str, rows: Sequence[dict[str, Any]]) -
 
 @contextmanager
 def status() -> Iterator[Callable[[str], None]]:
+    """Show what is being measured on a terminal.
+
+    Yields:
+        A function to call with the name of the next measurement.
+    """
     from securevfl.cli.show import console
 
     err = console(err=True)
@@ -138,12 +153,12 @@ def status() -> Iterator[Callable[[str], None]]:
 
 
 def _table(steps: Sequence[str], rows: Sequence[dict[str, Any]]) -> Any:
-    """Lay out what engines took for these steps, and in all."""
+    """Format the durations of these steps, and their sum, by engine."""
     from securevfl.cli.show import table
 
     steps = (*steps, "total")
     heads = ["engine", *(f"{step}\nms" for step in steps), "sent\nkB", "max\nerror", "times\nphe", "by\nCPU"]
-    last = "max_abs_error", "ratio_to_phe", "cpu_ratio_to_phe"
+    ratios = "max_abs_error", "ratio_to_phe", "cpu_ratio_to_phe"
     return table(
         heads,
         [
@@ -151,7 +166,7 @@ def _table(steps: Sequence[str], rows: Sequence[dict[str, Any]]) -> Any:
                 f"{row['engine']}*" if row["estimated"] else str(row["engine"]),
                 *(row[f"{step}_ms"] for step in steps),
                 row["bytes"] / 1e3,
-                *(row[name] for name in last),
+                *(row[name] for name in ratios),
             ]
             for row in rows
         ],
@@ -163,7 +178,7 @@ def _footnotes(out: Any, rows: Sequence[dict[str, Any]]) -> None:
 
     here = machine()
     if any(row["estimated"] for row in rows):
-        out.print("\n* measured on a slice of rows and columns, and scaled", soft_wrap=True)
-    out.print("\nby CPU: the same ratio in processor time, which other load changes little", soft_wrap=True)
+        out.print("\n* measured on a part of the rows and columns, and scaled", soft_wrap=True)
+    out.print("\nby CPU: the same ratio in processor time, which depends less on other load", soft_wrap=True)
     versions = ", ".join(f"{name} {version}" for name, version in here["versions"].items())
     out.print(f"\n{here['processor']}, {here['cores']} cores, load {here['load_average']}; {versions}", soft_wrap=True)

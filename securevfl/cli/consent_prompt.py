@@ -1,4 +1,4 @@
-"""Ask a party for its consent: on a terminal by a question, elsewhere by the digest of the sheet."""
+"""Ask a party for its consent: with a question on a terminal, and by the digest of the sheet elsewhere."""
 
 from __future__ import annotations
 
@@ -12,49 +12,65 @@ from securevfl.consent.agreed_sheets import AgreedSheets
 from securevfl.consent.consent_sheet import ConsentSheet
 from securevfl.errors import ConfigError, ConsentError
 
-DETAILS = "it covers all messages: securevfl explain ... --details"
-
-_DIGITS = re.compile("[0-9a-f]{16}")
+DETAILS = "The sheet covers all messages: securevfl explain ... --details"
+_DIGEST = re.compile("[0-9a-f]{16}")
 
 
 def check_digest(accept: str | None) -> None:
-    """ConfigError if what --accept was given can't be the digest of a sheet."""
-    if accept is not None and not _DIGITS.fullmatch(accept):
+    """Raise ConfigError if the argument of --accept cannot be the digest of a sheet."""
+    if accept is not None and not _DIGEST.fullmatch(accept):
         raise ConfigError(
-            "--accept: the digest of a consent sheet was expected, 16 digits 0 to f, something else came; "
-            "securevfl explain prints it"
+            "--accept needs the digest of a consent sheet, which has 16 digits 0 to f",
+            "use the digest that `securevfl explain` prints",
+            code="SVFL-CONSENT-DIGEST",
         )
 
 
 def check_agreed(agreed: AgreedSheets, accept: str | None) -> None:
-    """ConsentError if --accept names a sheet that was never agreed to, where none is to be agreed to any more."""
+    """Raise ConsentError if --accept names a sheet that was never accepted, after the training has finished."""
     if accept is not None and not agreed.has_digest(accept):
         raise ConsentError(
-            f"--accept {accept}: the digest of a sheet that you have agreed to was expected, it is of none; the "
-            "training is over and nothing was told, so leave --accept out"
+            f"no consent sheet with the digest --accept {accept} was accepted before. The training has already "
+            "finished, and nothing was disclosed",
+            "omit --accept",
+            code="SVFL-CONSENT-DIGEST",
         )
 
 
-def agree(agreed: AgreedSheets, accept: str | None, command: str, asked: ConsentSheet) -> None:
-    """Note that the party agrees to this sheet, unless it has before. ConsentError if it does not.
+def agree(agreed: AgreedSheets, accept: str | None, command: str, consent_sheet: ConsentSheet) -> None:
+    """Record that the party agrees to a sheet, unless it has agreed to it before.
 
-    accept: the digest that the command was given, which must be that of this sheet even if it was agreed to before.
-    command: how to run it again.
+    Args:
+        agreed: the sheets to which the party has agreed.
+        accept: the digest that was passed to the command. It must be that of this sheet, even if the party has agreed
+            before.
+        command: the command to repeat.
+        consent_sheet: the sheet.
+
+    Raises:
+        ConsentError: the party does not agree.
     """
-    if agreed.accepts(asked, accept):
+    if agreed.accepts(consent_sheet, accept):
         return
     out = console(err=True)
     if accept is None and sys.stdin.isatty() and out.is_terminal:
-        out.print(sheet(asked.first_screen, sheet_width(out)), soft_wrap=True)
-        out.print(f"\nsheet {asked.digest}; {DETAILS}", soft_wrap=True)
-        if typer.confirm("\nThis is what is told, and to whom. Do you agree?", err=True):
-            agreed.add(asked)
+        out.print(sheet(consent_sheet.first_screen, sheet_width(out)), soft_wrap=True)
+        out.print(f"\nsheet {consent_sheet.digest}. {DETAILS}", soft_wrap=True)
+        if typer.confirm("\nThe sheet lists what is disclosed, and to whom. Do you agree?", err=True):
+            agreed.add(consent_sheet)
             return
-        raise ConsentError("you have not agreed to the consent sheet; of the table no more was told than its size")
-    other = f"{accept} came, of another sheet (as one is whose --size counts columns that are not prepared)"
-    came = "none came" if accept is None else other
+        raise ConsentError(
+            "you have not agreed to the consent sheet. Nothing about the table was disclosed except its size",
+            "run the same command again if you change your mind",
+            code="SVFL-CONSENT-REFUSED",
+        )
+    reason = (
+        "This party has not agreed to this sheet yet"
+        if accept is None
+        else f"--accept {accept} is the digest of another sheet (for example because --size counts unprepared columns)"
+    )
     raise ConsentError(
-        f"{asked.first_screen}\n\n{DETAILS}\n\nConsent to this sheet was expected, {came}; of the table no more was "
-        f"told "
-        f"than its size. If you agree, run the same command again with\n    {command} ... --accept {asked.digest}"
+        f"{consent_sheet.first_screen}\n\n{DETAILS}\n\n{reason}. Nothing about the table was disclosed except its size",
+        f"if you agree, run the same command again with\n    {command} ... --accept {consent_sheet.digest}",
+        code="SVFL-CONSENT-REFUSED",
     )

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from securevfl.cli import option_groups, signals
 from securevfl.cli import party_options as options
-
-if TYPE_CHECKING:
-    pass
 
 
 def correlate(
@@ -17,25 +13,26 @@ def correlate(
     peers: options.PeersFile = Path("peers.toml"),
     consent: option_groups.ConsentOptions = option_groups.ConsentOptions(),
     report: option_groups.ReportOptions = option_groups.ReportOptions(),
-    meeting: option_groups.SessionOptions = option_groups.SessionOptions(),
+    session: option_groups.SessionOptions = option_groups.SessionOptions(),
 ) -> None:
-    """Compare your columns of numbers with those of the others before a training: correlations and variance inflation.
+    """Compute correlations between your numeric columns and those of the other parties, and variance inflation.
 
-    Every party runs this, on rows that securevfl align has put in one order. Both of each two learn every correlation
-    of their columns, rounded at random to 6 bits; your disclosure ledger counts them, and refuses beyond its limits.
-    Your consent sheet is shown first, once all parties are there. Columns of others go by numbers, not by names.
+    Every party runs this before a training, on rows that securevfl align has put in one order. Both parties of a pair
+    learn all correlations of their columns, rounded at random to 6 bits. Your disclosure ledger counts them and refuses
+    beyond its limits. Your consent sheet is shown first, once all parties are connected. The columns of other parties
+    are numbered; their names are not sent.
     """
     from securevfl.cli.show import console
-    from securevfl.cli.show import table as table_of
+    from securevfl.cli.show import table as format_table
     from securevfl.data.correlations import page_of
     from securevfl.organisations.correlate import correlate_with
 
     ledger, agree = consent.asking(table.party, "securevfl correlate")
     report.check()
-    own = table.in_order()
-    with signals.exit_on_signal(), meeting.events(table.party, peers):
-        found = correlate_with(own, peers, ledger=ledger, consent=agree, **meeting.keys)
-    report.write(lambda: f"[{', '.join(map(str, found))}]\n", lambda: page_of(found))
+    party = table.in_order()
+    with signals.exit_on_signal(), session.events(table.party, peers):
+        correlations = correlate_with(party, peers, ledger=ledger, consent=agree, **session.keys)
+    report.write(lambda: f"[{', '.join(map(str, correlations))}]\n", lambda: page_of(correlations))
     out = console()
-    for each in found:
-        out.print(table_of(each.heads, each.cells()))
+    for pair in correlations:
+        out.print(format_table(pair.heads, pair.cells()))

@@ -1,4 +1,4 @@
-"""`securevfl demo`: what a bank gains by a shop's columns, what each learns by it, what it costs, other modes."""
+"""The command `demo`: what a bank gains from a shop's columns, what each party learns, the costs, and other modes."""
 
 from __future__ import annotations
 
@@ -27,51 +27,60 @@ from securevfl.training.simulate import simulate
 NETWORK = Network()
 REPORT = "securevfl-demo.html"
 DEFAULT = "shares"  # the name of the default mode
-HINTS = "hints at who paid late"
-MODES: dict[str, tuple[Protocol, str, str]] = {  # what each lets the bank and the shop learn beside its purpose
-    "CKKS": (Protocol(residual=Ckks()), "sums of the shop's columns", HINTS),
-    "Paillier": (Protocol(residual=Paillier(bits=2048)), "sums of the shop's columns", HINTS),
+LABEL_HINTS = "hints at who paid late"
+MODES: dict[str, tuple[Protocol, str, str]] = {  # additional knowledge of the bank and of the shop
+    "CKKS": (Protocol(residual=Ckks()), "sums of the shop's columns", LABEL_HINTS),
+    "Paillier": (Protocol(residual=Paillier(bits=2048)), "sums of the shop's columns", LABEL_HINTS),
     "open": (Protocol(residual="open"), "the shop's columns", "who paid late"),
 }
 
 
 def demo(out: Console, report: Path = Path(REPORT)) -> dict[str, Run]:
-    """Train, print and write the report of the run on shares; return the runs by mode."""
+    """Train in all modes, print the results, and write a report of the run on secret shares.
+
+    Args:
+        out: console for the results.
+        report: file for the report.
+
+    Returns:
+        The runs by mode.
+    """
     warnings.simplefilter("ignore", DataNotice)
     bank, shop = loans()
     job = Job(model=Logistic())
     out.print(
-        f"A bank wants to know who will pay late. It has {len(bank.columns)} columns of {len(bank):,} clients and\n"
-        f"knows who did; a shop has {len(shop.columns)} other columns of the same people (all made up)."
+        f"A bank wants to predict who will pay late. It has {len(bank.columns)} columns about {len(bank):,} clients\n"
+        f"and knows who paid late. A shop has {len(shop.columns)} other columns about them. (All data are made up.)"
     )
     jobs = {DEFAULT: job}
     for name, (protocol, *_) in MODES.items():
         jobs[name] = Job(model=Logistic(), protocol=protocol, test_fraction=0.25, accepts=("columns",))
-    # the table that neither would hand over: all columns at the bank
+    # for comparison: all columns at the bank, which neither party would allow
     columns = [*bank.columns, *shop.columns]
-    whole = Party("bank", np.hstack([bank.X, shop.X]), bank.y, ids=bank.ids, columns=columns)
+    pooled_party = Party("bank", np.hstack([bank.X, shop.X]), bank.y, ids=bank.ids, columns=columns)
     runs: dict[str, Run] = {}
     with progress("training") as on_round:
-        alone, pooled = (local_metrics(job, party) for party in (bank, whole))
-        for name, each in jobs.items():
-            runs[name] = simulate(each, [bank, shop], network=NETWORK, on_round=on_round)
+        alone, pooled = (local_metrics(job, party) for party in (bank, pooled_party))
+        for name, mode_job in jobs.items():
+            runs[name] = simulate(mode_job, [bank, shop], network=NETWORK, on_round=on_round)
     run = runs[DEFAULT]
-    out.print(f"\nHow well it tells them apart: AUC on {run.active.held_out} clients who were held out", style="bold")
+    out.print(f"\nModel quality: AUC on {run.active.held_out} held-out clients", style="bold")
     for words, auc in (
         ("the bank alone", alone["auc"]),
-        ("the bank with the shop, on shares", run.metrics["auc"]),
+        ("the bank with the shop, on secret shares", run.metrics["auc"]),
         ("both tables in one place", pooled["auc"]),
     ):
         out.print(f"  {words:<34}  {auc:.3f}")
     _learned(out, job, [bank, shop], run)
     costs = run.costs
-    *first, ahead, evaluation = (f"{word} {seconds}" for word, seconds in rounded_parts(costs.parts, 2).items())
+    *first, preprocessing, evaluation = (f"{word} {seconds}" for word, seconds in rounded_parts(costs.parts, 2).items())
     out.print(
-        f"\nWhat it costs between two computers, {NETWORK.mbps:g} Mbps and {NETWORK.rtt_ms:g} ms apart", style="bold"
+        f"\nCosts between two computers with {NETWORK.mbps:g} Mbit/s and a round trip of {NETWORK.rtt_ms:g} ms",
+        style="bold",
     )
     out.print(f"  {costs.total:.2f} s: {', '.join(first)},")
-    out.print(f"  {'':<7} {ahead}, {evaluation}; {costs.bytes / 1e6:.1f} MB sent")
-    out.print("\nThe same model by other modes, and what each learns more by them", style="bold")
+    out.print(f"  {'':<7} {preprocessing}, {evaluation}; {costs.bytes / 1e6:.1f} MB sent")
+    out.print("\nThe same model in other modes, and what each party learns in addition", style="bold")
     rows = []
     for name, trained in runs.items():
         learned = MODES[name][1:] if name in MODES else ("nothing", "nothing")
@@ -81,40 +90,40 @@ def demo(out: Console, report: Path = Path(REPORT)) -> dict[str, Run]:
     for column in grid.columns[1:4]:
         column.justify = "right"
     out.print(grid)
-    out.print("\nGo on", style="bold")
-    for command, what in (
-        ("securevfl compare --help", "what is a partner worth? your own two files"),
-        ("securevfl explain --help", "what would each party learn, before anything runs"),
-        ("securevfl train --help", "then with an organisation elsewhere: docs/start.md"),
+    out.print("\nNext steps", style="bold")
+    for command, purpose in (
+        ("securevfl compare --help", "what a partner's columns are worth, with your own two files"),
+        ("securevfl explain --help", "what each party would learn, before anything runs"),
+        ("securevfl train --help", "then train with another organisation: docs/start.md"),
     ):
-        out.print(f"  {command:<25} {what}")
+        out.print(f"  {command:<25} {purpose}")
     try:
         run.report(report, alone=alone, sheet=explain(job, [bank, shop]).first_screen)
     except (OSError, StorageError):
-        out.print("  The report was not written, as this folder takes no files.")
+        out.print("  The report was not written, because this folder is not writable.")
     else:
-        out.print(f"  Report of the run, for a browser: {report}")
+        out.print(f"  Report of the run for a browser: {report}")
     return runs
 
 
 def _learned(out: Console, job: Job, parties: list[Party], run: Run) -> None:
-    """Print what each party learned, as the consent sheet counts it: three lines a party."""
-    known = pooled_run_facts(job, parties)
-    bits, held = job.family.score_bits(job, known.sizes), known.sizes.information["shop"].bits
-    measured = sum("auc" in record for record in run.history)
+    """Print what each party learned, as the consent sheet counts it, in three lines per party."""
+    facts = pooled_run_facts(job, parties)
+    bits, content = job.family.score_bits(job, facts.shape), facts.shape.information["shop"].bits
+    evaluations = sum("auc" in record for record in run.history)
     counts = sum(
         tally.count for (_, kind), tally in run.parts["shop"].counters.traffic.items() if kind == "OutOfRangeCount"
     )
-    pairs = f"{measured} x {run.active.held_out} shuffled (score, label) pairs, {counts} count{'s' * (counts != 1)}"
+    pairs = f"{evaluations} x {run.active.held_out} shuffled (score, label) pairs, {counts} count{'s' * (counts != 1)}"
     out.print("\nWhat each learned", style="bold")
     for name, lines in {
         "bank": [
             f"{pairs}: how good the model is",
-            f"of a client asked about later: {bits} of the shop's {held:.0f} bits at most",
-            "no column of the shop, no weight, no score of a client trained on",
+            f"about a client who is scored later: {bits} of the shop's {content:.0f} bits at most",
+            "no column of the shop, no weight, no score of a training client",
         ],
         "shop": [
-            f"how large all is: {len(parties[0]):,} clients, {len(parties[0].columns)} columns of the bank",
+            f"the sizes: {len(parties[0]):,} clients, {len(parties[0].columns)} columns of the bank",
             "after each evaluation, whether the model was the best so far",
             "no column of the bank, no weight, not who paid late",
         ],

@@ -8,14 +8,19 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
 
 
 @contextmanager
 def events(verbose: bool, log: Path | None) -> Iterator[None]:
+    """Print events on stderr while the context is entered.
+
+    Args:
+        verbose: whether to print all events, and not only errors.
+        log: a file to which all events are appended as JSON.
+
+    Yields:
+        Nothing.
+    """
     from securevfl.runtime import eventlog
 
     handlers = [] if log is None else [eventlog.write_to(log)]
@@ -30,9 +35,9 @@ def events(verbose: bool, log: Path | None) -> Iterator[None]:
 
 
 class _EventFormatter(logging.Formatter):
-    """An event as a line to read."""
+    """Formats an event as a line for people."""
 
     def format(self, record: logging.LogRecord) -> str:
         facts = json.loads(record.getMessage())
-        at, event, party = (facts.pop(key) for key in ("time", "event", "party"))
-        return f"{at[11:19]} {party}: {event}" + "".join(f", {key} {fact}" for key, fact in facts.items())
+        when, event, party = (facts.pop(key) for key in ("time", "event", "party"))
+        return f"{when[11:19]} {party}: {event}" + "".join(f", {key} {fact}" for key, fact in facts.items())

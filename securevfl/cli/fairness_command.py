@@ -23,10 +23,12 @@ HEADS = ["group", "rows", "rate", "selected", "true positive", "false positive"]
 def fairness(
     table: option_groups.TableOptions,
     predictions: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="With labels: what securevfl predict or score wrote, all rows.")
+        Path | None,
+        typer.Option(metavar="FILE", help="With labels: the output of securevfl predict or score, for all rows."),
     ] = None,
     group: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Your column of groups; with labels too, nothing is sent.")
+        str | None,
+        typer.Option(metavar="COLUMN", help="Your column of groups; if you also have labels, nothing is sent."),
     ] = None,
     positive: Annotated[
         str | None, typer.Option(metavar="CLASS", help="With labels: the positive class, if the model's job names one.")
@@ -34,60 +36,81 @@ def fairness(
     peers: options.PeersFile = Path("peers.toml"),
     consent: option_groups.ConsentOptions = option_groups.ConsentOptions(),
     report_json: options.Json = None,
-    meeting: option_groups.SessionOptions = option_groups.SessionOptions(),
+    session: option_groups.SessionOptions = option_groups.SessionOptions(),
 ) -> None:
-    """Say how a model treats groups: rates of labels, of selected rows, of true and false positives, group by group.
+    """Compute rates by group: of labels, of selected rows, of true positives and of false positives.
 
-    Who has labels gives --predictions, who has groups --group; who has both learns it alone. Where another party has
-    the groups both run this at the same time, on rows that securevfl align has put in one order: the one with labels is
-    told counts of rows, rounded at random to 8, the other one nothing. Groups under 100 rows are put together. The
-    other one's ledger lets all looks tell 3% of what its groups hold: a first takes some 1,000 to 3,000 rows.
+    The party with labels gives --predictions, the party with groups gives --group; a party with both computes the rates
+    alone. If another party has the groups, both run this at the same time, on rows that securevfl align has put in one
+    order. The party with labels learns counts of rows, rounded at random to 8; the other party learns nothing. Groups
+    of fewer than 100 rows are merged. The other party's ledger allows all joint statistics to reveal 3% of the bits in
+    its groups; a first count needs about 1,000 to 3,000 rows.
     """
     import json
 
     from securevfl.cli.consent_prompt import check_digest
     from securevfl.cli.show import console
-    from securevfl.cli.show import table as table_of
+    from securevfl.cli.show import table as format_table
     from securevfl.organisations.fairness_by_group import local_group_rates, provide_groups, request_group_rates
 
     check_digest(consent.accept)
     check_writable(report_json)
     if predictions is None and group is None:
-        raise ConfigError("--predictions or --group was expected, neither came; give what you have of the two")
-    own = table.in_order()
-    said = None if predictions is None else _read_predictions(own, predictions)
-    groups = None if group is None else _texts(own, group)
-    if said is not None and groups is not None:
-        found = local_group_rates(own, said, groups, positive=positive)
+        raise ConfigError(
+            "neither --predictions nor --group is given", "give the one that you have", code="SVFL-COMMAND-USAGE"
+        )
+    party = table.in_order()
+    predicted = None if predictions is None else _read_predictions(party, predictions)
+    groups = None if group is None else _texts(party, group)
+    if predicted is not None and groups is not None:
+        rates = local_group_rates(party, predicted, groups, positive=positive)
     else:
-        with signals.exit_on_signal(), meeting.events(table.party, peers):
+        with signals.exit_on_signal(), session.events(table.party, peers):
             if groups is not None:
                 ledger, agree = consent.asking(table.party, "securevfl fairness")
-                names = provide_groups(own, groups, peers, ledger=ledger, consent=agree, **meeting.keys)
-                typer.echo(f"counts of {', '.join(names)} were told, rounded to 8 rows")
+                names = provide_groups(party, groups, peers, ledger=ledger, consent=agree, **session.keys)
+                typer.echo(f"disclosed counts of {', '.join(names)}, rounded to 8 rows")
                 return
-            found = request_group_rates(own, said or [], peers, positive=positive, **meeting.keys)
+            rates = request_group_rates(party, predicted or [], peers, positive=positive, **session.keys)
     if report_json is not None:
-        write_atomic(report_json, json.dumps(found, indent=1).encode())
+        write_atomic(report_json, json.dumps(rates, indent=1).encode())
     keys = [head.replace(" ", "_") for head in HEADS[1:]]
-    console().print(table_of(HEADS, [[name, *(round(own[key], 3) for key in keys)] for name, own in found.items()]))
+    rows: list[list[str | int | float | None]] = [
+        [name, *(round(values[key], 3) for key in keys)] for name, values in rates.items()
+    ]
+    console().print(format_table(HEADS, rows))
 
 
-def _read_predictions(own: Party, file: Path) -> list[str]:
-    """Return the predicted class of each row of the party, by its ids. ConfigError or IdError for what is missing."""
+def _read_predictions(party: Party, file: Path) -> list[str]:
+    """Return the predicted class of each row of a party, matched by id.
+
+    Raises:
+        ConfigError: a column is missing.
+        IdError: a row has no prediction.
+    """
     with file.open(newline="", encoding="utf-8") as lines:
         rows = csv.DictReader(lines)
         if not {"id", "prediction"} <= set(rows.fieldnames or ()):
-            raise ConfigError(f"{file}: columns id and prediction were expected, as securevfl predict writes them")
+            raise ConfigError(
+                f"{file} lacks the column id or prediction",
+                "name a file that `securevfl predict` wrote",
+                code="SVFL-TABLE-COLUMNS",
+                path=str(file),
+            )
         classes = {row["id"]: _class(row["prediction"]) for row in rows}
-    ids = [] if own.ids is None else list(map(str, own.ids.tolist()))
-    if lacking := sum(each not in classes for each in ids):
-        raise IdError(f"{file}: a prediction of each of {len(ids):,} rows was expected, {lacking:,} lack one; add them")
-    return [classes[each] for each in ids]
+    ids = [] if party.ids is None else list(map(str, party.ids.tolist()))
+    if lacking := sum(row_id not in classes for row_id in ids):
+        raise IdError(
+            f"{file} lacks predictions of {lacking:,} of {len(ids):,} rows",
+            "predict all rows",
+            code="SVFL-ID-UNKNOWN",
+            path=str(file),
+        )
+    return [classes[row_id] for row_id in ids]
 
 
 def _class(text: str) -> str:
-    """Return what a class is called whose label was written so: a whole number without its point."""
+    """Return the name of the class with this label; an integer has no decimal point."""
     from securevfl.models.class_labels import class_name
 
     try:
@@ -96,10 +119,16 @@ def _class(text: str) -> str:
         return text
 
 
-def _texts(own: Party, column: str) -> list[str]:
-    """Return the values of a column as texts. TableError if there is none of this name."""
-    if column not in own.columns:
-        raise TableError(f"party {own.name}: a column {column} was expected, there is none; correct --group")
-    levels, values = own.levels.get(column), own.X[:, own.columns.index(column)].tolist()
+def _texts(party: Party, column: str) -> list[str]:
+    """Return the values of a column as text, or raise TableError if there is no such column."""
+    if column not in party.columns:
+        raise TableError(
+            f"party {party.name} has no column {column}",
+            "correct --group",
+            code="SVFL-TABLE-COLUMNS",
+            party=party.name,
+            column=column,
+        )
+    levels, values = party.categories.get(column), party.X[:, party.columns.index(column)].tolist()
     text = "{:g}".format if levels is None else lambda value: levels[int(value)]
     return ["missing" if value != value else text(value) for value in values]

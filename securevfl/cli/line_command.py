@@ -3,36 +3,35 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from securevfl.cli import option_groups, signals
 from securevfl.cli import party_options as options
-
-if TYPE_CHECKING:
-    pass
 
 
 def line(
     party: options.Name,
     peers: options.PeersFile = Path("peers.toml"),
-    meeting: option_groups.SessionOptions = option_groups.SessionOptions(),
+    session: option_groups.SessionOptions = option_groups.SessionOptions(),
 ) -> None:
-    """Measure round trip, bandwidth and cost a message between all parties, and print what to simulate with.
+    """Measure round trip, bandwidth and time per message between all parties, and print options for simulations.
 
-    Every party runs this at the same time, for some seconds a pair of parties. Nobody needs a table.
+    Every party runs this at the same time; it takes some seconds for each pair of parties. No party needs a table.
     """
     from securevfl.cli.show import console, table
     from securevfl.display.progress import progress
     from securevfl.organisations.line_measurement import measure_lines, slowest
 
-    with signals.exit_on_signal(), meeting.events(party, peers), progress("measuring") as on_turn:
-        lines = measure_lines(party, meeting.venue(peers), on_turn=on_turn)
+    with signals.exit_on_signal(), session.events(party, peers), progress("measuring") as on_turn:
+        lines = measure_lines(party, session.settings(peers), on_turn=on_turn)
 
-    worst, out = slowest(lines), console()
-    rows = [(f"{x.one} - {x.other}", x.network.mbps, x.network.rtt_ms, x.network.message_ms) for x in lines]
-    out.print(table(["line", "bandwidth\nMbps", "round trip\nms", "a message\nms"], rows))
-    measured = (worst.mbps, worst.rtt_ms, worst.message_ms)
+    network, out = slowest(lines), console()
+    rows = [
+        (f"{pair.one} - {pair.other}", pair.network.mbps, pair.network.rtt_ms, pair.network.message_ms)
+        for pair in lines
+    ]
+    out.print(table(["line", "bandwidth\nMbit/s", "round trip\nms", "per message\nms"], rows))
+    measured = (network.mbps, network.rtt_ms, network.message_ms)
     figures = [f"{figure:.0f}" if figure >= 100 else f"{figure:.3g}" for figure in measured]
-    out.print("\nTo simulate with, in Python and with securevfl train:", soft_wrap=True)
+    out.print("\nFor simulations, in Python and with securevfl train:", soft_wrap=True)
     out.print("    vfl.Network(mbps={}, rtt_ms={}, message_ms={})".format(*figures), soft_wrap=True)
     out.print("    --mbps {} --rtt-ms {} --message-ms {}".format(*figures), soft_wrap=True)

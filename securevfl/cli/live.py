@@ -1,180 +1,230 @@
-"""The one line of a training: where it is, how good the model is so far, how long it will take, what was sent.
+"""The status line of a training: steps done, model quality, time left and traffic.
 
-On a terminal the line lives on stderr and is gone at the end; elsewhere it is printed every half minute. It hears of
-the training by its events (`securevfl.runtime.eventlog`); those that only it needs are in no log.
+On a terminal the line is redrawn in place and disappears at the end. Elsewhere it is printed every half minute. It
+follows the training through its events (`securevfl.runtime.eventlog`); events for the line alone appear in no log.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import shutil
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from securevfl.runtime import eventlog
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from securevfl.job import Job
 
 OnStep = Callable[[int, int], None]
 
-ERASED = "\r\x1b[2K"
-DRAWN = 0.2  # seconds between two drawings on a terminal
-EVERY = 30.0  # seconds between two lines where there is no terminal
-FIRST = 3.0  # seconds after which a wait is told of on a terminal
-QUIET = 10.0  # seconds before the first line elsewhere
-SHOWN = ("auc", "accuracy", "r2", "rmse", "loss")  # the figure of a line: the first of these that is measured
-NAMES = {"auc": "AUC", "r2": "R2", "rmse": "RMSE"}
+REDRAWS_PER_SECOND = 5
+LINE_SECONDS = 30.0  # seconds between two lines without a terminal
+WAIT_SECONDS = 3.0  # seconds after which the line reports that the party waits for others
+FIRST_LINE_SECONDS = 10.0  # seconds before the first line without a terminal
+METRICS = ("auc", "accuracy", "r2", "rmse", "loss")  # the line shows the first of these that is measured
+METRIC_NAMES = {"auc": "AUC", "r2": "R2", "rmse": "RMSE"}
 
 
 @contextmanager
-def live(others: Sequence[str], step: str, *, verbose: bool = False) -> Iterator[OnStep]:
-    """Show the line while the block runs. others: who is waited for. step: what a step is called. verbose: whether
-    events are printed, too, all of them; their handler is added within the block.
+def live(others: Sequence[str], step: str) -> Iterator[OnStep]:
+    """Show the status line while the context is entered.
 
-    Yields what is called with the steps done and the most there may be, which any thread may do."""
-    line = TrainingStatus(others, step)
-    terminal = sys.stderr.isatty()
-    shown = _Shown(line, terminal=terminal)
-    handler, level = _Events(line, shown, logging.INFO if verbose else logging.ERROR), eventlog.LOGGER.level
+    On a terminal rich prints whatever is written to stderr within the context above the line.
+
+    Args:
+        others: names of the parties for which this party waits.
+        step: name of a step.
+
+    Yields:
+        A function that any thread may call with the number of steps done and the maximum.
+    """
+    from rich.console import Console
+
+    status = TrainingStatus(others, step)
+    console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+    display: _Display = _TerminalLine(status, console) if console.is_terminal else _PrintedLines(status)
+    handler = _EventHandler(status, display)
+    level = eventlog.LOGGER.level
     eventlog.LOGGER.addHandler(handler)
     eventlog.LOGGER.setLevel(logging.DEBUG)
     try:
-        yield line.step
+        yield status.step
     finally:
-        shown.stop()
+        display.stop()
         eventlog.LOGGER.removeHandler(handler)
         eventlog.LOGGER.setLevel(level)
 
 
 def step_of(job: Job) -> str:
-    """Return what a step of this job is called: on shares a visit to a batch, elsewhere a round."""
-    return "round" if job.protocol.shares is None else "visit"
+    """Return the name of a step of this job: an iteration on secret shares, otherwise a round."""
+    return "round" if job.protocol.shares is None else "iteration"
 
 
 class TrainingStatus:
-    """What the line says, as text: empty where there is nothing to say, as while a question is asked."""
+    """The text of the status line. It is empty while there is nothing to report and while a question is asked.
+
+    Args:
+        others: names of the parties for which this party waits.
+        step: name of a step.
+        clock: returns the time in seconds.
+    """
 
     def __init__(self, others: Sequence[str], step: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._waiting, self._step, self._clock = list(others), step, clock
-        self._begun = clock()
-        self._trains: float | None = None if others else self._begun
-        self._done = self._of = self._first = 0
-        self._figure, self._bytes = "", dict[str, int]()
+        self._start = clock()
+        self._training_start: float | None = None if others else self._start
+        self._done = self._max_steps = self._first = 0
+        self._metric, self._bytes = "", dict[str, int]()
         self._lock = threading.Lock()
 
-    def step(self, done: int, of: int) -> None:
-        """Note so many steps, of so many at most; of 0 is an end that is not known."""
+    def step(self, done: int, max_steps: int) -> None:
+        """Record the number of steps done and the maximum, which is 0 if it is unknown."""
         with self._lock:
-            if self._trains is None or not self._done or done < self._done:
-                self._trains, self._first = self._clock(), done  # what came before is not the pace of a step
-                self._figure = self._figure if done >= self._done else ""  # of the training before
-            self._done, self._of = done, of
+            if self._training_start is None or not self._done or done < self._done:
+                self._training_start, self._first = self._clock(), done  # earlier time does not measure the pace
+                self._metric = self._metric if done >= self._done else ""  # of the previous training
+            self._done, self._max_steps = done, max_steps
 
     def note(self, event: str, party: str, facts: dict[str, Any]) -> None:
-        """Take in an event of the training."""
+        """Record an event of the training."""
         with self._lock:
             if event == "connected" and facts.get("peer") in self._waiting:
                 self._waiting.remove(facts["peer"])
             elif event == "agreed":
                 self._waiting = []
             elif event == "begins":
-                self._trains = self._clock()
+                self._training_start = self._clock()
             elif event == "at":
                 self._bytes[party] = int(facts.pop("bytes"))
-                name = next((each for each in SHOWN if each in facts), None)
+                name = next((metric for metric in METRICS if metric in facts), None)
                 if name is not None:
-                    self._figure = f"{NAMES.get(name, name)} {facts[name]:.3f} so far"
+                    self._metric = f"{METRIC_NAMES.get(name, name)} {facts[name]:.3f} so far"
 
     def text(self) -> str:
         """Return the line."""
         with self._lock:
             now = self._clock()
-            if self._waiting and now - self._begun > FIRST:
-                return f"waiting for {', '.join(self._waiting)}, {_span(now - self._begun)}"
-            if self._trains is None:
+            if self._waiting and now - self._start > WAIT_SECONDS:
+                return f"waiting for {', '.join(self._waiting)}, {_duration(now - self._start)}"
+            if self._training_start is None:
                 return ""
             if not self._done:
-                return f"training: before the first {self._step}, {_span(now - self._trains)}"
-            most = f" of at most {self._of:,}" if self._of else ""
-            parts = [f"training: {self._step} {self._done:,}{most}", self._figure, self._left(now)]
+                return f"training: before the first {self._step}, {_duration(now - self._training_start)}"
+            maximum = f" of at most {self._max_steps:,}" if self._max_steps else ""
+            parts = [f"training: {self._step} {self._done:,}{maximum}", self._metric, self._time_left(now)]
             if sent := sum(self._bytes.values()):
                 parts.append(f"{sent / 1e6:,.1f} MB sent")
             return ", ".join(filter(None, parts))
 
-    def _left(self, now: float) -> str:
+    def _time_left(self, now: float) -> str:
         done = self._done - self._first
-        if self._trains is None or not (done and self._of):
+        if self._training_start is None or not (done and self._max_steps):
             return ""
-        return f"{_span((now - self._trains) / done * (self._of - self._done))} left"
+        return f"{_duration((now - self._training_start) / done * (self._max_steps - self._done))} left"
 
 
-def _span(seconds: float) -> str:
-    """Format a time in its two largest units."""
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{rest} s" if not minutes else f"{minutes} min {rest} s" if minutes < 60 else f"{minutes / 60:.1f} h"
+def _duration(seconds: float) -> str:
+    """Format a duration in its two largest units."""
+    minutes, remainder = divmod(round(seconds), 60)
+    if not minutes:
+        return f"{remainder} s"
+    return f"{minutes} min {remainder} s" if minutes < 60 else f"{minutes / 60:.1f} h"
 
 
-class _Events(logging.Handler):
-    """Hands events to the line, and takes it off the screen before one of level `printed` goes there."""
+class _Display(Protocol):
+    """A place where the status line is shown."""
 
-    def __init__(self, line: TrainingStatus, shown: _Shown, printed: int) -> None:
+    def pause(self) -> None:
+        """Hide the line until there is a new step, because a question may be asked."""
+
+    def resume(self) -> None:
+        """Show the line again."""
+
+    def stop(self) -> None:
+        """Hide the line for good, because the command prints the result next."""
+
+
+class _EventHandler(logging.Handler):
+    """Passes events to the status, and hides the line while a question may be asked."""
+
+    def __init__(self, status: TrainingStatus, display: _Display) -> None:
         super().__init__(logging.DEBUG)
-        self._line, self._shown, self._printed = line, shown, printed
+        self._status, self._display = status, display
 
     def emit(self, record: logging.LogRecord) -> None:
         facts = json.loads(record.getMessage())
         del facts["time"]
         event = facts.pop("event")
-        self._line.note(event, facts.pop("party"), facts)
-        if event == "agreed" or record.levelno >= self._printed:
-            self._shown.clear()
+        self._status.note(event, facts.pop("party"), facts)
+        if event == "agreed":
+            self._display.pause()
+        elif event in ("begins", "at"):
+            self._display.resume()
 
 
-class _Shown:
-    """Puts the line on stderr: on a terminal in its place, five times a second; elsewhere now and then."""
+class _TerminalLine:
+    """The line on a terminal, drawn by rich."""
 
-    def __init__(self, line: TrainingStatus, *, terminal: bool) -> None:
-        self._line, self._terminal, self._over, self._lock = line, terminal, threading.Event(), threading.Lock()
-        self._last = ""
-        self._thread = threading.Thread(target=self._draw if terminal else self._print, daemon=True)
-        self._thread.start()
+    def __init__(self, status: TrainingStatus, console: Console) -> None:
+        from rich.progress import Progress, ProgressColumn, Task
+        from rich.text import Text
 
-    def clear(self) -> None:
-        """Take the line off the terminal until it is drawn again."""
+        class StatusColumn(ProgressColumn):
+            def render(self, task: Task) -> Text:
+                return Text(status.text(), no_wrap=True, overflow="ellipsis")
+
+        self._progress = Progress(
+            StatusColumn(), console=console, transient=True, refresh_per_second=REDRAWS_PER_SECOND
+        )
+        self._progress.add_task("", total=None)
+        self._stopped = False
+        self._lock = threading.Lock()
+        self.resume()
+
+    def pause(self) -> None:
         with self._lock:
-            if self._last:
-                self._last = ""
-                _write(ERASED)
+            self._progress.stop()
+
+    def resume(self) -> None:
+        with self._lock:
+            if not self._stopped:
+                self._progress.start()
 
     def stop(self) -> None:
-        """Take it off for good: what follows says how it went."""
-        self._over.set()
-        self._thread.join()
-        self.clear()
+        with self._lock:
+            self._stopped = True
+            self._progress.stop()
 
-    def _draw(self) -> None:
-        while not self._over.wait(DRAWN):
-            with self._lock:
-                text = self._line.text()[: shutil.get_terminal_size().columns - 1]
-                if text != self._last:
-                    self._last = text
-                    _write(ERASED + text)
+
+class _PrintedLines:
+    """The line on a stream that is not a terminal, printed from time to time."""
+
+    def __init__(self, status: TrainingStatus) -> None:
+        self._status, self._stopped = status, threading.Event()
+        self._thread = threading.Thread(target=self._print, daemon=True)
+        self._thread.start()
+
+    def pause(self) -> None:
+        pass
+
+    def resume(self) -> None:
+        pass
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join()
 
     def _print(self) -> None:
-        wait = QUIET
-        while not self._over.wait(wait):
-            if text := self._line.text():
-                _write(f"{text}\n")
-            wait = EVERY
-
-
-def _write(text: str) -> None:
-    with suppress(OSError, ValueError):  # whoever read it has gone; the training goes on
-        sys.stderr.write(text)
-        sys.stderr.flush()
+        wait = FIRST_LINE_SECONDS
+        while not self._stopped.wait(wait):
+            if text := self._status.text():
+                with suppress(OSError, ValueError):  # the reader may have gone; the training continues
+                    print(text, file=sys.stderr, flush=True)
+            wait = LINE_SECONDS

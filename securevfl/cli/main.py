@@ -1,6 +1,6 @@
-"""The command `securevfl`. What a command needs is imported when it runs, so that help is quick.
+"""The command `securevfl`. Commands import their modules when they run, so that --help is fast.
 
-Errors of securevfl go to stderr as they are, one line a problem, and end the command with exit code 2.
+Expected errors are printed on stderr with their code and end the command with exit code 2.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from securevfl.cli import (
     line_command,
     model_commands,
     option_groups,
+    party_commands,
     serve_commands,
 )
-from securevfl.cli import party_commands as parties_commands
 from securevfl.cli import party_options as options
 from securevfl.cli.bench import bench
 from securevfl.errors import ConfigError, DataNotice, SecureVFLError, StorageError
@@ -44,16 +44,15 @@ if TYPE_CHECKING:
 
 @contextmanager
 def _notices() -> Iterator[None]:
-    """Show what is left out of a table as a line on stderr, once a command, however many models it trains."""
+    """Print each notice about a table once on stderr, even if a command trains several models."""
+    show_other, shown = warnings.showwarning, set[str]()
 
-    usual, said = warnings.showwarning, set[str]()
-
-    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+    def show(message: Warning | str, category: type[Warning], *args: Any, **keys: Any) -> None:
         if not issubclass(category, DataNotice):
-            usual(message, category, *where, **more)
-        elif str(message) not in said:
+            show_other(message, category, *args, **keys)
+        elif str(message) not in shown:
             typer.echo(str(message), err=True)
-            said.add(str(message))
+            shown.add(str(message))
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", DataNotice)
@@ -61,25 +60,26 @@ def _notices() -> Iterator[None]:
         yield
 
 
-TOOLS = "securevfl.tools"
+TOOLS = "securevfl.tools"  # entry points by which other packages add commands
 
 
 class Commands(TyperGroup):
-    """Commands whose expected errors are lines on stderr and not tracebacks; those of other packages come last."""
+    """Group of commands that prints expected errors without a traceback, and lists commands of other packages last."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        own = super().list_commands(ctx)
-        return [*own, *(name for name in available_entry_points(TOOLS) if name not in own)]
+        """List the commands of this package, then those of other packages."""
+        names = super().list_commands(ctx)
+        return [*names, *(name for name in available_entry_points(TOOLS) if name not in names)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Find one of securevfl's; of another package, its name and where it is from, as nothing of it is loaded."""
-        own = super().get_command(ctx, cmd_name)
-        if own is not None or (point := available_entry_points(TOOLS).get(cmd_name)) is None:
-            return own
+        """Return a command. For a command of another package, return only its name and origin without loading it."""
+        command = super().get_command(ctx, cmd_name)
+        if command is not None or (point := available_entry_points(TOOLS).get(cmd_name)) is None:
+            return command
         return TyperCommand(cmd_name, help=f"A command of {point.dist.name if point.dist else 'another package'}.")
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Load a command of another package when it is typed."""
+        """Load a command of another package when it is used."""
         if (
             args
             and super().get_command(ctx, args[0]) is None
@@ -91,17 +91,22 @@ class Commands(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
+        """Run a command, and print expected errors with their code."""
         try:
             with _notices():
                 return super().invoke(ctx)
         except SecureVFLError as error:
-            lines = [str(error), *getattr(error, "__notes__", ())]
+            lines = [_with_code(error), *getattr(error, "__notes__", ())]
         except OSError as error:
             if error.errno == errno.EPIPE:
-                raise  # whoever reads stdout has had enough
-            lines = [str(StorageError(error.filename or "a file", error))]
+                raise  # the reader of stdout has stopped reading
+            lines = [_with_code(StorageError(error.filename or "a file", error))]
         typer.echo("\n".join(lines), err=True)
         raise typer.Exit(2)
+
+
+def _with_code(error: SecureVFLError) -> str:
+    return f"{error} [{error.code}]"
 
 
 app = typer.Typer(
@@ -110,7 +115,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
-    help="Train one model on columns that several organisations hold, without any of them showing another its own.",
+    help="Train one model on the columns of several organisations, without revealing the columns to each other.",
     epilog="Start with: securevfl demo",
 )
 
@@ -118,8 +123,8 @@ app.add_typer(bench, name="bench")
 app.add_typer(certs_commands.certs_app, name="certs")
 for command in (
     certs_commands.kit,
-    *(parties_commands.align, parties_commands.prepare, parties_commands.join),
-    *(parties_commands.predict, parties_commands.relay),
+    *(party_commands.align, party_commands.prepare, party_commands.join),
+    *(party_commands.predict, party_commands.relay),
     *(line_command.line, describe_command.describe, correlate_command.correlate, fairness_command.fairness),
     *(
         model_commands.drift,
@@ -134,8 +139,8 @@ for command in (
     app.command()(option_groups.expand_option_groups(command))
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(requested: bool) -> None:
+    if requested:
         typer.echo(f"securevfl {__version__}")
         raise typer.Exit
 
@@ -151,7 +156,7 @@ def _root(
 
 @app.command()
 def demo() -> None:
-    """Train a logistic regression of two parties on shares, sealed and in the open, and compare."""
+    """Train a logistic regression of two parties on secret shares, encrypted and in plain text, and compare."""
     from securevfl.cli.demo import demo as run_demo
     from securevfl.cli.show import console
 
@@ -165,34 +170,34 @@ def explain(
     tables: option_groups.SizedTablesOptions = option_groups.SizedTablesOptions(),
     ledger: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="A party's disclosure ledger, if not among your user's data. Repeatable."),
+        typer.Option(metavar="FILE", help="A party's disclosure ledger, if it is not in your data folder. Repeatable."),
     ] = None,
     details: Annotated[
-        bool, typer.Option("--details", help="Every message that each party sends and receives, encryption, counts.")
+        bool, typer.Option("--details", help="Also list every message, the encryption and the counts.")
     ] = False,
 ) -> None:
-    """Say what each party would learn, before anything runs.
+    """Explain what each party would learn, before anything runs.
 
-    With --data the sheet has each party's own figures and names every leak that would be refused. What was told before
-    counts, as the disclosure ledgers on this computer have it. A party alone gives its own table, and --size for every
-    other party; the digest below that sheet is what `securevfl join --accept` takes.
+    With --data the sheet contains the figures of each table and names every leak that would be refused. Earlier
+    disclosures count, as far as the disclosure ledgers on this computer contain them. A single party gives its table,
+    and --size for every other party. The digest below that sheet is the argument of `securevfl join --accept`.
     """
     from securevfl.cli.show import console, sheet, sheet_width
     from securevfl.consent import consent_sheet
 
     job, out = _load(job_file), console()
     if tables.alone:
-        own, others = tables.one_side(job, job_file)
-        known = _ledgers(ledger, [own])
-        text = consent_sheet.explain(job, [own], others=others, outputs=tables.classes, ledgers=known)
+        party, others = tables.one_side(job, job_file)
+        ledgers = _ledgers(ledger, [party])
+        text = consent_sheet.explain(job, [party], others=others, outputs=tables.classes, ledgers=ledgers)
         below = (
-            f"\ndigest: {text.digest}   (agree to it with securevfl join ... --accept {text.digest})\n"
-            f"{option_groups.sizes_line(job, own)}"
+            f"\ndigest: {text.digest}   (to agree: securevfl join ... --accept {text.digest})\n"
+            f"{option_groups.sizes_line(job, party)}"
         )
     else:
-        parties = _helped(job, tables.read(job_file, job)[0]) if tables.files(job_file) else None
+        parties = _with_helpers(job, tables.read(job_file, job)[0]) if tables.files(job_file) else None
         text = consent_sheet.explain(job, parties, ledgers=_ledgers(ledger, parties))
-        below = "" if details else "\nevery message, encryption and counts: --details"
+        below = "" if details else "\n--details lists every message, the encryption and the counts"
     out.print(sheet(text if details else text.first_screen, sheet_width(out)), soft_wrap=True)
     if below:
         out.print(below, soft_wrap=True)
@@ -204,37 +209,39 @@ def train(
     job_file: options.JobFile,
     tables: option_groups.TablesOptions = option_groups.TablesOptions(),
     report_json: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write job, metrics, history and costs here.")
+        Path | None, typer.Option(metavar="FILE", help="Write job, metrics, history and costs to this file.")
     ] = None,
     html: options.Html = None,
     save: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write each party's own part of the model to DIR/NAME.json.")
+        Path | None, typer.Option(metavar="DIR", help="Write each party's part of the model to DIR/NAME.json.")
     ] = None,
     predict: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=FILE", help="Then predict these new rows, joined by id. Repeat for each party."),
+        typer.Option(
+            metavar="NAME=FILE", help="Afterwards predict these new rows, joined by id. Repeat for each party."
+        ),
     ] = None,
     predictions: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the predictions here, not on the screen.")
+        Path | None, typer.Option(metavar="FILE", help="Write the predictions to this file instead of stdout.")
     ] = None,
-    mbps: Annotated[float, typer.Option(min=0.001, help="Megabits a second between the parties.")] = 300.0,
-    rtt_ms: Annotated[float, typer.Option(min=0.0, help="Milliseconds there and back between the parties.")] = 20.0,
+    mbps: Annotated[float, typer.Option(min=0.001, help="Bandwidth between the parties in Mbit/s.")] = 300.0,
+    rtt_ms: Annotated[float, typer.Option(min=0.0, help="Round-trip time between the parties in milliseconds.")] = 20.0,
     message_ms: Annotated[
-        float, typer.Option(min=0.0, help="Milliseconds that handing on adds to a message; see securevfl line.")
+        float, typer.Option(min=0.0, help="Processing time per message in milliseconds; see securevfl line.")
     ] = 0.4,
     ledger: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Count what each party would tell in DIR/NAME.ledger. Not counted without: all is on this computer.",
+            help="Count each party's disclosures in DIR/NAME.ledger. By default nothing is counted.",
         ),
     ] = None,
 ) -> None:
     """Train a job with all parties on this computer and print its metrics and costs.
 
-    Tables are joined on the id column; ids that a party lacks go to stderr. Large Parquet files are copied into one of
-    plain rows beside them, gone at the end, so that they need not fit in memory.
-    Times are virtual: what separate computers on the given network would take.
+    Tables are joined on the id column; the number of ids that a party lacks is printed on stderr. Large Parquet files
+    are copied to a file with fixed-size rows next to them until the end, so that they need not fit in memory. Times are
+    simulated: they are those of separate computers on the given network.
 
     Example: securevfl train job.toml --data bank=bank.csv --data shop=shop.csv.gz --html run.html
     """
@@ -244,15 +251,15 @@ def train(
     from securevfl.consent.consent_sheet import explain
     from securevfl.consent.settle_job import most_epochs
     from securevfl.runtime.network import Network
+    from securevfl.training.json_report import write_report
     from securevfl.training.local_baseline import baseline_metrics
-    from securevfl.training.run import write_report
     from securevfl.training.simulate import simulate
 
-    job, new = _load(job_file), option_groups.named_files(predict)
+    job, new_tables = _load(job_file), option_groups.named_files(predict)
     check_writable(report_json, html, predictions)
     check_writable(save, folder=True)
     parties, missing = tables.read(job_file, job)
-    parties = _helped(job, parties)
+    parties = _with_helpers(job, parties)
     network = Network(mbps=mbps, rtt_ms=rtt_ms, message_ms=message_ms)
     with live((), step_of(job)) as on_round, events(False, None):
         run = simulate(job, parties, network=network, on_round=on_round, ledgers=_ledgers_in(ledger, parties))
@@ -266,13 +273,14 @@ def train(
     out = console()
     out.print(f"{figures(run.metrics, run.positive, run.metric_std_errors)} on the {run.evaluated_on}", soft_wrap=True)
     if not job.epochs:
-        why = "as what they tell of columns is accepted" if "columns" in job.accepts else "that the guards let through"
-        out.print(f"epochs = {run.job.epochs}: the most, up to {most_epochs(job)}, {why}", soft_wrap=True)
+        reason = "because the job accepts the leak of columns" if "columns" in job.accepts else "that the guards allow"
+        maximum = f"the maximum, up to {most_epochs(job)},"
+        out.print(f"epochs = {run.job.epochs}: {maximum} {reason}", soft_wrap=True)
     out.print(costs_table(run.costs))
-    if new:
+    if new_tables:
         from securevfl.cli.prediction_output import predict_files
 
-        predict_files(run, new, predictions, id_columns=tables.id_columns(new))
+        predict_files(run, new_tables, predictions, id_columns=tables.id_columns(new_tables))
 
 
 @app.command()
@@ -281,7 +289,8 @@ def compare(
     job_file: options.JobFile,
     tables: option_groups.TablesOptions = option_groups.TablesOptions(),
     party: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Who you are, where the others are on machines of their own.")
+        str | None,
+        typer.Option(metavar="NAME", help="Your party's name, if the other parties are on their own machines."),
     ] = None,
     peers: options.PeersByJob = None,
     html: options.Html = None,
@@ -289,20 +298,20 @@ def compare(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Ask DIR/NAME.ledger of each party first, for all models, and count there; with --party the file.",
+            help="Folder with a ledger DIR/NAME.ledger of each party, which counts all models; with --party a file.",
         ),
     ] = None,
     accept: options.Digest = None,
-    meeting: option_groups.SessionOptions = option_groups.SessionOptions(),
+    session: option_groups.SessionOptions = option_groups.SessionOptions(),
 ) -> None:
-    """See what the other parties' columns are worth: models of the labelled party alone, and of all together.
+    """Measure what the other parties' columns are worth: models of the labelled party alone, and of all parties.
 
-    Logistic regression, the same on bins of each column, and trees: on the labelled party's own columns, for which
-    nothing is sent, then on all columns on shares. All are measured on the same held-out rows, once; none is kept. The
-    job says which rows these are and how columns are prepared.
+    Compares logistic regression, logistic regression on bins of each column, and trees. Each is trained on the labelled
+    party's columns, for which nothing is sent, and then on all columns with secret shares. All are measured once on the
+    same held-out rows, and none is stored. The job defines these rows and the preparation of columns.
 
-    All tables are on this computer, or with --party every party runs this on its own: it agrees once to all trainings,
-    and its ledger has all measurements before the first.
+    All tables are on this computer, or with --party every party runs this on its machine. It then agrees once to all
+    trainings, and its ledger records all measurements before the first one.
 
     Example: securevfl compare job.toml --data bank=bank.csv --data shop=shop.csv.gz
 
@@ -311,28 +320,36 @@ def compare(
     from securevfl.cli.show import console
 
     check_writable(html)
-    found: Comparison | None
+    comparison: Comparison | None
     if party is None:
-        from securevfl.training.comparison import compare as run_all
+        from securevfl.training.comparison import compare as compare_models
 
         job = _load(job_file)
         parties, _ = tables.read(job_file)
         with console(err=True).status("comparing") as status:
             ledgers = _ledgers_in(ledger, parties)
-            found = run_all(job, parties, ledgers=ledgers, on_model=lambda what: status.update(f"training: {what}"))
-        console().print(str(found))
+            comparison = compare_models(
+                job, parties, ledgers=ledgers, on_model=lambda name: status.update(f"training: {name}")
+            )
+        console().print(str(comparison))
     else:
         data = tables.data or [""]
         if len(data) != 1 or not data[0] or "=" in data[0]:
-            raise ConfigError(f"--data: the file of {party}'s own table was expected, and no other; name it")
-        own = option_groups.TableOptions(party, Path(data[0]), tables.id_columns([party])[party], tables.label_column)
-        found = parties_commands.compare_at(job_file, own, peers, option_groups.ConsentOptions(ledger, accept), meeting)
-    if html is not None and found is not None:
-        found.report(html)
+            raise ConfigError(
+                f"--data must name exactly one file, the table of {party}",
+                "write it as in --data shop.csv",
+                code="SVFL-COMMAND-USAGE",
+                party=party,
+            )
+        table = option_groups.TableOptions(party, Path(data[0]), tables.id_columns([party])[party], tables.label_column)
+        consent = option_groups.ConsentOptions(ledger, accept)
+        comparison = party_commands.compare_at(job_file, table, peers, consent, session)
+    if html is not None and comparison is not None:
+        comparison.report(html)
 
 
-def _helped(job: Job, parties: list[Party]) -> list[Party]:
-    """Return the parties, and where the job can't do without one those that have no table, as FDML's server."""
+def _with_helpers(job: Job, parties: list[Party]) -> list[Party]:
+    """Return the parties, and parties without a table if the job needs them, such as FDML's server."""
     from securevfl.data.party import Helper
     from securevfl.errors import PartiesError
     from securevfl.families.declarations import run_roles
@@ -355,25 +372,25 @@ def _ledgers_in(folder: Path | None, parties: list[Party]) -> dict[str, Disclosu
 
 
 def _ledgers(files: list[Path] | None, parties: list[Party] | None) -> dict[str, DisclosureLedger]:
-    """Find the ledgers in these files, and those of other parties that are where they are by default."""
+    """Return the ledgers in these files, and the default ledgers of the other parties."""
     from securevfl.disclosure.ledger import DisclosureLedger, default_ledger
 
-    usual = [DisclosureLedger(default_ledger(party.name), party.name) for party in parties or ()]
-    given = [DisclosureLedger.find(path) for path in files or ()]
-    return {each.party: each for each in [*(each for each in usual if each.path.exists()), *given]}
+    defaults = [DisclosureLedger(default_ledger(party.name), party.name) for party in parties or ()]
+    named = [DisclosureLedger.find(path) for path in files or ()]
+    existing = [ledger for ledger in defaults if ledger.path.exists()]
+    return {ledger.party: ledger for ledger in [*existing, *named]}
 
 
 def _load(path: Path) -> Job:
-    """Load the job of a file; each problem's line begins with the file."""
+    """Load a job file. In an error, the line of each problem begins with the path."""
     from securevfl.job import Job
 
     try:
         return Job.load(path)
     except ConfigError as error:
         lines = str(error).splitlines()
-        raise ConfigError(
-            "\n".join(line if line.startswith(f"{path}:") else f"{path}: {line}" for line in lines)
-        ) from None
+        text = "\n".join(line if line.startswith(f"{path}:") else f"{path}: {line}" for line in lines)
+        raise ConfigError(text, "", code=error.code, **error.fields) from None
 
 
 @app.command()
@@ -383,10 +400,10 @@ def audit(
     tables: option_groups.SizedTablesOptions = option_groups.SizedTablesOptions(),
     html: options.Html = None,
 ) -> None:
-    """Check, simulate and attack a job on its tables; exit code 1 if anything exceeds what is declared and accepted.
+    """Check, simulate and attack a job on its tables; exit code 1 if anything exceeds the declared and accepted leaks.
 
-    A party alone gives its own table, and --size for every other party: in their place stand columns of noise, and
-    labels that follow all columns a little.
+    A single party gives its table, and --size for every other party. Columns of noise, and labels that depend slightly
+    on all columns, replace the other tables.
     """
     from securevfl.audit import noise_tables, page, report
     from securevfl.cli.show import console
@@ -395,22 +412,22 @@ def audit(
     check_writable(html)
     errors = console(err=True)
     if tables.alone:
-        own, others = tables.one_side(job, job_file)
-        parties, noise_parties = noise_tables.with_noise_parties(job, own, others, tables.classes or 2), list(others)
-        errors.print(f"audit: columns of noise and made-up labels stand in the place of {', '.join(noise_parties)}")
+        party, others = tables.one_side(job, job_file)
+        parties, noise_parties = noise_tables.with_noise_parties(job, party, others, tables.classes or 2), list(others)
+        errors.print(f"audit: columns of noise and random labels replace the tables of {', '.join(noise_parties)}")
     else:
-        parties = _helped(job, tables.read(job_file)[0])
-    found = report.run_audit(
+        parties = _with_helpers(job, tables.read(job_file)[0])
+    audit_result = report.run_audit(
         job, parties, on_step=lambda step: errors.print(f"audit: {step}"), noise_parties=noise_parties
     )
-    console().print(page.text(found), soft_wrap=True)
+    console().print(page.text(audit_result), soft_wrap=True)
     if html is not None:
-        write_atomic(html, page.html(found).encode())
-    raise typer.Exit(found.exit_code)
+        write_atomic(html, page.html(audit_result).encode())
+    raise typer.Exit(audit_result.exit_code)
 
 
 def main() -> None:
-    """Entry point of the command."""
+    """Run the command line."""
     use_one_heap()
     app()
 

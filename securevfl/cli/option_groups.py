@@ -48,27 +48,47 @@ from securevfl.cli.party_options import (
 
 
 def pair(option: str, item: str, form: str, example: str, fits: Callable[[str], bool] = bool) -> tuple[str, str]:
-    """Part an option of two, as NAME=FILE. ConfigError if one of them is missing, or the second does not fit."""
+    """Split the argument of an option, such as NAME=FILE.
+
+    Args:
+        option: the option.
+        item: its argument.
+        form: the expected form.
+        example: an example.
+        fits: whether the second part is valid.
+
+    Returns:
+        Both parts.
+
+    Raises:
+        ConfigError: a part is missing or invalid.
+    """
     name, _, value = item.partition("=")
     if not (name and fits(value)):
-        raise ConfigError(f"{option} {item}: {form} was expected, as in {option} {example}; correct it")
+        raise ConfigError(
+            f"{option} {item} is not of the form {form}",
+            f"write it as in {option} {example}",
+            code="SVFL-COMMAND-USAGE",
+        )
     return name, value
 
 
 def named_files(data: list[str] | None) -> dict[str, Path]:
-    """Return the file of each party. ConfigError for a party with two."""
+    """Return the file of each party, or raise ConfigError if a party has two."""
     files: dict[str, Path] = {}
     for item in data or []:
         name, path = pair("--data", item, "NAME=FILE", "bank=bank.csv")
         if name in files:
-            raise ConfigError(f"--data: one file for each party was expected, {name} has two; rename or drop one")
+            raise ConfigError(
+                f"--data names two files for {name}", "rename or drop one", code="SVFL-COMMAND-USAGE", party=name
+            )
         files[name] = Path(path)
     return files
 
 
 @dataclass(frozen=True)
 class TablesOptions:
-    """Options by which one command reads the tables of several parties."""
+    """Options of commands that read the tables of several parties."""
 
     data: Annotated[
         list[str] | None,
@@ -81,8 +101,8 @@ class TablesOptions:
         typer.Option(
             "--id",
             metavar="COLUMN",
-            help="Column that rows are joined on, id by default; several, parted by commas, are one key. NAME=COLUMN "
-            "is one party's. Repeatable.",
+            help="Column on which rows are joined, by default id; several columns, separated by commas, form one key. "
+            "NAME=COLUMN applies to one party. Repeatable.",
         ),
     ] = None
     label_column: Annotated[
@@ -90,111 +110,139 @@ class TablesOptions:
     ] = "y"
 
     def files(self, job_file: Path) -> dict[str, Path]:
-        """Return each party's file: those given, or else those that the job file names."""
+        """Return each party's file, from the options or else from the job file."""
         from securevfl.job import tables_of
 
         return named_files(self.data) or tables_of(job_file)
 
     def id_columns(self, names: Collection[str]) -> dict[str, str]:
-        """Return the column of ids of each of these parties: the one given for it, or the one for all."""
-        whole, own = "id", dict[str, str]()
+        """Return the id column of each party: the one for this party, or the one for all parties."""
+        default, by_party = "id", dict[str, str]()
         for item in self.id_column or ():
             name, equals, column = item.partition("=")
             if equals and name in names:
-                own[name] = column
+                by_party[name] = column
             else:
-                whole = item
-        return dict.fromkeys(names, whole) | own
+                default = item
+        return dict.fromkeys(names, default) | by_party
 
     def read(self, job_file: Path, job: Job | None = None) -> tuple[list[Party], dict[str, list[str]]]:
-        """Read the parties, and return the ids that each lacks; with a job large Parquet files are read from disk as it
-        trains."""
+        """Read the parties' tables.
+
+        Args:
+            job_file: the job file, which may name the tables.
+            job: the job. With a job, large Parquet files stay on disk while it trains.
+
+        Returns:
+            The parties, and the ids that each of them lacks.
+
+        Raises:
+            ConfigError: there are fewer than two tables.
+        """
         from securevfl.data.load import read_parties
         from securevfl.display.progress import progress
 
         files, labels = self.files(job_file), self.label_column
         if len(files) < 2:
             raise ConfigError(
-                f"--data: two or more parties were expected, {len(files)} came; give --data NAME=FILE for each, or "
-                "name their files in the job file under data"
+                f"there are {len(files)} tables, and at least two parties are needed",
+                "give --data NAME=FILE for each party, or name the files in the job file under data",
+                code="SVFL-PARTIES-COUNT",
             )
         ids = self.id_columns(files)
         with progress("reading") as on_progress:
             parties, missing = read_parties(files, id_column=ids, label_column=labels, job=job, on_progress=on_progress)
         for name, lacking in missing.items():
             if lacking:
-                typer.echo(f"{name} lacks {len(lacking):,} ids that others have; these rows are left out", err=True)
+                typer.echo(
+                    f"{name} lacks {len(lacking):,} ids that other parties have; these rows are left out", err=True
+                )
         return parties, missing
 
 
 @dataclass(frozen=True)
 class SizedTablesOptions(TablesOptions):
-    """Options by which a command reads all tables, or one party's own and of the others no more than their sizes."""
+    """Options of commands that read either all tables, or one party's table and the sizes of the others."""
 
     size: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=COLUMNS",
-            help="A party whose table is not here, and how many columns its own sheet says that it has, as prepared.",
+            help="A party whose table is not on this computer, and the number of its prepared columns, as its sheet "
+            "states it.",
         ),
     ] = None
-    classes: Annotated[int | None, typer.Option(min=2, help="How many classes there are, if you have no labels.")] = (
-        None
-    )
+    classes: Annotated[int | None, typer.Option(min=2, help="Number of classes, if you have no labels.")] = None
 
     @property
     def alone(self) -> bool:
-        """Whether one party's own table is given and no other."""
+        """Whether only one party's table is given."""
         return bool(self.size) or len(self.data or ()) == 1
 
     def one_side(self, job: Job, job_file: Path) -> tuple[Party, dict[str, int]]:
-        """Return this party, its rows as an alignment has left them, and the columns of the others, the leading one
-        first.
+        """Read one party's table and the sizes of the others.
 
-        Who takes part is in peers.toml beside the job, where there is one. ConfigError for what is missing.
+        If there is a peers.toml next to the job, it names the parties.
+
+        Args:
+            job: the job.
+            job_file: its file.
+
+        Returns:
+            The party, with its rows in the aligned order, and the numbers of columns of the others, the leading
+            party first.
+
+        Raises:
+            ConfigError: a table or a size is missing.
         """
         from securevfl.data.load import read_aligned
         from securevfl.transport.peers import Peers
 
         files = named_files(self.data)
         if len(files) != 1:
-            raise ConfigError(f"--data: one table was expected beside --size, {len(files)} came; give your own")
+            raise ConfigError(
+                f"--data names {len(files)} tables together with --size",
+                "give only your table",
+                code="SVFL-COMMAND-USAGE",
+            )
         ((name, path),) = files.items()
-        given = [pair("--size", item, "NAME=COLUMNS", "bank=12", _is_count) for item in self.size or ()]
-        sizes = {other: int(columns) for other, columns in given}
-        beside = job_file.parent / "peers.toml"
-        names = Peers.load(beside).parties if beside.exists() else (*sizes, name)
+        pairs = [pair("--size", item, "NAME=COLUMNS", "bank=12", _is_count) for item in self.size or ()]
+        sizes = {other: int(columns) for other, columns in pairs}
+        peers_file = job_file.parent / "peers.toml"
+        names = Peers.load(peers_file).parties if peers_file.exists() else (*sizes, name)
         missing = [other for other in names if other not in sizes and other != name]
         ids = self.id_columns(files)[name]
-        own = read_aligned(name, path, job, id_column=ids, label_column=self.label_column)
+        party = read_aligned(name, path, job, id_column=ids, label_column=self.label_column)
         if missing or len(names) < 2:
-            shown = " ".join(f"--size {other}=COLUMNS" for other in missing) or "--size NAME=COLUMNS"
+            options = " ".join(f"--size {other}=COLUMNS" for other in missing) or "--size NAME=COLUMNS"
             raise ConfigError(
-                "--data: the tables of all parties were expected, or the sizes of those that are not here; add "
-                f"{shown}\n{sizes_line(job, own)}"
+                "neither tables nor sizes of all parties are given",
+                f"add {options}\n{sizes_line(job, party)}",
+                code="SVFL-COMMAND-USAGE",
             )
-        return own, {other: sizes[other] for other in names if other != name}
+        return party, {other: sizes[other] for other in names if other != name}
 
 
 def _is_count(text: str) -> bool:
     return text.isascii() and text.isdigit() and int(text) > 0
 
 
-def sizes_line(job: Job, own: Party) -> str:
-    """Say which columns --size counts, what the others give for this party, and where its own numbers come from."""
+def sizes_line(job: Job, party: Party) -> str:
+    """Explain which columns --size counts, and which value the others give for this party."""
     from securevfl.families.table_preparation import prepare_party
 
-    made, brought = len(prepare_party(job, own, own.register).columns), len(own.columns)
-    differs = "" if made == brought else f", of {brought} in your file"
+    prepared, in_file = len(prepare_party(job, party, party.register).columns), len(party.columns)
+    difference = "" if prepared == in_file else f" ({in_file} in your file)"
     return (
-        f"sizes are of columns as the job prepares them, so a gap or a text in a file may add some: the others give "
-        f"--size {own.name}={made} for you{differs}; ask each for the --size that this command prints for it"
+        "sizes count columns after the job has prepared them; a missing value or a text in a file may add columns. The "
+        f"other parties give --size {party.name}={prepared} for you{difference}. Ask each of them for the --size that "
+        "this command prints there"
     )
 
 
 @dataclass(frozen=True)
 class TableOptions:
-    """Options by which one party among several organisations reads its own table."""
+    """Options of commands by which one of several organisations reads its table."""
 
     party: Name
     data: Data
@@ -202,13 +250,13 @@ class TableOptions:
     label_column: LabelColumn = "y"
 
     def in_order(self) -> Party:
-        """Read the table into memory, its rows as an alignment has left them if it has."""
+        """Read the table into memory, in the aligned row order if there is one."""
         from securevfl.data.load import read_in_order
 
         return read_in_order(self.party, self.data, id_column=self.id_column, label_column=self.label_column)
 
     def aligned(self, job: Job) -> Party:
-        """Read the table for a job, in the row order that is shared."""
+        """Read the table for a job, in the aligned row order."""
         from securevfl.data.load import read_aligned
         from securevfl.display.progress import progress
 
@@ -219,13 +267,24 @@ class TableOptions:
 
 @dataclass(frozen=True)
 class ConsentOptions:
-    """The options by which a party agrees to what it will tell, and counts it."""
+    """Options by which a party agrees to disclosures and counts them."""
 
     ledger: Ledger = None
     accept: Digest = None
 
     def asking(self, party: str, command: str) -> tuple[DisclosureLedger, Callable[[ConsentSheet], None]]:
-        """Return the party's ledger, and what asks for its consent to a sheet. ConfigError if --accept is no digest."""
+        """Return the party's ledger, and a function that asks for its consent to a sheet.
+
+        Args:
+            party: name of the party.
+            command: the command to repeat.
+
+        Returns:
+            The ledger and the function.
+
+        Raises:
+            ConfigError: --accept is not a digest.
+        """
         from securevfl.cli.consent_prompt import agree, check_digest
         from securevfl.consent.agreed_sheets import AgreedSheets
         from securevfl.disclosure.ledger import DisclosureLedger
@@ -237,24 +296,24 @@ class ConsentOptions:
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """The files that a command writes what it found to."""
+    """Options for the files to which a command writes its results."""
 
     report_json: Json = None
     page: Html = None
 
     def check(self) -> None:
-        """StorageError unless they can be written."""
+        """Raise StorageError unless the files can be written."""
         check_writable(self.report_json, self.page)
 
     def write(self, figures: Callable[[], str], page: Callable[[], str]) -> None:
-        """Write the figures and the page to those files that are named."""
+        """Write the figures and the page to the files that are named."""
         for path, text in ((self.report_json, figures), (self.page, page)):
             if path is not None:
                 write_atomic(path, text().encode())
 
 
 class PeerKeywords(TypedDict):
-    """The options of a meeting that functions of the library take by the same names."""
+    """Keyword arguments of library functions for reaching the peers."""
 
     certs: Path | None
     listen: str | None
@@ -264,7 +323,7 @@ class PeerKeywords(TypedDict):
 
 @dataclass(frozen=True)
 class PeerOptions:
-    """Options by which a party finds the others and waits for them."""
+    """Options by which a party reaches the others and waits for them."""
 
     certs: Certs = None
     listen: Listen = None
@@ -273,11 +332,11 @@ class PeerOptions:
 
     @property
     def keys(self) -> PeerKeywords:
-        """The options as arguments of a function of the library, without the file of peers."""
+        """The options as keyword arguments of library functions, without the file of peers."""
         return {"certs": self.certs, "listen": self.listen, "timeout": self.timeout, "patience": self.patience}
 
-    def venue(self, peers: Path) -> PeerSettings:
-        """Make the venue of this file of peers."""
+    def settings(self, peers: Path) -> PeerSettings:
+        """Return the settings for this file of peers."""
         from securevfl.organisations.peer_settings import PeerSettings
 
         return PeerSettings.of(peers, **self.keys)
@@ -285,45 +344,60 @@ class PeerOptions:
 
 @dataclass(frozen=True)
 class SessionOptions(PeerOptions):
-    """Options by which a party finds the others, and by which it says what happens."""
+    """Options by which a party reaches the others and reports events."""
 
     verbose: Verbose = False
     log: Log = None
 
     @contextmanager
     def events(self, me: str = "", peers: Path | None = None) -> Iterator[None]:
-        """Show events on stderr, and append them to the log if there is one; with `peers`, say whom `me` waits for."""
+        """Print events on stderr and append them to the log while the context is entered.
+
+        Args:
+            me: name of this party.
+            peers: the file of peers; with it, the status line names the parties for which this party waits.
+
+        Yields:
+            Nothing.
+        """
         from securevfl.cli.live import live
         from securevfl.transport.peers import Peers
 
         others = [] if peers is None else [name for name in Peers.load(peers).parties if name != me]
-        waiting = live(others, "", verbose=self.verbose) if others else nullcontext()
+        waiting = live(others, "") if others else nullcontext()
         with waiting, events(self.verbose, self.log):
             yield
 
 
 def expand_option_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """Return the command with an option for each field of its groups, as typer reads them from its signature."""
-    own = signature(command, eval_str=True)
-    groups = {name: each for name, each in own.parameters.items() if is_dataclass(each.annotation)}
-    shown: list[Parameter] = []
-    for name, each in own.parameters.items():
+    """Return the command with an option for each field of its option groups, for typer.
+
+    Args:
+        command: the command.
+
+    Returns:
+        The expanded command.
+    """
+    original = signature(command, eval_str=True)
+    groups = {name: item for name, item in original.parameters.items() if is_dataclass(item.annotation)}
+    expanded: list[Parameter] = []
+    for name, parameter in original.parameters.items():
         if name not in groups:
-            shown.append(each.replace(kind=Parameter.KEYWORD_ONLY))
+            expanded.append(parameter.replace(kind=Parameter.KEYWORD_ONLY))
             continue
-        hints = get_type_hints(each.annotation, include_extras=True)
-        for field in fields(each.annotation):
-            default = field.default if each.default is Parameter.empty else getattr(each.default, field.name)
-            given = Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=hints[field.name])
-            shown.append(given.replace(default=Parameter.empty) if default is MISSING else given)
+        hints = get_type_hints(parameter.annotation, include_extras=True)
+        for field in fields(parameter.annotation):
+            default = field.default if parameter.default is Parameter.empty else getattr(parameter.default, field.name)
+            option = Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=hints[field.name])
+            expanded.append(option.replace(default=Parameter.empty) if default is MISSING else option)
 
     def run(**options: Any) -> None:
-        for name, each in groups.items():
-            kind = each.annotation
+        for name, parameter in groups.items():
+            kind = parameter.annotation
             options[name] = kind(**{field.name: options.pop(field.name) for field in fields(kind)})
         command(**options)
 
     run.__name__, run.__doc__ = command.__name__, command.__doc__
-    run.__annotations__ = {each.name: each.annotation for each in shown}
-    run.__signature__ = own.replace(parameters=shown)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in expanded}
+    run.__signature__ = original.replace(parameters=expanded)  # type: ignore[attr-defined]
     return run

@@ -26,11 +26,11 @@ def align(
     data: options.Data,
     peers: options.PeersFile = Path("peers.toml"),
     id_column: options.IdColumn = "id",
-    meeting: option_groups.SessionOptions = option_groups.SessionOptions(),
+    session: option_groups.SessionOptions = option_groups.SessionOptions(),
 ) -> None:
-    """Find the ids that all parties have, showing no others, and write the shared row order beside the data.
+    """Find the ids that all parties have, without revealing others, and write the shared row order next to the data.
 
-    Every party runs this. What was done before a cut or a restart is kept and not done again.
+    Every party runs this. After an interruption, the same command resumes.
     """
     from securevfl.data.readers import id_rule_version, read_ids
     from securevfl.data.row_order import write_rows
@@ -38,102 +38,110 @@ def align(
     from securevfl.display.progress import progress
     from securevfl.organisations.align import align_privately
     from securevfl.organisations.peer_session import run_session
+    from securevfl.organisations.peer_settings import check_among
     from securevfl.runtime.channel import Channel
 
-    venue, work = meeting.venue(peers), Path(f"{data}.align")
-    active, *passives = venue.peers.parties
-    if party not in venue.peers.parties:
-        raise PartiesError(f"--party: one of {', '.join(venue.peers.parties)} was expected, {party} came; correct it")
+    settings, journal = session.settings(peers), Path(f"{data}.align")
+    active, *passives = settings.peers.parties
+    check_among(settings.peers, party)
     ids, rule = read_ids(data, id_column=id_column), id_rule_version(data, id_column)
 
     def talk(channel: Channel) -> int:
         rows = align_privately(
-            party, ids, channel, active=active, passives=passives, on_progress=on_progress, journal=work
+            party, ids, channel, active=active, passives=passives, on_progress=on_progress, journal=journal
         )
         write_rows(data, rows)
         return len(rows)
 
-    terms = {"parties": [active, *passives], "task": "align"} | ({} if rule is None else {"ids by rule": rule})
-    kept = f"what was done is kept in {work}"
+    handshake = {"parties": [active, *passives], "task": "align"} | ({} if rule is None else {"ids by rule": rule})
     with (
         shared_locks(data),
-        signals.exit_on_signal(lambda: kept),
-        meeting.events(party, peers),
+        signals.exit_on_signal(lambda: f"the progress is stored in {journal}"),
+        session.events(party, peers),
         progress("aligning") as on_progress,
     ):
-        count = run_session(party, venue, terms, talk, ledger=DisclosureLedger.open(party, None), resumes=True)
-    typer.echo(f"{count:,} of {len(ids):,} rows are shared by all; their order is in {data}.rows.npy")
+        count = run_session(party, settings, handshake, talk, ledger=DisclosureLedger.open(party, None), resumes=True)
+    typer.echo(f"{count:,} of {len(ids):,} rows are common to all parties; their order is in {data}.rows.npy")
     if not count:
-        hint = "are ids written alike? --id COLUMN, with a comma behind it, at all parties leaves out capitals, blanks,"
-        typer.echo(f"{hint} hyphens and accents", err=True)
+        typer.echo(
+            "Check that the ids are written alike. With a comma after the column, as in --id COLUMN, at all parties, "
+            "capitals, spaces, hyphens and accents are ignored.",
+            err=True,
+        )
 
 
 def prepare(
     job_file: options.SharedJob,
     table: option_groups.TableOptions,
     peers: options.PeersByJob = None,
-    ahead: options.PreprocessingDir = None,
-    meeting: option_groups.SessionOptions = option_groups.SessionOptions(),
+    preprocessing: options.PreprocessingDir = None,
+    session: option_groups.SessionOptions = option_groups.SessionOptions(),
 ) -> None:
-    """Do ahead what a training on shares needs, so that join takes minutes. Every party runs this, on its table.
+    """Run the offline phase of a training on secret shares, so that join takes minutes. Every party runs this.
 
-    The folder that is written holds masks: keep it as the table itself.
+    The folder that is written contains masks. Protect it like the table.
     """
     from securevfl.display.progress import progress
     from securevfl.job import Job
-    from securevfl.organisations.prepare import prepare as run
+    from securevfl.organisations.prepare import prepare as run_offline_phase
 
-    job, party, place, folder = Job.load(job_file), table.party, _peers(job_file, peers), _ahead(table.data, ahead)
-    own = table.aligned(job)
-    with shared_locks(table.data), meeting.events(party, place), progress("preparing") as on_round:
-        run(job, own, meeting.venue(place), preprocessing=folder, on_round=on_round)
-    typer.echo(f"what {party} has prepared is in {folder}")
+    job, party_name, peers_file = Job.load(job_file), table.party, _peers_file(job_file, peers)
+    folder = _preprocessing_folder(table.data, preprocessing)
+    party = table.aligned(job)
+    with shared_locks(table.data), session.events(party_name, peers_file), progress("preparing") as on_round:
+        run_offline_phase(job, party, session.settings(peers_file), preprocessing=folder, on_round=on_round)
+    typer.echo(f"the preprocessed material of {party_name} is in {folder}")
 
 
-def _peers(job_file: Path, named: Path | None) -> Path:
-    """Return the file of peers: the one named, or the one beside the job."""
+def _peers_file(job_file: Path, named: Path | None) -> Path:
+    """Return the named file of peers, or the one next to the job."""
     return job_file.parent / "peers.toml" if named is None else named
 
 
-def _ahead(data: Path, named: Path | None) -> Path:
-    """Return the folder of work ahead of a training on this table."""
+def _preprocessing_folder(data: Path, named: Path | None) -> Path:
+    """Return the named folder of preprocessed material, or the one next to the table."""
     return Path(f"{data}.ahead") if named is None else named
 
 
-OwnTable = Annotated[
+OptionalData = Annotated[
     Path | None,
-    typer.Option("--data", metavar="FILE", help="Your table, as above; none for a server, as FDML has one."),
+    typer.Option(
+        "--data",
+        metavar="FILE",
+        help="Your table: .csv, .csv.gz, .parquet or .npz; none for a server, which only FDML has.",
+    ),
 ]
-Every = Annotated[int, typer.Option(min=1, help="Rounds between two states.")]
-Again = Annotated[
-    bool, typer.Option("--again", help="Train anew although this job is over on this table; counts once more.")
+CheckpointEvery = Annotated[int, typer.Option(min=1, help="Rounds between two checkpoints.")]
+Retrain = Annotated[
+    bool,
+    typer.Option("--retrain", help="Train again although this job has finished on this table; the ledger counts it."),
 ]
 
 
 def join(
     job_file: options.SharedJob,
     party: options.Name,
-    data: OwnTable = None,
+    data: OptionalData = None,
     peers: options.PeersByJob = None,
     id_column: options.IdColumn = "id",
     label_column: options.LabelColumn = "y",
     save: options.ModelFile = None,
     checkpoints: options.CheckpointDir = None,
-    every: Every = 10,
-    ahead: options.PreprocessingDir = None,
+    checkpoint_every: CheckpointEvery = 10,
+    preprocessing: options.PreprocessingDir = None,
     consent: option_groups.ConsentOptions = option_groups.ConsentOptions(),
-    again: Again = False,
+    retrain: Retrain = False,
     html: options.Html = None,
-    meeting: option_groups.SessionOptions = option_groups.SessionOptions(),
+    session: option_groups.SessionOptions = option_groups.SessionOptions(),
 ) -> None:
-    """Train with the other parties. Every party runs this; one that was cut off or killed runs it again.
+    """Train with the other parties. Every party runs this, and runs it again after an interruption.
 
-    The first time your consent sheet is shown, once all parties are there, and you are asked to agree; without a
-    terminal --accept names it by its digest. It is not asked again for the same sheet. A training that is over is not
-    begun again without --again.
+    Once all parties are connected, your consent sheet is shown and you are asked to agree. Without a terminal, --accept
+    names the sheet by its digest. You are not asked again about the same sheet. A training that has finished does not
+    start again without --retrain.
 
-    Rows are taken in the order that `securevfl align` has left beside the data. A large Parquet file is copied into one
-    of plain rows beside it, gone when the training is through, so that it need not fit in memory.
+    Rows are used in the order that `securevfl align` wrote next to the data. A large Parquet file is copied to a file
+    with fixed-size rows next to it until the training has finished, so that it need not fit in memory.
     """
     from securevfl.cli.consent_prompt import check_agreed
     from securevfl.cli.live import live, step_of
@@ -141,7 +149,7 @@ def join(
     from securevfl.consent.agreed_sheets import AgreedSheets
     from securevfl.data.load import delete_table_copy
     from securevfl.job import Job
-    from securevfl.organisations.join import join as run
+    from securevfl.organisations.join import join as join_training
     from securevfl.training.checkpoint import FINISHED_ROUND, Checkpoints
     from securevfl.training.local_baseline import baseline_metrics
     from securevfl.training.model_part import PartStatus
@@ -150,62 +158,62 @@ def join(
     from securevfl.transport.peers import Peers
 
     ledger, agree = consent.asking(party, f"securevfl join {job_file}")
-    job, place = Job.load(job_file), _peers(job_file, peers)
+    job, peers_file = Job.load(job_file), _peers_file(job_file, peers)
     table = job_file.parent / party if data is None else data
     save = table.with_name(f"{party}.model.json") if save is None else save
     folder = Path(f"{table}.states") if checkpoints is None else checkpoints
     check_writable(html, save)
     check_writable(folder, folder=True)
-    states = Checkpoints(folder, party, every=every)
-    own = (
-        _helper(job, party)
-        if data is None
-        else option_groups.TableOptions(party, data, id_column, label_column).aligned(job)
-    )
-    key = run_key(job, own)
+    states = Checkpoints(folder, party, every=checkpoint_every)
+    if data is None:
+        member = _helper(job, party)
+    else:
+        member = option_groups.TableOptions(party, data, id_column, label_column).aligned(job)
+    key = run_key(job, member)
     sheets: list[ConsentSheet] = []
 
-    def kept() -> str:
-        rounds = [each for each in states.rounds(key) if each != FINISHED_ROUND]
-        return f"its state after {rounds[-1]} rounds is kept in {folder}" if rounds else "no round of it was kept"
+    def describe_stored() -> str:
+        rounds = [number for number in states.rounds(key) if number != FINISHED_ROUND]
+        return f"the checkpoint after {rounds[-1]} rounds is in {folder}" if rounds else "there is no checkpoint"
 
-    def asked(sheet: ConsentSheet) -> None:
+    def ask(sheet: ConsentSheet) -> None:
         sheets[:] = [sheet]
         agree(sheet)
 
-    others = [name for name in Peers.load(place).parties if name != party]
-    line = live(others, step_of(job), verbose=meeting.verbose)
-    with shared_locks(table, save), signals.exit_on_signal(kept), line as on_round, meeting.events():
-        part = run(
+    others = [name for name in Peers.load(peers_file).parties if name != party]
+    line = live(others, step_of(job))
+    with shared_locks(table, save), signals.exit_on_signal(describe_stored), line as on_round, session.events():
+        part = join_training(
             job,
-            own,
-            place,
-            **meeting.keys,
+            member,
+            peers_file,
+            **session.keys,
             checkpoints=states,
             save=save,
             ledger=ledger,
-            preprocessing=_ahead(table, ahead),
-            retrain=again,
-            consent=asked,
+            preprocessing=_preprocessing_folder(table, preprocessing),
+            retrain=retrain,
+            consent=ask,
             on_round=on_round,
         )
     if html is not None:
-        write_report(
-            html, part, alone=baseline_metrics(job, own), sheet="".join(sheet.first_screen for sheet in sheets)
-        )
+        sheet = "".join(sheet.first_screen for sheet in sheets)
+        write_report(html, part, alone=baseline_metrics(job, member), sheet=sheet)
     if data is not None:
-        delete_table_copy(own, data)
+        delete_table_copy(member, data)
     if part.status is PartStatus.NEW:
         typer.echo(run_time_line(part.path))
     else:
-        why = "job and table are the same (--again trains anew)"
-        typer.echo(f"nothing was trained: this model is {part.status}; {why}")
+        typer.echo(
+            f"Nothing was trained, because job and table are the same as before. This model is {part.status}. Use "
+            "--retrain to train again."
+        )
     if part.metrics:
         typer.echo(f"{figures(part.metrics, part.positive, part.metric_std_errors)} on the {part.evaluated_on}")
     typer.echo(f"{part.name}'s part of the model is in {save}")
     if part.status is not PartStatus.NEW:
         check_agreed(AgreedSheets(ledger), consent.accept)
-    if part.status is PartStatus.UNCONFIRMED:  # by the others
+    if part.status is PartStatus.UNCONFIRMED:  # by the other parties
         raise typer.Exit(2)
 
 
@@ -214,65 +222,84 @@ def compare_at(
     table: option_groups.TableOptions,
     peers: Path | None,
     consent: option_groups.ConsentOptions,
-    meeting: option_groups.SessionOptions,
+    session: option_groups.SessionOptions,
 ) -> Comparison | None:
-    """Compare models with the other parties on their own machines, as the command `compare --party` does."""
+    """Compare models with the other parties on their own machines, as the command `compare --party` does.
+
+    Args:
+        job_file: the job file.
+        table: options for this party's table.
+        peers: the file of peers; by default peers.toml next to the job.
+        consent: options for consent and ledger.
+        session: options for reaching the peers.
+
+    Returns:
+        The comparison at the party with labels, None at the others.
+    """
     from securevfl.cli.live import live, step_of
     from securevfl.cli.show import console
     from securevfl.job import Job
     from securevfl.organisations.compare import compare_with
 
-    party = table.party
-    ledger, agree = consent.asking(party, f"securevfl compare {job_file} --party {party}")
-    job, venue = Job.load(job_file), meeting.venue(_peers(job_file, peers))
-    own, said = table.aligned(job), console(err=True)
-    line = live([each for each in venue.peers.parties if each != party], step_of(job), verbose=meeting.verbose)
-    with shared_locks(table.data), signals.exit_on_signal(), line as on_round, meeting.events():
-        found = compare_with(
+    ledger, agree = consent.asking(table.party, f"securevfl compare {job_file} --party {table.party}")
+    job, settings = Job.load(job_file), session.settings(_peers_file(job_file, peers))
+    party, errors = table.aligned(job), console(err=True)
+    line = live([name for name in settings.peers.parties if name != table.party], step_of(job))
+    with shared_locks(table.data), signals.exit_on_signal(), line as on_round, session.events():
+        comparison = compare_with(
             job,
-            own,
-            venue,
+            party,
+            settings,
             ledger=ledger,
             consent=agree,
-            on_model=lambda what: said.print(f"training: {what}", soft_wrap=True),
+            on_model=lambda name: errors.print(f"training: {name}", soft_wrap=True),
             on_round=on_round,
         )
-    typer.echo(f"models were compared, for {venue.peers.active} to see; none is kept" if found is None else str(found))
-    return found
+    if comparison is None:
+        typer.echo(f"the models were compared; only {settings.peers.active} sees the result, and no model is stored")
+    else:
+        typer.echo(str(comparison))
+    return comparison
 
 
 def _helper(job: Job, party: str) -> Party:
-    """Return the party without a table that this job has a place for. ConfigError if it has none."""
+    """Return a party without a table, or raise ConfigError if the job's family has no role for one."""
     from securevfl.data.party import Helper
 
     if not job.family.example_helpers:
-        raise ConfigError(f"--data: a table was expected, as {job.family.name} has no place for {party} without one")
+        raise ConfigError(
+            f"{party} has no table, and {job.family.name} has no role for a party without one",
+            "give --data",
+            code="SVFL-COMMAND-USAGE",
+            party=party,
+        )
     return Helper(party, job.family.example_helpers[0][1])
 
 
 def predict(
     model: options.Model,
-    data: OwnTable = None,
+    data: OptionalData = None,
     peers: options.PeersFile = Path("peers.toml"),
     id_column: options.IdColumn = "id",
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Where the party that asks gets its CSV; by default stdout.")
+        Path | None,
+        typer.Option(metavar="FILE", help="CSV file for predictions, at the requesting party; by default stdout."),
     ] = None,
     points: Annotated[
         str | None,
-        typer.Option(metavar="POINTS:ODDS:DOUBLE", help="Add scorecard points, as in 600:50:20, of a logistic model."),
+        typer.Option(metavar="POINTS:ODDS:DOUBLE", help="Add scorecard points of a logistic model, as in 600:50:20."),
     ] = None,
     reasons: Reasons = None,
     codes: Codes = None,
-    left: options.Unscored = None,
+    unscored: options.Unscored = None,
     ledger: options.Ledger = None,
-    meeting: option_groups.SessionOptions = option_groups.SessionOptions(),
+    session: option_groups.SessionOptions = option_groups.SessionOptions(),
 ) -> None:
-    """Predict new rows, one or many, with the other parties. Every party runs this with its own part and table.
+    """Predict new rows with the other parties. Every party runs this with its part of the model and its table.
 
-    The party with labels, or whoever the job names, gets id, prediction and probability (of the positive class, or one
-    column a class). With --reasons and --codes it is told, of each row, which of your columns cost it most, by names
-    that you choose; your ledgers count that.
+    The party with labels, or the party that the job names, receives id, prediction and probability (of the positive
+    class, or one column per class). With --reasons and --codes it also learns which of your columns raise each row's
+    score most, under names that you choose. Your ledgers count that.
     """
     from securevfl.cli.prediction_output import write_predictions
     from securevfl.display.progress import progress
@@ -283,42 +310,57 @@ def predict(
 
     part, code_policy = ModelPart.load(model), given_codes(reasons, codes)
     scale = None if points is None else scale_of(part, points)
-    check_writable(out, left)
+    check_writable(out, unscored)
     if data is None and part.columns:
-        raise ConfigError(f"--data: a table was expected, as the part of {part.name} has columns; name its file")
+        raise ConfigError(
+            f"the part of {part.name} has columns, so a table is needed",
+            "give --data",
+            code="SVFL-COMMAND-USAGE",
+            party=part.name,
+        )
     with progress("reading") as on_progress:
         rows = no_rows() if data is None else rows_of_file(part, data, id_column=id_column, on_progress=on_progress)
     with (
         shared_locks(model, *([] if data is None else [data])),
         signals.exit_on_signal(),
-        meeting.events(part.name, peers),
-        write_predictions(part, out, scale, left) as written,
+        session.events(part.name, peers),
+        write_predictions(part, out, scale, unscored) as callbacks,
         progress("predicting") as on_progress,
     ):
-        answered = predict_rows(
-            part, rows, meeting.venue(peers), **written, on_progress=on_progress, ledger=ledger, code_policy=code_policy
+        counts = predict_rows(
+            part,
+            rows,
+            session.settings(peers),
+            **callbacks,
+            on_progress=on_progress,
+            ledger=ledger,
+            code_policy=code_policy,
         )
     if part.name != part.asker:
-        typer.echo(f"{answered.requested:,} rows predicted, for {part.asker} to see")
+        typer.echo(f"{counts.requested:,} rows predicted; only {part.asker} sees the result")
     elif out is not None:
-        typer.echo(f"{answered}; they are in {out}")
-    elif answered.scored < answered.requested:
-        typer.echo(str(answered), err=True)
+        typer.echo(f"{counts}; they are in {out}")
+    elif counts.scored < counts.requested:
+        typer.echo(str(counts), err=True)
 
 
 def relay(
     name: Annotated[str, typer.Option("--party", metavar="NAME", help="The hub's name in the file of peers.")],
     peers: options.PeersFile = Path("peers.toml"),
-    meeting: option_groups.SessionOptions = option_groups.SessionOptions(timeout=86_400.0),
+    session: option_groups.SessionOptions = option_groups.SessionOptions(timeout=86_400.0),
 ) -> None:
-    """Be a hub that is no party: pass on, sealed, what the parties of one run say to each other."""
+    """Run a hub that is not a party: forward the encrypted packets of the parties of one run."""
     from securevfl.transport.relay import Relay
     from securevfl.transport.tls import Credentials
 
-    venue = meeting.venue(peers)
-    if name != venue.peers.hub or name in venue.peers.parties:
-        raise PartiesError(f"--party: a hub that is no party was expected, {name} came; see hub in {peers}")
-    with signals.exit_on_signal(), meeting.events():
-        Relay(Credentials(venue.certs, name), venue.peers, listen=venue.listen, patience=venue.patience).run(
-            venue.timeout
+    settings = session.settings(peers)
+    if name != settings.peers.hub or name in settings.peers.parties:
+        raise PartiesError(
+            f"{name} is not a separate hub in {peers}",
+            "name the hub of that file with --party",
+            code="SVFL-PARTIES-ROLE",
+            party=name,
         )
+    with signals.exit_on_signal(), session.events():
+        credentials = Credentials(settings.certs, name)
+        Relay(credentials, settings.peers, listen=settings.listen, patience=settings.patience).run(settings.timeout)

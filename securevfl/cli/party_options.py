@@ -1,4 +1,4 @@
-"""What the commands of one party have in common: its options, its events on the screen and its pool of processes."""
+"""Options that several commands share, and the pool of worker processes."""
 
 from __future__ import annotations
 
@@ -6,63 +6,68 @@ import os
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    pass
-
-Name = Annotated[str, typer.Option("--party", metavar="NAME", help="Who you are.")]
+Name = Annotated[str, typer.Option("--party", metavar="NAME", help="Your party's name.")]
 Data = Annotated[Path, typer.Option("--data", metavar="FILE", help="Your table: .csv, .csv.gz, .parquet or .npz.")]
 IdColumn = Annotated[
-    str, typer.Option("--id", metavar="COLUMN", help="Column of ids; several, parted by commas, are one key.")
+    str,
+    typer.Option("--id", metavar="COLUMN", help="Column of ids; several columns, separated by commas, form one key."),
 ]
 LabelColumn = Annotated[str, typer.Option("--label", metavar="COLUMN", help="Column of labels, if you have them.")]
-PeersFile = Annotated[Path, typer.Option("--peers", metavar="FILE", help="Who takes part and where: peers.toml.")]
+PeersFile = Annotated[Path, typer.Option("--peers", metavar="FILE", help="The parties and their addresses.")]
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.TOML", help="The job: model, optimizer, protocol, batches.")]
 SharedJob = Annotated[Path, typer.Argument(metavar="JOB.TOML", help="The job, the same at every party.")]
 PeersByJob = Annotated[
     Path | None,
-    typer.Option("--peers", metavar="FILE", help="Who takes part and where; by default peers.toml by the job."),
+    typer.Option(
+        "--peers", metavar="FILE", help="The parties and their addresses; by default peers.toml next to the job."
+    ),
 ]
 Certs = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Folder of your certificate; by default that of the file of peers.")
+    Path | None,
+    typer.Option(metavar="DIR", help="Folder of your certificate; by default the folder of the file of peers."),
 ]
 Listen = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help="What to bind, if not the port of your own address.")
+    str | None, typer.Option(metavar="HOST:PORT", help="Address to bind, if it differs from the port of your address.")
 ]
 Timeout = Annotated[float, typer.Option(min=1, help="Seconds to wait for the others.")]
-Patience = Annotated[float, typer.Option(min=0.5, help="Seconds a party may be cut off.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say on stderr what happens.")]
+Patience = Annotated[float, typer.Option(min=0.5, help="Seconds without a connection after which a party is lost.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print events on stderr.")]
 Ledger = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Your disclosure ledger; by default NAME.ledger among your user's data."),
+    typer.Option(metavar="FILE", help="Your disclosure ledger; by default NAME.ledger in your data folder."),
 ]
 PreprocessingDir = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Folder of work done ahead; by default FILE.ahead by the data.")
+    Path | None,
+    typer.Option(metavar="DIR", help="Folder of preprocessed material; by default FILE.ahead next to the data."),
 ]
 ModelFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Your part of the model; by default NAME.model.json by the data.")
+    Path | None,
+    typer.Option(metavar="FILE", help="Your part of the model; by default NAME.model.json next to the data."),
 ]
 CheckpointDir = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Where to keep your own states; by default FILE.states.")
+    Path | None, typer.Option(metavar="DIR", help="Folder for your checkpoints; by default FILE.states.")
 ]
-Model = Annotated[Path, typer.Argument(metavar="MODEL.JSON", help="Your part of the model, as join has saved it.")]
-Digest = Annotated[str | None, typer.Option(metavar="DIGEST", help="You agree to the consent sheet of this digest.")]
-Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures here.")]
-Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page for a browser here.")]
+Model = Annotated[Path, typer.Argument(metavar="MODEL.JSON", help="Your part of the model, as join wrote it.")]
+Digest = Annotated[str | None, typer.Option(metavar="DIGEST", help="Agree to the consent sheet with this digest.")]
+Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures to this file.")]
+Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write an HTML page to this file.")]
 Unscored = Annotated[
     Path | None,
     typer.Option(
-        "--unscored", metavar="FILE", help="Where id and state of each row without a score go, at the party that asks."
+        "--unscored",
+        metavar="FILE",
+        help="CSV file for rows without a score (id and state); written at the requesting party.",
     ),
 ]
-Log = Annotated[Path | None, typer.Option(metavar="FILE", help="Append one line of JSON for each event.")]
+Log = Annotated[Path | None, typer.Option(metavar="FILE", help="Append each event to this file, as one line of JSON.")]
 
 
 def pool_of(rows: int) -> AbstractContextManager[Executor | None]:
-    """Return a pool of one process a core where so many ids give enough to do."""
+    """Return a pool with one process per core, or None if there are too few ids for a pool to pay off."""
     cores = os.cpu_count() or 1
     if rows < 20_000 or cores < 2:
         return nullcontext()

@@ -1,4 +1,4 @@
-"""Predictions as CSV, block by block: id, prediction and probability."""
+"""Write predictions as CSV, block by block: id, prediction and probability."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class PredictionCallbacks(TypedDict):
-    """What writes the outcome of a prediction, as functions of the library take it."""
+    """Keyword arguments of `predict_rows` and `score_rows` that write the results."""
 
     on_block: Callable[[list[Any] | None, Prediction], None]
     on_unscored: OnUnscored | None
@@ -30,80 +30,98 @@ class PredictionCallbacks(TypedDict):
 
 @contextmanager
 def write_predictions(
-    part: ModelPart, out: Path | None, scale: ScorecardScale | None = None, left: Path | None = None
+    part: ModelPart, out: Path | None, scale: ScorecardScale | None = None, unscored: Path | None = None
 ) -> Iterator[PredictionCallbacks]:
-    """Write predictions block by block, to a CSV file that is there whole or not at all, or to stdout; id and state of
-    each row that has no score to another, if one is named.
+    """Write predictions block by block, to stdout or atomically to a CSV file.
 
-    scale: of the points that go beside them.
+    Args:
+        part: this party's part of the model.
+        out: the file for predictions; stdout if None.
+        scale: scale of scorecard points to add.
+        unscored: a file for the id and state of each row without a score.
+
+    Yields:
+        The callbacks that write.
     """
     states = io.StringIO()
-    left_out = csv.writer(states, lineterminator="\n")
-    left_out.writerow(["id", "state"])
-    on_unscored = None if left is None else lambda each, state: left_out.writerow([each, state])
+    unscored_rows = csv.writer(states, lineterminator="\n")
+    unscored_rows.writerow(["id", "state"])
+    on_unscored = None if unscored is None else lambda row_id, state: unscored_rows.writerow([row_id, state])
     if part.name != part.asker:
-        yield {"on_block": lambda ids, found: None, "on_unscored": on_unscored}
+        yield {"on_block": lambda ids, prediction: None, "on_unscored": on_unscored}
     else:
         with nullcontext(sys.stdout.buffer) if out is None else atomic_writer(out) as file:
             write = _CsvWriter(file, scale)
             yield {"on_block": write, "on_unscored": on_unscored}
-            if not write.begun:  # there was no row: the heading alone
+            if not write.started:  # there was no row, so only the header is written
                 from securevfl.organisations.prediction import prediction_of
 
                 write([], prediction_of(part, np.empty((0, part.outputs))))
-    if left is not None:
-        write_atomic(left, states.getvalue().encode())
+    if unscored is not None:
+        write_atomic(unscored, states.getvalue().encode())
 
 
 class _CsvWriter:
-    """Appends blocks of predictions; a heading goes before the first."""
+    """Appends blocks of predictions, after a header."""
 
     def __init__(self, file: BinaryIO, scale: ScorecardScale | None) -> None:
-        self._file, self._scale, self.begun = file, scale, False
+        self._file, self._scale, self.started = file, scale, False
 
-    def __call__(self, ids: list[Any] | None, found: Prediction) -> None:
+    def __call__(self, ids: list[Any] | None, prediction: Prediction) -> None:
         assert ids is not None, "rows of a file have ids"
-        columns = {"id": ids, "prediction": found.label.tolist()}
-        if found.proba is not None and len(found.classes) == 2:
-            columns["probability"] = found.proba[:, 1].tolist()
-        elif found.proba is not None:
-            by_class = zip(found.classes, found.proba.T, strict=True)
-            columns |= {f"probability {each}": column.tolist() for each, column in by_class}
+        columns = {"id": ids, "prediction": prediction.label.tolist()}
+        if prediction.proba is not None and len(prediction.classes) == 2:
+            columns["probability"] = prediction.proba[:, 1].tolist()
+        elif prediction.proba is not None:
+            by_class = zip(prediction.classes, prediction.proba.T, strict=True)
+            columns |= {f"probability {name}": column.tolist() for name, column in by_class}
         if self._scale is not None:
-            columns["points"] = self._scale.of(found.decision[:, 0]).round(2).tolist()
-        for name, codes in found.reasons.items():
-            columns |= {f"reason {name} {k}": list(own) for k, own in enumerate(zip(*codes, strict=True), 1)}
+            columns["points"] = self._scale.of(prediction.decision[:, 0]).round(2).tolist()
+        for name, codes in prediction.reasons.items():
+            columns |= {f"reason {name} {k}": list(column) for k, column in enumerate(zip(*codes, strict=True), 1)}
         text = io.StringIO()
         lines = csv.writer(text, lineterminator="\n")
-        if not self.begun:
+        if not self.started:
             lines.writerow(columns)
-            self.begun = True
+            self.started = True
         lines.writerows(zip(*columns.values(), strict=True))
         self._file.write(text.getvalue().encode())
 
 
 def predict_files(run: Run, files: Mapping[str, Path], out: Path | None, *, id_columns: Mapping[str, str]) -> None:
-    """Predicts new rows of all parties of a run, a file of each, for the ids that all have, in the order of the first
-    file. id_columns: by the name of the party. PartiesError or DataError if files do not fit."""
+    """Predict the common rows of new tables of all parties of a run, in the order of the first table.
+
+    Args:
+        run: the run.
+        files: the table of each party.
+        out: the file for predictions; stdout if None.
+        id_columns: the id column of each party.
+
+    Raises:
+        PartiesError: the files are not those of the parties with columns.
+        DataError: a table cannot be used.
+    """
     from securevfl.data.id_keys import id_keys
     from securevfl.data.join import join_ids
     from securevfl.errors import PartiesError
     from securevfl.organisations.prediction import prediction_of
     from securevfl.training.new_rows import IndexedRows, rows_of_file
 
-    wanted = [name for name, part in run.parts.items() if part.columns]
-    if set(files) != set(wanted):
+    parties = [name for name, part in run.parts.items() if part.columns]
+    if set(files) != set(parties):
         raise PartiesError(
-            f"--predict: files of {', '.join(wanted)} were expected, {', '.join(files)} came; give these"
+            f"--predict names the tables of {', '.join(files)}",
+            f"give the tables of {', '.join(parties)}",
+            code="SVFL-PARTIES-NAME",
         )
-    held = {
+    tables = {
         name: IndexedRows.of(name, rows_of_file(run.parts[name], path, id_column=id_columns[name]))
         for name, path in files.items()
     }
     first = next(iter(files))
-    rows, _ = join_ids({name: (own.ids, id_keys(name, [own.ids])) for name, own in held.items()}, first)
-    f = run.decision_of({name: run.parts[name].scaling(own.X[rows[name]]) for name, own in held.items()})
-    asker = run.parts[run.active.asker]
-    ids = [held[first].ids[row] for row in rows[first].tolist()]
-    with write_predictions(asker, out) as written:
-        written["on_block"](ids, prediction_of(asker, f))
+    rows, _ = join_ids({name: (table.ids, id_keys(name, [table.ids])) for name, table in tables.items()}, first)
+    f = run.decision_of({name: run.parts[name].scaling(table.X[rows[name]]) for name, table in tables.items()})
+    part = run.parts[run.active.asker]
+    ids = [tables[first].ids[row] for row in rows[first].tolist()]
+    with write_predictions(part, out) as callbacks:
+        callbacks["on_block"](ids, prediction_of(part, f))

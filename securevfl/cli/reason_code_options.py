@@ -17,30 +17,39 @@ if TYPE_CHECKING:
 Reasons = Annotated[
     int | None,
     typer.Option(
-        min=1, max=100, metavar="K", help="Tell who asks the codes of the K of your columns that cost each row most."
+        min=1,
+        max=100,
+        metavar="K",
+        help="Send the requesting party the codes of the K columns of yours that raise each row's score most.",
     ),
 ]
-
 Codes = Annotated[
     Path | None,
-    typer.Option(metavar="FILE.JSON", help="With --reasons: what each of your columns is called, {column: code}."),
+    typer.Option(metavar="FILE.JSON", help="With --reasons: a code for each of your columns, {column: code}."),
 ]
 
 
 def codes_in(file: Path) -> dict[str, str]:
-    """Return the code of each column in a file. ConfigError if it is none."""
+    """Read the code of each column from a JSON file, or raise ConfigError."""
     try:
         return {str(column): str(code) for column, code in json.loads(file.read_text(encoding="utf-8")).items()}
     except (OSError, ValueError, AttributeError):
-        raise ConfigError(f"{file}: JSON as {{column: code}} was expected there; correct it") from None
+        raise ConfigError(
+            f"{file} does not contain JSON of the form {{column: code}}",
+            "correct the file",
+            code="SVFL-FILE-WRONG-KIND",
+            path=str(file),
+        ) from None
 
 
-def given_codes(most: int | None, file: Path | None) -> ReasonCodePolicy | None:
-    """Return what the options of a command give others. ConfigError for one of them without the other."""
+def given_codes(codes_per_row: int | None, file: Path | None) -> ReasonCodePolicy | None:
+    """Return the reason codes of the options --reasons and --codes, or raise ConfigError if one of them is missing."""
     from securevfl.organisations.reason_codes import ReasonCodePolicy
 
-    if most is None and file is None:
+    if codes_per_row is None and file is None:
         return None
-    if most is None or file is None:
-        raise ConfigError("--reasons and --codes were expected together, one came; give both or neither")
-    return ReasonCodePolicy(most, codes_in(file))
+    if codes_per_row is None or file is None:
+        raise ConfigError(
+            "only one of --reasons and --codes is given", "give both or neither", code="SVFL-COMMAND-USAGE"
+        )
+    return ReasonCodePolicy(codes_per_row, codes_in(file))

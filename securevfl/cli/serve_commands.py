@@ -1,4 +1,4 @@
-"""Commands of parties that score rows without meeting for it: one stays up and answers, one asks."""
+"""The commands `serve` and `score`: one party stays up and answers, another requests scores."""
 
 from __future__ import annotations
 
@@ -32,22 +32,24 @@ def serve(
     reasons: Reasons = None,
     codes: Codes = None,
     ledger: options.Ledger = None,
-    most: Annotated[int, typer.Option(min=1, help="Ids that one request may ask about.")] = 10_000,
+    max_ids: Annotated[int, typer.Option(min=1, help="Maximum number of ids per request.")] = 10_000,
     monitor: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Serve /health and /metrics there, as on 127.0.0.1:9464.")
+        str | None, typer.Option(metavar="HOST:PORT", help="Serve /health and /metrics there, as in 127.0.0.1:9464.")
     ] = None,
-    max_sessions: Annotated[int, typer.Option(min=1, help="Conversations of askers at a time.")] = 16,
-    max_waiting: Annotated[int, typer.Option(min=0, help="Askers more that wait for one to end.")] = 64,
-    meeting: option_groups.PeerOptions = option_groups.PeerOptions(timeout=60.0),
+    max_sessions: Annotated[int, typer.Option(min=1, help="Maximum number of sessions at a time.")] = 16,
+    max_waiting: Annotated[
+        int, typer.Option(min=0, help="Maximum number of clients that wait for a session to end.")
+    ] = 64,
+    session: option_groups.PeerOptions = option_groups.PeerOptions(timeout=60.0),
     log: options.Log = None,
 ) -> None:
-    """Stay up and answer requests of the party with labels for scores of your rows, until SIGTERM.
+    """Stay up and answer scoring requests of the party with labels, until SIGTERM.
 
-    Each request tells that party which of its ids you have, and a score of each of these. Your disclosure ledger counts
-    both and refuses what goes beyond its limits: securevfl ledger --party NAME --limit scores=100000 --limit ids=50000.
-    All rows of the table are served, whatever order an alignment has left beside it.
-    With --reasons and --codes it is told, too, which of your columns cost a row most, by the names that you choose.
-    Events go to stderr, one line of JSON each, or to --log. SIGTERM lets a request that is being answered end first.
+    Each request reveals to that party which of its ids you have, and a score for each of these. Your disclosure ledger
+    counts both and refuses beyond its limits: securevfl ledger --party NAME --limit scores=100000 --limit ids=50000.
+    All rows of the table are served, independent of an alignment. With --reasons and --codes the party also learns
+    which of your columns raise a row's score most, under names that you choose. Events are written to stderr or --log,
+    one line of JSON each. SIGTERM lets a request that is being processed finish.
     """
     from securevfl.organisations.monitor import Monitor
     from securevfl.organisations.serve import Server
@@ -59,31 +61,31 @@ def serve(
     from securevfl.transport import certs as certificates
 
     part, code_policy = ModelPart.load(model), given_codes(reasons, codes)
-    held = IndexedRows.of(part.name, rows_of_file(part, data, id_column=id_column, ordered=False))
-    venue = replace(meeting.venue(peers), limits=SessionLimits(max_sessions, max_waiting))
+    rows = IndexedRows.of(part.name, rows_of_file(part, data, id_column=id_column, ordered=False))
+    settings = replace(session.settings(peers), limits=SessionLimits(max_sessions, max_waiting))
     with shared_locks(model, data), ExitStack() as stack:
         handler = eventlog.write_to(sys.stderr if log is None else log)
         stack.callback(eventlog.LOGGER.removeHandler, handler)
-        shown = None
+        status = None
         if monitor is not None:
-            expires = certificates.show(venue.certs / f"{part.name}.pem").valid_until.timestamp()
-            shown = stack.enter_context(Monitor(monitor, part.name, expires))
+            expires = certificates.show(settings.certs / f"{part.name}.pem").valid_until.timestamp()
+            status = stack.enter_context(Monitor(monitor, part.name, expires))
         server = Server(
             part,
-            held,
-            venue,
-            max_ids=most,
+            rows,
+            settings,
+            max_ids=max_ids,
             ledger=ledger,
-            on_request=(lambda ended: None) if shown is None else shown.count,
-            executor=stack.enter_context(options.pool_of(len(held.ids))),
+            on_request=(lambda request: None) if status is None else status.count,
+            executor=stack.enter_context(options.pool_of(len(rows.ids))),
             code_policy=code_policy,
         )
-        if shown is not None:
+        if status is not None:
             try:
-                shown.shifts(drift(part, data, id_column=id_column))
-            except TableError as error:  # of a part that keeps no baseline, or of too few rows
+                status.shifts(drift(part, data, id_column=id_column))
+            except TableError as error:  # the part has no baseline, or there are too few rows
                 eventlog.emit(part.name, "no drift", {"reason": str(error)})
-            shown.watch(server)
+            status.watch(server)
         with _until_stopped(server) as stopping:
             server.run(stopping)
         eventlog.emit(part.name, "ended", {})
@@ -91,25 +93,34 @@ def serve(
 
 @contextmanager
 def _until_stopped(server: Server) -> Iterator[Callable[[], bool]]:
-    """SIGTERM and Ctrl-C end the block: at once while the server waits, after the request while it answers one, and at
-    once when they come again."""
-    asked = False
+    """Let SIGTERM and Ctrl-C end the context.
+
+    They end it at once while the server waits, and after the current request while it processes one. A second signal
+    always ends it at once.
+
+    Args:
+        server: the server.
+
+    Yields:
+        A function that returns whether a signal has arrived.
+    """
+    stopping = False
 
     def stop(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        if asked or not server.answering:
+        nonlocal stopping
+        if stopping or not server.answering:
             raise KeyboardInterrupt
-        asked = True
+        stopping = True
 
-    before = {each: signal.signal(each, stop) for each in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield lambda: asked
+        yield lambda: stopping
     except KeyboardInterrupt:
         if server.answering:
             raise typer.Exit(1) from None
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def score(
@@ -117,28 +128,30 @@ def score(
     data: options.Data,
     peers: options.PeersFile = Path("peers.toml"),
     id_column: options.IdColumn = "id",
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Where the CSV goes; by default stdout.")] = None,
-    left: options.Unscored = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="CSV file for predictions; by default stdout.")
+    ] = None,
+    unscored: options.Unscored = None,
     ledger: options.Ledger = None,
     http: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Stay up and answer applications there, as on 127.0.0.1:8080."),
+        typer.Option(metavar="HOST:PORT", help="Stay up and answer HTTP clients there, as in 127.0.0.1:8080."),
     ] = None,
     http_token: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The token that applications send, in a file.")
+        Path | None, typer.Option(metavar="FILE", help="File with the token that HTTP clients send.")
     ] = None,
     http_cert: Annotated[Path | None, typer.Option(metavar="FILE", help="Certificate for TLS, in PEM.")] = None,
-    http_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its key.")] = None,
-    conversations: Annotated[
-        int, typer.Option(min=1, help="Conversations that the gateway holds, a block of rows on its way in each.")
+    http_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Key of the certificate.")] = None,
+    sessions: Annotated[
+        int, typer.Option(min=1, help="With --http: number of sessions, with one block of rows under way in each.")
     ] = 4,
-    meeting: option_groups.SessionOptions = option_groups.SessionOptions(),
+    session: option_groups.SessionOptions = option_groups.SessionOptions(),
 ) -> None:
-    """Ask the parties that serve for scores of your rows; for the party with labels.
+    """Request scores of your rows from the parties that serve; for the party with labels.
 
-    Ids are compared by private set intersection: nobody learns of an id that it does not have. The CSV has the rows
-    that all parties have: id, prediction and probability (of the positive class, or one column a class).
-    With --http it stays up instead, and applications ask for rows of --data, or for rows that they bring, in JSON.
+    Ids are compared by private set intersection: no party learns an id that it does not have. The CSV contains the rows
+    that all parties have: id, prediction and probability (of the positive class, or one column per class). With --http
+    the command stays up, and clients request rows of --data, or rows that they send, in JSON.
     """
     from securevfl.cli.prediction_output import write_predictions
     from securevfl.display.progress import progress
@@ -147,36 +160,40 @@ def score(
     from securevfl.training.new_rows import IndexedRows, rows_of_file
 
     part = ModelPart.load(model)
-    check_writable(out, left)
-    held = IndexedRows.of(part.name, rows_of_file(part, data, id_column=id_column, ordered=False))
-    venue, told = meeting.venue(peers), meeting.events(part.name, peers)
+    check_writable(out, unscored)
+    rows = IndexedRows.of(part.name, rows_of_file(part, data, id_column=id_column, ordered=False))
+    settings, events = session.settings(peers), session.events(part.name, peers)
     if http is not None:
         from securevfl.organisations.gateway import Gateway
         from securevfl.organisations.http_server import HttpAddress, serve_http
 
-        place = HttpAddress(http, _token(http_token), http_cert, http_key)
-        with shared_locks(model, data), told:
-            serve_http(Gateway(part, held, venue, ledger=ledger, max_sessions=conversations), place)
+        address = HttpAddress(http, _token(http_token), http_cert, http_key)
+        with shared_locks(model, data), events:
+            serve_http(Gateway(part, rows, settings, ledger=ledger, max_sessions=sessions), address)
         return
     with (
         shared_locks(model, data),
         signals.exit_on_signal(),
-        told,
-        write_predictions(part, out, left=left) as written,
-        options.pool_of(len(held.ids)) as pool,
+        events,
+        write_predictions(part, out, unscored=unscored) as callbacks,
+        options.pool_of(len(rows.ids)) as pool,
         progress("scoring") as on_progress,
     ):
-        answered = score_rows(part, held, venue, **written, on_progress=on_progress, ledger=ledger, executor=pool)
-    typer.echo(str(answered) if out is None else f"{answered}; they are in {out}", err=out is None)
+        counts = score_rows(part, rows, settings, **callbacks, on_progress=on_progress, ledger=ledger, executor=pool)
+    typer.echo(str(counts) if out is None else f"{counts}; they are in {out}", err=out is None)
 
 
 def _token(path: Path | None) -> str:
-    """Read the token of applications. ConfigError if no file is named, or it cannot be read."""
+    """Read the token of HTTP clients, or raise ConfigError if there is none."""
     if path is None:
         raise ConfigError(
-            "--http: a token for applications was expected; write one to a file, and name it --http-token"
+            "--http needs a token for clients",
+            "write a token to a file, and name the file with --http-token",
+            code="SVFL-HTTP-TOKEN",
         )
     try:
         return path.read_text(encoding="ascii").strip()
     except (OSError, ValueError):
-        raise ConfigError(f"--http-token {path}: a file of ASCII characters was expected; check the path") from None
+        raise ConfigError(
+            f"--http-token {path} cannot be read as ASCII text", "check the path", code="SVFL-HTTP-TOKEN"
+        ) from None

@@ -7,25 +7,27 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING
 
 import typer
 
-if TYPE_CHECKING:
-    pass
-
 
 @contextmanager
-def exit_on_signal(keeps: Callable[[], str] | None = None) -> Iterator[None]:
-    """End the command with exit code 128 + the signal, once the other parties have been told.
+def exit_on_signal(describe_stored: Callable[[], str] | None = None) -> Iterator[None]:
+    """End the command with exit code 128 + the signal, after the other parties have been notified.
 
-    keeps: says what is on disk to go on from. Within the block both signals raise KeyboardInterrupt.
+    Within the context both signals raise KeyboardInterrupt.
+
+    Args:
+        describe_stored: describes the files from which the command can resume.
+
+    Yields:
+        Nothing.
     """
-    got = signal.SIGINT
+    received = signal.SIGINT
 
     def stop(number: int, frame: FrameType | None) -> None:
-        nonlocal got
-        got = signal.Signals(number)
+        nonlocal received
+        received = signal.Signals(number)
         raise KeyboardInterrupt
 
     main = threading.current_thread() is threading.main_thread()
@@ -33,10 +35,12 @@ def exit_on_signal(keeps: Callable[[], str] | None = None) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        kept = "" if keeps is None else f"; {keeps()}"
-        on = "start again" if keeps is None else "go on"
-        typer.echo(f"stopped by {got.name}{kept}. Run the same command again, at every party, to {on}.", err=True)
-        raise typer.Exit(128 + got) from None
+        stored = "" if describe_stored is None else f"; {describe_stored()}"
+        purpose = "start again" if describe_stored is None else "resume"
+        typer.echo(
+            f"stopped by {received.name}{stored}. Run the same command again at every party to {purpose}.", err=True
+        )
+        raise typer.Exit(128 + received) from None
     finally:
         if main:
             signal.signal(signal.SIGTERM, before)

@@ -19,7 +19,7 @@ from securevfl.models.class_labels import find_classes
 from securevfl.models.row_weights import Weights, with_max_weight
 from securevfl.models.trees import Trees
 from securevfl.optim.block_descent import BlockDescent
-from securevfl.optim.defaults import EVALUATE_EVERY, LONG_VISITS, VISITS, longer
+from securevfl.optim.defaults import EVALUATE_EVERY, LONG_STEP_ITERATIONS, MAX_ITERATIONS, iteration_factor
 
 MAX_EPOCHS = 10
 """Epochs of a job that leaves their number open, before weights and standard errors are considered."""
@@ -58,7 +58,7 @@ def most_epochs(job: Job) -> int:
     room = 1.0 if job.weights is None else job.weights.limit
     if job.model.loss.reports_standard_errors:
         return math.ceil(3 * MAX_EPOCHS * math.sqrt(room))
-    return math.ceil(MAX_EPOCHS * longer(room))
+    return math.ceil(MAX_EPOCHS * iteration_factor(room))
 
 
 def _settle_classes(job: Job, parties: Sequence[Party]) -> Job:
@@ -85,9 +85,9 @@ def _with_room(job: Job, weights: Weights) -> Job:
     between evaluations grow in proportion, unless the job sets them.
     """
     update: dict[str, Any] = {"weights": weights}
-    factor = 1.0 if job.weights is None or job.weights.max_weight is not None else longer(weights.limit)
+    factor = 1.0 if job.weights is None or job.weights.max_weight is not None else iteration_factor(weights.limit)
     if isinstance(job.optimizer, BlockDescent) and factor > 1:
-        if job.epochs in (VISITS, LONG_VISITS, job.model.defaults.get("epochs")):
+        if job.epochs in (MAX_ITERATIONS, LONG_STEP_ITERATIONS, job.model.defaults.get("epochs")):
             update["epochs"] = math.ceil(factor * job.epochs)
         if job.evaluate_every == EVALUATE_EVERY:
             update["evaluate_every"] = math.ceil(factor * EVALUATE_EVERY)
@@ -101,7 +101,7 @@ def with_allowed_epochs(job: Job, facts: RunFacts) -> Job:
     """
     for epochs in range(job.epochs, 0, -1):
         shorter = job.model_copy(update={"epochs": epochs})
-        if not any(leak.name == "columns" for leak in leaks(shorter, replace(facts.sizes, epochs=epochs))):
+        if not any(leak.name == "columns" for leak in leaks(shorter, replace(facts.shape, epochs=epochs))):
             return shorter
     return job
 

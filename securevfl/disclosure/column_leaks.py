@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from securevfl.disclosure.counts import SUM_GROUPS, Disclosure, RunShape, earlier_share
 from securevfl.disclosure.leaks import Leak, LeakKind
-from securevfl.optim.defaults import why_sealed
+from securevfl.optim.defaults import why_not_on_shares
 from securevfl.options import JobOptions
 
 COLUMNS = LeakKind(
@@ -60,7 +60,7 @@ def _remedy(job: JobOptions, sizes: RunShape, disclosure: Disclosure) -> str:
     """Return what would reduce the numbers of a disclosure, among the choices that the job has."""
     if disclosure.learner in sizes.helpers:
         return 'let it store payloads that are masked (stored = "masks")'
-    choices = ['protocol = "shares", which discloses no columns'] if not why_sealed(job.model) else []
+    choices = ['protocol = "shares", which discloses no columns'] if not why_not_on_shares(job.model) else []
     if disclosure.learner != sizes.active:
         choices += ["fewer epochs"] if sizes.epochs > 1 else []
         use = f"use {', or '.join(choices or ['larger tables of columns'])}"

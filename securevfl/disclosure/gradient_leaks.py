@@ -117,8 +117,8 @@ def equation_leaks(
                 name,
                 f"the run was resumed so often that up to {p + ceil(share * sizes.residuals)} equations about the "
                 f"{sizes.residuals} residuals of a batch may have been opened",
-                "write checkpoints more often (--every), or state in the ledger of the party with labels that it "
-                "trusts this party (--trust)",
+                "write checkpoints more often (--checkpoint-every), or state in the ledger of the party with labels "
+                "that it trusts this party (--trust)",
             )
         if sizes.singled_out.get(name):
             yield Leak(

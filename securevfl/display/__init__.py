@@ -1,1 +1,1 @@
-"""What people see: progress, pages and notebook cells, pictures. It knows text and numbers, and no job or run."""
+"""Output for people: progress, pages, notebook cells and charts of text and numbers. It knows no job and no run."""

@@ -1,4 +1,4 @@
-"""Pages and cells of HTML that need no other file: escaped text, tables, one style for screen, phone and paper."""
+"""Self-contained HTML pages and cells: escaped text, tables, and one style for screen, phone and paper."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 
 class Markup(str):
-    """Text that is HTML already, and stands in a cell as it is."""
+    """Text that is HTML already and is not escaped."""
 
     __slots__ = ()
 
@@ -61,17 +61,18 @@ svg text { fill: var(--soft); } svg line { stroke: var(--line); }
 """
 
 
-_WIDE = '<div class="wide" tabindex="0" role="group">'  # what is wider than a phone scrolls, by keyboard too
+_WIDE = (
+    '<div class="wide" tabindex="0" role="group">'  # content that is wider than a phone scrolls, also with the keyboard
+)
 
 
 def escape(text: str) -> str:
-    """Text as HTML shows it; Markup stays as it is."""
+    """Escape text for HTML; Markup stays unchanged."""
     return text if isinstance(text, Markup) else markup.escape(text)
 
 
 def page(title: str, parts: Sequence[str]) -> str:
-    """Assemble a whole page from these parts, which are HTML. It loads nothing and runs nothing, and says so to the
-    browser."""
+    """Combine HTML parts into a page. A content security policy forbids the page to load or run anything."""
     return "\n".join(
         [
             '<!doctype html><html lang="en"><head><meta charset="utf-8">',
@@ -86,12 +87,12 @@ def page(title: str, parts: Sequence[str]) -> str:
 
 
 def section(title: str, *parts: str) -> str:
-    """Assemble a card with a heading from these parts, which are HTML."""
+    """Combine HTML parts into a card with a heading."""
     return "\n".join([f"<section><h2>{escape(title)}</h2>", *parts, "</section>"])
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    """Words to the left, figures to the right."""
+    """Format a table; text is left-aligned, and numbers are right-aligned."""
     figures = [all(not isinstance(row[j], str) for row in rows) and bool(rows) for j in range(len(heads))]
     kinds = [' class="figure"' if figure else "" for figure in figures]
 
@@ -103,24 +104,28 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
     return f"{_WIDE}<table>{line('th', heads)}{body}</table></div>"
 
 
-def facts(of: Mapping[str, Cell]) -> str:
-    """Names and what they stand for, one a line."""
-    rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(cell_text(cell))}</td></tr>" for name, cell in of.items())
+def facts(values: Mapping[str, Cell]) -> str:
+    """Format names and values, one per line."""
+    rows = "".join(
+        f"<tr><th>{escape(name)}</th><td>{escape(cell_text(cell))}</td></tr>" for name, cell in values.items()
+    )
     return f"{_WIDE}<table>{rows}</table></div>"
 
 
-def terms(of: Mapping[str, str]) -> str:
-    """Words and what they mean, as a list of definitions."""
-    return "<dl>" + "".join(f"<dt>{escape(term)}</dt><dd>{escape(text)}</dd>" for term, text in of.items()) + "</dl>"
+def terms(meanings: Mapping[str, str]) -> str:
+    """Format terms and their meanings as a list of definitions."""
+    return (
+        "<dl>" + "".join(f"<dt>{escape(term)}</dt><dd>{escape(text)}</dd>" for term, text in meanings.items()) + "</dl>"
+    )
 
 
 def items(lines: Sequence[str]) -> str:
-    """Lines as a list; empty for none."""
+    """Format lines as a list; return an empty string if there are none."""
     return "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in lines) + "</ul>" if lines else ""
 
 
 def cell_text(cell: Cell) -> str:
-    """Format a cell as text: figures with as many digits as serve."""
+    """Format a cell as text, with at most four significant digits for small numbers."""
     match cell:
         case None:
             return "-"

@@ -17,20 +17,29 @@ WIDTH, HEIGHT = 480.0, 270.0
 
 LEFT, RIGHT, TOP, BOTTOM = 58.0, 14.0, 26.0, 40.0
 
-MAX_LINE_POINTS = 600  # of a line; more would not show
+MAX_LINE_POINTS = 600  # of a line; more points would not be visible
 
 Points = Sequence[tuple[float, float]]
 
-_Place = Callable[[float], float]
+_Scale = Callable[[float], float]
 
 
 def line_chart(series: Mapping[str, Points], *, x: str, y: str) -> str:
-    """Lines by name over a common x axis; points that are not finite are left out. Empty if none remain."""
-    kept = {name: _thin([p for p in points if all(map(math.isfinite, p))]) for name, points in series.items()}
-    kept = {name: points for name, points in kept.items() if points}
-    if not kept:
+    """Draw lines over a common x axis.
+
+    Args:
+        series: points by name; points that are not finite are left out.
+        x: label of the x axis.
+        y: label of the y axis.
+
+    Returns:
+        The chart, or an empty string if no points remain.
+    """
+    visible = {name: _thin([p for p in points if all(map(math.isfinite, p))]) for name, points in series.items()}
+    visible = {name: points for name, points in visible.items() if points}
+    if not visible:
         return ""
-    xs, ys = ([point[axis] for points in kept.values() for point in points] for axis in (0, 1))
+    xs, ys = ([point[axis] for points in visible.values() for point in points] for axis in (0, 1))
     x_ticks, y_ticks = ticks(min(xs), max(xs)), ticks(min(ys), max(ys))
     x_low, x_high, y_low, y_high = min(xs), max(xs), y_ticks[0], y_ticks[-1]
     x_ticks = [tick for tick in x_ticks if x_low <= tick <= x_high]
@@ -42,17 +51,17 @@ def line_chart(series: Mapping[str, Points], *, x: str, y: str) -> str:
         return HEIGHT - BOTTOM - (value - y_low) / ((y_high - y_low) or 1.0) * (HEIGHT - TOP - BOTTOM)
 
     parts = [_axes(x_ticks, y_ticks, across, down), _text(WIDTH / 2, HEIGHT - 6, x, "middle"), _text(4, 14, y)]
-    for points, colour in zip(kept.values(), cycle(COLOURS), strict=False):
-        places = [(f"{across(a):.1f}", f"{down(b):.1f}") for a, b in points]
-        way = " ".join(",".join(place) for place in places)
+    for points, colour in zip(visible.values(), cycle(COLOURS), strict=False):
+        positions = [(f"{across(a):.1f}", f"{down(b):.1f}") for a, b in points]
+        way = " ".join(",".join(position) for position in positions)
         parts.append(f'<polyline points="{way}" fill="none" stroke="{colour}" stroke-width="1.6"/>')
-        if len(places) == 1:
-            parts.append(f'<circle cx="{places[0][0]}" cy="{places[0][1]}" r="3" fill="{colour}"/>')
-    return _svg(HEIGHT, f"{', '.join(kept)} over {x}", parts) + (_legend(kept) if len(kept) > 1 else "")
+        if len(positions) == 1:
+            parts.append(f'<circle cx="{positions[0][0]}" cy="{positions[0][1]}" r="3" fill="{colour}"/>')
+    return _svg(HEIGHT, f"{', '.join(visible)} over {x}", parts) + (_legend(visible) if len(visible) > 1 else "")
 
 
 def side_by_side(pictures: Iterable[str]) -> str:
-    """Lay pictures out side by side, as many as the screen has room for; empty ones are left out."""
+    """Arrange charts side by side, as many as fit on the screen; empty ones are left out."""
     drawn = "".join(
         f'<div style="flex: 1 1 20rem; max-width: 40rem">{picture}</div>' for picture in pictures if picture
     )
@@ -60,31 +69,39 @@ def side_by_side(pictures: Iterable[str]) -> str:
 
 
 def share_bar(shares: Mapping[str, float], *, unit: str) -> str:
-    """One bar, cut in proportion to the shares, with a line of words below for each."""
-    whole = sum(shares.values())
-    parts, at = [], 0.0
+    """Draw one bar that is divided in proportion to the shares, with a line of text for each.
+
+    Args:
+        shares: values by name.
+        unit: their unit.
+
+    Returns:
+        The chart.
+    """
+    total = sum(shares.values())
+    parts, left = [], 0.0
     for row, ((name, share), colour) in enumerate(zip(shares.items(), cycle(COLOURS), strict=False)):
-        width = WIDTH * share / whole if whole > 0 else 0.0
-        parts.append(f'<rect x="{at:.1f}" y="0" width="{width:.1f}" height="26" fill="{colour}"/>')
+        width = WIDTH * share / total if total > 0 else 0.0
+        parts.append(f'<rect x="{left:.1f}" y="0" width="{width:.1f}" height="26" fill="{colour}"/>')
         line = 50.0 + 20.0 * row
-        percent = 100 * share / whole if whole > 0 else 0.0
+        percent = 100 * share / total if total > 0 else 0.0
         parts.append(f'<rect x="0" y="{line - 10:.0f}" width="12" height="12" fill="{colour}"/>')
         parts.append(_text(20, line, f"{name}: {share:.3f} {unit}, {percent:.0f}%"))
-        at += width
+        left += width
     return _svg(44.0 + 20.0 * len(shares), ", ".join(shares), parts)
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Choose some four to eight round numbers that span low to high (steps of 1, 2 or 5 times a power of ten)."""
+    """Return about four to eight round numbers that cover the range (steps of 1, 2 or 5 times a power of ten)."""
     span = (high - low) or abs(high) or 1.0
     raw = span / 5
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(size * power for size in (1, 2, 5, 10) if size * power >= raw)
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [k * step for k in range(first, max(last, first + 1) + 1)]
+    first, final = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [k * step for k in range(first, max(final, first + 1) + 1)]
 
 
-def _axes(x_ticks: list[float], y_ticks: list[float], across: _Place, down: _Place) -> str:
+def _axes(x_ticks: list[float], y_ticks: list[float], across: _Scale, down: _Scale) -> str:
     grid = [
         f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{down(tick):.1f}" y2="{down(tick):.1f}" stroke="#dfe4ea"/>'
         + _text(LEFT - 6, down(tick) + 4, _tick(tick), "end")
@@ -118,6 +135,6 @@ def _tick(value: float) -> str:
 
 
 def _thin(points: Points) -> Points:
-    """Every so many-th point of a long line, and always the last."""
+    """Return at most about MAX_LINE_POINTS points of a line, always including the final one."""
     step = math.ceil(len(points) / MAX_LINE_POINTS) or 1
     return [*points[:-1:step], *points[-1:]]

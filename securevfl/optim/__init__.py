@@ -1,4 +1,4 @@
-"""The optimizers that a job can name. Adding one is one line here."""
+"""The optimizers that a job can name. Register a new optimizer here."""
 
 from __future__ import annotations
 

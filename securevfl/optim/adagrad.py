@@ -1,4 +1,4 @@
-"""AdaGrad: G += g^2, theta -= eta g / (sqrt(G) + eps), number by number (Duchi, Hazan and Singer 2011, figure 1).
+"""AdaGrad: G += g^2, theta -= eta g / (sqrt(G) + eps), for each weight (Duchi, Hazan and Singer 2011, figure 1).
 
 Not linear: it squares gradients and divides by roots.
 """
@@ -15,21 +15,24 @@ from securevfl.optim.rules import Memory, Rule
 
 
 class AdaGrad(Rule):
-    """A step for each weight that shrinks with the gradients it has seen; `eps` keeps it finite."""
+    """AdaGrad: the step of each weight shrinks with the sum of its squared gradients."""
 
     name: ClassVar[str] = "adagrad"
     eps: float = Field(default=1e-10, gt=0)
-    """Keeps the first steps finite."""
+    """Term in the denominator that keeps the first steps finite."""
 
     @property
     def linear(self) -> bool:
+        """False: it squares gradients."""
         return False
 
-    def init(self, theta: Floats) -> Memory[Floats]:  # type: ignore[override]  # floats alone
+    def init(self, theta: Floats) -> Memory[Floats]:  # type: ignore[override]  # only floats
+        """Return the state before the first step."""
         return Memory({"squares": np.zeros_like(theta)})
 
-    def step(  # type: ignore[override]  # floats alone
+    def step(  # type: ignore[override]  # only floats
         self, gradient: Floats, memory: Memory[Floats], eta: float
     ) -> tuple[Floats, Memory[Floats]]:
+        """Take one step; see `Rule.step`."""
         squares = memory.vectors["squares"] + gradient**2
         return -eta * gradient / (np.sqrt(squares) + self.eps), Memory({"squares": squares})

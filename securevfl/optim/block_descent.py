@@ -1,17 +1,17 @@
-"""Steps along gradients of each party's own, turned by a matrix that the party alone knows, with fixed momentum.
+"""Gradient steps that each party preconditions with a matrix of its columns, with fixed momentum.
 
-Every party k moves its block of weights by theta_k -= lr / K P_k X_k^T g / n, all at once, with
+All parties update their blocks of weights at once: theta_k -= lr / K P_k X_k^T g / n with
 
     P_k = (c X_k^T X_k / n + ridge I)^-1
 
-c the largest curvature of the loss: the step of Newton's method under a bound on the Hessian (Boehning and Lindsay
-1988) on the block alone. With lr = 1 the sum of K such steps never goes too far, whatever the columns. With
-`momentum` gradients are taken at points extrapolated by (t - 1) / (t + 2) in visit t, from 1 (Nesterov 1983), numbers
-that are fixed ahead.
+and c the largest curvature of the loss. This is the step of Newton's method on one block under a bound on the Hessian
+(Boehning and Lindsay 1988). With lr = 1 the sum of K such steps never overshoots, for any columns. With `momentum`,
+gradients are taken at points extrapolated by (t - 1) / (t + 2) in iteration t, from 1 (Nesterov 1983); these factors
+are constants.
 
-So theta is a combination of all gradients so far with coefficients that are known before any of them is, and P_k
-needs nobody else: it trains on shares. It takes few visits of large batches: batch_size = "all", or "growing", for
-which P_k is of all training rows and momentum goes on from each part to the next, is what it is for.
+The weights are therefore a combination of all gradients so far with coefficients that are known in advance, and a party
+computes P_k alone: this optimizer trains on shares. It needs few iterations on large batches: batch_size = "all", or
+"growing". With "growing", P_k is of all training rows, and momentum continues from each subset of rows to the next.
 """
 
 from __future__ import annotations
@@ -24,30 +24,31 @@ from securevfl.optim.optimizer import Optimizer
 
 
 class BlockDescent(Optimizer):
-    """The model's l2 is added to the ridge, and weights do not decay beside."""
+    """Preconditioned block coordinate descent. The model's l2 is added to the ridge; there is no other weight decay."""
 
     name: ClassVar[str] = "block_descent"
     family: ClassVar[str] = "shares"
     grows: ClassVar[bool] = True
     lr: float = Field(default=1.0, gt=0)
-    """The size of a step, in units of the safe one. With evaluations in between a training of larger steps whose loss
-    rises goes back to its best model and on by half the step, down to the safe one; 2 takes half the visits on most
-    tables."""
+    """Step size in units of the safe step. If it is larger than 1 and an evaluation shows that the loss has increased,
+    the training rolls back to its best model and halves the step, down to 1. On most tables, 2 needs half the
+    iterations."""
     decay: Literal["none"] = "none"
     momentum: bool = True
-    """Takes gradients at extrapolated points."""
+    """Whether gradients are taken at extrapolated points (Nesterov momentum)."""
     ridge: float = Field(default=1e-2, gt=0)
-    """What is added to the curvature; it holds back directions in which a party's columns hardly vary."""
+    """Value that is added to the curvature; it damps directions in which a party's columns hardly vary."""
 
     @property
     def label(self) -> str:
+        """Name in a cost table."""
         return "BlockDescent"
 
     @property
     def may_overshoot(self) -> bool:
+        """Whether steps are longer than the safe step, so that the training may have to roll back."""
         return self.momentum and self.first > 1
 
     def extrapolation(self, visit: int) -> float:
-        """How far the point of the next gradient lies beyond the weights after `visit` visits, from 1, in units of the
-        last change."""
+        """Return the extrapolation after `visit` iterations, from 1, in units of the latest change of the weights."""
         return (visit - 1) / (visit + 2) if self.momentum else 0.0

@@ -1,23 +1,23 @@
-"""BlockNewton: few rounds on all rows, each block by the curvature that its party knows alone.
+"""BlockNewton: few rounds on all rows; each party scales its steps by the curvature of its block.
 
 FedBCD (Liu et al. 2019) with Q = infinity on a quadratic model of each block, extrapolated over the rounds:
 
-1. passive k -> active    H_k = X_k z_k at the extrapolated point z_k = theta_k + a / (a + 3) (theta_k - last)
-   active                 minimises over its own block, all H_k held, until nothing is left to gain, and takes g there
-2. active -> passives     the pace: a multiple m of the safe step, or that this was the last exchange
-3. active -> passive k    g, sealed or open
+1. passive k -> active    H_k = X_k z_k at the extrapolated point z_k = theta_k + a / (a + 3) (theta_k - previous
+   theta_k) active                 minimises over its block for fixed H_k, and computes g at the minimum
+2. active -> passives     the pace: a multiple m of the safe step, or the end of the training
+3. active -> passive k    g, encrypted or in the clear
    passive k              theta_k = z_k - m / (K - 1) P_k (X_k^T g / n + l2 z_k)
 
-P_k is the inverse of the bound on the block's curvature (`securevfl.optim.curvature`; Boehning and Lindsay 1988). With
-1 / (K - 1) of it the K - 1 passive blocks may all move at once without a rise (Richtarik and Takac 2016). Columns of
-different parties hardly ever point the same way, so steps begin with m = OVER (times the loss's `slack`) and are cut,
-to 1 at the least, whenever the active party's own loss has risen.
+P_k is the inverse of the bound on the curvature of the block (`securevfl.optim.curvature`; Boehning and Lindsay 1988).
+With 1 / (K - 1) of it, all K - 1 passive blocks can move at once and the objective does not increase (Richtarik and
+Takac 2016). Columns of different parties are rarely aligned, so m starts at INITIAL_MULTIPLE (times the loss's
+`step_factor`). It is reduced, to 1 at the least, whenever the active party's loss has increased.
 
-Extrapolation is Nesterov's (1983); a counts the rounds since it last began anew. A passive party begins anew by itself
-where it would move against its gradient: (X_k^T g / n + l2 z_k) . (theta_k - last) > 0, the gradient test of O'Donoghue
-and Candes (2015) on its own block. That tells nobody anything.
+The extrapolation is Nesterov's (1983); a counts the rounds since its latest restart. A passive party restarts it
+without a message when it would move against its gradient: (X_k^T g / n + l2 z_k) . (theta_k - previous theta_k) > 0,
+the gradient test of O'Donoghue and Candes (2015) on its block. This reveals nothing to anybody.
 
-With smaller batches the same is done on each, by the curvature of its rows, and losses are compared batch by batch.
+With smaller batches the same is done on each batch, with the curvature of its rows. Losses are compared batch by batch.
 """
 
 from __future__ import annotations
@@ -35,180 +35,220 @@ from securevfl.models.block import Block
 from securevfl.models.linear_block import Linear
 from securevfl.models.loss import Loss
 from securevfl.optim.block_solver import solve
-from securevfl.optim.curvature import of_rows
-from securevfl.optim.rounds import Learner, RoundsTraining
+from securevfl.optim.curvature import preconditioner_of_rows
+from securevfl.optim.rounds import RoundsTraining, TrainingParty
 from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.link import ActiveLink, PassiveLink
 from securevfl.protocols.residuals import pace
 from securevfl.protocols.residuals.base import Batch
 from securevfl.protocols.residuals.pace import Pace
 
-GAIN, STILL = 1e-4, 1e-3  # of the loss in 3 visits; the second over the rows
-OVER = 1.5  # m at the start
-CUT = 0.75
-ROSE = 1e-9  # of the loss: less is rounding
-EXACT = 1e-3  # of `tolerance`: how far from its minimum, as a share of the loss, the active party's block may stay
-ROUNDING = 1e-15  # the same for a tolerance of 0
-FLAT = 3  # visits to each batch without gain before the end
-FINE = 20  # the same, where coefficients are read with standard errors
+DEFAULT_TOLERANCE = 1e-4  # relative decrease of the loss in 3 iterations
+TOLERANCE_ROWS = 1e-3  # the same times the number of rows, for losses with standard errors
+INITIAL_MULTIPLE = 1.5  # first value of m
+MULTIPLE_DECAY = 0.75  # factor on m after an increase of the loss
+MIN_RELATIVE_INCREASE = 1e-9  # smaller increases of the loss are rounding errors
+SOLVER_PRECISION = 1e-3  # precision of the active party's block, as a share of `tolerance`
+MIN_PRECISION = 1e-15  # precision of the block for a tolerance of 0
+MAX_FLAT_ITERATIONS = 3  # iterations on each batch without improvement before the training ends
+MAX_FLAT_ITERATIONS_PRECISE = 20  # the same for losses with standard errors
 
 
 class BlockNewton(RoundsTraining):
-    """A handful of rounds for a linear model; meant for `batch_size = "all"`, or for batches of many rows."""
+    """A few rounds for a linear model; meant for `batch_size = "all"`, or for large batches."""
 
     name: ClassVar[str] = "block_newton"
     tolerance: float | None = Field(default=None, ge=0, lt=1)
-    """Ends the training when the active party's loss has not fallen by this share in 3 rounds, which all learn; 0 never
-    does. If left out 1e-4, and for counts and amounts 1e-3 over the rows, by which coefficients are some hundredths of
-    a standard error off. The active party solves its own block to a thousandth of it."""
+    """The training ends when the active party's loss has not decreased by this share in 3 rounds; all parties learn
+    this. 0 never ends the training. Default: 1e-4; for counts and amounts 1e-3 divided by the number of rows, so that
+    coefficients are accurate to some hundredths of a standard error. The active party solves its block to a thousandth
+    of this value."""
 
     @property
     def label(self) -> str:
+        """Name in a cost table."""
         return "BlockNewton"
 
-    def still(self, loss: Loss, rows: int) -> float:
-        """Return the share of the loss that a gain may not be below for so many rows."""
+    def relative_tolerance(self, loss: Loss, rows: int) -> float:
+        """Return the smallest relative decrease of the loss that counts as an improvement, for a number of rows."""
         if self.tolerance is not None:
             return self.tolerance
-        return min(GAIN, STILL / rows) if loss.reports_standard_errors else GAIN
+        return min(DEFAULT_TOLERANCE, TOLERANCE_ROWS / rows) if loss.reports_standard_errors else DEFAULT_TOLERANCE
 
     @staticmethod
-    def floor(tolerance: float) -> float:
-        """Return the share of the loss that the active party's own block may stay above its minimum in a round.
+    def block_precision(tolerance: float) -> float:
+        """Return the precision, relative to the loss, to which the active party minimises its block in a round.
 
-        It is far below the tolerance, so that what is left of the block never looks like the end of the training.
+        It is far below the tolerance, so that an imprecise block never looks like the end of the training.
         """
-        return max(ROUNDING, EXACT * tolerance)
+        return max(MIN_PRECISION, SOLVER_PRECISION * tolerance)
 
     def check(self, model: Model) -> None:
+        """Raise ValueError unless the model is linear and its loss has a curvature bound."""
         if not model.by_column:
             raise ValueError(
                 f"optimizer {self.name} trains linear models; use optimizer fedbcd for a {model.name} model"
             )
         if model.loss.curvature is None:
             raise ValueError(
-                f"loss {model.loss.name} states no curvature, by which optimizer {self.name} steps; state it, or "
-                "use optimizer fedbcd"
+                f"loss {model.loss.name} has no curvature bound, which optimizer {self.name} needs; state one, or use "
+                "optimizer fedbcd"
             )
 
     def declares(self) -> list[MessageDeclaration]:
+        """Declare the pace."""
         return pace.declares()
 
     def init_state(self, model: Block, state: Mapping[str, Any] | None) -> BlockMemory:
+        """Return the optimizer's state; see `RoundsTraining.init_state`."""
         return BlockMemory(model, state)
 
-    def active(self, party: Learner, link: ActiveLink) -> Iterator[None]:
+    def active(self, party: TrainingParty, link: ActiveLink) -> Iterator[None]:
+        """Run the active party's rounds, and yield after each."""
         model, memory = _linear(party), cast(BlockMemory, party.memory)
-        P = Preconditioners(model, party.loss, link.me)
+        preconditioners = Preconditioners(model, party.loss, link.me)
         for batch in party.batches():
-            own, others = P.of(batch), link.sum(batch)
-            still = self.still(party.loss, len(batch.labels))
-            within = self.floor(still) * memory.last(batch.index)
-            f = solve(model, party.loss, batch.X, batch.labels, others, own, within=within)
+            P_batch, others = preconditioners.of(batch), link.sum(batch)
+            tolerance = self.relative_tolerance(party.loss, len(batch.labels))
+            within = self.block_precision(tolerance) * memory.latest_loss(batch.index)
+            f = solve(model, party.loss, batch.X, batch.labels, others, P_batch, within=within)
             g = party.residual(f, batch)
             loss = float(party.loss.value(f, batch.labels).mean()) + model.penalty()
-            flat = FINE if party.loss.reports_standard_errors else FLAT
-            told = memory.judge(batch.index, loss, still, OVER * party.loss.step_factor, flat)
-            link.broadcast(told, pace.PACE_SUBCHANNEL)
-            if told.stop:
+            limit = MAX_FLAT_ITERATIONS_PRECISE if party.loss.reports_standard_errors else MAX_FLAT_ITERATIONS
+            decision = memory.decide(batch.index, loss, tolerance, INITIAL_MULTIPLE * party.loss.step_factor, limit)
+            link.broadcast(decision, pace.PACE_SUBCHANNEL)
+            if decision.stop:
                 return
             link.publish(g, batch)
             yield
 
-    def passive(self, party: Learner, link: PassiveLink) -> Iterator[None]:
+    def passive(self, party: TrainingParty, link: PassiveLink) -> Iterator[None]:
+        """Run a passive party's rounds, and yield after each."""
         model, memory = _linear(party), cast(BlockMemory, party.memory)
-        P = Preconditioners(model, party.loss, link.me)
+        preconditioners = Preconditioners(model, party.loss, link.me)
         for batch in party.batches():
             theta = model.theta
-            at = model.theta = memory.extrapolated(theta)
+            z = model.theta = memory.extrapolated(theta)
             link.contribute(model.forward(batch.X), batch)
-            own = P.of(batch)  # made while the active party solves its block
-            told = link.recv_broadcast(Pace, pace.PACE_SUBCHANNEL)
-            if told.stop:
+            P_batch = preconditioners.of(batch)  # computed while the active party solves its block
+            decision = link.recv_broadcast(Pace, pace.PACE_SUBCHANNEL)
+            if decision.stop:
                 return
-            most = OVER * party.loss.step_factor
-            if not 1.0 <= told.multiple <= most:
-                raise ProtocolError(f"{link.me}: a pace between 1 and {most:g} was expected of the active party")
+            limit = INITIAL_MULTIPLE * party.loss.step_factor
+            if not 1.0 <= decision.multiple <= limit:
+                raise ProtocolError(
+                    f"{link.me}: the active party sent a pace of {decision.multiple:g}, the limit is 1 to {limit:g}",
+                    code="SVFL-PROTOCOL-VALUES",
+                )
             gradient = model.regularised(link.reply().gradient(model, batch) / len(batch.X))
-            model.theta = at - told.multiple / len(link.passives) * (own @ gradient)
-            memory.moved(theta, uphill=float(np.vdot(gradient, model.theta - theta)) > 0)
+            model.theta = z - decision.multiple / len(link.passives) * (P_batch @ gradient)
+            memory.record_step(theta, uphill=float(np.vdot(gradient, model.theta - theta)) > 0)
             yield
 
 
 class BlockMemory:
-    """What a party remembers between rounds.
+    """The optimizer's state between rounds.
 
-    A passive party: the weights of a round ago, and a. The active party: the multiple m, and of each batch the loss at
-    its last visit and the lowest so far; how many visits in a row have gained nothing.
+    A passive party stores the weights of the previous round, and a. The active party stores the multiple m, the latest
+    and the lowest loss of each batch, and the number of successive iterations without improvement.
+
+    Args:
+        model: the party's model.
+        state: the state of an earlier session, or None.
     """
 
     def __init__(self, model: Block, state: Mapping[str, Any] | None) -> None:
-        own = {} if state is None else state
-        self._before: Floats = own.get("before", model.theta)
-        self._momentum: int = own.get("momentum", 0)
-        self._multiple: float = own.get("multiple", OVER)
-        self._flat: int = own.get("flat", 0)
-        batches = own.get("batches", [])
-        self._last: dict[int, float] = dict(zip(batches, own.get("last", []), strict=True))
-        self._lowest: dict[int, float] = dict(zip(batches, own.get("lowest", []), strict=True))
+        values = {} if state is None else state
+        self._previous_theta: Floats = values.get("before", model.theta)
+        self._momentum: int = values.get("momentum", 0)
+        self._multiple: float = values.get("multiple", INITIAL_MULTIPLE)
+        self._flat: int = values.get("flat", 0)
+        batches = values.get("batches", [])
+        self._latest: dict[int, float] = dict(zip(batches, values.get("last", []), strict=True))
+        self._lowest: dict[int, float] = dict(zip(batches, values.get("lowest", []), strict=True))
 
     @property
     def state(self) -> dict[str, Any]:
-        """It as plain data and arrays."""
+        """The state as plain data and arrays."""
         return {
-            "before": self._before,
+            "before": self._previous_theta,
             "momentum": self._momentum,
             "multiple": self._multiple,
             "flat": self._flat,
-            "batches": list(self._last),
-            "last": list(self._last.values()),
+            "batches": list(self._latest),
+            "last": list(self._latest.values()),
             "lowest": list(self._lowest.values()),
         }
 
     def extrapolated(self, theta: Floats) -> Floats:
-        """z, where the weights are headed."""
-        return theta + self._momentum / (self._momentum + 3) * (theta - self._before)
+        """Return the extrapolated point z."""
+        return theta + self._momentum / (self._momentum + 3) * (theta - self._previous_theta)
 
-    def moved(self, before: Floats, *, uphill: bool) -> None:
-        """Note that a step of one round was taken from these weights to the next."""
-        self._before = before
+    def record_step(self, previous: Floats, *, uphill: bool) -> None:
+        """Note that the weights of a round were `previous`; restart the extrapolation if the step went uphill."""
+        self._previous_theta = previous
         self._momentum = 0 if uphill else self._momentum + 1
 
-    def last(self, batch: int) -> float:
-        """Return the loss at the last visit to this batch, 1 before the first visit."""
-        return self._last.get(batch, 1.0)
+    def latest_loss(self, batch: int) -> float:
+        """Return the loss in the latest iteration on a batch; 1 before the first one."""
+        return self._latest.get(batch, 1.0)
 
-    def judge(self, batch: int, loss: float, tolerance: float, first: float = OVER, flat: int = FLAT) -> Pace:
-        """How to go on, from the active party's loss at this visit to the batch; `first` is m at the start. flat: after
-        so many visits without gain it is over."""
-        if not self._last:
+    def decide(
+        self,
+        batch: int,
+        loss: float,
+        tolerance: float,
+        first: float = INITIAL_MULTIPLE,
+        limit: int = MAX_FLAT_ITERATIONS,
+    ) -> Pace:
+        """Decide how the training continues.
+
+        Args:
+            batch: number of the batch.
+            loss: the active party's loss on the batch.
+            tolerance: smallest relative decrease of the loss that counts as an improvement.
+            first: first value of m.
+            limit: iterations on each batch without improvement before the training ends.
+
+        Returns:
+            The message to the passive parties.
+        """
+        if not self._latest:
             self._multiple = first
-        if loss > self._last.get(batch, np.inf) + ROSE * abs(loss):
-            self._multiple = max(1.0, CUT * self._multiple)
+        if loss > self._latest.get(batch, np.inf) + MIN_RELATIVE_INCREASE * abs(loss):
+            self._multiple = max(1.0, MULTIPLE_DECAY * self._multiple)
         lowest = self._lowest.get(batch, np.inf)
-        gained = not np.isfinite(lowest) or lowest - loss > tolerance * abs(lowest)
-        self._flat = 0 if gained else self._flat + 1
-        self._last[batch], self._lowest[batch] = loss, min(lowest, loss)
-        return Pace(self._multiple, tolerance > 0 and self._flat >= flat * len(self._last))
+        improved = not np.isfinite(lowest) or lowest - loss > tolerance * abs(lowest)
+        self._flat = 0 if improved else self._flat + 1
+        self._latest[batch], self._lowest[batch] = loss, min(lowest, loss)
+        return Pace(self._multiple, tolerance > 0 and self._flat >= limit * len(self._latest))
 
 
 class Preconditioners:
-    """P of each batch of a party, made at its first visit."""
+    """The preconditioner of each batch of a party, computed in the first iteration on it.
+
+    Args:
+        model: the party's model.
+        loss: the loss.
+        who: name of the party, for errors.
+    """
 
     def __init__(self, model: Linear, loss: Loss, who: str) -> None:
         self._model = model
         self._loss = loss
         self._who = who
-        self._made: dict[int, Floats] = {}
+        self._preconditioners: dict[int, Floats] = {}
 
     def of(self, batch: Batch) -> Floats:
-        """P (d x d) by the rows of this batch."""
-        if batch.index not in self._made:
+        """Return P (d x d) of the rows of a batch."""
+        if batch.index not in self._preconditioners:
             model = self._model
-            self._made[batch.index] = of_rows([batch.X], model.gram, self._loss, model.decay, who=self._who)
-        return self._made[batch.index]
+            self._preconditioners[batch.index] = preconditioner_of_rows(
+                [batch.X], model.gram, self._loss, model.decay, who=self._who
+            )
+        return self._preconditioners[batch.index]
 
 
-def _linear(party: Learner) -> Linear:
-    assert isinstance(party.model, Linear), "BlockNewton.check says so"
+def _linear(party: TrainingParty) -> Linear:
+    assert isinstance(party.model, Linear), "BlockNewton.check has checked it"
     return party.model

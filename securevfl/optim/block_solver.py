@@ -1,14 +1,14 @@
-"""A party's own block solved to the end while all others stay: preconditioned conjugate gradients.
+"""Minimise the objective over one party's block of weights, with all others fixed: preconditioned conjugate gradients.
 
-Nonlinear conjugate gradients (Polak and Ribiere 1969, restarted where beta would be negative) on the convex objective
+Nonlinear conjugate gradients (Polak and Ribiere 1969, restarted if beta would be negative) on the convex objective
 
     phi(theta) = mean loss(X theta + others) + l2 / 2 |theta|^2,     preconditioned by P of
     `securevfl.optim.curvature`
 
-f moves along a line when theta does, so a step takes two passes over X, and its length none: it is where the slope of
-phi along the line, which rises, is nearly 0, found by secants and, once it lies between two of them, by false
-position with the Illinois rule (Dowell and Jarratt 1971). The loss's bound on the curvature says how far is not yet
-too far: there the search starts.
+f moves along a line when theta does. A step therefore needs two passes over X, and its length needs none. The length is
+where the increasing slope of phi along the line is nearly 0. It is found by secants and, once it is bracketed, by false
+position with the Illinois rule (Dowell and Jarratt 1971). The search starts at a length that is never too long by the
+curvature bound of the loss.
 """
 
 from __future__ import annotations
@@ -20,83 +20,101 @@ import numpy as np
 from securevfl.base.arrays import Floats
 from securevfl.models.linear_block import Linear
 from securevfl.models.loss import Loss
-from securevfl.optim.curvature import bound
+from securevfl.optim.curvature import curvature_bound
 
-STEPS = 50  # at most
-
-TRIES = 20  # of lengths at most, a step
-
-MOST = 9.0  # times as far as before, and no more, is tried next
-
-NEAR = 1e-3  # of the first slope: where a step's length is good enough
+MAX_STEPS = 50
+MAX_LENGTHS = 20  # lengths tried in a step
+MAX_GROWTH = 9.0  # factor from one tried length to the next
+SLOPE_TOLERANCE = 1e-3  # a length is accepted if the slope there is this share of the first slope
 
 
 def solve(model: Linear, loss: Loss, X: Floats, y: Floats, others: Floats, P: Floats, *, within: float) -> Floats:
-    """Move the model to the minimum of its block and return f (n x c) there.
+    """Set the model's weights to the minimum of its block.
 
-    X (n x d): the party's columns. y (n x c): targets. others (n x c): what all others add to f. P (d x d): its
-    preconditioner. It is over when a step of P times the gradient would lower phi by at most `within`, or after STEPS
-    steps.
+    Args:
+        model: the party's model.
+        loss: the loss.
+        X: the party's columns (n x d).
+        y: targets (n x c).
+        others: the sum of all other parties' outputs (n x c).
+        P: the preconditioner (d x d).
+        within: stop when a step of P times the gradient would reduce phi by at most this value, or after MAX_STEPS
+            steps.
+
+    Returns:
+        f (n x c) at the minimum.
     """
     n = len(X)
     f = model.forward(X) + others
-    downhill = last = np.zeros_like(model.theta)
-    former = 1.0
-    for _ in range(STEPS):
+    direction = previous_gradient = np.zeros_like(model.theta)
+    previous_decrease = 1.0
+    for _ in range(MAX_STEPS):
         gradient = model.regularised(model.vjp(X, loss.residual(f, y)) / n)
         step = P @ gradient
         decrease = _dot(gradient, step)
         if decrease <= 2 * within:
             break
-        downhill = max(0.0, _dot(gradient - last, step) / former) * downhill - step
-        if _dot(gradient, downhill) >= 0:
-            downhill = -step
-        along = SearchLine(loss, y, f, model.forward(X, downhill), model.theta, downhill, model.decay)
-        t = along.lowest(_dot(gradient, downhill))
-        model.theta = model.theta + t * downhill
-        f = f + t * along.moved
-        last, former = gradient, decrease
+        direction = max(0.0, _dot(gradient - previous_gradient, step) / previous_decrease) * direction - step
+        if _dot(gradient, direction) >= 0:
+            direction = -step
+        line = SearchLine(loss, y, f, model.forward(X, direction), model.theta, direction, model.decay)
+        t = line.minimum(_dot(gradient, direction))
+        model.theta = model.theta + t * direction
+        f = f + t * line.output_change
+        previous_gradient, previous_decrease = gradient, decrease
     return f
 
 
 @dataclass(frozen=True)
 class SearchLine:
-    """phi from theta on along `downhill`, by which f `moved` (n x c); decay (d x 1) are the weights of L2."""
+    """phi along a direction from theta.
+
+    Attributes:
+        loss: the loss.
+        y: targets (n x c).
+        f: outputs at theta (n x c).
+        output_change: change of f per unit length (n x c).
+        theta: the weights.
+        direction: change of the weights per unit length.
+        decay: weights of L2 (d x 1).
+    """
 
     loss: Loss
     y: Floats
     f: Floats
-    moved: Floats
+    output_change: Floats
     theta: Floats
-    downhill: Floats
+    direction: Floats
     decay: Floats
 
-    def lowest(self, slope: float) -> float:
-        """How far to go, from the slope at 0, which is negative: to where it is nearly 0."""
+    def minimum(self, slope: float) -> float:
+        """Return the length at which the slope is nearly 0, given the negative slope at length 0."""
         n = len(self.f)
-        start, bend = _dot(self.decay * self.downhill, self.theta), _dot(self.decay * self.downhill, self.downhill)
+        penalty_slope = _dot(self.decay * self.direction, self.theta)
+        penalty_curvature = _dot(self.decay * self.direction, self.direction)
 
-        def at(t: float) -> float:
-            return _dot(self.loss.residual(self.f + t * self.moved, self.y), self.moved) / n + start + t * bend
+        def slope_at(t: float) -> float:
+            residual = self.loss.residual(self.f + t * self.output_change, self.y)
+            return _dot(residual, self.output_change) / n + penalty_slope + t * penalty_curvature
 
-        low, below, high, above = 0.0, slope, np.inf, np.inf
-        t = -slope / (bound(self.loss) * _dot(self.moved, self.moved) / n + bend)
-        for _ in range(TRIES):
-            now = at(t)
-            if abs(now) <= -NEAR * slope:
+        low, low_slope, high, high_slope = 0.0, slope, np.inf, np.inf
+        t = -slope / (curvature_bound(self.loss) * _dot(self.output_change, self.output_change) / n + penalty_curvature)
+        for _ in range(MAX_LENGTHS):
+            slope_t = slope_at(t)
+            if abs(slope_t) <= -SLOPE_TOLERANCE * slope:
                 break
-            if now > 0:
-                high, above, below = t, now, below / 2  # Illinois: the other end may not stay for ever
+            if slope_t > 0:
+                high, high_slope, low_slope = t, slope_t, low_slope / 2  # Illinois rule: the other end must move too
             elif np.isfinite(high):
-                low, below, above = t, now, above / 2
+                low, low_slope, high_slope = t, slope_t, high_slope / 2
             else:
-                ahead = -now * (t - low) / max(now - below, 1e-300)  # where the secant meets 0
-                low, below = t, now
-                t += min(ahead, MOST * t)
+                increase = -slope_t * (t - low) / max(slope_t - low_slope, 1e-300)  # zero of the secant
+                low, low_slope = t, slope_t
+                t += min(increase, MAX_GROWTH * t)
                 continue
-            t = low - below * (high - low) / (above - below)
+            t = low - low_slope * (high - low) / (high_slope - low_slope)
         return t
 
 
-def _dot(one: Floats, other: Floats) -> float:
-    return float(np.vdot(one, other))
+def _dot(a: Floats, b: Floats) -> float:
+    return float(np.vdot(a, b))

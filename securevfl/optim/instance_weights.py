@@ -1,12 +1,12 @@
-"""Instance weighting: how far a row of an exchange still counts in a local step (CELU-VFL 2022, section 4).
+"""Instance weighting: the weight of a row of an earlier exchange in a local step (CELU-VFL 2022, section 4).
 
-What was exchanged grows stale while the weights move. Each row is weighed by the angle between a vector as it was
-exchanged and as it would be now: its forward outputs at a passive party, its derivatives at the active party.
+Exchanged values become stale while the weights of the model change. Each row is weighed by the angle between a vector
+at the exchange and the same vector now: its forward outputs at a passive party, its derivatives at the active party.
 
-    w_i = cos(then_i, now_i) where that is at least cos xi, else 0
+    w_i = cos(then_i, now_i) if that is at least cos xi, otherwise 0
 
-A weighted gradient is J^T (w g) = (w J)^T g, with row i times w_i. So a party that only holds g under encryption
-multiplies it by a J of which it has scaled the rows.
+A weighted gradient is J^T (w g) = (w J)^T g, with row i multiplied by w_i. A party that only has g encrypted therefore
+multiplies it by a J with scaled rows.
 """
 
 from __future__ import annotations
@@ -19,10 +19,18 @@ from securevfl.protocols.differentiable import Differentiable, Jacobian
 
 
 def cosines(then: Floats, now: Floats, xi: float) -> Floats:
-    """w (n,) of rows (n x k) as they were and as they are, for an angle xi in degrees.
+    """Return the weights w (n,) of some rows.
 
-    Rows of zeros have no direction: two of them count in full, one beside another row not at all. Of one number a row
-    the cosine is exactly 1 or -1.
+    A row of zeros has no direction: the weight is 1 if both rows are 0, and 0 if only one is. If k = 1, the cosine is
+    exactly 1 or -1.
+
+    Args:
+        then: the rows at the exchange (n x k).
+        now: the current rows (n x k).
+        xi: largest angle in degrees.
+
+    Returns:
+        The weights.
     """
     if then.shape[1] == 1:
         then, now = np.sign(then), np.sign(now)
@@ -34,49 +42,51 @@ def cosines(then: Floats, now: Floats, xi: float) -> Floats:
 
 
 def _products(a: Floats, b: Floats) -> Floats:
-    """Row by row, the inner products (n,) of two arrays (n x k)."""
+    """Return the inner products (n,) of the rows of two arrays (n x k)."""
     return np.einsum("ij,ij->i", a, b)
 
 
 class WeightedModel:
-    """A party's model with each row of a batch weighed, as a residual protocol sees it.
+    """A party's model with weighed rows of a batch, as a residual protocol uses it.
 
-    Its Jacobian counts as one that moves, as other weights make another one.
+    Its Jacobian counts as variable, because it depends on the weights of the rows.
+
+    Args:
+        model: the model.
+        weights: weights (n,) of the rows of the batch.
     """
 
     static_jacobian = False
 
     def __init__(self, model: Differentiable, weights: Floats) -> None:
-        """weights (n,) of the rows of the batch that it will be asked about."""
         self.shares_outputs = model.shares_outputs
         self._model = model
         self._weights = weights
 
     @property
     def parameters(self) -> int:
-        """The number p of weights, as in the model that is weighed."""
+        """p, the number of parameters of the model."""
         return self._model.parameters
 
     def rows(self, X: Floats) -> int:
-        """Return n, as in the model that is weighed."""
+        """Return n, the number of rows of g."""
         return self._model.rows(X)
 
     def vjp(self, X: Floats, g: Floats) -> Floats:
-        """J^T (w g) for plain g (n x c)."""
+        """Return J^T (w g) for plain g (n x c)."""
         return self._model.vjp(X, self._weights[:, None] * g)
 
     def jacobian(self, X: Floats) -> Jacobian:
-        """J on the rows X, each times its weight."""
+        """Return J on the rows X, each multiplied by its weight."""
         J = self._model.jacobian(X)
         return Jacobian(_scaled(J, np.repeat(self._weights, J.matrix.shape[0] // len(X))), J.shares_outputs)
 
 
 def _scaled(J: Jacobian, weights: Floats) -> Floats | ChunkedMatrix:
-    """Return the matrix of J with row i times weights_i, in the form in which J is read: as a whole, or row by row when
-    it is asked for."""
+    """Return the matrix of J with row i multiplied by weights_i, in memory or as a matrix that is read row by row."""
     match J.matrix:
-        case ChunkedMatrix(parts=(LocalPart() as only,)):
-            return materialize(WeightedRows(only.chunk.rows, weights))
+        case ChunkedMatrix(parts=(LocalPart() as part,)):
+            return materialize(WeightedRows(part.chunk.rows, weights))
         case _:
             return weights[:, None] * J.dense
 
@@ -89,7 +99,7 @@ class WeightedRows:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The numbers of rows and columns of the matrix, n and d."""
+        """Shape (n, d) of the matrix."""
         return self._rows.shape
 
     def __len__(self) -> int:

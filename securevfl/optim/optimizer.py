@@ -1,4 +1,4 @@
-"""What all trainings and optimizers have in common: their options, step sizes and what they declare."""
+"""Base classes of all optimizers that a job can name: their options and step sizes."""
 
 from __future__ import annotations
 
@@ -13,68 +13,83 @@ from securevfl.models.base import Model
 
 
 class Training(NamedOption, ABC):
-    """What a job names as its optimizer, whatever its steps go by."""
+    """Base class of everything that a job can name as its optimizer.
 
-    family: ClassVar[str]  # the family of training it belongs to (`securevfl.families`)
-    grows: ClassVar[bool] = False  # whether it may visit parts of the rows that lie in each other
+    Attributes:
+        family: the family of trainings that it belongs to (`securevfl.families`).
+        grows: whether it supports batch_size = "growing", nested subsets of rows.
+    """
+
+    family: ClassVar[str]
+    grows: ClassVar[bool] = False
 
     @property
     def label(self) -> str:
-        """Its name in a cost table."""
+        """Name in a cost table."""
         return self.name
 
     @property
     def steps(self) -> int:
-        """Q, the local steps a round."""
+        """Q, the number of local steps per round."""
         return 1
 
     @property
     def weighs_instances(self) -> bool:
-        """Whether a party may weigh the rows of a batch anew in every local step."""
+        """Whether a party may weigh the rows of a batch differently in every local step."""
         return False
 
     @property
     def may_overshoot(self) -> bool:
-        """Whether steps are longer than safe ones, so that evaluations say where to go back."""
+        """Whether steps are longer than safe ones, so that evaluations may roll back the training."""
         return False
 
     def count_openings(self, model: Model, visits: Sequence[int]) -> int:
-        """Count the gradients that a passive party has opened in a run with these visits, if residuals are sealed."""
+        """Return the number of gradients that are decrypted for a passive party in a run with these batches."""
         return len(visits)
 
     def exchanges(self, passives: Sequence[str]) -> int:
-        """Exchanges of forward outputs in one visit to a batch. With more than one, parties take their steps in turn,
-        so that one party alone moves between two exchanges."""
+        """Return the number of exchanges of forward outputs in one iteration.
+
+        If there are several, the parties take their steps in turn, so that only one party moves between two exchanges.
+        """
         return 1
 
 
 class Optimizer(Training, ABC):
-    """Steps of a size that is set, but for optimizers that know one (`own_size`)."""
+    """An optimizer with a step size.
+
+    Attributes:
+        own_size: whether it can compute a step size itself, so that `lr` may be omitted.
+    """
 
     own_size: ClassVar[bool] = False
 
     lr: float | None = Field(gt=0)
-    """eta, the size of the first step."""
+    """eta, the step size of the first round."""
     decay: Literal["none", "sqrt_t", "sqrt_tk", "inverse"] = "none"
-    """How steps shrink over rounds t and K parties: lr / sqrt(t + 1), lr / sqrt(t K) from t = 1, or lr / (t + 1)."""
+    """Decay of the step size over rounds t with K parties: lr / sqrt(t + 1); lr / sqrt(t K) from t = 1; lr / (t +
+    1).
+    """
 
     def eta(self, t: int, parties: int) -> float:
-        """Step size of round t, counted from 0."""
+        """Return the step size of round t, counted from 0."""
         return self.first * self.shrunk(t, parties)
 
     @property
     def first(self) -> float:
-        """The first step size eta, which has been checked to be set (`check_set`)."""
-        assert self.lr is not None, "it has been checked"
+        """The first step size; `check_set` has checked that it is set."""
+        assert self.lr is not None, "`check_set` has checked it"
         return self.lr
 
     def check_set(self) -> None:
-        """ValueError, with the remedy, where no step size is set."""
+        """Raise ValueError if no step size is set."""
         if self.lr is None:
-            raise ValueError("optimizer.lr: is missing; add it, as no party here knows a step by its columns")
+            raise ValueError(
+                "optimizer.lr: is missing; add it, because no party can compute a step size from its columns"
+            )
 
     def shrunk(self, t: int, parties: int) -> float:
-        """Return the step of round t, counted from 0, as a share of the first one."""
+        """Return the step size of round t, counted from 0, as a share of the first one."""
         if self.decay == "none":
             return 1.0
         if self.decay == "inverse":

@@ -1,7 +1,7 @@
 """The proximal term of FedPBCD: mu (theta - theta at the exchange) is added to the gradient (FedBCD 2019, eq. 11).
 
-It holds the local steps of a round to where the others have last seen this party. The distance from there is the sum
-of the changes since, so it is linear where the rule is that takes the steps.
+It keeps the local steps of a round close to the weights that the other parties have last received outputs of. The
+distance from there is the sum of the changes since the exchange, so the rule is linear if its inner rule is linear.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from pydantic import Field, SerializeAsAny, field_validator
 from securevfl.optim.rules import Memory, Rule, Sgd, V
 from securevfl.optim.step_rules import STEP_RULES
 
-MOVED = "moved"  # since the exchange
+DISPLACEMENT = "moved"  # name of the change of the weights since the exchange
 
-OF_RULE = "rule."  # before the names of what the rule that takes the steps remembers
+INNER_PREFIX = "rule."  # prefix of the names of the inner rule's vectors
 
 
 class Proximal(Rule):
-    """Steps by another `rule`, on a gradient that pulls back with the weight `mu`."""
+    """Steps by an inner `rule`, with a gradient that pulls the weights back with strength `mu`."""
 
     name: ClassVar[str] = "proximal"
     mu: float = Field(gt=0)
-    """Weight of the pull back to where the exchange began."""
+    """Strength of the pull towards the weights at the exchange."""
     rule: SerializeAsAny[Rule] = Field(default_factory=Sgd)
-    """The rule that takes the steps."""
+    """The inner rule, which takes the steps."""
 
     @field_validator("rule", mode="before")
     @classmethod
@@ -34,25 +34,36 @@ class Proximal(Rule):
 
     @property
     def linear(self) -> bool:
+        """Whether the inner rule is linear."""
         return self.rule.linear
 
     def init(self, theta: V) -> Memory[V]:
-        return _joined(theta - theta, self.rule.init(theta))
+        """Return the state before the first step."""
+        return _combine(theta - theta, self.rule.init(theta))
 
     def step(self, gradient: V, memory: Memory[V], eta: float) -> tuple[V, Memory[V]]:
-        moved = memory.vectors[MOVED]
-        change, own = self.rule.step(gradient + self.mu * moved, _of_rule(memory), eta)
-        return change, _joined(moved + change, own)
+        """Take one step; see `Rule.step`."""
+        displacement = memory.vectors[DISPLACEMENT]
+        change, inner = self.rule.step(gradient + self.mu * displacement, _inner(memory), eta)
+        return change, _combine(displacement + change, inner)
 
     def begin(self, memory: Memory[V]) -> Memory[V]:
-        moved = memory.vectors[MOVED]
-        return _joined(moved - moved, self.rule.begin(_of_rule(memory)))
+        """Return the state at the start of the local steps on a new exchange."""
+        displacement = memory.vectors[DISPLACEMENT]
+        return _combine(displacement - displacement, self.rule.begin(_inner(memory)))
 
 
-def _joined(moved: V, own: Memory[V]) -> Memory[V]:
-    return Memory({MOVED: moved} | {OF_RULE + name: vector for name, vector in own.vectors.items()}, own.steps)
+def _combine(displacement: V, inner: Memory[V]) -> Memory[V]:
+    return Memory(
+        {DISPLACEMENT: displacement} | {INNER_PREFIX + name: vector for name, vector in inner.vectors.items()},
+        inner.steps,
+    )
 
 
-def _of_rule(memory: Memory[V]) -> Memory[V]:
-    own = {name.removeprefix(OF_RULE): each for name, each in memory.vectors.items() if name.startswith(OF_RULE)}
-    return Memory(own, memory.steps)
+def _inner(memory: Memory[V]) -> Memory[V]:
+    vectors = {
+        name.removeprefix(INNER_PREFIX): vector
+        for name, vector in memory.vectors.items()
+        if name.startswith(INNER_PREFIX)
+    }
+    return Memory(vectors, memory.steps)

@@ -1,6 +1,6 @@
-"""What an optimizer of training by rounds is: a schedule of exchanges and local steps.
+"""Interface of optimizers of the family `rounds`: a schedule of exchanges and local steps.
 
-It sees sums, replies and its own party; it knows nothing of keys and messages.
+An optimizer uses sums, replies and its party's data. It does not depend on keys and messages.
 """
 
 from __future__ import annotations
@@ -23,90 +23,111 @@ from securevfl.protocols.link import ActiveLink, PassiveLink
 from securevfl.protocols.residuals.base import Agreement, Batch
 
 
-class Learner(Protocol):
-    """A party as its optimizer sees it."""
+class TrainingParty(Protocol):
+    """A party as its optimizer uses it.
 
-    parties: int  # K
-    start: int  # rounds done before this run, where it goes on from a checkpoint
-    model: Block  # its own
+    Attributes:
+        parties: K, the number of parties.
+        start: number of rounds in earlier sessions.
+        model: the party's model.
+        loss: the loss.
+        memory: the optimizer's state; its attribute `state` is plain data and arrays for a checkpoint.
+    """
+
+    parties: int
+    start: int
+    model: Block
     loss: Loss
-    memory: Any  # as the optimizer has made it; its `state` is plain data and arrays, for the checkpoint
+    memory: Any
 
     @property
     def updater(self) -> Updater:
-        """The memory of an optimizer that goes by a rule: it moves the party's weights."""
+        """The state of an optimizer with an update rule, which changes the party's weights."""
 
     def batches(self) -> Iterator[Batch]:
-        """Yield the batches in the order that all parties share, until the epochs are over."""
+        """Yield the batches of all epochs, in the common order of all parties."""
 
-    def visited(self, number: int) -> Batch:
+    def batch_of_round(self, number: int) -> Batch:
         """Return the batch of an earlier round, counted from 0."""
 
-    def later(self, k: int) -> Batch | None:
-        """Return the batch k rounds after the one being done, or done last; None after the end."""
+    def upcoming_batch(self, k: int) -> Batch | None:
+        """Return the batch k rounds after the current one; None after the end."""
 
     def residual(self, f: Floats, batch: Batch) -> Floats:
-        """g (n x c) from f (n x c), by which the loss of the round is booked; only the active party can."""
+        """Return g (n x c) for f (n x c), and note the loss of the round; only at the active party."""
 
 
 class RoundsTraining(Training, ABC):
-    """An optimizer whose rounds are sums and residuals. Each side yields whenever a round is over."""
+    """Base class of optimizers whose rounds consist of sums and residuals."""
 
     family: ClassVar[str] = "rounds"
 
     @property
     def max_open_exchanges(self) -> int:
-        """How many exchanges a party may go on asking about at a time, the newest among them."""
+        """Number of exchanges about which a party may send requests at a time, including the newest."""
         return 1
 
     def check(self, model: Model) -> None:
-        """ValueError, with the remedy, if it cannot train this model."""
+        """Raise ValueError if the optimizer cannot train this model."""
 
     def declares(self) -> list[MessageDeclaration]:
-        """Declare what this optimizer has the active party tell beside sums and residuals."""
+        """Declare the messages of the active party in addition to sums and residuals."""
         return []
 
     @abstractmethod
     def init_state(self, model: Block, state: Mapping[str, Any] | None) -> Any:
-        """Make the optimizer's memory at a party with this model: as it is at the start, or as `state` kept it."""
+        """Return the optimizer's state at a party.
+
+        Args:
+            model: the party's model.
+            state: the stored state of an earlier session; None at the start.
+
+        Returns:
+            The state; see `TrainingParty.memory`.
+        """
 
     def agreement(self, model: Model) -> Agreement:
-        """Return what the parties agree on about residuals: where J moves with the weights, gradients are opened anew
-        in every local step."""
+        """Return the agreement about residuals.
+
+        If J depends on the weights, a gradient is decrypted in every local step.
+        """
         openings = 1 if model.static_jacobian and not self.weighs_instances else self.steps
         return Agreement(openings, max_open_exchanges=self.max_open_exchanges, shares_outputs=model.shares_outputs)
 
     def count_openings(self, model: Model, visits: Sequence[int]) -> int:
+        """Return the number of gradients that are decrypted for a passive party in a run with these batches."""
         return len(visits) * self.agreement(model).openings
 
-    def drain(self, party: Learner, link: ActiveLink) -> None:
-        """Take in what passive parties have sent ahead of its round, so that the line is free for other sums; the
-        active party does this between two rounds."""
+    def drain(self, party: TrainingParty, link: ActiveLink) -> None:
+        """Receive the outputs that are in flight, so that other sums can use the channel.
+
+        The active party calls this between two rounds.
+        """
 
     @abstractmethod
-    def active(self, party: Learner, link: ActiveLink) -> Iterator[None]:
+    def active(self, party: TrainingParty, link: ActiveLink) -> Iterator[None]:
         """Run the active party's rounds, and yield after each."""
 
     @abstractmethod
-    def passive(self, party: Learner, link: PassiveLink) -> Iterator[None]:
+    def passive(self, party: TrainingParty, link: PassiveLink) -> Iterator[None]:
         """Run a passive party's rounds, and yield after each."""
 
 
 class RoundsOptimizer(RoundsTraining, Optimizer):
-    """One whose local steps go by a rule."""
+    """An optimizer whose local steps use an update rule."""
 
     rule: AnyRule = Field(default_factory=Sgd)
-    """How a gradient becomes a change of weights."""
+    """The update rule of local steps."""
 
     @property
     def update(self) -> Rule:
-        """The rule that local steps go by: the one named, or one made of it."""
+        """The rule of local steps: the chosen one, or one that contains it."""
         return self.rule
 
     def labelled(self, name: str) -> str:
-        """Return the name of an algorithm for a cost table, with the update rule where it is not plain gradient
-        descent."""
+        """Return the name of an algorithm for a cost table, with its update rule unless it is gradient descent."""
         return name if isinstance(self.rule, Sgd) else f"{name} {self.rule.name}"
 
     def init_state(self, model: Block, state: Mapping[str, Any] | None) -> Any:
+        """Return the optimizer's state; see `RoundsTraining.init_state`."""
         return Updater(self.update, model, state)

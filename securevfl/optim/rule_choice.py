@@ -1,4 +1,4 @@
-"""The update rules that a job can name. Adding one is one line here."""
+"""The update rules that a job can name. Register a new rule in `step_rules.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,24 @@
-"""The update rules that an optimizer can name: those that take steps, and those around them."""
+"""Update rules: how a gradient becomes a change of the weights.
+
+As in optax (DeepMind 2020), a rule is a pair of functions without mutable state:
+
+    init(theta) -> memory
+    step(gradient, memory, eta) -> (change, memory)        theta + change are the new weights
+
+eta is the step size of the optimizer's round. `begin` is called for every new exchange.
+
+A *linear* rule uses only +, - and products with constants that are fixed in advance, on weights and gradients. It
+therefore runs on any type with these operations (`Vector`): on floats, and on additive shares, where the changes that
+the share holders compute add up to the change of the sum. A rule that is not linear squares, divides or takes roots of
+gradients, and runs only on floats (numpy arrays).
+
+    SGD, proximal, momentum    linear
+    AdaGrad, Adam              not linear
+
+L2 decay is part of the objective (FedBCD 2019, section 2): a rule receives the gradient of the mean loss plus l2 theta
+(`Linear.regularised`). It passes through momentum, and AdaGrad and Adam scale it like the rest of the gradient; it is
+not decoupled as in AdamW.
+"""
 
 from __future__ import annotations
 
@@ -10,30 +30,9 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 from securevfl.base.arrays import Floats
 from securevfl.base.config import NamedOption
 
-# What an update rule is, how a gradient becomes a change of the weights by it, and what all optimizers have in common.
-#
-# As in optax (DeepMind 2020) a rule is a pair of functions and holds nothing that changes:
-#
-#     init(theta) -> memory
-#     step(gradient, memory, eta) -> (change, memory)        theta + change are the new weights
-#
-# eta is the step size of the optimizer's round. `begin` is told of every new exchange.
-#
-# A rule that is *linear* uses +, - and products with numbers that are fixed beforehand, on weights and gradients alone.
-# So it runs on whatever has these (`Vector`): on floats, and on additive shares, where the changes that the holders of
-# shares compute add up to the change of the sum. One that is not linear squares, divides or takes roots of gradients;
-# it runs on floats (numpy arrays) alone.
-#
-#     SGD, proximal, momentum    linear
-#     AdaGrad, Adam              not linear
-#
-# L2 decay is part of the objective (FedBCD 2019, section 2): the gradient that a rule is given is that of the mean loss
-# plus l2 theta (`Linear.regularised`). So it passes through momentum, and AdaGrad and Adam scale it along with the
-# rest; it is not decoupled from them as in AdamW.
-
 
 class Vector(Protocol):
-    """What a linear rule computes on."""
+    """The operations that a linear rule uses."""
 
     def __add__(self, other: Self, /) -> Self: ...
 
@@ -47,7 +46,12 @@ V = TypeVar("V", bound=Vector)
 
 @dataclass(frozen=True)
 class Memory(Generic[V]):
-    """What a rule remembers: vectors of the shape of the weights, by name, and how many steps it has taken."""
+    """The state of a rule.
+
+    Attributes:
+        vectors: vectors of the shape of the weights, by name.
+        steps: number of steps so far.
+    """
 
     vectors: Mapping[str, V] = field(default_factory=dict)
     steps: int = 0
@@ -59,66 +63,82 @@ class Rule(NamedOption, ABC):
     @property
     @abstractmethod
     def linear(self) -> bool:
-        """Whether its operations are linear, so that it runs on shares too."""
+        """Whether its operations are linear, so that it also runs on shares."""
 
     @abstractmethod
     def init(self, theta: V) -> Memory[V]:
-        """Return what the rule remembers before the first step from these weights."""
+        """Return the state before the first step from these weights."""
 
     @abstractmethod
     def step(self, gradient: V, memory: Memory[V], eta: float) -> tuple[V, Memory[V]]:
-        """Return the change of the weights, and what the rule remembers after it. `gradient` is that of the objective,
-        L2 included."""
+        """Take one step.
+
+        Args:
+            gradient: gradient of the objective, L2 decay included.
+            memory: the state before the step.
+            eta: the step size.
+
+        Returns:
+            The change of the weights, and the state after the step.
+        """
 
     def begin(self, memory: Memory[V]) -> Memory[V]:
-        """Return what the rule remembers when the local steps on a new exchange begin."""
+        """Return the state at the start of the local steps on a new exchange."""
         return memory
 
 
 class UpdatedModel(Protocol):
-    """A model as its updates see it."""
+    """A model as an update rule uses it."""
 
     theta: Floats
 
     def regularised(self, gradient: Floats) -> Floats:
-        """Add the gradient of the penalty to that of the mean loss, which gives the gradient of the objective."""
+        """Return the gradient of the objective: the gradient of the mean loss plus that of the penalty."""
 
 
 class Updater:
-    """Moves a model's weights by a rule. Its state goes where the model's does: to the checkpoint."""
+    """Updates the weights of a model by a rule. Checkpoints store its state with the model.
+
+    Args:
+        rule: the update rule.
+        model: the model.
+        state: the `state` of an earlier updater of the same rule and weights, or None.
+    """
 
     def __init__(self, rule: Rule, model: UpdatedModel, state: Mapping[str, Any] | None = None) -> None:
-        """`state` is what an earlier updater of the same rule and weights has left."""
         self._rule = rule
         self._model = model
         self._memory: Memory[Floats] = rule.init(model.theta) if state is None else Memory(**state)
 
     def begin(self) -> None:
-        """Begin the local steps on a new exchange."""
+        """Start the local steps on a new exchange."""
         self._memory = self._rule.begin(self._memory)
 
     def step(self, gradient: Floats, eta: float) -> None:
-        """One step, from the gradient of the mean loss in the shape of the weights."""
+        """Take one step with the gradient of the mean loss, in the shape of the weights."""
         change, self._memory = self._rule.step(self._model.regularised(gradient), self._memory, eta)
         self._model.theta = self._model.theta + change
 
     @property
     def state(self) -> dict[str, Any]:
-        """What the rule remembers, as plain data and arrays."""
+        """The state of the rule as plain data and arrays."""
         return {"vectors": dict(self._memory.vectors), "steps": self._memory.steps}
 
 
 class Sgd(Rule):
-    """A plain step of size eta against the gradient."""
+    """Gradient descent: a step of size eta against the gradient."""
 
     name: ClassVar[str] = "sgd"
 
     @property
     def linear(self) -> bool:
+        """True."""
         return True
 
     def init(self, theta: V) -> Memory[V]:
+        """Return an empty state."""
         return Memory()
 
     def step(self, gradient: V, memory: Memory[V], eta: float) -> tuple[V, Memory[V]]:
+        """Take one step; see `Rule.step`."""
         return -eta * gradient, memory

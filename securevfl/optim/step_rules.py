@@ -1,4 +1,4 @@
-"""The update rules that take steps on their own, around which other rules can be wrapped."""
+"""The update rules that can be used alone, or inside another rule such as `Proximal`."""
 
 from __future__ import annotations
 

@@ -1,18 +1,17 @@
-"""The workset table: exchanges that a party keeps to step on again (CELU-VFL 2022, section 3 and Algorithm 2).
+"""The workset table: exchanges that a party stores for further local steps (CELU-VFL 2022, section 3 and Algorithm 2).
 
-It holds the W newest exchanges, each until it has been used R times; using it fresh, when it came, was the first. Two
-clocks tell whose turn it is:
+It contains the W newest exchanges, each until it has been used R times; the first use is when it arrives. Two clocks
+determine the order:
 
-inserted    the exchange that a row came with; the row of the oldest exchange leaves when there are more than W
-sampled     the local step that a row was last taken for; of a new one, W steps before it came
+inserted    the exchange in which a row was inserted; if there are more than W, the oldest one is deleted
+sampled     the local step in which a row was last used; for a new row, W steps before its insertion
 
-A local step takes, of the rows that were not taken in the last W - 1 local steps, the one that has waited longest.
-That is the round robin of the paper: with R - 1 local steps an exchange every row is taken R - 1 times before it
-leaves. A step for which there is no such row is left out, as happens while the table fills. (The code that was
-published with the paper draws rows at random and rejects those of the last W - 1 steps: then some leave before they
-were used R times.)
+A local step uses, of the rows that were not used in the last W - 1 local steps, the one that has waited longest. This
+is the round robin of the paper: with R - 1 local steps per exchange every row is used R - 1 times before it is deleted.
+A step without such a row is skipped, which happens while the table is filled. (The published code of the paper draws
+rows at random and rejects those of the last W - 1 steps, so that some rows are deleted before they were used R times.)
 
-What is taken depends on the two clocks alone, so it is the same at all parties and in every run.
+The selection depends only on the two clocks, so it is the same at all parties and in every run.
 """
 
 from __future__ import annotations
@@ -27,7 +26,14 @@ E = TypeVar("E")
 
 @dataclass(repr=False)
 class WorksetRow(Generic[E]):
-    """One exchange in the table: what is kept of it, its two clocks, and how often it has been used."""
+    """One exchange in the table.
+
+    Attributes:
+        entry: the stored exchange.
+        inserted: number of the exchange.
+        sampled: local step of the latest use.
+        uses: number of uses.
+    """
 
     entry: E
     inserted: int
@@ -36,10 +42,13 @@ class WorksetRow(Generic[E]):
 
 
 class Workset(Generic[E]):
-    """A table of at most W exchanges, each of which is used at most R times. A batch that is exchanged again takes the
-    place of its older row.
+    """A table of at most W exchanges, each used at most R times. A new exchange of a batch replaces the older one.
 
-    steps: the clock of local steps. recent: the batches of the last W - 1 of them, None where one was left out.
+    Args:
+        W: number of exchanges.
+        R: number of uses.
+        steps: number of local steps so far.
+        recent: batches of the last W - 1 local steps; None for a step that was skipped.
     """
 
     def __init__(self, W: int, R: int, *, steps: int = 0, recent: Sequence[int | None] = ()) -> None:
@@ -49,16 +58,15 @@ class Workset(Generic[E]):
         self._rows: dict[int, WorksetRow[E]] = {}  # by batch, the oldest exchange first
 
     def put(self, batch: int, entry: E, exchange: int) -> list[E]:
-        """Take in an exchange of this batch, later than all before it, that has just been used; return the entries that
-        leave for it."""
-        left = [self._rows.pop(batch).entry] if batch in self._rows else []
+        """Insert an exchange that has just been used for the first time; return the entries that it replaces."""
+        removed = [self._rows.pop(batch).entry] if batch in self._rows else []
         self._rows[batch] = WorksetRow(entry, exchange, self.steps - self._W)
         if len(self._rows) > self._W:
-            left.append(self._rows.pop(next(iter(self._rows))).entry)
-        return left
+            removed.append(self._rows.pop(next(iter(self._rows))).entry)
+        return removed
 
     def sample(self) -> E | None:
-        """Return the entry on which the next local step is taken; None if that step is left out."""
+        """Return the entry for the next local step; None if the step is skipped."""
         waiting = [
             (row.sampled, row.inserted, batch)
             for batch, row in self._rows.items()
@@ -74,9 +82,9 @@ class Workset(Generic[E]):
         return row.entry
 
     def rows(self) -> Iterator[WorksetRow[E]]:
-        """Return the rows that have uses left, the oldest first."""
+        """Return the rows with remaining uses, the oldest first."""
         return (row for row in self._rows.values() if row.uses < self._R)
 
     def restore(self, batch: int, row: WorksetRow[E]) -> None:
-        """Put back a row that `rows` gave; rows are put back oldest first."""
+        """Insert a row that `rows` has returned; restore rows from the oldest to the newest."""
         self._rows[batch] = row

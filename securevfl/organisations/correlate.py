@@ -146,9 +146,9 @@ def _talk(
             other = two if one == party.name else one
             width = shapes[other].count
             context = joint_statistics.pair_context(channel, one, two, f"correlations {one} {two}")
-            R, K = rounded_correlations(context, [columns.standard, columns.white], [width, width])  # 3
-            inflation = columns.inflation(K, CORRELATION_NOISE)
-            correlations.append(Correlations(party.name, other, columns.names, R, columns.alone, inflation))
+            R, K = rounded_correlations(context, [columns.Z, columns.Q], [width, width])  # 3
+            inflation = columns.joint_inflation(K, CORRELATION_NOISE)
+            correlations.append(Correlations(party.name, other, columns.names, R, columns.local_inflation, inflation))
     return correlations
 
 
@@ -173,7 +173,7 @@ def _exchange_shapes(
 
 def _sample(columns: OwnColumns) -> Floats:
     """Return the rows from which the information content is estimated."""
-    return columns.standard[:: -(-len(columns.standard) // INFORMATION_SAMPLE_ROWS)]
+    return columns.Z[:: -(-len(columns.Z) // INFORMATION_SAMPLE_ROWS)]
 
 
 def _information_content(columns: OwnColumns) -> float:
@@ -184,7 +184,7 @@ def _information_content(columns: OwnColumns) -> float:
     """
     sample = _sample(columns)
     per_row = min(InformationContent.of(sample).bits, len(columns.names) * float(entropies(sample).min()))
-    return len(columns.standard) * per_row
+    return len(columns.Z) * per_row
 
 
 def _disclosure(me: str, columns: OwnColumns, content: float, other: str, other_columns: int) -> Disclosure:

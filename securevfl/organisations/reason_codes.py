@@ -1,4 +1,4 @@
-"""Reason codes: the columns of a party that lower a row's score most, under names that the party chooses.
+"""Reason codes: the columns of a party that raise a row's score f most, under names that the party chooses.
 
 They are off unless the job sets their maximum number (`reason_codes`), so that every consent sheet describes what they
 reveal, and unless a party's operator enables them for a prediction or a service. For each block of rows, in addition to
@@ -10,7 +10,7 @@ the score:
                contribution first
 
 B ranks its columns by their Shapley values (`securevfl.training.explanations`). It needs its weights for this, so with
-secret shares it must be named in `open_weights`. It sends k codes for every row, even if a column raises f, so that
+secret shares it must be named in `open_weights`. It sends k codes for every row, even if a column lowers f, so that
 their number reveals nothing. k of n columns in order are one of n! / (n - k)! cases, so they reveal at most the base-2
 logarithm of that number in bits. The size of a contribution is not sent. A repeated request for the same row, with the
 same columns at B, returns the same codes. The disclosure ledger counts them as one additional score per row.
@@ -46,7 +46,7 @@ _POSITIONS = np.dtype("<u2")
 
 
 class ReasonCodes(DisclosingMessage, frozen=True):
-    """Codes of the columns that lower the score of each row of a block most.
+    """Codes of the columns that raise the score f of each row of a block most.
 
     Attributes:
         names: names of all codes.
@@ -118,7 +118,7 @@ class ReasonCodePolicy:
 def declares(roles: Roles) -> list[MessageDeclaration]:
     """Declare what `ReasonCodes` reveals."""
     reveals = Reveal(
-        "plain", "codes of the sender's columns that lower a row's score most, if its operator enables them; all names"
+        "plain", "codes of the sender's columns that raise a row's score most, if its operator enables them; all names"
     )
     return [MessageDeclaration(ReasonCodes, *pair, reveals) for pair in roles.pairs()]
 

@@ -1,7 +1,7 @@
 """The disclosure gate: a party's data leaves only under a record that states what the receiver learns.
 
-    permit = channel.permit(DisclosureRecord("bank", "columns", H.size, 64, about=("shop",)))
-    channel.send("bank", Part(H), subchannel, permit=permit)
+    permit = channel.permit(DisclosureRecord("bank", "columns", H.size, 64, about=("shop",))) channel.send("bank",
+    Part(H), subchannel, permit=permit)
 
 A message that reveals more than random bits and ciphertexts is a `DisclosingMessage`. No channel sends one without the
 permit that `permit` returns, so the record exists before the first byte leaves:

@@ -108,13 +108,13 @@ class RemotePart(MatrixPart):
         self._seconds: list[float] = []
 
     @property
-    def place(self) -> str:
+    def worker(self) -> str:
         """Name of the worker."""
         return self._chunk.worker
 
     def run(self, work: Callable[Concatenate[RowChunk, P], T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Run a function on the rows at their worker."""
-        future: Future[T] = WorkerFuture(self.place)
+        future: Future[T] = WorkerFuture(self.worker)
 
         def complete(inner: Future[tuple[T, float]]) -> None:
             try:

@@ -191,11 +191,11 @@ class Stream:
             self.ended = True
             line.changed.notify_all()
         problem = f"{line.peer} refused the connection of {line.me}: {message.reason[:500].rstrip('.')}"
-        error = TransportError(problem, code="SVFL-PEER-REFUSED", peer=line.peer)
+        error = TransportError(problem, "", code="SVFL-PEER-REFUSED", peer=line.peer)  # the reason has its own remedy
         if message.restarted:
             self.cause = str(error)
             if line.opened:
-                line.fail(PeerLost(problem, code="SVFL-PEER-LOST", peer=line.peer))
+                line.fail(PeerLost(problem, "", code="SVFL-PEER-LOST", peer=line.peer))
             elif not message.final:
                 line.note_other_process(error)
         elif message.final:
@@ -275,7 +275,7 @@ class Stream:
     def _handle_confirmation(self, expected: int) -> None:
         line = self._line
         if not line.first <= expected <= self._cursor:
-            raise self._frame_error(f"{line.peer} confirmed {expected} packets of {self._cursor} that were sent")
+            raise self._frame_error(f"{line.peer} confirmed packet {expected}, but {self._cursor} packets were sent")
         while line.first < expected:
             line.unconfirmed_bytes -= len(line.out.popleft())
             line.first += 1

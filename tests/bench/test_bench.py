@@ -1,4 +1,4 @@
-"""Benchmarks at toy sizes: every row has its figures, errors are small, baselines that fail or are missing are told."""
+"""Benchmarks at toy sizes: every row has its figures, errors are small, and unavailable baselines are reported."""
 
 import json
 import subprocess
@@ -25,10 +25,10 @@ def run(*arguments: object) -> Result:
 
 @pytest.fixture(autouse=True)
 def _inline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No process pool and short measurements: these are tests of the rows, not of speed."""
+    """Use no process pool and short measurements, because the tests are about rows and not about speed."""
     monkeypatch.setattr(comparison, "process_pool", comparison.nullcontext)
     for module in (he, sums):
-        monkeypatch.setattr(module, "median_of", lambda once, *, seconds, most: (once(), 1))
+        monkeypatch.setattr(module, "median_of", lambda once, *, seconds, max_repetitions: (once(), 1))
 
 
 @pytest.mark.long
@@ -61,7 +61,7 @@ def test_tenseal_above_its_slots_is_a_row_with_an_error() -> None:
     assert row["total_ms"] is None
 
 
-def test_without_phe_there_is_no_ratio_and_asking_for_it_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_phe_there_is_no_ratio_and_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = he.run([(8, 2)], ["ckks"], [], bits=2048)
     assert rows[0]["ratio_to_phe"] is None
     monkeypatch.setattr(comparison, "find_spec", lambda name: None)
@@ -70,7 +70,7 @@ def test_without_phe_there_is_no_ratio_and_asking_for_it_names_the_extra(monkeyp
     assert "pip install 'securevfl[phe]'" in done.stderr
 
 
-def test_a_large_phe_measurement_is_a_slice_and_says_so() -> None:
+def test_a_large_phe_measurement_is_a_marked_slice() -> None:
     pytest.importorskip("phe")
     J, g = he.problem(40, 3)
     figures = baselines.phe_product(J, g[:, 0], 2048, seconds=0.4)
@@ -93,7 +93,7 @@ def test_sum_writes_its_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "phrase"),
     [
         (["he", "--sizes", "256"], "--sizes"),
         (["he", "--sizes", ","], "--sizes"),
@@ -104,13 +104,13 @@ def test_sum_writes_its_rows(tmp_path: Path) -> None:
         (["he", "--bits", "1024", "--engines", "paillier"], "2048"),
     ],
 )
-def test_unknown_names_are_told(arguments: list[str], says: str) -> None:
+def test_unknown_names_are_reported(arguments: list[str], phrase: str) -> None:
     done = run(*arguments)
     assert done.exit_code == 2
-    assert says in done.stderr
+    assert phrase in done.stderr
 
 
-def test_the_median_repetition_is_the_one_reported() -> None:
+def test_the_median_repetition_is_reported() -> None:
     totals = iter([100.0, 5.0, 1.0, 9.0])
 
     def once() -> stopwatch.Stopwatch:
@@ -118,11 +118,11 @@ def test_the_median_repetition_is_the_one_reported() -> None:
         watch.steps["encrypt"] = next(totals)
         return watch
 
-    watch, count = stopwatch.median_of(once, seconds=0.0, most=31)
+    watch, count = stopwatch.median_of(once, seconds=0.0, max_repetitions=31)
     assert (watch.total, count) == (5.0, 3)
 
 
-def test_problems_are_the_same_at_every_call() -> None:
+def test_problems_are_the_same_in_every_call() -> None:
     first, second = he.problem(20, 4), he.problem(20, 4)
     np.testing.assert_array_equal(first[0], second[0])
     assert np.abs(first[1]).max() <= 1.0
@@ -138,15 +138,15 @@ def test_start_has_a_row_for_each_way_to_start(tmp_path: Path, monkeypatch: pyte
     assert all(row["wall_s"] > 0 and row["cpu_s"] > 0 for row in rows)
 
 
-def test_memory_held_is_that_of_processes_started_too():
-    held_out = MemoryHeld()
+def test_memory_includes_child_processes():
+    memory = MemoryHeld()
     script = "held = bytearray(50_000_000); print(len(held), flush=True); input()"
-    with held_out:
-        held_out._look()
-        before = held_out.megabytes
+    with memory:
+        memory._look()
+        before = memory.megabytes
         command = [sys.executable, "-c", script]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as started:
             assert started.stdout.readline().strip() == "50000000"
-            held_out._look()
+            memory._look()
             started.communicate("\n")
-    assert held_out.megabytes >= before + 47
+    assert memory.megabytes >= before + 47

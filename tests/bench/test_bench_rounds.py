@@ -1,4 +1,4 @@
-"""The benchmark of rounds on a made-up table: its rows, and what its figures mean."""
+"""The benchmark of rounds on a generated table: its rows, and the meaning of its figures."""
 
 import json
 from pathlib import Path
@@ -10,13 +10,14 @@ from benchmarks import rounds
 from benchmarks.tables import READERS
 from securevfl.errors import ConfigError, DataError
 from securevfl.models.metrics import area_under_curve
+from tests.builders import raises_code
 
 REAL = Path(__file__).parents[3] / "shared" / "data"
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """1,200 rows of 24 columns of 0 and 1, and labels that go with their sum."""
+    """Return 1,200 rows of 24 binary columns, and labels that depend on their sum."""
     generator = np.random.default_rng(0)
     X = generator.integers(0, 2, (1200, 24))
     y = np.where(X.sum(axis=1) + 2 * generator.normal(size=1200) > 12, 1, -1)
@@ -32,12 +33,12 @@ def test_rows(data: Path) -> None:
     assert few["auc"] > few["auc_pooled"] - rounds.WITHIN
     assert -1e-8 < few["gap"] < 1e-4
     assert few["opened_equations"] == 8
-    assert many["opened_equations"] == 4 * 8  # of as many batches
+    assert many["opened_equations"] == 4 * 8  # of this many batches
     assert few["total_s"] >= few["network_s"] > few["rounds"] * 0.02
     assert few["encrypt_s"] == 0
 
 
-def test_the_reference_is_the_pooled_optimum_and_the_attack_is_least_squares(data: Path) -> None:
+def test_reference_and_attack_are_least_squares(data: Path) -> None:
     parties = READERS["phishing-3"](data)
     auc, least = rounds.reference(parties)
     assert 0.7 < auc < 1
@@ -53,25 +54,25 @@ def test_the_reference_is_the_pooled_optimum_and_the_attack_is_least_squares(dat
     assert opened.label_auc({0: positive}) > 0.9
 
 
-def test_settled_is_where_the_auc_stays() -> None:
+def test_the_auc_has_settled_where_it_stays() -> None:
     assert rounds.settled([0.6, 0.8, 0.7, 0.7995, 0.9], 0.8) == 4
     assert rounds.settled([0.81, 0.82], 0.8) == 1
     assert rounds.settled([0.6, 0.7], 0.8) == 2
 
 
-def test_what_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="table must be one of default_credit"):
+def test_missing_files_and_names_are_reported(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="default_credit"):
         rounds.run(tmp_path, ["iris"])
-    with pytest.raises(ConfigError, match="residual must be one of open"):
+    with pytest.raises(ConfigError, match="open"):
         rounds.run(tmp_path, ["support2"], residuals=["none"])
     for name in ("support2", "phishing-3"):
-        with pytest.raises(DataError, match="a table was expected there"):
+        with raises_code(DataError, "SVFL-TABLE-UNREADABLE"):
             rounds.run(tmp_path, [name])
 
 
-@pytest.mark.exact_outputs  # rounded ones move the AUC by 0.0005, about as far as it may lie from the pooled one's
+@pytest.mark.exact_outputs  # rounded outputs change the AUC by 0.0005, about the allowed distance from the pooled AUC
 @pytest.mark.realdata
-@pytest.mark.skipif(not REAL.is_dir(), reason="the real tables are not beside the checkout")
+@pytest.mark.skipif(not REAL.is_dir(), reason="needs the real tables")
 def test_a_real_table_takes_a_handful_of_rounds() -> None:
     (row,) = rounds.run(REAL, ["support2"])
     assert row["residual"] == "ckks"
@@ -80,10 +81,10 @@ def test_a_real_table_takes_a_handful_of_rounds() -> None:
     assert row["gap"] < 1e-4
 
 
-@pytest.mark.exact_outputs  # rounded ones move the AUC of epsilon_5k by 0.002 from round to round
+@pytest.mark.exact_outputs  # rounded outputs change the AUC of epsilon_5k by 0.002 from round to round
 @pytest.mark.slow
 @pytest.mark.realdata
-@pytest.mark.skipif(not REAL.is_dir(), reason="the real tables are not beside the checkout")
+@pytest.mark.skipif(not REAL.is_dir(), reason="needs the real tables")
 @pytest.mark.parametrize(
     ("table", "most"),
     [("default_credit", 8), ("epsilon_5k", 4), ("a9a-2", 8), ("a9a-3", 10), ("a9a-5", 12), ("phishing-3", 14)],

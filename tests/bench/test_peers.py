@@ -1,4 +1,4 @@
-"""The command that runs other systems beside this one. Their environments are not installed here: ours run, small."""
+"""The command that runs other systems next to this one. Their environments are not installed here; ours runs, small."""
 
 import json
 import socket
@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks" / "peers").is_dir(), reason="not beside a checkout")
+pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks" / "peers").is_dir(), reason="needs a checkout")
 
 
-def test_pages_are_what_the_files_give() -> None:
+def test_pages_follow_from_the_files() -> None:
     from benchmarks.peers import page
 
     for name in page.PAGES:
@@ -22,7 +22,7 @@ def test_pages_are_what_the_files_give() -> None:
         assert page.drawn(text, ROOT / "benchmarks" / "peers" / "results") == text, "python -m benchmarks.peers --page"
 
 
-def test_results_are_of_full_runs_on_a_machine_that_is_named() -> None:
+def test_results_are_of_full_runs_on_a_named_machine() -> None:
     for file in sorted((ROOT / "benchmarks" / "peers" / "results").glob("*.json")):
         text = json.loads(file.read_text())
         if file.stem != "published":
@@ -33,19 +33,17 @@ def test_results_are_of_full_runs_on_a_machine_that_is_named() -> None:
 
 
 @pytest.mark.long
-def test_ours_run_small_and_the_same_command_again_runs_what_failed_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_command_repeats_only_failed_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from benchmarks.peers import __main__ as command
     from benchmarks.peers.environments import Environment, Unavailable
 
     def unavailable(*_: Any) -> Path:
-        raise Unavailable("Python 3.10 was expected, none is here")
+        raise Unavailable("Python 3.10 is not installed")
 
     monkeypatch.setattr(Environment, "interpreter", unavailable)
     words = ["--quick", "--out", str(tmp_path), "--only"]
     command.main([*words, "openmined,ours-align"])
-    with monkeypatch.context() as near:  # a training starts seven processes a line
+    with monkeypatch.context() as near:  # a training starts seven processes for each link
         near.setattr(command, "LINES", {"loopback": None})
         command.main([*words, "ours-cheapest"])
     psi, linear = (json.loads((tmp_path / f"{part}.json").read_text()) for part in ("psi", "linear"))
@@ -53,9 +51,7 @@ def test_ours_run_small_and_the_same_command_again_runs_what_failed_alone(
     assert [(row["line"], row["common"]) for row in ours] == [("loopback", 300), ("far", 300)]
     assert ours[1]["bytes"] > 400 * 20
     assert ours[1]["seconds"] > ours[0]["seconds"] / 10
-    assert [row["failed"] for row in psi["rows"] if row["system"] == "openmined"] == [
-        "Python 3.10 was expected, none is here"
-    ]
+    assert [row["failed"] for row in psi["rows"] if row["system"] == "openmined"] == ["Python 3.10 is not installed"]
     assert 0.5 < linear["bar"] < 1
     assert all(0.5 < row["auc"] < 1 and row["cpu_s"] > 0.1 and min(row["memory_mb"]) > 10 for row in linear["rows"])
 
@@ -72,7 +68,7 @@ def test_ours_run_small_and_the_same_command_again_runs_what_failed_alone(
     assert [row for row in again if row["system"] == "ours-align"] == ours
 
 
-def test_the_cheapest_settings_that_are_enough_are_shown() -> None:
+def test_the_cheapest_sufficient_settings_are_shown() -> None:
     from benchmarks.peers.page import best
     from benchmarks.peers.plans import LINEAR
 
@@ -88,7 +84,7 @@ def test_the_cheapest_settings_that_are_enough_are_shown() -> None:
     assert best({"bar": 0.74, "rows": [failed]}, system) == {"failed": failed}
 
 
-def test_a_party_that_fails_ends_the_other_and_is_told_in_a_line(tmp_path: Path) -> None:
+def test_a_failed_party_stops_the_other_and_is_reported(tmp_path: Path) -> None:
     from benchmarks.peers.pairs import PairFailed, run_pair
 
     words = [[sys.executable, "-c", "raise ValueError('no such table')"], ["sleep", "60"]]
@@ -108,7 +104,7 @@ def test_ports_of_one_line_share_its_rate_and_its_bytes() -> None:
         while data := line.recv(1 << 16):
             line.sendall(data)
 
-    with between(Network(mbps=8.0, rtt_ms=0.0), 2) as way:  # a million bytes a second
+    with between(Network(mbps=8.0, rtt_ms=0.0), 2) as way:  # 1 MB/s
         servers = [socket.create_server(("127.0.0.1", port)) for port in way.own[0]]
         threads = [threading.Thread(target=echo, args=(item,), daemon=True) for item in servers]
         for thread in threads:
@@ -127,7 +123,7 @@ def test_ports_of_one_line_share_its_rate_and_its_bytes() -> None:
         assert way.bytes is None
 
 
-def test_a_command_that_is_wrong_says_what_was_expected(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_command_states_the_valid_choices(capsys: pytest.CaptureFixture[str]) -> None:
     from benchmarks.peers.__main__ import main
 
     for words, disclosed in (([], "--data: the folder"), (["--quick", "--only", "gone"], "ours-default")):
@@ -136,12 +132,12 @@ def test_a_command_that_is_wrong_says_what_was_expected(capsys: pytest.CaptureFi
         assert disclosed in capsys.readouterr().err
 
 
-def test_an_environment_that_cannot_be_had_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unavailable_environment_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from benchmarks.peers.environments import Unavailable, find
 
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     assert find(version) == Path(sys.executable)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
-    with pytest.raises(Unavailable, match=r"Python 3\.1 was expected"):
+    with pytest.raises(Unavailable, match=r"Python 3\.1 "):
         find("3.1")

@@ -1,6 +1,6 @@
-"""Every bench command and every benchmark runs at its smallest size: none is broken until somebody needs its figures.
+"""Every bench command and every benchmark runs at its smallest size, so that none breaks unnoticed.
 
-Those of the papers have a test of their own (tests/papers). They run in this process, whose imports they share.
+Those of the papers have tests of their own (tests/papers). The benchmarks run in this process and share its imports.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ ALONE = {  # by benchmark: arguments of runs without a real table
     "rlwe_estimate": [""],
     "sums": ["--repeats 1 --only cpu --json OUT/rows.json"],
 }
-APART = {  # those that start processes of parties
+APART = {  # benchmarks that start processes of parties
     "delay": ["--rtt-ms 1 --epochs 1 --repeats 1 --residuals open --json OUT/rows.json"],
     "faults": ["--runs 1"],
     "overlap": ["--rtt-ms 1 --hidden 4 --width 2 --batch 256 --epochs 1 --repeats 1 --json OUT/rows.json"],
     "many_rows": ["--rows 6000 --columns 12 --json OUT/rows.json"],
     "scale": ["--rows 1000 --columns 4 --batch 256 --residual open --json OUT/rows.json"],
 }
-ON_TABLES = {  # those that need the real tables
-    "columns": ["DATA --only 'direct, open' --rows 800", "DATA --only 'own part, breast' --seeds 1"],
+ON_TABLES = {  # benchmarks that need the real tables
+    "columns": ["DATA --only 'direct, open' --rows 800", "DATA --only 'partial score, breast' --seeds 1"],
     "first_job": ["--data DATA --tables breast --splits 0"],
     "opened": ["--data DATA --rows 300 --seeds 1 --table-rows 300"],
     "organisations": ["--data DATA --residuals open --rows 400 --batch 200 --epochs 1 --repeats 1"],
 }
-FIXED = {  # what they measure is bound to its size, and is tested by parts elsewhere; here their help alone
+FIXED = {  # their measurements depend on full size and are tested in parts elsewhere; only their help is tested here
     "first_speed": "bounds for 30,000 and 266,667 rows",
     "gateway_load": "a gateway that is up; tests/transport/test_gateway.py asks one many at once",
     "kernel_bars": "bars for batches of 256 and 4,096 rows and trainings on 200,000",
@@ -65,7 +65,7 @@ COMMANDS_ON_TABLES = {  # by command of python -m benchmarks: arguments
 }
 
 
-FORKED = {"many_rows", "scale"}  # whose processes start by `python -m`, as those of `Forked` do
+FORKED = {"many_rows", "scale"}  # its processes start by `python -m`, as those of `Forked` do
 LONGEST = {"overlap"}  # six processes that import torch
 
 
@@ -82,7 +82,7 @@ def words_of(text: str, folder: Path) -> list[str]:
 
 
 def started(name: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run a benchmark's main as a process of its own would."""
+    """Run a benchmark's main as a separate process would."""
     monkeypatch.setattr(sys, "argv", [name, *words])
     import_module(f"benchmarks.{name}").main()
 
@@ -90,12 +90,12 @@ def started(name: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.fixture(autouse=True)
 def _checkout(monkeypatch: pytest.MonkeyPatch) -> None:
     if not (ROOT / "benchmarks").is_dir():
-        pytest.skip("not beside a checkout")
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))  # as a file that is run has its folder
+        pytest.skip("needs a checkout")
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))  # as Python does for a script
     monkeypatch.syspath_prepend(str(ROOT))
 
 
-def test_every_benchmark_and_command_is_here() -> None:
+def test_every_benchmark_and_command_is_listed() -> None:
     scripts = {
         file.stem for file in (ROOT / "benchmarks").glob("[!_]*.py") if 'if __name__ == "__main__"' in file.read_text()
     }
@@ -136,7 +136,7 @@ def test_a_benchmark_of_processes_runs(name: str, words: str, tmp_path: Path, mo
 
 @pytest.mark.long
 @pytest.mark.realdata
-@pytest.mark.skipif(not DATA.is_dir(), reason="the real tables are not beside the checkout")
+@pytest.mark.skipif(not DATA.is_dir(), reason="needs the real tables")
 @pytest.mark.parametrize(("name", "words"), runs(ON_TABLES))
 def test_a_benchmark_of_tables_runs(name: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -151,7 +151,7 @@ def test_a_command_runs(name: str, words: str, tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.realdata
-@pytest.mark.skipif(not DATA.is_dir(), reason="the real tables are not beside the checkout")
+@pytest.mark.skipif(not DATA.is_dir(), reason="needs the real tables")
 @pytest.mark.parametrize(("name", "words"), runs(COMMANDS_ON_TABLES))
 def test_a_command_on_tables_runs(name: str, words: str, tmp_path: Path) -> None:
     from benchmarks.__main__ import app as on_tables

@@ -30,6 +30,7 @@ from securevfl.runtime.clock import VirtualClock
 from securevfl.runtime.network import Network
 from securevfl.runtime.party_threads import run_threads
 from securevfl.training.session import take_part
+from tests.builders import raises_code
 from tests.forked import Forked
 
 KIT = ["--party", "bank=localhost:7301", "--party", "shop=localhost:7302", "--party", "telco=localhost:7303"]
@@ -143,13 +144,13 @@ def test_sizes_and_classes_that_are_missing_are_asked_for(kits: Path) -> None:
     data = f"--data=shop={kits.parent / 'shop.npz'}"
     done = run("explain", kits / "shop" / "job.toml", data, *sizes("bank"))
     assert (done.exit_code, done.stdout) == (2, "")
-    assert "add --size telco=COLUMNS" in done.stderr
-    assert "NAME=COLUMNS was expected" in run("explain", kits / "shop" / "job.toml", data, "--size", "bank").stderr
+    assert "Add --size telco=COLUMNS" in done.stderr
+    assert "[SVFL-COMMAND-USAGE]" in run("explain", kits / "shop" / "job.toml", data, "--size", "bank").stderr
     shop = vfl.datasets.breast_cancer(2)[1]
     with pytest.raises(ConfigError, match="give --classes"):
         vfl.explain(a_job(model=vfl.Softmax()), [shop], others={"bank": 3})
     assert "n x c" in vfl.explain(a_job(model=vfl.Softmax()), [shop], others={"bank": 3}, outputs=4)
-    with pytest.raises(ConfigError, match="one table was expected"):
+    with pytest.raises(ConfigError, match="exactly one table"):
         vfl.explain(a_job(), vfl.datasets.breast_cancer(2), others={"telco": 3})
 
 
@@ -175,15 +176,15 @@ def test_without_a_terminal_a_digest_is_required_and_the_error_has_all_that_is_n
         assert f"securevfl join job.toml ... --accept {sheet.digest}" in str(caught.value)
     agree(agreed, sheet.digest, "securevfl join job.toml", sheet)
     agree(agreed, None, "securevfl join job.toml", sheet)  # not asked again
-    with pytest.raises(ConsentError, match="of another sheet"):  # and yet what is given must be right
+    with raises_code(ConsentError, "SVFL-CONSENT-REFUSED"):  # and yet what is given must be right
         agree(agreed, "0" * 16, "securevfl join job.toml", sheet)
     check_agreed(agreed, sheet.digest)
-    with pytest.raises(ConsentError, match="it is of none"):
+    with raises_code(ConsentError, "SVFL-CONSENT-DIGEST"):
         check_agreed(agreed, "0" * 16)
     for typed in ("zzz", "0" * 15, ""):
-        with pytest.raises(ConfigError, match="16 digits 0 to f"):
+        with raises_code(ConfigError, "SVFL-CONSENT-DIGEST"):
             check_digest(typed)
-    with pytest.raises(ConsentError, match="of another sheet"):
+    with raises_code(ConsentError, "SVFL-CONSENT-REFUSED"):
         agree(agreed, sheet.digest, "securevfl join job.toml", ConsentSheet("something else is told"))
     assert (tmp_path / "shop.ledger.agreed").stat().st_mode & 0o777 == 0o600
 
@@ -191,11 +192,12 @@ def test_without_a_terminal_a_digest_is_required_and_the_error_has_all_that_is_n
 ASKED = """
 import sys
 from pathlib import Path
-from securevfl.cli.show import agree
+from securevfl.cli.consent_prompt import agree
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.consent.consent_sheet import AgreedSheets
-from securevfl.consent.consent_sheet import Sheet
-agree(AgreedSheets(DisclosureLedger(Path(sys.argv[1]), "shop")), None, Path("job.toml"), Sheet("what is told"))
+from securevfl.consent.agreed_sheets import AgreedSheets
+from securevfl.consent.consent_sheet import ConsentSheet
+agreed = AgreedSheets(DisclosureLedger(Path(sys.argv[1]), "shop"))
+agree(agreed, None, Path("job.toml"), ConsentSheet("the disclosures"))
 """
 
 
@@ -216,7 +218,7 @@ def test_on_a_terminal_it_is_a_question(tmp_path: Path, answer: bytes, code: int
     reader = threading.Thread(target=lambda: _drain(ours), daemon=True)
     reader.start()
     assert process.wait(240) == code
-    assert b"what is told" in shown
+    assert b"the disclosures" in shown
     assert (tmp_path / "shop.ledger.agreed").exists() == (code == 0)
 
 
@@ -277,4 +279,4 @@ def test_explain_says_which_columns_a_size_counts(tmp_path: Path) -> None:
     done = run("explain", tmp_path / "job.toml", f"--data=shop={shop}", "--size=bank=1")
     assert (done.exit_code, line in done.stdout) == (0, True), done.output
     given = run("explain", tmp_path / "job.toml", f"--data=bank={bank}", f"--size=shop={made}")
-    assert "the others give --size bank=1 for you; ask each" in given.stdout
+    assert "The other parties give --size bank=1 for you. Ask each" in given.stdout

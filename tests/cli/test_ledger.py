@@ -43,7 +43,7 @@ def trained(tmp_path: Path) -> list[str]:
         csv.write_csv(pa.table(table), tmp_path / f"{party.name}.csv")
         options += ["--data", f"{party.name}={tmp_path / party.name}.csv"]
     done = run("ledger", "--party", "bank", "--trust", "shop")
-    assert "trusted to ask the same equations in equal plans: shop" in done.stdout
+    assert "trusted to repeat jobs with the same equations: shop" in done.stdout
     done = run("train", *options, "--ledger", default_ledger("any").parent)
     assert done.exit_code == 0, done.stderr
     return options
@@ -66,7 +66,7 @@ def test_limits_are_set_shown_kept_and_taken_away(trained: list[str]) -> None:
     assert "limits for each table and peer: columns 6, scores 1,000" in done.stdout
     assert ["6", "2"] in [line.split()[-3:-1] for line in done.stdout.splitlines() if "columns" in line]
     told = refused("train", *trained, "--ledger", default_ledger("any").parent)
-    assert "party shop: its ledger lets bank be told 6 numbers about each row at most, 4 numbers" in told
+    assert "party shop: its ledger allows bank at most 6 numbers about each row; bank has received 4 numbers" in told
     assert "securevfl ledger --party shop --limit columns=8" in told
     done = run("ledger", "--party", "shop", "--limit", "columns=none")
     assert "limits for each table and peer: scores 1,000" in done.stdout
@@ -95,26 +95,26 @@ def test_a_simulation_counts_nothing_unless_it_is_told_to(trained: list[str]) ->
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "code"),
     [
-        (["--limit", "columns=1"], "one ledger was expected, there are 2 (bank, shop); name it with --party"),
-        (["--party", "shop", "--limit", "columns"], "KIND=MOST was expected, as in --limit columns=40"),
-        (["--party", "shop", "--limit", "rows=1"], "one of labels, columns, scores, ids was expected"),
-        (["--party", "shop", "--limit", "scores=5%"], "a number was expected, as scores have no end"),
-        (["--party", "shop", "--limit", "columns=1.5"], "a whole number, a percentage"),
-        (["--party", "nobody"], "it is made by the first run"),
-        (["--ledger", "nowhere.ledger"], "a ledger was expected there (No such file or directory)"),
+        (["--limit", "columns=1"], "SVFL-COMMAND-USAGE"),
+        (["--party", "shop", "--limit", "columns"], "SVFL-COMMAND-USAGE"),
+        (["--party", "shop", "--limit", "rows=1"], "SVFL-LIMIT-INVALID"),
+        (["--party", "shop", "--limit", "scores=5%"], "SVFL-LIMIT-INVALID"),
+        (["--party", "shop", "--limit", "columns=1.5"], "SVFL-LIMIT-INVALID"),
+        (["--party", "nobody"], "SVFL-LEDGER-MISSING"),
+        (["--ledger", "nowhere.ledger"], "SVFL-LEDGER-MISSING"),
     ],
 )
-def test_what_is_wrong_is_told(trained: list[str], options: list[str], says: str) -> None:
-    assert says in refused("ledger", *options)
+def test_invalid_options_are_refused(trained: list[str], options: list[str], code: str) -> None:
+    assert f"[{code}]" in refused("ledger", *options)
 
 
 def test_there_may_be_none_yet_and_a_limit_may_come_first() -> None:
-    assert "there is none; it is made by the first run" in refused("ledger")
+    assert "[SVFL-LEDGER-MISSING]" in refused("ledger")
     done = run("ledger", "--party", "shop", "--limit", "labels=25%")
     assert "limits for each table and peer: labels 25%" in done.stdout
-    assert "nothing was told yet" in done.stdout
+    assert "nothing was disclosed yet" in done.stdout
     assert DisclosureLedger.find(default_ledger("shop")).read().limits["labels"].most == 0.25
 
 
@@ -123,4 +123,4 @@ def test_a_damaged_ledger_is_refused_by_name(trained: list[str]) -> None:
     path.write_bytes(path.read_bytes().replace(b'"count": 4', b'"count": 3'))
     told = refused("ledger")
     assert str(path) in told.replace(" ", "")
-    assert "put a copy of it back" in told
+    assert "[SVFL-LEDGER-DAMAGED]" in told

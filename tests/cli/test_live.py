@@ -25,7 +25,7 @@ class Clock:
 
 def test_it_says_who_is_waited_for_then_where_the_training_is() -> None:
     clock = Clock()
-    line = TrainingStatus(["shop", "telco"], "visit", clock)
+    line = TrainingStatus(["shop", "telco"], "iteration", clock)
     assert line.text() == ""  # a wait of a moment is none
     clock.now = 5
     assert line.text() == "waiting for shop, telco, 5 s"
@@ -35,18 +35,18 @@ def test_it_says_who_is_waited_for_then_where_the_training_is() -> None:
     assert line.text() == ""  # the sheet is read now
     line.note("begins", "bank", {})
     clock.now = 70
-    assert line.text() == "training: before the first visit, 1 min 5 s"
+    assert line.text() == "training: before the first iteration, 1 min 5 s"
     line.step(1, 30)
     line.note("at", "bank", {"bytes": 2_000_000})
-    assert line.text() == "training: visit 1 of at most 30, 2.0 MB sent"
+    assert line.text() == "training: iteration 1 of at most 30, 2.0 MB sent"
     clock.now = 80
     line.step(11, 30)
     line.note("at", "bank", {"bytes": 12_340_000, "loss": 0.5, "auc": 0.8312})
     line.note("at", "shop", {"bytes": 1_000_000})
-    assert line.text() == "training: visit 11 of at most 30, AUC 0.831 so far, 19 s left, 13.3 MB sent"
+    assert line.text() == "training: iteration 11 of at most 30, AUC 0.831 so far, 19 s left, 13.3 MB sent"
     assert len(line.text()) < 80
     line.step(30, 0)
-    assert "visit 30, AUC" in line.text()
+    assert "iteration 30, AUC" in line.text()
 
 
 class Screen(io.StringIO):
@@ -55,23 +55,23 @@ class Screen(io.StringIO):
 
 
 @pytest.mark.parametrize("screen", [Screen(), io.StringIO()], ids=["terminal", "pipe"])
-def test_a_training_shows_its_line_and_leaves_nothing_behind(screen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_shows_its_status(screen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stderr", screen)
-    monkeypatch.setattr(cli_live, "DRAWN", 0.0)
-    monkeypatch.setattr(cli_live, "QUIET", 0.01)
-    monkeypatch.setattr(cli_live, "EVERY", 0.01)
+    monkeypatch.setattr(cli_live, "REDRAWS_PER_SECOND", 50)
+    monkeypatch.setattr(cli_live, "FIRST_LINE_SECONDS", 0.01)
+    monkeypatch.setattr(cli_live, "LINE_SECONDS", 0.01)
     level, handlers = eventlog.LOGGER.level, list(eventlog.LOGGER.handlers)
     job = vfl.Job(model=vfl.Logistic(), protocol="open", epochs=40, evaluate_every=5, accepts=["columns", "rank"])
     with live((), "round") as on_round:
         vfl.simulate(job, vfl.datasets.breast_cancer(2), on_round=on_round)
         eventlog.warn("bank", "lost", {"reason": "cut"})
     assert (eventlog.LOGGER.level, list(eventlog.LOGGER.handlers)) == (level, handlers)
-    shown = screen.getvalue()
-    assert "training: " in shown
+    output = screen.getvalue()
+    assert "training: " in output
     if screen.isatty():
-        assert "AUC 0.9" in shown
-        assert shown.endswith(cli_live.ERASED)
-        assert "\n" not in shown  # one line, in its place
+        assert "AUC 0.9" in output
+        assert output.rstrip().endswith("\x1b[2K")  # the line is erased at the end
     else:
-        assert "\x1b" not in shown
-        assert shown.endswith("\n")
+        assert "\x1b" not in output
+        assert output.endswith("\n")

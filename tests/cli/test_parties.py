@@ -65,7 +65,7 @@ def test_kits(kits: Path) -> None:
     assert peers.parties == ("bank", "shop")
     assert peers.address == {"bank": "localhost:7301"}
     assert Job.load(kits / "bank" / "job.toml").digest == Job.load(kits / "shop" / "job.toml").digest
-    assert "two or more parties" in fails("kit", kits, "--party", "bank=localhost:1")
+    assert "[SVFL-PARTIES-COUNT]" in fails("kit", kits, "--party", "bank=localhost:1")
     assert "neither bank nor shop" in fails("kit", kits, "--party", "bank", "--party", "shop")
     relayed = run("kit", kits, "--party", "bank", "--party", "shop", "--hub", "relay=localhost:7300")
     assert relayed.exit_code == 0
@@ -77,24 +77,22 @@ def test_errors_are_lines(kits: Path, bank_csv: Path, tmp_path: Path) -> None:
     peers = kits / "bank" / "peers.toml"
     told = fails("align", "--party", "bank", "--data", bank_csv, "--id", "ident", "--peers", peers)
     assert "'ident'" in told
-    assert "telco came" in fails("align", "--party", "telco", "--data", bank_csv, "--peers", peers)
+    assert "[SVFL-PARTIES-NAME]" in fails("align", "--party", "telco", "--data", bank_csv, "--peers", peers)
     told = fails("join", kits / "bank" / "job.toml", "--party", "shop", "--data", bank_csv)
     assert "shop has labels" in told
     join = ("join", kits / "bank" / "job.toml", "--party", "bank", "--data", bank_csv, "--timeout", "1", "--listen")
-    assert "listen: host:port was expected, here came" in fails(*join, "here")
+    assert "[SVFL-ADDRESS]" in fails(*join, "here")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     told = fails(*join, f"127.0.0.1:{port}")
-    assert told == (
-        "bank has waited 1 s for shop; no connection to shop: it has not called, or not with a certificate of this "
-        "authority\n"
-    )
+    assert told.startswith("bank has waited 1 s for shop: no connection to shop: it has not called")
+    assert told.endswith("[SVFL-PEER-AWAY]\n")
 
 
 def test_a_table_may_be_missing_where_the_job_has_a_server(kits: Path, tmp_path: Path) -> None:
     missing = fails("join", kits / "shop" / "job.toml", "--party", "shop")
-    assert "--data: a table was expected, as shares has no place for shop without one" in missing
+    assert "[SVFL-COMMAND-USAGE]" in missing
     fdml = vfl.Job(model=vfl.Logistic(), optimizer=vfl.FDML(lr=0.1), protocol=vfl.Protocol(residual="open"))
     assert _helper(fdml, "hub").role == "server"
 
@@ -108,8 +106,8 @@ def test_columns_that_are_missing_are_named(kits: Path, bank_csv: Path, tmp_path
     told = fails(
         "predict", tmp_path / "bank.model.json", "--data", tmp_path / "new.csv", "--peers", kits / "bank" / "peers.toml"
     )
-    assert f"missing: {table.column_names[3]}" in told
-    assert "JSON was expected" in fails("predict", bank_csv, "--data", bank_csv)
+    assert "[SVFL-TABLE-COLUMNS]" in told
+    assert "[SVFL-" in fails("predict", bank_csv, "--data", bank_csv)
 
 
 def test_a_row_order_of_another_file_is_refused(kits: Path, bank_csv: Path) -> None:

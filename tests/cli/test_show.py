@@ -39,7 +39,7 @@ def test_the_first_refusal_names_shares_and_no_fewer_epochs_than_there_are() -> 
         job = vfl.Job(model="logistic", protocol="open", optimizer=vfl.FedSGD(lr=0.1), batch_size=40, epochs=epochs)
         refused = [each for each in str(vfl.explain(job, parties)).splitlines() if "refused: bank" in each]
         (line,) = [each for each in refused if "columns of shop" in each]
-        assert 'use protocol = "shares", which tells nobody columns' in line
+        assert 'use protocol = "shares", which discloses no columns' in line
         assert ("fewer epochs" in line) == (epochs > 1)
 
 

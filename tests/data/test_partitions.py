@@ -172,7 +172,7 @@ def test_parts_lie_at_the_workers_in_turn(tables: Path) -> None:
     table: Any = parted.X
     matrix = table.scaled_matrix(np.arange(ROWS), Scaling.none(8))
     assert isinstance(matrix, ChunkedMatrix)
-    assert [part.place for part in matrix.parts] == ["one", "two", "one"]
+    assert [part.worker for part in matrix.parts] == ["one", "two", "one"]
     assert all(isinstance(part, RemotePart) for part in matrix.parts)
     assert [(part.start, part.stop) for part in matrix.parts] == [*pairwise(table.edges)]
     assert matrix.makespan() == 0.0

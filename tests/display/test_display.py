@@ -5,13 +5,11 @@ import pty
 import re
 import subprocess
 import sys
-import types
-from typing import Any
 
 import pytest
 
 from securevfl.display import html, svg
-from securevfl.display.progress import REDRAWN, progress, watched
+from securevfl.display.progress import progress, watched
 
 
 def test_ticks_are_round_and_span() -> None:
@@ -47,7 +45,7 @@ def test_what_is_not_finite_is_left_out() -> None:
 
 def test_long_lines_are_thinned_and_keep_their_end() -> None:
     (line,) = points(svg.line_chart({"a": [(k, float(k)) for k in range(10_000)]}, x="x", y="y"))
-    assert len(line) <= svg.POINTS + 1
+    assert len(line) <= svg.MAX_LINE_POINTS + 1
     assert line[-1] == (svg.WIDTH - svg.RIGHT, svg.TOP)
 
 
@@ -55,7 +53,7 @@ def test_shares_fill_the_bar() -> None:
     chart = svg.share_bar({"encryption": 3.0, "network": 1.0}, unit="s")
     assert [float(width) for width in re.findall(r'y="0" width="([\d.]+)"', chart)] == [360, 120]
     assert "encryption: 3.000 s, 75%" in chart
-    assert "0%" in chart.share_bar({"a": 0.0}, unit="s")
+    assert "0%" in svg.share_bar({"a": 0.0}, unit="s")
 
 
 def test_text_is_escaped_everywhere() -> None:
@@ -117,54 +115,28 @@ def test_watched_tells_both() -> None:
         assert told is None
 
 
-class Handle:
-    """What IPython.display.display returns: the cell's output, which can be drawn again."""
-
-    def __init__(self, drawn: list[str]) -> None:
-        self.drawn = drawn
-
-    def update(self, shown: str) -> None:
-        self.drawn.append(shown)
-
-
-@pytest.fixture
-def cell(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A notebook's kernel around the test; what is drawn below the cell."""
-    drawn: list[str] = []
-
-    def display(shown: str, *, display_id: bool) -> Handle:
-        assert display_id
-        drawn.append(shown)
-        return Handle(drawn)
-
-    ipython, showing = types.ModuleType("IPython"), types.ModuleType("IPython.display")
-    own: dict[Any, Any] = {"get_ipython": lambda: types.SimpleNamespace(kernel=object())}
-    vars(ipython).update(own)
-    vars(showing).update({"display": display, "HTML": str})
-    monkeypatch.setitem(sys.modules, "IPython", ipython)
-    monkeypatch.setitem(sys.modules, "IPython.display", showing)
-    return drawn
-
-
-def test_a_notebook_shows_a_bar_below_its_cell(cell: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    with progress("training <b>") as on_step:
-        for k in range(1, 101):
-            on_step(k, 100)
-    assert len(cell) <= 3 + 1 / REDRAWN  # not a hundred times
-    assert "training &lt;b&gt;" in cell[0]
-    assert '<progress value="100" max="100"></progress> 100 of 100' in cell[-1]
+def test_a_notebook_without_widgets_gets_lines(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setitem(sys.modules, "ipywidgets", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("securevfl.display.progress.LINE_SECONDS", 0.0)
+    with progress("training") as on_step:
+        on_step(1, 4)
+    assert capsys.readouterr().err.startswith("training: 1 of 4")
 
 
 def test_lines_of_a_log_end_with_where_the_work_ended(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("securevfl.display.progress.EVERY", 0.0)
+    monkeypatch.setattr("securevfl.display.progress.LINE_SECONDS", 0.0)
     with progress("training") as on_step:
         on_step(17, 40)
-        monkeypatch.setattr("securevfl.display.progress.EVERY", 1e9)
+        monkeypatch.setattr("securevfl.display.progress.LINE_SECONDS", 1e9)
         on_step(30, 40)
     said = capsys.readouterr().err.splitlines()
-    assert [line.rpartition(", ")[0] for line in said] == ["training: 17 of 40", "training: 30, the last"]
+    assert [line.rpartition(", ")[0] for line in said] == ["training: 17 of 40", "training: 30, finished"]
     with progress("short") as on_step:
         on_step(3, 3)
     assert capsys.readouterr().err == ""

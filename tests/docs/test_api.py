@@ -1,4 +1,4 @@
-"""The page of Python's names gives the options of a class by name, with their defaults, and not as `**options`."""
+"""The page of the Python interface names the options of a class, with their defaults, in place of `**options`."""
 
 import inspect
 from pathlib import Path
@@ -10,7 +10,7 @@ from securevfl.base.config import Config
 
 CI = Path(__file__).parents[2] / ".ci"
 griffe = pytest.importorskip("griffe", reason="needs the extra docs")
-pytestmark = pytest.mark.skipif(not CI.is_dir(), reason="not beside a checkout")
+pytestmark = pytest.mark.skipif(not CI.is_dir(), reason="needs a checkout")
 
 
 @pytest.mark.long

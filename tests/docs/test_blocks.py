@@ -1,6 +1,6 @@
-"""Every code block of the documentation: job files are read, commands are parsed by the command itself.
+"""Code blocks of the documentation are valid: job files are read and commands are parsed by the command line.
 
-What runs them is `test_pages.py`, `test_start.py` and tests/organisations/test_docs_two_organisations.py.
+`test_pages.py`, `test_start.py` and tests/organisations/test_docs_two_organisations.py run them.
 """
 
 import json
@@ -41,7 +41,7 @@ class Block:
 
 
 def blocks(page: Path) -> list[Block]:
-    """The fenced blocks of a page in order."""
+    """Return the fenced blocks of a page in order."""
     text = page.read_text(encoding="utf-8")
     return [
         Block(page.name, text.count("\n", 0, result.start()) + 1, result[1], result[2])
@@ -57,12 +57,12 @@ def of_page(name: str, language: str) -> list[str]:
 
 
 def commands() -> list[tuple[str, str]]:
-    """Every shell command of every page, with where it stands."""
+    """Return every shell command of every page, with its location."""
     held_out = [block for block in ALL if block.language in ("sh", "console")]
     return [(str(block), line) for block in held_out for line in lines(block.language, block.text)]
 
 
-pytestmark = pytest.mark.skipif(not PAGES, reason="not beside a checkout")
+pytestmark = pytest.mark.skipif(not PAGES, reason="needs a checkout")
 
 
 def test_every_block_has_a_language_and_none_is_indented() -> None:
@@ -83,7 +83,7 @@ def test_job_files_are_read() -> None:
     assert files
     for block in files:
         keys = tomllib.loads(block.text)
-        if set(keys) == {"project"}:  # an extension's own pyproject.toml
+        if set(keys) == {"project"}:  # the pyproject.toml of an extension
             assert {"securevfl.families", "securevfl.tools", "securevfl.attacks"} == set(
                 keys["project"]["entry-points"]
             )
@@ -125,14 +125,14 @@ def test_commands_are_parsed(where: str, line: str) -> None:
             )
 
 
-# what shows, runs or makes things around it
+# options that only show, run or create something else
 SHELL = {"head", "cat", "curl", "systemctl", "docker", "journalctl", "sudo", "openssl", "mkdir", "cd"} | {
     *("touch", "echo", ".", "mark=$(printf"),
 }
 
 
 def _parse(words: list[str], program: typer.Typer) -> None:
-    """As the command would: unknown commands, options and values of a wrong type end the test."""
+    """Parse a command as the command line would: unknown commands, options and values of a wrong type fail."""
     command: Any = typer.main.get_command(program)
     context = None
     while hasattr(command, "commands"):
@@ -142,8 +142,8 @@ def _parse(words: list[str], program: typer.Typer) -> None:
     command.make_context(command.name, words, parent=context)
 
 
-@pytest.mark.skipif(not (ROOT / "examples").exists(), reason="not beside a checkout")
-def test_examples_of_services_run_commands_that_there_are() -> None:
+@pytest.mark.skipif(not (ROOT / "examples").exists(), reason="needs a checkout")
+def test_examples_of_services_run_existing_commands() -> None:
     unit = (ROOT / "examples" / "securevfl-serve.service").read_text()
     (start,) = re.findall(r"^ExecStart=\S*/securevfl (.*)$", unit, re.MULTILINE)
     image = (ROOT / "examples" / "Containerfile").read_text()
@@ -155,8 +155,8 @@ def test_examples_of_services_run_commands_that_there_are() -> None:
         assert vfl.Job.load(job).to_dict()
 
 
-def test_the_readme_prints_what_it_says(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: Any) -> None:
-    """The block that follows the first Python block is what that one prints; README's own run is this one."""
+def test_the_readme_shows_its_output(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: Any) -> None:
+    """The block after the first Python block shows what that one prints; the README's run is this one."""
     monkeypatch.chdir(tmp_path)
     (code,), (printed,) = of_page("README.md", "python"), of_page("README.md", "text")
     exec(compile(code, "README.md", "exec"), {})

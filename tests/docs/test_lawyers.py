@@ -1,4 +1,4 @@
-"""The lawyer's page: each of its sentences is held by a test that is named here, and it follows the consent sheet."""
+"""The page for lawyers: a named test checks each of its sentences, and it follows the consent sheet."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from securevfl.transport import identity, pem_files
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "for-lawyers.md"
-pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="not beside a checkout")
+pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="needs a checkout")
 
 HERE = "tests/docs/test_lawyers.py::"
-SHEET = HERE + "test_the_page_follows_the_sheet_and_leaves_none_of_it_out"
-FILES = HERE + "test_every_file_that_a_training_leaves_is_named"
-SIGNED = HERE + "test_a_consent_is_a_line_in_a_file_of_its_owner_and_a_signature_is_of_the_session"
+SHEET = HERE + "test_the_page_follows_the_whole_sheet"
+FILES = HERE + "test_every_file_of_a_training_is_named"
+SIGNED = HERE + "test_a_consent_is_a_line_and_a_signature_is_of_the_session"
 ASKED = "tests/transport/test_serve.py::test_scores_are_those_of_the_run_for_rows_that_all_have"
 FORGET = "tests/cli/test_forget.py::"
 CONSENT = "tests/cli/test_consent.py::"
@@ -27,10 +27,10 @@ SHARES = "tests/protocols/test_shares.py::"
 SCORED = "tests/transport/test_scored_again.py::test_a_request_leaves_out_what_may_not_be_scored_and_repeats_what_was"
 SIZES = "tests/disclosure/test_account.py::test_numbers_in_the_transcript_are_those_in_the_ledgers"
 
-HELD = {  # how a sentence begins -> the test that would fail if it were not so
-    "This page says what": HERE + "test_every_sentence_is_held_by_a_test_that_there_is",
+HELD = {  # the beginning of a sentence and the test that checks it
+    "This page says what": HERE + "test_every_sentence_has_an_existing_test",
     "It follows the first screen": SHEET,
-    "Each sentence below is held": HERE + "test_every_sentence_is_held_by_a_test_that_there_is",
+    "Each sentence below is held": HERE + "test_every_sentence_has_an_existing_test",
     "The active party knows": "tests/data/test_bad_input.py::test_parties",
     "A passive party has": "tests/data/test_bad_input.py::test_parties",
     "Each organisation runs": "tests/organisations/test_docs_two_organisations.py::test_the_page",
@@ -41,7 +41,7 @@ HELD = {  # how a sentence begins -> the test that would fail if it were not so
     "To find common persons": "tests/security/test_psi_leaks.py::test_two_alignments_cannot_be_linked",
     "Each learns which": "tests/protocols/test_psi.py::test_every_party_gets_the_rows_of_the_plain_intersection",
     "That somebody is a client": "tests/protocols/test_psi.py::test_every_message_is_declared",
-    "Of persons that a party": "tests/security/test_psi_leaks.py::test_the_active_party_learns_nobodys_membership",
+    "Of persons that a party": "tests/security/test_psi_leaks.py::test_the_active_party_learns_no_single_membership",
     "If the parties choose": "tests/organisations/test_correlate.py::test_all_that_passes_is_declared_and_entered",
     "The program limits": "tests/organisations/test_correlate.py::test_ledgers_count_them_and_refuse_what_goes_too_far",
     "If they choose to compare": "tests/organisations/test_fairness_by_group.py::"
@@ -52,7 +52,7 @@ HELD = {  # how a sentence begins -> the test that would fail if it were not so
     "The program lowers": "tests/disclosure/test_score_bits.py::"
     "test_a_score_has_as_many_bits_as_columns_allow_and_too_few_are_refused_in_one_line",
     "Whoever knows its own": "tests/transport/test_serve.py::test_scores_of_a_party_with_one_column_tell_the_column",
-    "A heavy column": "tests/security/test_audit_levels.py::test_a_heavy_column_is_read_from_levels",
+    "A heavy column": "tests/security/test_audit_levels.py::test_levels_reveal_a_column_with_a_large_weight",
     "The same question": SCORED,
     "Persons of the training": SCORED,
     "The active party learns how": "tests/protocols/test_word_shuffle.py::test_what_is_received_is_uniform",
@@ -65,7 +65,7 @@ HELD = {  # how a sentence begins -> the test that would fail if it were not so
     "No other parties can": "tests/protocols/test_shares_predict.py::test_parts_of_further_parties_are_uniform",
     "Two answers": "tests/disclosure/test_said.py::test_a_sheet_says_that_a_verdict_follows_from_labels",
     "The proof holds": SHEET,
-    "What one that does": HERE + "test_security_says_what_a_party_that_deviates_can_take",
+    "What one that does": HERE + "test_security_states_what_a_malicious_party_can_read",
     "Below these lines": "tests/disclosure/test_said.py::test_the_sheet_that_counts_a_ledger_has_its_own_digest",
     "A party's ledger counts": "tests/disclosure/test_debits_everywhere.py::"
     "test_a_process_that_is_killed_has_told_no_more_than_its_ledger_has",
@@ -103,17 +103,17 @@ HELD = {  # how a sentence begins -> the test that would fail if it were not so
     "Each party's files": CONSENT + "test_a_party_alone_sees_the_sheet_that_the_run_shows_it",
     "How do we know": "tests/cli/test_main.py::test_audit_of_a_job_on_its_tables",
     "securevfl audit attacks": "tests/cli/test_main.py::test_audit_of_a_job_on_its_tables",
-    "Nobody outside": HERE + "test_every_sentence_is_held_by_a_test_that_there_is",
+    "Nobody outside": HERE + "test_every_sentence_has_an_existing_test",
 }
 
 
 def plain(text: str) -> str:
-    """Text without marks of emphasis, code and links."""
+    """Return text without emphasis, code and links."""
     return re.sub(r"[*`]|\[([^\]]*)\]\([^)]*\)", lambda result: result[1] or "", text)
 
 
 def table(head: str) -> list[list[str]]:
-    """The rows of the table whose heading begins so."""
+    """Return the rows of the table whose heading begins with this text."""
     lines = PAGE.read_text(encoding="utf-8").splitlines()
     at = next(number for number, line in enumerate(lines) if line.startswith(f"| {head}"))
     rows = []
@@ -125,7 +125,7 @@ def table(head: str) -> list[list[str]]:
 
 
 def sentences() -> list[str]:
-    """Each sentence of the page, and of what its table says that a line of the sheet means."""
+    """Return each sentence of the page, and of the explanations of lines of the sheet in its table."""
     text = PAGE.read_text(encoding="utf-8")
     prose = re.sub(r"^(\||#).*$", "", text, flags=re.M)
     blocks = [" ".join(block.split()) for block in prose.split("\n\n")] + [row[1] for row in table("The sheet says")]
@@ -137,7 +137,7 @@ def source(path: str) -> str:
     return (ROOT / path).read_text(encoding="utf-8")
 
 
-def test_every_sentence_is_held_by_a_test_that_there_is() -> None:
+def test_every_sentence_has_an_existing_test() -> None:
     result = sentences()
     begun = {item: [head for head in HELD if item.startswith(head)] for item in result}
     assert {item: heads for item, heads in begun.items() if len(heads) != 1} == {}
@@ -151,8 +151,8 @@ def figures_out(text: str) -> str:
     return " ".join(re.sub(r"\d[\d,.]*(?<=\d)", "#", text).split())
 
 
-def test_the_page_follows_the_sheet_and_leaves_none_of_it_out() -> None:
-    """What the page quotes stands on the sheet of the default job, in its order, and all of the sheet is quoted."""
+def test_the_page_follows_the_whole_sheet() -> None:
+    """Everything the page quotes is on the sheet of the default job, in its order, and the whole sheet is quoted."""
     quoted = [item for row in table("The sheet says") for item in re.findall(r'"([^"]+)"', row[0])]
     sheet = figures_out(vfl.explain(vfl.Job(model=vfl.Logistic()), list(vfl.datasets.loans())).first)
     at = 0
@@ -166,7 +166,7 @@ def test_the_page_follows_the_sheet_and_leaves_none_of_it_out() -> None:
     assert left == Counter(f"model rows columns {bank} shop (partner) learns assumes".split())
 
 
-def test_every_file_that_a_training_leaves_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_every_file_of_a_training_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from tests.cli.test_forget import Place
 
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
@@ -179,7 +179,7 @@ def test_every_file_that_a_training_leaves_is_named(monkeypatch: pytest.MonkeyPa
     assert len(place.part.baseline[0].points) in range(90, 120)
 
 
-def test_a_consent_is_a_line_in_a_file_of_its_owner_and_a_signature_is_of_the_session(tmp_path: Path) -> None:
+def test_a_consent_is_a_line_and_a_signature_is_of_the_session(tmp_path: Path) -> None:
     from cryptography.hazmat.primitives.serialization import Encoding
 
     from securevfl.consent.agreed_sheets import AgreedSheets
@@ -201,7 +201,7 @@ def test_a_consent_is_a_line_in_a_file_of_its_owner_and_a_signature_is_of_the_se
     place = tmp_path / "certs"
     bank, shop = (identity.Identity(place / f"{n}.pem", place / f"{n}.key", place / "ca.pem") for n in ("bank", "shop"))
     session = bytes(range(16))
-    claim = _claim(session, "bank", "shop")  # and no sheet, of which each has its own
+    claim = _claim(session, "bank", "shop")  # and no sheet, because each party has another one
     assert len(claim) == len(b"securevfl identity 1") + len(session) + 2 * 32
     signature = bank.sign(claim)
     displayed = pem_files.parse_certificate((place / "bank.pem").read_bytes()).public_bytes(Encoding.DER)
@@ -213,5 +213,5 @@ def test_a_consent_is_a_line_in_a_file_of_its_owner_and_a_signature_is_of_the_se
         verify_signature(displayed, shop.sign(claim), claim)
 
 
-def test_security_says_what_a_party_that_deviates_can_take() -> None:
+def test_security_states_what_a_malicious_party_can_read() -> None:
     assert re.search("deviat", source("SECURITY.md"))

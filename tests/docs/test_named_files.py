@@ -1,4 +1,4 @@
-"""Every file, module and name that a page mentions exists, so a page follows what it speaks of when that moves."""
+"""Every file, module and name that a page mentions exists, so that pages follow moved files."""
 
 import ast
 import re
@@ -14,19 +14,22 @@ ROOT = Path(__file__).parents[2]
 OWN = "benchmarks", "crypto", "docs", "examples", "protocols", "securevfl", "tests"
 PAGES = [
     page
-    for page in (*sorted(ROOT.glob("*.md")), *(page for own in OWN for page in sorted((ROOT / own).rglob("*.md"))))
-    if page.name != "CHANGELOG.md" and "fixtures" not in page.parts  # what has happened names what was
+    for page in (
+        *sorted(ROOT.glob("*.md")),
+        *(page for folder in OWN for page in sorted((ROOT / folder).rglob("*.md"))),
+    )
+    if page.name != "CHANGELOG.md" and "fixtures" not in page.parts  # the change log names former files
 ]
-ROOMS = {each.name for each in (ROOT / "securevfl").glob("*") if each.is_dir() and not each.name.startswith("_")}
+ROOMS = {path.name for path in (ROOT / "securevfl").glob("*") if path.is_dir() and not path.name.startswith("_")}
 SOURCES = "benchmarks", "crypto", "protocols", "securevfl"
 SPAN = re.compile(r"`([^`\n]+)`")
 THEIRS = re.compile(r"(?:FATE|SecretFlow|NVFlare|Flower|VFLAIR)\s+`[^`\n]+`")  # files of other projects
 
-pytestmark = pytest.mark.skipif(not (ROOT / "docs").exists(), reason="not beside a checkout")
+pytestmark = pytest.mark.skipif(not (ROOT / "docs").exists(), reason="needs a checkout")
 
 
 def spans(text: str) -> Iterator[str]:
-    """What stands between backquotes outside of fenced blocks."""
+    """Yield the text between backquotes outside of fenced blocks."""
     outside = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
     yield from SPAN.findall(THEIRS.sub("", outside))
 
@@ -36,7 +39,7 @@ def files() -> set[str]:
 
 
 def missing_files(page: Path, text: str, known: set[str]) -> Iterator[str]:
-    """Paths below the folders of the project, files of Python by name alone, and links to files."""
+    """Return missing paths below the project's folders, Python files named alone, and links to files."""
     for span in spans(text):
         path = span.split()[1] if re.match(r"python [\w/]+\.py\b", span) else span.partition(" ")[0]
         path = path.partition("::")[0]
@@ -47,7 +50,7 @@ def missing_files(page: Path, text: str, known: set[str]) -> Iterator[str]:
             yield path
     for target, anchor in re.findall(r"\]\(([^)#\s]+)(#[^)\s]*)?\)", text):
         if target.removeprefix("docs/").removesuffix(".md") in MADE:
-            continue  # `mkdocs build --strict` looks at these
+            continue  # `mkdocs build --strict` checks these
         if "://" not in target and not (page.parent / target).exists():
             yield target
         elif anchor and target.endswith(".md") and anchor[1:] not in _anchors(page.parent / target):
@@ -56,15 +59,15 @@ def missing_files(page: Path, text: str, known: set[str]) -> Iterator[str]:
 
 @cache
 def _anchors(page: Path) -> set[str]:
-    """The names of a page's headings in links."""
+    """Return the names of a page's headings in links."""
     headings = re.findall(r"^#+ (.*)$", _text(page), re.MULTILINE)
     return {re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings}
 
 
 def missing_names(page: Path, text: str) -> Iterator[str]:
-    """Dotted names that begin with the package, its short name `vfl`, or one of its rooms; what `python -m` runs.
+    """Return missing dotted names that begin with the package, `vfl` or a room, and missing targets of `python -m`.
 
-    A page that lies in a room may leave that room's name out.
+    A page that is stored in a room may omit that room's name.
     """
     neighbours = f"securevfl.{page.parent.name}." if page.parent.name in ROOMS else None
     for module in re.findall(r"python -m (securevfl[\w.]*)", text):
@@ -86,9 +89,9 @@ def missing_names(page: Path, text: str) -> Iterator[str]:
 
 
 def _exists(name: str) -> bool:
-    """Whether a dotted name is a file or folder of the package, or something that the longest such one defines.
+    """Return whether a dotted name is a file or folder of the package, or is defined by the longest such one.
 
-    Sources are read and not imported: loading all that pages name would take seconds.
+    Sources are parsed and not imported, because importing all of them would take seconds.
     """
     parts = name.split(".")
     for upto in range(len(parts), 0, -1):
@@ -111,7 +114,7 @@ def _defines(source: str, name: str) -> bool:
 
 
 def missing_tables(text: str) -> Iterator[str]:
-    """Of `NAME` in `path.py`: whether that file has the name."""
+    """Return the names in `NAME` in `path.py` that the file does not have."""
     for names, path in re.findall(r"((?:`\w+`(?:,| or| and)?\s+)+)(?:in|of)\s+`([\w/]+\.py)`", text):
         places = (ROOT, ROOT / "securevfl", ROOT / "tests" / "one_more")
         held_out = next((base / path for base in places if (base / path).exists()), None)
@@ -138,7 +141,7 @@ def test_names_in_a_named_file_are_in_it() -> None:
     assert _by_page(lambda page, text: missing_tables(text)) == {}
 
 
-def test_files_and_names_that_docstrings_mention_exist() -> None:
+def test_files_and_names_in_docstrings_exist() -> None:
     known = files()
     results: dict[str, list[str]] = {}
     for source in (path for local in SOURCES for path in sorted((ROOT / local).rglob("*.py"))):
@@ -155,7 +158,7 @@ def _walks() -> str:
 
 
 def _definitions(path: str) -> set[str]:
-    """What a file defines: functions, classes and their methods, constants."""
+    """Return the names that a file defines: functions, classes and their methods, constants."""
     result: set[str] = set()
     for node in ast.parse((ROOT / path).read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -167,11 +170,11 @@ def _definitions(path: str) -> set[str]:
     return result
 
 
-def test_walks_of_ten_lines_name_what_their_files_define() -> None:
+def test_walkthroughs_name_what_their_files_define() -> None:
     walks = _walks()
     assert len(re.findall(r"^\d+\. ", walks, re.MULTILINE)) == 20
     spans, path, missing = SPAN.findall(walks), "", []
-    for span in reversed(spans):  # a name stands before its file
+    for span in reversed(spans):  # a name precedes its file
         if span.endswith(".py"):
             path = span
         elif span not in _definitions(path):
@@ -180,7 +183,7 @@ def test_walks_of_ten_lines_name_what_their_files_define() -> None:
     assert not missing
 
 
-def test_contributing_shows_every_example_of_one_more_with_its_test() -> None:
+def test_contributing_shows_every_example_with_its_test() -> None:
     page = _text(ROOT / "CONTRIBUTING.md")
     tests = _text(ROOT / "tests" / "test_one_more.py")
     examples = sorted((ROOT / "tests" / "one_more").glob("*.py"))
@@ -191,8 +194,8 @@ def test_contributing_shows_every_example_of_one_more_with_its_test() -> None:
     assert all(block in [_text(example) for example in examples] for block in displayed)
 
 
-def test_what_has_moved_is_named() -> None:
-    """The checks find what they are for."""
+def test_moved_names_are_reported() -> None:
+    """The checks find what they should."""
     page = ROOT / "docs" / "index.md"
     missing = "`crypto/tall.py`, `visit_pair.py`, [a page](gone.md), [a word](glossary.md#gone), `crypto/prg.py`"
     missing += ", `python benchmarks/gone.py --only x`"

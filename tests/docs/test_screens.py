@@ -1,4 +1,4 @@
-"""Pictures of terminals show what the commands print by now, but for figures, which differ from run to run."""
+"""Pictures of terminals show the current output of the commands, except for figures, which differ between runs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FIGURES = ROOT / "docs" / "figures"
-pytestmark = pytest.mark.skipif(not FIGURES.exists(), reason="not beside a checkout")
+pytestmark = pytest.mark.skipif(not FIGURES.exists(), reason="needs a checkout")
 
 
 def words(picture: str) -> str:
-    """The text of a picture, its figures and their places apart."""
+    """Return the text of a picture without figures and their positions."""
     text = " ".join(unescape(item) for item in re.findall(r"<text[^>]*>([^<]*)</text>", picture))
     return re.sub(r"[\s\u2500]+", " ", re.sub(r"\d[\d,.]*", "#", text)).strip()
 
@@ -36,12 +36,12 @@ def test_a_picture_shows_what_the_command_prints(name: str, tmp_path: Path) -> N
     printed = screens.joined(tmp_path, command) if name == "join" else screens.shown(tmp_path, command)
     stored = (FIGURES if name == "demo" else FIGURES / "screens") / f"{name}.svg"
     result, displayed = words(screens.drawn(command, printed)), words(stored.read_text(encoding="utf-8"))
-    if name == "join":  # what follows tells of the time that it took
+    if name == "join":  # the remaining text states the duration
         result, displayed = (item.partition("[y/N]")[0] for item in (result, displayed))
     assert result == displayed, "python -m benchmarks.screens docs/figures"
 
 
-def test_every_picture_on_the_page_is_taken_by_the_one_command() -> None:
+def test_one_command_creates_every_picture_on_the_page() -> None:
     screens = pytest.importorskip("benchmarks.screens")
     pages = (page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md"))
     displayed = {

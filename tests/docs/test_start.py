@@ -1,4 +1,4 @@
-"""docs/start.md does what it says, from its own two CSV files to a prediction, by its own blocks in their order."""
+"""docs/start.md works as written, from its two CSV files to a prediction, by its blocks in their order."""
 
 import gzip
 import os
@@ -14,11 +14,11 @@ import securevfl as vfl
 from tests.forked import command, run_forked
 
 PAGE = Path(__file__).parents[2] / "docs" / "start.md"
-pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="not beside a checkout")
+pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="needs a checkout")
 
 
 def run(language: str, text: str, folder: Path) -> str:
-    """What a block prints."""
+    """Return the output of a block."""
     if language == "toml":
         (folder / "job.toml").write_text(text)
         return ""
@@ -31,7 +31,7 @@ def run(language: str, text: str, folder: Path) -> str:
 
 
 def figures(text: str) -> dict[str, float]:
-    """The metrics that a command says."""
+    """Return the metrics that a command prints."""
     return {name: float(value) for name, value in re.findall(r"(\w+) (\d\.\d{4})", text)}
 
 
@@ -55,7 +55,7 @@ def test_the_page(tmp_path: Path) -> None:
     assert run("sh", line, tmp_path) == sheet
 
 
-def test_a_kit_without_a_job_has_that_of_the_page(tmp_path: Path) -> None:
+def test_a_kit_without_a_job_has_the_job_of_the_page(tmp_path: Path) -> None:
     (text,) = re.findall(r"^```toml\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     run("toml", text, tmp_path)
     run("console", "securevfl kit kits --party bank=localhost:7301 --party shop=localhost:7302", tmp_path)

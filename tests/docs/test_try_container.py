@@ -1,4 +1,4 @@
-"""examples/try-container tests what it says, and says what it could not test."""
+"""examples/try-container tests what it states, and reports what it could not test."""
 
 import shutil
 import subprocess
@@ -10,11 +10,11 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 TOOLS = ("bash", "dirname", "mktemp", "rm", "sed", "grep", "head", "tail", "timeout", "true", "systemd-analyze")
 UNIT = "the unit is one that systemd takes"
 SYSTEMD = shutil.which("systemd-analyze") is not None
-pytestmark = pytest.mark.skipif(not EXAMPLES.exists(), reason="not beside a checkout")
+pytestmark = pytest.mark.skipif(not EXAMPLES.exists(), reason="needs a checkout")
 
 
 def without_an_engine(folder: Path) -> dict[str, str]:
-    """An environment that has no podman and no docker."""
+    """Return an environment without podman and docker."""
     (folder / "bin").mkdir()
     for name in TOOLS:
         if (result := shutil.which(name)) is not None:
@@ -29,7 +29,7 @@ def run(script: Path, env: dict[str, str] | None = None) -> tuple[int, list[str]
 
 
 @pytest.mark.long
-def test_each_of_three_checks_says_whether_it_was_made() -> None:
+def test_each_check_reports_whether_it_ran() -> None:
     code, lines = run(EXAMPLES / "try-container")
     assert code == 0, lines
     assert len(lines) == 3
@@ -38,7 +38,7 @@ def test_each_of_three_checks_says_whether_it_was_made() -> None:
         print(line)
 
 
-def test_without_an_engine_it_says_that_the_container_was_not_tested(tmp_path: Path) -> None:
+def test_without_an_engine_the_container_is_reported_untested(tmp_path: Path) -> None:
     code, (image, container, unit) = run(EXAMPLES / "try-container", without_an_engine(tmp_path))
     assert code == 0
     assert image == "not tested: the image is built, as neither podman nor docker runs here"
@@ -48,7 +48,7 @@ def test_without_an_engine_it_says_that_the_container_was_not_tested(tmp_path: P
 
 
 @pytest.mark.parametrize(("right", "wrong"), [("PrivateTmp=", "PrivateTemp="), ("ExecStart=/", "ExecStart=/not/")])
-def test_a_unit_that_systemd_does_not_take_fails(tmp_path: Path, right: str, wrong: str) -> None:
+def test_a_unit_that_systemd_rejects_fails(tmp_path: Path, right: str, wrong: str) -> None:
     shutil.copytree(EXAMPLES, tmp_path / "examples")
     path = tmp_path / "examples" / "securevfl-serve.service"
     text = path.read_text()

@@ -8,7 +8,7 @@ import pytest
 import securevfl as vfl
 from securevfl.errors import ConfigError
 from securevfl.families.fdml.local_noise import LocalNoiseSampler
-from securevfl.protocols.residuals.defences import cut
+from securevfl.protocols.residuals.defences import clip_rows
 
 dp = pytest.importorskip("dp_accounting")
 
@@ -47,12 +47,12 @@ def test_no_row_moves_a_push_further_than_the_sensitivity() -> None:
     farthest = 0.0
     for size in (0.1, 1.0, 10.0, 1e6):
         H, other = (generator.normal(scale=size, size=(400, 3)) for _ in range(2))
-        farthest = max(farthest, float(np.linalg.norm(cut(H, 2.5) - cut(other, 2.5), axis=1).max()))
-        farthest = max(farthest, float(np.linalg.norm(cut(H, 2.5) - cut(-H, 2.5), axis=1).max()))
+        farthest = max(farthest, float(np.linalg.norm(clip_rows(H, 2.5) - clip_rows(other, 2.5), axis=1).max()))
+        farthest = max(farthest, float(np.linalg.norm(clip_rows(H, 2.5) - clip_rows(-H, 2.5), axis=1).max()))
     assert farthest <= noise.sensitivity + 1e-12
     assert farthest > 0.999 * noise.sensitivity
     small = generator.uniform(-0.1, 0.1, (5, 2))
-    np.testing.assert_array_equal(cut(small, 2.5), small)
+    np.testing.assert_array_equal(clip_rows(small, 2.5), small)
 
 
 def test_noise_has_the_size_that_was_worked_out_and_never_repeats() -> None:

@@ -22,5 +22,5 @@ class Uniform(Defence):
         noisy: Floats = g + self.size * (2 * uniforms(prg, g.shape) - 1)
         return noisy
 
-    def reach(self, bound: float) -> float:
+    def output_bound(self, bound: float) -> float:
         return bound + self.size

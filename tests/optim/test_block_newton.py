@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from builders import raises_code
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
@@ -16,16 +17,16 @@ from securevfl.models.linear_block import Linear, starting_weights
 from securevfl.models.log_link_losses import MAX_LOG_MEAN
 from securevfl.models.loss import Loss
 from securevfl.models.losses import LOSSES
-from securevfl.optim.block_newton import CUT, FLAT, OVER, BlockMemory
+from securevfl.optim.block_newton import INITIAL_MULTIPLE, MAX_FLAT_ITERATIONS, MULTIPLE_DECAY, BlockMemory
 from securevfl.optim.block_solver import solve
-from securevfl.optim.curvature import FLOOR, preconditioner
+from securevfl.optim.curvature import MIN_RELATIVE_CURVATURE, preconditioner
 from securevfl.protocols.residuals.pace import Pace
 from securevfl.training.checkpoint import Checkpoints
 
 MODELS = [vfl.Logistic(l2=0.01), vfl.SmoothHinge(l2=0.02), vfl.Square(l2=0.1), vfl.Softmax(l2=0.01)]
 
 
-def tables(parties: int, loss: str, rows: int = 240) -> list[vfl.Party]:
+def newton_parties(parties: int, loss: str, rows: int = 240) -> list[vfl.Party]:
     generator = np.random.default_rng(parties)
     shared = generator.normal(size=(rows, 1))
     blocks = [0.5 * shared + generator.normal(size=(rows, 2 + k)) for k in range(parties)]
@@ -34,10 +35,10 @@ def tables(parties: int, loss: str, rows: int = 240) -> list[vfl.Party]:
     return [vfl.Party(f"p{k}", block, y if k == 0 else None, aligned=True) for k, block in enumerate(blocks)]
 
 
-def job(**keys: object) -> vfl.Job:
-    own: dict[str, object] = {"model": vfl.Logistic(l2=0.01), "optimizer": vfl.BlockNewton(), "batch_size": "all"}
-    own |= {"protocol": vfl.Protocol(residual="open"), "epochs": 30, "seed": 3, "accepts": ["columns"]}
-    return vfl.Job(**(own | keys))  # type: ignore[arg-type]
+def newton_job(**keys: object) -> vfl.Job:
+    defaults: dict[str, object] = {"model": vfl.Logistic(l2=0.01), "optimizer": vfl.BlockNewton(), "batch_size": "all"}
+    defaults |= {"protocol": vfl.Protocol(residual="open"), "epochs": 30, "seed": 3, "accepts": ["columns"]}
+    return vfl.Job(**(defaults | keys))  # type: ignore[arg-type]
 
 
 def targets(loss: Loss, y: NDArray[np.generic]) -> Floats:
@@ -91,33 +92,33 @@ def test_a_block_is_solved_to_its_end(loss: Loss, l2: float) -> None:
         np.testing.assert_allclose(free.theta[-1], known.intercept_, atol=1e-5)
 
 
-def pooled(own: vfl.Job, parties: list[vfl.Party], rounds: int) -> tuple[list[Floats], list[float]]:
-    """All parties' theta after so many rounds, and the active party's losses: the plain loop, by dense algebra."""
-    loss, y = own.model.loss, np.asarray(parties[0].y)
-    t, n, K, l2 = targets(loss, y), len(y), len(parties), own.model.l2
-    batches = own.schedule(n).iterations()
+def pooled(vfl_job: vfl.Job, parties: list[vfl.Party], rounds: int) -> tuple[list[Floats], list[float]]:
+    """Return all parties' theta and the active party's losses after some rounds, by dense linear algebra."""
+    loss, y = vfl_job.model.loss, np.asarray(parties[0].y)
+    t, n, K, l2 = targets(loss, y), len(y), len(parties), vfl_job.model.l2
+    batches = vfl_job.schedule(n).iterations()
     X = [(party.X - party.X.mean(0)) / party.X.std(0) for party in parties]
     first = Linear(
-        starting_weights(parties[0].X[:INITIAL_WEIGHT_ROWS], X[0][:INITIAL_WEIGHT_ROWS], t, own.seed),
+        starting_weights(parties[0].X[:INITIAL_WEIGHT_ROWS], X[0][:INITIAL_WEIGHT_ROWS], t, vfl_job.seed),
         l2=l2,
         intercept=True,
     )
     theta = [np.zeros((block.shape[1], t.shape[1])) for block in X]
-    before, a, m, last, losses = [each.copy() for each in theta], [0] * K, OVER, {}, []
+    before, a, m, last, losses = [block.copy() for block in theta], [0] * K, INITIAL_MULTIPLE, {}, []
     c = loss.curvature
     assert c is not None
-    for visit in batches:
-        i = visit.rows
+    for scheduled in batches:
+        i = scheduled.rows
         z = [theta[k] + a[k] / (a[k] + 3) * (theta[k] - before[k]) for k in range(K)]
         others = sum(X[k][i] @ z[k] for k in range(1, K))
         own_P = preconditioner(first.gram(X[0][i]), len(i), c, first.decay, who="p")
-        f = solve(first, loss, X[0][i], t[i], others, own_P, within=1e-7 * last.get(visit.index, 1.0))
+        f = solve(first, loss, X[0][i], t[i], others, own_P, within=1e-7 * last.get(scheduled.index, 1.0))
         if len(losses) == rounds:  # it has ended by itself
             return [first.theta, *z[1:]], losses
         value = loss.value(f, t[i]).mean() + l2 / 2 * (first.theta[:-1] ** 2).sum()
-        if value > last.get(visit.index, np.inf) * (1 + 1e-9):
-            m = max(1.0, CUT * m)
-        last[visit.index] = value
+        if value > last.get(scheduled.index, np.inf) * (1 + 1e-9):
+            m = max(1.0, MULTIPLE_DECAY * m)
+        last[scheduled.index] = value
         losses.append(value)
         g = loss.residual(f, t[i])
         for k in range(1, K):
@@ -133,10 +134,10 @@ def pooled(own: vfl.Job, parties: list[vfl.Party], rounds: int) -> tuple[list[Fl
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 @pytest.mark.parametrize("parties", [2, 4])
 def test_equals_the_pooled_loop(model: vfl.Logistic, parties: int, batch_size: object) -> None:
-    parts = tables(parties, model.name)
-    own = job(model=model, batch_size=batch_size, epochs=6, optimizer=vfl.BlockNewton(tolerance=1e-4))
-    run = vfl.simulate(own, parts)
-    theta, losses = pooled(own, parts, len(run.history))
+    parts = newton_parties(parties, model.name)
+    job = newton_job(model=model, batch_size=batch_size, epochs=6, optimizer=vfl.BlockNewton(tolerance=1e-4))
+    run = vfl.simulate(job, parts)
+    theta, losses = pooled(job, parts, len(run.history))
     for part, expected in zip(run.parts.values(), theta, strict=True):
         np.testing.assert_allclose(part.theta, expected, rtol=1e-6, atol=1e-8)
     assert losses[-1] < losses[0]
@@ -145,9 +146,9 @@ def test_equals_the_pooled_loop(model: vfl.Logistic, parties: int, batch_size: o
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 @pytest.mark.parametrize("parties", [2, 3, 5])
 def test_it_ends_by_itself_at_the_optimum(model: vfl.Logistic, parties: int) -> None:
-    parts = tables(parties, model.name, rows=600)
-    run = vfl.simulate(job(model=model, epochs=100, optimizer=vfl.BlockNewton(tolerance=1e-6)), parts)
-    assert FLAT < len(run.history) < 60
+    parts = newton_parties(parties, model.name, rows=600)
+    run = vfl.simulate(newton_job(model=model, epochs=100, optimizer=vfl.BlockNewton(tolerance=1e-6)), parts)
+    assert MAX_FLAT_ITERATIONS < len(run.history) < 60
     assert run.costs.rounds == len(run.history) + 1  # the last exchange has no residual
     X = np.hstack([(party.X - party.X.mean(0)) / party.X.std(0) for party in parts])
     t = targets(model.loss, np.asarray(parts[0].y))
@@ -156,19 +157,19 @@ def test_it_ends_by_itself_at_the_optimum(model: vfl.Logistic, parties: int) -> 
     P = preconditioner(best.gram(X), len(X), model.loss.curvature, best.decay, who="all")
     f = solve(best, model.loss, X, t, np.zeros_like(t), P, within=1e-14)
     least = model.loss.value(f, t).mean() + best.penalty()
-    own = [part.theta for part in run.parts.values()]
-    found = sum(x @ theta for x, theta in zip(blocks(parts), own, strict=True))
-    value = model.loss.value(found, t).mean() + model.l2 / 2 * (
-        sum((w**2).sum() for w in own) - (own[0][-1] ** 2).sum()
+    weights = [part.theta for part in run.parts.values()]
+    outputs = sum(x @ theta for x, theta in zip(blocks(parts), weights, strict=True))
+    value = model.loss.value(outputs, t).mean() + model.l2 / 2 * (
+        sum((w**2).sum() for w in weights) - (weights[0][-1] ** 2).sum()
     )
     assert least - 1e-9 < value < least + 1e-4
 
 
 @pytest.mark.parametrize(("tolerance", "near"), [(0.0, 1e-6), (1e-2, 1e-1)])
-def test_the_active_partys_block_is_solved_as_far_as_the_tolerance_asks(tolerance: float, near: float) -> None:
+def test_the_active_block_is_solved_to_the_tolerance(tolerance: float, near: float) -> None:
     """With a fixed floor of 1e-7 of the loss, the weights stayed 7e-4 off here however many rounds there were."""
-    parts = tables(3, "logistic", rows=600)
-    run = vfl.simulate(job(epochs=120, optimizer=vfl.BlockNewton(tolerance=tolerance)), parts)
+    parts = newton_parties(3, "logistic", rows=600)
+    run = vfl.simulate(newton_job(epochs=120, optimizer=vfl.BlockNewton(tolerance=tolerance)), parts)
     X = np.hstack([(party.X - party.X.mean(0)) / party.X.std(0) for party in parts])
     best = LogisticRegression(C=1 / (0.01 * 600), tol=1e-12, max_iter=10_000).fit(X, np.asarray(parts[0].y))
     theta = np.vstack([part.theta[: len(part.columns)] for part in run.parts.values()])[:, 0]
@@ -181,23 +182,31 @@ def blocks(parts: list[vfl.Party]) -> list[Floats]:
     return [np.column_stack([scaled[0], np.ones(len(scaled[0]))]), *scaled[1:]]
 
 
-def test_the_pace_falls_with_every_rise_and_ends_where_nothing_is_gained() -> None:
+def test_pace_falls_after_increases_and_ends_without_progress() -> None:
     memory = BlockMemory(Linear(np.zeros((2, 1)), l2=0.0, intercept=False), None)
-    seen = [memory.judge(0, loss, 0.01) for loss in (1.0, 0.8, 0.9, 0.7, 0.75, 0.6999, 0.6998)]
-    assert [told.multiple for told in seen] == [OVER, OVER, CUT * OVER, CUT * OVER, 1.0, 1.0, 1.0]
-    assert [told.stop for told in seen] == [False] * 6 + [True]
+    seen = [memory.decide(0, loss, 0.01) for loss in (1.0, 0.8, 0.9, 0.7, 0.75, 0.6999, 0.6998)]
+    assert [pace.multiple for pace in seen] == [
+        INITIAL_MULTIPLE,
+        INITIAL_MULTIPLE,
+        MULTIPLE_DECAY * INITIAL_MULTIPLE,
+        MULTIPLE_DECAY * INITIAL_MULTIPLE,
+        1.0,
+        1.0,
+        1.0,
+    ]
+    assert [pace.stop for pace in seen] == [False] * 6 + [True]
     again = BlockMemory(Linear(np.zeros((2, 1)), l2=0.0, intercept=False), memory.state)
-    assert again.judge(0, 0.5, 0.01) == Pace(1.0, False)
+    assert again.decide(0, 0.5, 0.01) == Pace(1.0, False)
     two = BlockMemory(Linear(np.zeros((2, 1)), l2=0.0, intercept=False), None)
-    flat = [two.judge(batch, 1.0, 0.01).stop for _ in range(5) for batch in (0, 1)]
-    assert flat.index(True) == 2 + 2 * FLAT - 1
+    flat = [two.decide(batch, 1.0, 0.01).stop for _ in range(5) for batch in (0, 1)]
+    assert flat.index(True) == 2 + 2 * MAX_FLAT_ITERATIONS - 1
 
 
-def test_everybody_stops_in_the_same_round_and_is_told_nothing_after() -> None:
+def test_all_parties_stop_in_the_same_round() -> None:
     kinds: list[str] = []
     run = vfl.simulate(
-        job(protocol=vfl.Protocol(sum="pairwise", residual="open")),
-        tables(3, "logistic"),
+        newton_job(protocol=vfl.Protocol(sum="pairwise", residual="open")),
+        newton_parties(3, "logistic"),
         observe=lambda e: kinds.append(type(e.message).__name__) if e.direction == "recv" else None,
     )
     rounds = len(run.history)
@@ -208,10 +217,10 @@ def test_everybody_stops_in_the_same_round_and_is_told_nothing_after() -> None:
 
 @pytest.mark.parametrize("at", [1, 2, 4])
 @pytest.mark.parametrize("batch_size", ["all", 200])
-def test_taken_up_again_it_ends_with_the_same_bits(at: int, batch_size: object, tmp_path: Path) -> None:
+def test_a_resumed_run_ends_with_identical_bits(at: int, batch_size: object, tmp_path: Path) -> None:
     parts = vfl.datasets.breast_cancer(3)
     protocol = vfl.Protocol(sum="pairwise", residual="open")
-    own = job(protocol=protocol, epochs=7, test_fraction=0.2, batch_size=batch_size)
+    job = newton_job(protocol=protocol, epochs=7, test_fraction=0.2, batch_size=batch_size)
 
     def states() -> dict[str, Checkpoints]:
         return {party.name: Checkpoints(tmp_path / party.name, party.name, every=1) for party in parts}
@@ -220,20 +229,20 @@ def test_taken_up_again_it_ends_with_the_same_bits(at: int, batch_size: object, 
         if done == at:
             raise KeyboardInterrupt
 
-    whole = vfl.simulate(own, parts)
+    uninterrupted = vfl.simulate(job, parts)
     with pytest.raises(KeyboardInterrupt):
-        vfl.simulate(own, parts, checkpoints=states(), on_round=cut)
-    again = vfl.simulate(own, parts, checkpoints=states())
-    for name, part in whole.parts.items():
+        vfl.simulate(job, parts, checkpoints=states(), on_round=cut)
+    again = vfl.simulate(job, parts, checkpoints=states())
+    for name, part in uninterrupted.parts.items():
         np.testing.assert_array_equal(again.parts[name].theta, part.theta)
-    assert again.metrics == whole.metrics
-    assert again.costs.rounds == whole.costs.rounds
+    assert again.metrics == uninterrupted.metrics
+    assert again.costs.rounds == uninterrupted.costs.rounds
 
 
 def test_early_stopping_and_evaluation_are_as_everywhere() -> None:
     parts = vfl.datasets.breast_cancer(3)
-    own = job(test_fraction=0.25, target=vfl.Target(metric="auc", value=0.98))
-    run = vfl.simulate(own, parts)
+    target_job = newton_job(test_fraction=0.25, target=vfl.Target(metric="auc", value=0.98))
+    run = vfl.simulate(target_job, parts)
     assert run.history[-1]["auc"] >= 0.98
     assert all(record["auc"] < 0.98 for record in run.history[:-1])
 
@@ -244,31 +253,31 @@ def test_collinear_columns_are_held_by_a_ridge_on_the_step() -> None:
     gram = np.hstack([X, X[:, :1]]).T @ np.hstack([X, X[:, :1]])
     P = preconditioner(gram, 50, 0.25, np.zeros((4, 1)), who="shop")
     steepest = 0.25 / 50 * np.linalg.eigvalsh(gram)[-1]
-    assert np.linalg.eigvalsh(P)[-1] == pytest.approx(1 / (FLOOR * steepest))
-    parts = tables(2, "logistic")
+    assert np.linalg.eigvalsh(P)[-1] == pytest.approx(1 / (MIN_RELATIVE_CURVATURE * steepest))
+    parts = newton_parties(2, "logistic")
     twice = vfl.Party("p1", np.hstack([parts[1].X, parts[1].X[:, ::-1]]), aligned=True)
     one, other = (
-        vfl.simulate(job(model=vfl.Logistic(), protocol=vfl.Protocol(residual=vfl.Ckks())), [parts[0], passive])
+        vfl.simulate(newton_job(model=vfl.Logistic(), protocol=vfl.Protocol(residual=vfl.Ckks())), [parts[0], passive])
         for passive in (parts[1], twice)
     )
     assert other.metrics["loss"] == pytest.approx(one.metrics["loss"], abs=1e-4)
     assert np.abs(other.parts["p1"].theta).max() < 10
 
 
-def test_what_cannot_work_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_combinations_are_rejected_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(LOSSES["smooth_hinge"]), "curvature", None)
-    with pytest.raises(ConfigError, match=r"loss smooth_hinge states no curvature.*state it, or use optimizer fedbcd"):
-        job(model=vfl.SmoothHinge())
+    with raises_code(ConfigError, "SVFL-JOB-OPTION"):
+        newton_job(model=vfl.SmoothHinge())
     with pytest.raises(ConfigError, match=r"optimizer block_newton trains .*logistic.*use optimizer fdskl"):
-        job(model=vfl.Kernel(gamma=0.1))
+        newton_job(model=vfl.Kernel(gamma=0.1))
     generator = np.random.default_rng(0)
     wide = vfl.Party("shop", generator.normal(size=(40, 60)), aligned=True)
     bank = vfl.Party("bank", generator.normal(size=(40, 3)), generator.integers(0, 2, 40), aligned=True)
-    with pytest.raises(TableError, match=r"shop: at most 40 columns.*60 came.*set l2 above 0.*batch_size"):
-        vfl.simulate(job(model=vfl.Logistic()), [bank, wide])
-    assert vfl.simulate(job(model=vfl.Logistic(l2=0.1)), [bank, wide]).metrics["auc"] > 0.9
+    with raises_code(TableError, "SVFL-TABLE-TOO-FEW-ROWS"):
+        vfl.simulate(newton_job(model=vfl.Logistic()), [bank, wide])
+    assert vfl.simulate(newton_job(model=vfl.Logistic(l2=0.1)), [bank, wide]).metrics["auc"] > 0.9
     few = vfl.Party("shop", wide.X[:, :2], aligned=True)
-    with pytest.raises(TableError, match=r"bank: at most 3 columns.*batches of 3 rows"):
-        vfl.simulate(job(model=vfl.Logistic(), batch_size=3), [bank, few])
+    with raises_code(TableError, "SVFL-TABLE-TOO-FEW-ROWS"):
+        vfl.simulate(newton_job(model=vfl.Logistic(), batch_size=3), [bank, few])
     with pytest.raises(ConfigError, match="lr: is no option here"):
-        vfl.Job.from_dict(job().to_dict() | {"optimizer": {"name": "block_newton", "lr": 0.1}})
+        vfl.Job.from_dict(newton_job().to_dict() | {"optimizer": {"name": "block_newton", "lr": 0.1}})

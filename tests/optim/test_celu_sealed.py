@@ -1,9 +1,10 @@
-"""CELU-VFL over sealed residuals: the model of the open run, so many products and openings as are needed or agreed."""
+"""CELU-VFL with sealed residuals: the model of the open run, and the numbers of products and openings."""
 
 from collections import Counter
 
 import numpy as np
 import pytest
+from builders import raises_code
 
 import securevfl as vfl
 from securevfl.errors import LeakageError
@@ -15,47 +16,47 @@ from tests.small_keys import SMALL
 R, W, ROUNDS = 3, 2, 12
 
 
-def parties(count: int = 2, rows: int = 240) -> list[vfl.Party]:
+def sealed_celu_parties(count: int = 2, rows: int = 240) -> list[vfl.Party]:
     return [party.take(np.arange(rows, dtype=np.intp)) for party in vfl.datasets.breast_cancer(parties=count)]
 
 
-def job(residual: object, model: object = None, **keys: object) -> vfl.Job:
-    own: dict[str, object] = {"model": model or vfl.Logistic(l2=0.01), "batch_size": 60, "epochs": 3}
+def sealed_celu_job(residual: object, model: object = None, **keys: object) -> vfl.Job:
+    defaults: dict[str, object] = {"model": model or vfl.Logistic(l2=0.01), "batch_size": 60, "epochs": 3}
     optimizer = vfl.CeluVFL(lr=0.1, R=R, W=W, xi=keys.pop("xi", None), rule=vfl.AdaGrad())
-    own |= {"optimizer": optimizer, "protocol": vfl.Protocol(residual=residual)}
-    return vfl.Job(**(own | {"accepts": ["columns", "rank", "fresh_equations"]} | keys))
+    defaults |= {"optimizer": optimizer, "protocol": vfl.Protocol(residual=residual)}
+    return vfl.Job(**(defaults | {"accepts": ["columns", "rank", "fresh_equations"]} | keys))
 
 
 @pytest.mark.exact_outputs
 @pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize("xi", [None, 60.0])
 @pytest.mark.parametrize("model", [vfl.Logistic(l2=0.01), vfl.Neural()], ids=lambda model: model.name)
-def test_under_ckks_it_comes_to_the_open_model(count: int, xi: float | None, model: vfl.Logistic) -> None:
-    own = parties(count)
-    clear, sealed = (vfl.simulate(job(residual, model, xi=xi), own) for residual in ("open", "ckks"))
+def test_ckks_gives_the_open_model(count: int, xi: float | None, model: vfl.Logistic) -> None:
+    data = sealed_celu_parties(count)
+    clear, sealed = (vfl.simulate(sealed_celu_job(residual, model, xi=xi), data) for residual in ("open", "ckks"))
     for name in clear.parts:
         np.testing.assert_allclose(sealed.parts[name].theta, clear.parts[name].theta, atol=1e-4)
     assert sealed.metrics["auc"] == pytest.approx(clear.metrics["auc"], abs=1e-3)
 
 
 @pytest.mark.exact_outputs
-def test_under_paillier_it_comes_to_the_open_model() -> None:
-    own = parties(rows=80)
+def test_paillier_gives_the_open_model() -> None:
+    data = sealed_celu_parties(rows=80)
     keys = {"xi": 60.0, "batch_size": 40, "epochs": 2}
-    clear, sealed = (vfl.simulate(job(each, **keys), own) for each in ("open", SMALL))
+    clear, sealed = (vfl.simulate(sealed_celu_job(residual, **keys), data) for residual in ("open", SMALL))
     for name in clear.parts:
         # fixed-point numbers, over four batches of local steps: 2e-5 at this start
         np.testing.assert_allclose(sealed.parts[name].theta, clear.parts[name].theta, atol=5e-5)
 
 
-def counted(monkeypatch: pytest.MonkeyPatch, own_job: vfl.Job) -> tuple[int, Counter[str]]:
+def counted(monkeypatch: pytest.MonkeyPatch, job: vfl.Job) -> tuple[int, Counter[str]]:
     """How many products shop makes in a run, and its messages by kind."""
     products, kinds = Counter[str](), Counter[str]()
-    made = sealed_residual.product_of
+    product_of = sealed_residual.product_of
 
     def count(*arguments: object) -> object:
         products["made"] += 1
-        return made(*arguments)  # type: ignore[arg-type]
+        return product_of(*arguments)  # type: ignore[arg-type]
 
     def observe(event: Event) -> None:
         if event.direction == "send" and event.me == "shop":
@@ -63,43 +64,46 @@ def counted(monkeypatch: pytest.MonkeyPatch, own_job: vfl.Job) -> tuple[int, Cou
 
     with monkeypatch.context() as patch:
         patch.setattr(sealed_residual, "product_of", count)
-        vfl.simulate(own_job, parties(), observe=observe)
+        vfl.simulate(job, sealed_celu_parties(), observe=observe)
     return products["made"], kinds
 
 
 def test_a_linear_party_makes_one_product_an_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
-    products, kinds = counted(monkeypatch, job("ckks"))
+    products, kinds = counted(monkeypatch, sealed_celu_job("ckks"))
     assert products == kinds["BlindedProduct"] == ROUNDS
 
 
 def test_a_network_makes_one_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    products, kinds = counted(monkeypatch, job("ckks", vfl.Neural()))
+    products, kinds = counted(monkeypatch, sealed_celu_job("ckks", vfl.Neural()))
     table, steps = Workset[int](W, R), 0
-    for t, visit in enumerate(job("open").schedule(len(parties()[0])).iterations()):
+    for t, batch in enumerate(sealed_celu_job("open").schedule(len(sealed_celu_parties()[0])).iterations()):
         steps += 1 + sum(table.sample() is not None for _ in range(R - 1))
-        table.put(visit.index, t, t)
+        table.put(batch.index, t, t)
     assert products == kinds["BlindedProduct"] == steps
 
 
-def test_weighed_rows_make_one_product_for_new_weights_and_as_many_openings_whatever_they_are(
+def test_products_follow_new_row_weights_but_openings_do_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    some, none = counted(monkeypatch, job("ckks", xi=60.0)), counted(monkeypatch, job("ckks", vfl.Neural(), xi=60.0))
+    some, none = (
+        counted(monkeypatch, sealed_celu_job("ckks", xi=60.0)),
+        counted(monkeypatch, sealed_celu_job("ckks", vfl.Neural(), xi=60.0)),
+    )
     assert some[1] == none[1]
     assert some[0] < some[1]["BlindedProduct"] == none[0]
-    still = counted(monkeypatch, job("ckks", xi=60.0, epochs=3, model=vfl.Logistic(l2=50.0)))
+    still = counted(monkeypatch, sealed_celu_job("ckks", xi=60.0, epochs=3, model=vfl.Logistic(l2=50.0)))
     assert still[1] == some[1]
 
 
 def test_guards_count_every_gradient_that_is_opened() -> None:
-    own = parties()
-    linear, weighed = (job("ckks", xi=xi, accepts=["columns"]) for xi in (None, 60.0))
+    data = sealed_celu_parties()
+    linear, weighed = (sealed_celu_job("ckks", xi=xi, accepts=["columns"]) for xi in (None, 60.0))
     assert linear.equations == 1
     assert weighed.equations == 3 * R
-    assert vfl.simulate(linear, own).costs.rounds == ROUNDS
-    with pytest.raises(LeakageError, match=r"shop: rows are weighed anew, so its 15 parameters give 135 equations"):
-        vfl.simulate(weighed, own)
-    sheet = vfl.explain(job("ckks", xi=60.0), own)
-    assert f"others in each of {3 * R} local steps of a run, as rows are weighed anew" in sheet
+    assert vfl.simulate(linear, data).costs.rounds == ROUNDS
+    with raises_code(LeakageError, "SVFL-LEAK-NOT-ACCEPTED"):
+        vfl.simulate(weighed, data)
+    sheet = vfl.explain(sealed_celu_job("ckks", xi=60.0), data)
+    assert f"different in each of {3 * R} local steps of a run because rows are weighted again" in sheet
     assert "accepted: shop: rows are weighed anew" in sheet
-    assert "the same 4 batches every epoch" in vfl.explain(linear, own)
+    assert "the same 4 batches every epoch" in vfl.explain(linear, data)

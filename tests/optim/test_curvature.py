@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from securevfl.models.losses import LOSSES
-from securevfl.optim.curvature import of_rows, preconditioner
+from securevfl.optim.curvature import preconditioner, preconditioner_of_rows
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_steps_about_the_means_are_those_of_columns_without_their_means(seed: int) -> None:
+def test_constant_gives_the_steps_of_centred_columns(seed: int) -> None:
     rng = np.random.default_rng(seed)
     leaves = np.hstack([np.eye(4)[rng.integers(0, 4, 90)] for _ in range(3)]) * 0.5
     X = np.hstack([leaves, rng.normal(size=(90, 2))])
@@ -21,7 +21,7 @@ def test_steps_about_the_means_are_those_of_columns_without_their_means(seed: in
     def gram(rows: np.ndarray) -> np.ndarray:
         return np.asarray(rows.T @ rows)
 
-    P = of_rows([X[:50], X[50:]], gram, LOSSES["logistic"], decay, who="shop", constant=constant)
+    P = preconditioner_of_rows([X[:50], X[50:]], gram, LOSSES["logistic"], decay, who="shop", constant=constant)
     about = X - X.mean(axis=0)
     slow = about @ preconditioner(gram(about), 90, 0.25, decay, who="shop") @ about.T @ g
     np.testing.assert_allclose(X @ P @ X.T @ g, slow, atol=1e-9)

@@ -1,4 +1,4 @@
-"""FDSKL against the centralised doubly stochastic gradient: float64, all columns in one place, features made anew."""
+"""FDSKL against the centralised doubly stochastic gradient: float64, all columns in one table, recomputed features."""
 
 from pathlib import Path
 
@@ -21,17 +21,17 @@ from securevfl.protocols.sums.base import SumProtocol
 DATA = Path(__file__).parents[3] / "shared" / "data"
 
 
-def tables(parties: int, loss: str, *, labelled: int = 1, rows: int = 90, seed: int = 0) -> list[vfl.Party]:
+def kernel_parties(parties: int, loss: str, *, labelled: int = 1, rows: int = 90, seed: int = 0) -> list[vfl.Party]:
     generator = np.random.default_rng([parties, seed])
-    own = [generator.normal(size=(rows, 1 + k % 3)) for k in range(parties)]
-    f = np.sin(sum(block.sum(axis=1) for block in own))
+    blocks = [generator.normal(size=(rows, 1 + k % 3)) for k in range(parties)]
+    f = np.sin(sum(block.sum(axis=1) for block in blocks))
     y = f if loss == "square" else (f > 0.2).astype(int)
-    return [vfl.Party(f"p{k}", block, y if k < labelled else None, aligned=True) for k, block in enumerate(own)]
+    return [vfl.Party(f"p{k}", block, y if k < labelled else None, aligned=True) for k, block in enumerate(blocks)]
 
 
-def job_for(model: Kernel, **keys: object) -> vfl.Job:
-    own: dict[str, object] = {"optimizer": vfl.FDSKL(), "protocol": vfl.Protocol(sum="direct"), "batch_size": 32}
-    return vfl.Job(model=model, **(own | {"epochs": 3, "seed": 4, "scale": "none"} | keys))  # type: ignore[arg-type]
+def kernel_job(model: Kernel, **keys: object) -> vfl.Job:
+    defaults: dict[str, object] = {"optimizer": vfl.FDSKL(), "protocol": vfl.Protocol(sum="direct"), "batch_size": 32}
+    return vfl.Job(model=model, **(defaults | {"epochs": 3, "seed": 4, "scale": "none"} | keys))  # type: ignore[arg-type]
 
 
 def features(run: vfl.Run, X: Floats, worker: str, k: int) -> Floats:
@@ -57,21 +57,21 @@ def dsg(run: vfl.Run, parties: list[vfl.Party]) -> dict[str, Floats]:
     schedule = Schedule(
         len(X), batch_size=job.batch_size, epochs=job.epochs, seed=job.seed, test_fraction=0.0, reshuffle=False
     )
-    assert len(X) <= PRECONDITIONER_ROWS, "the preconditioners are made from all rows"
+    assert len(X) <= PRECONDITIONER_ROWS, "the preconditioners are computed from all rows"
     alpha = {worker: np.zeros((model.blocks, model.block_size)) for worker in workers}
     turns = {worker: block_order(model.blocks, job.seed, i) for i, worker in enumerate(workers)}
-    for t, visit in enumerate(schedule.iterations()):
+    for t, batch in enumerate(schedule.iterations()):
         worker = workers[t % len(workers)]
         k = next(turns[worker])
-        rows = X[visit.rows]
+        rows = X[batch.rows]
         f = sum(features(run, rows, w, j) @ alpha[w][j] for w in workers for j in range(model.blocks))
-        g = loss.residual(f[:, None], targets[visit.rows, None])[:, 0]
+        g = loss.residual(f[:, None], targets[batch.rows, None])[:, 0]
         move = features(run, rows, worker, k).T @ g / len(rows) + model.l2 * alpha[worker][k]
         if job.optimizer.precondition:
             phi = features(run, X, worker, k)
             gram = model.loss.curvature / len(X) * phi.T @ phi
             move = np.linalg.solve(gram + job.optimizer.rho * np.eye(model.block_size), move)
-        eta = job.optimizer.lr / (1 if job.optimizer.decay == "none" else (visit.epoch + 1))
+        eta = job.optimizer.lr / (1 if job.optimizer.decay == "none" else (batch.epoch + 1))
         alpha[worker][k] -= eta * move
     return alpha
 
@@ -97,8 +97,8 @@ def test_equals_the_centralised_loop(
 ) -> None:
     model = Kernel(kernel=kernel, gamma=0.3, loss=loss, blocks=3, block_size=8, l2=0.01)
     optimizer = vfl.FDSKL(lr=0.4, decay=decay, precondition=precondition, rho=0.5)
-    own = tables(parties, loss, labelled=min(labelled, parties), seed=seed)
-    assert_equal(vfl.simulate(job_for(model, optimizer=optimizer, seed=seed), own), own)
+    data = kernel_parties(parties, loss, labelled=min(labelled, parties), seed=seed)
+    assert_equal(vfl.simulate(kernel_job(model, optimizer=optimizer, seed=seed), data), data)
 
 
 SUMS = [vfl.DirectSum(), vfl.TreeSum(), vfl.PairwiseSum(), vfl.CipherSum()]
@@ -108,41 +108,41 @@ SUMS = [vfl.DirectSum(), vfl.TreeSum(), vfl.PairwiseSum(), vfl.CipherSum()]
 @pytest.mark.parametrize("labelled", [1, 2])
 def test_every_sum_trains_the_same_model(chosen: SumProtocol, labelled: int) -> None:
     model = Kernel(gamma=0.3, loss="smooth_hinge", blocks=2, block_size=8)
-    own = tables(4, "smooth_hinge", labelled=labelled)
-    run = vfl.simulate(job_for(model, protocol=vfl.Protocol(sum=chosen)), own)
-    assert_equal(run, own)
+    data = kernel_parties(4, "smooth_hinge", labelled=labelled)
+    run = vfl.simulate(kernel_job(model, protocol=vfl.Protocol(sum=chosen)), data)
+    assert_equal(run, data)
 
 
 @pytest.mark.parametrize("chosen", SUMS[:3], ids=[chosen.name for chosen in SUMS[:3]])
 def test_sixteen_bits_halve_a_phase_and_cost_little(chosen: SumProtocol) -> None:
-    own = tables(3, "logistic", labelled=1)
+    data = kernel_parties(3, "logistic", labelled=1)
     sent = {}
     for bits, rtol in ((32, 1e-3), (16, 4e-3)):
         model = Kernel(gamma=0.3, loss="logistic", blocks=2, block_size=64, bits=bits)
-        run = vfl.simulate(job_for(model, protocol=vfl.Protocol(sum=chosen)), own)
-        assert_equal(run, own, rtol)
+        run = vfl.simulate(kernel_job(model, protocol=vfl.Protocol(sum=chosen)), data)
+        assert_equal(run, data, rtol)
         sent[bits] = run.parts["p1"].counters.bytes_sent()
     if chosen.name != "direct":
         assert sent[16] < 0.6 * sent[32]
 
 
 def test_other_frequencies_are_noticed() -> None:
-    own = tables(3, "logistic")
-    run = vfl.simulate(job_for(Kernel(gamma=0.3, blocks=2, block_size=8)), own)
+    data = kernel_parties(3, "logistic")
+    run = vfl.simulate(kernel_job(Kernel(gamma=0.3, blocks=2, block_size=8)), data)
     run.parts["p1"].state["key"] = bytes(32)
     with pytest.raises(AssertionError):
-        assert_equal(run, own)
+        assert_equal(run, data)
 
 
 @pytest.mark.parametrize("labelled", [1, 2])
 @pytest.mark.parametrize("loss", ["smooth_hinge", "square"])
 def test_predictions_equal_the_expansion_and_survive_saving(labelled: int, loss: str, tmp_path: Path) -> None:
-    own = tables(3, loss, labelled=labelled)
+    data = kernel_parties(3, loss, labelled=labelled)
     model = Kernel(kernel="laplace", gamma=0.2, loss=loss, blocks=2, block_size=16)
-    run = vfl.simulate(job_for(model, protocol=vfl.Protocol(sum="tree")), own)
-    new = {party.name: party.X[:40] + 0.1 for party in own}
+    run = vfl.simulate(kernel_job(model, protocol=vfl.Protocol(sum="tree")), data)
+    new = {party.name: party.X[:40] + 0.1 for party in data}
     X = np.hstack(list(new.values()))
-    workers = [party.name for party in own if party.active]
+    workers = [party.name for party in data if party.active]
     f = sum(
         features(run, X, worker, k) @ run.parts[worker].theta.reshape(2, 16)[k] for worker in workers for k in range(2)
     )
@@ -156,23 +156,23 @@ def test_predictions_equal_the_expansion_and_survive_saving(labelled: int, loss:
 
 
 def test_each_phase_crosses_once_in_four_bytes() -> None:
-    own = tables(3, "logistic", rows=4096)
+    data = kernel_parties(3, "logistic", rows=4096)
     model = Kernel(gamma=0.3, blocks=2, block_size=64)
     for chosen, passes in (("direct", 1), ("tree", 2), ("pairwise", 1)):
-        job = job_for(model, protocol=vfl.Protocol(sum=chosen), batch_size=512, epochs=6)
-        run = vfl.simulate(job, own)
+        job = kernel_job(model, protocol=vfl.Protocol(sum=chosen), batch_size=512, epochs=6)
+        run = vfl.simulate(job, data)
         assert run.costs.bytes <= 4 * 4096 * model.features * 2 * passes * 1.02
 
 
 def test_evaluations_while_training_do_not_change_it() -> None:
-    own = tables(3, "logistic", rows=200)
+    data = kernel_parties(3, "logistic", rows=200)
     model = Kernel(gamma=0.3, blocks=2, block_size=16)
-    job = job_for(model, test_fraction=0.3, evaluate_every=2)
-    run = vfl.simulate(job, own)
+    job = kernel_job(model, test_fraction=0.3, evaluate_every=2)
+    run = vfl.simulate(job, data)
     measured = [record["error"] for record in run.history if "error" in record]
     assert len(measured) == len(run.history) // 2
-    asked = vfl.simulate(job, own).parts["p1"].counters.messages_sent()
-    assert asked == vfl.simulate(job_for(model, test_fraction=0.3), own).parts["p1"].counters.messages_sent()
+    messages = vfl.simulate(job, data).parts["p1"].counters.messages_sent()
+    assert messages == vfl.simulate(kernel_job(model, test_fraction=0.3), data).parts["p1"].counters.messages_sent()
 
 
 @pytest.mark.parametrize("bits", [16, 32])
@@ -187,10 +187,10 @@ def test_features_approximate_the_kernel(kernel: str, norm: int) -> None:
     model = Kernel(kernel=kernel, gamma=0.4, blocks=1, block_size=20_000)
     frequencies = RandomFrequencies(model, bytes(range(32)), 3)
     X = np.random.default_rng(0).normal(size=(12, 3))
-    own = KernelExpansion(model)
+    expansion = KernelExpansion(model)
     offset: Phases = frequencies.offset("p0", 0)
-    own.keep("rows", 0, cosines(frequencies.phases(X, "p0", 0, 32) + offset, 32))
-    phi = own.phi("rows", 0)
+    expansion.keep("rows", 0, cosines(frequencies.phases(X, "p0", 0, 32) + offset, 32))
+    phi = expansion.phi("rows", 0)
     distance = (np.abs(X[:, None] - X[None]) ** norm).sum(axis=2)
     np.testing.assert_allclose(phi @ phi.T / model.block_size, np.exp(-0.4 * distance), atol=0.04)
 
@@ -214,29 +214,29 @@ def test_parties_and_workers_draw_apart() -> None:
     assert "secret" in repr(one)
 
 
-def test_what_does_not_fit_is_refused() -> None:
-    kernel, own = Kernel(gamma=0.3), tables(3, "logistic", labelled=2)
+def test_unsuitable_jobs_are_rejected() -> None:
+    kernel, data = Kernel(gamma=0.3), kernel_parties(3, "logistic", labelled=2)
     with pytest.raises(ConfigError, match="fdskl trains kernel models only"):
-        job_for(vfl.Logistic())  # type: ignore[arg-type]
+        kernel_job(vfl.Logistic())  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="use optimizer fdskl"):
-        job_for(kernel, optimizer=vfl.FedBCD(lr=0.1), protocol=vfl.Protocol(residual="open"))
+        kernel_job(kernel, optimizer=vfl.FedBCD(lr=0.1), protocol=vfl.Protocol(residual="open"))
     with pytest.raises(ConfigError, match="residual: is missing"):
-        job_for(vfl.Logistic(), optimizer=vfl.FedBCD(lr=0.1))  # type: ignore[arg-type]
+        kernel_job(vfl.Logistic(), optimizer=vfl.FedBCD(lr=0.1))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="leave protocol"):
-        job_for(kernel, protocol=vfl.Protocol(residual="open"))
+        kernel_job(kernel, protocol=vfl.Protocol(residual="open"))
     with pytest.raises(ConfigError, match="reshuffle"):
-        job_for(kernel, reshuffle=True)
+        kernel_job(kernel, reshuffle=True)
     with pytest.raises(PartiesError):
         vfl.simulate(
             vfl.Job(
                 model=vfl.Logistic(), optimizer=vfl.FedBCD(lr=0.1), protocol=vfl.Protocol(residual="open"), batch_size=9
             ),
-            own,
+            data,
         )
 
 
 def test_a_job_reads_back() -> None:
-    job = job_for(Kernel(gamma=0.3, loss="smooth_hinge", bits=16), optimizer=vfl.FDSKL(precondition=False))
+    job = kernel_job(Kernel(gamma=0.3, loss="smooth_hinge", bits=16), optimizer=vfl.FDSKL(precondition=False))
     again = vfl.Job.from_dict(job.to_dict())
     assert again == job
     assert again.digest == job.digest
@@ -244,14 +244,14 @@ def test_a_job_reads_back() -> None:
 
 
 @pytest.mark.realdata
-@pytest.mark.skipif(not DATA.is_dir(), reason="the real tables are not beside the checkout")
+@pytest.mark.skipif(not DATA.is_dir(), reason="the real tables are not next to the checkout")
 def test_phishing_in_few_passes() -> None:
     with np.load(DATA / "phishing.npz") as table:
         X, y, sides = table["X"].astype(float), (table["y"] > 0).astype(int), (table["g"], table["h"])
-    own = [
+    data = [
         vfl.Party(name, X[:, side], None if k else y, aligned=True)
         for k, (name, side) in enumerate(zip("gh", sides, strict=True))
     ]
     model = Kernel(gamma=0.1, loss="smooth_hinge", blocks=4)
-    job = job_for(model, optimizer=vfl.FDSKL(rho=2.0), batch_size=1024, epochs=10, test_fraction=0.25)
-    assert vfl.simulate(job, own).metrics["error"] <= 0.063
+    job = kernel_job(model, optimizer=vfl.FDSKL(rho=2.0), batch_size=1024, epochs=10, test_fraction=0.25)
+    assert vfl.simulate(job, data).metrics["error"] <= 0.063

@@ -14,7 +14,7 @@ from securevfl.optim.optimizer import Optimizer
 from securevfl.runtime.costs import Stage
 
 
-def tables(parties: int, loss: str, rows: int = 90) -> list[vfl.Party]:
+def fedbcd_parties(parties: int, loss: str, rows: int = 90) -> list[vfl.Party]:
     generator = np.random.default_rng(parties)
     blocks = [generator.normal(size=(rows, 2 + k)) for k in range(parties)]
     f = sum(block.sum(axis=1) for block in blocks)
@@ -37,8 +37,8 @@ def pooled(job: vfl.Job, parties: list[vfl.Party], mode: str, Q: int, mu: float)
     theta[0] = starting_weights(parties[0].X[:INITIAL_WEIGHT_ROWS], X[0][:INITIAL_WEIGHT_ROWS, :-1], t_y, job.seed)
     decay = [np.full((block.shape[1], 1), job.model.l2) for block in X]
     decay[0][-1] = 0
-    for t, visit in enumerate(schedule.iterations()):
-        rows = visit.rows
+    for t, batch in enumerate(schedule.iterations()):
+        rows = batch.rows
         eta = job.optimizer.eta(t, K)
 
         def others(k: int, at: list[Floats], rows: NDArray[np.intp] = rows) -> Floats:
@@ -51,13 +51,13 @@ def pooled(job: vfl.Job, parties: list[vfl.Party], mode: str, Q: int, mu: float)
                 gradient = X[k][rows].T @ g / len(rows) + decay[k] * theta[k] + mu * (theta[k] - anchor)
                 theta[k] = theta[k] - eta * gradient
 
-        def fresh(own: Floats, fixed: Floats, rows: NDArray[np.intp] = rows) -> Floats:
-            return loss.residual(X[0][rows] @ own + fixed, t_y[rows])
+        def fresh(outputs: Floats, fixed: Floats, rows: NDArray[np.intp] = rows) -> Floats:
+            return loss.residual(X[0][rows] @ outputs + fixed, t_y[rows])
 
         at = [weights.copy() for weights in theta]
         fixed = others(0, at)
         g = fresh(theta[0], fixed)
-        update(0, lambda own, fixed=fixed: fresh(own, fixed))
+        update(0, lambda outputs, fixed=fixed: fresh(outputs, fixed))
         for k in range(1, K):
             update(k, g if mode == "parallel" else fresh(theta[0], others(0, theta)))
     return theta
@@ -86,14 +86,14 @@ def test_equals_the_pooled_loop(
         seed=3,
         accepts=["columns", "sequential"],
     )
-    own = tables(parties, model.name)
-    run = vfl.simulate(job, own)
-    for part, theta in zip(run.parts.values(), pooled(job, own, mode, Q, mu), strict=True):
+    data = fedbcd_parties(parties, model.name)
+    run = vfl.simulate(job, data)
+    for part, theta in zip(run.parts.values(), pooled(job, data, mode, Q, mu), strict=True):
         np.testing.assert_allclose(part.theta, theta, rtol=1e-9, atol=1e-12)
 
 
 def test_rounds_are_exchanges() -> None:
-    own = tables(4, "logistic")
+    data = fedbcd_parties(4, "logistic")
     for mode, a_pass in (("parallel", 1), ("sequential", 3)):
         job = vfl.Job(
             model=vfl.Logistic(),
@@ -103,7 +103,7 @@ def test_rounds_are_exchanges() -> None:
             epochs=2,
             accepts=["columns", "sequential"],
         )
-        assert vfl.simulate(job, own).costs.rounds == 2 * 3 * a_pass
+        assert vfl.simulate(job, data).costs.rounds == 2 * 3 * a_pass
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_step_sizes(decay: str, etas: list[float]) -> None:
 
 
 def test_the_target_stops_the_run_and_evaluation_is_booked_apart() -> None:
-    own = vfl.datasets.breast_cancer()
+    data = vfl.datasets.breast_cancer()
     job = vfl.Job(
         model=vfl.Logistic(),
         optimizer=vfl.FedBCD(lr=0.1),
@@ -125,7 +125,7 @@ def test_the_target_stops_the_run_and_evaluation_is_booked_apart() -> None:
         target=vfl.Target(metric="auc", value=0.99),
         accepts=["columns"],
     )
-    run = vfl.simulate(job, own)
+    run = vfl.simulate(job, data)
     assert run.history[-1]["auc"] >= 0.99
     assert all(record["auc"] < 0.99 for record in run.history[:-1])
     assert run.costs.rounds == len(run.history) < 70
@@ -138,7 +138,7 @@ def test_seventeen_parties_run() -> None:
     generator = np.random.default_rng(0)
     X = generator.normal(size=(200, 34))
     y = X.sum(axis=1) > 0
-    own = [vfl.Party(f"p{k}", X[:, 2 * k : 2 * k + 2], y if k == 0 else None, aligned=True) for k in range(17)]
+    data = [vfl.Party(f"p{k}", X[:, 2 * k : 2 * k + 2], y if k == 0 else None, aligned=True) for k in range(17)]
     job = vfl.Job(
         model=vfl.Logistic(),
         optimizer=vfl.FedBCD(lr=0.2),
@@ -146,4 +146,4 @@ def test_seventeen_parties_run() -> None:
         batch_size=100,
         epochs=5,
     )
-    assert vfl.simulate(job, own).metrics["auc"] > 0.95
+    assert vfl.simulate(job, data).metrics["auc"] > 0.95

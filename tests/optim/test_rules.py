@@ -32,7 +32,7 @@ from securevfl.optim.rules import Rule, Sgd, Updater
 from securevfl.training.checkpoint import Checkpoints
 from tests.small_keys import SMALL
 
-Course = Generator[float, tuple[float, float, bool], None]  # told gradient, eta, whether an exchange begins
+Course = Generator[float, tuple[float, float, bool], None]  # gradient, eta, whether an exchange begins
 Oracle = Callable[[float], Course]
 
 
@@ -183,8 +183,8 @@ class Combined:
     terms: dict[int, float]  # which share, times what
 
     def _with(self, other: Combined, sign: float) -> Combined:
-        found = {key: self.terms.get(key, 0.0) + sign * other.terms.get(key, 0.0) for key in self.terms | other.terms}
-        return Combined({key: factor for key, factor in found.items() if factor})
+        terms = {key: self.terms.get(key, 0.0) + sign * other.terms.get(key, 0.0) for key in self.terms | other.terms}
+        return Combined({key: factor for key, factor in terms.items() if factor})
 
     def __add__(self, other: Combined) -> Combined:
         return self._with(other, 1.0)
@@ -193,7 +193,7 @@ class Combined:
         return self._with(other, -1.0)
 
     def __rmul__(self, factor: float) -> Combined:
-        return Combined({key: factor * own for key, own in self.terms.items()})
+        return Combined({key: factor * coefficient for key, coefficient in self.terms.items()})
 
     def made(self, shares: list[NDArray[np.uint64]], bits: int) -> NDArray[np.uint64]:
         """The combination itself, in units of 2^-bits of a share's; factors are rounded, shares are not."""
@@ -204,13 +204,13 @@ class Combined:
 
 
 def trains_on_shares(rule: Rule, theta: Floats) -> Floats:
-    """The weights after all steps, each of two holders computing on its own shares alone."""
+    """Return the weights after all steps; each of two share holders computes only on its shares."""
     scale, bits = 2.0**20, 24
     values = [theta, *(gradient for gradient, *_ in steps())]
-    whole = [np.rint(value * scale).astype(np.int64).view(np.uint64) for value in values]
+    integers = [np.rint(value * scale).astype(np.int64).view(np.uint64) for value in values]
     generator = np.random.default_rng(5)
-    one = [generator.integers(2**64, size=len(value), dtype=np.uint64) for value in whole]
-    other = [value - mask for value, mask in zip(whole, one, strict=True)]
+    one = [generator.integers(2**64, size=len(value), dtype=np.uint64) for value in integers]
+    other = [value - mask for value, mask in zip(integers, one, strict=True)]
     opened = np.zeros(len(theta), np.uint64)
     for shares in (one, other):
         weights = Combined({0: 1.0})
@@ -235,7 +235,7 @@ def test_a_linear_rule_runs_on_shares_and_another_one_does_not(rule: Rule, oracl
             trains_on_shares(rule, theta)
 
 
-def tables(rows: int = 90, parties: int = 3) -> list[vfl.Party]:
+def rule_parties(rows: int = 90, parties: int = 3) -> list[vfl.Party]:
     generator = np.random.default_rng(parties)
     blocks = [generator.normal(size=(rows, 2 + k)) for k in range(parties)]
     y = (sum(block.sum(axis=1) for block in blocks) > 0).astype(int)
@@ -243,8 +243,8 @@ def tables(rows: int = 90, parties: int = 3) -> list[vfl.Party]:
 
 
 def job_of(rule: Rule | str, residual: object = "open", *, mu: float = 0.0, mode: str = "parallel") -> vfl.Job:
-    own = {"local_steps": 3, "lr": 0.1, "decay": "sqrt_t", "rule": rule}
-    optimizer = vfl.FedPBCD(mu=mu, **own) if mu else vfl.FedBCD(mode=mode, **own)  # type: ignore[arg-type]
+    options = {"local_steps": 3, "lr": 0.1, "decay": "sqrt_t", "rule": rule}
+    optimizer = vfl.FedPBCD(mu=mu, **options) if mu else vfl.FedBCD(mode=mode, **options)  # type: ignore[arg-type]
     return vfl.Job(
         model=vfl.Logistic(l2=0.01),
         optimizer=optimizer,
@@ -256,7 +256,7 @@ def job_of(rule: Rule | str, residual: object = "open", *, mu: float = 0.0, mode
 
 
 def pooled(job: vfl.Job, parties: list[vfl.Party], oracle: Oracle) -> list[Floats]:
-    """All parties' weights by a loop over all columns in one place, each single weight by its own oracle."""
+    """Return all parties' weights by a loop over all columns in one table, with one oracle for each weight."""
     loss, y = LOSSES["logistic"], parties[0].y
     assert y is not None
     targets, n, K = loss.targets(y, loss.classes(y)), len(y), len(parties)
@@ -265,11 +265,11 @@ def pooled(job: vfl.Job, parties: list[vfl.Party], oracle: Oracle) -> list[Float
     start = starting_weights(parties[0].X[:INITIAL_WEIGHT_ROWS], X[0][:INITIAL_WEIGHT_ROWS], targets, job.seed)
     X[0] = np.column_stack([X[0], np.ones(n)])
     theta = [start, *(np.zeros((block.shape[1], 1)) for block in X[1:])]
-    decay = [np.full((len(own), 1), job.model.l2) for own in theta]
+    decay = [np.full((len(block), 1), job.model.l2) for block in theta]
     decay[0][-1] = 0
-    courses = [[oracle(float(weight)) for weight in own[:, 0]] for own in theta]
-    for own in courses:
-        for course in own:
+    courses = [[oracle(float(weight)) for weight in block[:, 0]] for block in theta]
+    for block_courses in courses:
+        for course in block_courses:
             next(course)
 
     def local(k: int, rows: NDArray[np.intp], eta: float, residual: Callable[[Floats], Floats]) -> None:
@@ -278,36 +278,36 @@ def pooled(job: vfl.Job, parties: list[vfl.Party], oracle: Oracle) -> list[Float
             sent = zip(courses[k], gradient[:, 0], strict=True)
             theta[k] = np.array([[course.send((float(g), eta, q == 0))] for course, g in sent])
 
-    for t, visit in enumerate(_visits(schedule)):
-        rows, eta, before = visit, job.optimizer.eta(t, K), [own.copy() for own in theta]
+    for t, batch in enumerate(_visits(schedule)):
+        rows, eta, before = batch, job.optimizer.eta(t, K), [block.copy() for block in theta]
 
-        def g(own: Floats, at: list[Floats], rows: NDArray[np.intp] = rows) -> Floats:
+        def g(outputs: Floats, at: list[Floats], rows: NDArray[np.intp] = rows) -> Floats:
             others = sum(X[j][rows] @ at[j] for j in range(1, K))
-            return loss.residual(X[0][rows] @ own + others, targets[rows])
+            return loss.residual(X[0][rows] @ outputs + others, targets[rows])
 
         first = g(theta[0], before)
-        local(0, rows, eta, lambda own, g=g, before=before: g(own, before))
+        local(0, rows, eta, lambda outputs, g=g, before=before: g(outputs, before))
         for k in range(1, K):
             fixed = first if job.optimizer.mode == "parallel" else g(theta[0], theta)
-            local(k, rows, eta, lambda own, fixed=fixed: fixed)
+            local(k, rows, eta, lambda outputs, fixed=fixed: fixed)
     return theta
 
 
 def _visits(schedule: Schedule) -> Iterator[NDArray[np.intp]]:
-    return (visit.rows for visit in schedule.iterations())
+    return (batch.rows for batch in schedule.iterations())
 
 
 @by_row
 @pytest.mark.parametrize("mode", ["parallel", "sequential"])
 def test_a_run_is_the_pooled_loop(rule: Rule, oracle: Oracle, linear: bool, mode: str) -> None:
-    job, parties = job_of(rule, mode=mode), tables()
+    job, parties = job_of(rule, mode=mode), rule_parties()
     run = vfl.simulate(job, parties)
     for part, theta in zip(run.parts.values(), pooled(job, parties, oracle), strict=True):
         np.testing.assert_allclose(part.theta, theta, rtol=1e-8, atol=1e-10)
 
 
 def test_fedpbcd_is_proximal_steps_by_its_rule() -> None:
-    parties = tables()
+    parties = rule_parties()
     for rule in (Sgd(), Momentum(beta=0.5)):
         one = vfl.simulate(job_of(rule, mu=0.7), parties)
         other = vfl.simulate(job_of(Proximal(mu=0.7, rule=rule)), parties)
@@ -339,10 +339,10 @@ def same(one: vfl.Run, other: vfl.Run) -> bool:
 
 @by_row
 @pytest.mark.parametrize("at", [1, 3, 4, 5])
-def test_a_run_that_was_cut_off_ends_with_the_same_weights_bit_for_bit(
+def test_a_resumed_run_ends_with_identical_weights(
     rule: Rule, oracle: Oracle, linear: bool, at: int, tmp_path: Path
 ) -> None:
-    parties = tables()
+    parties = rule_parties()
     work = job_of(rule, mu=0.4)
     assert same(resumed(work, parties, tmp_path, at), vfl.simulate(work, parties))
 
@@ -350,21 +350,21 @@ def test_a_run_that_was_cut_off_ends_with_the_same_weights_bit_for_bit(
 @pytest.mark.exact_outputs
 @pytest.mark.parametrize("rule", [Momentum(), Adam()], ids=lambda rule: rule.name)
 def test_it_does_so_sealed_too(rule: Rule, tmp_path: Path) -> None:
-    parties = [party.take(np.arange(60, dtype=np.intp)) for party in tables(parties=2)]
+    parties = [party.take(np.arange(60, dtype=np.intp)) for party in rule_parties(parties=2)]
     work = job_of(rule, SMALL)
     assert same(resumed(work, parties, tmp_path, 3), vfl.simulate(work, parties, workers=1))
 
 
 @pytest.mark.parametrize("rule", [Momentum(), AdaGrad(), Adam()], ids=lambda rule: rule.name)
 def test_without_the_rules_state_it_would_not(rule: Rule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    parties, work, state = tables(), job_of(rule), RoundsParticipant.state
+    parties, work, state = rule_parties(), job_of(rule), RoundsParticipant.state
 
     def forgetful(self: RoundsParticipant) -> State:
         return State({name: value for name, value in state(self).items() if name != "update"})
 
-    whole = vfl.simulate(work, parties)
+    uninterrupted = vfl.simulate(work, parties)
     monkeypatch.setattr(RoundsParticipant, "state", forgetful)
-    assert not same(resumed(work, parties, tmp_path, 3), whole)
+    assert not same(resumed(work, parties, tmp_path, 3), uninterrupted)
 
 
 def test_a_job_names_a_rule_by_word_or_table_and_is_read_back() -> None:

@@ -1,4 +1,4 @@
-"""What the papers prove, as programs: FedBCD's bound on a constant step, FDSKL's rate, and what its l2 is to theirs."""
+"""Theorems of the papers as programs: FedBCD's bound on a constant step, FDSKL's rate, and its l2."""
 
 from itertools import pairwise
 
@@ -20,9 +20,9 @@ def alike(parties: int) -> list[vfl.Party]:
     """Parties whose columns point much the same way, for which steps at the same time add up most."""
     generator = np.random.default_rng(parties)
     shared = generator.normal(size=(ROWS, 2))
-    own = [shared + 0.1 * generator.normal(size=(ROWS, 2)) for _ in range(parties)]
-    y = sum(block.sum(axis=1) for block in own) + generator.normal(size=ROWS)
-    return [vfl.Party(f"p{k}", block, None if k else y / y.std(), aligned=True) for k, block in enumerate(own)]
+    blocks = [shared + 0.1 * generator.normal(size=(ROWS, 2)) for _ in range(parties)]
+    y = sum(block.sum(axis=1) for block in blocks) + generator.normal(size=ROWS)
+    return [vfl.Party(f"p{k}", block, None if k else y / y.std(), aligned=True) for k, block in enumerate(blocks)]
 
 
 def step_bound(parties: list[vfl.Party], Q: int) -> float:
@@ -34,13 +34,13 @@ def step_bound(parties: list[vfl.Party], Q: int) -> float:
     X[0] = np.column_stack([X[0], np.ones(ROWS)])
     c = vfl.Square().loss.curvature
     assert c is not None
-    whole, *own = (c * np.linalg.eigvalsh(each.T @ each / ROWS)[-1] for each in (np.hstack(X), *X))
-    return float(np.sqrt(2) / (2 * Q * np.sqrt(sum(L**2 for L in own) + 2 * len(X) * whole**2)))
+    joint, *single = (c * np.linalg.eigvalsh(block.T @ block / ROWS)[-1] for block in (np.hstack(X), *X))
+    return float(np.sqrt(2) / (2 * Q * np.sqrt(sum(L**2 for L in single) + 2 * len(X) * joint**2)))
 
 
 @pytest.mark.parametrize("Q", [1, 5, 20])
 @pytest.mark.parametrize("parties", [2, 4])
-def test_a_step_at_the_bound_of_fedbcd_converges_and_ten_times_it_does_not(parties: int, Q: int) -> None:
+def test_fedbcd_converges_at_its_step_bound_and_not_at_ten_times(parties: int, Q: int) -> None:
     tables = alike(parties)
 
     def losses(eta: float) -> list[float]:
@@ -66,15 +66,15 @@ def test_a_step_at_the_bound_of_fedbcd_converges_and_ten_times_it_does_not(parti
 
 
 def kept_features(model: Kernel, X: Floats, rows: int) -> tuple[KernelExpansion, list[Batch], Floats]:
-    """A worker that keeps the features of the rows X, batches of so many, and phi (n x M)."""
-    drawn, own = RandomFrequencies(model, bytes(32), X.shape[1]), KernelExpansion(model)
+    """Return a worker that stores the features of the rows X, batches of `rows` rows, and phi (n x M)."""
+    drawn, expansion = RandomFrequencies(model, bytes(32), X.shape[1]), KernelExpansion(model)
     batches = [Batch(i, 0, X[start : start + rows], None) for i, start in enumerate(range(0, len(X), rows))]
     for batch in batches:
         for k in range(model.blocks):
             phases = drawn.phases(batch.X, "p", k, 32) + drawn.offset("p", k)
-            own.keep(batch.index, k, cosines(phases, 32))
-    phi = np.vstack([np.hstack([own.phi(b.index, k) for k in range(model.blocks)]) for b in batches])
-    return own, batches, phi.astype(np.float64)
+            expansion.keep(batch.index, k, cosines(phases, 32))
+    phi = np.vstack([np.hstack([expansion.phi(b.index, k) for k in range(model.blocks)]) for b in batches])
+    return expansion, batches, phi.astype(np.float64)
 
 
 def wave() -> tuple[Floats, Floats]:
@@ -87,22 +87,22 @@ def test_errors_of_the_papers_fdskl_step_fall_as_one_over_t() -> None:
     """Theorem 4: E |f_t - f*|^2 = O(1 / t) under a step that falls as theta / t, here for a strongly convex loss."""
     X, y = wave()
     model = Kernel(gamma=0.5, loss="square", blocks=3, block_size=16, l2=0.5)
-    own, batches, phi = kept_features(model, X, 20)
+    expansion, batches, phi = kept_features(model, X, 20)
     best = phi @ np.linalg.solve(phi.T @ phi / ROWS + model.l2 * np.eye(model.features), phi.T @ y / ROWS)
     optimizer, turns = FDSKL(lr=0.05, precondition=False), block_order(model.blocks, 0, 0)
     generator, errors = np.random.default_rng(1), {}
     for t in range(1, 32_001):
         batch, k = batches[generator.integers(len(batches))], next(turns)
-        f = own.forward(batch.index)
+        f = expansion.forward(batch.index)
         g = f - y[20 * batch.index : 20 * (batch.index + 1), None]
-        optimizer._step(own, batch, k, g, min(0.02, 4 / (t * model.l2)), None)
+        optimizer._step(expansion, batch, k, g, min(0.02, 4 / (t * model.l2)), None)
         if t in (500, 1000, 2000, 4000, 8000, 16_000, 32_000):
-            errors[t] = float(np.mean((phi @ own.theta[:, 0] - best) ** 2))
+            errors[t] = float(np.mean((phi @ expansion.theta[:, 0] - best) ** 2))
     slope = np.polyfit(np.log(list(errors)), np.log(list(errors.values())), 1)[0]
     assert -1.5 < slope < -0.75, errors
 
 
-def test_shrinking_the_visited_block_is_shrinking_all_of_them_by_a_share() -> None:
+def test_shrinking_one_block_equals_shrinking_all_by_a_share() -> None:
     """The paper's step shrinks every coefficient by eta lambda: with K blocks that is our l2 = K lambda."""
     X, y = wave()
     K, l2 = 4, 0.2

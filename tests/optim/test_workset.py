@@ -31,10 +31,10 @@ class Slow:
         for batch in self.table():
             came = max(k for k, event in enumerate(self.history) if event == ("put", batch))
             before = sum(kind == "step" for kind, _ in self.history[:came])
-            taken = [k for k, each in enumerate(steps) if each == batch and k >= before]
+            uses = [k for k, sampled in enumerate(steps) if sampled == batch and k >= before]
             recent = steps[max(0, len(steps) - self.W + 1) :]
-            if 1 + len(taken) < self.R and batch not in recent:
-                waiting.append((taken[-1] if taken else before - self.W, came, batch))
+            if 1 + len(uses) < self.R and batch not in recent:
+                waiting.append((uses[-1] if uses else before - self.W, came, batch))
         return min(waiting)[2] if waiting else None
 
 
@@ -54,31 +54,31 @@ def test_equals_the_rules_read_slowly(W: int, R: int, events: list[int | None]) 
             history.append(("put", batch))
             after = Slow(W, R, history).table()
             left = table.put(batch, batch, exchange)
-            assert sorted(left) == sorted([each for each in before if each not in after or each == batch])
+            assert sorted(left) == sorted([entry for entry in before if entry not in after or entry == batch])
 
 
 def schedule(W: int, R: int, exchanges: int) -> list[list[int | None]]:
-    """The batches that the R - 1 local steps of each round are taken on, none of which comes twice."""
+    """Return the batches of the R - 1 local steps of each round; no batch occurs twice."""
     table: Workset[int] = Workset(W, R)
-    found = []
+    entries = []
     for t in range(exchanges):
-        found.append([table.sample() for _ in range(R - 1)])
+        entries.append([table.sample() for _ in range(R - 1)])
         table.put(t, t, t)
-    return found
+    return entries
 
 
 @pytest.mark.parametrize("W", [2, 3, 5, 8])
 @pytest.mark.parametrize("R", [1, 2, 3, 5, 8])
 def test_every_exchange_is_used_r_times_and_never_soon_again(W: int, R: int) -> None:
     rounds = schedule(W, R, 12 * W)
-    steps = [batch for each in rounds for batch in each]
+    steps = [batch for sampled in rounds for batch in sampled]
     uses = Counter(steps)
-    assert all(uses[t] == R - 1 for t in range(4 * W, 10 * W))  # and once when it came
-    assert not any(None in each for each in rounds[4 * W :])
+    assert all(uses[t] == R - 1 for t in range(4 * W, 10 * W))  # and once when it arrived
+    assert not any(None in sampled for sampled in rounds[4 * W :])
     for k, batch in enumerate(steps):
         assert batch is None or batch not in steps[max(0, k - W + 1) : k]
-    for t, each in enumerate(rounds):
-        assert all(batch is None or t - W <= batch < t for batch in each)
+    for t, sampled in enumerate(rounds):
+        assert all(batch is None or t - W <= batch < t for batch in sampled)
 
 
 @pytest.mark.parametrize("R", [2, 5])
@@ -89,7 +89,7 @@ def test_a_table_of_one_is_stepped_on_again_and_again(R: int) -> None:
         assert [table.sample() for _ in range(R)] == [t] * (R - 1) + [None]
 
 
-def test_a_table_goes_on_from_its_rows() -> None:
+def test_a_table_resumes_from_its_rows() -> None:
     W, R = 3, 4
     one: Workset[int] = Workset(W, R)
     for t in range(30):
@@ -144,5 +144,5 @@ def test_drawing_at_random_uses_exchanges_unevenly() -> None:
         table.put(t)
     middle = range(5 * W, exchanges - 5 * W)
     assert len({uses[t] for t in middle}) > 1
-    in_turn = Counter(batch for each in schedule(W, R, exchanges) for batch in each)
+    in_turn = Counter(batch for sampled in schedule(W, R, exchanges) for batch in sampled)
     assert {in_turn[t] for t in middle} == {R - 1}

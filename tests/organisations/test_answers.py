@@ -135,7 +135,7 @@ def test_all_ids_that_are_asked_about_are_entered_before_any_answer(asked: int, 
         again.append(len(entered))
         asking.ask([f"new {each}" for each in range(7)], held.X[:7])  # in the same conversation
         asking.end()
-        return outcome.answered
+        return outcome.counts
 
     def answer(party: vfl.Party, channel: Channel) -> Any:
         part = trained.parts["shop"]

@@ -21,6 +21,7 @@ from securevfl.organisations.prediction_session import PredictionHandshake
 from securevfl.protocols.shares.share_products import Products
 from securevfl.training.model_part import ModelPart
 from securevfl.training.run_setup import run_key
+from tests.builders import raises_code
 
 ROWS = 1000
 PARTY = vfl.Party("bank", np.random.default_rng(0).normal(size=(ROWS, 2)), np.arange(ROWS) % 2, ids=range(ROWS))
@@ -41,10 +42,10 @@ class Line:
     def __init__(self, other: Callable[[bytes], Any], place: int, amiss: str = "") -> None:
         self.other, self.place, self.amiss = other, place, amiss
 
-    def tell(self, entry: object) -> None:
-        """Nothing is asked of entries here."""
+    def permit(self, entry: object) -> None:
+        """Accept every disclosure."""
 
-    def send(self, to: str, message: Any, told: object) -> None:
+    def send(self, to: str, message: Any, permit: object) -> None:
         self.order = message.order
 
     def recv(self, sender: str, kind: type) -> Any:
@@ -71,7 +72,7 @@ def of_rows_to_predict(place: int) -> None:
 @pytest.mark.parametrize("meet", [of_a_look_at_groups, of_a_look_at_columns, of_rows_to_predict])
 @pytest.mark.parametrize("place", [0, 8, 16, 31])
 def test_rows_in_another_order_are_refused(place: int, meet: Callable[[int], None]) -> None:
-    with pytest.raises(IdError, match="different order"):
+    with raises_code(IdError, "SVFL-ID-ORDER"):
         meet(place)
 
 
@@ -79,7 +80,7 @@ def test_rows_in_another_order_are_refused(place: int, meet: Callable[[int], Non
 def test_the_order_of_every_other_party_is_compared(amiss: str) -> None:
     line: Any = Line(lambda order: TableShape(ROWS, 2, order), 0, amiss)
     columns: Any = SimpleNamespace(names=("a", "b"))
-    with pytest.raises(IdError, match=f"^{amiss} and bank hold the rows in different order"):
+    with pytest.raises(IdError, match=f"^{amiss} and bank have the rows in a different order"):
         correlate._exchange_shapes(PARTY, columns, ["bank", "shop", "telco", "mill"], line)
 
 
@@ -88,7 +89,7 @@ def test_parts_of_two_trainings_are_not_put_together(place: int) -> None:
     runs = [bytes(32).hex(), changed(bytes(32).hex().encode(), place).decode()]
     one, other = (PredictionHandshake(run, 3, b"", "active") for run in runs)
     prediction_session._compare("bank", one, "shop", one)
-    with pytest.raises(ConfigError, match="different trainings"):
+    with raises_code(ConfigError, "SVFL-MODEL-MISMATCH"):
         prediction_session._compare("bank", one, "shop", other)
 
 
@@ -149,8 +150,8 @@ def test_a_query_of_other_vectors_than_were_agreed_is_not_answered(
     monkeypatch.setattr(Products, "_products", lambda *_: iter([(b"", np.zeros((5, vectors), np.uint64))]))
     monkeypatch.setattr(Products, "send", lambda self, name, message, permit=None: sent.append(message))
     evaluators: Any = {"shop": None}
-    with pytest.raises(ProtocolError, match=f"a query of 3 vectors about batch 7 was expected, one of {vectors} came"):
-        products.answer(SimpleNamespace(), evaluators, {7: 3}, lambda batch: None)  # type: ignore[arg-type]
+    with raises_code(ProtocolError, "SVFL-PROTOCOL-MESSAGE"):
+        products.answer_queries(SimpleNamespace(), evaluators, {7: 3}, lambda batch: None)  # type: ignore[arg-type]
     assert not sent
 
 

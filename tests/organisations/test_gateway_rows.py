@@ -17,6 +17,7 @@ from securevfl.organisations.gateway import Gateway, ServiceUnavailable
 from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.training.new_rows import IndexedRows, rows_of_array
 from securevfl.transport.peers import Peers
+from tests.builders import raises_code
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +103,7 @@ def test_every_row_is_refused_when_parties_go_and_the_gateway_lives(
     rows = futures(waiting.ask([{"id": 0}, {"id": 1}, {"id": 1}, {"id": 2}, {"id": 3}]))
     assert rows[0].cancel()
     monkeypatch.setattr(gateway, "run_session", away)
-    monkeypatch.setattr(gateway, "_AGAIN", 0.0)
+    monkeypatch.setattr(gateway, "_RECONNECT_PAUSE", 0.0)
     waiting._run(0)
     assert calls == [0, 1]  # it has tried again
     assert waiting.waiting <= 1  # the mark of the end
@@ -114,6 +115,6 @@ def test_every_row_is_refused_when_parties_go_and_the_gateway_lives(
 def test_a_request_that_has_no_room_leaves_no_row_behind(waiting: Gateway) -> None:
     first = futures(waiting.ask([{"id": at} for at in range(5)]))
     assert waiting.waiting == len(first) == 5
-    with pytest.raises(ServiceUnavailable, match="too many rows wait"):
+    with raises_code(ServiceUnavailable, "SVFL-PEER-BUSY"):
         waiting.ask([{"id": at} for at in range(5, 9)])
     assert waiting.waiting == 5

@@ -54,8 +54,8 @@ def test_the_page_has_the_figures_of_metrics(free_port: Callable[[], int]) -> No
     for name, words in (
         ('requests_total{outcome="answered"}', "requests answered"),
         ('requests_total{outcome="refused"}', "requests refused"),
-        ("ids_asked_total", "ids asked about"),
-        ("rows_scored_total", "rows scored"),
+        ("ids_asked_total", "requested ids"),
+        ("rows_scored_total", "scored rows"),
         ("sent_bytes_total", "bytes sent"),
     ):
         (value,) = re.findall(rf"^securevfl_{re.escape(name)} (\S+)$", metrics, re.MULTILINE)
@@ -81,7 +81,7 @@ def test_it_is_down_before_it_serves_and_once_its_certificate_has_ended(
     assert made.health()[0] == HTTPStatus.OK
     monkeypatch.setattr("securevfl.organisations.monitor.time.time", lambda: 4e9 + 1)
     status, state = made.health()
-    assert (status, state["status"], state["certificate"]) == (HTTPStatus.SERVICE_UNAVAILABLE, "down", "ended")
+    assert (status, state["status"], state["certificate"]) == (HTTPStatus.SERVICE_UNAVAILABLE, "down", "expired")
 
 
 def test_the_page_needs_no_other_file_and_runs_nothing(free_port: Callable[[], int]) -> None:

@@ -1,4 +1,4 @@
-"""The replications of the papers stand beside the package, in the checkout alone."""
+"""The replications of the papers are part of the checkout and not of the package."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(autouse=True)
 def _checkout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`benchmarks.papers` can be imported, as `python -m` has it from the checkout."""
+    """Make `benchmarks.papers` importable, as `python -m` does in the checkout."""
     if not (ROOT / "benchmarks" / "papers").is_dir():
-        pytest.skip("not beside a checkout")
+        pytest.skip("needs a checkout")
     monkeypatch.syspath_prepend(str(ROOT))

@@ -54,13 +54,12 @@ def test_no_ranking_is_expected_to_do_better_than_the_truth() -> None:
 
 
 def test_interactions_cross_the_cut() -> None:
-    """Products of one party's numbers and another's explain a part of the log-odds that no sum of functions of either
-    party's own numbers does."""
+    """Products of two parties' numbers explain log-odds that no sum of functions of single parties explains."""
     f = np.log(MADE.probability / (1 - MADE.probability))
     one, other = (party.X[:, [j for j, name in enumerate(party.columns) if name[0] == "i"]] for party in MADE.parties())
     products = np.einsum("ni,nj->nij", one, other).reshape(ROWS, -1)
-    own = np.hstack([np.ones((ROWS, 1)), one, other, one**2, other**2])
-    left = f - own @ np.linalg.lstsq(own, f, rcond=None)[0]
+    separate = np.hstack([np.ones((ROWS, 1)), one, other, one**2, other**2])
+    left = f - separate @ np.linalg.lstsq(separate, f, rcond=None)[0]
     explained = products @ np.linalg.lstsq(products, left, rcond=None)[0]
     by_chance = products.shape[1] / ROWS
     assert explained.var() / left.var() > 5 * by_chance

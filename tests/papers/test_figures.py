@@ -1,5 +1,7 @@
-"""Figures of pages other than results.md: each section that has some says where they come from, and those that repeat
-results are compared with the files."""
+"""Figures on pages other than results.md: each section names their source.
+
+Figures that repeat results are compared with the result files.
+"""
 
 import json
 import re
@@ -16,7 +18,7 @@ FIGURE = re.compile(
     r"(?<![\w.^-])(?:\d[\d,]*)?\.\d{2,}(?![\w.])"  # .95, 12.25
     r"|\b\d[\d,.]* (?:%|x(?! \d)|ms|s|seconds|minutes|MB|GB|kB|MiB|rounds)(?!\w)"
 )
-# a program, a test or a page of figures by its name, or the words for what has none
+# the name of a program, a test or a page of figures, or words for figures without one
 SOURCE = re.compile(
     r"python (?:-m )?benchmarks\b|benchmarks/\w+\.py|securevfl bench|tests/[\w/]+\.py|(?:results|benchmarks)\.md"
     r"|measured by hand",
@@ -25,14 +27,14 @@ SOURCE = re.compile(
 
 
 def sections(page: str) -> list[list[str]]:
-    """The blocks of each section: paragraphs, tables, and code."""
+    """Yield the blocks of each section: paragraphs, tables, and code."""
     text = (ROOT / f"{page}.md").read_text(encoding="utf-8")
     parts = re.split(r"^(?=#{1,4} )", re.sub(r"^```python\n.*?^```$", "", text, flags=re.M | re.S), flags=re.M)
     return [part.strip().split("\n\n") for part in parts if part.strip()]
 
 
 def lost(page: str) -> list[str]:
-    """Blocks with figures that neither they, nor a block before them, nor the next one say the source of."""
+    """Return blocks with figures whose source is not in them, in a block before them, or in the next one."""
     results = []
     for blocks in sections(page):
         for number, block in enumerate(blocks):
@@ -44,18 +46,18 @@ def lost(page: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_sections_with_figures_say_where_they_come_from(page: str) -> None:
+def test_sections_with_figures_name_their_source(page: str) -> None:
     assert lost(page) == []
 
 
 def results(paper: str, part: str) -> list[dict[str, Any]]:
-    """The rows of a part of a paper's experiments."""
+    """Return the rows of a part of a paper's experiments."""
     text: list[dict[str, Any]] = json.loads((RESULTS / f"{paper}.json").read_text(encoding="utf-8"))[part]["rows"]
     return text
 
 
 def fdskl_errors() -> list[str]:
-    """The rows of the table of errors, and how many splits they are of."""
+    """Return the rows of the table of errors, and their number of splits."""
     from benchmarks.papers.page_cells import number, pick, spread
 
     rows, lines = results("fdskl", "errors"), []
@@ -169,7 +171,7 @@ QUOTED = {"fdskl": fdskl_errors, "rounds": kept_exchanges, "neural": convolution
 
 
 @pytest.mark.parametrize("page", QUOTED)
-def test_figures_that_repeat_results_are_those_of_the_files(page: str) -> None:
+def test_repeated_figures_agree_with_the_result_files(page: str) -> None:
     text = " ".join((ROOT / f"docs/{page}.md").read_text(encoding="utf-8").split())
     for sentence in QUOTED[page]():
         assert re.sub(r"(?<![\w.])\.(?=\d)", "0.", sentence) in text

@@ -1,4 +1,4 @@
-"""The papers' experiments: every one runs small, the page is what the files give, steps are chosen as said."""
+"""The experiments of the papers run small, the page follows from the files, and settings are chosen as stated."""
 
 import json
 from dataclasses import asdict
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "papers" / "results"
 
 
-def test_the_page_and_its_pictures_are_what_the_files_give(tmp_path: Path) -> None:
+def test_the_page_and_its_pictures_follow_from_the_files(tmp_path: Path) -> None:
     from benchmarks.papers import page
 
     page.write(RESULTS, tmp_path / "results.md")
@@ -24,7 +24,7 @@ def test_the_page_and_its_pictures_are_what_the_files_give(tmp_path: Path) -> No
         assert f"figures/{picture.name}" in generated
 
 
-def test_results_are_of_full_runs_and_no_winner_is_an_edge() -> None:
+def test_results_are_full_runs_and_no_winner_is_at_an_edge() -> None:
     results = [json.loads(file.read_text()) for file in sorted(RESULTS.glob("*.json"))]
     assert results
     for parts in results:
@@ -52,17 +52,17 @@ def test_quick_runs_all_of_a_paper(paper: str, tmp_path: Path, capsys: pytest.Ca
     assert set(sections) <= set(parts)
 
 
-def test_a_command_without_its_data_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_without_its_data_reports_that(capsys: pytest.CaptureFixture[str]) -> None:
     from benchmarks.papers.__main__ import main
 
     with pytest.raises(SystemExit):
         main(["fedbcd"])
-    assert "--data: the folder of the real tables was expected" in capsys.readouterr().err
-    with pytest.raises(SystemExit, match="one of linear, mnist, rule was expected, trees came"):
+    assert "pass the folder of the real tables as --data" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="linear, mnist, rule"):
         main(["fedbcd", "--quick", "--only", "trees"])
 
 
-def test_a_grid_is_widened_until_its_best_is_no_edge() -> None:
+def test_a_grid_is_widened_until_its_best_is_inside() -> None:
     from benchmarks.papers.study import NEVER, choose, one_step
 
     low, high = (choose([1.0, 2.0, 4.0], lambda step, best=best: abs(np.log(step / best))) for best in (0.25, 16.0))
@@ -74,7 +74,7 @@ def test_a_grid_is_widened_until_its_best_is_no_edge() -> None:
     assert choose([1.0, 2.0], lambda step: -step).edge
 
 
-def test_choices_see_no_row_that_is_reported() -> None:
+def test_choices_use_no_reported_row() -> None:
     import securevfl as vfl
     from benchmarks.papers.study import development
 
@@ -89,7 +89,7 @@ def test_choices_see_no_row_that_is_reported() -> None:
     np.testing.assert_array_equal(inner[0].ids, inner[1].ids)
 
 
-def test_the_order_of_the_paper_is_staler_and_ours_is_fedsgd() -> None:
+def test_the_papers_order_is_staler_than_fedsgd() -> None:
     from benchmarks.papers import fdml_training as fdml
 
     parties, plan = fdml.tables(None, 2), fdml.QUICK
@@ -112,7 +112,7 @@ def test_the_queue_model_by_hand() -> None:
     assert 0.3 < apart / in_step < 0.7
 
 
-def test_a_command_that_was_stopped_takes_up_its_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_command_resumes_its_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from benchmarks.papers import fdskl
     from benchmarks.papers.__main__ import main
     from benchmarks.papers.study import Part, Rows, Runs
@@ -142,8 +142,8 @@ def test_a_command_that_was_stopped_takes_up_its_runs(tmp_path: Path, monkeypatc
     assert [file.name for file in tmp_path.iterdir()] == ["fdskl.json"]
 
 
-def test_what_was_run_is_what_a_command_runs() -> None:
-    """Settings in the files are those of the code, and rows are of all of them."""
+def test_stored_runs_are_those_of_the_command() -> None:
+    """Settings in the files are those of the code, and there are rows for all of them."""
     pytest.importorskip("torch")
     from benchmarks.papers.page import PAPERS
 
@@ -162,7 +162,7 @@ def test_what_was_run_is_what_a_command_runs() -> None:
         assert {(row["step"], row["method"]) for row in text["rows"]} == tried
 
 
-def test_so_many_splits_where_a_plan_counts_them() -> None:
+def test_a_plan_with_splits_runs_that_number() -> None:
     from benchmarks.papers import fdskl, mnist
     from benchmarks.papers.__main__ import with_splits
 

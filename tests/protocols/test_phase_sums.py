@@ -1,4 +1,4 @@
-"""Sums of phases stay within their windows, whoever is slow."""
+"""Sums of phases stay within their windows, whichever party is slow."""
 
 import time
 from functools import partial
@@ -45,7 +45,7 @@ def role(
 ) -> list[tuple[str, int, int, Phases]]:
     others = tuple(name for name in NAMES if name != workers[0])
     context = PartyContext(channel, Roles.labelled(workers[0], others), Meter(channel.clock, channel.counters))
-    sums, found = PhaseSums(chosen, context, workers), []
+    sums, phases = PhaseSums(chosen, context, workers), []
     for batch in range(BATCHES):
         for worker in workers:
 
@@ -61,8 +61,8 @@ def role(
 
             for k, phases in sums.phases(worker, BLOCKS, ROWS, SIZE, own):
                 lead.summed[worker] = sums._summed[worker]
-                found.append((worker, batch, k, phases.copy()))
-    return found
+                phases.append((worker, batch, k, phases.copy()))
+    return phases
 
 
 @pytest.mark.parametrize("chosen", [DirectSum(), TreeSum(), PairwiseSum()], ids=lambda chosen: chosen.name)
@@ -75,10 +75,10 @@ def test_nobody_is_more_than_two_windows_ahead(
     monkeypatch.setattr(phase_sums, "MESSAGE_PHASES", BLOCK)
     lead = Lead()
     play = partial(role, lead=lead, chosen=chosen, workers=workers, slow=slow)
-    found = run_threads(dict.fromkeys(NAMES, play), lambda: VirtualClock(vfl.Network()), timeout=30)
+    results = run_threads(dict.fromkeys(NAMES, play), lambda: VirtualClock(vfl.Network()), timeout=30)
     for worker in workers:
-        assert len(found[worker]) == BATCHES * BLOCKS
-        for _, batch, k, phases in found[worker]:
+        assert len(results[worker]) == BATCHES * BLOCKS
+        for _, batch, k, phases in results[worker]:
             expected = sum(part(name, batch, k).astype(np.uint64) for name in NAMES)
             np.testing.assert_array_equal(phases, np.asarray(expected).astype(np.uint32))
     assert lead.furthest <= 2 * WINDOW + BLOCK

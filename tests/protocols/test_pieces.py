@@ -13,39 +13,39 @@ from securevfl.protocols.residuals.sealed_residual import BlindedProduct, Residu
 from securevfl.runtime.observer import Event
 
 
-def coming(*rest: Piece) -> deque[Piece]:
-    return deque(rest)
+def coming(*pieces: Piece) -> deque[Piece]:
+    return deque(pieces)
 
 
 def test_each_piece_is_given_out_once() -> None:
-    rest = coming((b"b", False), (b"c", True))
-    pieces = Pieces((b"a", False), rest.popleft, again=False)
+    incoming = coming((b"b", False), (b"c", True))
+    pieces = Pieces((b"a", False), incoming.popleft, again=False)
     assert [*pieces] == [b"a", b"b", b"c"]
-    assert pieces._held == [b""] * 3
+    assert pieces._pieces == [b""] * 3
 
 
 def test_pieces_may_serve_again() -> None:
-    rest = coming((b"b", True))
-    pieces = Pieces((b"a", False), rest.popleft, again=True)
+    incoming = coming((b"b", True))
+    pieces = Pieces((b"a", False), incoming.popleft, again=True)
     assert [*pieces] == [*pieces] == [b"a", b"b"]
 
 
 def test_waiting_takes_all_that_is_on_its_way() -> None:
-    rest = coming((b"b", True), (b"of the next exchange", True))
-    pieces = Pieces((b"a", False), rest.popleft, again=False)
+    incoming = coming((b"b", True), (b"of the next exchange", True))
+    pieces = Pieces((b"a", False), incoming.popleft, again=False)
     pieces.wait()
     pieces.wait()
-    assert len(rest) == 1
+    assert len(incoming) == 1
     assert [*pieces] == [b"a", b"b"]
 
 
-def test_what_nobody_wants_is_dropped_as_it_comes() -> None:
-    rest = coming((b"b", True))
-    pieces = Pieces((b"a", False), rest.popleft, again=True)
+def test_unneeded_pieces_are_dropped_on_arrival() -> None:
+    incoming = coming((b"b", True))
+    pieces = Pieces((b"a", False), incoming.popleft, again=True)
     pieces.forget()
     pieces.wait()
-    assert not rest
-    assert pieces._held == []
+    assert not incoming
+    assert pieces._pieces == []
 
 
 def test_a_piece_is_used_before_the_next_is_here() -> None:
@@ -72,7 +72,7 @@ def test_a_run_in_pieces_learns_the_model_of_one_in_one_piece(monkeypatch) -> No
         epochs=3,
         accepts=["columns"],
     )
-    whole = vfl.simulate(job, vfl.datasets.breast_cancer())
+    unsplit = vfl.simulate(job, vfl.datasets.breast_cancer())
     monkeypatch.setattr(row_plaintexts, "BLOCKS_PER_PIECE", 1)
     events: list[Event] = []
     run = vfl.simulate(job, vfl.datasets.breast_cancer(), observe=events.append)
@@ -81,5 +81,5 @@ def test_a_run_in_pieces_learns_the_model_of_one_in_one_piece(monkeypatch) -> No
     assert len(sealed) > 3
     assert sum(message.last for message in sealed) == 3
     assert sum(isinstance(event.message, BlindedProduct) for event in events if event.me == "shop") == 3
-    for name, part in whole.parts.items():
+    for name, part in unsplit.parts.items():
         np.testing.assert_allclose(part.theta, run.parts[name].theta, atol=1e-5)

@@ -1,10 +1,11 @@
-"""Alignments that break and go on: what is kept of them, and what is not done twice."""
+"""Interrupted and resumed alignments: the stored state, and the work that is not repeated."""
 
 import stat
 from pathlib import Path
 
 import numpy as np
 import pytest
+from builders import raises_code
 from msgspec.structs import astuple
 
 from securevfl.crypto.transfers import okvs
@@ -12,8 +13,15 @@ from securevfl.data.row_order import read_rows, rows_path, write_rows
 from securevfl.errors import DataError, TransportError
 from securevfl.organisations.align import FolderJournal
 from securevfl.protocols.alignment import psi_transfers, psi_work
-from securevfl.protocols.alignment.psi_many import Common, Slots, Store, Values
-from securevfl.protocols.alignment.psi_transfers import Masked, Offer, Question, Said, VoleRows, VoleTrees
+from securevfl.protocols.alignment.psi_many import IntersectionSize, PrfValues, StoreHeader, StoreSlots
+from securevfl.protocols.alignment.psi_transfers import (
+    BaseOtOffer,
+    MaskedStore,
+    VoleRequest,
+    VoleRows,
+    VoleSums,
+    VoleTrees,
+)
 from securevfl.protocols.alignment.psi_work import Points, TwiceBlinded
 from securevfl.runtime.codec import Message
 from securevfl.runtime.observer import Event
@@ -55,7 +63,9 @@ def test_going_on_after_a_break_at_any_message(
                 break
             except (Stop, TransportError):
                 rows = play(sets, journals=folder, transfers=transfers)
-            assert [sorted(own[r] for r in taken) for own, taken in zip(sets, rows, strict=True)] == [common] * parties
+            assert [sorted(ids[r] for r in indices) for ids, indices in zip(sets, rows, strict=True)] == [
+                common
+            ] * parties
             assert not list(folder.iterdir())
         assert messages >= 4
 
@@ -65,14 +75,14 @@ def sent(events: list[Event], kind: type[Message]) -> list[Message]:
 
 
 @pytest.mark.parametrize("parties", [2, 3])
-def test_what_has_been_done_is_not_done_again(
+def test_completed_work_is_not_repeated(
     parties: int, small_chunks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sets = [list(range(k, 40 + k)) for k in range(parties)]
     first: list[Event] = []
 
     def stop(message: Message) -> Message:
-        if isinstance(message, Common):
+        if isinstance(message, IntersectionSize):
             raise Stop
         return message
 
@@ -86,8 +96,8 @@ def test_what_has_been_done_is_not_done_again(
     again: list[Event] = []
     play(sets, journals=tmp_path, observe=again.append)
     assert len(sent(first, Points)) == (parties - 1) * 5
-    assert not sent(again, Points) + sent(again, TwiceBlinded) + sent(again, Slots) + sent(again, Values)
-    assert {m.seed for m in sent(again, Store)} == {m.seed for m in sent(first, Store)}  # type: ignore[attr-defined]
+    assert not sent(again, Points) + sent(again, TwiceBlinded) + sent(again, StoreSlots) + sent(again, PrfValues)
+    assert {m.seed for m in sent(again, StoreHeader)} == {m.seed for m in sent(first, StoreHeader)}  # type: ignore[attr-defined]
 
 
 def test_transfers_that_were_done_are_not_done_again(
@@ -97,7 +107,7 @@ def test_transfers_that_were_done_are_not_done_again(
     first: list[Event] = []
 
     def stop(message: Message) -> Message:
-        if isinstance(message, Common):
+        if isinstance(message, IntersectionSize):
             raise Stop
         return message
 
@@ -108,11 +118,12 @@ def test_transfers_that_were_done_are_not_done_again(
     again: list[Event] = []
     rows = play(sets, journals=tmp_path, observe=again.append, transfers=True)
     assert sorted(sets[0][row] for row in rows[0]) == list(range(2, 40))
-    assert len(sent(first, Masked)) == 2 * -(-okvs.table_rows(40) // 8)
+    assert len(sent(first, MaskedStore)) == 2 * -(-okvs.table_rows(40) // 8)
     assert all(
-        sent(first, kind) and not sent(again, kind) for kind in (Offer, VoleRows, VoleTrees, Said, Masked, Slots)
+        sent(first, kind) and not sent(again, kind)
+        for kind in (BaseOtOffer, VoleRows, VoleTrees, VoleSums, MaskedStore, StoreSlots)
     )
-    assert {m.seed for m in sent(again, Question)} == {m.seed for m in sent(first, Question)}  # type: ignore[attr-defined]
+    assert {m.seed for m in sent(again, VoleRequest)} == {m.seed for m in sent(first, VoleRequest)}  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("who", ["bank", "shop"])
@@ -125,11 +136,11 @@ def test_other_ids_after_a_break_take_fresh_transfers(who: str, small_chunks: No
     again: list[Event] = []
     rows = play(sets, journals=tmp_path, observe=again.append, transfers=True)
     assert [sets[0][row] for row in rows[0]] == [sets[1][row] for row in rows[1]]
-    for kind in (VoleRows, VoleTrees, Masked):
+    for kind in (VoleRows, VoleTrees, MaskedStore):
         before, after = ({astuple(message) for message in sent(events, kind)} for events in (first, again))
         assert before
         assert not before & after
-    assert sent(again, Offer)
+    assert sent(again, BaseOtOffer)
 
 
 @pytest.mark.parametrize("parties", [2, 3])
@@ -151,7 +162,7 @@ def test_other_ids_after_a_break_start_afresh(who: str, parties: int, small_chun
 def test_a_folder_that_others_may_read_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "open"
     folder.mkdir(mode=0o755)
-    with pytest.raises(DataError, match="chmod 700"):
+    with raises_code(DataError, "SVFL-FILE-READABLE-BY-OTHERS"):
         FolderJournal(folder)
 
 
@@ -163,28 +174,28 @@ def test_a_journal_leaves_other_files_alone(tmp_path: Path) -> None:
     journal.append("secrets", b"one")
     journal.append("mine", b"two")
     journal.append("mine", b"three")
-    assert FolderJournal(folder).whole("mine") == b"twothree"
+    assert FolderJournal(folder).read("mine") == b"twothree"
     journal.clear()
     assert [file.name for file in folder.iterdir()] == ["notes.txt"]
 
 
-def test_the_row_order_is_kept_beside_the_data(tmp_path: Path) -> None:
+def test_the_row_order_is_stored_next_to_the_data(tmp_path: Path) -> None:
     data = tmp_path / "shop.csv"
     rows = np.array([3, 0, 2])
     assert write_rows(data, rows) == rows_path(data) == tmp_path / "shop.csv.rows.npy"
     np.testing.assert_array_equal(read_rows(data, of=4), rows)
-    with pytest.raises(DataError, match="has changed"):
+    with raises_code(DataError, "SVFL-TABLE-CHANGED"):
         read_rows(data, of=3)
     write_rows(data, np.array([1, 1]))
-    with pytest.raises(DataError, match="different row numbers"):
+    with raises_code(DataError, "SVFL-FILE-DAMAGED"):
         read_rows(data, of=3)
     rows_path(data).write_bytes(b"no numpy file")
-    with pytest.raises(DataError, match="align again"):
+    with raises_code(DataError, "SVFL-FILE-DAMAGED"):
         read_rows(data, of=3)
-    with pytest.raises(DataError, match="align first"):
+    with raises_code(DataError, "SVFL-FILE-UNUSABLE"):
         read_rows(tmp_path / "none.csv", of=3)
 
 
-def test_kept_secrets_show_nothing() -> None:
-    kept = psi_work.Secrets(b"n" * 16, False, b"s" * 32, b"scalar" * 5, {"shop": b"pair key" * 4})
-    assert repr(kept) == str(kept) == "<Secrets, secret>"
+def test_stored_secrets_have_no_representation() -> None:
+    stored = psi_work.Secrets(b"n" * 16, False, b"s" * 32, b"scalar" * 5, {"shop": b"pair key" * 4})
+    assert repr(stored) == str(stored) == "<Secrets, secret>"

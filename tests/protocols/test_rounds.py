@@ -30,16 +30,16 @@ RESIDUALS: list[Engine | str] = ["open", vfl.Ckks(), SMALL]
 # every sum with the first two residuals, every residual with the first of each kind of sum
 KINDS = [next(sums for sums in SUMS if type(sums) is kind) for kind in dict.fromkeys(map(type, SUMS))]
 PAIRS = [(sums, residual) for sums in SUMS for residual in (RESIDUALS if sums in KINDS else RESIDUALS[:2])]
-# bounds on |theta - theta in the open|: masks round to 2^-40, engines as their docstrings say
+# bounds on |theta - theta in the open|: masks round to 2^-40, engines as their docstrings state
 TOLERANCE = 1e-3
 
 
 def job_of(sums: SumProtocol, residual: Engine | str, optimizer: Training | None = None, **keys: object) -> vfl.Job:
-    own: dict[str, object] = {"model": vfl.Logistic(l2=1e-3), "batch_size": 100, "epochs": 2, "seed": 5}
+    defaults: dict[str, object] = {"model": vfl.Logistic(l2=1e-3), "batch_size": 100, "epochs": 2, "seed": 5}
     optimizer = optimizer or vfl.FedBCD(local_steps=3, lr=0.2)
     protocol = vfl.Protocol(sum=sums, residual=residual)  # type: ignore[arg-type]
     accepts = ["columns", "sequential"]
-    return vfl.Job(**(own | keys), optimizer=optimizer, protocol=protocol, accepts=accepts)
+    return vfl.Job(**(defaults | keys), optimizer=optimizer, protocol=protocol, accepts=accepts)
 
 
 @pytest.fixture(scope="module")
@@ -144,20 +144,22 @@ def test_prediction_and_saved_parts_agree_with_the_weights(parties: list[vfl.Par
     ids=str,
 )
 @pytest.mark.long
-def test_steps_by_curvature_give_the_same_model_over_every_sum_and_residual(
+def test_curvature_steps_are_the_same_over_all_protocols(
     sums: SumProtocol, residual: Engine | str, parties: list[vfl.Party]
 ) -> None:
     def run(sums: SumProtocol, residual: Engine | str) -> vfl.Run:
         return vfl.simulate(job_of(sums, residual, vfl.BlockNewton(), batch_size="all", epochs=4), parties)
 
-    own, plain = run(sums, residual), run(vfl.DirectSum(), "open")
-    np.testing.assert_allclose(weights(own), weights(plain), atol=TOLERANCE)
-    assert own.metrics["auc"] > 0.99
+    protected, plain = run(sums, residual), run(vfl.DirectSum(), "open")
+    np.testing.assert_allclose(weights(protected), weights(plain), atol=TOLERANCE)
+    assert protected.metrics["auc"] > 0.99
 
 
-@pytest.mark.parametrize("sums", [each for each in SUMS if each.hides_parts and "aillier" not in str(each)], ids=str)
+@pytest.mark.parametrize(
+    "sums", [protocol for protocol in SUMS if protocol.hides_parts and "aillier" not in str(protocol)], ids=str
+)
 def test_no_round_of_many_is_hidden_by_the_mask_of_another(sums: SumProtocol) -> None:
-    """Weights that do not move send the same outputs in each of 14 rounds: what is random never comes again."""
+    """Constant weights give the same outputs in each of 14 rounds; random bytes never repeat."""
     tables = [party.take(np.arange(40, dtype=np.intp)) for party in vfl.datasets.breast_cancer(parties=4)]
     events: list[Event] = []
     optimizer = vfl.FedSGD(lr=1e-30)
@@ -168,10 +170,10 @@ def test_no_round_of_many_is_hidden_by_the_mask_of_another(sums: SumProtocol) ->
     sent = defaultdict[tuple[object, ...], list[bytes]](list)
     for event in events:
         if event.direction == "send" and type(event.message) in uniform:
-            held = [getattr(event.message, name) for name in event.message.__struct_fields__]
-            octets = [each.tobytes() if isinstance(each, np.ndarray) else each for each in held]
-            found = b"".join(each for each in octets if isinstance(each, bytes))
-            if len(found) >= 64:  # less may come again by chance
-                sent[event.me, event.peer, event.subchannel, type(event.message)].append(found)
+            values = [getattr(event.message, name) for name in event.message.__struct_fields__]
+            octets = [value.tobytes() if isinstance(value, np.ndarray) else value for value in values]
+            joined = b"".join(value for value in octets if isinstance(value, bytes))
+            if len(joined) >= 64:  # less may come again by chance
+                sent[event.me, event.peer, event.subchannel, type(event.message)].append(joined)
     assert any(len(messages) >= 14 for messages in sent.values())
     assert all(len(set(messages)) == len(messages) for messages in sent.values())

@@ -14,11 +14,11 @@ from securevfl.runtime.observer import Event
 SEEDS = 20
 
 
-def tables() -> list[vfl.Party]:
+def engine_parties() -> list[vfl.Party]:
     return [party.take(np.arange(120)) for party in vfl.datasets.breast_cancer(2)]
 
 
-def job(protocol: vfl.Protocol) -> vfl.Job:
+def engine_job(protocol: vfl.Protocol) -> vfl.Job:
     return vfl.Job(
         model=vfl.Logistic(),
         optimizer=vfl.FedSGD(lr=0.3),
@@ -36,7 +36,7 @@ def magics(engine: Engine) -> set[bytes]:
         if isinstance(event.message, ResidualCiphertext):
             seen.add(event.message.ciphertext[:4])
 
-    vfl.simulate(job(vfl.Protocol(residual=engine)), tables(), workers=1, observe=observe)
+    vfl.simulate(engine_job(vfl.Protocol(residual=engine)), engine_parties(), workers=1, observe=observe)
     return seen
 
 
@@ -50,7 +50,7 @@ def test_losses_on_either_engine_are_drawn_alike() -> None:
     """Over 20 runs each, whose masks, noise and rounding are fresh; Kolmogorov and Smirnov's test."""
 
     def losses(protocol: vfl.Protocol) -> list[float]:
-        return [vfl.simulate(job(protocol), tables(), workers=1).metrics["loss"] for _ in range(SEEDS)]
+        return [vfl.simulate(engine_job(protocol), engine_parties(), workers=1).metrics["loss"] for _ in range(SEEDS)]
 
     assert (
         ks_2samp(
@@ -58,6 +58,8 @@ def test_losses_on_either_engine_are_drawn_alike() -> None:
         ).pvalue
         > 1e-7
     )
-    on_kernel, on_seal = (losses(vfl.Protocol(shares=vfl.Shares(chunk=3, library=each))) for each in ("own", "seal"))
+    on_kernel, on_seal = (
+        losses(vfl.Protocol(shares=vfl.Shares(chunk=3, library=library))) for library in ("own", "seal")
+    )
     assert ks_2samp(on_kernel, on_seal).pvalue > 1e-9
     assert np.std(on_kernel) > 0

@@ -2,6 +2,7 @@ import threading
 
 import numpy as np
 import pytest
+from builders import raises_code
 from numpy.typing import NDArray
 
 from securevfl.errors import STOP_REASONS, FrameError, ProtocolError, TransportError
@@ -41,33 +42,31 @@ def channel(inbox: Inbox) -> Channel:
     return Channel(Nowhere(), inbox, VirtualClock(Network()), CostCounters(), timeout=0.05)
 
 
-def test_frames_come_in_order_by_subchannel() -> None:
+def test_frames_arrive_in_order_by_subchannel() -> None:
     inbox = Inbox("bank", ["shop"], SESSION)
     for seq in range(2):
         inbox.deliver(ping(seq), STAMP)
         inbox.deliver(ping(seq, subchannel="b"), STAMP)
-    own = channel(inbox)
-    assert [own.recv("shop", Ping, subchannel).data for subchannel in ("", "b", "b", "")] == [b"hello"] * 4
+    bank = channel(inbox)
+    assert [bank.recv("shop", Ping, subchannel).data for subchannel in ("", "b", "b", "")] == [b"hello"] * 4
 
 
 @pytest.mark.parametrize(
-    ("frame", "error", "text"),
+    ("frame", "error"),
     [
-        (ping(1), FrameError, "replayed, lost or out of order"),
-        (ping(session=b"x" * 16), ProtocolError, "another session"),
-        (ping(receiver="shop"), ProtocolError, "not addressed"),
-        (ping(sender="mallory"), ProtocolError, "not addressed"),
-        (ping()[:-3], FrameError, "malformed"),
-        (b"", FrameError, "malformed"),
-        (b"\xc1" * 40, FrameError, "malformed"),
-        (bytes(2000), FrameError, "at most 1000 bytes"),
+        (ping(1), FrameError),
+        (ping(session=b"x" * 16), ProtocolError),
+        (ping(receiver="shop"), ProtocolError),
+        (ping(sender="mallory"), ProtocolError),
+        (ping()[:-3], FrameError),
+        (b"", FrameError),
+        (b"\xc1" * 40, FrameError),
+        (bytes(2000), FrameError),
     ],
 )
-def test_a_frame_that_does_not_fit_is_refused_and_changes_nothing(
-    frame: bytes, error: type[ProtocolError], text: str
-) -> None:
+def test_a_rejected_frame_changes_nothing(frame: bytes, error: type[ProtocolError]) -> None:
     inbox = Inbox("bank", ["shop"], SESSION, max_frame=1000)
-    with pytest.raises(error, match=text):
+    with raises_code(error, "SVFL-FRAME"):
         inbox.deliver(frame, STAMP)
     inbox.deliver(ping(), STAMP)
     assert channel(inbox).recv("shop", Ping).data == b"hello"
@@ -80,7 +79,7 @@ def test_a_replayed_frame_is_refused() -> None:
         inbox.deliver(ping(), STAMP)
 
 
-def test_a_frame_that_names_another_sender_than_the_line_is_refused() -> None:
+def test_a_frame_with_another_sender_is_rejected() -> None:
     inbox = Inbox("bank", ["shop", "telco"], SESSION)
     with pytest.raises(ProtocolError):
         inbox.deliver(ping(), STAMP, peer="telco")
@@ -89,32 +88,32 @@ def test_a_frame_that_names_another_sender_than_the_line_is_refused() -> None:
 def test_another_message_than_expected_names_both() -> None:
     inbox = Inbox("bank", ["shop"], SESSION)
     inbox.deliver(ping(), STAMP)
-    with pytest.raises(ProtocolError, match="send Pong, Ping came"):
+    with raises_code(ProtocolError, "SVFL-PROTOCOL-MESSAGE"):
         channel(inbox).recv("shop", Pong)
 
 
 def test_silence_ends_in_a_timeout_that_names_the_peer() -> None:
-    with pytest.raises(TransportError, match="nothing came from shop"):
+    with raises_code(TransportError, "SVFL-PEER-AWAY"):
         channel(Inbox("bank", ["shop"], SESSION)).recv("shop", Ping)
 
 
-def test_a_party_that_fails_stops_the_others_and_its_error_is_raised() -> None:
+def test_an_error_stops_all_parties_and_is_raised() -> None:
     stopped = threading.Event()
 
     def bank(ch: Channel) -> None:
         raise ProtocolError("bank: something is wrong")
 
     def shop(ch: Channel) -> None:
-        with pytest.raises(TransportError, match="bank has stopped: it received a message that does not follow"):
+        with raises_code(TransportError, "SVFL-PEER-STOPPED"):
             ch.recv("bank", Ping)
         stopped.set()
 
-    with pytest.raises(ProtocolError, match="something is wrong"):
+    with raises_code(ProtocolError, "SVFL-PROTOCOL-MESSAGE"):
         run_threads({"bank": bank, "shop": shop}, lambda: VirtualClock(Network()), timeout=5)
     assert stopped.is_set()
 
 
-def test_an_unexpected_error_is_told_by_a_code_alone() -> None:
+def test_peers_learn_only_the_reason_of_an_unexpected_error() -> None:
     heard: list[str] = []
 
     def bank(ch: Channel) -> None:

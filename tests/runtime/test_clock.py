@@ -75,7 +75,7 @@ def test_virtual_time_of_two_threads_by_hand(computing: float, answering: float)
 
 
 def test_a_pipeline_takes_as_long_as_its_slower_stage() -> None:
-    """Ten rounds: one thread exchanges for .12 s, the other computes .2 s on what came. 2.12 s, not 3.2 s."""
+    """Ten rounds: one thread exchanges for 0.12 s, the other computes for 0.2 s. They take 2.12 s, not 3.2 s."""
     rounds, path = 10, []
 
     def bank(ch: Channel) -> None:
@@ -110,7 +110,7 @@ def test_a_pipeline_takes_as_long_as_its_slower_stage() -> None:
     assert path[0] == pytest.approx(0.12 + rounds * 0.2, abs=OWN_CPU)
 
 
-def test_a_thread_without_a_path_of_its_own_adds_to_its_partys() -> None:
+def test_a_thread_without_a_path_adds_to_its_partys_path() -> None:
     clock = VirtualClock(NETWORK)
     other = threading.Thread(target=clock.offloaded, args=(Kind.LOCAL, 1.0))
     other.start()
@@ -119,7 +119,7 @@ def test_a_thread_without_a_path_of_its_own_adds_to_its_partys() -> None:
     assert clock.path().sum() == 2.0
 
 
-def test_a_path_has_a_phase_of_its_own() -> None:
+def test_every_path_has_its_stage() -> None:
     clock = VirtualClock(NETWORK)
     clock.stage = Stage.TRAIN
     branch = clock.fork()
@@ -133,7 +133,7 @@ def test_a_path_has_a_phase_of_its_own() -> None:
     assert clock.path()[Stage.TRAIN, Kind.ENCRYPTION] == 1.0
 
 
-def test_a_thread_that_is_ahead_does_not_hold_up_one_that_is_behind_on_their_line() -> None:
+def test_a_thread_that_is_ahead_does_not_delay_another() -> None:
     clock = VirtualClock(NETWORK)
     ahead = clock.fork()
     with clock.along(ahead):
@@ -143,12 +143,12 @@ def test_a_thread_that_is_ahead_does_not_hold_up_one_that_is_behind_on_their_lin
     assert first.start < OWN_CPU
     assert second.start == pytest.approx(first.start + 0.1)
     clock.offloaded(Kind.LOCAL, 4.95)
-    late = clock.departs(100_000)  # it does not fit in what is left before 5.0
+    late = clock.departs(100_000)  # it does not fit before 5.0
     assert late.start == pytest.approx(5.1, abs=2 * OWN_CPU)
 
 
 class Told(WallClock):
-    """A clock on the wall that is told the time."""
+    """A wall clock with a given time."""
 
     now = 0.0
 
@@ -159,8 +159,8 @@ class Told(WallClock):
         self.now += seconds
 
 
-@pytest.mark.parametrize(("own", "others"), [(2.0, 3.0), (3.0, 2.0)])
-def test_on_the_wall_overlapped_work_counts_once_and_waiting_as_what_is_waited_for(own: float, others: float) -> None:
+@pytest.mark.parametrize(("seconds", "others"), [(2.0, 3.0), (3.0, 2.0)])
+def test_overlapped_work_counts_once_on_a_wall_clock(seconds: float, others: float) -> None:
     clock = Told()
     clock.tick(Kind.LOCAL)
     clock.advance(1.0)
@@ -168,10 +168,10 @@ def test_on_the_wall_overlapped_work_counts_once_and_waiting_as_what_is_waited_f
 
     def spend() -> None:
         with clock.along(branch):
-            clock.advance(max(0.0, others - own))
+            clock.advance(max(0.0, others - seconds))
             clock.tick(Kind.ENCRYPTION)
 
-    clock.advance(own)
+    clock.advance(seconds)
     other = threading.Thread(target=spend)
 
     def wait() -> None:
@@ -180,12 +180,12 @@ def test_on_the_wall_overlapped_work_counts_once_and_waiting_as_what_is_waited_f
 
     clock.join(branch, wait)
     path = clock.path()
-    assert path.sum() == pytest.approx(1.0 + max(own, others))
-    assert path[Stage.SETUP, Kind.LOCAL] == pytest.approx(1.0 + own)
-    assert path[Stage.SETUP, Kind.ENCRYPTION] == pytest.approx(max(0.0, others - own))
+    assert path.sum() == pytest.approx(1.0 + max(seconds, others))
+    assert path[Stage.SETUP, Kind.LOCAL] == pytest.approx(1.0 + seconds)
+    assert path[Stage.SETUP, Kind.ENCRYPTION] == pytest.approx(max(0.0, others - seconds))
 
 
-def test_a_thread_that_only_serves_does_not_turn_its_partys_work_into_waiting() -> None:
+def test_a_serving_thread_does_not_turn_work_into_waiting() -> None:
     clock = Told()
     clock.tick(Kind.LOCAL)
     branch = clock.fork()
@@ -211,7 +211,7 @@ def test_a_thread_that_only_serves_does_not_turn_its_partys_work_into_waiting() 
     assert path[Stage.SETUP, Kind.COMMUNICATION] == pytest.approx(1.0)
 
 
-def test_handing_on_delays_each_message_and_holds_up_none() -> None:
+def test_message_cost_delays_each_message_and_blocks_none() -> None:
     network = Network(mbps=8, rtt_ms=20, message_ms=3)
     sender, receiver = VirtualClock(network), VirtualClock(network)
     stamps = [sender.departs(1000) for _ in range(5)]
@@ -238,7 +238,7 @@ def test_a_line_that_is_half_duplex_carries_one_way_at_a_time(half_duplex: bool,
     assert max(clock.path().sum() for clock in (one, other)) == pytest.approx(both_ways)
 
 
-def test_pauses_are_of_the_share_and_mean_asked_for_and_of_their_seed() -> None:
+def test_pauses_have_the_chosen_share_mean_and_seed() -> None:
     pauses = Pauses(share=0.2, seconds=0.5, seed=1)
     drawn = np.array([length for length, _ in zip(pauses.lengths(), range(4000), strict=False)])
     assert np.mean(drawn > 0) == pytest.approx(0.2, abs=0.02)

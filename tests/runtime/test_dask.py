@@ -1,4 +1,4 @@
-"""Heavy work on a Dask cluster: a real scheduler and workers, each a process of its own, over TCP on loopback."""
+"""Expensive work on a Dask cluster: a real scheduler and workers in separate processes, over TCP on loopback."""
 
 import hashlib
 import os
@@ -38,8 +38,8 @@ class Cluster:
         where = folder / "scheduler.json"
         self.start("scheduler", "--host", "127.0.0.1", "--port", "0", "--scheduler-file", str(where))
         for _ in range(2):
-            own = ["--nthreads", "1", "--host", "127.0.0.1", "--local-directory", str(folder)]
-            self.start("worker", "--scheduler-file", str(where), *own, "--nanny" if nanny else "--no-nanny")
+            options = ["--nthreads", "1", "--host", "127.0.0.1", "--local-directory", str(folder)]
+            self.start("worker", "--scheduler-file", str(where), *options, "--nanny" if nanny else "--no-nanny")
         deadline = time.monotonic() + 120
         while not where.exists() and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -77,9 +77,9 @@ class Cluster:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     if DASK is None:
         pytest.skip("needs the dask command")
-    own = Cluster(tmp_path_factory.mktemp("dask"), nanny=True)
-    yield own
-    own.close()
+    cluster = Cluster(tmp_path_factory.mktemp("dask"), nanny=True)
+    yield cluster
+    cluster.close()
 
 
 def train(executor: Executor | None, on_round: Callable[[int, int], None] | None = None) -> Run:
@@ -176,7 +176,7 @@ def test_a_failure_shows_no_argument_in_any_log(cluster: Cluster) -> None:
 
 
 @pytest.mark.long
-def test_equal_calls_are_made_anew_even_by_an_executor_that_remembers(cluster: Cluster) -> None:
+def test_equal_calls_are_not_answered_from_a_cache(cluster: Cluster) -> None:
     remembering = cluster.client.get_executor(pure=True)
     first, second = (remembering.submit(os.urandom, 16) for _ in range(2))
     assert first.result() == second.result()  # the mutant: encryption would repeat its randomness
@@ -190,15 +190,15 @@ def test_a_run_ends_well_when_all_workers_are_gone(tmp_path: Path, alone: Run, m
     if DASK is None:
         pytest.skip("needs the dask command")
     monkeypatch.setattr(offload, "TASK_TIMEOUT", 0.5)
-    own = Cluster(tmp_path, nanny=False)
+    cluster = Cluster(tmp_path, nanny=False)
     try:
-        victims = own.workers()
+        victims = cluster.workers()
 
         def on_round(done: int, of: int) -> None:
             if done == 1:
                 for victim in victims:
                     kill(victim)
 
-        same(train(own.executor, on_round), alone)
+        same(train(cluster.executor, on_round), alone)
     finally:
-        own.close()
+        cluster.close()

@@ -13,6 +13,7 @@ from multiprocessing import get_context
 
 import numpy as np
 import pytest
+from builders import raises_code
 
 import securevfl as vfl
 from securevfl.errors import CryptoError
@@ -92,29 +93,29 @@ def test_a_pool_whose_worker_is_killed_in_mid_job_loses_nothing() -> None:
             pool.submit(os.getpid)
 
 
-def test_a_run_goes_on_when_a_worker_of_its_pool_is_killed(alone: Run) -> None:
+def test_a_run_continues_after_a_pool_worker_is_killed(alone: Run) -> None:
     with spawned() as pool:
         victim = pool.submit(os.getpid).result()
         same(train(pool, lambda done, of: kill(victim) if done == 1 else None), alone)
 
 
-def test_a_pool_of_our_own_is_made_anew() -> None:
-    made: list[Executor] = []
+def test_a_broken_pool_is_created_again() -> None:
+    pools: list[Executor] = []
 
     def make() -> Executor:
-        made.append(ProcessPoolExecutor(1, mp_context=get_context("forkserver")))
-        return made[-1]
+        pools.append(ProcessPoolExecutor(1, mp_context=get_context("forkserver")))
+        return pools[-1]
 
     with LazyPool(make, 1) as pool:
         timed = TimedExecutor(pool, 2)
         kill(timed.submit(os.getpid).result())
         with pytest.raises(BrokenExecutor):
-            made[0].submit(time.sleep, 5).result()
+            pools[0].submit(time.sleep, 5).result()
         assert timed.submit(os.getpid).result() != os.getpid()
-        assert len(made) == 2
+        assert len(pools) == 2
 
 
-def test_a_process_of_a_pool_does_not_end_for_the_memory_that_it_needs() -> None:
+def test_a_worker_process_survives_growing_memory() -> None:
     with process_pool(1) as pool:
         watched = "__import__('joblib.externals.loky.process_executor', fromlist=['loky'])._USE_PSUTIL"
         assert not pool.submit(eval, watched).result(timeout=60)
@@ -123,7 +124,7 @@ def test_a_process_of_a_pool_does_not_end_for_the_memory_that_it_needs() -> None
 def test_an_error_of_the_work_is_raised_and_not_tried_again() -> None:
     with ThreadPoolExecutor(1) as pool:
         outcome = TimedExecutor(pool, 1).submit(fail)
-        with pytest.raises(CryptoError, match="as it should"):
+        with raises_code(CryptoError, "SVFL-CRYPTO-CIPHERTEXT"):
             outcome.result()
         assert isinstance(outcome.exception(), CryptoError)
 
@@ -135,7 +136,7 @@ class Silent(Executor):
         return Future()
 
 
-def test_work_that_never_comes_back_is_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_task_runs_in_the_waiting_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offload, "TASK_TIMEOUT", 0.05)
     outcome = TimedExecutor(Silent(), 1).submit(threading.get_ident)
     with pytest.raises(TimeoutError):
@@ -146,7 +147,9 @@ def test_work_that_never_comes_back_is_done_here(monkeypatch: pytest.MonkeyPatch
 def test_no_piece_shows_its_arguments_or_equals_another() -> None:
     pieces = [Task(max, SECRET), Task(int)]
     assert all(str(SECRET) not in repr(piece) and "int" not in repr(piece) for piece in pieces)
-    assert str(SECRET) in repr(partial(max, SECRET))  # what a cluster may log of a call that is no piece
+    assert str(SECRET) in repr(
+        partial(max, SECRET)
+    )  # a cluster may log this representation of a call that is not a `Task`
     assert pickle.dumps(Task(int)) != pickle.dumps(Task(int))
 
 

@@ -49,7 +49,7 @@ def one_thread() -> Iterator[None]:
         yield
 
 
-def table(k: int = 2, n: int = 500, d: int = 12, *, positive: float = 0.5, seed: int = 0) -> list[vfl.Party]:
+def attacked_parties(k: int = 2, n: int = 500, d: int = 12, *, positive: float = 0.5, seed: int = 0) -> list[vfl.Party]:
     """Return k parties with d columns; the label depends on some columns of each."""
     generator = np.random.default_rng(seed)
     X = [generator.normal(size=(n, d)) for _ in range(k)]
@@ -61,7 +61,7 @@ def table(k: int = 2, n: int = 500, d: int = 12, *, positive: float = 0.5, seed:
     ]
 
 
-def job(residual: object = "open", sums: object = "auto", **keys: object) -> vfl.Job:
+def attacked_job(residual: object = "open", sums: object = "auto", **keys: object) -> vfl.Job:
     optimizer: Optimizer = vfl.FedBCD(lr=0.3, local_steps=2)
     defaults: dict[str, object] = {"model": vfl.Logistic(), "optimizer": optimizer, "batch_size": 125, "epochs": 3}
     defaults |= {"test_fraction": 0.2, "protocol": vfl.Protocol(sum=sums, residual=residual)}  # type: ignore[arg-type]
@@ -70,7 +70,7 @@ def job(residual: object = "open", sums: object = "auto", **keys: object) -> vfl
 
 @pytest.fixture(scope="module")
 def opened() -> RealIdealPair:
-    return RealIdealPair(job(), table(), 1)
+    return RealIdealPair(attacked_job(), attacked_parties(), 1)
 
 
 @pytest.mark.parametrize("name", FROM_RESIDUALS)
@@ -81,20 +81,20 @@ def test_on_open_residuals_label_attacks_succeed_as_published(name: str, opened:
 
 
 def test_the_norm_reveals_the_rare_class() -> None:
-    score = ATTACKS["residual_norm"].score(RealIdealPair(job(epochs=10), table(positive=0.15), 1))
+    score = ATTACKS["residual_norm"].score(RealIdealPair(attacked_job(epochs=10), attacked_parties(positive=0.15), 1))
     assert score.real >= 0.9  # below 1 because the active party's first weights vary the residuals
     assert score.simulated < 0.65
 
 
 def test_softmax_residuals_reveal_the_class() -> None:
-    pair = RealIdealPair(job(model=vfl.Softmax()), vfl.datasets.digits(), 0)
+    pair = RealIdealPair(attacked_job(model=vfl.Softmax()), vfl.datasets.digits(), 0)
     for name in ("residual_sign", "residual_direction"):
         assert ATTACKS[name].score(pair).real >= 0.95
 
 
 def test_model_completion_succeeds_under_any_protocol(opened: RealIdealPair) -> None:
     score = ATTACKS["model_completion"].score(
-        RealIdealPair(job(vfl.Ckks(), batch_size=569), vfl.datasets.breast_cancer(), 0)
+        RealIdealPair(attacked_job(vfl.Ckks(), batch_size=569), vfl.datasets.breast_cancer(), 0)
     )
     assert score.real >= 0.95
     assert score.real == pytest.approx(score.simulated, abs=1e-3)
@@ -104,7 +104,7 @@ def differences(protocol: vfl.Protocol, names: Sequence[str], k: int, seeds: Col
     """Return real - simulated of each attack and seed, with other data and another schedule each time."""
     results: dict[str, list[float]] = {name: [] for name in names}
     for seed in seeds:
-        pair = RealIdealPair(job(protocol=protocol), table(k, seed=seed), seed)
+        pair = RealIdealPair(attacked_job(protocol=protocol), attacked_parties(k, seed=seed), seed)
         for name in names:
             results[name].append(ATTACKS[name].score(pair).excess)
     return results
@@ -201,20 +201,22 @@ def test_attacks_detect_fake_ciphertexts(mask: str) -> None:
     result = differences(protocol, ["transcript"], 2, range(3))
     assert np.mean(result["transcript"]) > 3 * margin("transcript", len(result["transcript"]))
     if mask == "none":
-        assert ATTACKS["residual_sign"](job(protocol=protocol), table(), 0).real == 1.0
+        assert ATTACKS["residual_sign"](attacked_job(protocol=protocol), attacked_parties(), 0).real == 1.0
 
 
 def test_a_gradient_of_full_rank_reveals_labels_when_sealed() -> None:
-    pair = RealIdealPair(job(vfl.Ckks(), batch_size=10, epochs=1, accepts=["rank"]), table(n=200), 0)
+    pair = RealIdealPair(
+        attacked_job(vfl.Ckks(), batch_size=10, epochs=1, accepts=["rank"]), attacked_parties(n=200), 0
+    )
     score = ATTACKS["batch_inversion"].score(pair)
     assert score.real == 1.0
     assert score.simulated == 1.0
 
 
 def test_reshuffled_rounds_add_equations_and_fixed_ones_do_not() -> None:
-    noise = [table(d=6)[0], vfl.Party("noise", np.random.default_rng(9).normal(size=(500, 6)), aligned=True)]
+    noise = [attacked_parties(d=6)[0], vfl.Party("noise", np.random.default_rng(9).normal(size=(500, 6)), aligned=True)]
     fixed, fresh = (
-        ATTACKS["cross_round"](job(vfl.Ckks(), epochs=12, reshuffle=on, accepts=["fresh_equations"]), noise, 0)
+        ATTACKS["cross_round"](attacked_job(vfl.Ckks(), epochs=12, reshuffle=on, accepts=["fresh_equations"]), noise, 0)
         for on in (False, True)
     )
     assert fixed.real < 0.7 < 0.8 < fresh.real
@@ -222,7 +224,9 @@ def test_reshuffled_rounds_add_equations_and_fixed_ones_do_not() -> None:
 
 
 def first_batch(engine: object) -> Score:
-    return ATTACKS["two_values"](job(engine, batch_size=32, epochs=1, test_fraction=0.0), table(n=64), 0)
+    return ATTACKS["two_values"](
+        attacked_job(engine, batch_size=32, epochs=1, test_fraction=0.0), attacked_parties(n=64), 0
+    )
 
 
 @pytest.mark.parametrize("engine", [vfl.Ckks(), pytest.param(SMALL, marks=pytest.mark.slow)], ids=str)
@@ -240,14 +244,14 @@ def test_the_first_gradient_does_not_reveal_its_labels(engine: object, monkeypat
 def test_no_single_party_breaks_a_tree_sum() -> None:
     for topology in ("tree", "star", "ring"):
         sums = vfl.TreeSum(topology=topology)
-        assert ATTACKS["collusion"](job(vfl.Ckks(), sums, epochs=1), table(5, n=100), 0).real == 0
+        assert ATTACKS["collusion"](attacked_job(vfl.Ckks(), sums, epochs=1), attacked_parties(5, n=100), 0).real == 0
 
 
 def test_a_coalition_of_all_neighbours_recovers_a_part() -> None:
     sums = vfl.TreeSum()
-    parties = table(6, n=60)
+    parties = attacked_parties(6, n=60)
     names = [party.name for party in parties]
-    pair = RealIdealPair(job("open", sums, epochs=2), parties, 0)
+    pair = RealIdealPair(attacked_job("open", sums, epochs=2), parties, 0)
     expected = sums.coalitions(names)
     for size in (1, 2, 3, 4):
         for members in combinations(names, size):
@@ -263,21 +267,24 @@ class SameStars(vfl.TreeSum):
 
 
 def test_collusion_catches_two_equal_trees() -> None:
-    assert ATTACKS["collusion"](job("open", SameStars(), epochs=1), table(4, n=100), 0).real == 1.0
+    assert ATTACKS["collusion"](attacked_job("open", SameStars(), epochs=1), attacked_parties(4, n=100), 0).real == 1.0
 
 
 def test_differences_of_sequential_sums_reveal_single_parts() -> None:
-    parties = table(4)
+    parties = attacked_parties(4)
     sequential = vfl.FedBCD(lr=0.3, local_steps=2, mode="sequential")
-    alone = ATTACKS["differencing"](job("open", "pairwise", optimizer=sequential), parties, 0)
-    together = ATTACKS["differencing"](job("open", "pairwise"), parties, 0)
+    alone = ATTACKS["differencing"](attacked_job("open", "pairwise", optimizer=sequential), parties, 0)
+    together = ATTACKS["differencing"](attacked_job("open", "pairwise"), parties, 0)
     assert alone.real == pytest.approx(1.0, abs=1e-6)
     assert alone.simulated == pytest.approx(1.0, abs=1e-6)  # the sums themselves are declared
     assert together.real < 0.8
 
 
 def test_membership_is_the_same_under_any_protocol() -> None:
-    scores = [ATTACKS["membership"](job(vfl.Ckks()), table(n=200, d=40, seed=seed), 0) for seed in range(3)]
+    scores = [
+        ATTACKS["membership"](attacked_job(vfl.Ckks()), attacked_parties(n=200, d=40, seed=seed), 0)
+        for seed in range(3)
+    ]
     assert [score.real for score in scores] == pytest.approx([score.simulated for score in scores], abs=0.01)
     assert np.mean([score.real for score in scores]) > 0.6
 
@@ -289,37 +296,37 @@ def kernel_job(sums: str) -> vfl.Job:
 
 @pytest.mark.parametrize(("sums", "k"), [("tree", 4), ("pairwise", 3), ("cipher", 3)])
 def test_masks_hide_phases_even_with_known_frequencies(sums: str, k: int) -> None:
-    score = ATTACKS["masked_phases"](kernel_job(sums), table(k, n=128, d=3), 0)
+    score = ATTACKS["masked_phases"](kernel_job(sums), attacked_parties(k, n=128, d=3), 0)
     assert score.real < 0.1
     assert score.simulated < 0.1
 
 
 def test_unmasked_phases_and_frequencies_reveal_columns() -> None:
-    assert ATTACKS["masked_phases"](kernel_job("direct"), table(3, n=128, d=3), 0).real > 0.999
+    assert ATTACKS["masked_phases"](kernel_job("direct"), attacked_parties(3, n=128, d=3), 0).real > 0.999
 
 
 def test_private_frequencies_hide_columns_shared_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    parties = table(2, n=128, d=3)
+    parties = attacked_parties(2, n=128, d=3)
     assert ATTACKS["phases"](kernel_job("direct"), parties, 0).real < 0.5
     monkeypatch.setattr("securevfl.families.fdskl.fdskl_participant.os.urandom", bytes)  # the mutant: one key for all
     assert ATTACKS["phases"](kernel_job("direct"), parties, 0).real > 0.999
 
 
 def test_known_rows_reveal_the_map_of_phases_under_any_sum() -> None:
-    score = ATTACKS["phase_map"](kernel_job("tree"), table(4, n=128, d=3), 0)
+    score = ATTACKS["phase_map"](kernel_job("tree"), attacked_parties(4, n=128, d=3), 0)
     assert score.real > 0.99
     assert score.simulated > 0.99  # the declared output reveals it
 
 
 def test_every_attack_runs_on_the_jobs_that_it_fits() -> None:
-    parties = table(4, n=120, d=3)
+    parties = attacked_parties(4, n=120, d=3)
     jobs = [
-        job("open", epochs=1),
-        job(vfl.Ckks(), "tree", epochs=1, batch_size=32),
+        attacked_job("open", epochs=1),
+        attacked_job(vfl.Ckks(), "tree", epochs=1, batch_size=32),
         kernel_job("tree"),
-        job("open", model=vfl.Softmax(), epochs=1),
-        job("open", model=vfl.Square(), epochs=1),
-        job(vfl.Ckks(), epochs=1, max_label_auc=0.9),
+        attacked_job("open", model=vfl.Softmax(), epochs=1),
+        attacked_job("open", model=vfl.Square(), epochs=1),
+        attacked_job(vfl.Ckks(), epochs=1, max_label_auc=0.9),
     ]
     for local in jobs:
         pair = RealIdealPair(local, parties, 0)
@@ -340,13 +347,13 @@ def test_leverage_is_the_diagonal_of_the_hat_matrix() -> None:
 
 def test_rare_values_reveal_labels_of_their_rows_only() -> None:
     generator = np.random.default_rng(3)
-    bank = table()[0]
+    bank = attacked_parties()[0]
     rare = np.zeros((500, 8))
     rows = np.arange(64).reshape(8, 8)
     for j in range(8):
         rare[rows[j], j] = 1  # eight rows with each value, in four batches
     parties = [bank, vfl.Party("shop", np.column_stack([rare, generator.normal(size=(500, 2))]), aligned=True)]
-    pair = RealIdealPair(job(vfl.Ckks(), batch_size=50, test_fraction=0.0), parties, 0)
+    pair = RealIdealPair(attacked_job(vfl.Ckks(), batch_size=50, test_fraction=0.0), parties, 0)
     lonely = lonely_rows(pair.real())
     assert len(lonely) >= 10
     score = ATTACKS["rare_values"].score(pair)
@@ -354,7 +361,7 @@ def test_rare_values_reveal_labels_of_their_rows_only() -> None:
     assert score.simulated >= 0.95
     assert ATTACKS["cross_round"].score(pair).real < 0.75
     sheet = vfl.explain(pair.job, parties)
-    assert f"{len(lonely)} rows of 500 stand nearly alone" in sheet
+    assert f"{len(lonely)} rows of 500 are nearly unique" in sheet
 
 
 @pytest.mark.parametrize(
@@ -362,14 +369,14 @@ def test_rare_values_reveal_labels_of_their_rows_only() -> None:
 )
 def test_defences_weaken_attacks_on_open_residuals(defence: Defence, reached: float) -> None:
     protocol = vfl.Protocol(residual=vfl.OpenResidual(defence=defence))
-    pair = RealIdealPair(job(protocol=protocol, batch_size=128, epochs=10), vfl.datasets.breast_cancer(), 0)
+    pair = RealIdealPair(attacked_job(protocol=protocol, batch_size=128, epochs=10), vfl.datasets.breast_cancer(), 0)
     assert max(ATTACKS[name].score(pair).real for name in ("residual_sign", "residual_direction")) < reached
     assert pair.real_run[0].metrics["auc"] > 0.9
 
 
 def test_coarse_rounding_preserves_signs_of_large_residuals() -> None:
     protocol = vfl.Protocol(residual=vfl.OpenResidual(defence=Rounding(step=2.0)))
-    assert ATTACKS["residual_sign"](job(protocol=protocol, epochs=10), table(), 0).real > 0.9
+    assert ATTACKS["residual_sign"](attacked_job(protocol=protocol, epochs=10), attacked_parties(), 0).real > 0.9
 
 
 def test_every_attack_has_a_paper_and_a_measure() -> None:

@@ -1,4 +1,4 @@
-"""Audits of jobs with a defence, and of jobs in which several parties have labels."""
+"""Audits of jobs with a defence, and of jobs with several label parties."""
 
 from functools import partial
 
@@ -14,7 +14,7 @@ from securevfl.audit.report import run_audit
 from securevfl.audit.transcript_checks import check_transcript
 from securevfl.protocols.residuals.defences import Gaussian, Marvell, MaxNorm, Rounding
 
-MUTANT = {each.name: each for each in protocol_mutants.MUTANTS}
+MUTANT = {mutant.name: mutant for mutant in protocol_mutants.MUTANTS}
 sealed = partial(vfl.SealedResidual, engine=vfl.Ckks())
 DEFENDED = {
     "open, gaussian": vfl.OpenResidual(defence=Gaussian(sigma=0.5)),
@@ -26,7 +26,7 @@ DEFENDED = {
 }
 
 
-def job(residual: object, **keys: object) -> vfl.Job:
+def defended_job(residual: object, **keys: object) -> vfl.Job:
     # batches too large for lattice reduction, which takes seconds (test_attacks.py)
     defaults: dict[str, object] = {
         "model": vfl.Logistic(),
@@ -44,7 +44,7 @@ def parties() -> list[vfl.Party]:
 
 @pytest.mark.parametrize("name", DEFENDED)
 def test_published_residuals_are_those_after_the_defence(name: str, parties: list[vfl.Party]) -> None:
-    transcript, _ = record_transcript(job(DEFENDED[name]), parties)
+    transcript, _ = record_transcript(defended_job(DEFENDED[name]), parties)
     assert not check_transcript(transcript).findings
     clear, blurred = transcript.protocol_record.undefended["bank"], transcript.protocol_record.residuals["bank"]
     assert len(clear) == len(blurred) == 4
@@ -53,7 +53,7 @@ def test_published_residuals_are_those_after_the_defence(name: str, parties: lis
 
 @pytest.mark.parametrize("name", ["open, gaussian", "sealed, rounding"])
 def test_the_ideal_run_has_the_noise_of_the_real_one(name: str, parties: list[vfl.Party]) -> None:
-    pair = RealIdealPair(job(DEFENDED[name]), parties, 0)
+    pair = RealIdealPair(defended_job(DEFENDED[name]), parties, 0)
     real, ideal = pair.real().opened_gradients, pair.ideal().opened_gradients
     assert len(real) == len(ideal) == 4
     assert all(np.abs(a.gradient - b.gradient).max() < 1e-2 for a, b in zip(real, ideal, strict=True))
@@ -64,14 +64,14 @@ def test_the_ideal_run_has_the_noise_of_the_real_one(name: str, parties: list[vf
     "name", [pytest.param(item, marks=[pytest.mark.slow] * (item != "open, gaussian")) for item in DEFENDED]
 )
 def test_a_job_with_a_defence_ends_with_zero(name: str, parties: list[vfl.Party]) -> None:
-    audit = run_audit(job(DEFENDED[name]), parties, seeds=(0,))
+    audit = run_audit(defended_job(DEFENDED[name]), parties, seeds=(0,))
     assert not audit.failed
     assert audit.exit_code == 0, audit.exceeding
 
 
 def test_a_defence_that_is_left_out_ends_with_one(parties: list[vfl.Party]) -> None:
     with MUTANT["open: defence forgotten"].apply():
-        transcript, _ = record_transcript(job(DEFENDED["open, gaussian"]), parties)
+        transcript, _ = record_transcript(defended_job(DEFENDED["open, gaussian"]), parties)
     assert [finding.check for finding in check_transcript(transcript).findings] == ["output"]
 
 
@@ -86,7 +86,7 @@ def kernel(sums: object) -> vfl.Job:
 
 
 def with_labels(holders: int) -> list[vfl.Party]:
-    """Return three parties, of which the first `holders` have labels."""
+    """Return three parties; the first `holders` of them have labels."""
     three = [party.take(np.arange(120, dtype=np.intp)) for party in vfl.datasets.breast_cancer(parties=3)]
     lead, *others = three
     return [

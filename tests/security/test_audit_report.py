@@ -14,10 +14,10 @@ from securevfl.audit.page import html, summary, text
 from securevfl.audit.report import run_audit
 from securevfl.cli.main import app
 
-MUTANT = {each.name: each for each in MUTANTS}
+MUTANT = {mutant.name: mutant for mutant in MUTANTS}
 
 
-def job(residual: object, **keys: object) -> vfl.Job:
+def audited_job(residual: object, **keys: object) -> vfl.Job:
     # batches too large for lattice reduction, which takes seconds (test_attacks.py)
     defaults: dict[str, object] = {
         "model": vfl.Logistic(),
@@ -35,7 +35,7 @@ def parties() -> list[vfl.Party]:
 
 @pytest.fixture(scope="module")
 def sealed(parties: list[vfl.Party]) -> Audit:
-    return run_audit(job(vfl.Ckks()), parties, seeds=(0,))
+    return run_audit(audited_job(vfl.Ckks()), parties, seeds=(0,))
 
 
 @pytest.mark.long
@@ -65,7 +65,7 @@ def test_the_page_names_parties_messages_scores_and_remedies(sealed: Audit) -> N
 
 @pytest.mark.long
 def test_an_open_job_is_told_to_seal(parties: list[vfl.Party]) -> None:
-    audit = run_audit(job("open"), parties, seeds=(0,))
+    audit = run_audit(audited_job("open"), parties, seeds=(0,))
     sign = next(inference for inference in audit.inferences if inference.name == "residual sign")
     assert sign.real > 0.99
     assert sign.strength == "strong"
@@ -80,7 +80,7 @@ def test_an_open_job_is_told_to_seal(parties: list[vfl.Party]) -> None:
 
 @pytest.mark.long
 def test_the_page_names_date_job_tables_and_versions(sealed: Audit, parties: list[vfl.Party]) -> None:
-    assert sealed.facts["job"] == job(vfl.Ckks()).digest.hex()[:16]
+    assert sealed.facts["job"] == audited_job(vfl.Ckks()).digest.hex()[:16]
     for page in (text(sealed), html(sealed)):
         assert datetime.now(UTC).isoformat()[:10] in page
         assert f"securevfl {vfl.__version__}" in page
@@ -120,7 +120,7 @@ def test_inferences_without_messages_and_of_sums_are_marked() -> None:
 
 def test_a_broken_protocol_ends_with_one(parties: list[vfl.Party]) -> None:
     with MUTANT["sealed: open under a sealed name"].apply():
-        audit = run_audit(job(vfl.Ckks()), parties, seeds=(0,))
+        audit = run_audit(audited_job(vfl.Ckks()), parties, seeds=(0,))
     assert audit.exit_code == 1
     assert any("hidden" in line and "residuals of bank" in line for line in audit.exceeding)
     assert "exceed the declaration" in html(audit)

@@ -28,12 +28,12 @@ MODES: dict[str, dict[str, Any]] = {
 }
 
 
-def job(mode: str, **keys: Any) -> vfl.Job:
+def scored_job(mode: str, **keys: Any) -> vfl.Job:
     defaults: dict[str, Any] = {"model": vfl.Logistic(), "batch_size": 150, "epochs": 6, "test_fraction": 0.4}
     return vfl.Job(**(defaults | {"accepts": [*leak_kinds()]} | MODES[mode] | keys))
 
 
-def parties(columns: np.ndarray, seed: int = 0, weights: Any = None) -> list[vfl.Party]:
+def bank_and_shop(columns: np.ndarray, seed: int = 0, weights: Any = None) -> list[vfl.Party]:
     """Return a bank with three numeric columns and the labels, and a shop with the given columns."""
     generator = np.random.default_rng(seed)
     X = generator.normal(size=(len(columns), 3))
@@ -45,7 +45,7 @@ def parties(columns: np.ndarray, seed: int = 0, weights: Any = None) -> list[vfl
 
 def helpers(mode: str) -> list[vfl.Party]:
     """Return the parties without a table that this mode needs."""
-    return [vfl.Helper(name, role) for name, role in job(mode).family.example_helpers]
+    return [vfl.Helper(name, role) for name, role in scored_job(mode).family.example_helpers]
 
 
 def bits(rows: int, d: int, seed: int = 0) -> np.ndarray:
@@ -61,11 +61,11 @@ def test_one_score_reveals_every_binary_column(mode: str) -> None:
     this test are far from such a coincidence.
     """
     weights = np.array([0.5, -1.1, 2.3, -4.7]) if mode == "shares" else None
-    bank, shop = parties(bits(1500, 6 if weights is None else 4), weights=weights)
+    bank, shop = bank_and_shop(bits(1500, 6 if weights is None else 4), weights=weights)
     others = [shop]
     if mode == "pairwise":
         others = [vfl.Party(name, X, aligned=True) for name, X in (("shop", shop.X[:, :4]), ("telco", shop.X[:, 4:]))]
-    pair = RealIdealPair(job(mode), [bank, *others, *helpers(mode)], 0)
+    pair = RealIdealPair(scored_job(mode), [bank, *others, *helpers(mode)], 0)
     score = ATTACKS["score_bits"].score(pair)
     assert score.real == 1.0
     assert f"bank reads {6 if mode in ('open', 'sealed', 'fdml') else 4} of" in score.detail
@@ -74,7 +74,7 @@ def test_one_score_reveals_every_binary_column(mode: str) -> None:
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "pairwise"])
 def test_a_single_column_is_recovered_from_few_known_rows(mode: str) -> None:
     column = np.random.default_rng(1).normal(size=(600, 1))
-    pair = RealIdealPair(job(mode), [*parties(column), *helpers(mode)], 0)
+    pair = RealIdealPair(scored_job(mode), [*bank_and_shop(column), *helpers(mode)], 0)
     result = query_scores(pair)
     for known in (12, 200):
         assert (
@@ -91,7 +91,7 @@ def test_several_classes_reveal_several_columns() -> None:
     X, columns = generator.normal(size=(900, 3)), generator.normal(size=(900, 2))
     y = np.argmax(np.column_stack([columns, X, np.zeros(900)]) + generator.gumbel(size=(900, 6)), axis=1)
     table = [vfl.Party("bank", columns, y, aligned=True), vfl.Party("shop", X, aligned=True)]
-    pair = RealIdealPair(job("shares", model=vfl.GeneralLinear(loss="one_vs_rest")), table, 0)
+    pair = RealIdealPair(scored_job("shares", model=vfl.GeneralLinear(loss="one_vs_rest")), table, 0)
     result = query_scores(pair)
     assert result.scores.shape[1] == 6
     assert (added_by_column(result.requester_columns, result.scores, X[result.rows], 30) > 0.999).all()
@@ -100,12 +100,12 @@ def test_several_classes_reveal_several_columns() -> None:
 @pytest.mark.parametrize("name", ["kernel direct", "transfer open"])
 def test_other_families_are_attacked_too(name: str) -> None:
     """Random features and networks allow no exact map; the attack still finishes."""
-    this_job = vfl.Job(**{"batch_size": 60, "epochs": 1, "accepts": [*leak_kinds()]} | EXAMPLES[name])
+    job = vfl.Job(**{"batch_size": 60, "epochs": 1, "accepts": [*leak_kinds()]} | EXAMPLES[name])
     score = ATTACKS["score_columns"].score(
-        RealIdealPair(this_job, [party.take(ROWS) for party in vfl.datasets.breast_cancer(2)], 0)
+        RealIdealPair(job, [party.take(ROWS) for party in vfl.datasets.breast_cancer(2)], 0)
     )
     assert 0 <= score.real <= 1
-    assert "weight for each column" in ATTACKS["score_bits"].skip_reason(this_job)
+    assert "weight for each column" in ATTACKS["score_bits"].skip_reason(job)
 
 
 def test_uninformative_scores_add_nothing() -> None:
@@ -146,7 +146,7 @@ def test_levels_do_not_protect_a_column_with_a_large_weight() -> None:
 
 @pytest.mark.long
 def test_an_audit_reports_columns_in_scores() -> None:
-    audit = run_audit(job("open", accepts=[]), parties(bits(600, 5)), seeds=(0,))
+    audit = run_audit(scored_job("open", accepts=[]), bank_and_shop(bits(600, 5)), seeds=(0,))
     (bits_read,) = [inference for inference in audit.inferences if inference.name == "score bits"]
     assert bits_read.attacker == "bank"
     assert bits_read.exceeds
@@ -161,7 +161,7 @@ def test_class_counts_of_bins_reveal_labels(residual: Any) -> None:
     X = generator.normal(size=(400, 6))
     y = X[:, 0] + generator.normal(size=400) > 0
     table = [vfl.Party("bank", X[:, :2], y, aligned=True), vfl.Party("shop", X, aligned=True)]
-    this_job = vfl.Job(
+    job = vfl.Job(
         model=vfl.Logistic(),
         optimizer=vfl.FedSGD(lr=0.1),
         protocol=vfl.Protocol(residual=residual),
@@ -171,8 +171,8 @@ def test_class_counts_of_bins_reveal_labels(residual: Any) -> None:
         accepts=["columns", "rank"],
     )
     attack = ATTACKS["bin_counts"]
-    assert not attack.skip_reason(this_job)
-    score = attack.score(RealIdealPair(this_job, table, 0, unprepared=(this_job, table)))
+    assert not attack.skip_reason(job)
+    score = attack.score(RealIdealPair(job, table, 0, unprepared=(job, table)))
     assert score.real == score.simulated
     assert score.real > (0.99 if residual == "open" else 0.7)
-    assert "no weights of evidence" in attack.skip_reason(job("open"))
+    assert "no weights of evidence" in attack.skip_reason(scored_job("open"))

@@ -21,7 +21,7 @@ from tests.builders import raises_code
 BLIND = ("shared_residual", "partial_score", "residual_sign", "residual_norm", "residual_direction", "batch_inversion")
 
 
-def job(**keys: Any) -> vfl.Job:
+def shares_job(**keys: Any) -> vfl.Job:
     defaults: dict[str, Any] = {
         "model": vfl.Logistic(),
         "optimizer": vfl.FedSGD(lr=0.3),
@@ -36,8 +36,8 @@ def test_nothing_exceeds_what_is_declared() -> None:
     """Metrics of 142 rows must be accepted by name."""
     parties = vfl.datasets.breast_cancer(2)
     with raises_code(errors.LeakageError, "SVFL-LEAK-NOT-ACCEPTED"):
-        guard(job(), pooled_run_facts(job(), parties).sizes)
-    audit = run_audit(job(accepts=["small_metrics"]), parties, seeds=(0,))
+        guard(shares_job(), pooled_run_facts(shares_job(), parties).shape)
+    audit = run_audit(shares_job(accepts=["small_metrics"]), parties, seeds=(0,))
     assert audit.exit_code == 0, [*audit.exceeding, *audit.failed]
     assert [line.split(" of ")[0] for line in audit.leaks] == ["accepted: bank: metrics are"]
     assert {inference.name.replace(" ", "_") for inference in audit.inferences} > set(BLIND)
@@ -46,7 +46,7 @@ def test_nothing_exceeds_what_is_declared() -> None:
 
 def test_weights_in_the_clear_would_rank_labels() -> None:
     """The same attack succeeds on the same job with an open residual."""
-    opened = job(protocol=vfl.Protocol(residual="open"), accepts=["columns"])
+    opened = shares_job(protocol=vfl.Protocol(residual="open"), accepts=["columns"])
     assert ATTACKS["partial_score"](opened, vfl.datasets.breast_cancer(2), 0).real > 0.9
 
 
@@ -60,7 +60,7 @@ def test_attacks_are_at_chance_over_twenty_seeds() -> None:
     parties, result = vfl.datasets.breast_cancer(3), defaultdict[tuple[str, str], list[float]](list)
     drawn = defaultdict[str, list[float]](list)
     for seed in range(20):
-        pair = RealIdealPair(job(), parties, seed)
+        pair = RealIdealPair(shares_job(), parties, seed)
         for attacker in ("shop", "telco"):
             for name in BLIND:
                 attack = ATTACKS[name]

@@ -74,7 +74,9 @@ def test_the_sentences_agree_with_the_figures(result: list[Inference]) -> None:
     assert (audit.level == "red") == (audit.exit_code == 1 or any(item.strength == "strong" for item in result))
 
 
-SOME = Inference("shop", "own part", MEASURES[0], "", 0.343, 0.343, 0.5, 0.0, False, "less", noise=0.01, two_sided=True)
+SOME = Inference(
+    "shop", "partial score", MEASURES[0], "", 0.343, 0.343, 0.5, 0.0, False, "less", noise=0.01, two_sided=True
+)
 
 
 def test_a_ranking_below_chance_is_reversed() -> None:
@@ -98,14 +100,14 @@ def test_the_declared_output_counts_if_messages_are_coarser() -> None:
     assert "0.571   declared output alone 1.000" in text(audit_of([columns]))
 
 
-def table(rows: int = 240, d: int = 3) -> list[vfl.Party]:
+def linear_parties(rows: int = 240, d: int = 3) -> list[vfl.Party]:
     generator = np.random.default_rng(0)
     X, Z = generator.normal(size=(2, rows, d))
     y = X[:, 0] + Z[:, 0] + generator.normal(size=rows)
     return [vfl.Party("bank", X, y > 0, aligned=True), vfl.Party("shop", Z, aligned=True)]
 
 
-def job(residual: object = "open", **keys: object) -> vfl.Job:
+def residual_job(residual: object = "open", **keys: object) -> vfl.Job:
     defaults: dict[str, object] = {
         "model": vfl.Logistic(),
         "optimizer": vfl.FedSGD(lr=0.5),
@@ -127,7 +129,7 @@ STEPS: dict[str, dict[str, object]] = {
 @pytest.mark.parametrize("loss", list(LOSSES))
 def test_residuals_of_every_loss_reveal_columns(loss: str) -> None:
     """A passive party reconstructs the other party's columns from residuals in the clear, whatever the loss."""
-    bank, shop = table()
+    bank, shop = linear_parties()
     model: vfl.Model = vfl.GeneralLinear(loss=loss) if LOSSES[loss].single else vfl.Softmax()
     if not LOSSES[loss].classifies:
         scores = bank.X[:, 0] + shop.X[:, 0]
@@ -137,8 +139,8 @@ def test_residuals_of_every_loss_reveal_columns(loss: str) -> None:
         ].assumes_zero_labels:  # counts and amounts of claims are rare, and above the prediction if they occur
             y = np.where(scores > 0.8, y, 0)
         bank = vfl.Party("bank", bank.X, y, aligned=True)
-    this_job = job(model=model, **STEPS.get(loss, {}))
-    pair = RealIdealPair(this_job, [bank, shop], 0)
+    job = residual_job(model=model, **STEPS.get(loss, {}))
+    pair = RealIdealPair(job, [bank, shop], 0)
     results = [numbers for numbers in column_numbers(pair, pair.real_run[1]) if numbers.learner == "shop"]
     assert results
     assert all(np.isfinite(numbers.numbers).all() and len(numbers.rows) == len(numbers.numbers) for numbers in results)
@@ -146,8 +148,8 @@ def test_residuals_of_every_loss_reveal_columns(loss: str) -> None:
 
 
 def test_row_weights_hide_sums_but_not_labels() -> None:
-    this_job = job(weights={"classes": "balanced"})
-    pair = RealIdealPair(this_job, table(), 0)
+    job = residual_job(weights={"classes": "balanced"})
+    pair = RealIdealPair(job, linear_parties(), 0)
     assert not [numbers for numbers in column_numbers(pair, pair.real_run[1]) if numbers.learner == "shop"]
     assert ATTACKS["residual_sign"].score(pair).real > 0.99
 
@@ -162,9 +164,9 @@ def test_iterations_that_leave_many_rows_open_are_omitted() -> None:
 
 def test_a_family_that_is_not_observed_fails_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """An attack on an empty view would score as chance, and the audit would pass."""
-    assert not unrecorded(RealIdealPair(job(vfl.Ckks(), epochs=1), table(), 0))
+    assert not unrecorded(RealIdealPair(residual_job(vfl.Ckks(), epochs=1), linear_parties(), 0))
     monkeypatch.setattr("securevfl.protocols.residuals.base.NotedReply", lambda reply, channel: reply)
-    blind = RealIdealPair(job(vfl.Ckks(), epochs=1), table(), 0)
+    blind = RealIdealPair(residual_job(vfl.Ckks(), epochs=1), linear_parties(), 0)
     assert ATTACKS["cross_round"].score(blind).real == 0.5
     (line,) = unrecorded(blind)
     assert line.startswith(
@@ -178,16 +180,16 @@ EXAMPLES = {name: options for kind in FAMILIES.values() for name, options in kin
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if "paillier" not in name])
 def test_every_disclosure_is_recorded_in_every_method(name: str) -> None:
     """The examples belong to the methods, so that a new family is included."""
-    this_job = vfl.Job(**{"batch_size": 60, "epochs": 1} | EXAMPLES[name])
-    count = this_job.family.max_parties or 3
+    job = vfl.Job(**{"batch_size": 60, "epochs": 1} | EXAMPLES[name])
+    count = job.family.max_parties or 3
     parties = [party.take(np.arange(120, dtype=np.intp)) for party in vfl.datasets.breast_cancer(count)]
-    helpers = [vfl.Helper(name, role) for name, role in this_job.family.example_helpers]
-    assert not unrecorded(RealIdealPair(this_job, [*parties, *helpers], 0))
+    helpers = [vfl.Helper(name, role) for name, role in job.family.example_helpers]
+    assert not unrecorded(RealIdealPair(job, [*parties, *helpers], 0))
 
 
 @pytest.mark.long
 def test_the_audit_gives_the_reason_of_each_skipped_attack() -> None:
-    audit = run_audit(job(epochs=2), table(), seeds=(0,))
+    audit = run_audit(residual_job(epochs=2), linear_parties(), seeds=(0,))
     ran = {inference.name for inference in audit.inferences}
     left = {line.split(":")[0] for line in audit.skipped if not line.startswith("leak ")}
     assert ran | left == {name.replace("_", " ") for name in ATTACKS}
@@ -214,7 +216,7 @@ def test_the_party_whose_labels_rare_rows_open_is_warned(noise_parties: tuple[st
     if noise_parties:
         assert "ask it for that line of its sheet" in disclosed
     else:
-        assert "shop: 1 rows of 120 stand nearly alone" in disclosed
+        assert "shop: 1 rows of 120 are nearly unique" in disclosed
         assert disclosed in str(vfl.explain(job, [bank, shop]))
     assert f"bank should know about its labels: {disclosed}." in summary(audit)
     section = text(audit).split("\nbank (active)\n")[1].split("\nshop (passive)\n")[0]

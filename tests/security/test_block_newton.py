@@ -13,20 +13,20 @@ from securevfl.audit.recording.column_numbers import column_numbers
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.disclosure.label_auc import expected_label_auc
 from securevfl.models import linear_block
-from securevfl.optim.block_newton import OVER
+from securevfl.optim.block_newton import INITIAL_MULTIPLE
 from securevfl.runtime.observer import Event
 
 NOISE = 15  # columns of the attacker
 READ = ("batch_inversion", "cross_round", "partial_score")  # these use opened gradients and take seconds
 
 
-def job(**keys: object) -> vfl.Job:
+def newton_job(**keys: object) -> vfl.Job:
     defaults: dict[str, object] = {"model": vfl.Logistic(l2=1e-3), "optimizer": vfl.BlockNewton(), "batch_size": "all"}
     defaults |= {"protocol": vfl.Protocol(residual=vfl.Ckks()), "epochs": 6, "accepts": ["columns"]}
     return vfl.Job(**(defaults | keys))  # type: ignore[arg-type]
 
 
-def tables(rows: int, columns: int = NOISE, seed: int = 0) -> list[vfl.Party]:
+def noise_parties(rows: int, columns: int = NOISE, seed: int = 0) -> list[vfl.Party]:
     """Return a bank with columns that correlate with the labels, and a shop with pure noise."""
     generator = np.random.default_rng(seed)
     X = generator.normal(size=(rows, 8))
@@ -47,8 +47,8 @@ def best_attack(job: vfl.Job, parties: list[vfl.Party], attacks: Iterable[str] =
 
 
 def test_opened_values_reveal_less_about_more_rows() -> None:
-    few = np.mean([best_attack(job(), tables(150, seed=seed)) for seed in range(3)])
-    many = best_attack(job(), tables(3000))
+    few = np.mean([best_attack(newton_job(), noise_parties(150, seed=seed)) for seed in range(3)])
+    many = best_attack(newton_job(), noise_parties(3000))
     assert (
         0.55 < few < expected_label_auc(NOISE, 150, 1, 6, reshuffle=False) + 0.05
     )  # the consent sheet does not understate it
@@ -59,26 +59,26 @@ def test_opened_values_reveal_less_about_more_rows() -> None:
 @pytest.mark.slow
 def test_labels_of_many_rows_are_safe_from_every_attack() -> None:
     every = [name for name, attack in ATTACKS.items() if isinstance(attack, LabelAttack)]
-    assert best_attack(job(), tables(20_000), every) <= 0.55
+    assert best_attack(newton_job(), noise_parties(20_000), every) <= 0.55
 
 
 def test_minibatches_of_the_same_data_reveal_more() -> None:
-    parties = tables(1500)
-    minibatches = job(optimizer=vfl.FedBCD(lr=0.3), batch_size=100, epochs=2)
-    all_rows, batches = (best_attack(item, parties) for item in (job(), minibatches))
+    parties = noise_parties(1500)
+    minibatches = newton_job(optimizer=vfl.FedBCD(lr=0.3), batch_size=100, epochs=2)
+    all_rows, batches = (best_attack(item, parties) for item in (newton_job(), minibatches))
     assert batches > all_rows + 0.04
 
 
 def test_few_exchanges_span_few_dimensions_of_the_columns() -> None:
-    this_job = job(epochs=5, optimizer=vfl.BlockNewton(tolerance=0))
-    pair = RealIdealPair(this_job, tables(1000), 0)
+    job = newton_job(epochs=5, optimizer=vfl.BlockNewton(tolerance=0))
+    pair = RealIdealPair(job, noise_parties(1000), 0)
     (batch,) = column_numbers(pair, pair.real_run[1])
     exchanges = pair.real_run[0].costs.rounds
     assert exchanges == 5
     trained = batch.numbers[:, :exchanges]
     assert np.linalg.matrix_rank(trained) == exchanges - 1  # the first exchange is zero
     assert "T c = 5 x 1 numbers about each training row" in vfl.explain(
-        this_job, tables(1000)
+        job, noise_parties(1000)
     )  # 4 exchanges and the evaluation
 
 
@@ -91,7 +91,7 @@ def labels_from_two_values(start: Callable[..., NDArray[np.float64]] | None, l2:
     with pytest.MonkeyPatch.context() as patch:
         if start is not None:
             patch.setattr(linear_block, "starting_weights", start)
-        pair = RealIdealPair(job(model=vfl.Logistic(l2=l2), epochs=1), [bank, shop], 0, attacker="shop")
+        pair = RealIdealPair(newton_job(model=vfl.Logistic(l2=l2), epochs=1), [bank, shop], 0, attacker="shop")
         rows, A, b = pair.real().equations()[0]
     result = subset(A, A.sum(axis=1) * pair.labels.mean() - b[:, 0])
     return 0.5 if result is None else float(np.mean(result == pair.labels[rows]))
@@ -109,18 +109,18 @@ def test_the_random_start_neither_hides_nor_is_needed() -> None:
 
     assert labels_from_two_values(None, l2=1e3) == labels_from_two_values(zero, l2=1e3) == 1.0
     assert labels_from_two_values(zero, l2=1e-3) < 0.9
-    this_job = job(protocol=vfl.Protocol(residual="open"))
-    drawn = vfl.simulate(this_job, tables(500))
+    job = newton_job(protocol=vfl.Protocol(residual="open"))
+    drawn = vfl.simulate(job, noise_parties(500))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(linear_block, "starting_weights", zero)
-        plain = vfl.simulate(this_job, tables(500))
+        plain = vfl.simulate(job, noise_parties(500))
     for name, part in drawn.parts.items():
         np.testing.assert_allclose(part.theta, plain.parts[name].theta, atol=2e-3)
 
 
 def test_the_step_is_one_of_three_numbers() -> None:
     lines: list[Event] = []
-    vfl.simulate(job(epochs=20), tables(500), observe=lines.append)
+    vfl.simulate(newton_job(epochs=20), noise_parties(500), observe=lines.append)
     paces = [event.message for event in lines if type(event.message).__name__ == "Pace"]
-    assert {pace.multiple for pace in paces} <= {OVER, 0.75 * OVER, 1.0}  # type: ignore[attr-defined]
+    assert {pace.multiple for pace in paces} <= {INITIAL_MULTIPLE, 0.75 * INITIAL_MULTIPLE, 1.0}  # type: ignore[attr-defined]
     assert all(type(pace).__struct_fields__ == ("multiple", "stop") for pace in paces)

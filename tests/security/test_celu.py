@@ -14,7 +14,7 @@ SEEDS = range(3)
 COLUMNS, BATCH, EPOCHS, R = 6, 128, 6, 5
 
 
-def parties(seed: int) -> list[vfl.Party]:
+def bank_and_stranger(seed: int) -> list[vfl.Party]:
     """Return a party whose columns correlate with its labels, and a stranger with columns of noise."""
     generator = np.random.default_rng([seed, 0])
     X = generator.normal(size=(4 * BATCH, 5))
@@ -23,7 +23,7 @@ def parties(seed: int) -> list[vfl.Party]:
     return [vfl.Party("bank", X, y, aligned=True), vfl.Party("stranger", noise, aligned=True)]
 
 
-def job(optimizer: object, seed: int) -> vfl.Job:
+def celu_job(optimizer: object, seed: int) -> vfl.Job:
     return vfl.Job(
         model=vfl.Logistic(),
         optimizer=optimizer,
@@ -51,7 +51,7 @@ def attacked(optimizer: object) -> tuple[float, float]:
     """Return the mean label AUC and the mean rank over the seeds."""
     results = []
     for seed in SEEDS:
-        pair = RealIdealPair(job(optimizer, seed), parties(seed), seed, attacker="stranger")
+        pair = RealIdealPair(celu_job(optimizer, seed), bank_and_stranger(seed), seed, attacker="stranger")
         scores, rank = solved(pair.real())
         results.append((label_auc(scores, pair.labels), rank))
     return float(np.mean([auc for auc, _ in results])), float(np.mean([rank for _, rank in results]))
@@ -67,14 +67,14 @@ def test_cached_exchanges_reveal_as_fedbcd_weighted_rows_more() -> None:
     assert of_weighed > 4 * COLUMNS
     assert weighed > stored + 0.05
     for auc, xi in ((stored, None), (weighed, 60.0)):
-        times = job(vfl.CeluVFL(lr=0.1, R=R, W=3, xi=xi), 0).equations
+        times = celu_job(vfl.CeluVFL(lr=0.1, R=R, W=3, xi=xi), 0).equations
         assert auc < expected_label_auc(COLUMNS, BATCH, 1, times, times > 1) + 0.02
 
 
 def test_the_guard_counts_them_before_anything_runs() -> None:
-    limited = job(vfl.CeluVFL(lr=0.1, R=R, W=3, xi=60), 0).model_copy(update={"max_label_auc": 0.7})
-    sheet = vfl.explain(limited, parties(0))
+    limited = celu_job(vfl.CeluVFL(lr=0.1, R=R, W=3, xi=60), 0).model_copy(update={"max_label_auc": 0.7})
+    sheet = vfl.explain(limited, bank_and_stranger(0))
     assert "would be refused: stranger: its opened gradients tell labels to an AUC of 0.98" in sheet
     assert f"p = {COLUMNS} equations about n x c = {BATCH} residuals a batch, others in each of {EPOCHS * R}" in sheet
     alone = limited.model_copy(update={"optimizer": vfl.CeluVFL(lr=0.1, R=R, W=3)})
-    assert "would be refused" not in vfl.explain(alone, parties(0))
+    assert "would be refused" not in vfl.explain(alone, bank_and_stranger(0))

@@ -47,7 +47,7 @@ def credit(passives: int = 1, *, n: int = 300, wide: int = 0, seed: int = 0) -> 
     return [vfl.Party("bank", columns, y.astype(int), columns=[f"b{j}" for j in range(5)], aligned=True), *others]
 
 
-def job(sums: SumProtocol | str = "auto", residual: object = "open", **keys: object) -> vfl.Job:
+def linear_job(sums: SumProtocol | str = "auto", residual: object = "open", **keys: object) -> vfl.Job:
     defaults: dict[str, object] = {"model": vfl.Logistic(l2=1e-3), "optimizer": vfl.FedBCD(local_steps=5, lr=0.3)}
     defaults |= {"batch_size": 150, "epochs": 12}
     return vfl.Job(**(defaults | keys), protocol=vfl.Protocol(sum=sums, residual=residual))  # type: ignore[arg-type]
@@ -59,7 +59,7 @@ OTHERS = [("auto", vfl.Ckks(), 1), ("direct", vfl.Ckks(), 2), *((sums, vfl.Ckks(
 
 @pytest.mark.parametrize(("sums", "residual", "passives"), OTHERS, ids=repr)
 def test_a_long_run_reveals_columns_through_every_sum(sums: SumProtocol | str, residual: object, passives: int) -> None:
-    pair = RealIdealPair(job(sums, residual), credit(passives), 0)
+    pair = RealIdealPair(linear_job(sums, residual), credit(passives), 0)
     score = ATTACKS["column_space"].score(pair)
     assert score.real > 0.999 > 0.2 > score.chance
     assert score.simulated == pytest.approx(score.real, abs=1e-3)  # the sums are declared
@@ -78,7 +78,7 @@ def test_a_long_run_reveals_columns_through_every_sum(sums: SumProtocol | str, r
 
 
 def test_a_short_run_reveals_part_of_the_columns() -> None:
-    pair = RealIdealPair(job(epochs=3), credit(), 0)
+    pair = RealIdealPair(linear_job(epochs=3), credit(), 0)
     score = ATTACKS["column_space"].score(pair)
     assert 0.3 < score.real < 0.9
     assert "no column inside" in score.detail
@@ -88,18 +88,18 @@ def test_a_short_run_reveals_part_of_the_columns() -> None:
 
 
 def test_an_open_residual_reveals_the_columns_of_all_others() -> None:
-    pair = RealIdealPair(job(vfl.PairwiseSum(), "open", epochs=20), credit(2), 0)
+    pair = RealIdealPair(linear_job(vfl.PairwiseSum(), "open", epochs=20), credit(2), 0)
     detail = ATTACKS["column_space"].score(pair).detail
     assert "shop0 about bank, shop1: 9 of 9 columns inside (b0, b1, b2, b3, b4, " in detail
-    sealed = RealIdealPair(job(vfl.PairwiseSum(), vfl.Ckks(), epochs=20), credit(2), 0)
+    sealed = RealIdealPair(linear_job(vfl.PairwiseSum(), vfl.Ckks(), epochs=20), credit(2), 0)
     assert "shop0 about" not in ATTACKS["column_space"].score(sealed).detail
 
 
 @pytest.mark.parametrize("model", [vfl.Square(), vfl.Softmax(), vfl.Logistic()], ids=lambda model: model.name)
 def test_open_residuals_of_every_loss_reveal_other_parts(model: object) -> None:
     parties = vfl.datasets.digits(3) if isinstance(model, vfl.Softmax) else credit(2)
-    this_job = job(epochs=30, model=model, batch_size=150, optimizer=vfl.FedBCD(local_steps=2, lr=0.1))
-    pair = RealIdealPair(this_job, parties, 0)
+    job = linear_job(epochs=30, model=model, batch_size=150, optimizer=vfl.FedBCD(local_steps=2, lr=0.1))
+    pair = RealIdealPair(job, parties, 0)
     results = [numbers for numbers in column_numbers(pair, pair.real_run[1]) if numbers.learner != "bank"]
     assert {numbers.learner for numbers in results} == {party.name for party in parties[1:]}
     for numbers in results:
@@ -107,7 +107,7 @@ def test_open_residuals_of_every_loss_reveal_other_parts(model: object) -> None:
 
 
 def test_evaluations_reveal_columns_of_held_out_rows() -> None:
-    pair = RealIdealPair(job(epochs=4, test_fraction=0.2, evaluate_every=1), credit(), 0)
+    pair = RealIdealPair(linear_job(epochs=4, test_fraction=0.2, evaluate_every=1), credit(), 0)
     result = column_numbers(pair, pair.evaluated_run[1])
     held_out = next(item for item in result if np.array_equal(item.rows, pair.schedule.test))
     assert held_out.numbers.shape[1] == 4 * pair.schedule.batches + 1
@@ -147,13 +147,13 @@ def test_binary_vectors_are_found_in_small_and_large_spaces() -> None:
 
 def test_a_first_difference_is_a_part_only_in_sequential_mode() -> None:
     optimizer = vfl.FedBCD(local_steps=3, lr=0.3, mode="sequential")
-    this_job = job(vfl.PairwiseSum(), vfl.Ckks(), optimizer=optimizer, epochs=1)
-    score = ATTACKS["first_difference"].score(RealIdealPair(this_job, credit(3), 0))
+    job = linear_job(vfl.PairwiseSum(), vfl.Ckks(), optimizer=optimizer, epochs=1)
+    score = ATTACKS["first_difference"].score(RealIdealPair(job, credit(3), 0))
     assert score.real == pytest.approx(2 / 3)  # the last party moves after the last sum of the iteration
     assert "shop0, shop1" in score.detail
-    assert ATTACKS["first_difference"].skip_reason(job(vfl.PairwiseSum()))
+    assert ATTACKS["first_difference"].skip_reason(linear_job(vfl.PairwiseSum()))
     assert ATTACKS["first_difference"].skip_reason(
-        this_job.model_copy(update={"protocol": vfl.Protocol(residual="open", sum="direct")})
+        job.model_copy(update={"protocol": vfl.Protocol(residual="open", sum="direct")})
     )
 
 
@@ -161,14 +161,14 @@ def test_a_first_difference_is_a_part_only_in_sequential_mode() -> None:
 @pytest.mark.parametrize("sums", ["direct", "pairwise"])
 def test_a_partial_score_ranks_labels_under_any_protocol(sums: str, residual: object) -> None:
     parties = vfl.datasets.breast_cancer(2 if sums == "direct" else 3)
-    score = ATTACKS["partial_score"].score(RealIdealPair(job(sums, residual, batch_size=284), parties, 0))
+    score = ATTACKS["partial_score"].score(RealIdealPair(linear_job(sums, residual, batch_size=284), parties, 0))
     assert score.real > (0.97 if sums == "direct" else 0.8)
     assert score.real == pytest.approx(score.simulated, abs=1e-3)
 
 
 @pytest.fixture(scope="module")
 def refused() -> Audit:
-    return run_audit(job(residual=vfl.Ckks()), credit(), seeds=(0,))
+    return run_audit(linear_job(residual=vfl.Ckks()), credit(), seeds=(0,))
 
 
 def test_an_audit_fails_and_names_the_disclosed_columns(refused: Audit) -> None:
@@ -182,27 +182,27 @@ def test_an_audit_fails_and_names_the_disclosed_columns(refused: Audit) -> None:
 
 
 def test_the_audit_passes_if_the_job_accepts_the_leak() -> None:
-    audit = run_audit(job(residual=vfl.Ckks(), accepts=["columns"]), credit(), seeds=(0,))
+    audit = run_audit(linear_job(residual=vfl.Ckks(), accepts=["columns"]), credit(), seeds=(0,))
     assert audit.exit_code == 0, audit.exceeding
     assert any(leak.startswith("accepted: bank: it receives") for leak in audit.leaks)
     assert any("8 of 8 columns inside" in inference.detail for inference in audit.inferences)
 
 
 def test_the_audit_passes_with_a_sum_over_enough_columns() -> None:
-    audit = run_audit(job("pairwise", vfl.Ckks()), credit(3, wide=40), seeds=(0,))
+    audit = run_audit(linear_job("pairwise", vfl.Ckks()), credit(3, wide=40), seeds=(0,))
     assert audit.exit_code == 0, audit.exceeding
 
 
 def test_an_audit_reports_parts_from_sequential_sums() -> None:
     optimizer = vfl.FedBCD(local_steps=3, lr=0.3, mode="sequential")
-    this_job = job("pairwise", vfl.Ckks(), optimizer=optimizer, epochs=2, accepts=["columns"])
-    audit = run_audit(this_job, credit(3), seeds=(0,))
+    job = linear_job("pairwise", vfl.Ckks(), optimizer=optimizer, epochs=2, accepts=["columns"])
+    audit = run_audit(job, credit(3), seeds=(0,))
     assert audit.exit_code == 1
     assert any("first difference: part of shop0, shop1" in line for line in audit.exceeding)
 
 
 @pytest.mark.realdata
-@pytest.mark.skipif(not DATA.is_dir(), reason="the real tables are not beside the checkout")
+@pytest.mark.skipif(not DATA.is_dir(), reason="needs the real tables")
 def test_the_columns_of_the_credit_table() -> None:
     """Of eleven columns the four binary ones are read; 14 known rows of a batch determine the others."""
     import csv
@@ -220,11 +220,11 @@ def test_the_columns_of_the_credit_table() -> None:
         vfl.Party("shop", np.column_stack(list(shop.values())), columns=list(shop), aligned=True),
     ]
     keys: dict[str, Any] = {"batch_size": 750, "optimizer": vfl.FedBCD(lr=0.1), "prepare": {"tails": "keep"}}
-    long = RealIdealPair(job(residual=vfl.Ckks(), epochs=20, **keys), parties, 0)
+    long = RealIdealPair(linear_job(residual=vfl.Ckks(), epochs=20, **keys), parties, 0)
     score = ATTACKS["column_space"].score(long)
     assert score.real > 0.999999
     assert "14 known rows give them" in score.detail
-    short = RealIdealPair(job(residual=vfl.Ckks(), epochs=5, **keys), parties, 0)  # 4 are sometimes too few
+    short = RealIdealPair(linear_job(residual=vfl.Ckks(), epochs=5, **keys), parties, 0)  # 4 are sometimes too few
     for pair in (long, short):
         assert ATTACKS["binary_columns"].score(pair).real == 1
     assert ATTACKS["column_space"].score(short).real < 0.8

@@ -194,7 +194,7 @@ def ends(name: str, monkeypatch: pytest.MonkeyPatch, ways: int | None) -> None:
     """Alter every field of every message type of an act, in a few ways or in all."""
     warnings.simplefilter("ignore")
     if "many" in name:
-        monkeypatch.setattr(psi, "MANY", 100)
+        monkeypatch.setattr(psi, "MIN_ROWS_FOR_TRANSFERS", 100)
     liar, generator = Liar(monkeypatch), np.random.default_rng(len(name))
     act = ACTS[name](name.removeprefix("predict "), liar)
     assert outcome(act) == ""

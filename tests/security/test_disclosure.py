@@ -15,10 +15,10 @@ from securevfl.families.run_shape import derive_run_shape
 
 
 def counts(job: vfl.Job, known: RunShape) -> list[Disclosure]:
-    return job.family.counts(job, known)
+    return job.family.disclosures(job, known)
 
 
-def job(**keys: object) -> vfl.Job:
+def sealed_job(**keys: object) -> vfl.Job:
     defaults: dict[str, object] = {
         "model": vfl.Logistic(),
         "optimizer": vfl.FedBCD(lr=0.1),
@@ -86,38 +86,36 @@ OPEN = {"protocol": vfl.Protocol(residual="open")}
 def test_numbers_about_columns(
     keys: dict[str, object], columns: Mapping[str, int], outputs: int, expected: dict[object, tuple[int, int]]
 ) -> None:
-    this_job = job(**keys)
+    job = sealed_job(**keys)
     results = {
         (item.learner, item.about): (item.count, item.of)
-        for item in counts(this_job, sizes(this_job, columns, outputs=outputs))
+        for item in counts(job, sizes(job, columns, outputs=outputs))
         if item.kind == "columns" and item.group == "training"
     }
     assert results == expected
 
 
 def test_the_counts_are_those_of_the_sent_numbers() -> None:
-    this_job = job(test_fraction=0.25, evaluate_every=3, accepts=["columns"])
+    job = sealed_job(test_fraction=0.25, evaluate_every=3, accepts=["columns"])
     parties = vfl.datasets.breast_cancer()
     seen: dict[int, int] = {}
     sent: list[int] = []
-    vfl.simulate(this_job, parties, observe=lambda e: sent.append(len(e.message.values)) if is_part(e) else None)
+    vfl.simulate(job, parties, observe=lambda e: sent.append(len(e.message.values)) if is_part(e) else None)
     schedule = Schedule(569, batch_size=50, epochs=4, seed=0, test_fraction=0.25, reshuffle=False)
     for rows in sent:
         seen[rows == len(schedule.test)] = seen.get(rows == len(schedule.test), 0) + rows
     counted = {
-        item.group: item.count
-        for item in counts(this_job, sizes(this_job, {"shop": 15}, rows=569))
-        if item.kind == "columns"
+        item.group: item.count for item in counts(job, sizes(job, {"shop": 15}, rows=569)) if item.kind == "columns"
     }
     assert counted == {"training": seen[False] / len(schedule.train), "held out": seen[True] / len(schedule.test)}
-    scores = [item for item in counts(this_job, sizes(this_job, {"shop": 15}, rows=569)) if item.kind == "scores"]
+    scores = [item for item in counts(job, sizes(job, {"shop": 15}, rows=569)) if item.kind == "scores"]
     assert [item.count for item in scores] == [seen[True]]
 
 
 def test_the_first_exchange_on_all_rows_reveals_nothing() -> None:
     lines: list[np.ndarray] = []
     vfl.simulate(
-        job(test_fraction=0.25, accepts=["columns"], **ALL),
+        sealed_job(test_fraction=0.25, accepts=["columns"], **ALL),
         vfl.datasets.breast_cancer(),
         observe=lambda e: lines.append(e.message.values) if is_part(e) else None,  # type: ignore[attr-defined]
     )
@@ -129,55 +127,53 @@ def is_part(event: object) -> bool:
 
 
 def test_equations_about_labels() -> None:
-    this_job = job()
-    first, second = (item for item in counts(this_job, sizes(this_job, THREE, outputs=2)) if item.kind == "labels")
+    job = sealed_job()
+    first, second = (item for item in counts(job, sizes(job, THREE, outputs=2)) if item.kind == "labels")
     assert (first.learner, first.count, first.of) == ("shop", 40, 100)
     assert (second.learner, second.count, second.of) == ("post", 60, 100)
-    shuffled = job(reshuffle=True)
+    shuffled = sealed_job(reshuffle=True)
     assert next(iter(counts(shuffled, sizes(shuffled, TWO)))).count == 4 * 20
-    opened = job(**OPEN)
+    opened = sealed_job(**OPEN)
     assert next(iter(counts(opened, sizes(opened, TWO)))).share == 1
 
 
 def test_kernel_jobs_count_neither_equations_nor_columns() -> None:
-    this_job = vfl.Job(model=vfl.Kernel(gamma=0.1), optimizer=vfl.FDSKL(), protocol=vfl.Protocol(), batch_size=50)
-    assert {item.kind for item in counts(this_job, sizes(this_job, THREE))} == {"scores"}
+    job = vfl.Job(model=vfl.Kernel(gamma=0.1), optimizer=vfl.FDSKL(), protocol=vfl.Protocol(), batch_size=50)
+    assert {item.kind for item in counts(job, sizes(job, THREE))} == {"scores"}
 
 
 def test_only_different_equations_add_up() -> None:
-    this_job = job()
+    job = sealed_job()
     table = {"shop": "digest of the columns"}
-    again = next(iter(counts(this_job, sizes(this_job, TWO, tables=table))))
+    again = next(iter(counts(job, sizes(job, TWO, tables=table))))
     assert earlier_share(again, [again, again]) == 0
-    other = next(iter(counts(job(batch_size=40), sizes(job(batch_size=40), TWO, tables=table))))
+    other = next(iter(counts(sealed_job(batch_size=40), sizes(sealed_job(batch_size=40), TWO, tables=table))))
     assert earlier_share(again, [other, other]) == pytest.approx(20 / 40)
-    unknown = next(iter(counts(this_job, sizes(this_job, TWO))))
+    unknown = next(iter(counts(job, sizes(job, TWO))))
     assert earlier_share(unknown, [unknown, unknown]) == pytest.approx(
         2 * 20 / 50
     )  # it is unknown whether they were the same
-    named = {leak.name for leak in leaks(this_job, sizes(this_job, TWO, tables=table), [other])}
+    named = {leak.name for leak in leaks(job, sizes(job, TWO, tables=table), [other])}
     assert "fresh_equations" in named
     assert "rank" not in named
-    assert "rank" in {
-        leak.name for leak in leaks(this_job, sizes(this_job, TWO, tables=table), [other, unknown, unknown])
-    }
-    assert not leaks(this_job, sizes(this_job, TWO, tables=table), [again])
+    assert "rank" in {leak.name for leak in leaks(job, sizes(job, TWO, tables=table), [other, unknown, unknown])}
+    assert not leaks(job, sizes(job, TWO, tables=table), [again])
 
 
 def test_numbers_about_columns_add_up_over_jobs() -> None:
-    this_job = job(epochs=1)
-    of_this = sizes(this_job, TWO)
-    displayed = next(item for item in counts(this_job, of_this) if item.kind == "columns")
-    assert not leaks(this_job, of_this, [displayed] * 3)
-    assert [leak.name for leak in leaks(this_job, of_this, [displayed] * 4)] == ["columns"]
-    assert not leaks(this_job, of_this, [Disclosure("columns", "post", ("shop",), 99, 20)] * 4)
+    job = sealed_job(epochs=1)
+    of_this = sizes(job, TWO)
+    displayed = next(item for item in counts(job, of_this) if item.kind == "columns")
+    assert not leaks(job, of_this, [displayed] * 3)
+    assert [leak.name for leak in leaks(job, of_this, [displayed] * 4)] == ["columns"]
+    assert not leaks(job, of_this, [Disclosure("columns", "post", ("shop",), 99, 20)] * 4)
 
 
 def test_label_auc_counts_earlier_equations() -> None:
-    this_job = job(max_label_auc=0.9)
-    assert "label_auc" not in {leak.name for leak in leaks(this_job, sizes(this_job, TWO))}
+    job = sealed_job(max_label_auc=0.9)
+    assert "label_auc" not in {leak.name for leak in leaks(job, sizes(job, TWO))}
     lines = [Disclosure("labels", "shop", ("bank",), 20, 50)]
-    assert "label_auc" in {leak.name for leak in leaks(this_job, sizes(this_job, TWO), lines)}
+    assert "label_auc" in {leak.name for leak in leaks(job, sizes(job, TWO), lines)}
 
 
 @pytest.mark.parametrize(
@@ -191,53 +187,51 @@ def test_label_auc_counts_earlier_equations() -> None:
 def test_numbers_from_half_of_the_columns_are_refused(
     keys: dict[str, object], columns: Mapping[str, int], who: str
 ) -> None:
-    this_job = job(**keys)
-    results = [leak for leak in leaks(this_job, sizes(this_job, columns, rows=4000)) if leak.name == "columns"]
+    job = sealed_job(**keys)
+    results = [leak for leak in leaks(job, sizes(job, columns, rows=4000)) if leak.name == "columns"]
     assert [leak.who for leak in results] == [who]
-    shorter = this_job.model_copy(update={"epochs": this_job.epochs - 1})
+    shorter = job.model_copy(update={"epochs": job.epochs - 1})
     assert not leaks(shorter, sizes(shorter, columns, rows=4000))
 
 
 def test_a_single_column_is_always_refused() -> None:
-    this_job = job(epochs=1, test_fraction=0.2)
-    assert [leak.name for leak in leaks(this_job, sizes(this_job, {"shop": 1}))] == ["columns"]
+    job = sealed_job(epochs=1, test_fraction=0.2)
+    assert [leak.name for leak in leaks(job, sizes(job, {"shop": 1}))] == ["columns"]
 
 
 def test_the_remedy_and_the_consent() -> None:
     parties = vfl.datasets.breast_cancer()
-    with pytest.raises(
-        LeakageError, match=r'bank: it receives 11 numbers.*15 columns of shop.*fewer epochs.*"columns"'
-    ):
-        vfl.simulate(job(epochs=10), parties)
-    assert vfl.simulate(job(epochs=10, accepts=["columns"]), parties).costs.rounds > 0
-    with pytest.raises(LeakageError, match=r"shop: .*seal the residual"):
-        vfl.simulate(job(epochs=10, **OPEN), parties)
-    sheet = vfl.explain(job(epochs=10), parties)
+    with pytest.raises(LeakageError, match=r"(?s)bank.*11 numbers.*15 columns of shop.*columns"):
+        vfl.simulate(sealed_job(epochs=10), parties)
+    assert vfl.simulate(sealed_job(epochs=10, accepts=["columns"]), parties).costs.rounds > 0
+    with pytest.raises(LeakageError, match=r"(?s)shop.*seal"):
+        vfl.simulate(sealed_job(epochs=10, **OPEN), parties)
+    sheet = vfl.explain(sealed_job(epochs=10), parties)
     assert "T c = 11 x 1 numbers about each training row: 0.73 of the dimensions of the 15 columns" in sheet
     assert "would be refused: bank: it receives 11 numbers" in sheet
-    assert "accepted: bank: it receives" in vfl.explain(job(epochs=10, accepts=["columns"]), parties)
+    assert "accepted: bank: it receives" in vfl.explain(sealed_job(epochs=10, accepts=["columns"]), parties)
 
 
 def test_sequential_sums_are_refused_and_stated() -> None:
     parties = vfl.datasets.breast_cancer(4)
-    this_job = job(epochs=1, test_fraction=0.2, **SEQUENTIAL)
-    with pytest.raises(LeakageError, match=r'one passive party moves.*mode = "parallel".*"sequential"'):
-        vfl.simulate(this_job, parties)
-    assert "fewer than" not in vfl.explain(this_job, parties)
-    assert "needs nobody" in vfl.explain(this_job, parties)
-    assert "fewer than" in vfl.explain(job(), parties)
-    direct = this_job.model_copy(update={"protocol": vfl.Protocol(sum="direct", residual=vfl.Ckks())})
+    job = sealed_job(epochs=1, test_fraction=0.2, **SEQUENTIAL)
+    with pytest.raises(LeakageError, match=r"(?s)parallel.*sequential"):
+        vfl.simulate(job, parties)
+    assert "fewer than" not in vfl.explain(job, parties)
+    assert "needs nobody" in vfl.explain(job, parties)
+    assert "fewer than" in vfl.explain(sealed_job(), parties)
+    direct = job.model_copy(update={"protocol": vfl.Protocol(sum="direct", residual=vfl.Ckks())})
     assert "sequential" not in {leak.name for leak in leaks(direct, sizes(direct, THREE))}
 
 
 def test_the_sheet_lists_partial_scores_and_session_messages() -> None:
-    sheet = vfl.explain(job(), vfl.datasets.breast_cancer())
+    sheet = vfl.explain(sealed_job(), vfl.datasets.breast_cancer())
     passive = sheet.split("\nshop (")[1]
     assert "X_k theta_k, which ranks the labels" in passive
     for message in ("RunHello", "Abort"):
         assert f"{message} from active" in passive
     assert "StopDecision from lead" in passive
-    assert "own part" not in vfl.explain(job(model=vfl.Square()), vfl.datasets.diabetes())
+    assert "own part" not in vfl.explain(sealed_job(model=vfl.Square()), vfl.datasets.diabetes())
 
 
 def bits(n: int, d: int, seed: int = 0) -> np.ndarray:
@@ -269,7 +263,7 @@ def test_the_share_of_columns_that_numbers_contain() -> None:
 def test_a_party_refuses_by_its_own_table() -> None:
     generator = np.random.default_rng(0)
     bank = vfl.Party("bank", generator.normal(size=(200, 5)), generator.integers(0, 2, 200), aligned=True)
-    this_job = job(epochs=1)
-    assert vfl.simulate(this_job, [bank, vfl.Party("shop", generator.normal(size=(200, 12)), aligned=True)])
-    with pytest.raises(LeakageError, match="enough to find most of the 12 columns of shop"):
-        vfl.simulate(this_job, [bank, vfl.Party("shop", bits(200, 12), aligned=True)])
+    job = sealed_job(epochs=1)
+    assert vfl.simulate(job, [bank, vfl.Party("shop", generator.normal(size=(200, 12)), aligned=True)])
+    with pytest.raises(LeakageError, match="12 columns of shop"):
+        vfl.simulate(job, [bank, vfl.Party("shop", bits(200, 12), aligned=True)])

@@ -31,7 +31,7 @@ from securevfl.families.run_facts import pooled_run_facts
 from securevfl.families.transfer.transfer_family import TransferFamily
 from securevfl.organisations import predict, prediction_session
 from securevfl.organisations.reason_codes import ReasonCodePolicy
-from securevfl.protocols.alignment.psi_many import Tags
+from securevfl.protocols.alignment.psi_many import IntersectionTags
 from securevfl.protocols.alignment.psi_work import AlignmentWork, Points
 from securevfl.training.new_rows import NewRows
 from securevfl.transport import certificate_checks, certs
@@ -52,8 +52,8 @@ def _counted(name: str, outputs: int, epochs: int) -> tuple[list[Disclosure], An
         keys["model"] = vfl.Softmax()
     job, parties = example(name, **keys)
     helpers = [party for party in parties if isinstance(party, Helper)]
-    parties = [*tables(classes=max(outputs, 2))[: job.family.most or 3], *helpers]
-    sizes = pooled_run_facts(job, parties).sizes
+    parties = [*tables(classes=max(outputs, 2))[: job.family.max_parties or 3], *helpers]
+    sizes = pooled_run_facts(job, parties).shape
     assert sizes.outputs == outputs
     return job.family.disclosures(job, sizes), sizes, bool(getattr(job.model, "static_jacobian", False))
 
@@ -160,7 +160,12 @@ def expired_authorities(folder: Path) -> None:
                 certificate_checks.check_peer(bank, ca, "bank", now + timedelta(days=when))
 
 
-ORDERED = (Points, 2, "bank", False), (Points, 3, "bank", False), (Tags, 3, "bank", False), (Tags, 2, "bank", True)
+ORDERED = (
+    (Points, 2, "bank", False),
+    (Points, 3, "bank", False),
+    (IntersectionTags, 3, "bank", False),
+    (IntersectionTags, 2, "bank", True),
+)
 
 
 def order_over_chunks() -> None:
@@ -176,7 +181,7 @@ def order_over_chunks() -> None:
 
         with pytest.MonkeyPatch.context() as patch:
             cut_small(patch, 5)
-            with pytest.raises(ProtocolError, match="ascending order"):
+            with pytest.raises(ProtocolError, match="ascending"):
                 play([list(range(20))] * parties, twist={cheat: again}, transfers=transfers)
         assert len(sent) > 1
 

@@ -21,7 +21,7 @@ ROWS, COLUMNS = 64, 3
 MODEL = Kernel(gamma=0.01, blocks=2, block_size=128)  # phases of 0/1 columns stay within half a turn
 
 
-def parties(others: int) -> list[vfl.Party]:
+def binary_parties(others: int) -> list[vfl.Party]:
     generator = np.random.default_rng(others)
     tables = [generator.integers(0, 2, (ROWS, COLUMNS)).astype(float) for _ in range(1 + others)]
     return [vfl.Party(f"p{k}", X, None if k else X.sum(axis=1) > 1, aligned=True) for k, X in enumerate(tables)]
@@ -67,12 +67,12 @@ def error(columns: Floats, X: Floats) -> float:
 
 def test_a_shared_seed_reveals_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("securevfl.families.fdskl.fdskl_participant.os.urandom", bytes)
-    run, turns, X = seen(parties(1))
+    run, turns, X = seen(binary_parties(1))
     assert error(guess(turns, run.parts["p0"].state["key"], 1), X) < 1e-5
 
 
 def test_private_frequencies_hide_columns() -> None:
-    run, turns, X = seen(parties(1))
+    run, turns, X = seen(binary_parties(1))
     assert error(guess(turns, run.parts["p0"].state["key"], 1), X) > 0.4
     assert (
         error(guess(turns, run.parts["p1"].state["key"], 1), X) < 1e-5
@@ -80,7 +80,7 @@ def test_private_frequencies_hide_columns() -> None:
 
 
 def test_known_frequencies_reveal_columns_of_more_parties() -> None:
-    run, turns, X = seen(parties(2))
+    run, turns, X = seen(binary_parties(2))
     drawn = [RandomFrequencies(MODEL, run.parts[name].state["key"], COLUMNS) for name in ("p1", "p2")]
     w = np.vstack([np.hstack([local.w("p0", k) for k in range(MODEL.blocks)]) for local in drawn])
     assert error(np.linalg.lstsq(w.T, turns.T, rcond=None)[0].T, X) < 1e-5
@@ -88,14 +88,14 @@ def test_known_frequencies_reveal_columns_of_more_parties() -> None:
 
 
 def test_keys_are_new_in_every_run_and_at_every_party() -> None:
-    keys = [part.state["key"] for _ in range(2) for part in seen(parties(2))[0].parts.values()]
+    keys = [part.state["key"] for _ in range(2) for part in seen(binary_parties(2))[0].parts.values()]
     assert len(set(keys)) == 6
     assert all(len(key) == 32 for key in keys)
 
 
 def test_sums_of_phases_reveal_distances() -> None:
     """With 2,048 random frequencies the standard error of a distance is 0.07."""
-    _, turns, X = seen(parties(1), MODEL.model_copy(update={"block_size": 1024}))
+    _, turns, X = seen(binary_parties(1), MODEL.model_copy(update={"block_size": 1024}))
     cosines = np.cos(2 * np.pi * (turns[:, None] - turns[None])).mean(axis=2)
     squared = ((X[:, None] - X[None]) ** 2).sum(axis=2)
     np.testing.assert_allclose(-np.log(cosines) / MODEL.gamma, squared, atol=0.25 * squared.max())
@@ -103,16 +103,16 @@ def test_sums_of_phases_reveal_distances() -> None:
 
 
 def test_unwrapped_phases_reveal_a_linear_map() -> None:
-    _, turns, X = seen(parties(1))
+    _, turns, X = seen(binary_parties(1))
     known = slice(0, 16)
     linear = np.linalg.lstsq(turns[known], X[known], rcond=None)[0]
     assert error(turns @ linear, X) < 1e-3
 
 
 def test_the_sheet_states_both() -> None:
-    this_parties = parties(2)
+    parties = binary_parties(2)
     job = vfl.Job(model=MODEL, optimizer=vfl.FDSKL(), protocol=vfl.Protocol(sum="tree"))
-    sheet = vfl.explain(job, this_parties)
+    sheet = vfl.explain(job, parties)
     assert "distance" in sheet
     assert "linear map" in sheet
     assert "its sign is the label" not in sheet

@@ -10,8 +10,8 @@ import pytest
 from securevfl.crypto.identifiers import canonical_ids, id_keys
 from securevfl.errors import ProtocolError, SecureVFLError
 from securevfl.protocols.alignment import psi_many, psi_points, psi_transfers
-from securevfl.protocols.alignment.psi_many import Common, Tags
-from securevfl.protocols.alignment.psi_work import AlignmentWork, Begin, keyed, rising
+from securevfl.protocols.alignment.psi_many import IntersectionSize, IntersectionTags
+from securevfl.protocols.alignment.psi_work import AlignmentStart, AlignmentWork, ascending_order, keyed
 from securevfl.runtime.codec import Message
 from tests.protocols.test_psi import play
 
@@ -25,13 +25,13 @@ def naming(ids: Iterable[int]) -> Callable[[Message], Message]:
     nonces: list[bytes] = []
 
     def change(message: Message) -> Message:
-        if isinstance(message, Begin):
+        if isinstance(message, AlignmentStart):
             nonces.append(message.nonce)
-        if isinstance(message, Common):
-            return Common(len(expected))
-        if isinstance(message, Tags):
+        if isinstance(message, IntersectionSize):
+            return IntersectionSize(len(expected))
+        if isinstance(message, IntersectionTags):
             tags = keyed(nonces[0], keys)
-            return Tags(tags[rising(tags)].tobytes())
+            return IntersectionTags(tags[ascending_order(tags)].tobytes())
         if (
             type(message).__name__ == "Matches"
         ):  # an earlier protocol for two parties matched points by tags of the active one
@@ -74,9 +74,11 @@ def names_all(work: AlignmentWork, passive_rows: dict[str, int], done: dict[str,
     for passive, rows in passive_rows.items():
         values = answers(passive)
         (psi_many._store_of if len(passive_rows) > 1 else psi_many._values_of)(work, passive, rows)
-        permit = work.names(passive, work.rows)
-        work.channel.send(passive, Common(work.rows), permit=permit)
-        work.channel.send(passive, Tags(values[rising(values[:, 2:]), 2:].tobytes()), permit=permit)
+        permit = work.permit_ids(passive, work.rows)
+        work.channel.send(passive, IntersectionSize(work.rows), permit=permit)
+        work.channel.send(
+            passive, IntersectionTags(values[ascending_order(values[:, 2:]), 2:].tobytes()), permit=permit
+        )
     return np.arange(work.rows)
 
 
@@ -100,7 +102,7 @@ def test_a_name_depends_on_the_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Names that follow from ids alone would allow the attack."""
     serve = psi_points.serve
 
-    def by_ids(work: AlignmentWork, begin: Begin) -> Callable[[], np.ndarray]:
+    def by_ids(work: AlignmentWork, begin: AlignmentStart) -> Callable[[], np.ndarray]:
         values = serve(work, begin)
         return lambda: np.concatenate([values()[:, :2], keyed(work.nonce, work.keys)], axis=1)
 

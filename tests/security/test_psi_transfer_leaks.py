@@ -10,8 +10,8 @@ from securevfl.crypto.identifiers import canonical_ids, id_keys
 from securevfl.crypto.transfers import okvs, vole
 from securevfl.crypto.transfers.vole_prf import PrfHash
 from securevfl.protocols.alignment import psi_many, psi_transfers, psi_work
-from securevfl.protocols.alignment.psi_many import Store
-from securevfl.protocols.alignment.psi_transfers import Masked, Question
+from securevfl.protocols.alignment.psi_many import StoreHeader
+from securevfl.protocols.alignment.psi_transfers import MaskedStore, VoleRequest
 from securevfl.protocols.alignment.psi_work import AlignmentWork, Journal
 from securevfl.runtime.disclosure_gate import DisclosurePermit, DisclosureRecord
 from tests.security.test_psi_leaks import SETS, PartyView, evaluated
@@ -25,8 +25,8 @@ def asked_about() -> set[int]:
     If d did not mask P, it would answer a stored id with its h.
     """
     view = PartyView(SETS[:2], transfers=True)
-    d = psi_work.words(b"".join(message.slots for message in view.received("shop", "bank", Masked)))
-    (question,) = view.received("shop", "bank", Question)
+    d = psi_work.words(b"".join(message.slots for message in view.received("shop", "bank", MaskedStore)))
+    (question,) = view.received("shop", "bank", VoleRequest)
     keys = id_keys(canonical_ids(UNIVERSE))
     off = okvs.decode(question.seed, keys, d)[0] ^ PrfHash(psi_transfers._coin(view.work["shop"], "all")).target(keys)
     return {UNIVERSE[n] for n in np.flatnonzero(~off.any(axis=1))}
@@ -49,8 +49,8 @@ def found_beyond_its_own() -> set[int]:
     view = PartyView(SETS[:2], transfers=True)
     work = view.work["bank"]
     keys = id_keys(canonical_ids(UNIVERSE))
-    theirs = psi_work.words(work.journal.whole("store-0"))
-    known = psi_work.met(evaluated(work, "shop", keys)[:, :2], theirs)
+    theirs = psi_work.words(work.journal.read("store-0"))
+    known = psi_work.intersect(evaluated(work, "shop", keys)[:, :2], theirs)
     return {UNIVERSE[n] for n in known} - set(SETS[0])
 
 
@@ -90,17 +90,17 @@ def asked_for_as_many_as_fit() -> tuple[set[int], int]:
         patch.setattr(psi_transfers, "okvs", SimpleNamespace(**vars(okvs) | {"encode": crowded}))
         view = PartyView([list(range(60)), list(range(20, 400))], transfers=True)
     work = view.work["bank"]
-    known = psi_work.met(evaluated(work, "shop", expected)[:, :2], psi_work.words(work.journal.whole("store-0")))
+    known = psi_work.intersect(evaluated(work, "shop", expected)[:, :2], psi_work.words(work.journal.read("store-0")))
     return set(known.tolist()) - set(range(60)), dict(reversed(lines))["shop"]
 
 
 def solved(keys: okvs.Words, targets: okvs.Words, slots: int) -> tuple[bytes, okvs.Words]:
     """Return a store that encodes as many of the keys as possible, by elimination row by row, with bits of an int."""
     seed = os.urandom(okvs.OKVS_SEED_BYTES)
-    sparse, dense = okvs._places(seed, keys, (slots - okvs._DENSE) // 3)
+    sparse, dense = okvs._slots_of_keys(seed, keys, (slots - okvs._DENSE_SLOTS) // 3)
     results: dict[int, tuple[int, np.ndarray]] = {}
     for n in range(len(keys)):
-        row, value = int(dense[n]) << slots - okvs._DENSE, targets[n].copy()
+        row, value = int(dense[n]) << slots - okvs._DENSE_SLOTS, targets[n].copy()
         for slot in sparse:
             row ^= 1 << int(slot[n])
         while row and (top := row.bit_length() - 1) in results:
@@ -136,9 +136,9 @@ def excluded_by_empty_slots() -> int:
     """Return ids of P_1 that an empty slot of a store excludes."""
     view = PartyView([list(range(2000, 2500)), list(range(400)), list(range(2400))])
     work = view.work["bank"]
-    (head,) = view.received("bank", "shop", Store)
-    table = psi_work.words(work.journal.whole("store-0"))
-    sparse, _ = okvs._places(head.seed, work.keys, (head.slots - okvs._DENSE) // 3)
+    (head,) = view.received("bank", "shop", StoreHeader)
+    table = psi_work.words(work.journal.read("store-0"))
+    sparse, _ = okvs._slots_of_keys(head.seed, work.keys, (head.slots - okvs._DENSE_SLOTS) // 3)
     return int((~table[np.stack(sparse)].any(axis=2)).any(axis=0).sum())
 
 
@@ -172,8 +172,8 @@ def same_answer_in_two_stores(passive_loses: str) -> int:
     for _ in range(2):
         view = PartyView(SETS[:3], journals)
         work = view.work["bank"]
-        (head,) = view.received("bank", "shop", Store)
-        stores.append((head.seed, psi_work.words(work.journal.whole("store-0"))))
+        (head,) = view.received("bank", "shop", StoreHeader)
+        stores.append((head.seed, psi_work.words(work.journal.read("store-0"))))
         for journal in journals.values():
             journal.broken_off()
     (seed, first), (other_seed, second) = stores
@@ -204,6 +204,8 @@ def test_names_of_steps_are_those_of_the_protocol() -> None:
     large = PartyView(SETS[:3], transfers=True).work
     assert all(two.count(stream) for stream in ("secrets", "mine", "back-0", "store-0"))
     assert all(many.count(stream) for stream in ("mine", "back-0", "back-1", "store-0", "store-1"))
-    assert all(large["bank"].journal.count(stream) for stream in ("own", "pairs-0", "pairs-1", "store-0", "store-1"))
+    assert all(
+        large["bank"].journal.count(stream) for stream in ("request", "pairs-0", "pairs-1", "store-0", "store-1")
+    )
     assert all(large["shop"].journal.count(stream) for stream in ("chosen", "theirs", "store"))
-    assert psi_many.CHUNK == psi_work.CHUNK
+    assert psi_many.ITEMS_PER_MESSAGE == psi_work.ITEMS_PER_MESSAGE

@@ -1,4 +1,4 @@
-"""Many jobs on one table: what a party of pure noise learns of labels from all gradients that it ever opened."""
+"""Many jobs on one table: labels that a party of pure noise reads from all gradients that it ever opened."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ JOB = vfl.Job(
 )
 
 
-def tables(ids: int) -> list[vfl.Party]:
+def same_numbers(ids: int) -> list[vfl.Party]:
     """Return the same numbers for any ids: five columns that determine the labels, and sixteen of noise."""
     generator = np.random.default_rng(0)
     columns, noise = generator.normal(size=(ROWS, 5)), generator.normal(size=(ROWS, COLUMNS))
@@ -31,7 +31,7 @@ def curve(*, same_table: bool, jobs: tuple[int, ...]) -> list[float]:
     """Return the label AUC after a number of sealed jobs, each with another seed."""
     equations, result = [], []
     for seed in range(max(jobs)):
-        pair = RealIdealPair(JOB, tables(0 if same_table else seed), seed)
+        pair = RealIdealPair(JOB, same_numbers(0 if same_table else seed), seed)
         equations += pair.real("shop").equations()
         if seed + 1 in jobs:
             assert pair.active.y is not None

@@ -25,7 +25,7 @@ class Cut(Exception):
     """Raised in place of a lost process."""
 
 
-def job(residual: ResidualProtocol = OPEN, *, mode: str = "parallel", batch: int = 50) -> vfl.Job:
+def interrupted_job(residual: ResidualProtocol = OPEN, *, mode: str = "parallel", batch: int = 50) -> vfl.Job:
     return vfl.Job(
         model=vfl.Logistic(),
         optimizer=vfl.FedBCD(local_steps=2, lr=0.2, mode=mode),  # type: ignore[arg-type]
@@ -36,25 +36,25 @@ def job(residual: ResidualProtocol = OPEN, *, mode: str = "parallel", batch: int
     )
 
 
-def tables(parties: int = 2) -> list[vfl.Party]:
+def interrupted_parties(parties: int = 2) -> list[vfl.Party]:
     rows = np.arange(200, dtype=np.intp)
     return [party.take(rows) for party in vfl.datasets.breast_cancer(parties=parties)]
 
 
 def attempt(work: vfl.Job, folder: Path, at: int | None, observe: Callable[[Event], None], parties: int = 2) -> None:
     """Run from the files in the folder until an interruption after round `at`."""
-    this_tables = tables(parties)
-    states = {party.name: Checkpoints(folder / party.name, party.name, every=EVERY) for party in this_tables}
+    tables = interrupted_parties(parties)
+    states = {party.name: Checkpoints(folder / party.name, party.name, every=EVERY) for party in tables}
 
     def on_round(done: int, of: int) -> None:
         if done == at:
             raise Cut
 
     if at is None:
-        vfl.simulate(work, this_tables, checkpoints=states, observe=observe)
+        vfl.simulate(work, tables, checkpoints=states, observe=observe)
         return
     with pytest.raises(Cut):
-        vfl.simulate(work, this_tables, checkpoints=states, observe=observe, on_round=on_round)
+        vfl.simulate(work, tables, checkpoints=states, observe=observe, on_round=on_round)
 
 
 def received(work: vfl.Job, folder: Path, at: int | None, parties: int = 2) -> dict[str, list[Floats]]:
@@ -72,7 +72,7 @@ def received(work: vfl.Job, folder: Path, at: int | None, parties: int = 2) -> d
 @pytest.mark.parametrize("mode", ["parallel", "sequential"])
 @pytest.mark.parametrize("at", [1, 2, 5, 8])
 def test_a_replayed_round_publishes_the_same_residual(mode: str, at: int, tmp_path: Path) -> None:
-    work = job(mode=mode)
+    work = interrupted_job(mode=mode)
     first, second = received(work, tmp_path, at, 3), received(work, tmp_path, None, 3)
     start = at - at % EVERY
     for name, values in first.items():
@@ -92,17 +92,20 @@ def test_a_replayed_round_is_the_same_under_encryption(tmp_path: Path, monkeypat
         return released[-1]
 
     monkeypatch.setattr(Gaussian, "apply", heard)
-    attempt(job(SEALED), tmp_path, 5, lambda event: None)
+    attempt(interrupted_job(SEALED), tmp_path, 5, lambda event: None)
     before = list(released)
     released.clear()
-    attempt(job(SEALED), tmp_path, None, lambda event: None)
+    attempt(interrupted_job(SEALED), tmp_path, None, lambda event: None)
     assert (len(before), len(released)) == (5, 9)
     np.testing.assert_array_equal(before[3], released[0])
     np.testing.assert_allclose(before[4], released[1], rtol=0, atol=1e-4)  # weights follow from CKKS openings here
 
 
 def test_another_training_has_other_noise(tmp_path: Path) -> None:
-    one, other = received(job(), tmp_path / "a", 1)["shop"][0], received(job(), tmp_path / "b", 1)["shop"][0]
+    one, other = (
+        received(interrupted_job(), tmp_path / "a", 1)["shop"][0],
+        received(interrupted_job(), tmp_path / "b", 1)["shop"][0],
+    )
     assert np.abs(one - other).mean() > SIGMA / 2
 
 
@@ -111,8 +114,8 @@ def average_error(folder: Path, times: int) -> float:
 
     The batch has all 200 rows, so the standard error is 5 %, and an error of 35 % has P = 1e-11.
     """
-    got = [received(job(batch=200), folder, 1)["shop"][0] for _ in range(times)]
-    clean = received(job(OpenResidual(), batch=200), folder, 1)["shop"][0]
+    got = [received(interrupted_job(batch=200), folder, 1)["shop"][0] for _ in range(times)]
+    clean = received(interrupted_job(OpenResidual(), batch=200), folder, 1)["shop"][0]
     return float(np.sqrt(np.mean((np.mean(got, axis=0) - clean) ** 2)))
 
 

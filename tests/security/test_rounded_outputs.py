@@ -28,7 +28,7 @@ VISITS = 100
 SUMS: dict[str, tuple[Any, int]] = {"direct": (vfl.DirectSum(), 2), "pairwise": (vfl.PairwiseSum(), 3)}
 
 
-def tables(rows: int, columns: int, parties: int) -> list[vfl.Party]:
+def rounded_parties(rows: int, columns: int, parties: int) -> list[vfl.Party]:
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, rows)
     return [
@@ -37,7 +37,7 @@ def tables(rows: int, columns: int, parties: int) -> list[vfl.Party]:
     ]
 
 
-def job(sums: Any, **keys: Any) -> vfl.Job:
+def zero_residual_job(sums: Any, **keys: Any) -> vfl.Job:
     defaults: dict[str, Any] = {"optimizer": vfl.FedSGD(lr=0.5), "batch_size": "all", "epochs": VISITS}
     accepts = ("columns", "rank", "fresh_equations", "small_metrics")
     protocol = vfl.Protocol(sum=sums, residual=vfl.Ckks())
@@ -71,12 +71,12 @@ def read(monkeypatch: pytest.MonkeyPatch, sums: str, rows: int, columns: int) ->
         return moved(opens(*arguments), min(most) if len(most) >= parties - 1 else 0)
 
     monkeypatch.setattr(KernelGradientHolder, "open", changed)
-    this_tables = tables(rows, columns, parties)
-    vfl.simulate(job(chosen), this_tables, workers=1)
+    tables = rounded_parties(rows, columns, parties)
+    vfl.simulate(zero_residual_job(chosen), tables, workers=1)
     H, at = np.array([item[:, 0] for item in seen]), np.arange(VISITS) - (VISITS - 1) / 2
     assert len(H) == VISITS
     views = [at @ H, H[-1] - H[0]]
-    results = [abs(np.corrcoef(view, this_tables[1].X[:, 0])[0, 1]) for view in views if view.std()]
+    results = [abs(np.corrcoef(view, tables[1].X[:, 0])[0, 1]) for view in views if view.std()]
     print(f"{sums}, {rows} x {columns}: {max(results, default=0.0):.3f}")
     return max(results, default=0.0)
 
@@ -139,8 +139,8 @@ def test_outputs_are_multiples_of_a_step_with_one_dither_a_row(family: str, monk
 
     def noted(self: RoundedOutputs, H: Floats, rows: Any) -> Floats:
         result = rounded(self, H, rows)
-        for row, this_tables in zip(rows.tolist(), self._below[rows], strict=True):
-            assert np.array_equal(below.setdefault(row, this_tables), this_tables)
+        for row, tables in zip(rows.tolist(), self._below[rows], strict=True):
+            assert np.array_equal(below.setdefault(row, tables), tables)
         sent.append(result)
         return result
 
@@ -148,19 +148,19 @@ def test_outputs_are_multiples_of_a_step_with_one_dither_a_row(family: str, monk
     passed = list[Floats]()
     for owner, name in ((PassiveLink, "contribute"), (joint_prediction, "predict")):
         assert hasattr(owner, name)
-    this_tables, keys = tables(120, 4, 2), {"epochs": 4, "batch_size": "all"} | FAMILIES[family]
-    generated = job(vfl.DirectSum(), **{key: value for key, value in keys.items() if key != "model"})
+    tables, keys = rounded_parties(120, 4, 2), {"epochs": 4, "batch_size": "all"} | FAMILIES[family]
+    generated = zero_residual_job(vfl.DirectSum(), **{key: value for key, value in keys.items() if key != "model"})
     if "model" in keys:
         y = np.random.default_rng(1).integers(0, 3, 120)
-        this_tables[0] = vfl.Party("bank", this_tables[0].X, y, aligned=True)
+        tables[0] = vfl.Party("bank", tables[0].X, y, aligned=True)
         generated = generated.model_copy(update={"model": keys["model"]})
 
     def observe(event: Any) -> None:
         if type(event.message).__name__ == "Summand" and event.direction == "send":
             passed.append(np.asarray(event.message.values))
 
-    vfl.simulate(generated, this_tables, workers=1, observe=observe)
-    step = output_step(len(generated.schedule(this_tables[0].register).train))
+    vfl.simulate(generated, tables, workers=1, observe=observe)
+    step = output_step(len(generated.schedule(tables[0].register).train))
     assert len(passed) == len(sent) > 1
     for one in passed:
         assert np.array_equal(one, np.rint(one / step) * step)

@@ -20,6 +20,7 @@ from securevfl.disclosure.ledger_contents import LedgerEntry
 from securevfl.disclosure.limits import Limit
 from securevfl.errors import LeakageError, StorageError
 from securevfl.training.checkpoint import Checkpoints
+from tests.builders import raises_code
 from tests.forked import Forked
 
 REGISTER = Register.of_numbers(500)
@@ -123,7 +124,7 @@ def test_a_run_beyond_its_reservation_meets_the_limit(tmp_path: Path) -> None:
     ledger.set_limit("columns", Limit(GUARD))
     first, second = reserve(ledger, "first", 8), reserve(ledger, "second", 8)
     first.lease([columns(12)])
-    with pytest.raises(LeakageError, match=r"12 .* were told before, with this run it would be 21"):
+    with pytest.raises(LeakageError, match=r"(?s)12.*21"):
         second.lease([columns(9)])
     second.lease([columns(8)])
     assert entered(ledger) == 20
@@ -135,7 +136,7 @@ def test_a_lowered_limit_stops_a_running_job(tmp_path: Path) -> None:
     run = reserve(ledger, "first", 15)
     ledger.set_limit("columns", Limit(6))
     run.lease([columns(6)])
-    with pytest.raises(LeakageError, match="6 numbers about each row at most"):
+    with pytest.raises(LeakageError, match="6"):
         run.lease([columns(7)])
 
 
@@ -147,15 +148,15 @@ def test_an_unwritable_ledger_releases_its_lock(tmp_path: Path, monkeypatch: pyt
         raise StorageError(path, OSError(28, "No space left on device"))
 
     monkeypatch.setattr("securevfl.disclosure.ledger.write_atomic", no_room)
-    with pytest.raises(StorageError, match="Free space"):
+    with raises_code(StorageError, "SVFL-FILE-NO-SPACE"):
         run.settle([columns(2)])
     assert sum(entry.disclosure.count for entry in ledger.counted_for(REGISTER)) == 3
-    with pytest.raises(StorageError, match="Free space"):
+    with raises_code(StorageError, "SVFL-FILE-NO-SPACE"):
         reserve(ledger, "second", 5)
     assert sum(entry.disclosure.count for entry in ledger.counted_for(REGISTER)) == 3
 
 
-def job(**keys: object) -> vfl.Job:
+def small_batch_job(**keys: object) -> vfl.Job:
     defaults: dict[str, object] = {
         "model": vfl.Logistic(),
         "optimizer": vfl.FedBCD(lr=0.1),
@@ -171,7 +172,7 @@ def parties() -> list[vfl.Party]:
     return [party.take(np.arange(300)) for party in vfl.datasets.breast_cancer()]
 
 
-def ledgers(folder: Path, parties: Sequence[vfl.Party]) -> dict[str, DisclosureLedger]:
+def new_ledgers(folder: Path, parties: Sequence[vfl.Party]) -> dict[str, DisclosureLedger]:
     local = {party.name: DisclosureLedger(folder / party.name, party.name) for party in parties}
     local["bank"].trust("shop")
     return local
@@ -185,20 +186,20 @@ def test_a_job_beside_a_running_one_is_refused_as_after_it(
 
     The guard on columns refuses it, which admits either job alone, or a limit does.
     """
-    this_ledgers, refused = ledgers(tmp_path, parties), list[str]()
-    one = job(accepts=["rank", "label_auc", *(["columns"] if limits else [])])
+    ledgers, refused = new_ledgers(tmp_path, parties), list[str]()
+    one = small_batch_job(accepts=["rank", "label_auc", *(["columns"] if limits else [])])
     if limits:
-        this_ledgers["shop"].set_limit("columns", Limit(5))
+        ledgers["shop"].set_limit("columns", Limit(5))
 
     def another(done: int, of: int) -> None:
         if done == 1:
             with pytest.raises(LeakageError) as error:
-                vfl.simulate(one, parties, ledgers=this_ledgers)
+                vfl.simulate(one, parties, ledgers=ledgers)
             refused.append(str(error.value))
 
-    vfl.simulate(one, parties, ledgers=this_ledgers, on_round=another)
+    vfl.simulate(one, parties, ledgers=ledgers, on_round=another)
     with pytest.raises(LeakageError) as after:
-        vfl.simulate(one, parties, ledgers=this_ledgers)
+        vfl.simulate(one, parties, ledgers=ledgers)
     assert refused == [str(after.value)]
 
 
@@ -208,8 +209,8 @@ class Cut(Exception):
 
 def test_a_resumed_training_fits_its_original_limit(tmp_path: Path, parties: list[vfl.Party]) -> None:
     """Of a run that crashes and resumes, only what was disclosed twice counts twice."""
-    this_ledgers = ledgers(tmp_path, parties)
-    this_ledgers["shop"].set_limit("columns", Limit(5))  # three epochs, one of them started twice, and the evaluation
+    ledgers = new_ledgers(tmp_path, parties)
+    ledgers["shop"].set_limit("columns", Limit(5))  # three epochs, one of them started twice, and the evaluation
 
     def cut(done: int, of: int) -> None:
         if done == 3:
@@ -217,10 +218,10 @@ def test_a_resumed_training_fits_its_original_limit(tmp_path: Path, parties: lis
 
     def attempt(on_round: Callable[[int, int], None] | None) -> vfl.Run:
         states = {party.name: Checkpoints(tmp_path / "states", party.name, every=1) for party in parties}
-        accepting = job(accepts=["rank", "label_auc", "columns", "fresh_equations"])
-        return vfl.simulate(accepting, parties, ledgers=this_ledgers, checkpoints=states, on_round=on_round)
+        accepting = small_batch_job(accepts=["rank", "label_auc", "columns", "fresh_equations"])
+        return vfl.simulate(accepting, parties, ledgers=ledgers, checkpoints=states, on_round=on_round)
 
     with pytest.raises(Cut):
         attempt(cut)
     attempt(None)
-    assert total_to(this_ledgers["shop"].read().entries, "columns", "bank").count == 4
+    assert total_to(ledgers["shop"].read().entries, "columns", "bank").count == 4

@@ -38,7 +38,7 @@ JOB = vfl.Job(
 )
 
 
-def tables() -> list[vfl.Party]:
+def overlapping_tables() -> list[vfl.Party]:
     """Return five columns that determine the labels, and sixteen of noise."""
     generator = np.random.default_rng(0)
     columns, noise = generator.normal(size=(ROWS, 5)), generator.normal(size=(ROWS, COLUMNS))
@@ -68,13 +68,13 @@ def admitted(folder: Path, parties: Sequence[vfl.Party], jobs: int) -> list[np.n
 
 
 def test_omitting_ids_does_not_make_another_table(tmp_path: Path) -> None:
-    assert len(admitted(tmp_path, tables(), 2)) == 1
+    assert len(admitted(tmp_path, overlapping_tables(), 2)) == 1
 
 
 @pytest.mark.long
 def test_such_jobs_reveal_labels_as_one_job_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The attack uses all jobs that the bank's ledger admits, with columns of noise."""
-    parties, equations = tables(), []
+    parties, equations = overlapping_tables(), []
     (_, labelled) = (parties[1], parties[0])
     for rows in admitted(tmp_path, parties, JOBS):
         pair = RealIdealPair(JOB, [party.take(rows) for party in parties], 0)
@@ -101,12 +101,12 @@ TOLD = [about("labels", 30), about("columns", 30), about("columns", 30, 1000, "c
 @pytest.mark.parametrize("disclosed", TOLD, ids=["labels", "columns", "bits", "scores"])
 def test_limits_hold_over_jobs_with_omitted_ids(disclosed: Disclosure, tmp_path: Path) -> None:
     """This holds for each kind of number, as the ledger counts it."""
-    ledger, (party, *_) = DisclosureLedger(tmp_path / "shop.ledger", "shop"), tables()
+    ledger, (party, *_) = DisclosureLedger(tmp_path / "shop.ledger", "shop"), overlapping_tables()
     ledger.set_limit(disclosed.kind, Limit(70))
     rows = list(chosen([party], 3))
     for k in range(2):
         ledger.book(party.take(rows[k]).register, (f"run {k}", ""), [disclosed])
-    with pytest.raises(LeakageError, match=r"60 .* were told before, with this run it would be 90"):
+    with pytest.raises(LeakageError, match=r"(?s)60.*90"):
         ledger.book(party.take(rows[2]).register, ("run 2", ""), [disclosed])
 
 
@@ -118,7 +118,7 @@ def test_joint_statistics_add_up_over_omitted_ids(tmp_path: Path) -> None:
     defaults = {"shop": DisclosureLedger(tmp_path / "shop.ledger", "shop")}
     first, second = chosen([bank], 2)
     correlate([bank.take(first), shop.take(first)], ledgers=defaults)
-    with pytest.raises(LeakageError, match=r"bank was told 2\.\d+% before and would be told 2\.\d+% more"):
+    with pytest.raises(LeakageError, match=r"(?s)bank.*2\.\d+ ?%.*2\.\d+ ?%"):
         correlate([bank.take(second), shop.take(second)], ledgers=defaults)
     correlate([bank.take(second), shop.take(second)], ledgers={"shop": DisclosureLedger(tmp_path / "new", "shop")})
 
@@ -136,7 +136,7 @@ def test_a_small_set_of_rows_in_many_jobs_is_counted(disclosed: Disclosure, tmp_
     assert sum(item.count for item in alone) == 30
     if disclosed.group == "correlations":
         assert sum(item.share for item in before) == pytest.approx(jobs * 0.03 * 11, rel=0.02)  # 550 rows over 50
-        with pytest.raises(LeakageError, match="3% of the bits"):
+        with pytest.raises(LeakageError, match=r"3 ?%"):
             check_statistics("shop", [disclosed], "", [LedgerEntry("t", "r", "", item) for item in before])
     elif disclosed.kind == "labels":
         assert earlier_share(disclosed, before) == pytest.approx(jobs * 1.0)  # 165 equations about 50 rows
@@ -155,7 +155,7 @@ def test_halves_and_whole_count_at_the_most_disclosed_row(tmp_path: Path) -> Non
 
 
 def test_equations_count_fully_for_few_shared_rows(tmp_path: Path) -> None:
-    """p equations about n rows are p equations about s of them to a peer that knows the others."""
+    """To a peer that knows the other rows, p equations about n rows are p equations about s of them."""
     ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
     ledger.record(register(range(1000)), ("run", ""), [about("labels", 20, 1000)])
     shares = {

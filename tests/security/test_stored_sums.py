@@ -1,4 +1,4 @@
-"""What the server and the workers of a stored sum can compute from all that they received, alone and together."""
+"""Computations of the server and the workers of a stored sum on everything that they received, alone and together."""
 
 from itertools import pairwise
 from typing import Any
@@ -19,7 +19,7 @@ HIDING = [vfl.StoredMasks()]
 KINDS = [vfl.StoredOpen(), *HIDING]
 
 
-def tables(seed: int = 0) -> dict[str, Floats]:
+def worker_columns(seed: int = 0) -> dict[str, Floats]:
     generator = np.random.default_rng(seed)
     return {name: generator.normal(size=(ROWS, COLUMNS)) for name in WORKERS}
 
@@ -63,7 +63,7 @@ def pulled_numbers(run: StoredRun, name: str) -> Floats:
 
 @pytest.mark.parametrize("stored", KINDS, ids=repr)
 def test_the_server_learns_columns_from_open_payloads_only(stored: StoredSum) -> None:
-    X = tables()
+    X = worker_columns()
     run = record_stored(stored, in_step(X))
     chance = VISITS / (ROWS - 1)
     for name in WORKERS:
@@ -79,7 +79,7 @@ def test_the_server_learns_columns_from_open_payloads_only(stored: StoredSum) ->
 @pytest.mark.parametrize("stored", KINDS, ids=repr)
 def test_pulls_reveal_the_others_joint_space_but_no_single_part(stored: StoredSum) -> None:
     """This is declared and counted: sums of two workers span their 8 columns together from 8 pulls on."""
-    X = tables()
+    X = worker_columns()
     run = record_stored(stored, in_step(X))
     local = {step.version: H for step, H in run.outputs.items() if step.worker == "P3"}
     pulled = [item.sum for item in run.pulled if item.reader == "P3"]
@@ -93,7 +93,7 @@ def test_pulls_reveal_the_others_joint_space_but_no_single_part(stored: StoredSu
 @pytest.mark.parametrize("stored", HIDING, ids=repr)
 def test_a_worker_that_moves_alone_reveals_its_part(stored: StoredSum) -> None:
     """This is declared and counted: workers at their own pace may learn single parts, whatever the server sees."""
-    X = tables()
+    X = worker_columns()
     steps = in_step(X, only="P1")
     again: dict[WorkerStep, Floats] = {}
     for step, H in steps.items():
@@ -110,7 +110,7 @@ def test_a_worker_that_moves_alone_reveals_its_part(stored: StoredSum) -> None:
 @pytest.mark.parametrize("stored", HIDING, ids=repr)
 def test_the_server_and_one_reader_together_open_every_payload(stored: StoredSum) -> None:
     """The stated assumption: the server's payloads and a reader's keys give the outputs of all workers."""
-    run = record_stored(stored, in_step(tables()), readers=("P1",))
+    run = record_stored(stored, in_step(worker_columns()), readers=("P1",))
     reader: Any = run.sides["P1"]
     for event in run.transcript.received:
         if isinstance(event.message, StoredPush):
@@ -121,7 +121,7 @@ def test_the_server_and_one_reader_together_open_every_payload(stored: StoredSum
 
 @pytest.mark.parametrize("stored", HIDING, ids=repr)
 def test_the_server_and_non_readers_open_no_payload(stored: StoredSum) -> None:
-    run = record_stored(stored, in_step(tables()), readers=("P1",))
+    run = record_stored(stored, in_step(worker_columns()), readers=("P1",))
     for name in ("P2", "P3"):
         side: Any = run.sides[name]
         held_out = getattr(side, "_masks", None) or side._marks

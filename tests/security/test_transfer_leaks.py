@@ -1,8 +1,8 @@
-"""What a party of transfer learning can compute from everything that it received in a whole run.
+"""Computations of a party of transfer learning on everything that it received in a whole run.
 
 The bank's columns are noise that reveals nothing about the shop's columns. So everything that it finds out about the
-shop's representations, which are sealed, comes from the run. It received parameter gradients, each of them p + 1
-equations about a sealed vector that changes from round to round, and scores, one number for each row and evaluation.
+shop's representations, which are sealed, is disclosed by the run: parameter gradients, each of them p + 1 equations
+about a sealed vector that changes from round to round, and scores, one number for each row and evaluation.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ COLUMNS = 10
 
 
 class Bank(Observer):
-    """Records what the party with labels learns, in order: gradients, and scores at evaluations."""
+    """Records the values that the party with labels learns, in order: gradients, and scores at evaluations."""
 
     def __init__(self) -> None:
         self.learned: list[GradientLearned] = []
@@ -49,7 +49,7 @@ class Bank(Observer):
             self.learned.append(fact)
 
 
-def parties(rows: int) -> list[vfl.Party]:
+def independent_parties(rows: int) -> list[vfl.Party]:
     """Return independent columns; labels depend on the shop's."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(rows, COLUMNS))
@@ -62,7 +62,7 @@ def parties(rows: int) -> list[vfl.Party]:
 
 @dataclass
 class Received:
-    """What the bank learned in a run, and the hidden representations of both groups of rows (k, d)."""
+    """The values that the bank learned, and the hidden representations of both groups of rows (k, d)."""
 
     gradients: list[GradientLearned]
     scores: list[GradientLearned]
@@ -83,14 +83,14 @@ def received(job: vfl.Job, tables: Sequence[vfl.Party]) -> Received:
         return np.asarray((X - columns.mean(axis=0)) / columns.std(axis=0))
 
     U = model.build(COLUMNS, run.parts["shop"].state["theta"]).forward(scaled(shop.X))
-    full = taylor.length(len(schedule.batch_order), model.units)
+    full = taylor.vector_length(len(schedule.batch_order), model.units)
     gradients = [fact for fact in observer.learned if fact.J.matrix.shape[0] == full]
     scores = [fact for fact in observer.learned if fact.J.matrix.shape[0] != full]
     columns = np.column_stack([scaled(bank.X), np.ones(len(bank))])[schedule.batch_order]
     return Received(gradients, scores, U[schedule.batch_order], U[schedule.test], columns)
 
 
-def job(units: int, optimizer: Any, rounds: int, residual: Any, gamma: float, **keys: Any) -> vfl.Job:
+def transfer_job(units: int, optimizer: Any, rounds: int, residual: Any, gamma: float, **keys: Any) -> vfl.Job:
     return vfl.Job(
         model=Transfer(units=units, gamma=gamma, l2=1e-4),
         optimizer=optimizer,
@@ -130,9 +130,9 @@ def test_many_equations_reveal_the_representations() -> None:
 
     They are nearly dependent, so the rounding of fixed-point numbers remains.
     """
-    this_job, tables = job(3, vfl.FedBCD(lr=3.0, local_steps=8), 3, "ckks", 0.05), parties(60)
-    sealed = received(this_job.model_copy(update={"epochs": 2}), tables).trained
-    vector = solved(received(this_job, tables).gradients[-8:], np.zeros(taylor.length(60, 3)))
+    job, tables = transfer_job(3, vfl.FedBCD(lr=3.0, local_steps=8), 3, "ckks", 0.05), independent_parties(60)
+    sealed = received(job.model_copy(update={"epochs": 2}), tables).trained
+    vector = solved(received(job, tables).gradients[-8:], np.zeros(taylor.vector_length(60, 3)))
     assert added_variance(vector[:180].reshape(3, 60).T, sealed) > 0.8
 
 
@@ -142,18 +142,20 @@ def test_a_whole_run_reveals_a_share_of_representations(rounds: int, least: floa
 
     Over five seeds the share is 0.31 to 0.50.
     """
-    this_job = job(
+    job = transfer_job(
         8, vfl.FedSGD(lr=4.0), rounds, "open", 0.005, seed=3
     )  # a seed fixes the draws; the gradients are those of a sealed run
-    run = received(this_job, parties(400))
+    run = received(job, independent_parties(400))
     theta = np.linalg.lstsq(run.own, run.trained, rcond=None)[0]
     assert added_variance(run.own @ theta, run.trained) < 0.05
     assert least <= added_variance(found(run, 1), run.trained) <= most
 
 
 def test_scores_reveal_representations_of_held_out_rows() -> None:
-    this_job = job(8, vfl.FedBCD(lr=2.0, local_steps=5), 12, "open", 0.005, test_fraction=0.2, evaluate_every=1, seed=2)
-    run = received(this_job, parties(500))
+    job = transfer_job(
+        8, vfl.FedBCD(lr=2.0, local_steps=5), 12, "open", 0.005, test_fraction=0.2, evaluate_every=1, seed=2
+    )
+    run = received(job, independent_parties(500))
     d, rows = 8, len(run.held_out)
     phis = np.array([fact.J.dense.reshape(d, rows, rows)[:, 0, 0] for fact in run.scores])
     disclosed = np.array([fact.gradient for fact in run.scores])
@@ -183,11 +185,11 @@ def of_one_exchange(who: str, openings: int, linearised: bool) -> tuple[Floats, 
 
     An exchange has eight local steps; `openings` limits the openings that are used.
     """
-    disclosed, tables = Exchange(), parties(400)
-    this_job = job(6, vfl.FedBCD(lr=4.0, local_steps=8), 1, "open", 0.005, test_fraction=0.0)
-    model = this_job.model.model_copy(update={"linearised": linearised})
-    vfl.simulate(this_job.model_copy(update={"model": model}), tables, observe=disclosed)
-    facts = [fact for fact in disclosed.learned[who] if len(fact.J.dense) == taylor.length(400, 6)][:openings]
+    disclosed, tables = Exchange(), independent_parties(400)
+    job = transfer_job(6, vfl.FedBCD(lr=4.0, local_steps=8), 1, "open", 0.005, test_fraction=0.0)
+    model = job.model.model_copy(update={"linearised": linearised})
+    vfl.simulate(job.model_copy(update={"model": model}), tables, observe=disclosed)
+    facts = [fact for fact in disclosed.learned[who] if len(fact.J.dense) == taylor.vector_length(400, 6)][:openings]
     A, b = np.vstack([fact.J.dense.T for fact in facts]), np.concatenate([fact.gradient for fact in facts])
     moments = disclosed.moments.get(who, np.zeros(21))
     if linearised:
@@ -200,8 +202,10 @@ def test_moments_reveal_labels_less_than_many_openings() -> None:
 
     Over four seeds the AUC is 0.95 to 0.96 with eight openings, 0.95 with one and the moments, 0.89 to 0.93 with one.
     """
-    bank = parties(400)[0]
-    schedule = job(6, vfl.FedSGD(lr=4.0), 1, "open", 0.005, test_fraction=0.0).schedule(register_of(parties(400)))
+    bank = independent_parties(400)[0]
+    schedule = transfer_job(6, vfl.FedSGD(lr=4.0), 1, "open", 0.005, test_fraction=0.0).schedule(
+        register_of(independent_parties(400))
+    )
     assert bank.y is not None
     positive, result = bank.y[schedule.batch_order] == 1, {}
     for openings, linearised in ((8, False), (1, True), (1, False)):
@@ -209,59 +213,64 @@ def test_moments_reveal_labels_less_than_many_openings() -> None:
         units, _, rows = np.linalg.svd(vector, full_matrices=False)
         auc = area_under_curve(positive, rows[0])
         result[openings, linearised] = max(auc, 1 - auc), units[:, 0], moments
-    phi = np.linalg.eigh(local_quadratic.whole(result[1, True][2], 6))[1][:, -1]
+    phi = np.linalg.eigh(local_quadratic.symmetric_matrix(result[1, True][2], 6))[1][:, -1]
     assert abs(result[1, False][1] @ phi) > 0.95  # before any moments
     assert result[1, False][0] < result[1, True][0] < result[8, False][0]
 
 
 def test_moments_reveal_vectors_less_than_many_openings() -> None:
     """The guess from one opening, scaled to the moments, explains less than eight openings do."""
-    U = received(job(6, vfl.FedBCD(lr=1e-9), 1, "open", 0.005, test_fraction=0.0), parties(400)).trained
+    U = received(
+        transfer_job(6, vfl.FedBCD(lr=1e-9), 1, "open", 0.005, test_fraction=0.0), independent_parties(400)
+    ).trained
     item, _ = of_one_exchange("bank", 8, False)
     one, moments = of_one_exchange("bank", 1, True)
-    columns, S = np.linalg.cholesky(one @ one.T / 400), np.linalg.cholesky(local_quadratic.whole(moments, 6))
+    columns, S = np.linalg.cholesky(one @ one.T / 400), np.linalg.cholesky(local_quadratic.symmetric_matrix(moments, 6))
     stretched = S @ np.linalg.solve(columns, one)
     assert max(added_variance(one.T, U), added_variance(stretched.T, U)) < added_variance(item.T, U)
 
 
 def counted(job: vfl.Job, tables: Sequence[vfl.Party]) -> dict[str, Disclosure]:
-    """Return what the bank learns about columns, by groups of rows."""
+    """Return the bank's disclosures about columns, by groups of rows."""
     schedule = job.schedule(register_of(tables))
     sizes = derive_run_shape(job, schedule, active="bank", columns={"bank": COLUMNS, "shop": COLUMNS}, outputs=1)
-    disclosed = job.family.counts(job, sizes)
+    disclosed = job.family.disclosures(job, sizes)
     return {item.group: item for item in disclosed if (item.kind, item.learner) == ("columns", "bank")}
 
 
 @pytest.mark.parametrize(("residual", "training", "evaluation"), [("ckks", -(-89 * 60 // 400), 1), ("open", 480, 8)])
 def test_evaluations_and_gradients_are_counted(residual: str, training: int, evaluation: int) -> None:
-    tables = parties(500)
-    this_job = job(8, vfl.FedSGD(lr=4.0), 60, residual, 0.005)
-    apart = counted(this_job.model_copy(update={"test_fraction": 0.2, "evaluate_every": 1}), tables)
+    tables = independent_parties(500)
+    job = transfer_job(8, vfl.FedSGD(lr=4.0), 60, residual, 0.005)
+    apart = counted(job.model_copy(update={"test_fraction": 0.2, "evaluate_every": 1}), tables)
     assert {group: item.count for group, item in apart.items()} == {
         "training": training,
         "held out": 61 * evaluation,
     }
-    together = counted(this_job, tables)
+    together = counted(job, tables)
     fewer = -(-89 * 60 // 500) if residual == "ckks" else training
     assert {group: item.count for group, item in together.items()} == {"training": fewer + evaluation}
     with pytest.raises(LeakageError, match="columns"):
-        vfl.simulate(this_job.model_copy(update={"accepts": ("rank", "fresh_equations")}), tables)
+        vfl.simulate(job.model_copy(update={"accepts": ("rank", "fresh_equations")}), tables)
 
 
 @pytest.mark.parametrize("residual", [vfl.Ckks(), "open"])
 def test_a_defence_of_residuals_is_refused(residual: Any) -> None:
     """Vectors of representations are not residuals, and fresh noise after a resumption would average out."""
     kind = SealedResidual(engine=residual, defence=Gaussian(sigma=0.1)) if residual != "open" else None
-    with pytest.raises(ConfigError, match="vectors of representations"):
-        job(3, vfl.FedSGD(lr=1.0), 3, kind or OpenResidual(defence=Gaussian(sigma=0.1)), 0.05)
+    with pytest.raises(ConfigError, match="representations"):
+        transfer_job(3, vfl.FedSGD(lr=1.0), 3, kind or OpenResidual(defence=Gaussian(sigma=0.1)), 0.05)
 
 
 def test_the_audit_scores_rows_by_disclosed_moments() -> None:
     """The attack uses its network and Phi; without moments it has nothing."""
-    this_job, tables = job(6, vfl.FedBCD(lr=4.0, local_steps=8), 6, "open", 0.005, test_fraction=0.0), parties(400)
-    linearised = this_job.model_copy(update={"model": this_job.model.model_copy(update={"linearised": True})})
+    job, tables = (
+        transfer_job(6, vfl.FedBCD(lr=4.0, local_steps=8), 6, "open", 0.005, test_fraction=0.0),
+        independent_parties(400),
+    )
+    linearised = job.model_copy(update={"model": job.model.model_copy(update={"linearised": True})})
     attack = ATTACKS["moment_scores"]
     score = attack.score(RealIdealPair(linearised, tables, 0))
     assert max(score.real, 1 - score.real) > 0.8
     assert score.simulated == score.chance == 0.5
-    assert (attack.skip_reason(linearised), attack.skip_reason(this_job)) == ("", "no moments are shown in this job")
+    assert (attack.skip_reason(linearised), attack.skip_reason(job)) == ("", "no moments are shown in this job")

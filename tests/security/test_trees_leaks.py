@@ -20,7 +20,7 @@ from tests.security.opened_histograms import ChosenSplit, bins_of, opened, point
 BINS = 8
 
 
-def table(seed: int, rows: int = 400) -> tuple[Any, Any, Any]:
+def rare_label_bins(seed: int, rows: int = 400) -> tuple[Any, Any, Any]:
     """Return bins of both parties, and rare labels that correlate with rare values."""
     rng = np.random.default_rng(seed)
     X = rng.exponential(size=(rows, 6))
@@ -41,7 +41,7 @@ def share_read(gradients: Sequence[Floats], sums: Sequence[Sequence[Floats]], bi
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(2))
 def test_histograms_reveal_bins_and_splits_reveal_labels(seed: int) -> None:
-    local, other, y = table(seed)
+    local, other, y = rare_label_bins(seed)
     displayed = opened(local, other, y, bins=BINS, trees=50)
     assert share_read(displayed.gradients, displayed.sums, other) >= 0.9
     few = opened(local, other, y, bins=BINS, trees=1)
@@ -49,13 +49,13 @@ def test_histograms_reveal_bins_and_splits_reveal_labels(seed: int) -> None:
     assert label_auc(points(displayed.chosen, len(y))[:, None], y) >= 0.7
 
 
-def job(**keys: Any) -> vfl.Job:
+def trees_job(**keys: Any) -> vfl.Job:
     options: dict[str, Any] = {"model": vfl.Trees(trees=8, depth=2), "test_fraction": 0.25} | keys
     return vfl.Job(protocol="shares", **options)
 
 
-def parties(seed: int) -> list[vfl.Party]:
-    local, other, y = table(seed)
+def binned_parties(seed: int) -> list[vfl.Party]:
+    local, other, y = rare_label_bins(seed)
     return [
         vfl.Party("bank", local.astype(float), y, aligned=True),
         vfl.Party("shop", other.astype(float), aligned=True),
@@ -109,7 +109,7 @@ def labels_ranked(pair: RealIdealPair) -> float:
 
 
 def test_trees_on_shares_reveal_neither() -> None:
-    pair = RealIdealPair(job(), parties(0), 0)
+    pair = RealIdealPair(trees_job(), binned_parties(0), 0)
     real, shuffled, commonest = leaves_read(pair)
     assert real <= commonest + 0.05
     assert abs(real - shuffled) < 0.1
@@ -121,7 +121,7 @@ def test_shares_of_weights_name_no_tree() -> None:
     A correlation with both would rank labels. With 192 trees, a rank correlation above 0.45 is 6.2 standard errors (P <
     1e-9).
     """
-    pair = RealIdealPair(job(model=vfl.Trees(trees=128, depth=2)), parties(0), 0)
+    pair = RealIdealPair(trees_job(model=vfl.Trees(trees=128, depth=2)), binned_parties(0), 0)
     run, _ = pair.real_run
     trees = len(ForestInputs.read(run.parts["shop"].state["inputs"]).forest)
     full = whole_weights(run.job, {name: part.state for name, part in run.parts.items()}, "bank")["shop"]
@@ -139,7 +139,7 @@ def test_both_are_at_chance_over_twenty_seeds() -> None:
     """Splits that are taken as chosen rank rows as random splits do."""
     read, noise, real, drawn = [], [], [], []
     for seed in range(20):
-        pair = RealIdealPair(job(), parties(seed), seed)
+        pair = RealIdealPair(trees_job(), binned_parties(seed), seed)
         by_shares, by_noise, _ = leaves_read(pair)
         read.append(by_shares)
         noise.append(by_noise)

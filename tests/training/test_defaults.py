@@ -20,7 +20,7 @@ from securevfl.consent.settle_job import MAX_EPOCHS, settle_job
 from securevfl.data.location_scale import QUARTILES
 from securevfl.errors import ConfigError, DataNotice, LeakageError
 from securevfl.families.table_preparation import prepare_parties
-from securevfl.optim.defaults import EVALUATE_EVERY, HELD_OUT, LONG_VISITS, why_sealed
+from securevfl.optim.defaults import EVALUATE_EVERY, HELD_OUT_FRACTION, LONG_STEP_ITERATIONS, why_not_on_shares
 from securevfl.organisations.join import check_role
 from securevfl.transport.peers import Peers
 
@@ -69,8 +69,8 @@ def test_a_model_alone_trains_on_shares(first_job: Any) -> None:
     job = vfl.Job(model="logistic")
     assert job == vfl.Job(model=vfl.Logistic(), protocol="shares") == vfl.Job.from_dict(job.to_dict())
     assert job.protocol.shares is not None
-    assert (job.optimizer.name, job.batch_size, job.epochs) == ("block_descent", "growing", LONG_VISITS)
-    assert (job.test_fraction, job.evaluate_every, job.accepts) == (HELD_OUT, EVALUATE_EVERY, ())
+    assert (job.optimizer.name, job.batch_size, job.epochs) == ("block_descent", "growing", LONG_STEP_ITERATIONS)
+    assert (job.test_fraction, job.evaluate_every, job.accepts) == (HELD_OUT_FRACTION, EVALUATE_EVERY, ())
     assert job.patience is None
     parties = vfl.datasets.breast_cancer()
     run = vfl.simulate(job, parties)
@@ -111,7 +111,7 @@ def test_the_job_of_one_key_trains_on_parts_that_grow(first_job: Any, monkeypatc
         monkeypatch.setattr(f"securevfl.data.schedule.{name}", value)
     own, job = made_up(4_000, (3, 3)), vfl.Job(model="logistic")
     run = vfl.simulate(job, own)
-    assert run.costs.rounds == LONG_VISITS
+    assert run.costs.rounds == LONG_STEP_ITERATIONS
     assert run.metrics["auc"] >= first_job.pooled_auc(own, job) - 0.01
 
 
@@ -145,10 +145,10 @@ def test_what_is_left_out_is_the_safest_that_fits(keys: dict[str, object], label
     job = vfl.Job(**keys)
     assert (job.protocol.label(1), job.optimizer.name, job.accepts) == (label, optimizer, ())
     sealed_for = "protocol" not in keys and label != "shares"
-    assert bool(why_sealed(job.model, job.optimizer)) == (label != "shares")
+    assert bool(why_not_on_shares(job.model, job.optimizer)) == (label != "shares")
     if sealed_for and keys["model"] == "logistic":
         sheet = str(vfl.explain(job, vfl.datasets.breast_cancer()))
-        assert f"not on shares, as {why_sealed(job.model, job.optimizer)}" in sheet
+        assert f"not on shares, as {why_not_on_shares(job.model, job.optimizer)}" in sheet
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from securevfl.transport.certificate_checks import check_peer
 from securevfl.transport.certificate_names import server_name
 from securevfl.transport.certs import init, issue, show
 from securevfl.transport.identity import Identity
+from tests.builders import raises_code
 
 NOW = datetime(2030, 5, 1, 12, tzinfo=UTC)
 
@@ -47,14 +48,14 @@ def test_a_party_is_known_by_its_certificate(folder: Path) -> None:
 
 
 def test_wrong_name(folder: Path) -> None:
-    with pytest.raises(TransportError, match="wrong name: expected a certificate of bank, it is of shop"):
+    with raises_code(TransportError, "SVFL-TLS-CERTIFICATE"):
         check_peer(*read(folder, "shop"), "bank")
 
 
 def test_unknown_authority(folder: Path, tmp_path: Path) -> None:
     init(tmp_path / "other")
     issue(tmp_path / "other", "bank")
-    with pytest.raises(TransportError, match="unknown authority"):
+    with raises_code(TransportError, "SVFL-TLS-CERTIFICATE"):
         check_peer((tmp_path / "other" / "bank.pem").read_bytes(), (folder / "ca.pem").read_bytes(), "bank")
 
 
@@ -64,10 +65,10 @@ def test_time(tmp_path: Path) -> None:
     peer, ca = read(tmp_path, "bank")
     check_peer(peer, ca, "bank", NOW)
     check_peer(peer, ca, "bank", NOW + timedelta(days=30))
-    with pytest.raises(TransportError, match="has expired, on 2030-05-31 12:00 UTC"):
+    with raises_code(TransportError, "SVFL-TLS-CERTIFICATE"):
         check_peer(peer, ca, "bank", NOW + timedelta(days=30, seconds=1))
     check_peer(peer, ca, "bank", NOW - timedelta(minutes=59))
-    with pytest.raises(TransportError, match="not yet valid, only from 2030-05-01 11:00 UTC"):
+    with raises_code(TransportError, "SVFL-TLS-CERTIFICATE"):
         check_peer(peer, ca, "bank", NOW - timedelta(minutes=61))
 
 
@@ -75,7 +76,7 @@ def test_a_certificate_is_refused_before_its_authority_is_valid(tmp_path: Path) 
     init(tmp_path, now=NOW + timedelta(days=2))
     issue(tmp_path, "bank", now=NOW)
     peer, ca = read(tmp_path, "bank")
-    with pytest.raises(TransportError, match="the authority behind bank is not yet valid, only from 2030-05-03"):
+    with raises_code(TransportError, "SVFL-TLS-CERTIFICATE"):
         check_peer(peer, ca, "bank", NOW + timedelta(days=1))
     check_peer(peer, ca, "bank", NOW + timedelta(days=2))
 
@@ -84,7 +85,7 @@ def test_a_certificate_ends_with_its_authority(tmp_path: Path) -> None:
     init(tmp_path, days=10, now=NOW)
     issue(tmp_path, "bank", days=30, now=NOW)
     assert show(tmp_path / "bank.pem", NOW).days_left == 10
-    with pytest.raises(ConfigError, match="expired"):
+    with raises_code(ConfigError, "SVFL-TLS-CERTIFICATE"):
         issue(tmp_path, "shop", now=NOW + timedelta(days=10))
 
 
@@ -122,13 +123,13 @@ def authority_key(folder: Path) -> ec.EllipticCurvePrivateKey:
 def test_self_signed(tmp_path: Path) -> None:
     ca = init(tmp_path, now=NOW).read_bytes()
     for peer in (forge([BANK]), ca):
-        with pytest.raises(TransportError, match="self-signed"):
+        with raises_code(TransportError, "SVFL-TLS-CERTIFICATE"):
             check_peer(peer, ca, "bank", NOW)
 
 
 def test_a_forged_issuer_name_is_not_enough(tmp_path: Path) -> None:
     ca = init(tmp_path, now=NOW).read_bytes()
-    with pytest.raises(TransportError, match="unknown authority"):
+    with raises_code(TransportError, "SVFL-TLS-CERTIFICATE"):
         check_peer(forge([BANK], issuer="securevfl", signer=ec.generate_private_key(ec.SECP256R1())), ca, "bank", NOW)
 
 
@@ -144,16 +145,16 @@ def test_one_party_a_certificate(tmp_path: Path) -> None:
     signer = authority_key(tmp_path)
     check_peer(forge([BANK], issuer="securevfl", signer=signer), ca, "bank", NOW)
     for names in ([BANK, SHOP], [x509.DNSName("bank")]):
-        with pytest.raises(TransportError, match="of no party"):
+        with raises_code(TransportError, "SVFL-TLS-CERTIFICATE"):
             check_peer(forge(names, issuer="securevfl", signer=signer), ca, "bank", NOW)
 
 
 def test_what_is_no_certificate(folder: Path) -> None:
     ca = (folder / "ca.pem").read_bytes()
     for junk in (b"", b"junk", (folder / "bank.key").read_bytes(), read(folder, "bank")[0][:200]):
-        with pytest.raises(TransportError, match="not a certificate"):
+        with raises_code(TransportError, "SVFL-TLS-CERTIFICATE"):
             check_peer(junk, ca, "bank")
-    with pytest.raises(ConfigError, match=r"ca\.pem"):
+    with raises_code(ConfigError, "SVFL-FILE-WRONG-KIND"):
         check_peer(read(folder, "bank")[0], b"junk", "bank")
 
 
@@ -168,12 +169,12 @@ def test_files(folder: Path) -> None:
 
 def test_nothing_is_overwritten_unasked(folder: Path) -> None:
     before = {path: path.read_bytes() for path in folder.iterdir()}
-    with pytest.raises(ConfigError, match=r"bank\.pem exists"):
+    with raises_code(ConfigError, "SVFL-FILE-EXISTS"):
         issue(folder, "bank")
-    with pytest.raises(ConfigError, match=r"ca\.pem exists"):
+    with raises_code(ConfigError, "SVFL-FILE-EXISTS"):
         init(folder)
     (folder / "shop.pem").rename(folder.parent / "shop.pem")
-    with pytest.raises(ConfigError, match=r"shop\.key exists"):
+    with raises_code(ConfigError, "SVFL-FILE-EXISTS"):
         issue(folder, "shop")
     (folder.parent / "shop.pem").rename(folder / "shop.pem")
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
@@ -182,7 +183,7 @@ def test_nothing_is_overwritten_unasked(folder: Path) -> None:
 def test_a_file_that_appears_meanwhile_is_not_overwritten(folder: Path) -> None:
     path = folder / "bank.key"
     before = path.read_bytes()
-    with pytest.raises(ConfigError, match="exists"):
+    with raises_code(ConfigError, "SVFL-FILE-EXISTS"):
         pem_files.write_pem(path, b"other", 0o600, replace=False)
     assert path.read_bytes() == before
     assert not list(folder.glob(".new-*"))
@@ -230,7 +231,7 @@ def test_a_new_authority_beside_the_old(folder: Path) -> None:
     init(folder, replace=True)
     issue(folder, "bank", replace=True)
     new_peer, new_ca = read(folder, "bank")
-    with pytest.raises(TransportError, match="unknown authority"):
+    with raises_code(TransportError, "SVFL-TLS-CERTIFICATE"):
         check_peer(old_peer, new_ca, "bank")
     for peer in (old_peer, new_peer):
         check_peer(peer, old_ca + new_ca, "bank")
@@ -248,7 +249,7 @@ def test_show(tmp_path: Path) -> None:
     certificate = x509.load_pem_x509_certificate(path.read_bytes())
     assert summary.fingerprint.replace(":", "") == certificate.fingerprint(hashes.SHA256()).hex()
     assert len(summary.lines()) == 10
-    assert "ends in 9 days" in summary.lines()[-1]
+    assert "expires in 9 days" in summary.lines()[-1]
     assert "valid until  2030-07-30 12:00 UTC" in summary.lines()
     assert show(path, NOW + timedelta(days=91)).days_left == -1
     assert show(tmp_path / "ca.pem", NOW).name == "consortium"
@@ -268,7 +269,7 @@ def test_names_that_cannot_be_used(folder: Path, party: str) -> None:
     ],
 )
 def test_hosts_that_cannot_be_used(folder: Path, host: str) -> None:
-    with pytest.raises(ConfigError, match="host"):
+    with raises_code(ConfigError, "SVFL-ADDRESS"):
         issue(folder, "clinic", [host])
     assert not list(folder.glob("clinic*"))
 
@@ -282,37 +283,37 @@ def test_any_letters_name_a_party(folder: Path) -> None:
 
 
 def test_days_are_positive(folder: Path) -> None:
-    with pytest.raises(ConfigError, match="0 days"):
+    with raises_code(ConfigError, "SVFL-JOB-OPTION"):
         issue(folder, "clinic", days=0)
 
 
 def test_no_authority(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"ca\.pem cannot be read"):
+    with raises_code(ConfigError, "SVFL-FILE-UNUSABLE"):
         issue(tmp_path, "bank")
 
 
 def test_authority_of_another_key(folder: Path) -> None:
     os.replace(folder / "bank.key", folder / "ca.key")
-    with pytest.raises(ConfigError, match="not the key of"):
+    with raises_code(ConfigError, "SVFL-TLS-KEY"):
         issue(folder, "clinic")
 
 
 def test_an_identity_is_checked_when_read(folder: Path, tmp_path: Path) -> None:
     bank, key, ca = folder / "bank.pem", folder / "bank.key", folder / "ca.pem"
-    with pytest.raises(ConfigError, match="not the key of"):
+    with raises_code(ConfigError, "SVFL-TLS-KEY"):
         Identity(bank, folder / "shop.key", ca)
-    with pytest.raises(ConfigError, match="names no party"):
+    with raises_code(ConfigError, "SVFL-TLS-CERTIFICATE"):
         Identity(ca, folder / "ca.key", ca)
-    with pytest.raises(ConfigError, match=r"none is not there; put the key beside bank\.pem"):
+    with raises_code(ConfigError, "SVFL-TLS-KEY"):
         Identity(bank, tmp_path / "none", ca)
-    with pytest.raises(ConfigError, match=r"expected; name the \.key file"):
+    with raises_code(ConfigError, "SVFL-TLS-KEY"):
         Identity(bank, bank_as_key(folder), ca)
-    with pytest.raises(ConfigError, match=r"peers would refuse it: .* has expired"):
+    with raises_code(ConfigError, "SVFL-TLS-CERTIFICATE"):
         Identity(bank, key, ca, datetime.now(UTC) + timedelta(days=400))
-    with pytest.raises(ConfigError, match="unknown authority"):
+    with raises_code(ConfigError, "SVFL-TLS-CERTIFICATE"):
         Identity(bank, key, init(tmp_path / "other"))
     key.chmod(0o640)
-    with pytest.raises(ConfigError, match="chmod 600"):
+    with raises_code(ConfigError, "SVFL-FILE-READABLE-BY-OTHERS"):
         Identity(bank, key, ca)
 
 
@@ -328,7 +329,7 @@ def test_only_ecdsa_keys_are_read(folder: Path) -> None:
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     (folder / "bank.key").write_bytes(other)
-    with pytest.raises(ConfigError, match="ECDSA"):
+    with raises_code(ConfigError, "SVFL-TLS-KEY"):
         identity(folder, "bank")
 
 

@@ -81,7 +81,7 @@ def test_grpc_after_rotation(folder: Path) -> None:
 def test_the_server_sees_which_party_calls(folder: Path) -> None:
     issue(folder, "clinic")
     with serving(folder) as port:
-        assert b"wrong name" in ask(identity(folder, "clinic"), port, override("bank"))
+        assert b"belongs to clinic, not to shop" in ask(identity(folder, "clinic"), port, override("bank"))
 
 
 def test_the_client_insists_on_the_party(folder: Path) -> None:

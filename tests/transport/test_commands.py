@@ -55,7 +55,16 @@ def start(meeting: Any, party: str, verb: str, *options: str, stderr: Any = subp
     """A command of this party."""
     own = {
         "align": ["align", "--party", party],
-        "join": ["join", f"{party}/job.toml", "--party", party, "--every", "5", "--log", f"{party}/log.jsonl"],
+        "join": [
+            "join",
+            f"{party}/job.toml",
+            "--party",
+            party,
+            "--checkpoint-every",
+            "5",
+            "--log",
+            f"{party}/log.jsonl",
+        ],
         "predict": ["predict", f"{party}.model.json"],
     }[verb]
     if verb == "join":

@@ -23,8 +23,8 @@ def run(*arguments: object) -> Result:
 
 def test_from_thirty_days_on() -> None:
     assert expiry_warning("bank", WARNING_DAYS + 1) == ""
-    assert "ends in 30 days" in expiry_warning("bank", WARNING_DAYS)
-    assert "has ended" in expiry_warning("bank", -1)
+    assert "expires in 30 days" in expiry_warning("bank", WARNING_DAYS)
+    assert "has expired" in expiry_warning("bank", -1)
 
 
 @needs_openssl
@@ -32,7 +32,7 @@ def test_show_warns_and_lists_what_is_revoked(tmp_path: Path) -> None:
     certs.init(tmp_path)
     certs.issue(tmp_path, "bank", [], days=20)
     certs.issue(tmp_path, "shop", [], days=200)
-    assert "warning      the certificate of bank ends in" in run("certs", "show", tmp_path / "bank.pem").stdout
+    assert "warning      the certificate of bank expires in" in run("certs", "show", tmp_path / "bank.pem").stdout
     assert "warning" not in run("certs", "show", tmp_path / "shop.pem", tmp_path / "ca.pem").stdout
     assert "revokes" not in run("certs", "show", tmp_path / "ca.pem").stdout
     number = f"{pem_files.parse_certificate(pem_files.read_pem(tmp_path / 'shop.pem')).serial_number:x}"
@@ -58,13 +58,13 @@ def test_join_warns_on_the_screen_and_in_the_log(meet: Any, tmp_path: Path) -> N
         handler.close()
     events = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
     (said,) = (each["reason"] for each in events if each["event"] == "certificate")
-    assert said.startswith("the certificate of bank ends in ")
+    assert said.startswith("the certificate of bank expires in ")
 
 
 def test_a_kit_says_what_goes_where_and_has_a_port_a_party(tmp_path: Path) -> None:
     done = run("kit", tmp_path / "kits", "--party", "bank=localhost:7301", "--party", "shop=localhost:7302")
-    for word in ("send each party its own folder", "authority stays with you", "authority/shop.key"):
+    for word in ("Send each party only its own folder", "Keep ", "authority/shop.key"):
         assert word in done.stdout
     done = run("kit", tmp_path / "more", "--party", "bank=localhost:7301", "--party", "shop=localhost:7301")
     assert done.exit_code == 2
-    assert "bank and shop have the same, localhost:7301; give each a port of its own" in done.stderr
+    assert "bank and shop have the same address localhost:7301" in done.stderr

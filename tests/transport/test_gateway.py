@@ -21,6 +21,7 @@ from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError
 from securevfl.organisations.http_api import application, openapi
 from securevfl.organisations.http_server import HttpAddress
+from tests.builders import raises_code
 from tests.forked import Forked
 from tests.transport.test_serve import limits
 
@@ -155,12 +156,12 @@ def test_a_caller_that_hangs_up_within_its_request_is_no_error() -> None:
 
 def test_beyond_this_machine_it_speaks_tls_or_does_not_start(tmp_path: Path) -> None:
     for address in ("0.0.0.0:8080", "[::]:8080", "bank.example:8080", "10.0.0.7:8080"):
-        with pytest.raises(ConfigError, match="TLS was expected"):
+        with raises_code(ConfigError, "SVFL-ADDRESS"):
             HttpAddress(address, TOKEN)
         HttpAddress(address, TOKEN, tmp_path / "cert.pem", tmp_path / "key.pem")
     for address in ("127.0.0.1:8080", "localhost:8080", "[::1]:8080"):
         assert TOKEN not in repr(HttpAddress(address, TOKEN))
-    with pytest.raises(ConfigError, match="16 characters"):
+    with raises_code(ConfigError, "SVFL-HTTP-TOKEN"):
         HttpAddress("127.0.0.1:8080", "short")
-    with pytest.raises(ConfigError, match="host:port"):
+    with raises_code(ConfigError, "SVFL-ADDRESS"):
         HttpAddress("8080", TOKEN)

@@ -69,7 +69,7 @@ def test_a_training_that_is_over_is_begun_again_only_when_it_is_said(run: Any) -
     assert (told("bank", "labels", "shop"), told("shop", "columns", "bank")) == (labels, columns)
     assert ModelPart.load(meeting.kit("bank") / "bank.model.json").run == before
 
-    accepted = {name: ["--again", *meeting.accepts(party, again=True)] for name, party in parties.items()}
+    accepted = {name: ["--retrain", *meeting.accepts(party, again=True)] for name, party in parties.items()}
     third = both(**accepted)
     assert {code for code, _, _ in third.values()} == {0}, third
     assert ModelPart.load(meeting.kit("bank") / "bank.model.json").run != before

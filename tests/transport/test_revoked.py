@@ -13,6 +13,7 @@ from securevfl.transport.certificate_checks import check_peer
 from securevfl.transport.certs import init, issue, show
 from securevfl.transport.identity import Identity
 from securevfl.transport.tls import Credentials
+from tests.builders import raises_code
 from tests.transport.by_openssl import needs_openssl, revoke
 from tests.transport.processes import together
 
@@ -30,18 +31,18 @@ def test_a_list_grows(authority: Path) -> None:
     clean = (authority / "ca.pem").read_bytes()
     ca = revoke(authority, "bank").read_bytes()
     assert show(authority / "ca.pem").name == "securevfl"
-    with pytest.raises(TransportError, match=r"bank was revoked by its authority on 2\d{3}-\d\d-\d\d \d\d:\d\d UTC"):
+    with raises_code(TransportError, "SVFL-TLS-CERTIFICATE"):
         check_peer(old, ca, "bank")
     check_peer(old, clean, "bank")
     check_peer(other, ca, "shop")
-    with pytest.raises(ConfigError, match=r"peers would refuse it: .* was revoked"):
+    with raises_code(ConfigError, "SVFL-TLS-CERTIFICATE"):
         Identity(authority / "bank.pem", authority / "bank.key", authority / "ca.pem")
     new = issue(authority, "bank", replace=True).read_bytes()
     check_peer(new, ca, "bank")
     both = revoke(authority, "shop").read_bytes()
     check_peer(new, both, "bank")
     for certificate, party in ((old, "bank"), (other, "shop")):
-        with pytest.raises(TransportError, match=f"{party} was revoked"):
+        with raises_code(TransportError, "SVFL-TLS-CERTIFICATE"):
             check_peer(certificate, both, party)
 
 
@@ -51,11 +52,11 @@ def test_a_list_of_somebody_else_is_no_list(authority: Path, tmp_path: Path) -> 
     issue(tmp_path / "other", "bank")
     theirs = revoke(tmp_path / "other", "bank").read_bytes()
     mixed = (authority / "ca.pem").read_bytes() + theirs[theirs.index(b"-----BEGIN X509 CRL") :]
-    with pytest.raises(ConfigError, match="of none of its authorities"):
+    with raises_code(ConfigError, "SVFL-FILE-DAMAGED"):
         check_peer((authority / "bank.pem").read_bytes(), mixed, "bank")
     check_peer((authority / "bank.pem").read_bytes(), (authority / "ca.pem").read_bytes() + theirs, "bank")
     spoilt = theirs.replace(b"-----BEGIN X509 CRL-----\n", b"-----BEGIN X509 CRL-----\nAAAA")
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with raises_code(ConfigError, "SVFL-FILE-DAMAGED"):
         check_peer((tmp_path / "other" / "bank.pem").read_bytes(), spoilt, "bank")
 
 
@@ -70,9 +71,9 @@ def test_who_was_revoked_is_refused_by_name(meet: Any, tmp_path: Path, gone: str
     shutil.copyfile(tmp_path / "authority" / "ca.pem", meeting.kit(careful) / "ca.pem")
     told = together(meeting)
     assert all(isinstance(each, TransportError) for each in told.values()), told
-    assert f"the certificate of {gone} was revoked by its authority on" in str(told[careful])
+    assert f"the authority revoked the certificate of {gone} on" in str(told[careful])
     if gone == "shop":  # who calls is refused before a word is taken
-        assert str(told[gone]).startswith("bank refused shop: the certificate of shop was revoked")
+        assert str(told[gone]).startswith("bank refused the connection of shop: the authority revoked")
 
 
 def test_a_stolen_key_cannot_show_the_new_certificate(
@@ -95,7 +96,7 @@ def test_a_stolen_key_cannot_show_the_new_certificate(
     monkeypatch.setattr(Credentials, "__init__", thief)
     told = together(meeting)
     assert isinstance(told["shop"], CryptoError)
-    assert "does not belong to the certificate that was shown" in str(told["shop"])
+    assert "does not belong to the certificate that was presented" in str(told["shop"])
     assert isinstance(told["bank"], TransportError)
 
 

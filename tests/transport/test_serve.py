@@ -257,7 +257,7 @@ def test_who_asks_about_more_ids_than_it_says_is_told_nothing(
 ) -> None:
     """An attack: one id is said and counted, and the alignment that follows asks about all that may be there."""
     meeting = meet(3)
-    monkeypatch.setattr(psi, "MANY", many)
+    monkeypatch.setattr(psi, "MIN_ROWS_FOR_TRANSFERS", many)
     limits(DisclosureLedger(meeting.folder / "shop.ledger", "shop"), ids=10)
     venue = PeerSettings.of(meeting.kit("bank") / "peers.toml", None, None, 20, 5)
     with serving(meeting, run, 1, max_ids=10) as ended:

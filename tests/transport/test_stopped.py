@@ -192,7 +192,7 @@ def test_the_command_says_that_its_model_is_an_earlier_one(meeting: Any, start: 
     assert bank.returncode == 2
     assert out.startswith(
         "nothing was trained: this model is of an earlier run, and the others were not there to confirm it; "
-        "job and table are the same (--again trains anew)\nauc 0."
+        "job and table are the same (--retrain trains anew)\nauc 0."
     )
     path = meeting.kit("bank") / "own.csv"
     path.write_text(path.read_text().replace("\n3,", "\n3000,"))

@@ -1,8 +1,8 @@
 """Logistic regression on CrypTen with its default provider of triples, a trusted first party.
 
-CrypTen 0.4.1 imports a module of torch that today's torch has no more, for the export of networks alone, which this
-does not use: an empty one stands in its place. Its communicator opens ports of its own choice, so no line can be put
-between, and bytes are those that it counts itself.
+CrypTen 0.4.1 imports a module that today's torch has removed, for the export of networks only, which is not used here;
+an empty module replaces it. Its communicator opens ports of its choice, so no link can be put between, and the bytes
+are those that it counts itself.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from told import Work, task  # noqa: E402
 
 
 def main() -> None:
+    """Run this party."""
     arguments = task()
     rank, settings = arguments["rank"], arguments["settings"]
     os.environ |= {
@@ -31,7 +32,7 @@ def main() -> None:
         "DISTRIBUTED_BACKEND": "gloo",
         "GLOO_SOCKET_IFNAME": "lo",
     }
-    torch.set_num_threads(1)  # a core each
+    torch.set_num_threads(1)  # one core each
     crypten.cfg.communicator.verbose = True  # counts bytes
     crypten.init()
     shapes = [np.load(f"{arguments['tables']}/{name}.npz")["train"].shape[1] for name in ("bank", "shop")]
@@ -47,7 +48,7 @@ def main() -> None:
         y = shared("labels", 0, 1)
         model = crypten.nn.Linear(sum(shapes), 1)
         for parameter in model.parameters():
-            parameter.data.fill_(0)  # as all others begin
+            parameter.data.fill_(0)  # as all other systems start
         model = model.encrypt()
         loss = crypten.nn.BCEWithLogitsLoss()
         batch = settings["batch"]
@@ -61,7 +62,7 @@ def main() -> None:
     if rank == 0:
         np.save(f"{arguments['out']}.npy", scores.numpy().ravel())
     work.tell(arguments, bytes_own_count=crypten.communicator.get().get_communication_stats()["bytes"])
-    os._exit(0)  # the threads of its transport may abort a process that ends as others do
+    os._exit(0)  # the threads of its transport may abort a process that ends normally
 
 
 if __name__ == "__main__":

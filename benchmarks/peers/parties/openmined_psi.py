@@ -1,6 +1,6 @@
-"""OpenMined's PSI: the client learns the common ids, the server their number of asked ones. Messages go over a socket.
+"""OpenMined's PSI: the client learns the common ids, the server the number of queried ids. A socket carries messages.
 
-Rank 0 is the client. The library brings no transport, so each message is its length in eight bytes and itself.
+Rank 0 is the client. The library has no transport, so each message is sent with its length in eight bytes.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ READY = b"!"
 
 
 def send(line: socket.socket, message: bytes) -> None:
+    """Send a message with its length."""
     line.sendall(len(message).to_bytes(8, "little") + message)
 
 
 def receive(line: socket.socket) -> bytes:
+    """Receive a message."""
     return _exactly(line, int.from_bytes(_exactly(line, 8), "little"))
 
 
@@ -37,22 +39,25 @@ def _exactly(line: socket.socket, size: int) -> bytes:
 
 
 def ids_of(path: Path) -> list[str]:
+    """Read ids from a file."""
     with path.open(newline="") as file:
         rows = csv.DictReader(file)
         return [row["id"] for row in rows]
 
 
 def connect(port: int) -> socket.socket:
+    """Connect to a port, and retry until the server listens."""
     for _ in range(600):
         with contextlib.suppress(OSError):
             line = socket.create_connection(("127.0.0.1", port))
-            if line.recv(1) == READY:  # a relay takes calls before the server is there, and drops them
+            if line.recv(1) == READY:  # a relay accepts connections before the server listens, and drops them
                 return line
         time.sleep(0.1)
     raise ConnectionError("the server did not come up within a minute")
 
 
 def client(arguments: dict) -> None:
+    """Run the client."""
     with Work() as work:
         ids = ids_of(Path(arguments["tables"]) / "bank.csv")
         create_with_new_key = psi.client.CreateWithNewKey(True)
@@ -68,6 +73,7 @@ def client(arguments: dict) -> None:
 
 
 def server(arguments: dict) -> None:
+    """Run the server."""
     listener = socket.create_server(("127.0.0.1", arguments["own"][0]))
     with Work() as work:
         ids = ids_of(Path(arguments["tables"]) / "shop.csv")
@@ -84,6 +90,7 @@ def server(arguments: dict) -> None:
 
 
 def main() -> None:
+    """Run this party."""
     arguments = task()
     (server if arguments["rank"] else client)(arguments)
 

@@ -1,4 +1,4 @@
-"""A party of SecretFlow in its production mode, without Ray, and the SPU of two parties."""
+"""A party of SecretFlow in production mode, without Ray, and the SPU of two parties."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAMES = "alice", "bob"
 
 
 def start(arguments: dict[str, Any]) -> tuple[Any, Any]:
-    """Connect to the other, and return the devices of both."""
+    """Connect to the other party, and return the devices of both."""
     rank = arguments["rank"]
     parties = {}
     for k, name in enumerate(NAMES):
@@ -29,7 +29,7 @@ def start(arguments: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def spu(arguments: dict[str, Any]) -> Any:
-    """The SPU of both parties, with the protocol of the settings."""
+    """Return the SPU of both parties, with the protocol of the settings."""
     rank, nodes = arguments["rank"], []
     for k, name in enumerate(NAMES):
         port = address(arguments["own"][1] if k == rank else arguments["other"][1])
@@ -39,7 +39,7 @@ def spu(arguments: dict[str, Any]) -> Any:
 
 
 def tables(arguments: dict[str, Any], alice: Any, bob: Any) -> tuple[Any, Any, Any]:
-    """Training columns, labels and held-out columns of both, loaded."""
+    """Load training columns, labels and held-out columns of both parties."""
 
     def load(path: str, key: str) -> Any:
         import numpy as np
@@ -57,7 +57,7 @@ def tables(arguments: dict[str, Any], alice: Any, bob: Any) -> tuple[Any, Any, A
 
 
 def save(scores: Any, path: str) -> None:
-    """Keep the scores at the party that reads them."""
+    """Store the scores at the party that reads them."""
     import numpy as np
 
     np.save(path, np.asarray(scores).ravel())

@@ -9,6 +9,7 @@ from told import Work, task
 
 
 def main() -> None:
+    """Run this party."""
     arguments = task()
     settings = arguments["settings"]
     alice, bob = start(arguments)

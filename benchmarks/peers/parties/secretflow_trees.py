@@ -1,4 +1,4 @@
-"""SecretFlow's SGB: boosted trees on encrypted gradients, of which alice, with the labels, decrypts every histogram."""
+"""SecretFlow's SGB: boosted trees on encrypted gradients; alice, who has the labels, decrypts every histogram."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from told import Work, task
 
 
 def main() -> None:
+    """Run this party."""
     arguments = task()
     settings = arguments["settings"]
     alice, bob = start(arguments)

@@ -1,4 +1,4 @@
-"""Private set intersection of SPU: a CSV file in, the common rows in one order out, the result to both."""
+"""Private set intersection of SPU: a CSV file in, the common rows in one order out, the result to both parties."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from told import Work, address, task
 
 
 def main() -> None:
+    """Run this party."""
     arguments = task()
     rank, settings = arguments["rank"], arguments["settings"]
     ends = libspu.link.Desc()

@@ -1,8 +1,8 @@
-"""What every party of a peer does alike: it reads what it is to do, and writes what it found. No import but Python's.
+"""The common part of every party of a peer: it reads its task and writes its results. It imports Python modules only.
 
-A script of this folder is started as `python SCRIPT TASK.json`; a task has `rank` (0 is who holds the labels), `own`
-(the ports this party binds) and `other` (those it reaches the other by, which may lead through a slow line), the folder
-of `tables`, `settings`, and where to write `out`.
+A script of this folder is started as `python SCRIPT TASK.json`. A task has `rank` (0 has the labels), `own` (the ports
+that this party binds), `other` (the ports by which it reaches the other, possibly through a slow link), the folder of
+`tables`, `settings`, and the path of the results, `out`.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from typing import Any
 
 
 def task() -> dict[str, Any]:
-    """What this party is to do."""
+    """Return the task of this party."""
     arguments: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     return arguments
 
 
 def spent() -> float:
-    """Processor seconds of this process and of its children that have ended."""
+    """Return processor seconds of this process and of its ended child processes."""
     return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
 class Work:
-    """The part of a process that is the work itself, without imports: its seconds by the clock and of processor."""
+    """The part of a process that is the work itself, without imports: wall-clock and processor seconds."""
 
     def __enter__(self) -> Work:
         self._cpu, self._started = spent(), time.monotonic()
@@ -37,11 +37,11 @@ class Work:
         self.cpu_s, self.seconds = spent() - self._cpu, time.monotonic() - self._started
 
     def tell(self, arguments: dict[str, Any], **result: Any) -> None:
-        """Write it beside what was found."""
+        """Write the results with the costs of the work."""
         figures = {"work_cpu_s": self.cpu_s, "work_s": self.seconds, **result}
         Path(arguments["out"]).write_text(json.dumps(figures), encoding="utf-8")
 
 
 def address(port: int) -> str:
-    """A port of this machine."""
+    """Return a port of this machine."""
     return f"127.0.0.1:{port}"

@@ -35,9 +35,9 @@ class BatchInversion(LabelAttack):
 def invert(A: Floats, b: Floats) -> Floats:
     """Return g (n, c) that fits A (k, n) g = b (k, c); for c = 1 its entries are in (-1/2, 1/2)."""
     n = A.shape[1]
-    least = least_norm(A, b)
+    shortest = least_norm(A, b)
     if b.shape[1] > 1 or np.linalg.matrix_rank(A) == n:
-        return least
+        return shortest
     scale = np.linalg.norm(A, 2) or 1.0
     M, v = A / scale, b[:, 0] / scale
 
@@ -46,6 +46,6 @@ def invert(A: Floats, b: Floats) -> Floats:
         miss = M @ (0.5 - s) - v
         return float(miss @ miss), -2.0 * (M.T @ miss) * s * (1 - s)
 
-    start = -4.0 * least[:, 0]
+    start = -4.0 * shortest[:, 0]
     u = minimize(misfit, start, jac=True, method="L-BFGS-B", options={"maxiter": 100}).x
     return (0.5 - expit(u))[:, None]

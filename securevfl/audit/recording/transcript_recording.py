@@ -59,7 +59,7 @@ def record_transcript(job: Job, parties: Sequence[Party], executor: Executor | N
     )
     secrets: dict[str, NDArray[Any]] = {f"the columns of {party.name}": party.X for party in parties}
     # targets of the training rows (m, c), in the order of the schedule
-    y, loss, rows = np.asarray(lead.y), job.model.loss, job.schedule(register_of([lead, *others])).flow
+    y, loss, rows = np.asarray(lead.y), job.model.loss, job.schedule(register_of([lead, *others])).batch_order
     secrets[f"the labels of {lead.name}"] = loss.targets(
         y[rows], find_classes(lead.name, loss, y if loss.classifies else y[rows], job.positive)
     )

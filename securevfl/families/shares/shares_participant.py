@@ -44,7 +44,7 @@ from securevfl.families.training_data import ScaledRows, TrainingData
 from securevfl.models.inputs import FittingData, Inputs, InputShape, inputs_at, private_stream
 from securevfl.models.loss import Loss
 from securevfl.optim.block_descent import BlockDescent
-from securevfl.optim.curvature import of_rows
+from securevfl.optim.curvature import preconditioner_of_rows
 from securevfl.protocols.joint_prediction import RowsToScore
 from securevfl.protocols.observations import IterationStarted
 from securevfl.protocols.party_context import PartyContext
@@ -141,7 +141,7 @@ class SharesParticipant(Participant):
 
     @property
     def exchanges(self) -> int:
-        return 0 if self._state is None else self._state.visits
+        return 0 if self._state is None else self._state.iterations
 
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
         with single_threaded_blas():
@@ -210,7 +210,7 @@ class SharesParticipant(Participant):
             assert self._inputs is not None, "a model has its inputs"
             scores = self._scores.block(self._blocks, self._inputs(X), block)
             self._blocks += 1
-            agreed.append(self._scores.agreed)
+            agreed.append(self._scores.decisions)
             if scores is not None:
                 found.append(scores)
         return ScoreResult(
@@ -296,7 +296,13 @@ class SharesParticipant(Participant):
         state = self._state
         if state is None:
             return State(run=self._run)
-        kept = State(own=state.own, others=dict(state.others), visits=state.visits, sizes=self._sizes, run=self._run)
+        kept = State(
+            own=state.own_share,
+            others=dict(state.peer_shares),
+            visits=state.iterations,
+            sizes=self._sizes,
+            run=self._run,
+        )
         own = {} if self._inputs is None else self._inputs.state(whole=whole)
         return State(kept, inputs=own) if own else kept
 
@@ -312,20 +318,20 @@ class SharesParticipant(Participant):
 
     def _begin(self, data: TrainingData) -> _TrainingResources:
         context, schedule = self._context, data.schedule
-        if data.apart and self._options.library != "own":
+        if data.is_remote and self._options.library != "own":
             raise ConfigError(
                 f'{context.me}: protocol.shares.library = "own" was expected, as its rows lie at workers, where '
                 "products "
                 "are made without keys; leave it out, or use open_table"
             )
-        if data.apart:
-            data.at_workers(schedule.batch_order)
+        if data.is_remote:
+            data.remote_rows(schedule.batch_order)
         parts = schedule.partition(0)
         n = len(schedule.train)
         columns = {name: self._model.breadth(self._spread(d, n, name)) for name, d in context.columns.items()}
         turned = self.rollbacks
         self._sizes = {"turned": turned, "columns": columns, "rows": max(map(len, parts)), "batches": schedule.batches}
-        self._sizes["named"], self._sizes["trained"] = data.named, n
+        self._sizes["named"], self._sizes["trained"] = data.has_ids, n
         self._sizes["held"] = InformationContent.of(data.raw(schedule.sample(MAX_SAMPLE_ROWS))).bits
         if self._inputs is None:
             self._inputs = self._made(data)
@@ -335,7 +341,7 @@ class SharesParticipant(Participant):
             MemoryStore() if context.resources.preprocessing is None else DiskStore(context.resources.preprocessing)
         )
         ahead = OfflinePhase(
-            context, terms, self._scheme(terms.encoding), own.integers, ready, apart=data.apart, base=self.met.base
+            context, terms, self._scheme(terms.encoding), own.integers, ready, remote=data.is_remote, base=self.met.base
         )
         side: TrainingRole
         if self._active:
@@ -343,7 +349,7 @@ class SharesParticipant(Participant):
 
             @lru_cache(maxsize=64)
             def tables(piece: RowBlock) -> ResidualTables:
-                rated = data.rated_outputs(parts[piece.batch][piece.start : piece.stop], context.outputs)
+                rated = data.loss_targets_by_output(parts[piece.batch][piece.start : piece.stop], context.outputs)
                 assert rated is not None, "the active party has labels"
                 return ResidualTables(numbers, loss.residual, rated, loss.minimizer, smooth=loss.smooth)
 
@@ -359,7 +365,7 @@ class SharesParticipant(Participant):
     def _columns(self, data: TrainingData, numbers: FixedPointEncoding, parts: Sequence[Rows]) -> ColumnBlocks:
         """Return this party's columns in all batches, wherever they lie."""
         rate, P = self.plan.rate, self._turn(data)
-        if data.apart:
+        if data.is_remote:
             return RemoteColumns(
                 numbers, rate, lambda batch: self._at_workers(data, parts[batch]), self._context.meter, P
             )
@@ -368,7 +374,7 @@ class SharesParticipant(Participant):
 
     def inputs_of(self, data: TrainingData, rows: Rows) -> ColumnSource:
         """Return this party's inputs of rows of its table, where they lie."""
-        if not data.apart:
+        if not data.is_remote:
             return InputRows(self._features, data, rows)
         tall = self._at_workers(data, rows)
         return RemoteColumns(self.plan.numbers, self.plan.rate, lambda _: tall, self._context.meter)
@@ -380,7 +386,7 @@ class SharesParticipant(Participant):
         its `root` (n,)."""
         assert self._inputs is not None, "they are made first"
         at, parts, breadth = fitted_positions(data, rows), list[RemotePart](), self._sizes["columns"][self._context.me]
-        for part in data.at_workers(rows).parts:
+        for part in data.remote_rows(rows).parts:
             assert isinstance(part, RemotePart), "they lie at workers"
             own = slice(part.start, part.stop)
             roots = None if root is None else root[own]
@@ -407,7 +413,7 @@ class SharesParticipant(Participant):
         d, rows, clip = self._sizes["columns"][self._context.me], data.schedule.batch_order, self._options.clip
         roots = None if data.weights is None else np.sqrt(data.weights[rows])
         stretches: Iterable[Floats]
-        if data.apart:
+        if data.is_remote:
             tall = self._at_workers(data, rows, roots, clip)
             stretches = [cast(Floats, tall)]
         else:
@@ -420,8 +426,10 @@ class SharesParticipant(Participant):
         held_back = np.full((d, 1), (optimizer.ridge if ridge is None else ridge) + self._job.model.l2)
         assert self._inputs is not None, "they are made first"
         constant = self._inputs.constant(d)
-        P = of_rows(stretches, lambda X: X.T @ X, loss, held_back, who=self._context.me, constant=constant)
-        if data.apart:
+        P = preconditioner_of_rows(
+            stretches, lambda X: X.T @ X, loss, held_back, who=self._context.me, constant=constant
+        )
+        if data.is_remote:
             self._context.meter.add_worker_seconds(tall.makespan())
         return P
 
@@ -494,7 +502,7 @@ class SharesParticipant(Participant):
         self._state = state = opened_weights.open_weights(self._context, terms, state, levels, leave, named)
         self._noted()
         if self._context.me in named:
-            theta = terms.rule_of(self._context.me).theta(state.own, state.visits)
+            theta = terms.rule_of(self._context.me).theta(state.own_share, state.iterations)
             self._weights = terms.encoding.decode_weights(theta)
         if self._weights is not None and self._training is not None and self._inputs is not None:
             data = self._training.data
@@ -524,7 +532,9 @@ class SharesParticipant(Participant):
             self._noted(), ledger, levels, to, self.max_bits_per_row, rounded, resources.charge_scores
         )
         tops = None if exact else lambda: self.met.top_transfers
-        return ScoringSession(self.met.products, self.terms, state, asking, tops=tops, number=state.visits, rows=rows)
+        return ScoringSession(
+            self.met.products, self.terms, state, asking, top_transfers=tops, number=state.iterations, rows=rows
+        )
 
     @cached_property
     def ledger(self) -> ScoreLedger:
@@ -535,7 +545,7 @@ class SharesParticipant(Participant):
         state, training, resources = self._state, self._training, self._context.resources
         assert state is not None, "it has been asked"
         digest = hashlib.sha256(self._run.encode())
-        for words in (state.own, *(state.others[name] for name in sorted(state.others))):
+        for words in (state.own_share, *(state.peer_shares[name] for name in sorted(state.peer_shares))):
             digest.update(np.ascontiguousarray(words, "<u8").tobytes())
         model = digest.digest()[:NAME_BYTES]
         if (
@@ -544,13 +554,13 @@ class SharesParticipant(Participant):
             and not self.ledger.knows_model(model)
         ):
             if training is None:
-                self.ledger.record_model(model, state.visits, [])
+                self.ledger.record_model(model, state.iterations, [])
             else:
                 data, rows = training.data, training.data.schedule.batch_order
-                X = data.at_workers(rows, raw=True) if data.apart else InputRows(TrainingData.raw, data, rows)
+                X = data.remote_rows(rows, raw=True) if data.is_remote else InputRows(TrainingData.raw, data, rows)
                 stretches = (rows[at : at + INPUT_BLOCK_ROWS] for at in range(0, len(rows), INPUT_BLOCK_ROWS))
                 ids = chain.from_iterable(map(data.ids, stretches))
-                self.ledger.record_model(model, state.visits, ids, X)
+                self.ledger.record_model(model, state.iterations, ids, X)
         return model
 
     def _asked(self, rows: RowSlices, asked: RowsToScore | None, block: slice, X: Floats) -> RowsToScore:

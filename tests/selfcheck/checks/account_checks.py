@@ -214,10 +214,10 @@ class _Kept(ScoreLedger):
 
     bits = 0.0
 
-    def admit(self, question: Any, X: Floats, *, bits: float = 0, **keys: Any) -> Any:
+    def admit(self, query: Any, X: Floats, *, bits: float = 0, **keys: Any) -> Any:
         """Note the bits and refuse nothing."""
         self.bits = bits
-        return np.full(len(question.rows), NEW, np.uint8)
+        return np.full(len(query.rows), NEW, np.uint8)
 
 
 def _scored(c: int, held: float, codes: int) -> tuple[ScoringSession, _Kept]:
@@ -238,7 +238,7 @@ def _scored(c: int, held: float, codes: int) -> tuple[ScoringSession, _Kept]:
     committed = SimpleNamespace(rows=bytes(COMMITMENT_BYTES), states=bytes([NEW]))
     products = SimpleNamespace(context=context, others=("bank",), recv=lambda *_: committed, send=lambda *_, **__: None)
     player: Any = SimpleNamespace(
-        _state=SimpleNamespace(visits=20),
+        _state=SimpleNamespace(iterations=20),
         _context=context,
         _options=options,
         _job=SimpleNamespace(
@@ -246,8 +246,8 @@ def _scored(c: int, held: float, codes: int) -> tuple[ScoringSession, _Kept]:
         ),
         plan=SimpleNamespace(numbers=numbers),
         _sizes={"held": held},
-        terms=SimpleNamespace(partner="shop", numbers=numbers, outputs=c, columns={"shop": 6}),
-        met=SimpleNamespace(products=products, tops=None),
+        terms=SimpleNamespace(partner="shop", encoding=numbers, outputs=c, columns={"shop": 6}),
+        met=SimpleNamespace(products=products, top_transfers=None),
         _noted=lambda: b"model",
         ledger=ledger,
         row_bits=held / 4,
@@ -260,17 +260,17 @@ def scores() -> Outcome:
     outcome = Outcome()
     for c, held, codes in ((1, 400.0, 0), (1, 16.0, 0), (3, 48.0, 0), (1, 28.0, 1)):
         scoring, ledger = _scored(c, held, codes)
-        scoring._agree(RowsToScore([b"1"], np.zeros((1, 6))), ledger, "")
-        bits = scoring._told_levels.bits
+        scoring._decide(RowsToScore([b"1"], np.zeros((1, 6))), ledger, "")
+        bits = scoring._quantizer.bits
         most = held / 4 - code_bits(6, codes)
         if bits * c > most:
             outcome.add("limits", "shop", f"{c} scores of {bits} bits a row are told, {most:.1f} are left")
         if ledger.bits != bits * c:
             outcome.add("count", "shop", f"{c} scores of {bits} bits are noted as {ledger.bits} bits")
-        below = scoring._asking.levels.bits - bits
+        below = scoring._scoring.quantizer.bits - bits
         h = np.arange(0, 2**40, 2**20 + 1, dtype=np.uint64)[:, None]
         scoring._sums = SimpleNamespace(block=lambda *_, h=h: h)  # type: ignore[assignment]
-        made = scoring._made(0, np.zeros((len(h), 6)), None)
+        made = scoring._compute(0, np.zeros((len(h), 6)), None)
         if made is None or (made % 2**below).any():
             outcome.add("limits", "shop", "what is told is finer than the bits that it is noted with")
     return outcome

@@ -57,7 +57,7 @@ def record_alignment(
     events: list[Event] = []
     run_threads(dict.fromkeys(ids, play), WallClock, timeout=60.0, observe=events.append)
     roles = Roles.labelled(active, passives)
-    transfers = max(map(len, ids.values())) >= psi.MANY
+    transfers = max(map(len, ids.values())) >= psi.MIN_ROWS_FOR_TRANSFERS
     return Transcript(events, roles, psi.declares(passives, transfers=transfers), ProtocolRecord()), aligned
 
 
@@ -82,7 +82,7 @@ def alignment(parties: int, rows: int) -> Outcome:
 
 def many_ids(parties: int) -> Outcome:
     """Check the alignment of large sets on sets as small as its algorithm can be called for."""
-    with mock.patch.object(psi, "MANY", _MANY):
+    with mock.patch.object(psi, "MIN_ROWS_FOR_TRANSFERS", _MANY):
         return alignment(parties, _MANY)
 
 
@@ -118,7 +118,7 @@ def _split(data: bytes, size: int = POINT_BYTES) -> list[bytes]:
 def granted() -> Outcome:
     """Who was granted three ids and asks about more, or by a store that may hold more, is told nothing."""
     outcome = Outcome()
-    for asked, many in ((10, psi.MANY), (3, 1)):
+    for asked, many in ((10, psi.MIN_ROWS_FOR_TRANSFERS), (3, 1)):
         ids = {"P0": [str(i) for i in range(asked)], "P1": ["1", "2", "40"]}
         events: list[Event] = []
 
@@ -127,7 +127,7 @@ def granted() -> Outcome:
             work = psi_work.AlignmentWork(channel, own, active="P0", passives=["P1"], granted=None if leads else 3)
             (psi.align_active if leads else psi.align_passive)(work)
 
-        with mock.patch.object(psi, "MANY", many), suppress(LeakageError, PeerLost):
+        with mock.patch.object(psi, "MIN_ROWS_FOR_TRANSFERS", many), suppress(LeakageError, PeerLost):
             run_threads(dict.fromkeys(ids, play), WallClock, timeout=60.0, observe=events.append)
         told = [event for event in events if event.me == "P1" and event.direction == "send"]
         if any(not isinstance(event.message, AlignmentHello | Abort) for event in told):
@@ -211,7 +211,7 @@ def masks() -> Outcome:
     answered, given = giver.answer(0, size, asked)
     taken = taker.take(0, size, answered)
     try:
-        taken.check(given.confirm(taken.said))
+        taken.check(given.confirm(taken.response))
     except CryptoError:
         outcome.add("output", "transfers", "a giver that keeps to the protocol is taken for one that does not")
     unknown = set(_split(given._leaves.tobytes(), 16)) - set(_split(taken._leaves.tobytes(), 16))
@@ -236,7 +236,7 @@ def strays() -> Outcome:
         taken = taker.take(0, size, bytes(altered))
         given._challenge = giver._public.challenge(0, asked, bytes(altered))
         try:
-            taken.check(given.confirm(taken.said))
+            taken.check(given.confirm(taken.response))
         except CryptoError:
             continue
         outcome.add("refusal", "taker", "takes trees in which a sum was altered")

@@ -231,7 +231,7 @@ def _runs() -> Iterator[Protocol]:
 def keys_stay_home() -> Outcome:
     """No byte of a secret key in any frame, log or file of a run, a saved model or a report."""
     from securevfl.runtime.network import Network
-    from securevfl.training.run import write_report
+    from securevfl.training.json_report import write_report
 
     outcome = Outcome()
     rows = np.arange(96, dtype=np.intp)
@@ -270,7 +270,7 @@ def keys_differ() -> Outcome:
         outcome.add("keys", "keystreams", "two purposes share one stream")
     a, b = KeyPair(), KeyPair()
     agreed = [
-        a.agree(b.public, session=session, own="a", peer="b", domain=domain)
+        a.agree(b.public, session=session, party="a", peer="b", domain=domain)
         for session, domain in (("1", "x"), ("2", "x"), ("1", "y"))
     ]
     if len(set(agreed)) < 3 or a.public == b.public:

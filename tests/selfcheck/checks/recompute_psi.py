@@ -34,8 +34,8 @@ from securevfl.crypto.transfers import base_transfers, okvs, ot_extension, vole,
 from securevfl.crypto.transfers.binary_field import Multiplier
 from securevfl.protocols.alignment import psi_transfers
 from securevfl.protocols.alignment.psi import NONCE_BYTES
-from securevfl.protocols.alignment.psi_many import Slots, Store
-from securevfl.protocols.alignment.psi_work import Begin, Points
+from securevfl.protocols.alignment.psi_many import StoreHeader, StoreSlots
+from securevfl.protocols.alignment.psi_work import AlignmentStart, Points
 from selfcheck.bits import bits_of, bitwise
 from selfcheck.checks import slow_reference
 from selfcheck.checks.alignment_checks import record_alignment
@@ -83,15 +83,15 @@ def _stores(
     outcome: Outcome, transcript: Transcript, drawn: Drawn, hashed: dict[str, list[bytes]], keys: dict[str, Words]
 ) -> None:
     """Each store answers F_i'(y) ^ s_i(y), and what its keys leave open is what was drawn."""
-    (nonce,) = {event.message.nonce for event in transcript.received if isinstance(event.message, Begin)}
+    (nonce,) = {event.message.nonce for event in transcript.received if isinstance(event.message, AlignmentStart)}
     if nonce not in drawn.of_size("P0", NONCE_BYTES):
         outcome.add("derived", "P0", "the nonce of the alignment is not 16 bytes drawn for it")
     seeds: dict[str, bytes] = {}
     tables: dict[str, Words] = {}
     for event in transcript.received:
-        if isinstance(event.message, Store):
+        if isinstance(event.message, StoreHeader):
             seeds[event.peer] = event.message.seed
-        elif isinstance(event.message, Slots):
+        elif isinstance(event.message, StoreSlots):
             tables[event.peer] = np.frombuffer(event.message.slots, "<u8").reshape(-1, 2).astype(np.uint64)
     for own, points in hashed.items():
         if own == "P0":

@@ -21,10 +21,10 @@ from selfcheck.mutants.protocol_mutants import any_bits
 
 _join = join.join
 _numbers = edited(summed_bits, "statistics_disclosure", ("int(held_bits / bits)", "int(held_bits)"))
-_one = edited(group_counts, "send_group_counts", ('"columns", own.size', '"columns", 1'))
+_one = edited(group_counts, "send_group_counts", ('"columns", share.size', '"columns", 1'))
 _alone = (fairness_by_group, "send_group_counts", _one)
-_cut = "ring.reduce((own + below) >> np.uint64(_SHIFT))"
-_coarse = "levels.truncate(numbers, self._ring.reduce(h)) << finer"
+_cut = "ring.reduce((share + below) >> np.uint64(_SHIFT))"
+_coarse = "quantizer.truncate(encoding, self._ring.reduce(h)) << finer"
 _share = ("((shares + below) >> ", "(shares >> ")
 _session_id = 'f"{JOINT_STATISTICS} {session.hex()}", session.hex()'
 
@@ -47,7 +47,7 @@ MUTANTS = [
         "a count is cut to 8 rows and not rounded at random",
         "counts by group",
         "rounding",
-        edited(group_counts, "send_group_counts", (_cut, "ring.reduce(own >> np.uint64(_SHIFT))")),
+        edited(group_counts, "send_group_counts", (_cut, "ring.reduce(share >> np.uint64(_SHIFT))")),
     ),
     _mutant(
         "counts by group: groups of any size",
@@ -61,14 +61,16 @@ MUTANTS = [
         "groups that are left out are told of together, however few rows these are",
         "counts by group",
         "groups",
-        edited(fairness_by_group, "merge_small_groups", ("while 0 < rest < MIN_GROUP_ROWS and alone", "while False")),
+        edited(
+            fairness_by_group, "merge_small_groups", ("while 0 < merged_rows < MIN_GROUP_ROWS and large", "while False")
+        ),
     ),
     _mutant(
         "counts by group: not in the ledger",
         "counts are told and entered nowhere on disk",
         "counts by group",
         "count",
-        edited(fairness_by_group, "_give", ("remedy, ledger, ", "remedy, None, ")),
+        edited(fairness_by_group, "_provide", ("remedy, ledger, ", "remedy, None, ")),
     ),
     _mutant(
         "counts by group: one number at the gate",
@@ -118,7 +120,7 @@ MUTANTS = [
         "a ledger of scores counts the bits of one output, whatever the model has",
         "bits of scores",
         "count",
-        edited(ScoringSession, "_judged", ("self._told_levels.bits * self._terms.outputs", "self._told_levels.bits")),
+        edited(ScoringSession, "_judge", ("self._quantizer.bits * self._params.outputs", "self._quantizer.bits")),
     ),
     _mutant(
         "scores: bits whatever columns hold",
@@ -148,8 +150,8 @@ MUTANTS = [
         "limits",
         edited(
             ScoringSession,
-            "_made",
-            (_coarse, "self._asking.levels.truncate(numbers, h)"),
+            "_compute",
+            (_coarse, "self._scoring.quantizer.truncate(encoding, h)"),
         ),
     ),
     _mutant(
@@ -174,7 +176,7 @@ MUTANTS = [
         edited(AgreedSheets, "accepts", ("if accept == sheet.digest:", "if accept in (None, sheet.digest):")),
     ),
     _mutant(
-        "join: --again is ignored",
+        "join: --retrain is ignored",
         "a training that is over is not begun again though its owner asks for it",
         "trainings that are over",
         "consent",
@@ -192,14 +194,14 @@ MUTANTS = [
         "whether to go on is told after each evaluation, and the ledger of the party with labels has none of it",
         "verdicts of early stopping",
         "count",
-        (training_loop, "tell_verdict", permit_stop_decision),
+        (training_loop, "permit_evaluated_decision", permit_stop_decision),
     ),
     _mutant(
         "ends: not entered",
         "others are told that a party stops, as often as they like, and its ledger has none of it",
         "ends of conversations",
         "count",
-        edited(peer_session, "_entered", ("ledger.record_early_abort(others)", "pass")),
+        edited(peer_session, "_record_abort", ("ledger.record_early_abort(others)", "pass")),
     ),
     _mutant(
         "ends: one count for all",

@@ -153,14 +153,14 @@ MUTANTS = [
         "marks of chunks from ten on are not looked for",
         "chunks from ten on",
         "kept",
-        patched(edited(DiskStore, "_take_in", ("chunk-*.spent", "chunk-?.spent"))),
+        patched(edited(DiskStore, "_load", ("chunk-*.spent", "chunk-?.spent"))),
     ),
     Mutant(
         "work ahead of one digit",
         "chunks from ten on are forgotten with the process that made them",
         "chunks from ten on",
         "kept",
-        patched(edited(DiskStore, "_take_in", ("chunk-*.ready", "chunk-?.ready"))),
+        patched(edited(DiskStore, "_load", ("chunk-*.ready", "chunk-?.ready"))),
     ),
     Mutant(
         "local noise: one draw a row",
@@ -195,7 +195,9 @@ MUTANTS = [
         "two parties compare the first half of the digests of their jobs",
         _DIGESTS,
         "bound",
-        patched(edited(run_setup, "_check_meetings", ("other.job != own.job", "other.job[:16] != own.job[:16]"))),
+        patched(
+            edited(run_setup, "_check_hellos", ("hello.job != my_hello.job", "hello.job[:16] != my_hello.job[:16]"))
+        ),
     ),
     Mutant(
         "keys of a lattice by 8 bytes",

@@ -74,7 +74,7 @@ def _any_layout(self: Any, n: int, c: int, r: int, s: int) -> RingLayout:
 
 
 def _at_once(primes: Any, left: Any, right: Any) -> Any:
-    return primes.reduce(residue_products._stretch(left, right))
+    return primes.reduce(residue_products._product(left, right))
 
 
 def _off_by_one(p: int, order: int) -> Any:
@@ -101,7 +101,7 @@ MUTANTS = [
         "bytes modulo 3 without rejection, so that zeros and ones come more often",
         "kernel: draws",
         "bias",
-        patched((ring_sampling, "_THREES", 256)),
+        patched((ring_sampling, "_MULTIPLE_OF_3", 256)),
     ),
     Mutant(
         "residues by remainder",
@@ -115,7 +115,7 @@ MUTANTS = [
         "errors are counted from 40 bits, not 42",
         "kernel: draws",
         "bias",
-        patched((ring_sampling, "_HALF", 20)),
+        patched((ring_sampling, "_HALF_ERROR_BITS", 20)),
     ),
     Mutant(
         "a coin that is not bound",

@@ -68,8 +68,8 @@ def _public_masks(self: Any, context: Any, T1: Any, T2: Any) -> None:
 _agree = KeyPair.agree
 
 
-def _public_agreement(self: Any, peer_public: bytes, *, session: str, own: str, peer: str, domain: str) -> bytes:
-    _agree(self, peer_public, session=session, own=own, peer=peer, domain=domain)  # refuses what it must refuse
+def _public_agreement(self: Any, peer_public: bytes, *, session: str, party: str, peer: str, domain: str) -> bytes:
+    _agree(self, peer_public, session=session, party=party, peer=peer, domain=domain)  # refuses what it must refuse
     return hashlib.sha256(encode_context(session, domain, *sorted([self.public, peer_public]))).digest()
 
 

@@ -51,7 +51,7 @@ MUTANTS = [
         "jobs under other seeds visit other batches",
         "batches repeat",
         "repeat",
-        patched((Schedule, "_parted", _seeded)),
+        patched((Schedule, "_divided", _seeded)),
     ),
     Mutant(
         "noise: drawn anew",

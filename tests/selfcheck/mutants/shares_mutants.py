@@ -102,7 +102,7 @@ def _bare(party: str) -> Any:
     """`OfflinePhase.generate` with keystreams of zeros at this party, so that it hides nothing of residuals."""
 
     def make(self: Any, chunk: int, visits: Any) -> None:
-        if self._context.me == (self._context.active if party == ACTIVE else self._terms.partner):
+        if self._context.me == (self._context.active if party == ACTIVE else self._params.partner):
             self._prg = Stand(self._prg, array=lambda shape, dtype, number=None: np.zeros(shape, dtype))
         _make(self, chunk, visits)
 
@@ -224,14 +224,14 @@ MUTANTS = [
         "a chunk that was begun is gone through again after a crash",
         "shares: what is kept",
         "kept",
-        patched((DiskStore, "_spend", _unmarked)),
+        patched((DiskStore, "_mark_used", _unmarked)),
     ),
     Mutant(
         "work ahead that is not bound",
         "a chunk counts wherever its file was copied from",
         "shares: what is kept",
         "kept",
-        patched((DiskStore, "_is_bound", lambda *_: True)),
+        patched((DiskStore, "_is_original", lambda *_: True)),
     ),
     Mutant(
         "names that are not spent",
@@ -307,6 +307,6 @@ MUTANTS = [
         "what holders have of opened weights stays in their shares, and is scored with",
         "shares: opened weights",
         "weights",
-        patched(edited(opened_weights, "open_weights", ("_anew(of, np.zeros_like(share))", "of"))),
+        patched(edited(opened_weights, "open_weights", ("_fresh_state(r, np.zeros_like(share))", "r"))),
     ),
 ]

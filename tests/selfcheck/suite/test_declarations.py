@@ -21,7 +21,7 @@ def test_every_message_of_a_protocol_is_declared() -> None:
     known = {kind for kind in _messages(Message) if kind.__module__.startswith(places)} - {
         DisclosingMessage
     }  # what these extend
-    assert {psi_work.Points, psi_many.Slots} <= known
+    assert {psi_work.Points, psi_many.StoreSlots} <= known
     assert not known - declared
 
 

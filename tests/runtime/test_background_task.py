@@ -1,9 +1,10 @@
-"""Whoever is first is served, and what goes wrong in one thread of a party ends the others at once."""
+"""Messages are received in the order of arrival, and an error in one thread of a party ends its other threads."""
 
 import threading
 import time
 
 import pytest
+from builders import raises_code
 
 from securevfl.errors import CryptoError, ProtocolError, TransportError
 from securevfl.runtime.background_task import BackgroundTask
@@ -49,17 +50,17 @@ def alone(timeout: float = 0.05) -> tuple[Inbox, Channel]:
     return inbox, Channel(Nowhere(), inbox, WallClock(), CostCounters(), timeout=timeout)
 
 
-def test_whoever_came_first_is_taken_first() -> None:
+def test_messages_are_taken_in_order_of_arrival() -> None:
     inbox, channel = alone()
     for sender, number in (("telco", 0), ("shop", 0), ("telco", 1), ("gym", 0)):
         inbox.deliver(frame(sender, number))
     inbox.deliver(frame("shop", 0, subchannel="other"))
-    taken = [channel.recv_any(["shop", "telco"], Ping) for _ in range(3)]
-    assert taken == [("telco", Ping(0)), ("shop", Ping(0)), ("telco", Ping(1))]
+    received = [channel.recv_any(["shop", "telco"], Ping) for _ in range(3)]
+    assert received == [("telco", Ping(0)), ("shop", Ping(0)), ("telco", Ping(1))]
     assert channel.recv("gym", Ping) == Ping(0)
 
 
-def test_in_virtual_time_whoever_left_first_is_taken_first() -> None:
+def test_virtual_time_orders_messages_by_departure() -> None:
     inbox = Inbox("bank", ["shop", "telco"], SESSION)
     channel = Channel(Nowhere(), inbox, VirtualClock(Network()), CostCounters(), timeout=0.05)
     stamps = []
@@ -73,30 +74,30 @@ def test_in_virtual_time_whoever_left_first_is_taken_first() -> None:
     assert 2.0 < channel.clock.path().sum() < 2.1
 
 
-def test_several_kinds_may_be_expected_and_others_are_refused_by_name() -> None:
+def test_messages_of_other_classes_are_rejected() -> None:
     inbox, channel = alone()
     inbox.deliver(frame("shop", 0))
     inbox.deliver(frame("telco", 0))
     assert channel.recv_any(["shop", "telco"], (Pong, Ping)) == ("shop", Ping(0))
-    with pytest.raises(ProtocolError, match="telco was expected to send Pong or Done, Ping came"):
+    with raises_code(ProtocolError, "SVFL-PROTOCOL-MESSAGE"):
         channel.recv_any(["shop", "telco"], (Pong, Done))
 
 
 def test_silence_of_all_ends_in_a_timeout_that_names_them() -> None:
     inbox, channel = alone()
     inbox.deliver(frame("gym", 0))
-    with pytest.raises(TransportError, match=r"nothing came from shop or telco within 0\.05 s"):
+    with raises_code(TransportError, "SVFL-PEER-AWAY"):
         channel.recv_any(["telco", "shop"], Ping)
-    with pytest.raises(TransportError, match=r"within 0\.01 s"):
+    with raises_code(TransportError, "SVFL-PEER-AWAY"):
         channel.recv_any(["shop"], Ping, timeout=0.01)
 
 
-def test_a_failure_ends_the_wait_after_what_had_arrived() -> None:
+def test_messages_before_a_failure_are_still_received() -> None:
     inbox, channel = alone(timeout=60)
     inbox.deliver(frame("telco", 0))
     channel.fail(CryptoError("a key that cannot be used"))
     assert channel.recv_any(["shop", "telco"], Ping) == ("telco", Ping(0))
-    with pytest.raises(CryptoError, match="cannot be used"):
+    with raises_code(CryptoError, "SVFL-CRYPTO-CIPHERTEXT"):
         channel.recv_any(["shop", "telco"], Ping)
 
 
@@ -134,7 +135,7 @@ def test_a_party_that_stops_ends_a_server_that_waits_for_any() -> None:
     def telco(ch: Channel) -> None:
         ch.recv("bank", Pong)
 
-    with pytest.raises(ProtocolError, match="something is wrong"):
+    with raises_code(ProtocolError, "SVFL-PROTOCOL-MESSAGE"):
         run_threads({"bank": bank, "shop": shop, "telco": telco}, WallClock, timeout=3600)
 
 
@@ -149,15 +150,15 @@ def test_an_error_of_the_second_thread_is_the_partys_at_once() -> None:
         ch.recv("shop", Ping)
 
     def shop(ch: Channel) -> None:
-        with pytest.raises(TransportError, match="bank has stopped: what came to it is not what"):
+        with raises_code(TransportError, "SVFL-PEER-STOPPED"):
             ch.recv("bank", Ping)
 
-    with pytest.raises(CryptoError, match="cannot be used"):
+    with raises_code(CryptoError, "SVFL-CRYPTO-CIPHERTEXT"):
         run_threads({"bank": bank, "shop": shop}, WallClock, timeout=3600)
     assert time.monotonic() - began < SOON
 
 
-def test_joining_raises_what_the_second_thread_raised_and_says_whether_it_is_through() -> None:
+def test_join_reports_completion_and_raises_the_threads_error() -> None:
     _, channel = alone(timeout=3600)
     go = threading.Event()
     slow = BackgroundTask(channel, lambda: go.wait(SOON), "slow")
@@ -183,7 +184,7 @@ def test_a_party_that_stops_takes_its_second_thread_along() -> None:
     def shop(ch: Channel) -> None:
         ch.recv("bank", Ping)
 
-    with pytest.raises(ProtocolError, match="first thread stops"):
+    with raises_code(ProtocolError, "SVFL-PROTOCOL-MESSAGE"):
         run_threads({"bank": bank, "shop": shop}, WallClock, timeout=3600)
-    with pytest.raises(TransportError, match="bank has stopped"):
+    with raises_code(TransportError, "SVFL-PEER-STOPPED"):
         threads[0].join(SOON)

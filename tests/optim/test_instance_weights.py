@@ -5,7 +5,7 @@ import pytest
 
 import securevfl as vfl
 from securevfl.base import chunked_matrix
-from securevfl.models.block import Block, BlockSpec
+from securevfl.models.block import Block, Place
 from securevfl.optim.instance_weights import WeightedModel, cosines
 
 N, D = 40, 5
@@ -19,26 +19,30 @@ MODELS = {
 
 def block(name: str) -> Block:
     model, outputs = MODELS[name]
-    found = model.build(BlockSpec("shop", False, D, outputs, passives=3, index=1))
-    found.theta = np.random.default_rng(1).normal(size=found.theta.shape)
-    return found
+    built = model.build(Place("shop", False, D, outputs, passives=3, place=1))
+    built.theta = np.random.default_rng(1).normal(size=built.theta.shape)
+    return built
 
 
-@pytest.mark.parametrize("held", [chunked_matrix.MAX_MATERIALIZED_NUMBERS, 30], ids=["small", "made when it is read"])
+@pytest.mark.parametrize(
+    "rows_in_memory", [chunked_matrix.MAX_MATERIALIZED_NUMBERS, 30], ids=["small", "made when it is read"]
+)
 @pytest.mark.parametrize("name", MODELS)
-def test_a_weighted_gradient_is_one_of_scaled_rows(name: str, held: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunked_matrix, "MAX_MATERIALIZED_NUMBERS", held)
+def test_a_weighted_gradient_is_one_of_scaled_rows(
+    name: str, rows_in_memory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunked_matrix, "MAX_MATERIALIZED_NUMBERS", rows_in_memory)
     generator = np.random.default_rng(0)
-    own = block(name)
+    model = block(name)
     X, weights = generator.normal(size=(N, D)), generator.uniform(size=N)
-    g = generator.normal(size=own.forward(X).shape)
-    weighed = WeightedModel(own, weights)
-    expected = sum(weight * own.vjp(X[[i]], g[[i]]) for i, weight in enumerate(weights))
+    g = generator.normal(size=model.forward(X).shape)
+    weighed = WeightedModel(model, weights)
+    expected = sum(weight * model.vjp(X[[i]], g[[i]]) for i, weight in enumerate(weights))
     np.testing.assert_allclose(weighed.vjp(X, g), expected, rtol=1e-4, atol=1e-6)
     J = weighed.jacobian(X)
-    assert isinstance(J.matrix, chunked_matrix.ChunkedMatrix) == (held == 30 and not own.static_jacobian)
+    assert isinstance(J.matrix, chunked_matrix.ChunkedMatrix) == (rows_in_memory == 30 and not model.static_jacobian)
     np.testing.assert_allclose(J.vjp(g), expected, rtol=1e-4, atol=1e-6)
-    assert (weighed.parameters, weighed.shares_outputs) == (own.parameters, own.shares_outputs)
+    assert (weighed.parameters, weighed.shares_outputs) == (model.parameters, model.shares_outputs)
     assert not weighed.static_jacobian
 
 

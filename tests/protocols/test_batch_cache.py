@@ -20,23 +20,23 @@ class Thing:
     nbytes: int
 
 
-def test_the_first_are_kept_until_the_shelf_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_batches_stay_until_the_cache_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_cache, "MAX_CACHED_BYTES", 10)
-    kept, things = BatchCache(), [Thing(4), Thing(4), Thing(4), Thing(2)]
+    cache, things = BatchCache(), [Thing(4), Thing(4), Thing(4), Thing(2)]
     for batch, thing in enumerate(things):
-        kept.put(batch, thing)
-    assert [kept.get(batch) for batch in range(4)] == [things[0], things[1], None, things[3]]
+        cache.put(batch, thing)
+    assert [cache.get(batch) for batch in range(4)] == [things[0], things[1], None, things[3]]
     things[1].nbytes = 5  # grown beyond the bound
-    kept.put(1, things[1])
-    assert kept.get(1) is None
-    kept.put(2, things[2])
-    assert kept.get(2) is things[2]
-    kept.put(2, things[2])  # the same again takes no more room
-    assert [kept.get(batch) for batch in range(4)] == [things[0], None, things[2], things[3]]
+    cache.put(1, things[1])
+    assert cache.get(1) is None
+    cache.put(2, things[2])
+    assert cache.get(2) is things[2]
+    cache.put(2, things[2])  # the same again takes no more room
+    assert [cache.get(batch) for batch in range(4)] == [things[0], None, things[2], things[3]]
 
 
 @pytest.mark.parametrize("scheme", [LatticeGradient(), PaillierScheme(2048)], ids=["lattice", "paillier"])
-def test_prepared_batches_say_what_they_weigh(scheme: LinearScheme) -> None:
+def test_prepared_batches_report_their_size(scheme: LinearScheme) -> None:
     evaluator = scheme.evaluator(scheme.keygen().public)
     generator = np.random.default_rng(0)
     small, large = (evaluator.prepare(generator.normal(size=(n, 3))).nbytes for n in (200, 6000))
@@ -46,8 +46,8 @@ def test_prepared_batches_say_what_they_weigh(scheme: LinearScheme) -> None:
 def train(prepared: list[int], monkeypatch: pytest.MonkeyPatch) -> Run:
     prepare = PaillierScheme.evaluator
 
-    def counted(self: PaillierScheme, *given: object, **keys: object) -> object:
-        evaluator = prepare(self, *given, **keys)  # type: ignore[arg-type]
+    def counted(self: PaillierScheme, *args: object, **keys: object) -> object:
+        evaluator = prepare(self, *args, **keys)  # type: ignore[arg-type]
         inner = evaluator.prepare
 
         def once(J: np.ndarray, *, max_bytes: int) -> object:
@@ -73,12 +73,12 @@ def train(prepared: list[int], monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 @pytest.mark.exact_outputs
-def test_the_model_is_the_same_with_an_empty_shelf(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept: list[int] = []
+def test_the_model_is_the_same_without_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
     anew: list[int] = []
-    one = train(kept, monkeypatch)
+    one = train(sizes, monkeypatch)
     monkeypatch.setattr(batch_cache, "MAX_CACHED_BYTES", 0)
     other = train(anew, monkeypatch)
     for name, part in one.parts.items():
         np.testing.assert_array_equal(part.theta, other.parts[name].theta)
-    assert (len(kept), len(anew)) == (3, 9)
+    assert (len(sizes), len(anew)) == (3, 9)
