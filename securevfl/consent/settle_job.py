@@ -101,7 +101,7 @@ def with_allowed_epochs(job: Job, facts: RunFacts) -> Job:
     """
     for epochs in range(job.epochs, 0, -1):
         shorter = job.model_copy(update={"epochs": epochs})
-        if not any(leak.name == "columns" for leak in leaks(shorter, replace(facts.sizes, epochs=epochs))):
+        if not any(leak.name == "columns" for leak in leaks(shorter, replace(facts.shape, epochs=epochs))):
             return shorter
     return job
 

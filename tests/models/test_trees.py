@@ -324,9 +324,9 @@ def test_as_many_weights_as_labels_are_not_opened() -> None:
 
     work = job(protocol=opened)
     with pytest.raises(LeakageError, match="open_weights"):
-        guard(work, pooled_run_facts(work, own).sizes)
+        guard(work, pooled_run_facts(work, own).shape)
     few = job(vfl.Trees(trees=2, depth=2), protocol=opened, accepts=("small_metrics", "scores", "opened_weights"))
-    guard(few, pooled_run_facts(few, own).sizes)
+    guard(few, pooled_run_facts(few, own).shape)
     run = vfl.simulate(few, own)
     forest = ForestInputs.read(run.parts["shop"].state["inputs"]).forest
     for into, counts in zip(forest.merged.astype(int), forest.counts, strict=True):

@@ -71,7 +71,7 @@ def test_every_schedule_takes_them(optimizer: Any) -> None:
     assert area_under_curve(parties[0].y == 1, run.decision({party.name: party.X for party in parties})[:, 0]) > 0.99
 
 
-def test_a_training_that_goes_on_takes_the_same_steps(tmp_path: Any) -> None:
+def test_a_resumed_training_takes_the_same_steps(tmp_path: Any) -> None:
     def cut(done: int, of: int) -> None:
         if done == 7:
             raise RuntimeError("cut")

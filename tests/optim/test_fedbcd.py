@@ -37,8 +37,8 @@ def pooled(job: vfl.Job, parties: list[vfl.Party], mode: str, Q: int, mu: float)
     theta[0] = starting_weights(parties[0].X[:INITIAL_WEIGHT_ROWS], X[0][:INITIAL_WEIGHT_ROWS, :-1], t_y, job.seed)
     decay = [np.full((block.shape[1], 1), job.model.l2) for block in X]
     decay[0][-1] = 0
-    for t, visit in enumerate(schedule.iterations()):
-        rows = visit.rows
+    for t, batch in enumerate(schedule.iterations()):
+        rows = batch.rows
         eta = job.optimizer.eta(t, K)
 
         def others(k: int, at: list[Floats], rows: NDArray[np.intp] = rows) -> Floats:

@@ -39,8 +39,8 @@ def pooled(work: vfl.Job, parties: list[vfl.Party], depth: int) -> list[Floats]:
     theta = [np.zeros((block.shape[1], 1)) for block in X]
     theta[0] = starting_weights(parties[0].X[:INITIAL_WEIGHT_ROWS], X[0][:INITIAL_WEIGHT_ROWS, :-1], t_y, work.seed)
     history = [[block.copy() for block in theta]]
-    for t, visit in enumerate(work.schedule(n).iterations()):
-        rows, old = visit.rows, history[max(0, t - depth + 1)]
+    for t, scheduled in enumerate(work.schedule(n).iterations()):
+        rows, old = scheduled.rows, history[max(0, t - depth + 1)]
         f = X[0][rows] @ theta[0] + sum(X[k][rows] @ old[k] for k in range(1, len(X)))
         g = work.loss.residual(f, t_y[rows])
         for k, block in enumerate(X):
@@ -100,7 +100,7 @@ def test_evaluations_in_between_change_nothing(every: int) -> None:
 
 @pytest.mark.parametrize("at", [2, 7, 11])
 @pytest.mark.parametrize("sums", ["direct", "pairwise"])
-def test_a_run_that_was_cut_goes_on_with_what_was_on_the_line(at: int, sums: str, tmp_path: Path) -> None:
+def test_a_resumed_run_uses_the_outputs_in_flight(at: int, sums: str, tmp_path: Path) -> None:
     data = pipeline_parties(3)
     work = pipeline_job(vfl.Pipeline(lr=0.3, depth=4), "open", sums)
     folders = {party.name: Checkpoints(tmp_path / party.name, party.name, every=2) for party in data}
@@ -127,7 +127,7 @@ def test_an_early_stop_leaves_nobody_waiting() -> None:
         assert len(run.history) < 12
 
 
-def test_overlap_shortens_rounds_and_virtual_time_says_so() -> None:
+def test_overlap_shortens_rounds_in_virtual_time() -> None:
     """At 200 ms there and back a round of FedSGD costs them all; of a pipeline of four, a quarter."""
     data, line = pipeline_parties(2), vfl.Network(mbps=1e6, rtt_ms=200, message_ms=0)
     seconds = {

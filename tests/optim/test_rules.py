@@ -278,8 +278,8 @@ def pooled(job: vfl.Job, parties: list[vfl.Party], oracle: Oracle) -> list[Float
             sent = zip(courses[k], gradient[:, 0], strict=True)
             theta[k] = np.array([[course.send((float(g), eta, q == 0))] for course, g in sent])
 
-    for t, visit in enumerate(_visits(schedule)):
-        rows, eta, before = visit, job.optimizer.eta(t, K), [block.copy() for block in theta]
+    for t, batch in enumerate(_visits(schedule)):
+        rows, eta, before = batch, job.optimizer.eta(t, K), [block.copy() for block in theta]
 
         def g(outputs: Floats, at: list[Floats], rows: NDArray[np.intp] = rows) -> Floats:
             others = sum(X[j][rows] @ at[j] for j in range(1, K))
@@ -294,7 +294,7 @@ def pooled(job: vfl.Job, parties: list[vfl.Party], oracle: Oracle) -> list[Float
 
 
 def _visits(schedule: Schedule) -> Iterator[NDArray[np.intp]]:
-    return (visit.rows for visit in schedule.iterations())
+    return (batch.rows for batch in schedule.iterations())
 
 
 @by_row

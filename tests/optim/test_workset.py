@@ -89,7 +89,7 @@ def test_a_table_of_one_is_stepped_on_again_and_again(R: int) -> None:
         assert [table.sample() for _ in range(R)] == [t] * (R - 1) + [None]
 
 
-def test_a_table_goes_on_from_its_rows() -> None:
+def test_a_table_resumes_from_its_rows() -> None:
     W, R = 3, 4
     one: Workset[int] = Workset(W, R)
     for t in range(30):

@@ -127,7 +127,7 @@ def check(reply: Reply, J: Floats, g: Floats, *, static: bool = True) -> None:
 
 @pytest.mark.parametrize("each_epoch", [1, 2, 100], ids=lambda epochs: f"a key for {epochs}")
 @pytest.mark.parametrize("residual", RESIDUALS, ids=lambda r: getattr(r, "engine", r).name)
-def test_replies_are_asked_late_in_any_order_and_again(residual: ResidualProtocol, each_epoch: int) -> None:
+def test_replies_can_be_used_late_repeatedly_and_in_any_order(residual: ResidualProtocol, each_epoch: int) -> None:
     gs, Js = drawn(5)
 
     def ask(role: PassiveResidual, channel: Channel) -> None:
@@ -182,7 +182,7 @@ def test_another_thread_asks_while_exchanges_and_keys_go_on(residual: ResidualPr
 
 
 @pytest.mark.parametrize("residual", RESIDUALS, ids=lambda r: getattr(r, "engine", r).name)
-def test_several_parties_are_served_each_at_its_own_pace(residual: ResidualProtocol) -> None:
+def test_each_party_is_served_at_its_pace(residual: ResidualProtocol) -> None:
     gs, _ = drawn(4)
     names = ("shop", "telco", "gym")
     batches = {name: drawn(4, seed=seed)[1] for seed, name in enumerate(names, 10)}

@@ -153,7 +153,7 @@ def test_a_masked_sum_of_one_part_is_refused(sums: SumProtocol) -> None:
         vfl.simulate(accepted, two)
 
 
-def test_who_must_collude_reads_as_a_sentence() -> None:
+def test_coalitions_are_described_in_a_sentence() -> None:
     passives = ["bank", "post", "shop"]
     descriptions = [
         (vfl.DirectSum(), "the active party learns the outputs of bank"),
@@ -163,7 +163,7 @@ def test_who_must_collude_reads_as_a_sentence() -> None:
         assert sums.coalition(passives).startswith(start)
 
 
-def test_jobs_name_masked_sums_and_explain_who_must_collude() -> None:
+def test_explain_describes_coalitions_of_masked_sums() -> None:
     parties = vfl.datasets.breast_cancer(parties=4)
     for sums in ({"name": "tree", "topology": "ring"}, {"name": "cipher", "topology": "star"}, {"name": "pairwise"}):
         job = vfl.Job.from_dict(

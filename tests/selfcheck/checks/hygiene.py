@@ -232,7 +232,7 @@ def _runs() -> Iterator[Protocol]:
 def keys_stay_home() -> Outcome:
     """No byte of a secret key in any frame, log or file of a run, a saved model or a report."""
     from securevfl.runtime.network import Network
-    from securevfl.training.run import write_report
+    from securevfl.training.json_report import write_report
 
     outcome = Outcome()
     rows = np.arange(96, dtype=np.intp)
