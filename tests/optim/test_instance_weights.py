@@ -5,7 +5,7 @@ import pytest
 
 import securevfl as vfl
 from securevfl.base import chunked_matrix
-from securevfl.models.block import Block, Place
+from securevfl.models.block import Block, BlockSpec
 from securevfl.optim.instance_weights import WeightedModel, cosines
 
 N, D = 40, 5
@@ -19,7 +19,7 @@ MODELS = {
 
 def block(name: str) -> Block:
     model, outputs = MODELS[name]
-    built = model.build(Place("shop", False, D, outputs, passives=3, place=1))
+    built = model.build(BlockSpec("shop", False, D, outputs, passives=3, index=1))
     built.theta = np.random.default_rng(1).normal(size=built.theta.shape)
     return built
 
