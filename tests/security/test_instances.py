@@ -233,8 +233,8 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[[], None]]] = {
             range_count,
             "looked_up",
             (
-                'ring.uniform(Prg.fresh("masks of entries"), places.size)',
-                'np.repeat(ring.uniform(Prg.fresh("masks of entries"), 1), places.size)',
+                'ring.uniform(Prg.fresh("masks of entries"), indices.size)',
+                'np.repeat(ring.uniform(Prg.fresh("masks of entries"), 1), indices.size)',
             ),
         ),
         masks_of_counted_rows,
