@@ -37,7 +37,9 @@ def _clear_collect(self: Any, shape: Any, space: Any) -> Any:
 def _open_under_sealed_name(self: Any, g: Any, *, epoch: int, to: Any, resend_of: Any = None) -> None:
     number = self.__dict__.setdefault("_sent", 0)
     for passive in to:
-        self._context.channel.send(passive, ResidualCiphertext(number, np.ascontiguousarray(g).tobytes()), self._residuals)
+        self._context.channel.send(
+            passive, ResidualCiphertext(number, np.ascontiguousarray(g).tobytes()), self._residuals
+        )
     self._sent = number + 1
 
 
