@@ -1,4 +1,4 @@
-"""Weights of rows against J with its rows scaled one by one, whatever J is and however large."""
+"""Instance weights against J with rows scaled one by one, for every kind and size of J."""
 
 import numpy as np
 import pytest
