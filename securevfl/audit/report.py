@@ -96,11 +96,11 @@ def run_audit(
         outcome = outcome.merge(run_simulators.run_views(short_job, short_parties))
     known = pooled_run_facts(job, [active, *passives])
     inferences, failed = _attacks(job, known, seeds, notify, (unprepared_job, unprepared))
-    leaking = leaks(unprepared_job, pooled_run_facts(unprepared_job, unprepared).sizes)
+    leaking = leaks(unprepared_job, pooled_run_facts(unprepared_job, unprepared).shape)
     real_tables = not {party.name for party in passives} & set(noise_parties)
     return Audit(
         label=f"{job.optimizer.label} on a {job.model.name} model, {job.family.title(job, roles)}, "
-        f"batches of {known.sizes.smallest_batch} rows",
+        f"batches of {known.shape.smallest_batch} rows",
         roles=dict(roles.cast),
         declared=job.family.declarations(job, roles),
         findings=outcome.findings,
@@ -205,7 +205,7 @@ def _attacks(
         for name, attack in ATTACKS.items():
             if attack.skip_reason(unprepared[0]) or name in failed:
                 continue
-            for attacker in passives if attack.attacker_role is AttackerRole.PASSIVE else [known.sizes.active]:
+            for attacker in passives if attack.attacker_role is AttackerRole.PASSIVE else [known.shape.active]:
                 copied = copy(pair)
                 copied.attacker = attacker
                 try:
@@ -271,7 +271,7 @@ def _inference(job: Job, known: RunFacts, attack: Attack, scores: list[Score], a
     carried_out = bool(leaks) and not set(leaks) & set(job.accepts) and real.mean() > attack.leak_threshold
     exceeds = carried_out or bool(attack.target_hidden(job) and excess.mean() > allowed)
     return Inference(
-        attacker=attack.attacker_name(job, attacker, known.sizes.active),
+        attacker=attack.attacker_name(job, attacker, known.shape.active),
         name=attack.name.replace("_", " "),
         measures=attack.measures,
         paper=attack.paper,

@@ -159,7 +159,7 @@ def test_a_peer_that_is_admitted_and_leaves_used_an_attempt(tmp_path: Path) -> N
     shop = vfl.Party("shop", rng.normal(size=(400, 9)), ids=np.arange(400))
     job = vfl.Job(model=vfl.Logistic(), optimizer=vfl.FedSGD(lr=0.1), batch_size=200, epochs=1)
     ledger = DisclosureLedger(tmp_path / "bank.ledger", "bank")
-    sizes = pooled_run_facts(job, [bank, shop]).sizes
+    sizes = pooled_run_facts(job, [bank, shop]).shape
     booking = LedgerSession(ledger, "bank", bank.register, job, sizes, DisclosureGate("bank"), SessionId("run", "1"))
     booking.record_disconnect()
     booking.settle(silent=True)
