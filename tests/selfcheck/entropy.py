@@ -1,4 +1,5 @@
-"""Entropy written down: what each thread draws from the operating system, and the private keys that it makes.
+"""A record of entropy: the bytes that each thread draws from the operating system, and the private keys that it
+generates.
 
 A slow reference (`reference`) then works out from the draws what must have been sent. So what is lost between a long
 draw and a message shows, however random the message looks.

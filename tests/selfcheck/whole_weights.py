@@ -23,7 +23,7 @@ def whole_weights(job: SharesJob, states: Mapping[str, State], active: str) -> d
         held = [state["own"], *(other["others"][name] for other in states.values() if name in other["others"])]
         rule = made.rule.with_intercept() if name == active else made.rule
         total = np.zeros((1, 1), np.uint64)
-        for each in held:
-            total = ring.reduce(total + rule.theta(each, state["visits"]))
+        for item in held:
+            total = ring.reduce(total + rule.theta(item, state["visits"]))
         found[name] = made.numbers.decode_weights(total)
     return found

@@ -1,4 +1,4 @@
-"""Checks on private alignment: what is declared, what repeats, what order, points and pads hide."""
+"""Checks on private alignment: declarations, repeated values, and the order, points and pads that must hide ids."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _order(transcript: Transcript, outcome: Outcome) -> None:
 
 
 def _on_the_wire(transcript: Transcript, ids: dict[str, list[str]], outcome: Outcome) -> None:
-    """Neither ids nor anything that can be made of an id without a secret."""
+    """Check that messages contain neither ids nor values that follow from an id without a secret."""
     for name, own in ids.items():
         canonical = canonical_ids(own)
         known = set(_split(hash_to_group(canonical))) | {sha256(item).digest() for item in canonical}
@@ -116,7 +116,7 @@ def _split(data: bytes, size: int = POINT_BYTES) -> list[bytes]:
 
 
 def granted() -> Outcome:
-    """Who was granted three ids and asks about more, or by a store that may hold more, is told nothing."""
+    """Check that a party that queries more ids than it was granted, or uses a larger store, learns nothing."""
     outcome = Outcome()
     for asked, many in ((10, psi.MIN_ROWS_FOR_TRANSFERS), (3, 1)):
         ids = {"P0": [str(i) for i in range(asked)], "P1": ["1", "2", "40"]}
@@ -161,7 +161,7 @@ def points() -> Outcome:
 
 
 def blinders() -> Outcome:
-    """Every blinder has a scalar of its own."""
+    """Check that every blinder has a different scalar."""
     outcome = Outcome()
     base = hash_to_group([b"7"])
     if len({curve.Blinder().blind(base) for _ in range(8)}) < 8:
@@ -188,13 +188,13 @@ def base_transfers_hide() -> Outcome:
             outcome.add("output", "transfers", "a choice did not give its key and that alone")
             break
     if len(set(_split(points))) < len(keys):
-        outcome.add("hidden", "transfers", "equal choices send equal points: what comes back shows them")
+        outcome.add("hidden", "transfers", "equal choices send equal points, so the reply reveals them")
     for what, point in (("a point of small order", bytes(32)), ("the neutral point", b"\x01" + bytes(31))):
         try:
             base_transfers.receive_keys(point, [True])
         except CryptoError:
             continue
-        except RuntimeError:  # libsodium's own refusal comes too late to name the sender
+        except RuntimeError:  # libsodium's refusal is too late to name the sender
             pass
         outcome.add("refusal", "transfers", f"{what} passes as an offer")
     return outcome
@@ -219,7 +219,7 @@ def masks() -> Outcome:
         outcome.add("hidden", "transfers", "the taker has every leaf of a tree")
     a, _ = taken.outcome()
     if (okvs.decode(seed, keys, a ^ store)[0] == hashing.target(keys)).any():
-        outcome.add("hidden", "transfers", "what asks answers ids with their hashes: it shows what is stored")
+        outcome.add("hidden", "transfers", "queries contain hashes of ids, which reveal the stored ids")
     return outcome
 
 
@@ -239,7 +239,7 @@ def strays() -> Outcome:
             taken.check(given.confirm(taken.response))
         except CryptoError:
             continue
-        outcome.add("refusal", "taker", "takes trees in which a sum was altered")
+        outcome.add("refusal", "taker", "accepts trees with an altered sum")
     return outcome
 
 

@@ -1,4 +1,4 @@
-"""Known answers: keys, streams and first weights held against a slow reference, and against what they follow.
+"""Known answers: keys, streams and first weights are compared with a slow reference and with their specification.
 
 derived     a value is not what its document and its entropy make it, or does not follow from all it must
 bits        a bit of a draw is biased, or follows from another
@@ -26,7 +26,7 @@ from selfcheck.checks import slow_reference
 from selfcheck.entropy import recorded
 
 _KEY = bytes(range(7, 39))
-_LONG = (2**16 + 520) // 8 + 3  # words of a stream beyond the pieces in which it is made
+_LONG = (2**16 + 520) // 8 + 3  # words of a stream beyond the pieces that are generated at once
 _SUBCHANNEL = "0123456789abcdef" * 2 + "/to a worker with a name of some length"
 
 
@@ -125,7 +125,7 @@ def noise() -> Outcome:
     blurred = Gaussian(sigma=0.5).apply(np.zeros((4000, 1)), Prg.fresh("noise"))[:, 0]
     battery.add("gaussian noise: KS", float(stats.kstest(blurred / 0.5, "norm").pvalue))
     if len(np.unique(blurred)) < len(blurred):
-        outcome.add("bits", "defences", "noise takes few values: what is left over shows g")
+        outcome.add("bits", "defences", "noise takes few values, so the remainder reveals g")
     outcome.statistics("bits", "defences", battery)
     return outcome
 

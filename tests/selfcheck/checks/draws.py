@@ -1,4 +1,4 @@
-"""Where randomness comes from, watched while a run goes on.
+"""Record of the sources of randomness during a run.
 
 generator   numpy or the standard library's generator is used inside crypto/ or protocols/
 short       fewer than 16 bytes are drawn from the operating system for one secret
@@ -44,14 +44,14 @@ _INSIDE = ("securevfl.crypto", "securevfl.protocols")
 
 
 class Draws:
-    """What was drawn, by whom. Threads of all parties write here."""
+    """The draws of all parties, whose threads write here."""
 
     def __init__(self) -> None:
         self.generators: set[str] = set()
         self.short: set[str] = set()
         self.streams: dict[tuple[bytes, bytes], Counter[str]] = defaultdict(Counter)
         self.keys: list[tuple[str, bytes]] = []
-        self.public: set[bytes] = set()  # keys of streams that may be made again
+        self.public: set[bytes] = set()  # keys of streams that may be derived again
         self.lock = threading.Lock()
 
     def outcome(self) -> Outcome:

@@ -1,7 +1,7 @@
 """Private alignment recomputed: points, zero shares, stores and transfers from the entropy that was drawn for them.
 
 derived     a point, a share, a key or a value of a PRF is not what its document and its entropy make it
-bits        a bit of what is sent is biased, or follows from another
+bits        a bit of a message is biased, or follows from another one
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from selfcheck.entropy import Drawn, recorded
 
 _ROWS = 40
 _TRANSFERS = 64  # of 128: those that are worked out once more
-_OUTCOMES = 2000  # of a vector OLE: fewer are made of less noise than the battery takes for uniform
+_OUTCOMES = 2000  # of a vector OLE: fewer have too little noise to pass for uniform
 _ORDER = base_transfers._ORDER
-_USED: Any = psi_transfers  # what the protocol calls, by the names that it has for it
+_USED: Any = psi_transfers  # functions that the protocol calls, by its names for them
 
 
 def _split(data: bytes, size: int = 32) -> list[bytes]:
@@ -54,7 +54,7 @@ def _split(data: bytes, size: int = 32) -> list[bytes]:
 
 
 def alignment(parties: int) -> Outcome:
-    """Points and stores of an alignment by points: each is made of a scalar of 32 bytes and of agreed keys."""
+    """Check points and stores of an alignment by points: each follows from a scalar of 32 bytes and agreed keys."""
     return reduce(Outcome.merge, (_alignment(parties, executor) for executor in WAYS))
 
 
@@ -82,7 +82,7 @@ def _alignment(parties: int, executor: Executor | None) -> Outcome:
 def _stores(
     outcome: Outcome, transcript: Transcript, drawn: Drawn, hashed: dict[str, list[bytes]], keys: dict[str, Words]
 ) -> None:
-    """Each store answers F_i'(y) ^ s_i(y), and what its keys leave open is what was drawn."""
+    """Check that each store answers F_i'(y) ^ s_i(y), and that its free positions are drawn."""
     (nonce,) = {event.message.nonce for event in transcript.received if isinstance(event.message, AlignmentStart)}
     if nonce not in drawn.of_size("P0", NONCE_BYTES):
         outcome.add("derived", "P0", "the nonce of the alignment is not 16 bytes drawn for it")
@@ -111,17 +111,17 @@ def _stores(
             outcome.add("derived", own, "its store holds other values than F ^ s of its scalar and its agreed keys")
         fill = [draw for draw in drawn.of_size(own, tables[own].nbytes) if _fills(draw, tables[own], len(points))]
         if seeds[own] not in drawn.of_size(own, okvs.OKVS_SEED_BYTES) or not fill:
-            outcome.add("derived", own, "the seed of its store, or what its keys leave open, is not what was drawn")
+            outcome.add("derived", own, "the seed of its store, or a free position, does not equal the draw")
 
 
 def _fills(draw: bytes, table: Words, keys: int) -> bool:
-    """Whether all slots but one a key are what was drawn."""
+    """Return whether all slots but one for each key equal the draws."""
     found = np.frombuffer(draw, "<u8").reshape(-1, 2)
     return bool((found == table).all(axis=1).sum() >= len(table) - keys)
 
 
 def transfers() -> Outcome:
-    """Check base transfers, trees and rows of a vector OLE and the PRF, each value against what was drawn for it."""
+    """Check each value of base transfers, trees and rows of a vector OLE and of the PRF against its draw."""
     outcome = Outcome()
     with recorded() as drawn:
         secret, bits = _USED.fresh_secret()
@@ -187,8 +187,8 @@ def _vole(outcome: Outcome, secret: bytes, pairs: list[tuple[bytes, bytes]], see
     if not np.array_equal(c, b ^ Multiplier(secret)(a)):
         outcome.add("derived", "transfers", "the ends of a vector OLE do not differ by a Delta")
     battery = Battery()
-    for name, each in (("a", a), ("b", b), ("c", c)):
-        bitwise(battery, name, bits_of(each).reshape(len(each), -1))
+    for name, item in (("a", a), ("b", b), ("c", c)):
+        bitwise(battery, name, bits_of(item).reshape(len(item), -1))
     bitwise(battery, "trees", bits_of(np.frombuffer(answered, np.uint64)).reshape(-1, 128))
     outcome.statistics("bits", "transfers", battery)
 
@@ -222,7 +222,7 @@ def _prf(outcome: Outcome, secret: bytes) -> None:
 def _matrix(keys: list[bytes], octets: int) -> NDArray[np.uint8]:
     """Octets (128, k): row j is the stream of key j."""
     streams = [slow_reference.keystream(key, "transfers by rows", 0, octets) for key in keys]
-    return np.array([np.frombuffer(each, np.uint8) for each in streams])
+    return np.array([np.frombuffer(stream, np.uint8) for stream in streams])
 
 
 def points() -> Outcome:
@@ -234,8 +234,8 @@ def points() -> Outcome:
     found["hashed ids"] = _split(hashed)
     found["blinded ids"] = _split(blinder.blind(hashed))
     found["one id under many scalars"] = [curve.Blinder().blind(hashed[:32]) for _ in range(200)]
-    for name, each in found.items():
-        rows = np.frombuffer(b"".join(each), np.uint8).reshape(-1, 32)
+    for name, item in found.items():
+        rows = np.frombuffer(b"".join(item), np.uint8).reshape(-1, 32)
         bitwise(battery, name, np.unpackbits(rows, axis=1, count=255, bitorder="little"))
     outcome.statistics("bits", "curve", battery)
     return outcome

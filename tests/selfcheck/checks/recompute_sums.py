@@ -1,4 +1,4 @@
-"""Masked sums recomputed: from what each party drew and from its private keys, the masks that it must have sent.
+"""Masked sums recomputed: the masks that each party must have sent follow from its draws and private keys.
 
 A mask may be uniform, never repeat, and still have 32 bits behind it, or none. Here every masked message of a run is
 compared with the one that a slow reference makes of the parts and of recorded entropy. Bits of the same masks then go
@@ -74,7 +74,7 @@ def _compare(outcome: Outcome, what: str, sent: Sent, expected: Sent) -> None:
 
 
 def tree(space: Space, rows: int = 24) -> Outcome:
-    """Every message of a tree sum: each party has drawn one key of 32 bytes, of which its masks are streams."""
+    """Check every message of a tree sum: each party draws one key of 32 bytes, and its masks are streams of it."""
     outcome = Outcome()
     transcript, drawn, parts = _play(TreeSum(), space, rows)
     keys = {name: drawn.of_size(name, 32) for name in _PASSIVES}
@@ -155,7 +155,7 @@ def bits_of_masks() -> Outcome:
 
 
 def _leaf(transcript: Transcript, kind: type[Any]) -> str:
-    """Find a party that sends nothing but its own part, because it receives none from others."""
+    """Find a party that sends only its part, because it receives none from others."""
     receivers = {event.me for event in transcript.received if isinstance(event.message, kind)}
     return next(name for name in _PASSIVES if name not in receivers)
 

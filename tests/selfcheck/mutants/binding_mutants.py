@@ -57,7 +57,7 @@ def _key_of_point(number: int, offer: bytes, point: bytes, shared: bytes) -> byt
 
 
 class _OfItsName:
-    """SHAKE-256 that takes in what it is made with and nothing else."""
+    """SHAKE-256 that absorbs only its initial input."""
 
     def __init__(self, data: bytes) -> None:
         self._inner = hashlib.shake_256(data)
