@@ -183,12 +183,12 @@ class JobOptions(Config):
         if self.exposure is not None:
             assert isinstance(loss, LogLinkLoss), "a job is refused whose loss takes no exposure"
             loss = OffsetLoss(loss)
-        return loss if self.weights is None else WeightedLoss(loss, self.weights.room)
+        return loss if self.weights is None else WeightedLoss(loss, self.weights.limit)
 
     @property
     def residual_bound(self) -> float:
         """Upper bound of |g| of one entry."""
-        return self.model.residual_bound * (1.0 if self.weights is None else self.weights.room)
+        return self.model.residual_bound * (1.0 if self.weights is None else self.weights.limit)
 
     @property
     def equations_change(self) -> bool:
