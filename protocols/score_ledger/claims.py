@@ -6,11 +6,12 @@ ends with the process, even if it is killed.
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from securevfl.base.platform_files import lock_exclusive
 
 
 class RowClaims:
@@ -39,7 +40,7 @@ class RowClaims:
         path = self._folder / name
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX)  # the operating system releases it when the process ends
+            lock_exclusive(file)  # the operating system releases it when the process ends
             yield name
         finally:
             path.unlink(missing_ok=True)
@@ -55,7 +56,7 @@ class RowClaims:
         except FileNotFoundError:
             return False
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_exclusive(file, wait=False)
         except BlockingIOError:
             return True
         else:

@@ -9,7 +9,6 @@ releases when the process ends.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import hmac
 import os
@@ -17,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from securevfl.base.checked_files import DamagedFileError
+from securevfl.base.platform_files import lock_exclusive, lock_shared, read_at, write_at
 from securevfl.errors import StorageError
 
 _IN_USE = b"in use\n"
@@ -59,7 +59,7 @@ class SealedFile:
         """Release the file after it was closed; the last user writes the seal."""
         # Without a seal (unreadable file, full disk) the next user checks the content by other means.
         with suppress(OSError):
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_exclusive(self._lock, wait=False)
             self._write(_seal_of(self._path))
         os.close(self._lock)
 
@@ -70,22 +70,22 @@ class SealedFile:
     def _begin(self) -> bool:
         """Verify the seal, mark the file as in use, and take the shared lock."""
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_exclusive(self._lock, wait=False)
         except BlockingIOError:  # another process uses the file, and has verified it
-            fcntl.flock(self._lock, fcntl.LOCK_SH)
+            lock_shared(self._lock)
             return True
-        seal = os.pread(self._lock, 128, 0)
+        seal = read_at(self._lock, 128, 0)
         complete = len(seal) == _SEAL_BYTES  # a full disk may have truncated it
         if complete and not hmac.compare_digest(seal, _seal_of(self._path)):
             raise DamagedFileError
         self._write(_IN_USE)
-        fcntl.flock(self._lock, fcntl.LOCK_SH)
+        lock_shared(self._lock)
         return complete
 
     def _write(self, content: bytes) -> None:
         """Replace the content of the seal, and flush it to disk."""
         os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, content, 0)
+        write_at(self._lock, content, 0)
         os.fsync(self._lock)
 
 

@@ -23,7 +23,6 @@ columns are stored:
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import struct
@@ -33,6 +32,7 @@ from pathlib import Path
 from typing import Literal
 
 from securevfl.base.files import atomic_writer, restrict_to_owner, write_atomic
+from securevfl.base.platform_files import lock_exclusive
 from securevfl.errors import ConfigError
 from securevfl.protocols.shares.preprocessing_store import (
     CHUNK_HEADER,
@@ -195,7 +195,7 @@ def _lock_folder(folder: Path) -> int:
     restrict_to_owner(folder)
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock_exclusive(lock, wait=False)
     except OSError:
         os.close(lock)
         raise ConfigError(

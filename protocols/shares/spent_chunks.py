@@ -14,7 +14,6 @@ Nothing on the machine detects that folder and file are restored together, as by
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from securevfl.base.files import append_atomic, make_private_folder
+from securevfl.base.platform_files import lock_exclusive
 from securevfl.errors import ConfigError, ProtocolError
 from securevfl.protocols.shares.preprocessing_store import NAME_BYTES
 
@@ -118,7 +118,7 @@ class SpentChunks:
         make_private_folder(self._path.parent)
         file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX)  # the operating system releases it when the process ends
+            lock_exclusive(file)  # the operating system releases it when the process ends
             yield file
         finally:
             os.close(file)

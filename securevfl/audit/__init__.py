@@ -1,6 +1,6 @@
-"""Audit of what a run discloses to each party: transcript checks, simulated views and attacks.
+"""Audit of a run's disclosures to each party: transcript checks, simulated views and attacks.
 
-`run_audit` audits a job on its own tables. Checks and mutants of the library itself are in tests/selfcheck.
+`run_audit` audits a job on real tables. Checks and mutants of the library itself are in tests/selfcheck.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class Finding:
     Attributes:
         check: the check that found it.
         party: the receiving party.
-        problem: what was received.
+        problem: description of the received data.
     """
 
     check: str
@@ -122,7 +122,7 @@ class Audit:
         seconds: duration of the audit.
         lead: the party with labels.
         facts: date, job, tables and versions, by name.
-        exposed_labels: for each party with labels, what the columns of others open of them.
+        exposed_labels: for each party with labels, statements on labels that others' columns open.
     """
 
     label: str

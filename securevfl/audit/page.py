@@ -12,7 +12,7 @@ from securevfl.protocols.declarations import MessageDeclaration
 
 GLOSSARY = {
     "AUC": "how well a score separates two kinds of rows: 1 is always right, 0.5 is a coin toss",
-    "residual": "what the party with the labels sends back each round: the error of the model for every row",
+    "residual": "the error of the model for every row, which the party with the labels sends back each round",
     "sealed": "encrypted, so that others can compute with it but not read it",
     "gradient": "the direction in which a party changes its weights; each party learns its own",
     "forward output": "a party's part of the score of a row",

@@ -1,10 +1,10 @@
-"""An audit of one job on its own tables: transcript checks, simulators and attacks.
+"""An audit of one job on real tables: transcript checks, simulators and attacks.
 
 1. Two short runs of the job (two epochs, a few batches). Every message is compared with its declaration.
 2. The views of the job's protocols, real against simulated.
 3. The attacks on whole runs over several seeds. Each is scored on the real view and on an ideal view, which contains no
    more than the party's own gradients or the sums that it collects.
-4. For each party, what it could infer, how strongly, and what would weaken the inference.
+4. For each party, its possible inferences, their strength, and their remedies.
 
 Something *exceeds the declaration* if a check or a simulator finds it. An attack exceeds it if residuals are sealed and
 the attack scores higher on the real view than on the ideal view, by more than MARGIN and three standard errors. With
@@ -96,11 +96,11 @@ def run_audit(
         outcome = outcome.merge(run_simulators.run_views(short_job, short_parties))
     known = pooled_run_facts(job, [active, *passives])
     inferences, failed = _attacks(job, known, seeds, notify, (unprepared_job, unprepared))
-    leaking = leaks(unprepared_job, pooled_run_facts(unprepared_job, unprepared).sizes)
+    leaking = leaks(unprepared_job, pooled_run_facts(unprepared_job, unprepared).shape)
     real_tables = not {party.name for party in passives} & set(noise_parties)
     return Audit(
         label=f"{job.optimizer.label} on a {job.model.name} model, {job.family.title(job, roles)}, "
-        f"batches of {known.sizes.smallest_batch} rows",
+        f"batches of {known.shape.smallest_batch} rows",
         roles=dict(roles.cast),
         declared=job.family.declarations(job, roles),
         findings=outcome.findings,
@@ -205,7 +205,7 @@ def _attacks(
         for name, attack in ATTACKS.items():
             if attack.skip_reason(unprepared[0]) or name in failed:
                 continue
-            for attacker in passives if attack.attacker_role is AttackerRole.PASSIVE else [known.sizes.active]:
+            for attacker in passives if attack.attacker_role is AttackerRole.PASSIVE else [known.shape.active]:
                 copied = copy(pair)
                 copied.attacker = attacker
                 try:
@@ -271,7 +271,7 @@ def _inference(job: Job, known: RunFacts, attack: Attack, scores: list[Score], a
     carried_out = bool(leaks) and not set(leaks) & set(job.accepts) and real.mean() > attack.leak_threshold
     exceeds = carried_out or bool(attack.target_hidden(job) and excess.mean() > allowed)
     return Inference(
-        attacker=attack.attacker_name(job, attacker, known.sizes.active),
+        attacker=attack.attacker_name(job, attacker, known.shape.active),
         name=attack.name.replace("_", " "),
         measures=attack.measures,
         paper=attack.paper,

@@ -104,7 +104,7 @@ def _view(runs: Sequence[Transcript], receiver: str) -> dict[str, tuple[Floats, 
             if event.me != receiver:
                 continue
             name = type(event.message).__name__
-            if event.direction == "send":  # a key holder sends what it decrypted, which belongs to its view
+            if event.direction == "send":  # a key holder sends decrypted values, which belong to its view
                 opened = [body.fractions for body in bodies(event.message, moduli) if body.form == "opened"]
                 fractions[f"{name} as decrypted"] += opened
                 rows[f"{name} as decrypted"] += [row for values in opened for row in _statistics(values)]
@@ -163,7 +163,7 @@ def views(protocol: SumProtocol | ResidualProtocol, *, parties: int) -> Outcome:
         parties: number of parties of the run.
 
     Returns:
-        What the tests found.
+        The findings of the tests.
 
     Raises:
         ConfigError: if there is no simulator for the protocol.
@@ -193,7 +193,7 @@ def sum_views(
         passives: number of contributors.
 
     Returns:
-        What the tests found.
+        The findings of the tests.
     """
     chosen = space or Reals()
     names = [f"P{k}" for k in range(1, passives + 1)]

@@ -20,7 +20,7 @@ MAX_TESTS = 10_000
 LEVEL = SUITE_FALSE_ALARM / MAX_TESTS
 
 MIN_SAMPLES = 40
-"""Number of samples below which no test is made."""
+"""Smallest number of samples for a test."""
 _CELL = 20  # expected count of a cell of a chi-square test
 
 

@@ -1,4 +1,4 @@
-"""The transcript checks: what each role received, compared with what is declared.
+"""The transcript checks: each role's received messages, compared with the declaration.
 
 A finding names its check:
 
@@ -140,7 +140,7 @@ def plain(received: ReceivedMessages, outcome: Outcome) -> None:
                 outcome.add("plain", me, f"{item.origin} contains numbers but is declared {item.kind}")
             elif not any(_same(values, value) for value in inputs):
                 outcome.add("plain", me, f"{item.origin} contains other numbers than {item.declared.reveals.what}")
-    # each `RunHello` says the same digest and rows at all, and no order that is not keyed by the session
+    # each `RunHello` states the same digest and rows, and only orders that are keyed by the session
     hellos = [item.event.message for item in received.items if isinstance(item.event.message, RunHello)]
     if len({(hello.job, hello.rows) for hello in hellos if hello.rows}) > 1:
         outcome.add("plain", "all", "the parties of one run state different jobs or numbers of rows")

@@ -86,16 +86,13 @@ def run(
     Args:
         parties: number of parties.
         size: number of values.
-        engines: names of this library's engines.
-        against: names of the baselines.
+        engines: names of this library's engines; an unknown one raises ConfigError.
+        against: names of the baselines; one that is unknown or not installed raises ConfigError.
         bits: size of Paillier keys.
         on_row: called with a description of the next measurement.
 
     Returns:
         Rows, the baselines first.
-
-    Raises:
-        ConfigError: if a name is unknown or a baseline is not installed.
     """
     comparison.check_names("--against", against, BASELINES)
     comparison.check_names("--engines", engines, SUMMING)

@@ -109,7 +109,7 @@ def demo(out: Console, report: Path = Path(REPORT)) -> dict[str, Run]:
 def _learned(out: Console, job: Job, parties: list[Party], run: Run) -> None:
     """Print what each party learned, as the consent sheet counts it, in three lines per party."""
     facts = pooled_run_facts(job, parties)
-    bits, content = job.family.score_bits(job, facts.sizes), facts.sizes.information["shop"].bits
+    bits, content = job.family.score_bits(job, facts.shape), facts.shape.information["shop"].bits
     evaluations = sum("auc" in record for record in run.history)
     counts = sum(
         tally.count for (_, kind), tally in run.parts["shop"].counters.traffic.items() if kind == "OutOfRangeCount"

@@ -149,7 +149,7 @@ def sheet_for_party(
     if not party.columns:
         return _sheet(job, roles, None, [], f"for {party.name}, without a table, job {job.digest.hex()[:16]}")
     try:
-        facts = local_run_facts(job, party, sizes, outputs=outputs, brought=module_parameters)
+        facts = local_run_facts(job, party, sizes, outputs=outputs, module_parameters=module_parameters)
     except LabelError as error:
         return _sheet(job, roles, None, ["", f"would be refused: {error}"], heading)
     return _sheet(job, roles, facts, _leak_lines(job, facts, ledgers or {}, run), heading)
@@ -171,7 +171,7 @@ def _sheet(
         f"assumes: {ASSUMPTIONS}",
         f"encryption: {family.strength(job)}",
         *([] if facts is None else [f"takes: {line}" for line in family.resource_estimates(job, facts)]),
-        *([f"openings: {line}"] if facts is not None and (line := family.opened_values(job, facts.sizes)) else []),
+        *([f"openings: {line}"] if facts is not None and (line := family.opened_values(job, facts.shape)) else []),
     ]
     first_screen = [*([heading] if heading else []), *_subject(job, roles, facts)]
     for name in roles.parties:
@@ -193,7 +193,7 @@ def _subject(job: Job, roles: Roles, facts: RunFacts | None) -> list[str]:
     lines += [f"code      {line}" for line in _code_lines(job)]
     if facts is None:
         return lines
-    sizes = facts.sizes
+    sizes = facts.shape
     held_out = f"; {sizes.held_out:,} more are held out to measure it" if sizes.held_out else ""
     columns = ", ".join(f"{name} {count}" for name, count in sizes.columns.items() if count)
     return [*lines, f"rows      {sizes.rows:,} train it{held_out}", f"columns   {columns}"]
@@ -217,7 +217,7 @@ def _weight_lines(job: Job) -> list[str]:
     """Return the line about the largest weight of a row, and its consequences."""
     if job.weights is None:
         return []
-    room = job.weights.room
+    room = job.weights.limit
     rarest = f", so at least 1 of {2 * room:g} rows is of each class" if job.model.loss.single else ""
     balanced = f", and that its classes count the same{rarest}" if job.weights.classes == "balanced" else ""
     return [f"weights: all learn that no row counts more than {room:g} times the mean{balanced}"]
@@ -236,9 +236,9 @@ def _statement_lines(word: str, text: str) -> list[str]:
 
 def _score_lines(job: Job, facts: RunFacts, requester: str) -> list[str]:
     """Compare the scores of a new row with the information content of the other parties' rows, if it is known."""
-    bits, information = job.family.score_bits(job, facts.sizes), facts.sizes.information
+    bits, information = job.family.score_bits(job, facts.shape), facts.shape.information
     compared = [
-        f"{name}: {content.in_words(bits, facts.sizes.outputs)}"
+        f"{name}: {content.in_words(bits, facts.shape.outputs)}"
         for name, content in information.items()
         if name != requester and bits
     ]
@@ -257,7 +257,7 @@ def _reason_code_lines(job: Job, roles: Roles, facts: RunFacts | None, name: str
     if not max_codes or name not in (requester, *senders):
         return []
     formula = f"log2(d! / (d - {max_codes})!) bits"
-    columns = {} if facts is None else {party: facts.sizes.columns.get(party, 0) for party in senders}
+    columns = {} if facts is None else {party: facts.shape.columns.get(party, 0) for party in senders}
     bits = {party: f"{code_bits(d, max_codes):.1f} bits" if d else formula for party, d in columns.items()}
     if name == requester:
         by_party = "\n".join(
@@ -303,15 +303,15 @@ def _leak_lines(job: Job, facts: RunFacts, ledgers: Mapping[str, DisclosureLedge
     """Return a summary of the ledgers, and a line for each leak that is accepted or would be refused."""
     parties = {party.name: party for party in facts.parties}
     used = {name: ledger for name, ledger in ledgers.items() if name in parties and not _is_new(ledger, run)}
-    trusts = used[facts.sizes.active].read().trusts if facts.sizes.active in used else ()
+    trusts = used[facts.shape.active].read().trusts if facts.shape.active in used else ()
     tables = {name: ledger.table_tag(parties[name]) for name, ledger in used.items() if name in trusts}
-    sizes = replace(facts.sizes, tables=tables)
+    sizes = replace(facts.shape, tables=tables)
     forecasts = {name: forecast(ledger, name, parties[name].register, job, sizes, run) for name, ledger in used.items()}
     before = dict.fromkeys((entry.run, entry.disclosure) for item in forecasts.values() for entry in item.before)
     lines = []
     for name, item in forecasts.items():
         lines += ["", f"by the disclosure ledger of {name}", *item.lines]
-        trusted = [peer for peer in used[name].read().trusts if peer in facts.sizes.columns]
+        trusted = [peer for peer in used[name].read().trusts if peer in facts.shape.columns]
         if trusted:
             lines.append(f"  trusts    {', '.join(trusted)} to ask the same equations again where plans are equal")
     lines += [f"\nwould be refused: {reason}" for item in forecasts.values() for reason in item.refusals]

@@ -17,7 +17,6 @@ float64 otherwise. It contains the same data as the Parquet file, so it needs th
 
 from __future__ import annotations
 
-import fcntl
 import glob
 import hashlib
 import json
@@ -38,6 +37,7 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.base.chunked_matrix import ChunkedMatrix
 from securevfl.base.files import make_private_folder
+from securevfl.base.platform_files import lock_exclusive, read_into
 from securevfl.data.content_digest import ContentDigest, digest_weights
 from securevfl.data.external_table import ExternalTable, ScaledExternalRows
 from securevfl.data.id_keys import ID_DIGEST, Keys, order_digest
@@ -131,7 +131,7 @@ class StoredTable(ExternalTable):
 
     def _fill(self, buffer: memoryview, offset: int) -> None:
         while buffer:
-            count = os.preadv(self._file, [buffer], offset)
+            count = read_into(self._file, buffer, offset)
             if not count:
                 raise TableError(
                     f"{self._path} was truncated while it was read",
@@ -369,7 +369,7 @@ def _draft_folder(table: Path) -> Iterator[Path]:
         folder = Path(tempfile.mkdtemp(prefix=f".{table.name}.", suffix=".parts", dir=table.parent))
         lock = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # the lock ends with the process
+        lock_exclusive(lock)  # the lock ends with the process
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -380,7 +380,7 @@ def _remove_if_abandoned(folder: Path) -> None:
     with suppress(OSError):
         lock = os.open(folder, os.O_RDONLY)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_exclusive(lock, wait=False)
             shutil.rmtree(folder, ignore_errors=True)
         finally:
             os.close(lock)

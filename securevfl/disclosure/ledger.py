@@ -30,7 +30,6 @@ those of another party.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import hmac
 import os
@@ -44,6 +43,7 @@ from pathlib import Path
 import numpy as np
 
 from securevfl.base.files import write_atomic
+from securevfl.base.platform_files import lock_exclusive, lock_shared, read_at, write_at
 from securevfl.data.party import Party
 from securevfl.data.register import Register
 from securevfl.disclosure.counts import SUM_GROUPS, Disclosure, Kind
@@ -418,7 +418,7 @@ class DisclosureLedger:
             descriptor = os.open(self._locks / lock_name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         except OSError as cause:
             raise StorageError(self._locks / lock_name, cause) from None
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        lock_exclusive(descriptor)
         return lock_name, descriptor
 
     @property
@@ -439,7 +439,7 @@ class DisclosureLedger:
         except OSError as cause:
             raise StorageError(self._locks / lock_name, cause) from None
         try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            lock_shared(lock, wait=False)
         except BlockingIOError:
             return True
         finally:
@@ -563,7 +563,7 @@ class DisclosureLedger:
                 path=str(self.path),
             ) from None
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # released when the process ends
+            lock_exclusive(lock)  # released when the process ends
             before = self.read()
             current_line = self._check_newest(lock)
             change = _Change(self._without_dead_sessions(before))
@@ -590,7 +590,7 @@ class DisclosureLedger:
             return b""
         with self.path.open("rb") as file:
             current_line = first_line(file.readline(MAX_FIRST_LINE_BYTES))
-        noted = os.pread(lock, 2 * MAX_FIRST_LINE_BYTES, 0)
+        noted = read_at(lock, 2 * MAX_FIRST_LINE_BYTES, 0)
         if noted and current_line not in noted.splitlines(keepends=True):
             raise DataError(
                 f"{self.path}: this ledger is an older copy or another file, not the one that was last written",
@@ -604,7 +604,7 @@ class DisclosureLedger:
     def _note_first_lines(self, lock: int, lines: bytes) -> None:
         """Write the first lines that the ledger may have to the lock file."""
         try:
-            os.pwrite(lock, lines, 0)
+            write_at(lock, lines, 0)
             os.ftruncate(lock, len(lines))
             os.fsync(lock)
         except OSError as cause:

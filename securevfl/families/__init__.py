@@ -1,6 +1,8 @@
-"""The families of training. Adding one is one line here; models and optimizers that it brings come with it.
+"""The registry of training families.
 
-A family of another package is loaded when a job names what it brings and this party allows it (`base.extensions`).
+To add a family, add its class to `FAMILIES`; its models and optimizers are registered with it. A family of another
+package is loaded when a job names one of its components and this party allows the package
+(`securevfl.base.extensions`).
 """
 
 from __future__ import annotations
@@ -25,7 +27,12 @@ GROUP = "securevfl.families"
 
 
 class FamilyRegistry(Registry[Family[Any]]):
-    """The families by name. With one come the models and optimizers that it brings, and they go with it."""
+    """The families by name. The models and optimizers of a family are registered and removed with it.
+
+    Args:
+        what: the word for an entry in messages.
+        families: the initial entries.
+    """
 
     def __init__(self, what: str, *families: type[Family[Any]]) -> None:
         super().__init__(what)
@@ -33,39 +40,57 @@ class FamilyRegistry(Registry[Family[Any]]):
             self[family.name] = family
 
     def __setitem__(self, name: str, family: type[Family[Any]]) -> None:
+        """Register a family with its components."""
         super().__setitem__(name, family)
-        for registry, kind in _brought(family):
+        for registry, kind in _components(family):
             registry[kind.name] = kind
 
     def __delitem__(self, name: str) -> None:
-        for registry, kind in _brought(self[name]):
+        """Remove a family with its components."""
+        for registry, kind in _components(self[name]):
             registry.pop(kind.name, None)
         super().__delitem__(name)
 
 
-def _brought(family: type[Family[Any]]) -> list[tuple[Registry[Any], type[NamedOption]]]:
+def _components(family: type[Family[Any]]) -> list[tuple[Registry[Any], type[NamedOption]]]:
     return [(MODELS if issubclass(kind, Model) else OPTIMIZERS, kind) for kind in family.components]
 
 
 FAMILIES = FamilyRegistry("family", RoundsFamily, PhasesFamily, SharesFamily, TransferFamily, FdmlFamily)
 
 
-EXTENSIONS: dict[str, Extension] = {}  # where a family comes from that is no part of securevfl, by its name
+EXTENSIONS: dict[str, Extension] = {}  # the packages of families that are not part of securevfl, by family
 
 
 def load_more() -> str:
-    """Load the families of other packages that this party allows; say which are installed and not allowed.
-    ConfigError if one has a name that is taken."""
+    """Load the families of other packages that this party allows.
+
+    Returns:
+        A hint that names the packages that are installed but not allowed.
+
+    Raises:
+        ConfigError: if a family or one of its components has a name that is already registered.
+    """
     for name, point in allowed_entry_points(GROUP).items():
         if name in EXTENSIONS:
             continue
         family, extension = load_entry_point(point)
-        taken = [each for each in (name,) if each in FAMILIES]
-        taken += [kind.name for registry, kind in _brought(family) if kind.name in registry]
-        if taken or family.name != name:
+        taken_names = [name] if name in FAMILIES else []
+        taken_names += [kind.name for registry, kind in _components(family) if kind.name in registry]
+        if taken_names:
             raise ConfigError(
-                f"{extension.distribution}: names that nobody else has were expected of family {name}, "
-                f"{', '.join(taken) or family.name} is another one; uninstall it"
+                f"{extension.distribution}: family {name} uses names that are already registered: "
+                f"{', '.join(taken_names)}",
+                "uninstall the package",
+                code="SVFL-JOB-EXTENSION",
+                package=extension.distribution,
+            )
+        if family.name != name:
+            raise ConfigError(
+                f"{extension.distribution}: the entry point {name} names a family that is called {family.name}",
+                "uninstall the package",
+                code="SVFL-JOB-EXTENSION",
+                package=extension.distribution,
             )
         FAMILIES[name], EXTENSIONS[name] = family, extension
     return hint_for_disallowed(GROUP)
@@ -75,5 +100,5 @@ MODELS.more = OPTIMIZERS.more = load_more
 
 
 def leak_kinds() -> dict[str, LeakKind]:
-    """Return by name the leaks that jobs may accept, as the registered families list them."""
+    """Return the leaks that jobs may accept, by name, as the registered families list them."""
     return {kind.name: kind for family in FAMILIES.values() for kind in family.leak_kinds}

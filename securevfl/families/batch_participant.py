@@ -20,102 +20,130 @@ from securevfl.protocols.residuals.base import Batch
 
 
 class BatchParticipant(Participant):
-    """A player that goes through the batches of the schedule; what its optimizer sees of the party."""
+    """A participant that iterates over batches; optimizers see a party through this interface.
+
+    Args:
+        job: the job of the run.
+        context: the context of this party.
+
+    Attributes:
+        parties: K, number of parties.
+        seed: seed of the job.
+        start: number of rounds that were finished before a resume.
+        loss: the loss of the job.
+    """
 
     def __init__(self, job: JobOptions, context: PartyContext) -> None:
-        self.parties = len(context.parties)  # K
+        self.parties = len(context.parties)
         self.seed = job.seed
-        self.start = 0  # rounds done before, where it goes on from a state
+        self.start = 0
         self._job = job
         self._channel = context.channel
         self.loss = job.loss
         self._seals = job.protocol.seals
-        self._visit: Iteration | None = None
-        self._booked: float | None = None
-        self._watch: DivergenceDetector | None = None
-        self._round = 0  # the one that is being done, from 1
-        self._secret = b""  # of the run
-        self._sends = context.me in context.passives
+        self._iteration: Iteration | None = None
+        self._batch_loss: float | None = None
+        self._divergence: DivergenceDetector | None = None
+        self._round = 0  # number of the current round, counted from 1
+        self._run_key = b""
+        self._sends_outputs = context.me in context.passives
         self._rounding: RoundedOutputs | None = None
 
     @property
     def data(self) -> TrainingData:
-        """The training data of this party, once it has begun."""
+        """The training data of this party; available after `begin`."""
         return self._data
 
     def begin(self, data: TrainingData, start: int) -> None:
-        """Start on the training data, at round `start`; this is called before anything else."""
+        """Start on the training data at round `start`. This must be the first call of a training."""
         self._data = data
         self.start = start
-        self._watch = None if data.targets is None else DivergenceDetector(self.loss, len(data.schedule.train))
+        self._divergence = None if data.targets is None else DivergenceDetector(self.loss, len(data.schedule.train))
 
     def set_run_key(self, key: bytes | None) -> None:
-        """Go by the secret of the run that a state has, or by a fresh one."""
-        self._secret = key or os.urandom(SYMMETRIC_KEY_BYTES)
+        """Use the secret key of the run that a state contains, or a fresh one."""
+        self._run_key = key or os.urandom(SYMMETRIC_KEY_BYTES)
 
-    def sendable_outputs(self, H: Floats, rows: Rows, table: int, trained: int) -> Floats:
-        """H (n x c) of these rows of a table of so many, of which so many are trained on, as this party may send it:
-        rounded, where it follows from weights that a key holder has a hand in."""
-        if not (self._seals and self._sends and self._job.model.static_jacobian):
+    def sendable_outputs(self, H: Floats, rows: Rows, table_rows: int, trained_rows: int) -> Floats:
+        """Return the outputs H (n, c) of these rows as this party may send them.
+
+        They are rounded if a key holder can influence the weights, that is, if residuals are encrypted.
+
+        Args:
+            H: forward outputs of this party (n, c).
+            rows: positions of the rows in the table.
+            table_rows: number of rows of the table.
+            trained_rows: number of rows that are used in the training.
+        """
+        if not (self._seals and self._sends_outputs and self._job.model.static_jacobian):
             return H
         if self._rounding is None:
-            self._rounding = RoundedOutputs(self._secret, table, H.shape[1], output_step(trained))
+            self._rounding = RoundedOutputs(self._run_key, table_rows, H.shape[1], output_step(trained_rows))
         return self._rounding(H, rows)
 
     def sendable_batch_outputs(self, H: Floats, batch: Batch) -> Floats:
-        """H (n x c) of a batch as this party may send it."""
-        assert batch.rows is not None, "a batch of a table has its rows"
+        """Return the outputs H (n, c) of a batch as this party may send them."""
+        assert batch.rows is not None, "a batch of a table contains the positions of its rows"
         return self.sendable_outputs(H, batch.rows, self._data.rows, len(self._data.schedule.train))
 
     def output_filter(self, rows: RowSlices) -> Callable[[Floats, slice], Floats]:
-        """Return how H of these rows may be sent: rounded, where they are of the table that is trained on."""
+        """Return the function that makes the outputs of a slice of these rows sendable.
+
+        Outputs are rounded only for rows of the table that the model is trained on.
+        """
         if not isinstance(rows, ScaledRows):
             return lambda H, block: H
-        return lambda H, block: self.sendable_outputs(H, rows.rows[block], rows.of.rows, len(rows.of.schedule.train))
+        trained = len(rows.data.schedule.train)
+        return lambda H, block: self.sendable_outputs(H, rows.rows[block], rows.data.rows, trained)
 
     def batches(self) -> Iterator[Batch]:
-        """Yield this party's side of every batch still to come, in the order that all parties share."""
-        for number, visit in enumerate(islice(self._data.schedule.iterations(), self.start, None), self.start + 1):
-            self._round, self._visit, self._booked = number, visit, None
+        """Yield this party's side of every remaining batch, in the order that all parties share."""
+        for number, iteration in enumerate(islice(self._data.schedule.iterations(), self.start, None), self.start + 1):
+            self._round, self._iteration, self._batch_loss = number, iteration, None
             self._channel.gate.begin_iteration(number)
-            self._channel.note(IterationStarted(visit.index))
-            yield self.batch(visit)
+            self._channel.note(IterationStarted(iteration.index))
+            yield self.batch(iteration)
 
     def batch_of_round(self, number: int) -> Batch:
         """Return this party's side of the batch of an earlier round, counted from 0."""
         return self.batch(next(islice(self._data.schedule.iterations(), number, None)))
 
     def upcoming_batch(self, k: int) -> Batch | None:
-        """Return this party's side of the batch k rounds after the one being done, or done last; None after the end."""
-        visit = next(islice(self._data.schedule.iterations(), self._round - 1 + k, None), None)
-        return None if visit is None else self.batch(visit)
+        """Return this party's side of the batch `k` rounds after the current one; None after the end."""
+        iteration = next(islice(self._data.schedule.iterations(), self._round - 1 + k, None), None)
+        return None if iteration is None else self.batch(iteration)
 
-    def batch(self, visit: Iteration) -> Batch:
-        """Return this party's side of the batch of a visit."""
-        return self._data.batch(visit)
+    def batch(self, iteration: Iteration) -> Batch:
+        """Return this party's side of the batch of an iteration."""
+        return self._data.batch(iteration)
 
     def residual(self, f: Floats, batch: Batch) -> Floats:
-        """G (n x c) of the loss at f (n x c); the first of a batch also books its loss. Only with labels.
+        """Compute the residual and record the loss of the batch. Requires labels.
 
-        DivergenceError if the loss is that of no model; LabelError if a label is too far from the others to be sealed.
+        Args:
+            f: model outputs (n, c).
+            batch: this party's side of the batch.
+
+        Returns:
+            g (n, c), the derivative of the loss at f.
         """
         y = batch.labels
-        assert self._watch is not None, "it has begun"
-        if self._booked is None:
-            self._booked = self._watch.add_batch(self._round, f, y)
+        assert self._divergence is not None, "begin was called on data with labels"
+        if self._batch_loss is None:
+            self._batch_loss = self._divergence.add_batch(self._round, f, y)
         g = self.loss.residual(f, y)
         if self._seals:
-            self._watch.check_residual_bound(self._round, g, y)
+            self._divergence.check_residual_bound(self._round, g, y)
         return g
 
     def record_loss(self, loss: float) -> None:
-        """Note the mean loss of a batch, the first time in a visit."""
-        if self._booked is None:
-            self._booked = loss
+        """Record the mean loss of a batch, unless this iteration already has one."""
+        if self._batch_loss is None:
+            self._batch_loss = loss
 
     def rounds(self, work: Iterator[None]) -> Iterator[Round]:
-        """Yield a round for each step of an optimizer's work."""
+        """Yield a round for each step of an optimizer."""
         of = len(self._data.schedule)
         for number, _ in enumerate(work, self.start + 1):
-            assert self._visit is not None, "an optimizer takes a batch before it is done with one"
-            yield Round(number, of, self._visit.epoch, self._booked)
+            assert self._iteration is not None, "an optimizer takes a batch before it finishes a round"
+            yield Round(number, of, self._iteration.epoch, self._batch_loss)

@@ -1,4 +1,4 @@
-"""What each message of a run reveals, handshake included, in the roles of that run."""
+"""The roles of a run, and what each of its messages reveals, handshake included."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from securevfl.protocols.declarations import MessageDeclaration
 
 
 def run_roles(family: Family[Any], job: JobOptions, parties: Sequence[Party]) -> Roles:
-    """Return who plays which part in a job of these parties. PartiesError if they do not fit."""
+    """Return the roles of these parties in a job. Parties that do not fit the family raise PartiesError."""
     lead, others = check_parties(parties)
     roles = family.assign_roles([lead, *others])
     return family.complete_roles(job, roles, {party.name: len(party.columns) for party in parties})
 
 
 def run_declarations(family: Family[Any], job: JobOptions, roles: Roles) -> list[MessageDeclaration]:
-    """All declarations between roles that two different parties of the run have."""
-    every = [*handshake.declares(roles), *family.declarations(job, roles)]
-    return [item for item in every if roles.may_send(item.sender, item.receiver)]
+    """Return the declarations of all messages between roles that two different parties of the run have."""
+    declarations = [*handshake.declares(roles), *family.declarations(job, roles)]
+    return [item for item in declarations if roles.may_send(item.sender, item.receiver)]

@@ -8,6 +8,7 @@ the loss of the zero model. The error ends the training at all parties.
 from __future__ import annotations
 
 from collections import deque
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,63 +16,107 @@ from securevfl.base.arrays import Floats
 from securevfl.errors import DivergenceError, LabelError
 from securevfl.models.loss import Loss
 
-DIVERGENCE_FACTOR = 10.0  # times the loss of f = 0
+DIVERGENCE_FACTOR = 10.0  # a loss above this multiple of the zero model's loss aborts the training
+DIVERGENCE_WINDOW_ROWS = 64  # a window has at least this number of rows, or all rows of a smaller table
 
-DIVERGENCE_WINDOW_ROWS = 64  # over at least so many rows, or all there are
+
+class _BatchLoss(NamedTuple):
+    rows: int
+    loss: float
+    zero_model_loss: float
 
 
 class DivergenceDetector:
-    """Watches the losses of the latest batches of a table of `rows` training rows."""
+    """Compares the losses of the latest batches with those of the zero model.
+
+    Args:
+        loss: the loss of the training.
+        rows: number of training rows in the table.
+    """
 
     def __init__(self, loss: Loss, rows: int) -> None:
         self._loss = loss
-        self._rows = min(DIVERGENCE_WINDOW_ROWS, rows)
-        self._seen: deque[tuple[int, float, float]] = deque()  # rows, loss, loss of f = 0; the latest last
+        self._window_rows = min(DIVERGENCE_WINDOW_ROWS, rows)
+        self._window: deque[_BatchLoss] = deque()  # the latest batch is the last entry
 
     def add_batch(self, round_number: int, f: Floats, y: Floats) -> float:
-        """Take in the forward output f (n x c) of a batch with targets y (n x c), and return its mean loss.
-        DivergenceError names the round."""
-        own, none = _sums(self._loss, f, y)
-        self._seen.append((len(f), own, none))
-        while sum(rows for rows, _, _ in self._seen) - self._seen[0][0] >= self._rows:
-            self._seen.popleft()
-        rows, total, start = (sum(each) for each in zip(*self._seen, strict=True))
-        if not np.isfinite(own) or (rows >= self._rows and total > DIVERGENCE_FACTOR * start):
+        """Add the outputs of one batch to the window.
+
+        Args:
+            round_number: the current round, for the error message.
+            f: model outputs (n, c).
+            y: targets (n, c).
+
+        Returns:
+            The mean loss of the batch.
+
+        Raises:
+            DivergenceError: if the training diverges.
+        """
+        loss, zero_model_loss = _loss_sums(self._loss, f, y)
+        self._window.append(_BatchLoss(len(f), loss, zero_model_loss))
+        while sum(batch.rows for batch in self._window) - self._window[0].rows >= self._window_rows:
+            self._window.popleft()
+        rows, window_loss, window_zero_loss = (sum(column) for column in zip(*self._window, strict=True))
+        too_large = rows >= self._window_rows and window_loss > DIVERGENCE_FACTOR * window_zero_loss
+        if not np.isfinite(loss) or too_large:
             raise divergence_error(round_number)
-        return own / len(f)
+        return loss / len(f)
 
     def check_residual_bound(self, round_number: int, g: Floats, y: Floats) -> None:
-        """Check that no entry of g (n x c) is beyond the loss's bound, up to which residuals are encrypted.
+        """Check that no residual exceeds the bound up to which residuals can be encrypted.
 
-        LabelError if it is so without any model, for targets y (n x c); else DivergenceError.
+        Args:
+            round_number: the current round, for the error message.
+            g: residuals (n, c).
+            y: targets (n, c).
+
+        Raises:
+            LabelError: if the residuals of the zero model already exceed the bound.
+            DivergenceError: if only the residuals of the current model exceed it.
         """
         bound = self._loss.bound
         if np.abs(g).max(initial=0.0) <= bound:
             return
         if np.abs(self._loss.residual(np.zeros_like(g), y)).max() > bound:
             raise LabelError(
-                f"{self._loss.name} loss: labels within {bound:g} {self._loss.label_scale} were expected "
-                "under encryption, some are farther; trim them, or train on their logarithm"
+                f"{self._loss.name} loss: some labels are more than {bound:g} {self._loss.label_scale} away, too far "
+                "for encrypted residuals",
+                "trim them, or train on their logarithm",
+                code="SVFL-LABEL-RANGE",
+                loss=self._loss.name,
             )
         raise divergence_error(round_number)
 
 
 def check_final_loss(loss: Loss, f: Floats, y: Floats, rounds: int) -> None:
-    """DivergenceError if f (n x c), of a model after so many rounds, is far worse than none for targets y (n x c)."""
-    own, none = _sums(loss, f, y)
-    if not own <= DIVERGENCE_FACTOR * none:
+    """Check that a model is not far worse than the zero model.
+
+    Args:
+        loss: the loss of the training.
+        f: model outputs (n, c).
+        y: targets (n, c).
+        rounds: number of rounds so far, for the error message.
+
+    Raises:
+        DivergenceError: if the loss exceeds ten times the loss of the zero model.
+    """
+    model_loss, zero_model_loss = _loss_sums(loss, f, y)
+    if not model_loss <= DIVERGENCE_FACTOR * zero_model_loss:
         raise divergence_error(rounds)
 
 
 def divergence_error(round_number: int) -> DivergenceError:
-    """Return the error of a training that diverges at this round."""
+    """Return the error of a training that diverges in this round."""
     return DivergenceError(
-        f"round {round_number}: a loss near or below that of its start was expected, it is not finite or far above: "
-        "the training diverges and no model is kept; lower lr"
+        f"the training diverges in round {round_number}: the loss is not finite or far above that of the zero model",
+        "lower lr; no model was stored",
+        code="SVFL-TRAINING-DIVERGED",
+        round=round_number,
     )
 
 
-def _sums(loss: Loss, f: Floats, y: Floats) -> tuple[float, float]:
-    """Add up the losses over the rows, for f and for f = 0."""
+def _loss_sums(loss: Loss, f: Floats, y: Floats) -> tuple[float, float]:
+    """Return the sums of the losses over the rows, for f and for f = 0."""
     with np.errstate(over="ignore", invalid="ignore"):
         return float(loss.value(f, y).sum()), float(loss.value(np.zeros_like(f), y).sum())

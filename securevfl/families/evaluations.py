@@ -10,33 +10,44 @@ from securevfl.protocols.permits import STOP_DECISION_BITS
 from securevfl.runtime.disclosure_gate import Group
 
 
-def count_evaluations(job: JobOptions, sizes: RunShape) -> int:
-    """How often all parties predict together in a run: where it is due between rounds, and at the end."""
+def count_evaluations(job: JobOptions, shape: RunShape) -> int:
+    """Return the number of joint evaluations of a run: every `evaluate_every` rounds, and one at the end."""
     interval = job.evaluation_interval
-    return 1 + (sizes.epochs * sizes.batches // interval if interval else 0)
+    return 1 + (shape.epochs * shape.batches // interval if interval else 0)
 
 
-def evaluation_rows(job: JobOptions, sizes: RunShape) -> tuple[Group, int]:
-    """Return which group of rows is evaluated, and how many rows are evaluated in a run, counted in every evaluation
-    anew."""
-    return ("held out" if sizes.held_out else "training"), count_evaluations(job, sizes) * (
-        sizes.held_out or sizes.rows
-    )
+def evaluation_rows(job: JobOptions, shape: RunShape) -> tuple[Group, int]:
+    """Return the evaluated group of rows, and the number of its rows times the number of evaluations."""
+    rows = shape.held_out or shape.rows
+    return ("held out" if shape.held_out else "training"), count_evaluations(job, shape) * rows
 
 
-def stop_decision_disclosures(job: JobOptions, sizes: RunShape) -> list[Disclosure]:
-    """Count the bits by which passive parties are told, after evaluations, how to go on: of labels of the rows that
-    are evaluated, as one that deviates may have the metric hang on a single one."""
-    times = sizes.visits // job.decision_interval if job.decision_interval else 0
-    rows = sizes.held_out or sizes.rows
-    held = max(1, int(rows * (math.log2(sizes.outputs) if sizes.outputs > 1 else sizes.label_bits)))
-    told = [(name, times * STOP_DECISION_BITS) for name in sizes.passives if times]
-    about = (sizes.active,)
-    return [Disclosure("labels", name, about, bits, held, group="verdicts", numbers=times) for name, bits in told]
+def stop_decision_disclosures(job: JobOptions, shape: RunShape) -> list[Disclosure]:
+    """Count the bits about labels that passive parties receive with the decisions after evaluations.
+
+    A malicious active party can make a decision depend on a single label.
+    """
+    times = shape.visits // job.decision_interval if job.decision_interval else 0
+    rows = shape.held_out or shape.rows
+    bits_per_label = math.log2(shape.outputs) if shape.outputs > 1 else shape.label_bits
+    capacity = max(1, int(rows * bits_per_label))
+    return [
+        Disclosure(
+            "labels",
+            name,
+            (shape.active,),
+            times * STOP_DECISION_BITS,
+            capacity,
+            group="verdicts",
+            numbers=times,
+        )
+        for name in shape.passives
+        if times
+    ]
 
 
-def score_disclosures(job: JobOptions, sizes: RunShape) -> list[Disclosure]:
-    """How many numbers f the joint evaluations tell the leading party."""
-    rows = sizes.held_out or sizes.rows
-    told = count_evaluations(job, sizes) * rows * sizes.outputs
-    return [Disclosure("scores", sizes.active, sizes.passives, told, 0)]
+def score_disclosures(job: JobOptions, shape: RunShape) -> list[Disclosure]:
+    """Count the outputs f that the leading party receives in joint evaluations."""
+    rows = shape.held_out or shape.rows
+    outputs = count_evaluations(job, shape) * rows * shape.outputs
+    return [Disclosure("scores", shape.active, shape.passives, outputs, 0)]

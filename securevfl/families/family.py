@@ -1,14 +1,14 @@
-"""What a family of training is: a method makes a player for each party, and a player trains, predicts and is kept.
+"""The interface of a family of training: its rules, its disclosures and its participants.
 
-A `Family` knows everything that is special about its family: which models and roles fit, what its messages reveal, what
-a whole run adds up to, what that means in words. A session (`securevfl.training.session`) drives any player in the same
-way:
+A `Family` knows everything that is special about a way to train: which models and roles fit, what its messages reveal,
+what a whole run discloses and how to state that in words. It creates one `Participant` for each party. A session
+(`securevfl.training.session`) runs every participant in the same way:
 
-    meet, check, count, make the player
-    for round in player.train(data, start):      evaluate, keep, report, stop in between
-    keep player.outcome()
+    meet, check, count, create the participant
+    for round in participant.train(data, start):      evaluate, store states, report, stop between two rounds
+    store participant.model_state()
 
-so that nothing outside a method's own files, the registry `FAMILIES` and its tests names it.
+No code outside a family's own files, the registry `FAMILIES` and the family's tests names a family.
 """
 
 from __future__ import annotations
@@ -42,27 +42,30 @@ from securevfl.protocols.residuals.base import ResidualProtocol
 from securevfl.protocols.sums.base import SumProtocol
 
 MessageProtocol = SumProtocol | ResidualProtocol
-SheetStatement = tuple[str, str]  # a word of the consent sheet, such as "learns", and a text of one line or more
+SheetStatement = tuple[str, str]  # a word of the consent sheet, such as "learns", and a text of one or more lines
 J = TypeVar("J", bound=JobOptions)
-O = TypeVar("O", bound=JobOptions)  # of one method: those that it has checked to be of its kinds
+O = TypeVar("O", bound=JobOptions)  # the job options of one family, after `check_types`
 
 
 class Family(NamedOption, ABC, Generic[O]):
-    """A family of training: what parties exchange, what that tells, and how one of them plays.
+    """A family of training: the messages of a run, what they disclose, and the participants.
 
-    options: JobOptions with what its jobs hold in narrower types, which `fits` makes sure of.
-    most: how many parties it is made for, if it is not for any number. weighs: whether rows may count differently
-    (`securevfl.models.row_weights`). bins: whether classes in bins can be told by its residual
-    (`securevfl.data.woe`).
-    stores: whether local predictions lie at a server (`securevfl.families.fdml.stored_sum`). single: whether outputs
-    and residuals can go in single precision. helpers: the parties without a table that its examples are run with, by
-    name and role. brings: models and optimizers that are registered with it. replayed: whether its messages tell
-    nothing but declared outputs, so that the audit compares a run with one of made-up tables. repeats: whether all that
-    a party tells of new rows follows from its part of the model and its columns of them, whatever others send, so that
-    the same rows asked again tell nothing more. accounts: whether it says itself which of the rows asked about get a
-    score (`securevfl.protocols.party_context.LocalResources.charge_scores`), row by row. leak_kinds: which leaks its
-    jobs may have and accept by
-    name; it adds its own to these.
+    Attributes:
+        options: the type of the family's job options; its fields have narrower types than `JobOptions`.
+        max_parties: maximum number of parties, if there is one.
+        supports_row_weights: whether rows may have weights (`securevfl.models.row_weights`).
+        supports_evidence: whether the residual protocol can send class counts of bins (`securevfl.data.woe`).
+        uses_stored_sums: whether a server stores local predictions (`securevfl.families.fdml.stored_sum`).
+        supports_single_precision: whether outputs and residuals may be sent in single precision.
+        example_helpers: names and roles of the parties without a table in the example jobs.
+        components: models and optimizers that are registered with the family.
+        reveals_only_outputs: whether messages reveal declared outputs only. The audit then compares a run with a run
+            on simulated tables.
+        repeatable_scores: whether the predictions that a party contributes depend only on its own part of the model
+            and its own columns, so that a repeated request discloses nothing new.
+        admits_rows_itself: whether the family decides row by row which requested rows receive a score, and charges
+            them to the ledger (`securevfl.protocols.party_context.LocalResources.charge_scores`).
+        leak_kinds: the leaks that a job of this family may have, and may accept by name.
     """
 
     options: ClassVar[type[JobOptions]] = JobOptions
@@ -79,152 +82,212 @@ class Family(NamedOption, ABC, Generic[O]):
     leak_kinds: ClassVar[tuple[LeakKind, ...]] = (RANK, FRESH_EQUATIONS, SINGLE_PASSIVE, LABEL_AUC, COLUMNS, SEQUENTIAL)
 
     def supports_model(self, model: type[Model]) -> bool:
-        """Whether it can train this kind of model: here whether its `options` have room for it."""
+        """Whether the family can train this kind of model; by default, whether the type of `options` allows it."""
         kind: Any = self.options.model_fields["model"].annotation
         return issubclass(model, kind)
 
     @abstractmethod
     def check_job(self, job: JobOptions) -> None:
-        """ValueError, with the remedy, if the options do not go together."""
+        """Raise ValueError, with a remedy, if two options of the job contradict each other."""
 
     def check_types(self, job: JobOptions) -> None:
-        """ValueError if the options hold something else than `options` says."""
-        if found := list(mismatched_fields(job, self.options)):
-            raise ValueError(f"{', '.join(found)}: {self.name} trains nothing of this kind; choose another")
+        """Check that the job is of the type `options`.
+
+        Args:
+            job: the job.
+
+        Raises:
+            ValueError: if a field of the job has another type.
+        """
+        if fields := list(mismatched_fields(job, self.options)):
+            raise ValueError(f"{', '.join(fields)}: {self.name} does not support this choice; choose another one")
 
     def role_of(self, party: Party) -> Role:
-        """Return this party's role in a run: the one it names itself, or else active if it has labels and passive if
-        not."""
+        """Return the role that a party names, or else active for a party with labels and passive for all others."""
         return party.role or (ACTIVE if party.active else PASSIVE)
 
     def accepts_role(self, role: Role, *, leads: bool) -> bool:
-        """Whether there is a place for a party of this role, first among all or not."""
+        """Whether a party of this role can take part, as the leading party or as another one."""
         return role == (ACTIVE if leads else PASSIVE)
 
     def assign_roles(self, parties: Sequence[Party]) -> Roles:
-        """Assign these parties their roles, the leading one first. Raises PartiesError if they make no run of this
-        method."""
+        """Assign the parties their roles.
+
+        Args:
+            parties: all parties of the run; the leading party is the first.
+
+        Returns:
+            The role of each party.
+
+        Raises:
+            PartiesError: if there are too many parties or if a role does not fit.
+        """
         if self.max_parties is not None and len(parties) > self.max_parties:
             raise PartiesError(
-                f"at most {self.max_parties} parties were expected for {self.name}, {len(parties)} came; "
-                "leave out others"
+                f"{self.name} trains at most {self.max_parties} parties; the run has {len(parties)}",
+                "leave out the others",
+                code="SVFL-PARTIES-COUNT",
+                limit=self.max_parties,
             )
         roles = Roles.of((party.name, self.role_of(party)) for party in parties)
-        wrong = [name for k, (name, role) in enumerate(roles.cast) if not self.accepts_role(role, leads=k == 0)]
-        if wrong:
-            labelled = ", ".join(party.name for party in parties if party.active) or "none"
-            if labelled != roles.lead:
-                raise PartiesError(
-                    f"exactly one party with labels was expected, with labels: {labelled}; pass y to one Party only"
-                )
-            found = ", ".join(f"{name} ({roles.role(name)})" for name in wrong)
-            raise PartiesError(f"{self.name} has no place for {found}; leave them out")
-        return roles
+        misfits = [name for k, (name, role) in enumerate(roles.cast) if not self.accepts_role(role, leads=k == 0)]
+        if not misfits:
+            return roles
+        labelled = ", ".join(party.name for party in parties if party.active) or "none"
+        if labelled != roles.lead:
+            raise PartiesError(
+                f"the run needs exactly one party with labels; parties with labels: {labelled}",
+                "pass y to one Party only",
+                code="SVFL-PARTIES-LABELS",
+            )
+        listed = ", ".join(f"{name} ({roles.role(name)})" for name in misfits)
+        raise PartiesError(f"{self.name} has no role for {listed}", "leave these parties out", code="SVFL-PARTIES-ROLE")
 
     def complete_roles(self, job: O, roles: Roles, columns: Mapping[str, int]) -> Roles:
-        """Complete the roles once it is known how many columns each party has (d_k; empty where that is not known).
+        """Complete the roles when the numbers of columns are known.
 
-        PartiesError if the job asks for parties that are not there.
+        A run that lacks a party that the job requires raises PartiesError.
+
+        Args:
+            job: the job.
+            roles: the roles so far.
+            columns: d_k, number of columns of each party; empty if unknown.
         """
         return roles
 
     def score_requester(self, job: O, lead: str) -> str:
-        """Who is told f of new rows; `lead` is the party that leads."""
+        """Return the party that receives scores of new rows; by default the leading party, `lead`."""
         return lead
 
-    def score_bits(self, job: O, sizes: RunShape | None = None) -> int:
-        """How many bits each score of a new row has as it is told, as far as sizes are known; 0 where none is."""
+    def score_bits(self, job: O, shape: RunShape | None = None) -> int:
+        """Return the number of bits that each score of a new row discloses; 0 if no score is disclosed.
+
+        Args:
+            job: the job.
+            shape: the shape of the run, if it is known.
+        """
         return 64
 
     def column_clip(self, job: O) -> float | None:
-        """Return where scaled columns are cut off, and rounded, before weights meet them; None if they are not."""
+        """Return the value at which scaled columns are clipped, and then rounded; None if they are not clipped."""
         return None
 
     def sum_rounding(self, job: O, rows: int, parties: int) -> SumRounding | None:
-        """Return how a training on so many rows rounds the sums f at random; None if it does not, or if coefficients
-        are not read with standard errors."""
+        """Return how the training rounds the sums f at random.
+
+        Args:
+            job: the job.
+            rows: number of training rows.
+            parties: number of parties.
+
+        Returns:
+            The rounding; None without rounding, or if coefficients are not reported with standard errors.
+        """
         return None
 
     @abstractmethod
     def example_jobs(self) -> dict[str, dict[str, Any]]:
-        """Return the options of small jobs (model, optimizer, protocol), by name; checks run each of them to the end,
-        and the docs refer to them."""
+        """Return the options of small jobs by name. The checks run each of them, and the docs refer to them."""
 
     @abstractmethod
     def declarations(self, job: O, roles: Roles) -> list[MessageDeclaration]:
-        """Declare what every message of a run reveals, apart from those of the handshake."""
+        """Declare what every message of a run reveals, except the messages of the handshake."""
 
     @abstractmethod
-    def disclosures(self, job: O, sizes: RunShape) -> list[Disclosure]:
-        """Count what all the messages of a whole run disclose together."""
+    def disclosures(self, job: O, shape: RunShape) -> list[Disclosure]:
+        """Count what all messages of a whole run disclose together."""
 
-    def leaks(self, job: O, sizes: RunShape, before: Sequence[Disclosure] = ()) -> list[Leak]:
-        """List what a job gives away beyond the declaration of its messages, each of one of `leak_kinds`: here what
-        follows from its counts and its sum, to which a method adds its own.
+    def leaks(self, job: O, shape: RunShape, before: Sequence[Disclosure] = ()) -> list[Leak]:
+        """List what a job discloses beyond the purpose of its messages; each leak is of one of `leak_kinds`.
 
-        `before` is what earlier jobs have disclosed about the same tables.
+        Args:
+            job: the job.
+            shape: the shape of the run.
+            before: disclosures of earlier jobs about the same tables.
+
+        Returns:
+            The leaks that follow from `disclosures` and from the sum protocol. A family adds its own.
         """
-        counts = self.disclosures(job, sizes)
+        counts = self.disclosures(job, shape)
         return [
-            *single_passive(job, sizes),
-            *equation_leaks(job, counts, sizes, before),
-            *label_auc_leaks(job, counts, sizes, before),
-            *column_leaks(job, counts, sizes, before),
-            *sequential(job, sizes),
+            *single_passive(job, shape),
+            *equation_leaks(job, counts, shape, before),
+            *label_auc_leaks(job, counts, shape, before),
+            *column_leaks(job, counts, shape, before),
+            *sequential(job, shape),
         ]
 
     @abstractmethod
     def message_protocols(self, job: O, roles: Roles) -> list[MessageProtocol]:
-        """List the message protocols that a run is made of; each can be audited alone."""
+        """List the message protocols of a run; the audit can check each of them alone."""
 
     @abstractmethod
     def title(self, job: O, roles: Roles) -> str:
-        """How parties exchange, in a few words."""
+        """Return the protocols of a run in a few words."""
 
     def cost_label(self, job: O, contributors: int) -> str:
-        """Name the protocols of a job, for a cost table, with this many contributors."""
+        """Return the name of the job's protocols for a cost table, with this number of contributors."""
         return job.protocol.label(contributors)
 
     @abstractmethod
     def strength(self, job: O) -> str:
-        """Assumption and key strength of what is encrypted, one line for people."""
+        """Return the security assumption and the key strength in one line."""
 
-    def opened_values(self, job: O, sizes: RunShape) -> str:
-        """Describe in one line what is opened in a run beside what it should tell; empty where nothing is."""
+    def opened_values(self, job: O, shape: RunShape) -> str:
+        """Return one line about the values that a run reveals beyond its outputs; empty if there are none."""
         return ""
 
-    def resource_estimates(self, job: O, known: RunFacts) -> list[str]:
-        """Describe in lines what a run takes of its parties, or why it would be refused; empty where nobody can
-        say."""
+    def resource_estimates(self, job: O, facts: RunFacts) -> list[str]:
+        """Return lines about the resources that a run needs, or why it would be refused; empty if unknown."""
         return []
 
     @abstractmethod
-    def statements(self, job: O, roles: Roles, party: str, known: RunFacts | None) -> list[SheetStatement]:
-        """Describe in words what a party `learns` from what it receives and what it `keeps`; formulas stand in for
-        numbers without `known`."""
+    def statements(self, job: O, roles: Roles, party: str, facts: RunFacts | None) -> list[SheetStatement]:
+        """State in words what a party "learns" from its messages and what it "keeps".
+
+        Args:
+            job: the job.
+            roles: the roles of the run.
+            party: the party whose consent sheet contains the statements.
+            facts: the facts of the run; without them, formulas take the place of numbers.
+        """
 
     @abstractmethod
     def coalitions(self, job: O, roles: Roles) -> str:
-        """Who must pool what they hold to learn more than is declared."""
+        """State the smallest coalitions of parties that learn more than is declared."""
 
     @abstractmethod
     def participant(self, job: O, context: PartyContext, columns: int, state: State | None) -> Participant:
-        """One party at its context, with so many columns (d); going on from a state, or to predict with a model.
+        """Create the participant of one party. All parties do so at the same point: protocols may exchange keys.
 
-        All parties make theirs at the same point: protocols may exchange keys.
+        Args:
+            job: the job.
+            context: the context of the party.
+            columns: d, number of columns of the party.
+            state: the state to resume from, or the model state to predict with; None to start a training.
         """
 
     def drawn_secrets(self, state: State) -> State | None:
-        """Return, from the state that a player keeps, what it had drawn at random for itself by the time it began; None
-        if it draws nothing."""
+        """Return the random values that a participant drew before its training began; None if it draws none.
+
+        Args:
+            state: the state of the participant.
+        """
         return None
 
     def final_weights(self, job: O, state: State, parties: int) -> Floats:
-        """Return what a party of a run of `parties` parties has of its own weights (d x c) at the end; an array (0 x 1)
-        without any."""
+        """Return the values of a party's weights (d, c) that the party holds after the training.
+
+        Args:
+            job: the job.
+            state: the model state of the party.
+            parties: number of parties.
+
+        Returns:
+            The weights; an array (0, 1) for a party without weights.
+        """
         return state.get("theta", np.zeros((0, 1)))
 
     @abstractmethod
     def ideal_job(self, job: J) -> J:
-        """Return a job for the same training with nothing hidden or encrypted, from which the declared outputs are
-        computed."""
+        """Return a job for the same training without encryption, from which the declared outputs are computed."""

@@ -1,18 +1,19 @@
-"""H as a party without labels sends it up where residuals come down sealed: rounded, by a dither that it keeps.
+"""Random rounding of the outputs H that a party without labels sends when residuals are encrypted.
 
-A key holder that deviates may move each value that it opens by as much as the checks let through (docs/proof.md).
-Under a sealed g of zeros nothing else moves, so a change of H from one exchange to the next would be a raw column of
-its choice, however small it is, and the changes of all exchanges of a run add up in the weights. So H goes up as a
-multiple of s, rounded down after a number below s was added that is secret, uniform, and the same for one row in all
-exchanges of a run: H shows by how many steps a row has moved and no more, whoever asks how often. A fresh dither each
-time would be averaged away.
+A malicious key holder can shift each value that it decrypts by as much as the checks allow (docs/proof.md). With a
+residual of zeros nothing else moves. A change of H between two exchanges would then be a raw column that the key holder
+chose, however small the shift, and the shifts of all exchanges add up in the weights. Therefore a party sends H as a
+multiple of a step s. It adds a secret dither below s and rounds down. The dither is uniform and is the same for one row
+in all exchanges of a run, so H reveals only by how many steps a row has moved, no matter how often it is requested. A
+fresh dither for each exchange could be averaged out.
 
-    s = the power of two at or below min(1/8, 1.26 n^(-1/4)), n the training rows
+    s = the power of two at or below min(1/8, 1.26 n^(-1/4)), n the number of training rows
 
-The mean of what is sent is H. Rounding acts as noise of deviation s / sqrt(6) in f at most: for logistic loss it
-moves weights by 0.03 standard errors at n <= 10,000 and less beyond, and shrinks them by 0.15 s^2 / 6. Labels that
-follow f closely show more of it: at 3,000 rows it moves weights of counts of 2 in the mean by 0.5 standard errors,
-and of counts of 100,000 by 150, whose standard errors are 1e-4 of a deviation (`tests/models/test_right_numbers.py`).
+The mean of the rounded H is H. Rounding acts as noise in f with a standard deviation of at most s / sqrt(6). For
+logistic loss it moves weights by 0.03 standard errors at n <= 10,000 and by less for larger n, and it shrinks them by
+0.15 s^2 / 6. Labels that follow f closely show more of it. At 3,000 rows, weights move by 0.5 standard errors for
+counts with a mean of 2, and by 150 standard errors, each 1e-4 of a deviation, for counts with a mean of 100,000
+(`tests/models/test_right_numbers.py`).
 """
 
 from __future__ import annotations
@@ -28,26 +29,31 @@ from securevfl.crypto.secret import Secret
 from securevfl.data.schedule import Rows
 
 MAX_OUTPUT_STEP = 0.125
-
-STEP_FOR_ONE_ROW = 1.26  # what s would be at one row
+STEP_FOR_ONE_ROW = 1.26
 
 
 def output_step(rows: int) -> float:
-    """Return s for a training of so many rows."""
+    """Return the rounding step s of a training on `rows` rows."""
     return float(2.0 ** math.floor(math.log2(min(MAX_OUTPUT_STEP, STEP_FOR_ONE_ROW * rows**-0.25))))
 
 
 class RoundedOutputs(Secret):
-    """The rounding of one party's H in one run, by row of its table."""
+    """Rounds the outputs of one party in one run, with one dither for each row and output.
 
-    __slots__ = ("_below", "_step")
+    Args:
+        key: key of the run; it is stored with the party's states.
+        rows: number of rows of the table.
+        outputs: c, number of outputs of a row.
+        step: s.
+    """
+
+    __slots__ = ("_dither", "_step")
 
     def __init__(self, key: bytes, rows: int, outputs: int, step: float) -> None:
-        """key: of the run, kept with this party's states. rows: of the whole table. step: s."""
-        words = Prg(derive_key(key, "dither of outputs"), "outputs").array((rows, outputs), np.uint16)
-        self._below, self._step = words, step
+        self._dither = Prg(derive_key(key, "dither of outputs"), "outputs").array((rows, outputs), np.uint16)
+        self._step = step
 
     def __call__(self, H: Floats, rows: Rows) -> Floats:
-        """H (n x c) of these rows, rounded."""
-        below = (self._below[rows] + 0.5) * 2.0**-16
-        return np.floor(H / self._step + below) * self._step
+        """Round the outputs H (n, c) of these rows of the table."""
+        dither = (self._dither[rows] + 0.5) * 2.0**-16
+        return np.floor(H / self._step + dither) * self._step

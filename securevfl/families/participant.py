@@ -1,9 +1,4 @@
-"""One party at work: what trains, predicts and is kept, whatever its method.
-
-Whoever knows labels watches whether a training still moves towards a model (`Divergence`): its loss against that of no
-model at all, f = 0 on the same rows. A loss that is not finite ends the training at once; one that is FAR above that of
-f = 0 as soon as it is so over as many rows as tell it from a few odd ones. The watcher's error ends the run of all.
-"""
+"""The base class of one party in a training or a prediction: training rounds, scores, metrics and stored state."""
 
 from __future__ import annotations
 
@@ -27,7 +22,14 @@ from securevfl.protocols.joint_prediction import RowsToScore
 
 @dataclass(frozen=True)
 class Round:
-    """One round that is over. number counts from 1, those before a resume included; loss: its mean, where known."""
+    """One finished round.
+
+    Attributes:
+        number: counts from 1 and includes the rounds before a resume.
+        of: number of rounds of the whole training.
+        epoch: the epoch of the round's batch.
+        loss: mean loss of the batch, at a party that knows it.
+    """
 
     number: int
     of: int
@@ -36,103 +38,136 @@ class Round:
 
 
 class Participant(ABC):
-    """One party at work under one method."""
+    """One party of a run of one family."""
 
     @abstractmethod
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
-        """Trains, `start` rounds having been done before, and hands over after every round.
+        """Train, and yield after every round.
 
-        In between all parties may evaluate, keep their states, or stop for good, which closes this generator.
+        Between two rounds all parties may evaluate and store their states. Closing the generator stops the training.
+
+        Args:
+            data: the training data of this party.
+            start: number of rounds that were finished before a resume.
         """
 
     @abstractmethod
-    def model_outputs(self, rows: RowSlices, asked: RowsToScore | None = None) -> Floats | None:
-        """F (m x c) on these rows, of which every party brings its columns; None where it is not for this party. nan
-        for rows that a party has refused.
+    def model_outputs(self, rows: RowSlices, request: RowsToScore | None = None) -> Floats | None:
+        """Compute the model outputs of rows for which every party contributes its columns.
 
-        asked: their ids and columns as they are, where there are any.
+        Args:
+            rows: scaled columns of this party (m, d).
+            request: ids and unscaled columns of the rows, if the run has any.
+
+        Returns:
+            Outputs (m, c), nan for rows that a party refused; None at a party that receives no outputs.
         """
 
     def score(self, rows: RowSlices, request: RowsToScore | None = None) -> ScoreResult:
-        """Return the model outputs of these rows and which of the rows were scored; all of them by default."""
+        """Return the model outputs of these rows and which of the rows were scored; by default all of them."""
         return ScoreResult.of_all(len(rows), self.model_outputs(rows, request))
 
-    def row_history(self, asked: RowsToScore) -> RowHistory:
-        """Return what this party, which asks, knows of new rows (m,) before it asks about them."""
-        nothing = np.zeros(len(asked.ids), np.bool_)
+    def row_history(self, request: RowsToScore) -> RowHistory:
+        """Return facts that this party, the requesting one, knows about new rows (m,) before the request."""
+        nothing = np.zeros(len(request.ids), np.bool_)
         return RowHistory(nothing, nothing, np.full((len(nothing), 1), np.nan))
 
     def measure(self, loss: Loss, data: TrainingData, rounds: int, *, last: bool) -> Measurement:
-        """Metrics on the rows that are evaluated, with all other parties; empty where they are not for this party.
+        """Measure the model on the evaluated rows, together with all other parties.
 
-        rounds: done so far. last: the training is over. DivergenceError if it has left the numbers.
+        Args:
+            loss: the loss of the job.
+            data: the training data of this party.
+            rounds: number of rounds so far.
+            last: whether the training has finished; only then standard errors are computed.
+
+        Returns:
+            The metrics; an empty measurement at a party that receives none.
         """
         rows = data.evaluated
-        f, labels = self.model_outputs(rows), data.labels(rows.rows)
-        if f is None or labels is None or data.counted is None:
+        f, labels, classes = self.model_outputs(rows), data.labels(rows.rows), data.target_classes
+        if f is None or labels is None or classes is None:
             return Measurement()
-        f = data.shifted(f, rows.rows)
-        check_final_loss(loss, f, loss.targets(labels, data.counted), rounds)
-        counts = data.counts(rows.rows)
+        f = data.with_offsets(f, rows.rows)
+        check_final_loss(loss, f, loss.targets(labels, classes), rounds)
+        weights = data.metric_weights(rows.rows)
         curve: list[list[float]] = []
         baseline: Baseline | None = None
-        if not loss.classifies or len(data.counted) == 2:
-            said = loss.proba(f)[:, 1] if loss.classifies else loss.mean(f, data.counted)
-            found = labels == data.counted[1] if loss.classifies else labels
-            curve = metrics.calibration(found, said, weights=counts).tolist()
-            baseline = numeric_baseline(SCORE, said)
-        errors = metrics.standard_errors(loss, f, labels, data.counted, counts) if last else {}
-        return Measurement(metrics.evaluate(loss, f, labels, data.counted, counts), curve, errors, baseline)
+        if not loss.classifies or len(classes) == 2:
+            prediction = loss.proba(f)[:, 1] if loss.classifies else loss.mean(f, classes)
+            actual = labels == classes[1] if loss.classifies else labels
+            curve = metrics.calibration(actual, prediction, weights=weights).tolist()
+            baseline = numeric_baseline(SCORE, prediction)
+        errors = metrics.standard_errors(loss, f, labels, classes, weights) if last else {}
+        return Measurement(metrics.evaluate(loss, f, labels, classes, weights), curve, errors, baseline)
 
     def precompute(self, data: TrainingData) -> Generator[Round]:
-        """Do all work that can be done before the training, together with all other parties; yields after each step as
-        `train` does.
+        """Run the offline phase of a training, together with all other parties; yield after each step.
 
-        ConfigError for a method that has none.
+        Args:
+            data: the training data of this party.
+
+        Raises:
+            ConfigError: if the family has no offline phase.
         """
-        raise ConfigError(f"{type(self).__name__} has nothing to prepare; start the training at once")
+        raise ConfigError(
+            f"{type(self).__name__}: this family has no offline phase",
+            "start the training directly",
+            code="SVFL-JOB-UNSUPPORTED",
+        )
 
     @property
     def can_roll_back(self) -> bool:
-        """Whether the player can go back from where it has lost its way, to go on with shorter steps."""
+        """Whether the training can return to an earlier model and continue with shorter steps."""
         return False
 
     def should_roll_back(self, losses: Sequence[float]) -> bool:
-        """Whether the losses of all evaluations so far say to turn back, the last one being of this model."""
+        """Whether the losses of all evaluations so far require a rollback; the last one is of the current model."""
         return False
 
     def roll_back(self, best: State | None) -> None:
-        """Go back to the outcome of an earlier evaluation, or to the start, and on from there with shorter steps; all
-        parties do so at the same point, between two rounds. Only where `turns_back`."""
-        raise NotImplementedError(f"{type(self).__name__} does not turn back")
+        """Return to an earlier model and continue with shorter steps.
+
+        All parties do so between the same two rounds. Requires `can_roll_back`.
+
+        Args:
+            best: model state of an earlier evaluation; None returns to the start.
+        """
+        raise NotImplementedError(f"{type(self).__name__} cannot roll back")
 
     @property
     def max_bits_per_row(self) -> float:
-        """How many bits of a new row this party lets its scores and codes tell; no end where scores are exact."""
+        """Maximum number of bits of a new row that scores and reason codes may disclose; inf for exact scores."""
         return float("inf")
 
     @property
     def exchanges(self) -> int:
-        """How often all parties have exchanged something so far, before a resume included."""
+        """Number of exchanges between the parties so far, including those before a resume."""
         return 0
 
     @property
     def state_fits_any_round(self) -> bool:
-        """Whether one state serves any round before it: it is the same at every round, or the player goes at a pace of
-        its own and knows by its state how far it is."""
+        """Whether one state can resume from any earlier round.
+
+        That is so if the state never changes, or if the party advances independently and stores its own position.
+        """
         return False
 
     @abstractmethod
     def state(self) -> State:
-        """All that a resume needs beside the training data."""
+        """Return everything that a resume needs in addition to the training data."""
 
     def model_state(self) -> State:
-        """Return what predicting needs of the state: the party's part of the model."""
+        """Return the part of the state that predictions need: the party's part of the model."""
         return self.state()
 
-    def resume_from(self, best: State, anew: Callable[[State], Participant]) -> Participant:
-        """Who ends the training with an earlier outcome of this player; all parties go back at the same point.
+    def resume_from(self, best: State, create: Callable[[State], Participant]) -> Participant:
+        """Return the participant that finishes the training from an earlier model.
 
-        anew: makes a player of an outcome, which is enough for methods whose ends need nothing of the training.
+        All parties must do so at the same point.
+
+        Args:
+            best: model state of the earlier model.
+            create: creates a participant from a model state.
         """
-        return anew(best)
+        return create(best)

@@ -1,4 +1,4 @@
-"""What is known of a run before it starts: its tables, its schedule and its sizes."""
+"""The facts about a run that are known before it starts: its available tables, its schedule and its shape."""
 
 from __future__ import annotations
 
@@ -23,41 +23,49 @@ from securevfl.options import JobOptions
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What is known of a run before it: the parties whose tables are at hand, the leading one first if it is
-    among them, the sizes of all, and which rows come when."""
+    """The facts about a run that are known before it starts.
+
+    Attributes:
+        parties: the parties whose tables are available here; the leading party is the first if it is among them.
+        schedule: which rows are in which batch.
+        sizes: the shape of the run.
+    """
 
     parties: tuple[Party, ...]
     schedule: Schedule
-    sizes: RunShape
+    shape: RunShape
 
     def table(self, name: str) -> Floats | None:
-        """Return the columns (n x d) of the party of this name; None where they are not at hand."""
+        """Return the columns (n, d) of a party; None if its table is not available here."""
         return next((party.X for party in self.parties if party.name == name), None)
 
 
 def pooled_run_facts(job: JobOptions, parties: Sequence[Party]) -> RunFacts:
-    """Sizes and schedule of a run of these parties, the leading one first. LabelError if the loss has no use for y."""
+    """Return the facts about a run whose parties are all in this process; the leading party is the first.
+
+    Labels that the loss cannot use raise LabelError.
+    """
     parties = prepare_parties(job, parties)
     lead, schedule = parties[0], job.schedule(register_of(parties))
-    outputs = _outputs(job, lead, lead.labels, schedule)
-    weighed = encode_evidence_pooled(job, parties, schedule.batch_order)
-    sizes = derive_run_shape(
+    outputs = _count_outputs(job, lead, lead.labels, schedule)
+    encoded = encode_evidence_pooled(job, parties, schedule.batch_order)
+    shape = derive_run_shape(
         job,
         schedule,
         active=lead.name,
         columns={party.name: len(party.columns) for party in parties},
         outputs=outputs,
-        brought={
+        module_parameters={
             party.name: job.model.module_parameters(party.name, party.model) for party in parties if party.columns
         },
-        here=parties,
-        weighed=weighed,
+        local_parties=parties,
+        encoded_parties=encoded,
     )
-    return RunFacts(tuple(weighed), schedule, sizes)
+    return RunFacts(tuple(encoded), schedule, shape)
 
 
-def _outputs(job: JobOptions, party: Party, labels: NDArray[Any], schedule: Schedule) -> int:
-    """Return c, which follows from the labels (m,) of this party. LabelError if the loss has no use for them."""
+def _count_outputs(job: JobOptions, party: Party, labels: NDArray[Any], schedule: Schedule) -> int:
+    """Return c, the number of outputs of a row, from the labels (m,) of this party."""
     loss = job.model.loss
     classes = find_classes(party.name, loss, labels, job.positive)
     check_split(loss, labels[schedule.train], labels[schedule.test], classes)
@@ -66,31 +74,46 @@ def _outputs(job: JobOptions, party: Party, labels: NDArray[Any], schedule: Sche
 
 def local_run_facts(
     job: JobOptions,
-    own: Party,
+    party: Party,
     columns: Mapping[str, int],
     *,
     outputs: int | None = None,
-    brought: Mapping[str, int] | None = None,
+    module_parameters: Mapping[str, int] | None = None,
 ) -> RunFacts:
-    """Return what a party knows of a run from its own table, and from `columns`, the number of columns d_k of each
-    party by name, the leading one first.
+    """Return the facts about a run that one party knows from its own table.
 
-    outputs: c, which a party without labels is told by others; 1 for a loss that has one. ConfigError without it for
-    another loss, LabelError as `pooled_run_facts`.
+    Args:
+        job: the job.
+        party: the party whose table is available.
+        columns: d_k, number of columns of each party; the leading party is the first.
+        outputs: c, which a party without labels must be given unless the loss has one output.
+        module_parameters: p_k of the parties that bring a network module.
+
+    Returns:
+        The facts, with the tables of this party only.
+
+    Raises:
+        ConfigError: if the number of classes is needed and not given.
     """
-    party = prepare_party(job, own, own.register)
-    lead, schedule = next(iter(columns)), job.schedule(party.register)
-    if party.y is not None:
-        outputs = _outputs(job, party, party.y, schedule)
+    prepared = prepare_party(job, party, party.register)
+    lead, schedule = next(iter(columns)), job.schedule(prepared.register)
+    if prepared.y is not None:
+        outputs = _count_outputs(job, prepared, prepared.y, schedule)
     elif outputs is None and not job.model.loss.single:
-        raise ConfigError(f"{own.name}: the number of classes was expected, which {lead} knows; give --classes NUMBER")
-    sizes = derive_run_shape(
+        raise ConfigError(
+            f"{party.name}: the number of classes is not known here; {lead} has the labels",
+            "add --classes NUMBER",
+            code="SVFL-COMMAND-USAGE",
+            party=party.name,
+        )
+    modules = {prepared.name: job.model.module_parameters(prepared.name, prepared.model)}
+    shape = derive_run_shape(
         job,
         schedule,
         active=lead,
-        columns=dict(columns) | {party.name: len(party.columns)},
+        columns=dict(columns) | {prepared.name: len(prepared.columns)},
         outputs=outputs or 1,
-        brought=dict(brought or {}) | {party.name: job.model.module_parameters(party.name, party.model)},
-        here=[party],
+        module_parameters=dict(module_parameters or {}) | modules,
+        local_parties=[prepared],
     )
-    return RunFacts((party,), schedule, sizes)
+    return RunFacts((prepared,), schedule, shape)

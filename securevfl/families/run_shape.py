@@ -28,23 +28,33 @@ def derive_run_shape(
     active: str,
     columns: Mapping[str, int],
     outputs: int,
-    brought: Mapping[str, int] | None = None,
+    module_parameters: Mapping[str, int] | None = None,
     tables: Mapping[str, str] | None = None,
-    here: Sequence[Party] = (),
-    weighed: Sequence[Party] = (),
+    local_parties: Sequence[Party] = (),
+    encoded_parties: Sequence[Party] = (),
 ) -> RunShape:
-    """Return the sizes of this job on this schedule, with d_k `columns` at each party and c `outputs`; the others as in
-    `Sizes`.
+    """Derive the shape of a run.
 
-    brought: p_k of parties that bring a module of their own. here: the parties whose tables are at hand, one with the
-    labels first, and `weighed` the same with weights of evidence in place of bins. Where these are not known yet, a
-    party judges its columns once it has them. A party of no columns is a helper.
+    Args:
+        job: the job.
+        schedule: the schedule of the run.
+        active: the active party.
+        columns: d_k, number of columns of each party; a party without columns is a helper.
+        outputs: c, number of outputs of a row.
+        module_parameters: p_k of the parties that bring a network module.
+        tables: content names of the parties' tables, for the basis of repeated equations.
+        local_parties: the parties whose tables are available here; a party with labels is the first.
+        encoded_parties: the same parties with weights of evidence in place of bins. Without them, a party computes
+            facts about its columns later, when they are available.
+
+    Returns:
+        The shape, including facts about the columns that are available.
     """
-    woe, labels = job.prepare.woe, here[0].y if here else None
-    own = [party for party in (weighed or here) if party.columns]
-    known = woe is None or bool(weighed)
+    woe, labels = job.prepare.woe, local_parties[0].y if local_parties else None
+    with_columns = [party for party in (encoded_parties or local_parties) if party.columns]
+    columns_final = woe is None or bool(encoded_parties)
     shares = job.protocol.shares
-    opens = shares is not None and shares.open_weights and job.model.loss.classifies and outputs == 1
+    opens_weights = shares is not None and shares.open_weights and job.model.loss.classifies and outputs == 1
     helpers = tuple(name for name, d in columns.items() if not d)
     columns = {name: d for name, d in columns.items() if d}
     return RunShape(
@@ -56,53 +66,63 @@ def derive_run_shape(
         epochs=job.epochs,
         outputs=outputs,
         parameters={
-            name: (brought or {}).get(name) or job.model.parameters(d, outputs)
+            name: (module_parameters or {}).get(name) or job.model.parameters(d, outputs)
             for name, d in columns.items()
             if name != active
         },
         columns={active: columns[active]} | dict(columns),
         tables=dict(tables or {}),
         recovery_thresholds={
-            party.name: numbers_for_recovery(party.X[schedule.sample(MAX_SAMPLE_ROWS)]) for party in own if known
+            party.name: numbers_for_recovery(party.X[schedule.sample(MAX_SAMPLE_ROWS)])
+            for party in with_columns
+            if columns_final
         },
         partition=schedule.name,
         bins={} if woe is None else {name: woe.counts(d) for name, d in columns.items() if name != active},
         label_bits=label_entropy(positive_rows(job, active, labels, schedule.train))
-        if labels is not None and (woe is not None or opens)
+        if labels is not None and (woe is not None or opens_weights)
         else 1.0,
         singled_out={
             party.name: count_singled_out_rows(party, schedule, woe)
-            for party in here
+            for party in local_parties
             if woe is not None and party.columns and not party.active
         },
         helpers=helpers,
         information={
             party.name: InformationContent.of(party.X[schedule.sample(MAX_SAMPLE_ROWS)])
-            for party in own
-            if known or shares is not None
+            for party in with_columns
+            if columns_final or shares is not None
         },
         rarest_label_rows=None if labels is None else _count_rarest_label(job, labels, schedule),
-        openings=job.optimizer.count_openings(job.model, [visit.index for visit in schedule.iterations()])
+        openings=job.optimizer.count_openings(job.model, [iteration.index for iteration in schedule.iterations()])
         / max(1, len(schedule)),
     )
 
 
 def _count_rarest_label(job: JobOptions, labels: NDArray[Any], schedule: Schedule) -> int | None:
-    """How many rows that are evaluated have the rarest label."""
+    """Return the number of evaluated rows with the rarest label; None for a loss of numbers."""
     if not job.model.loss.classifies:
         return None
     rows = schedule.test if len(schedule.test) else schedule.batch_order
-    return min(int((labels[rows] == each).sum()) for each in np.unique(labels))
+    return min(int((labels[rows] == label).sum()) for label in np.unique(labels))
 
 
 def positive_rows(job: JobOptions, lead: str, labels: NDArray[Any], train: Rows) -> NDArray[np.bool_]:
-    """Which of these training rows of party `lead` are of the positive class. LabelError if the labels (m,), or theirs,
-    are not of two: whoever is told that none of its rows is of one class is told all labels."""
+    """Return which training rows are of the positive class.
+
+    Both classes must occur among them: a party that learned that one class is absent would know every label.
+
+    Args:
+        job: the job.
+        lead: the party with labels.
+        labels: labels of the table (m,).
+        train: positions of the training rows.
+    """
     classes = find_classes(lead, job.model.loss, labels, job.positive)
     check_split(job.model.loss, labels[train], labels[:0], classes)
     return np.asarray(labels[train] == classes[1])
 
 
 def count_singled_out_rows(party: Party, schedule: Schedule, woe: Woe) -> int:
-    """How many rows the counts in the bins of this party would single out."""
+    """Return the number of rows that the class counts in the bins of this party would single out."""
     return count_alone(BinIndicators(party.X[schedule.batch_order], woe.slots))

@@ -10,27 +10,31 @@ from typing import Any
 
 import numpy as np
 
-_ARRAY, _BYTES = "array", "bytes"  # what marks a table that stands for one of these
+_ARRAY, _BYTES = "array", "bytes"  # keys of the JSON objects that encode an array or bytes
 
 
 class State(dict[str, Any]):
-    """Names to values. Equal states continue a training, or predict, in the same way."""
+    """Values by name. Participants with equal states continue a training, or predict, in the same way."""
 
     def __repr__(self) -> str:
+        """Return the names of the values, without the values."""
         return f"State({', '.join(self)})"
 
     def plain(self) -> dict[str, Any]:
-        """Return the state as values that JSON can hold. Raises TypeError if there is a value of another kind."""
-        return {name: _plain(value) for name, value in self.items()}
+        """Encode the state as values that JSON can represent.
+
+        Returns:
+            A dict of numbers, strings, booleans, None, lists and dicts.
+        """
+        return {name: _encode(value) for name, value in self.items()}
 
     @classmethod
     def read(cls, plain: Mapping[str, Any]) -> State:
-        """Read a state back from what `plain` returned. Raises ValueError, KeyError or TypeError if it is not of that
-        form."""
-        return cls({str(name): _read(value) for name, value in plain.items()})
+        """Decode a state that `plain` has encoded. Malformed input raises ValueError, KeyError or TypeError."""
+        return cls({str(name): _decode(value) for name, value in plain.items()})
 
 
-def _plain(value: Any) -> Any:
+def _encode(value: Any) -> Any:
     match value:
         case np.ndarray():
             little = value.dtype.newbyteorder("<")
@@ -38,24 +42,24 @@ def _plain(value: Any) -> Any:
         case bytes():
             return {_BYTES: value.hex()}
         case Mapping():
-            return {str(name): _plain(each) for name, each in value.items()}
+            return {str(name): _encode(item) for name, item in value.items()}
         case list() | tuple():
-            return [_plain(each) for each in value]
+            return [_encode(item) for item in value]
         case bool() | int() | float() | str() | None:
             return value
-    raise TypeError(f"{type(value).__name__} has no place in a state")
+    raise TypeError(f"a state cannot contain values of type {type(value).__name__}")
 
 
-def _read(value: Any) -> Any:
+def _decode(value: Any) -> Any:
     if isinstance(value, list):
-        return [_read(each) for each in value]
+        return [_decode(item) for item in value]
     if not isinstance(value, dict):
         return value
     if set(value) == {_ARRAY, "shape", "values"}:
-        kind = np.dtype(value[_ARRAY])
-        if kind.kind not in "biuf":
-            raise ValueError("an array of numbers was expected")
-        return np.array(value["values"], kind).reshape(value["shape"])
+        dtype = np.dtype(value[_ARRAY])
+        if dtype.kind not in "biuf":
+            raise ValueError("an array of a state does not contain numbers")
+        return np.array(value["values"], dtype).reshape(value["shape"])
     if set(value) == {_BYTES}:
         return bytes.fromhex(value[_BYTES])
-    return {name: _read(each) for name, each in value.items()}
+    return {name: _decode(item) for name, item in value.items()}

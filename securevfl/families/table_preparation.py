@@ -18,10 +18,15 @@ J = TypeVar("J", bound=JobOptions)
 
 
 def prepare_party(job: JobOptions, party: Party, register: Register) -> Party:
-    """Prepare the party's columns by its training rows under this register; a party that is prepared already is
-    returned as it is.
+    """Prepare a party's columns, fitted on its training rows.
 
-    TableError if the job has no use for its columns as they are, or they lie on disk and would have to be changed.
+    Args:
+        job: the job.
+        party: the party; one that is already prepared is returned unchanged.
+        register: the register of the rows, which determines the schedule.
+
+    Raises:
+        TableError: if the job requires a change of columns that are stored on disk.
     """
     if party.preparation is not None or not party.columns:
         return party
@@ -29,21 +34,7 @@ def prepare_party(job: JobOptions, party: Party, register: Register) -> Party:
     exposure = job.exposure if party.active and party.exposure is None else None
     dropped = [name for name in job.prepare.drop if name in party.columns]
     if isinstance(party, StoredParty):
-        if dropped:
-            raise TableError(
-                f"party {party.name}: a table in memory was expected to leave columns out of, it is read from disk; "
-                "prepare such large tables beforehand"
-            )
-        if column is not None or exposure is not None:
-            raise TableError(
-                f"party {party.name}: weights and exposures in a table in memory were expected, it is read from disk; "
-                "weigh classes, or bring a smaller table"
-            )
-        if any(each is not None for each in (job.prepare.clip, job.prepare.bins, job.prepare.woe)):
-            raise TableError(
-                f"party {party.name}: a table in memory was expected to clip or part columns, it is read from disk; "
-                "prepare such large tables beforehand"
-            )
+        _check_stored(job, party, dropped=bool(dropped), row_columns=column is not None or exposure is not None)
         return party.prepared(FittedPreparation(party.columns))
     if dropped:
         party = party.without(dropped)
@@ -55,17 +46,45 @@ def prepare_party(job: JobOptions, party: Party, register: Register) -> Party:
     return party.prepared(fit_preparation(party.name, party.table, job.schedule(register).batch_order, options))
 
 
+def _check_stored(job: JobOptions, party: Party, *, dropped: bool, row_columns: bool) -> None:
+    """Check that the job needs no change of a table on disk."""
+    code = "SVFL-TABLE-ON-DISK"
+    if dropped:
+        raise TableError(
+            f"party {party.name}: columns cannot be dropped from a table that is read from disk",
+            "leave these columns out when you store the table",
+            code=code,
+            party=party.name,
+        )
+    if row_columns:
+        raise TableError(
+            f"party {party.name}: a table that is read from disk cannot contain row weights or exposures",
+            "use class weights, or read a smaller table into memory",
+            code=code,
+            party=party.name,
+        )
+    if any(option is not None for option in (job.prepare.clip, job.prepare.bins, job.prepare.woe)):
+        raise TableError(
+            f"party {party.name}: columns of a table that is read from disk cannot be clipped or binned",
+            "prepare the table before you store it",
+            code=code,
+            party=party.name,
+        )
+
+
 def prepare_parties(job: JobOptions, parties: Sequence[Party]) -> list[Party]:
-    """All parties of a run in one process, the leading one first."""
+    """Prepare all parties of a run in one process; the leading party is the first."""
     register = register_of(parties)
     return [prepare_party(job, party, register) for party in parties]
 
 
 def with_prepared_tables(job: J, parties: Sequence[Party]) -> tuple[J, list[Party]]:
-    """Return the same run as a job that prepares nothing, with parties whose columns are already prepared, and weighed
-    by the labels of the leading one."""
+    """Return a job without preparation, and parties whose columns are already prepared, for the same training.
+
+    Weights of evidence are computed from the labels of the first party.
+    """
     train = job.schedule(register_of(parties)).batch_order
-    found = [copy(party) for party in encode_evidence_pooled(job, prepare_parties(job, parties), train)]
-    for party in found:
+    prepared = [copy(party) for party in encode_evidence_pooled(job, prepare_parties(job, parties), train)]
+    for party in prepared:
         party.preparation = party.preparation and party.preparation.identity
-    return job.model_copy(update={"prepare": Preparation()}), found
+    return job.model_copy(update={"prepare": Preparation()}), prepared

@@ -29,16 +29,34 @@ from securevfl.models.loss import Loss, check_split
 from securevfl.models.row_weights import Weights, row_weights
 from securevfl.protocols.residuals.base import Batch
 
-_RANGE_TOLERANCE = 1e-9  # of a column's range: what rounding may take a value beyond an end
+_RANGE_TOLERANCE = 1e-9  # fraction of a column's range by which rounding may move a value beyond an end
 
 
 class TrainingData:
     """The rows, targets and schedule that one party trains on.
 
-    columns: d. rows: n of the whole table. scaling: by the training rows, cut off at `clip` if that is not None.
-    classes, targets (m x c), weights (m,), offsets (m,) of a party with labels; `counted` are the classes that targets
-    are made by, `classes` those that predictions are read by, for one unit of exposure. evaluated: the rows that
-    metrics are taken on.
+    Args:
+        party: the party with its prepared columns.
+        schedule: which rows are in which batch.
+        loss: the loss of the job.
+        scale: "standard", "robust" or "none".
+        clip: scaled values are clipped to [-clip, clip]; None to keep them.
+        weights: row weights of the job.
+        exposure: name of the exposure column.
+        positive: name of the positive class.
+
+    Attributes:
+        schedule: the schedule.
+        columns: d, number of columns.
+        rows: number of rows of the whole table.
+        scaling: the scaling, fitted on the training rows.
+        target_classes: classes from which the targets are computed; None without labels.
+        classes: classes for predictions, for one unit of exposure; None without labels.
+        targets: targets (m, c); None without labels.
+        weights: row weights (m,), if the job has any.
+        offsets: offsets (m,), if the job has an exposure.
+        may_stay_remote: whether batches may be returned as a `ChunkedMatrix` of rows that stay where they are stored.
+        evaluated: the rows on which metrics are measured.
     """
 
     def __init__(
@@ -62,193 +80,236 @@ class TrainingData:
         self.targets: Floats | None = None
         self.weights: Floats | None = None
         self.offsets: Floats | None = None
-        self.counted: NDArray[Any] | None = None
+        self.target_classes: NDArray[Any] | None = None
         if party.y is not None:
-            # a class may have few rows; numbers are scaled by the rows that are trained on, as columns are
-            trained = party.y if loss.classifies else party.y[np.sort(schedule.batch_order)]
-            self.counted = self.classes = find_classes(party.name, loss, trained, positive)
+            # Classes are taken from all rows, since a class may be rare. Numbers are scaled by the training rows.
+            labels = party.y if loss.classifies else party.y[np.sort(schedule.batch_order)]
+            self.target_classes = self.classes = find_classes(party.name, loss, labels, positive)
             check_split(loss, party.y[schedule.train], party.y[schedule.test], self.classes)
             self.targets = loss.targets(party.y, self.classes)
             if exposure is not None and party.exposure is not None:
                 self.offsets, mean = offsets(party.name, exposure, party.exposure, schedule.batch_order)
-                self.classes = self.counted / mean
+                self.classes = self.target_classes / mean
             if weights is not None:
                 self.weights = row_weights(
                     party.name, weights, loss, party.y, self.classes, party.weights, schedule.batch_order
                 )
-        self.stays = False  # whether rows stay where they are: batches may then be tall
-        self._only: Batch | None = None
+        self.may_stay_remote = False
+        self._only_batch: Batch | None = None
         self.evaluated = ScaledRows(self, schedule.test if len(schedule.test) else schedule.batch_order)
 
-    def starting(self, most: int) -> tuple[Rows, Floats | None]:
-        """Return what first weights may follow from: the first training rows in the order of ids, `most` at most, and
-        the targets of all training rows in that order, None for a party without labels."""
-        trained = self.schedule.by_ids
-        return trained[:most], None if self.targets is None else self.targets[trained]
+    def initial_rows(self, limit: int) -> tuple[Rows, Floats | None]:
+        """Return the data from which initial weights may be computed.
+
+        Args:
+            limit: maximum number of rows.
+
+        Returns:
+            The first training rows in the order of ids, and the targets of all training rows in that order. The
+            targets are None for a party without labels.
+        """
+        rows = self.schedule.by_ids
+        return rows[:limit], None if self.targets is None else self.targets[rows]
 
     def raw(self, rows: Rows) -> Floats:
-        """Return these rows (k x d) as they are in the table; (k x 0) for a party without a table."""
+        """Return these rows (k, d) without scaling; (k, 0) for a party without a table."""
         return self._party.X[rows] if self.columns else np.empty((len(rows), 0))
 
     def scaled(self, rows: Rows) -> Floats:
-        """Scale these rows and return them (k x d)."""
+        """Return these rows (k, d), scaled."""
         return self.scaling(self.raw(rows))
 
     def labels(self, rows: Rows) -> NDArray[Any] | None:
         """Return the labels of these rows (k,); None for a party without labels."""
         return None if self._party.y is None else self._party.y[rows]
 
-    def counts(self, rows: Rows) -> Floats | None:
-        """Return what each of these rows (k,) counts in metrics: its weight, if the job names a column of weights;
-        those of classes change what is trained alone.
+    def metric_weights(self, rows: Rows) -> Floats | None:
+        """Return the weights (k,) of these rows in metrics, if the job names a column of weights.
 
-        TableError if none of them counts.
+        Class weights affect the training only, not metrics.
+
+        Args:
+            rows: the evaluated rows.
+
+        Returns:
+            The weights, or None if all rows count equally.
+
+        Raises:
+            TableError: if all weights are 0.
         """
-        own = self._party.weights
-        if own is not None and not np.any(own[rows]):
+        weights = self._party.weights
+        if weights is not None and not np.any(weights[rows]):
             raise TableError(
-                f"party {self._party.name}: weights above 0 among the rows that metrics are taken on were expected, "
-                "all are 0; hold out other rows (split) or more of them"
+                f"party {self._party.name}: the weights of all evaluated rows are 0",
+                "hold out other rows (split) or more of them",
+                code="SVFL-TABLE-WEIGHTS",
+                party=self._party.name,
             )
-        return None if own is None else np.asarray(own[rows], np.float64)
+        return None if weights is None else np.asarray(weights[rows], np.float64)
 
-    def rated(self, rows: Rows) -> Floats | None:
-        """Return the targets of these rows as the job's loss takes them: k x c, and beside them their offsets and
-        weights."""
+    def loss_targets(self, rows: Rows) -> Floats | None:
+        """Return the targets (k, c) of these rows as the job's loss takes them, followed by offsets and weights."""
         if self.targets is None:
             return None
-        beside = [each[rows] for each in (self.offsets, self.weights) if each is not None]
-        return np.column_stack([self.targets[rows], *beside]) if beside else self.targets[rows]
+        extra = [values[rows] for values in (self.offsets, self.weights) if values is not None]
+        return np.column_stack([self.targets[rows], *extra]) if extra else self.targets[rows]
 
-    def rated_outputs(self, rows: Rows, outputs: int) -> Floats | None:
-        """Return what each row and output goes by, one after the other: `rated` with a line for each of n x c."""
-        rated = self.rated(rows)
-        if rated is None:
+    def loss_targets_by_output(self, rows: Rows, outputs: int) -> Floats | None:
+        """Return `loss_targets` with one line for each row and output (k c lines)."""
+        targets = self.loss_targets(rows)
+        if targets is None:
             return None
-        return np.column_stack([rated[:, :outputs].ravel(), np.repeat(rated[:, outputs:], outputs, axis=0)])
+        return np.column_stack([targets[:, :outputs].ravel(), np.repeat(targets[:, outputs:], outputs, axis=0)])
 
-    def shifted(self, f: Floats, rows: Rows) -> Floats:
-        """f (k x c) of these rows with their offsets, if they have any."""
+    def with_offsets(self, f: Floats, rows: Rows) -> Floats:
+        """Add the offsets of these rows, if they have any, to the outputs f (k, c)."""
         return f if self.offsets is None else f + self.offsets[rows][:, None]
 
     def matrix(self, rows: Rows) -> Floats:
-        """Return these rows, scaled: as an array, or as a `ChunkedMatrix` in its place where the rows stay outside."""
+        """Return these rows, scaled.
+
+        The result is a `ChunkedMatrix` in place of an array if the rows are stored outside and may stay there.
+        """
         table: Floats | ExternalTable = self._party.X
-        if self.stays and isinstance(table, ExternalTable):
-            tall = table.scaled_matrix(rows, self.scaling)
-            if tall is not None:
-                return cast(Floats, tall)
+        if self.may_stay_remote and isinstance(table, ExternalTable):
+            chunked = table.scaled_matrix(rows, self.scaling)
+            if chunked is not None:
+                return cast(Floats, chunked)
         return self.scaled(rows)
 
     @property
-    def apart(self) -> bool:
-        """Whether the rows of the table lie at workers."""
+    def is_remote(self) -> bool:
+        """Whether the rows of the table are stored at worker processes."""
         table: Floats | ExternalTable = self._party.X
         return isinstance(table, ExternalTable) and table.is_remote
 
-    def at_workers(self, rows: Rows, *, raw: bool = False) -> ChunkedMatrix:
-        """Return these rows where they lie at workers, scaled, or `raw` as they are in the table.
+    def remote_rows(self, rows: Rows, *, raw: bool = False) -> ChunkedMatrix:
+        """Return rows that are stored at worker processes, without moving them.
 
-        TableError if they lie there in another order.
+        Args:
+            rows: positions of the rows.
+            raw: return the rows without scaling.
+
+        Returns:
+            The rows as a matrix of remote chunks.
+
+        Raises:
+            TableError: if the workers store the rows in another order.
         """
         table: Floats | ExternalTable = self._party.X
-        assert isinstance(table, ExternalTable), "rows lie at workers"
-        tall = table.scaled_matrix(rows, Scaling.none(self.columns) if raw else self.scaling)
-        if tall is None:
+        assert isinstance(table, ExternalTable), "the rows are stored at workers"
+        chunked = table.scaled_matrix(rows, Scaling.none(self.columns) if raw else self.scaling)
+        if chunked is None:
             raise TableError(
-                f"party {self._party.name}: rows in the order of this job's batches were expected at the workers, the "
-                "table was stored in another one; store it by store_table(..., job=job)"
+                f"party {self._party.name}: the workers do not store the rows in the order of this job's batches",
+                "store the table with store_table(..., job=job)",
+                code="SVFL-TABLE-ON-DISK",
+                party=self._party.name,
             )
-        return tall
+        return chunked
 
     @property
     def sources(self) -> tuple[SourceColumn, ...]:
-        """What its columns were before they were prepared."""
-        by = self._party.preparation
-        return tuple((by or FittedPreparation(self._party.columns)).sources)
+        """The columns of the table before they were prepared."""
+        preparation = self._party.preparation
+        return tuple((preparation or FittedPreparation(self._party.columns)).sources)
 
     @property
-    def named(self) -> bool:
+    def has_ids(self) -> bool:
         """Whether the rows of the table have ids."""
         return self._party.has_ids
 
     def ids(self, rows: Rows) -> list[bytes]:
-        """Return what names each of these rows (k): digests of their ids, or their numbers in a table without ids."""
+        """Return an identifier of each row: the digest of its id, or its position in a table without ids."""
         return self._party.keys_of(rows)
 
-    def batch(self, visit: Iteration, *, columns: bool = True) -> Batch:
-        """Return this party's side of a batch; without `columns` none of its rows is read. Where an epoch has one batch
-        alone, that batch is kept."""
-        if self._only is not None and columns:
-            return replace(self._only, index=visit.index, epoch=visit.epoch, rows=visit.rows)
-        shown = visit.rows if columns else visit.rows[:0]
-        batch = Batch(visit.index, visit.epoch, self.matrix(shown), self.rated(visit.rows), visit.rows)
+    def batch(self, iteration: Iteration, *, columns: bool = True) -> Batch:
+        """Return this party's side of a batch. If an epoch has only one batch, that batch is cached.
+
+        Args:
+            iteration: the iteration that uses the batch.
+            columns: whether to read the columns of the rows.
+        """
+        if self._only_batch is not None and columns:
+            return replace(self._only_batch, index=iteration.index, epoch=iteration.epoch, rows=iteration.rows)
+        rows = iteration.rows if columns else iteration.rows[:0]
+        targets = self.loss_targets(iteration.rows)
+        batch = Batch(iteration.index, iteration.epoch, self.matrix(rows), targets, iteration.rows)
         if columns and self.schedule.batches == 1:
-            self._only = batch
+            self._only_batch = batch
         return batch
 
-    def first(self, rows: int) -> list[Iteration]:
-        """Return the first batches of the partition that together hold `rows` rows, or all batches if they hold
-        fewer."""
-        taken: list[Iteration] = []
-        held = 0
-        for index, part in enumerate(self.schedule.partition(0)):
-            if held >= rows:
+    def first_batches(self, rows: int) -> list[Iteration]:
+        """Return the first batches of the partition with at least `rows` rows together, or all if there are fewer."""
+        batches: list[Iteration] = []
+        total = 0
+        for index, batch in enumerate(self.schedule.partition(0)):
+            if total >= rows:
                 break
-            taken.append(Iteration(index, 0, part))
-            held += len(part)
-        return taken
+            batches.append(Iteration(index, 0, batch))
+            total += len(batch)
+        return batches
 
 
 class ScaledRows:
-    """Some rows of a party's columns, scaled when they are read by slices."""
+    """Rows of a party's columns that are scaled when they are read by slices.
+
+    Args:
+        data: the training data.
+        rows: positions of the rows in the table.
+    """
 
     def __init__(self, data: TrainingData, rows: Rows) -> None:
         self.rows = rows
-        self.of = data
+        self.data = data
 
     def __len__(self) -> int:
+        """Return the number of rows."""
         return len(self.rows)
 
     def __getitem__(self, rows: slice, /) -> Floats:
-        return self.of.matrix(self.rows[rows])
+        """Read and scale a slice of the rows."""
+        return self.data.matrix(self.rows[rows])
 
 
 def _fit_scaling(party: Party, train: Rows, scale: str, clip: float | None) -> Scaling:
-    """Fit the scale of each column on the training rows; (0, 1) without scaling, and of codes; those of bins all spread
-    as far. A DataNotice names columns of which training rows are cut off.
+    """Fit location and scale of each column on the training rows.
 
-    A column that does not vary has an infinite deviation: it is 0 in every row, whatever new rows hold.
+    Columns of codes keep their values, and all columns do if `scale` is "none". Columns of bins all get the same scale.
+    A column without variation gets an infinite scale, so that it is 0 in every row, new rows included. If training rows
+    are clipped, a DataNotice names the columns.
     """
     if not party.X.shape[1]:
         return Scaling.none(0)
     if scale == "none" and clip is None:
         return Scaling(np.zeros(party.X.shape[1]), np.where(np.isin(party.columns, party.constant), np.inf, 1.0))
-    lie = (quartiles if scale == "robust" else moments)(party.X, train)
-    made = party.preparation or FittedPreparation(party.columns)
-    coded = np.isin(party.columns, made.codes) | (scale == "none")
-    deviation = np.where(lie.deviation > 0, lie.deviation, np.inf)
-    deviation = np.where(np.isin(party.columns, made.bin_features) & np.isfinite(deviation), BIN_SCALE, deviation)
-    lie = lie._replace(deviation=deviation)
+    location = (quartiles if scale == "robust" else moments)(party.X, train)
+    preparation = party.preparation or FittedPreparation(party.columns)
+    coded = np.isin(party.columns, preparation.codes) | (scale == "none")
+    deviation = np.where(location.deviation > 0, location.deviation, np.inf)
+    deviation = np.where(
+        np.isin(party.columns, preparation.bin_features) & np.isfinite(deviation), BIN_SCALE, deviation
+    )
+    location = location._replace(deviation=deviation)
     if clip is not None:
-        lie = clip_free(lie, clip)
-    constant = np.isin(party.columns, party.constant) if scale == "none" else ~coded & np.isinf(lie.deviation)
-    deviation = np.where(constant, np.inf, np.where(coded, 1.0, lie.deviation))
-    found = Scaling(np.where(coded, 0.0, lie.mean), deviation, clip)
+        location = clip_free(location, clip)
+    constant = np.isin(party.columns, party.constant) if scale == "none" else ~coded & np.isinf(location.deviation)
+    deviation = np.where(constant, np.inf, np.where(coded, 1.0, location.deviation))
+    scaling = Scaling(np.where(coded, 0.0, location.mean), deviation, clip)
     if clip is not None:
-        _report_clipped_columns(party, lie, found)
-    return found
+        _report_clipped_columns(party, location, scaling)
+    return scaling
 
 
-def _report_clipped_columns(party: Party, lie: LocationScale, scaling: Scaling) -> None:
-    """Say in a DataNotice which columns are cut off within the training rows, and where."""
-    ends = zip(party.columns, *scaling.ends, lie.low - lie.high, lie.low, lie.high, strict=True)
-    cut = [
+def _report_clipped_columns(party: Party, location: LocationScale, scaling: Scaling) -> None:
+    """Name in a DataNotice the columns that are clipped in the training rows, and their limits."""
+    ends = zip(party.columns, *scaling.ends, location.low - location.high, location.low, location.high, strict=True)
+    clipped = [
         f"{column} outside {first:.6g} to {last:.6g}"
         for column, first, last, wide, low, high in ends
         if low < first + _RANGE_TOLERANCE * wide or high > last - _RANGE_TOLERANCE * wide
     ]
-    if cut:
-        notice = f"party {party.name}: on shares values far out count as the last one that is covered: {name_list(cut)}"
-        remedy = 'prepare.tails = "squash" or bins keep them apart'
-        warnings.warn(f"{notice}; {remedy}", DataNotice, stacklevel=2)
+    if clipped:
+        notice = f"party {party.name}: secret sharing clips extreme values of these columns: {name_list(clipped)}"
+        remedy = 'To keep them apart, set prepare.tails = "squash" or use bins'
+        warnings.warn(f"{notice}. {remedy}.", DataNotice, stacklevel=2)

@@ -1,6 +1,7 @@
 """Weights of evidence of a party's bins, computed before a training.
 
-A party without labels receives the class counts of its bins from the party with labels; that party computes its own.
+A party without labels requests the class counts of its bins from the party with labels. The party with labels computes
+its weights from its labels.
 """
 
 from __future__ import annotations
@@ -24,52 +25,61 @@ from securevfl.protocols.party_context import PartyContext
 
 
 def encode_evidence(job: JobOptions, party: Party, train: Rows, context: PartyContext) -> Party:
-    """Replace the numbers of the party's bins by weights of evidence, found on these training rows, which all parties
-    name in the same order. The party is returned as it is where the job asks for none.
+    """Replace the bins of a party by weights of evidence, together with the other parties.
 
-    ProtocolError if the party with labels answers with something else than counts.
+    Args:
+        job: the job.
+        party: the party with its prepared columns.
+        train: positions of the training rows, in the order that all parties share.
+        context: the context of this party.
+
+    Returns:
+        The party with encoded columns, or unchanged if the job does not use weights of evidence.
+
+    Raises:
+        ProtocolError: if the answer of the active party cannot be counts of rows.
     """
     options, residual = job.prepare.woe, job.protocol.residual
     if options is None or residual is None:
         return party
-    bins = _bins(party, train, options)
+    bins = _bin_indicators(party, train, options)
     widths = {name: options.counts(context.columns[name]) for name in context.passives}
-    own = replace(context, subchannel=EVIDENCE_SUBCHANNEL, outputs=1, residual_bound=1.0, parameters=widths)
+    bin_context = replace(context, subchannel=EVIDENCE_SUBCHANNEL, outputs=1, residual_bound=1.0, parameters=widths)
     if party.y is not None:
         positive = positive_rows(job, party.name, party.y, train)
-        bin_classes.send_classes(own, residual, positive)
-        return _weighed(party, bins, bins.positives(positive), options)
-    asked = bins.requested
-    found = asked.expand(bin_classes.receive_counts(own, residual, asked, asked.rows))
-    if (found < 0).any() or (found > bins.rows).any():
+        bin_classes.send_classes(bin_context, residual, positive)
+        return _with_evidence(party, bins, bins.positives(positive), options)
+    requested = bins.requested
+    positives = requested.expand(bin_classes.receive_counts(bin_context, residual, requested, requested.rows))
+    if (positives < 0).any() or (positives > bins.rows).any():
         raise ProtocolError(
-            f"{party.name}: counts that add up to one number in every column were expected of {context.active}, others "
-            "came; do both hold the same rows?"
+            f"{party.name}: the class counts from {context.active} do not add up to one number in every column",
+            "check that both parties have the same rows",
+            code="SVFL-PROTOCOL-VALUES",
+            peer=context.active,
         )
-    return _weighed(party, bins, found, options)
+    return _with_evidence(party, bins, positives, options)
 
 
 def encode_evidence_pooled(job: JobOptions, parties: Sequence[Party], train: Rows) -> list[Party]:
-    """Replace bins by weights of evidence as `encode_evidence` does, for parties that sit in one process, the leading
-    one first, straight from its labels."""
+    """Replace bins by weights of evidence for parties in one process, directly from the labels of the first party."""
     options = job.prepare.woe
     if options is None:
         return list(parties)
-    lead, found = parties[0], []
+    lead = parties[0]
     positive = positive_rows(job, lead.name, lead.labels, train)
+    encoded = []
     for party in parties:
-        bins = _bins(party, train, options)
-        found.append(_weighed(party, bins, bins.positives(positive), options))
-    return found
+        bins = _bin_indicators(party, train, options)
+        encoded.append(_with_evidence(party, bins, bins.positives(positive), options))
+    return encoded
 
 
-def _bins(party: Party, train: Rows, options: Woe) -> BinIndicators:
+def _bin_indicators(party: Party, train: Rows, options: Woe) -> BinIndicators:
     return BinIndicators(party.X[train], options.slots)
 
 
-def _weighed(party: Party, bins: BinIndicators, positives: NDArray[np.intp], options: Woe) -> Party:
-    assert party.preparation is not None, "bins come of a preparation"
-    found = FittedPreparation(
-        party.preparation.columns, apply_class_counts(party.preparation.steps, bins, positives, options)
-    )
-    return party.with_woe_weights(found)
+def _with_evidence(party: Party, bins: BinIndicators, positives: NDArray[np.intp], options: Woe) -> Party:
+    assert party.preparation is not None, "only a preparation creates bins"
+    steps = apply_class_counts(party.preparation.steps, bins, positives, options)
+    return party.with_woe_weights(FittedPreparation(party.preparation.columns, steps))

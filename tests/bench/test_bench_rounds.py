@@ -72,7 +72,7 @@ def test_missing_files_and_names_are_reported(tmp_path: Path) -> None:
 
 @pytest.mark.exact_outputs  # rounded outputs change the AUC by 0.0005, about the allowed distance from the pooled AUC
 @pytest.mark.realdata
-@pytest.mark.skipif(not REAL.is_dir(), reason="the real tables are not beside the checkout")
+@pytest.mark.skipif(not REAL.is_dir(), reason="needs the real tables")
 def test_a_real_table_takes_a_handful_of_rounds() -> None:
     (row,) = rounds.run(REAL, ["support2"])
     assert row["residual"] == "ckks"
@@ -84,7 +84,7 @@ def test_a_real_table_takes_a_handful_of_rounds() -> None:
 @pytest.mark.exact_outputs  # rounded outputs change the AUC of epsilon_5k by 0.002 from round to round
 @pytest.mark.slow
 @pytest.mark.realdata
-@pytest.mark.skipif(not REAL.is_dir(), reason="the real tables are not beside the checkout")
+@pytest.mark.skipif(not REAL.is_dir(), reason="needs the real tables")
 @pytest.mark.parametrize(
     ("table", "most"),
     [("default_credit", 8), ("epsilon_5k", 4), ("a9a-2", 8), ("a9a-3", 10), ("a9a-5", 12), ("phishing-3", 14)],

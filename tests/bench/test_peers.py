@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks" / "peers").is_dir(), reason="not beside a checkout")
+pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks" / "peers").is_dir(), reason="needs a checkout")
 
 
 def test_pages_follow_from_the_files() -> None:

@@ -90,7 +90,7 @@ def started(name: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.fixture(autouse=True)
 def _checkout(monkeypatch: pytest.MonkeyPatch) -> None:
     if not (ROOT / "benchmarks").is_dir():
-        pytest.skip("not beside a checkout")
+        pytest.skip("needs a checkout")
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))  # as Python does for a script
     monkeypatch.syspath_prepend(str(ROOT))
 
@@ -136,7 +136,7 @@ def test_a_benchmark_of_processes_runs(name: str, words: str, tmp_path: Path, mo
 
 @pytest.mark.long
 @pytest.mark.realdata
-@pytest.mark.skipif(not DATA.is_dir(), reason="the real tables are not beside the checkout")
+@pytest.mark.skipif(not DATA.is_dir(), reason="needs the real tables")
 @pytest.mark.parametrize(("name", "words"), runs(ON_TABLES))
 def test_a_benchmark_of_tables_runs(name: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -151,7 +151,7 @@ def test_a_command_runs(name: str, words: str, tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.realdata
-@pytest.mark.skipif(not DATA.is_dir(), reason="the real tables are not beside the checkout")
+@pytest.mark.skipif(not DATA.is_dir(), reason="needs the real tables")
 @pytest.mark.parametrize(("name", "words"), runs(COMMANDS_ON_TABLES))
 def test_a_command_on_tables_runs(name: str, words: str, tmp_path: Path) -> None:
     from benchmarks.__main__ import app as on_tables

@@ -1,6 +1,6 @@
-"""What the kernel encrypts SEAL decrypts, and what SEAL encrypts the kernel decrypts: same ring, same convention.
+"""SEAL decrypts ciphertexts of the kernel and vice versa: both use the same ring and convention.
 
-A context of SEAL is made with the kernel's own primes and a special one that ciphertexts do not have.
+The context of SEAL has the kernel's primes and a special prime that ciphertexts do not have.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from securevfl.crypto.kernel.residues import DEGREE
 from securevfl.crypto.kernel.ring_layout import RingLayout
 from securevfl.crypto.kernel.ring_sampling import NOISE_STD, uniform
 from securevfl.crypto.kernel.share_protocol import QUERY_HEADER, REPLY_HEADER
-from securevfl.crypto.kernel.shares import SECOND_LABEL, KernelShares, ShareParameters
+from securevfl.crypto.kernel.shares import QUERY_SECOND_LABEL, KernelShares, ShareParameters
 from securevfl.crypto.lattice.seal_io import SealIO
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_scheme import common_coin
@@ -54,9 +54,9 @@ class Reference:
         """For a ternary secret (N,): its values at SEAL's own points are had from SEAL."""
         key_primes = np.array([*self.primes, self.special.value()])[:, None]
         residues = np.mod(secret, key_primes).astype(np.uint64)
-        whole = self.keys_io.ciphertext(self.keys.first_parms_id(), np.stack([residues, residues]), ntt=False)
-        seal.Evaluator(self.keys).transform_to_ntt_inplace(whole)
-        values = self.keys_io.residues(whole, (2, len(key_primes), DEGREE))[0]
+        key_cipher = self.keys_io.ciphertext(self.keys.first_parms_id(), np.stack([residues, residues]), ntt=False)
+        seal.Evaluator(self.keys).transform_to_ntt_inplace(key_cipher)
+        values = self.keys_io.residues(key_cipher, (2, len(key_primes), DEGREE))[0]
         return seal.Decryptor(self.context, self.io.secret_key(values))
 
     def decrypted(self, decryptor, polynomials):
@@ -81,14 +81,14 @@ def words(bits, *shape):
 
 
 def query(parameters, sealed):
-    """The ciphertexts (blocks, 2, P, N) of a query of as many outputs as its layout has, as coefficients in x."""
+    """Return the ciphertexts (blocks, 2, P, N) of a query with all outputs of its layout, as coefficients in x."""
     _, _, n, c, r, s = QUERY_HEADER.unpack_from(sealed)
     layout, primes = RingLayout(n, c, r, s), parameters.primes
     assert c == r
     shape = layout.points, r, layout.sample_blocks
     first = unpack(primes, memoryview(sealed)[QUERY_HEADER.size + 32 :], shape)
-    second = uniform(Prg(sealed[QUERY_HEADER.size :][:32], SECOND_LABEL), primes, shape)
-    back = [transform(primes, layout.points).back(each) for each in (first, second)]
+    second = uniform(Prg(sealed[QUERY_HEADER.size :][:32], QUERY_SECOND_LABEL), primes, shape)
+    back = [transform(primes, layout.points).back(half) for half in (first, second)]
     return layout, np.stack(back).transpose(4, 0, 1, 2, 3).reshape(layout.sample_blocks, 2, len(primes), DEGREE)
 
 
@@ -139,15 +139,15 @@ def test_seal_decrypts_answers_of_the_kernel_to_the_same_share(reference):
     F = layout.column_blocks(d)
     second = unpack(primes, memoryview(reply)[REPLY_HEADER.size :], (layout.points, r, F))
     first = unpack(primes, memoryview(reply)[REPLY_HEADER.size + packed_size(primes, F * DEGREE) :], (d, c))
-    decryptor, found = reference.decryptor(holder._opener.secret), np.empty((d, c), np.uint64)
+    decryptor, result = reference.decryptor(holder._opener.secret), np.empty((d, c), np.uint64)
     for block in range(F):
         polynomials = np.zeros((2, len(primes), layout.points, r))
         polynomials[1] = transform(primes, layout.points).back(second[..., block])
         columns = np.arange(block * layout.columns, min(d, (block + 1) * layout.columns))
         polynomials[0][:, layout.wanted[: len(columns)]] = first[:, columns]
         plain = reference.decrypted(decryptor, polynomials.reshape(2, len(primes), DEGREE))
-        found[columns] = plain.reshape(layout.points, r)[layout.wanted[: len(columns)]]
-    assert (found == holder.open(reply)).all()
+        result[columns] = plain.reshape(layout.points, r)[layout.wanted[: len(columns)]]
+    assert (result == holder.open(reply)).all()
 
 
 def test_the_kernel_decrypts_what_seal_encrypts(reference):
@@ -171,15 +171,15 @@ def ternary_holder(reference, secret):
     """A holder on the kernel with SEAL's secret key, from its values at SEAL's points."""
     shape = len(reference.primes) + 1, DEGREE
     values = reference.io.plain_residues(secret, shape)
-    whole = reference.keys_io.ciphertext(reference.keys.first_parms_id(), np.stack([values, values]), ntt=True)
-    seal.Evaluator(reference.keys).transform_from_ntt_inplace(whole)
-    row = reference.keys_io.residues(whole, (2, *shape))[0, 0].astype(np.int64)
+    key_cipher = reference.keys_io.ciphertext(reference.keys.first_parms_id(), np.stack([values, values]), ntt=True)
+    seal.Evaluator(reference.keys).transform_from_ntt_inplace(key_cipher)
+    row = reference.keys_io.residues(key_cipher, (2, *shape))[0, 0].astype(np.int64)
     coefficients = np.where(row > 1, row - reference.primes[0], row)
     scheme = KernelShares(reference.parameters.ring.bits)
-    own = scheme.keygen(coin()).exported()
-    return scheme.holder(own[:-DEGREE] + coefficients.astype(np.int8).tobytes())
+    key_bytes = scheme.keygen(coin()).exported()
+    return scheme.holder(key_bytes[:-DEGREE] + coefficients.astype(np.int8).tobytes())
 
 
 def test_headers_have_the_size_of_those_of_seal():
-    """So that both engines' messages are told apart by their first four bytes alone."""
+    """The first four bytes alone then distinguish the messages of both engines."""
     assert QUERY_HEADER.size == REPLY_HEADER.size == struct.calcsize("<4s16sIIII")

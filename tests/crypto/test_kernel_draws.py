@@ -1,4 +1,4 @@
-"""What encryption on the kernel draws serves once: over outputs, pieces, messages and keys, whichever engine it is."""
+"""Random draws of the kernel are never reused across outputs, pieces, messages, keys and engines."""
 
 from collections.abc import Callable
 
@@ -25,7 +25,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def gradient_messages() -> None:
-    """Two messages of two keys, whole and in pieces, and what is answered and opened."""
+    """Encrypt two messages under two keys, at once and in pieces, answer them and decrypt the answers."""
     g, J = RNG.uniform(-1, 1, (N, C)), RNG.normal(size=(N, D))
     for _ in range(2):
         holder = KernelGradient().keygen(columns=D)
@@ -36,7 +36,7 @@ def gradient_messages() -> None:
 
 
 def share_messages() -> None:
-    """Two messages of two keys, and what is answered."""
+    """Encrypt two messages under two keys and answer them."""
     scheme, V = KernelShares(40), RNG.integers(0, 2**40, (N, C), dtype=np.uint64)
     W = RNG.integers(-99, 99, (N, D))
     for coin in (bytes(32), bytes(31) + b"\1"):
@@ -52,25 +52,25 @@ MESSAGES = [gradient_messages, share_messages]
 @pytest.mark.parametrize("messages", MESSAGES)
 def test_no_second_polynomial_serves_twice(messages: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """Two ciphertexts c0 = m - a s with one a differ by their messages alone, and by errors of some bits."""
-    found, blocks, real = set[bytes](), [0], KernelSecretKey.seal
+    result, blocks, real = set[bytes](), [0], KernelSecretKey.seal
 
     def seal(self: KernelSecretKey, layout: object, message: Floats, second: Floats, prg: object) -> bytes:
         for block in range(second.shape[3]):
-            found.add(np.ascontiguousarray(second[:2, :8, :, block]).tobytes())
+            result.add(np.ascontiguousarray(second[:2, :8, :, block]).tobytes())
         blocks[0] += second.shape[3]
         return real(self, layout, message, second, prg)  # type: ignore[arg-type]
 
     monkeypatch.setattr(KernelSecretKey, "seal", seal)
     messages()
     assert blocks[0] > 8
-    assert len(found) == blocks[0]
+    assert len(result) == blocks[0]
 
 
 @pytest.mark.parametrize("messages", MESSAGES)
 def test_no_value_of_an_answer_has_the_mask_of_another(
     messages: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of as many residues of 72 bits and more no two are equal, but once in 2^40."""
+    """Residues of at least 72 bits are all different, except with probability 2^-40."""
     masks, real = list[Floats](), ProductHider._hidden
 
     def hidden(self: ProductHider, *of: object) -> tuple[bytes, Floats]:
@@ -80,9 +80,9 @@ def test_no_value_of_an_answer_has_the_mask_of_another(
 
     monkeypatch.setattr(ProductHider, "_hidden", hidden)
     messages()
-    whole = np.concatenate(masks)
-    assert len(whole) >= 2 * C * D
-    assert len(np.unique(whole, axis=0)) == len(whole)
+    rows = np.concatenate(masks)
+    assert len(rows) >= 2 * C * D
+    assert len(np.unique(rows, axis=0)) == len(rows)
 
 
 def test_no_value_of_an_opening_has_the_dither_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,9 +91,9 @@ def test_no_value_of_an_opening_has_the_dither_of_another(monkeypatch: pytest.Mo
     real, rounded = gradient.dither, KernelGradientHolder._rounded
 
     def dither(prg: object, primes: object, bits: int, shape: tuple[int, ...]) -> Floats:
-        found = real(prg, primes, bits, shape)  # type: ignore[arg-type]
-        drawn.append(found.reshape(len(found), -1).T)
-        return found
+        result = real(prg, primes, bits, shape)  # type: ignore[arg-type]
+        drawn.append(result.reshape(len(result), -1).T)
+        return result
 
     def opened(self: KernelGradientHolder, prg: object, values: Floats) -> Floats:
         shapes.append(values.shape[1:])
@@ -103,9 +103,9 @@ def test_no_value_of_an_opening_has_the_dither_of_another(monkeypatch: pytest.Mo
     monkeypatch.setattr(KernelGradientHolder, "_rounded", opened)
     gradient_messages()
     values = sum(int(np.prod(shape)) for shape in shapes)
-    whole = np.concatenate(drawn)
+    rows = np.concatenate(drawn)
     assert values >= 2 * C * D
-    assert len(np.unique(whole, axis=0)) == len(whole) == values
+    assert len(np.unique(rows, axis=0)) == len(rows) == values
 
 
 def test_several_blocks_of_outputs_are_what_is_tried() -> None:

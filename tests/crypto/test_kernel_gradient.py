@@ -65,8 +65,8 @@ def test_pieces_and_parts_give_the_product(c, edges) -> None:
     pieces = [piece for piece, _ in HOLDER.encrypt_pieces(g, bound=1.0)]
     assert len(pieces) > 1
     assert np.abs(through(matrix, g, pieces) - J.T @ g).max() < 5e-3
-    whole = [HOLDER.encrypt(g, bound=1.0)]
-    assert np.abs(through(matrix, g, whole, room=0, encode=False) - J.T @ g).max() < 5e-3
+    single = [HOLDER.encrypt(g, bound=1.0)]
+    assert np.abs(through(matrix, g, single, room=0, encode=False) - J.T @ g).max() < 5e-3
 
 
 def test_it_is_no_less_precise_than_seal() -> None:
@@ -75,8 +75,8 @@ def test_it_is_no_less_precise_than_seal() -> None:
     for scheme in (SCHEME, LatticeGradient()):
         holder = scheme.keygen(columns=D)
         sealed = [holder.encrypt(g, bound=1.0)]
-        found = through(J, g, sealed, holder=holder, evaluator=scheme.evaluator(holder.public))
-        errors.append(np.sqrt(np.mean((found - J.T @ g) ** 2)))
+        decrypted_rows = through(J, g, sealed, holder=holder, evaluator=scheme.evaluator(holder.public))
+        errors.append(np.sqrt(np.mean((decrypted_rows - J.T @ g) ** 2)))
     assert errors[0] < errors[1]
 
 
@@ -89,7 +89,7 @@ def test_plaintexts_are_kept_as_far_as_there_is_room() -> None:
 
 
 class Bands(SparseRows):
-    """Rows of which everyone knows that every five hundred have entries in thirty columns alone."""
+    """Rows with public zeros: every five hundred rows have entries in thirty columns only."""
 
     shape = (N, 180)
 
@@ -119,8 +119,8 @@ def test_known_zeros_are_not_multiplied(monkeypatch) -> None:
     for matrix in (ChunkedMatrix.local(bands), bands.dense):
         counts.append(0)
         sealed = [piece for piece, _ in holder.encrypt_pieces(g, bound=1.0)]
-        found = through(matrix, g, sealed, encode=False, holder=holder, evaluator=evaluator)
-        np.testing.assert_allclose(found, bands.dense.T @ g, atol=5e-3)
+        decrypted_rows = through(matrix, g, sealed, encode=False, holder=holder, evaluator=evaluator)
+        np.testing.assert_allclose(decrypted_rows, bands.dense.T @ g, atol=5e-3)
     assert counts[0] < 0.6 * counts[1]
 
 
@@ -212,7 +212,7 @@ def test_a_key_goes_with_its_holder_and_evaluator() -> None:
         through(J, residual(1), [holder.encrypt(residual(1), bound=1.0)], holder=holder, evaluator=evaluator)
         left = weakref.ref(holder), weakref.ref(evaluator)
         del holder, evaluator
-        assert [each() for each in left] == [None, None]
+        assert [reference() for reference in left] == [None, None]
     finally:
         gc.enable()
 
@@ -240,17 +240,17 @@ class Reference:
         moduli = np.array([*PRIMES.values, self.special])[:, None]
         rows = np.mod(secret, moduli).astype(np.uint64)
         keys_io, io = SealIO(self.keys), SealIO(self.context)
-        whole = keys_io.ciphertext(self.keys.first_parms_id(), np.stack([rows, rows]), ntt=False)
-        seal.Evaluator(self.keys).transform_to_ntt_inplace(whole)
-        values = keys_io.residues(whole, (2, len(moduli), DEGREE))[0]
+        single = keys_io.ciphertext(self.keys.first_parms_id(), np.stack([rows, rows]), ntt=False)
+        seal.Evaluator(self.keys).transform_to_ntt_inplace(single)
+        values = keys_io.residues(single, (2, len(moduli), DEGREE))[0]
         key, level, evaluator = self.secret(io, values), self.context.first_parms_id(), seal.Evaluator(self.context)
         both = np.mod(np.stack([first, second]), moduli[:-1]).astype(np.uint64)
         cipher = io.ciphertext(level, both, ntt=False)
         evaluator.transform_to_ntt_inplace(cipher)
         plain = seal.Plaintext()
         seal.Decryptor(self.context, key).decrypt(cipher, plain)
-        found = io.plain_residues(plain, (len(PRIMES), DEGREE))
-        back = io.ciphertext(level, np.stack([found, found]), ntt=True)
+        decrypted_rows = io.plain_residues(plain, (len(PRIMES), DEGREE))
+        back = io.ciphertext(level, np.stack([decrypted_rows, decrypted_rows]), ntt=True)
         evaluator.transform_from_ntt_inplace(back)
         return io.residues(back, (2, len(PRIMES), DEGREE))[0].astype(np.int64)
 
@@ -274,14 +274,14 @@ def test_seal_decrypts_what_the_kernel_encrypts_and_multiplies(c) -> None:
     assert (r, layout.sample_blocks) == (c, 1)
     seed, body = sealed[SEALED_HEADER.size :][:32], memoryview(sealed)[SEALED_HEADER.size + 32 :]
     first = unpack(PRIMES, body, (layout.points, c, 1))[..., 0]
-    second = uniform(Prg(seed, gradient.SECOND_LABEL), PRIMES, (layout.points, r, 1))[..., 0]
-    found = Reference().decrypted(secret, *(coefficients(layout, values) for values in (first, second)))
+    second = uniform(Prg(seed, gradient.SEALED_SECOND_LABEL), PRIMES, (layout.points, r, 1))[..., 0]
+    decrypted_rows = Reference().decrypted(secret, *(coefficients(layout, values) for values in (first, second)))
     scaled = np.rint(g * g_scale(PARAMETERS, layout, 1.0))
     message = coefficients(
         layout, transform(PRIMES, layout.points).forward(layout.messages(PRIMES.whole(scaled), slice(0, 1))[..., 0])
     )
     column = np.array(PRIMES.values)[:, None]
-    noise = np.mod(found - message.astype(np.int64) + column // 2, column) - column // 2
+    noise = np.mod(decrypted_rows - message.astype(np.int64) + column // 2, column) - column // 2
     assert np.abs(noise).max() <= 21
     assert (noise == noise[0]).all()
     assert 2.5 < noise[0].std() < 4.0
@@ -290,16 +290,16 @@ def test_seal_decrypts_what_the_kernel_encrypts_and_multiplies(c) -> None:
     (total,) = product.sums().reduced()
     hidden = total + evaluator._zero(layout, c, Prg.fresh("test"), total.shape[3])
     values = PRIMES.reduce(hidden)[..., 0]
-    found = Reference().decrypted(
+    decrypted_rows = Reference().decrypted(
         secret,
         *(coefficients(layout, np.ascontiguousarray(values[:, :, part])) for part in (slice(0, c), slice(c, None))),
     )
-    own = holder._opener._by_secret(r)
-    plain = values[:, :, :c, None] + multiply_residues(PRIMES, own, values[:, :, c:, None])
+    by_secret = holder._opener._by_secret(r)
+    plain = values[:, :, :c, None] + multiply_residues(PRIMES, by_secret, values[:, :, c:, None])
     exact = coefficients(layout, PRIMES.reduce(np.ascontiguousarray(plain[..., 0])))
-    assert (np.mod(exact, column).astype(np.int64) == found).all()
-    wanted = (layout.wanted[:7, None] * r + np.arange(c)).ravel()
-    fraction = PRIMES.fraction(np.ascontiguousarray(found[:, wanted].astype(float)))
+    assert (np.mod(exact, column).astype(np.int64) == decrypted_rows).all()
+    positions = (layout.wanted[:7, None] * r + np.arange(c)).ravel()
+    fraction = PRIMES.fraction(np.ascontiguousarray(decrypted_rows[:, positions].astype(float)))
     worth = product.scale.g * product.scale.columns.repeat(c)
     np.testing.assert_allclose((fraction * PRIMES.q * worth).reshape(7, c), matrix.T @ g, atol=1e-3)
 
@@ -308,6 +308,6 @@ def test_a_key_is_an_encryption_of_zero_to_seal() -> None:
     holder = SCHEME.keygen()
     evaluator = SCHEME.evaluator(holder.public)
     first, second = evaluator._polynomials
-    found = Reference().decrypted(holder._opener.secret, first, second)
+    decrypted_rows = Reference().decrypted(holder._opener.secret, first, second)
     column = np.array(PRIMES.values)[:, None]
-    assert np.abs(np.mod(found + column // 2, column) - column // 2).max() <= 21
+    assert np.abs(np.mod(decrypted_rows + column // 2, column) - column // 2).max() <= 21

@@ -20,6 +20,7 @@ from securevfl.crypto.kernel.row_products import RowMask
 from securevfl.crypto.lattice.lattice_gradient import LATTICE_PROFILE, LatticeGradient, LatticeGradientParameters
 from securevfl.crypto.scheme import OpeningShape
 from securevfl.errors import ConfigError, CryptoError, KeyMismatch, RangeError
+from tests.builders import raises_code
 
 SCHEME = LatticeGradient()
 HOLDER = SCHEME.keygen()
@@ -50,7 +51,7 @@ def run(holder, evaluator, J, g, bound):
 
 
 def close(holder, evaluator, J, g, bound):
-    """Whether every entry is within what the engine states: its dither, and the rounding of J where it adds up."""
+    """Return whether every entry is within the stated error: the dither and the accumulated rounding of J."""
     result, f = run(holder, evaluator, J, g, bound)
     dither = 1.6e-6 * bound * math.sqrt(len(J))
     rounding = 2**-22 * math.sqrt(f) * np.abs(g).sum(axis=0)
@@ -194,13 +195,13 @@ def test_wrong_key_is_named(scheme, holder, evaluator):
 
 def test_other_batch_and_mask_used_twice(holder, evaluator):
     prepared = evaluator.prepare(np.ones((4, 2)))
-    with pytest.raises(CryptoError, match="rows"):
+    with raises_code(CryptoError, "SVFL-CRYPTO-SHAPE"):
         evaluator.transpose_product(prepared, holder.encrypt(np.ones((5, 1)), bound=1.0))
     product = evaluator.transpose_product(prepared, holder.encrypt(np.ones((4, 1)), bound=1.0))
     (first, mask), (second, other) = evaluator.blind(product), evaluator.blind(product)
     opened = holder.open(first, OpeningShape(4, 1, 2))
     assert np.abs(evaluator.unblind(opened, mask) - 4).max() < 1e-4
-    with pytest.raises(CryptoError, match="used"):
+    with raises_code(CryptoError, "SVFL-CRYPTO-REUSE"):
         evaluator.unblind(opened, mask)
     assert np.abs(evaluator.unblind(holder.open(second, OpeningShape(4, 1, 2)), other) - 4).max() < 1e-4
 
@@ -306,7 +307,7 @@ def test_memory_and_descriptors_stay_flat():
         return resident() - memory
 
     rounds(30)
-    gc.collect()  # what other tests have left open
+    gc.collect()  # clean up after other tests
     descriptors = len(os.listdir("/proc/self/fd"))
     assert any(grown(300) < 4 * 2**20 for _ in range(3))  # what leaks does so every time; an allocator settles
     assert len(os.listdir("/proc/self/fd")) <= descriptors

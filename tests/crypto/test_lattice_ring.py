@@ -15,6 +15,7 @@ from securevfl.crypto.lattice.lattice_gradient import LatticeGradientParameters,
 from securevfl.crypto.lattice.polynomial_ring import SealRing, SealSecretKey, uniform
 from securevfl.crypto.prg import Prg, random_words
 from securevfl.errors import ConfigError
+from tests.builders import raises_code
 
 RING = SealRing((46, 46, 17), 40)
 WHOLE = RingLayout(1, 1, 1, 1)  # every coefficient is a column's
@@ -27,12 +28,12 @@ def test_parameters_below_128_bits_are_refused(sizes):
 
 
 def test_a_plaintext_modulus_that_seal_does_not_take_is_refused():
-    with pytest.raises(ConfigError, match="SEAL refuses"):
+    with raises_code(ConfigError, "SVFL-CRYPTO-PARAMETERS"):
         SealRing((46, 46, 17), 60)
 
 
 def answered(product, columns=4096):
-    """What a fresh key decrypts of `product(up)`, made of a given message, through an answer under a mask of zeros."""
+    """Encrypt a message, apply `product`, and decrypt the answer, which has a mask of zeros."""
     second = RING.second(Prg(os.urandom(32), "a"))
     secret, first = RING.keypair(second)
     key, encryptor = SealSecretKey(RING, secret), RING.encryptor(first, second)
@@ -58,7 +59,7 @@ def test_an_encryption_of_zero_alone_opens_to_zero():
     assert not answered(lambda key: None).any()
 
 
-def test_outputs_lie_side_by_side_and_those_that_are_not_there_are_not_sent():
+def test_only_existing_outputs_are_sent():
     layout, message = RingLayout(1, 3, 4, 1), np.arange(1024 * 3, dtype=np.uint64).reshape(1024, 3)
     secret, _ = RING.keypair(RING.second(Prg(os.urandom(32), "a")))
     key = SealSecretKey(RING, secret)

@@ -80,7 +80,7 @@ def times_secret(parameters, holder, second):
 
 
 def decrypted(parameters, holder, blinded, where):
-    """What the key holder can compute: w = c0 + c1 s at the wanted positions, exactly."""
+    """Compute w = c0 + c1 s exactly at the wanted positions, as the key holder can."""
     ring = parameters.ring
     second, first = reply(parameters, blinded, len(where))
     return crt((times_secret(parameters, holder, second)[:, where] + first) % ring.column, ring.primes)
@@ -119,8 +119,8 @@ def quotient(parameters, evaluator_type):
     prepared = evaluator.prepare(J)
     blinded, _ = evaluator.blind(evaluator.transpose_product(prepared, sealed))
     layout = checked_layout("", *SEALED_HEADER.unpack_from(sealed)[2:-1])
-    own = ring.unsealed(layout, 1, sealed[SEALED_HEADER.size :])
-    c1 = ring.io.residues(own, ring.shape)[1][0]
+    query_cipher = ring.unsealed(layout, 1, sealed[SEALED_HEADER.size :])
+    c1 = ring.io.residues(query_cipher, ring.shape)[1][0]
     second = reply(parameters, blinded, 4)[0].copy()
     if evaluator_type is NoZero:
         second[:, 0] = (second[:, 0] + ring.column[:, 0] - np.uint64(1)) % ring.column[:, 0]
@@ -134,7 +134,7 @@ def quotient(parameters, evaluator_type):
     return got, truth
 
 
-def test_dividing_the_reply_by_the_request_gives_j_away_unless_zero_is_added():
+def test_only_the_encryption_of_zero_hides_j():
     parameters = PARAMETERS
     got, truth = quotient(parameters, NoZero)
     assert np.array_equal(got, truth)
@@ -178,7 +178,7 @@ def chi_square(values, bins=16):
 
 
 def seen_by_holder(parameters, evaluator_type, columns=3000):
-    """chi-square (15 degrees) of the high bits and of bits 32 to 35 of what the holder decrypts, J constant."""
+    """Return chi-square (15 degrees) of the high bits and of bits 32 to 35 of decrypted values for a constant J."""
     holder, evaluator = pair(parameters, evaluator=evaluator_type)
     prepared = evaluator.prepare(np.ones((1, columns)))
     sealed = holder.encrypt(np.full((1, 1), 0.3), bound=1.0)
@@ -202,7 +202,7 @@ def test_masks_that_are_wide_or_floats_are_caught():
 
 
 def test_cross_terms_never_leave(parameters):
-    """A reply holds c1 and as many coefficients of c0 as there are results and checks."""
+    """A reply contains c1, and one coefficient of c0 for each result and check."""
     holder, evaluator = pair(parameters)
     product = evaluator.transpose_product(
         evaluator.prepare(np.ones((9, 5))), holder.encrypt(np.ones((9, 1)), bound=1.0)
@@ -235,9 +235,9 @@ class Aimed(LatticeEvaluator):
 
 
 def signs_of_noise(holder_type, columns=2048):
-    """What an opening tells the attacker of an offset, beside the offset.
+    """Return the information about an offset in a decrypted value, and the offset.
 
-    The offset stands for the noise. It is larger (2^47, not 2^23) because the rounding of the float decoder, about
+    The offset represents the noise. It is larger (2^47, not 2^23) because the rounding of the float decoder, about
     2^42, would blur smaller ones even for the mutant; it is still far below the dither (2^72).
     """
     parameters = PARAMETERS
@@ -249,8 +249,8 @@ def signs_of_noise(holder_type, columns=2048):
     width = product.scale.width
     # The integers of g and J, which the attacker is supposed to know, come from a decryption of the product.
     ring, primes = parameters.ring, parameters.ring.primes
-    whole = opened_exactly(parameters, holder, flat(ring, product.sums().reduced()[0][0]))
-    exact = [whole[at] for at in product.scale.layout.wanted[:width]]
+    decrypted_all = opened_exactly(parameters, holder, flat(ring, product.sums().reduced()[0][0]))
+    exact = [decrypted_all[at] for at in product.scale.layout.wanted[:width]]
     noise = [int(x) for x in np.rint(rng.normal(size=width) * 2.0**47)]
     evaluator.target = [(x - e) % math.prod(primes) for x, e in zip(exact, noise, strict=True)]
     blinded, _ = evaluator.blind(product)
@@ -258,11 +258,11 @@ def signs_of_noise(holder_type, columns=2048):
 
 
 def opened_values(holder, blinded, columns):
-    """What the evaluator gets of a product of one row, checks included."""
+    """Return the evaluator's result for a product of one row, including checks."""
     return np.frombuffer(holder.open(blinded, OpeningShape(1, 1, columns)), "<i4", offset=OPENED_HEADER.size)
 
 
-def test_openings_tell_nothing_of_the_noise_unless_the_dither_is_missing():
+def test_only_the_dither_hides_the_noise():
     values, noise = signs_of_noise(NoDither)
     assert np.mean((values > 0) == (noise > 0)) > 0.95
     values, noise = signs_of_noise(LatticeHolder)
@@ -271,7 +271,7 @@ def test_openings_tell_nothing_of_the_noise_unless_the_dither_is_missing():
 
 
 def added(holder_type, columns=4000):
-    """What the holder adds to each exact value before it drops the low bits, in units of 2^k."""
+    """Return the dither that the holder adds to each exact value, in units of 2^k."""
     parameters = PARAMETERS
     holder, evaluator = pair(parameters, holder_type)
     J = np.random.default_rng(2).normal(size=(1, columns))
@@ -292,11 +292,11 @@ def three_uniforms(x):
 
 
 def test_the_dither_is_the_sum_of_three_uniform_ones():
-    found = np.sort(added(LatticeHolder))
-    gap = np.abs(three_uniforms(found) - (np.arange(len(found)) + 0.5) / len(found)).max()
-    assert gap < 3.2 / math.sqrt(len(found))  # Kolmogorov-Smirnov, false alarm 2 exp(-2 3.2^2), 1 in 4e8
+    found_values = np.sort(added(LatticeHolder))
+    gap = np.abs(three_uniforms(found_values) - (np.arange(len(found_values)) + 0.5) / len(found_values)).max()
+    assert gap < 3.2 / math.sqrt(len(found_values))  # Kolmogorov-Smirnov, false alarm 2 exp(-2 3.2^2), 1 in 4e8
     # of kurtosis 2.6, so that a deviation of n is off by .63 / sqrt(n) of itself; two summands have .82 of it
-    assert found.std() == pytest.approx(0.5, rel=6.5 * 0.63 / math.sqrt(len(found)))
+    assert found_values.std() == pytest.approx(0.5, rel=6.5 * 0.63 / math.sqrt(len(found_values)))
     assert np.abs(added(NoDither)).max() < 0.04
 
 
@@ -339,7 +339,7 @@ def test_a_run_is_as_close_to_one_without_noise_as_stated():
     )
 
 
-def test_noise_of_a_reply_is_within_the_bound_that_the_dither_is_sized_for():
+def test_the_noise_of_a_reply_is_within_its_bound():
     parameters = PARAMETERS
     holder, evaluator = pair(parameters)
     ring, q = parameters.ring, math.prod(parameters.ring.primes)
@@ -386,11 +386,13 @@ def test_seal_itself_stumbles_over_a_zero_block():
     parameters = PARAMETERS
     holder, _ = pair(parameters)
     ring, sealed = parameters.ring, holder.encrypt(np.ones((4, 1)), bound=1.0)
-    own = ring.unsealed(checked_layout("", *SEALED_HEADER.unpack_from(sealed)[2:-1]), 1, sealed[SEALED_HEADER.size :])
+    query_cipher = ring.unsealed(
+        checked_layout("", *SEALED_HEADER.unpack_from(sealed)[2:-1]), 1, sealed[SEALED_HEADER.size :]
+    )
     nothing = ring.io.plaintext(np.zeros(4096, np.uint64))
     ring.evaluator.transform_to_ntt_inplace(nothing, ring.level)
     with pytest.raises(RuntimeError, match="transparent"):
-        ring.evaluator.multiply_plain(own, nothing, seal.Ciphertext())
+        ring.evaluator.multiply_plain(query_cipher, nothing, seal.Ciphertext())
 
 
 def test_every_encryption_is_fresh(parameters):

@@ -98,10 +98,10 @@ def query(sealed):
     return BFV.io.residues(up, (2, 2, N))
 
 
-def answer(reply, wanted):
+def answer(reply, count):
     """c1 (primes, N) and the wanted coefficients of c0 (primes, wanted) of the only ciphertext of a reply."""
     view = memoryview(reply)[REPLY_HEADER.size :]
-    return residue_bytes.unpack(view, BFV.primes, N), residue_bytes.unpack(view[POLYNOMIAL:], BFV.primes, wanted)
+    return residue_bytes.unpack(view, BFV.primes, N), residue_bytes.unpack(view[POLYNOMIAL:], BFV.primes, count)
 
 
 def test_secret_and_noise_are_what_they_should_be():
@@ -121,7 +121,7 @@ def test_secret_and_noise_are_what_they_should_be():
 
 def noise_of(holder, sealed, V):
     """e of the only ciphertext of a query, which its holder can compute."""
-    c0, c1 = (crt(each) for each in query(sealed))
+    c0, c1 = (crt(number) for number in query(sealed))
     layout = layout_of(sealed)
     message = np.zeros((layout.points, layout.r), np.uint64)
     message[:, : layout.c] = layout.messages(V[None], slice(0, 1))[0, ..., 0]
@@ -132,7 +132,7 @@ def noise_of(holder, sealed, V):
     ]
 
 
-# --- no encryption of zero on a reply --------------------------------------------------------------------------------
+# no encryption of zero on a reply
 
 
 class NoZero(LatticeShareEvaluator):
@@ -179,17 +179,17 @@ def quotient(evaluator_type, holder_type=LatticeShareHolder):
         [int(x) * pow(int(y), -1, p) % p for x, y in zip(a, b, strict=True)]
         for a, b, p in zip(over, under, BFV.primes, strict=True)
     ]
-    found = np.array([centred(x) for x in from_ntt(np.array(rows, np.uint64))], object)
+    result = np.array([centred(x) for x in from_ntt(np.array(rows, np.uint64))], object)
     truth = layout_of(sealed).plaintexts(W, slice(0, 1))[:, 0, 0]
-    return float((found[: len(truth)] == truth).mean())
+    return float((result[: len(truth)] == truth).mean())
 
 
-def test_dividing_the_reply_by_the_query_gives_w_away_unless_zero_is_added():
+def test_only_the_encryption_of_zero_hides_w():
     assert quotient(NoZero) == 1.0
     assert quotient(LatticeShareEvaluator) < 0.02
 
 
-def test_a_chosen_key_gives_w_away_unless_its_second_polynomial_is_made_of_the_coin():
+def test_only_the_coin_protects_w_from_chosen_keys():
     """With (b, a) = (0, 0) the encryption of zero adds nothing; with b = 0 alone it does all it should."""
     assert quotient(GivenSecond, ZeroKey) == 1.0
     assert quotient(LatticeShareEvaluator, ZeroKey) < 0.02
@@ -202,15 +202,15 @@ def test_no_two_replies_share_a_polynomial():
     assert all((a != b).mean() > 0.99 for a, b in zip(first, second, strict=True))
 
 
-# --- a mask modulo t -------------------------------------------------------------------------------------------------
+# a mask modulo t
 
 
 class MaskModuloT(LatticeShareEvaluator):
     """Masks with round(q/t m), m uniform modulo t: hides the value, not the noise below it."""
 
     def _uniform(self, prg, shape):
-        x = [(2 * Q * int(each) + T) // (2 * T) % Q for each in words(*shape).ravel()]
-        return np.array([[each % p for each in x] for p in BFV.primes], np.uint64).reshape(-1, *shape)
+        x = [(2 * Q * int(number) + T) // (2 * T) % Q for number in words(*shape).ravel()]
+        return np.array([[number % p for number in x] for p in BFV.primes], np.uint64).reshape(-1, *shape)
 
 
 def by_noise(evaluator_type, visits=60):
@@ -234,13 +234,13 @@ def by_noise(evaluator_type, visits=60):
             w = (first + product[at]) % Q
             values.append(float(centred((w - (2 * Q * ((2 * T * w + Q) // (2 * Q)) + T) // (2 * T)) % Q)))
             equations.append([e[at - k] if at >= k else -e[N + at - k] for k in range(layout.s * 16)])
-    found = np.rint(np.linalg.lstsq(np.array(equations), np.array(values), rcond=None)[0])
+    result = np.rint(np.linalg.lstsq(np.array(equations), np.array(values), rcond=None)[0])
     truth = layout.plaintexts(W, slice(0, 1))[: layout.s * 16, 0, 0]
-    return float((found == truth).mean())
+    return float((result == truth).mean())
 
 
 @pytest.mark.slow
-def test_a_mask_modulo_t_leaves_the_noise_that_tells_w_and_one_modulo_q_does_not():
+def test_only_a_mask_modulo_q_hides_the_noise():
     assert by_noise(MaskModuloT) > 0.8
     assert by_noise(LatticeShareEvaluator) < 0.1
 
@@ -259,17 +259,17 @@ def test_what_the_holder_decrypts_is_uniform_modulo_q():
         assert ((counts - 187.5) ** 2 / 187.5).sum() < 80  # 15 degrees: once in 1e10
 
 
-# --- zeros -----------------------------------------------------------------------------------------------------------
+# zeros
 
 
-def test_a_unit_in_a_block_of_zeros_ruins_the_product_and_ours_is_thrown_away(monkeypatch):
+def test_the_product_of_an_empty_block_is_discarded(monkeypatch):
     W = np.zeros((5000, 1), int)
     V = words(5000, 1)
 
     def largest():
         holder, evaluator = pair()
-        reply, own = evaluator.product(evaluator.prepare(W), holder.encrypt(V, columns=1))
-        return np.abs(PARAMETERS.ring.signed(own + holder.open(reply))).max()
+        reply, evaluator_share = evaluator.product(evaluator.prepare(W), holder.encrypt(V, columns=1))
+        return np.abs(PARAMETERS.ring.signed(evaluator_share + holder.open(reply))).max()
 
     assert largest() <= 1
     inner = BFV.inner
@@ -304,7 +304,7 @@ def test_zeros_in_w_change_no_step_but_a_sum(monkeypatch):
     assert steps[0] == steps[1] == steps[2]
 
 
-# --- what a reply holds, and a crafted one --------------------------------------------------------------------------
+# the contents of a reply, and a crafted reply
 
 
 def test_cross_terms_never_leave():
@@ -313,8 +313,8 @@ def test_cross_terms_never_leave():
     assert len(reply) == REPLY_HEADER.size + residue_bytes.packed_size(BFV.primes, N + 5)
 
 
-def test_a_crafted_reply_gives_the_holder_a_share_and_its_sender_nothing():
-    """c1 = q/8: the holder's share is made of its key. It keeps it, of whatever length and encoding the reply is."""
+def test_a_crafted_reply_reveals_nothing_to_its_sender():
+    """With c1 = q/8, the holder's share depends on its key. The holder does not send it, whatever the reply is."""
     holder, evaluator = pair()
     sealed = holder.encrypt(words(4, 1), columns=4)
     reply, _ = evaluator.product(evaluator.prepare(np.ones((4, 4), int)), sealed)

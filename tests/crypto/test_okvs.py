@@ -11,6 +11,7 @@ from securevfl.crypto.share_ring import Words
 from securevfl.crypto.transfers import okvs
 from securevfl.crypto.transfers.okvs import decode, encode, table_rows
 from securevfl.errors import CryptoError
+from tests.builders import raises_code
 
 
 def fresh(n: int) -> tuple[Words, Words]:
@@ -22,7 +23,8 @@ def slow_decode(seed: bytes, table: Words, key: bytes) -> int:
     """One key by plain integers."""
     ciphers = blake2b(b"okvs", key=seed, digest_size=32).digest()
     one, two = (
-        Cipher(algorithms.AES(each), modes.ECB()).encryptor().update(key) for each in (ciphers[:16], ciphers[16:])
+        Cipher(algorithms.AES(cipher_key), modes.ECB()).encryptor().update(key)
+        for cipher_key in (ciphers[:16], ciphers[16:])
     )
     rows = [int(low) | int(high) << 64 for low, high in table.tolist()]
     third = (len(rows) - 64) // 3
@@ -69,9 +71,9 @@ def test_a_crowded_table_is_solved_with_its_dense_slots(n: int, monkeypatch: pyt
     cores = []
     solve = okvs._solve
 
-    def watched(core: np.ndarray, *rest: np.ndarray) -> bool:
+    def watched(core: np.ndarray, *arguments: np.ndarray) -> bool:
         cores.append(len(core))
-        return solve(core, *rest)
+        return solve(core, *arguments)
 
     monkeypatch.setattr(okvs, "_third", lambda n: max(1, int(n * 1.0) // 3))
     monkeypatch.setattr(okvs, "_solve", watched)
@@ -91,9 +93,9 @@ def test_a_seed_fails_so_rarely_that_none_is_seen(monkeypatch: pytest.MonkeyPatc
 
 def test_equal_keys_and_other_counts_are_refused() -> None:
     keys, values = fresh(5)
-    with pytest.raises(CryptoError, match="different keys"):
+    with raises_code(CryptoError, "SVFL-CRYPTO-PARAMETERS"):
         encode(np.concatenate([keys, keys[:1]]), np.concatenate([values, values[:1]]))
-    with pytest.raises(CryptoError, match="do not match"):
+    with raises_code(CryptoError, "SVFL-CRYPTO-SHAPE"):
         encode(keys, values[:4])
 
 

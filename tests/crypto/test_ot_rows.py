@@ -19,6 +19,7 @@ from securevfl.crypto.transfers.bit_matrices import transpose_bits
 from securevfl.crypto.transfers.ot_extension import BASE_TRANSFERS, OtReceiver, OtSender, fresh_secret, message_bytes
 from securevfl.crypto.transfers.row_hash import RowHash, tweaks
 from securevfl.errors import ConfigError, CryptoError
+from tests.builders import raises_code
 
 
 def meet(bits=6, chooser=OtReceiver, offerer=OtSender):
@@ -55,7 +56,7 @@ def test_the_hash_is_that_of_the_paper():
 def test_tweaks_broadcast_and_keys_matter():
     x = np.zeros((4, 3, 2), np.uint64)
     one = RowHash(bytes(16))(x, tweaks(0, 3, 1))
-    assert len({each.tobytes() for each in one[0]}) == 3
+    assert len({item.tobytes() for item in one[0]}) == 3
     assert (one[0] == one[3]).all()
     assert (RowHash(bytes(15) + b"\1")(x, tweaks(0, 3, 1)) != one).all()
     with pytest.raises(CryptoError):
@@ -103,7 +104,7 @@ def test_pads_are_those_of_the_docstring(bits):
             q = offered._q[number].astype("<u8").tobytes()
             other = bytes(a ^ b for a, b in zip(q, s, strict=True))
             tweak = number.to_bytes(8, "little") + (1).to_bytes(8, "little")
-            keys = [slow_hash(key, each, tweak) for each in (q, other)]
+            keys = [slow_hash(key, item, tweak) for item in (q, other)]
             for j in mixed:
                 mixed[j] = bytes(a ^ b for a, b in zip(mixed[j], keys[j >> bit & 1], strict=True))
         for j, total in mixed.items():
@@ -146,10 +147,10 @@ def test_wrong_sizes_and_altered_messages_are_refused():
     chooser, offerer = meet()
     message, _ = chooser.extend(100)
     for altered in (b"", message[:-1], message + b"\0"):
-        with pytest.raises(CryptoError, match="expected"):
+        with raises_code(CryptoError, "SVFL-PROTOCOL-SIZE"):
             meet()[1].extend(100, altered)
     flipped = bytes([message[0] ^ 1]) + message[1:]  # the check then hashes with another key
-    with pytest.raises(CryptoError, match="cheating"):
+    with raises_code(CryptoError, "SVFL-PROTOCOL-CHEATING"):
         offerer.extend(100, flipped)
     for rows in (0, ot_extension.MAX_BLOCK_ROWS + 1):
         with pytest.raises(ConfigError):
@@ -193,7 +194,7 @@ class _Unhashed:
 
 
 def opened(chooser, offerer, rows=60):
-    """How many pads beside its own the chooser opens: s falls out of an XOR of an even number of unknown keys."""
+    """Return the fraction of other pads that the receiver computes: s cancels in an XOR of an even number of keys."""
     streams = []
     original = ot_extension.transpose_bits
     ot_extension.transpose_bits = lambda columns: streams.append(original(columns)) or streams[-1]
@@ -221,7 +222,7 @@ def test_pads_of_unhashed_keys_open_and_ours_do_not():
     assert opened(*meet()) == 0
 
 
-def test_one_call_of_the_permutation_lets_tweaks_shift_into_one_another():
+def test_a_hash_with_one_permutation_call_is_not_tweakable():
     """The form pi(sigma(x) ^ t) ^ sigma(x): H(x, t) = H(x ^ sigma^-1(d), t ^ d) ^ d, here with sigma the identity."""
     ours = RowHash(os.urandom(16))
 
@@ -265,15 +266,15 @@ def secret_read(offerer_type):
     return (np.packbits(read, bitorder="little") == offerer._secret).all()
 
 
-def test_odd_columns_read_the_offerers_secret_unless_they_are_checked():
+def test_only_the_check_protects_the_senders_secret():
     assert secret_read(Unchecked)
-    with pytest.raises(CryptoError, match="cheating"):
+    with raises_code(CryptoError, "SVFL-PROTOCOL-CHEATING"):
         secret_read(OtSender)
 
 
 @pytest.mark.parametrize("column", [0, 1, 63, 64, 127])
 def test_each_column_is_compared(column):
-    """All that the check compares but one column fits: the tags are those of what is sent."""
+    """All columns except one pass the check: the tags are those of the sent columns."""
 
     class One(OddColumns):
         odd = (column,)
@@ -287,10 +288,10 @@ def test_each_column_is_compared(column):
     for _ in range(40):  # none of 40 such columns is used with probability 1e-12
         chooser, offerer = meet(6, One)
         message, _ = chooser.extend(BASE_TRANSFERS)
-        if offerer._secret[column // 8] >> column % 8 & 1:  # else what came is not used
+        if offerer._secret[column // 8] >> column % 8 & 1:  # otherwise the received value is not used
             break
         offerer.extend(BASE_TRANSFERS, message)
-    with pytest.raises(CryptoError, match="cheating"):
+    with raises_code(CryptoError, "SVFL-PROTOCOL-CHEATING"):
         offerer.extend(BASE_TRANSFERS, message)
 
 
@@ -309,7 +310,7 @@ def test_the_check_says_nothing_of_the_choices():
 
 
 class NoBlock(OtReceiver):
-    """A mutant that leaves the random block out of what is hashed."""
+    """A mutant that does not hash the random block."""
 
     def _tags(self, number, corrections, columns):
         return super()._tags(number, corrections, [column[: -ot_extension._TAG] for column in columns])
@@ -327,7 +328,7 @@ def fitting(chooser, choices=64):
     return fits, int(chosen.choices[0])
 
 
-def test_without_the_random_block_the_check_would_tell_the_choices(monkeypatch):
+def test_only_the_random_block_hides_choices_in_the_check(monkeypatch):
     assert fitting(meet()[0])[0] == []
     mutant = meet(chooser=NoBlock)[0]
     choice = os.urandom(1)[0] & 63

@@ -1,4 +1,4 @@
-"""Slots: what is packed comes back, and the targets are where no cross term reaches, for the largest values too."""
+"""Packed values are restored, and no cross term reaches a target slot, even for the largest values."""
 
 import secrets
 

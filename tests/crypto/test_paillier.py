@@ -1,4 +1,4 @@
-"""Paillier's J^T [[g]]: what crosses the line, what each side can see, and mutants that the checks catch."""
+"""J^T [[g]] under Paillier: messages, views of both parties, and mutants that the checks detect."""
 
 import copy
 import pickle
@@ -76,7 +76,7 @@ def test_private_data_does_not_show(holder, evaluator, data):
         assert len(repr(thing)) < 100
 
 
-# What comes back
+# The returned message
 
 
 def exchange(holder, evaluator, J, g, bound=1.0):
@@ -223,14 +223,14 @@ def test_masks_and_randomness_are_uniform(evaluator, holder, data, monkeypatch):
     """The mask is drawn below n itself, and what re-randomises is the n-th power of an element drawn below n."""
     J, g = data
     product = evaluator.transpose_product(evaluator.prepare(J), holder.encrypt(g, bound=1.0))
-    asked, drawn = [], []
-    for module, found in ((paillier_product, asked), (paillier_workers, drawn)):
+    limits, drawn = [], []
+    for module, target in ((paillier_product, limits), (paillier_workers, drawn)):
         monkeypatch.setattr(
-            module, "secrets", type("Spy", (), {"randbelow": staticmethod(lambda n, to=found: to.append(n) or n - 2)})
+            module, "secrets", type("Spy", (), {"randbelow": staticmethod(lambda n, to=target: to.append(n) or n - 2)})
         )
     blinded = ciphertexts(evaluator.blind(product)[0], MessageKind.BLINDED, evaluator._public)
     n, square = int(evaluator._public.n), int(evaluator._public.square)
-    assert asked == drawn == [n] * len(product.ciphertexts)
+    assert limits == drawn == [n] * len(product.ciphertexts)
     offset = choose_packing(BITS, len(J)).offset
     for c, sent in zip(product.ciphertexts, blinded, strict=True):
         assert sent == c * int(evaluator._public.shift(n - 2 + offset)) * pow(n - 2, n, square) % square

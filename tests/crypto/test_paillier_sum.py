@@ -1,4 +1,4 @@
-"""Sums under Paillier: oracle, room for every summand, what is refused, and a mutant."""
+"""Sums under Paillier: an oracle, space for every summand, refused values, and a mutant."""
 
 import copy
 import pickle

@@ -8,6 +8,7 @@ import pytest
 
 from securevfl.crypto.paillier.paillier_keys import PublicKey, SecretKey
 from securevfl.errors import ConfigError, CryptoError, KeyMismatch
+from tests.builders import raises_code
 from tests.crypto import phe_numbers
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "paillier.json").read_text())
@@ -95,5 +96,5 @@ def test_phe_is_checked(key):
 
 def test_phe_is_an_extra(key, monkeypatch):
     monkeypatch.setitem(sys.modules, "phe", None)
-    with pytest.raises(ConfigError, match="pip install"):
+    with raises_code(ConfigError, "SVFL-EXTRA-MISSING"):
         phe_numbers.public_to_phe(key.public)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from securevfl.crypto.key_derivation import derive_key, encode_context
 from securevfl.crypto.prg import Prg
 from securevfl.errors import CryptoError
+from tests.builders import raises_code
 
 KEY = bytes(range(32))
 MASK32 = 0xFFFFFFFF
@@ -71,7 +72,7 @@ def test_no_stream_serves_twice():
     assert not np.array_equal(first, second)
     prg.array(8, np.uint64, number=10)
     for used in (0, 1, 5, 10):
-        with pytest.raises(CryptoError, match="serve once"):
+        with raises_code(CryptoError, "SVFL-CRYPTO-REUSE"):
             prg.array(8, np.uint64, number=used)
     assert np.array_equal(prg.array(8, np.uint64), Prg(KEY, "label").array(8, np.uint64, number=11))
 
@@ -113,7 +114,7 @@ def test_threads_share_a_generator_without_repeats():
 def test_a_copy_in_another_process_refuses(monkeypatch):
     prg = Prg.fresh("fork")
     monkeypatch.setattr(os, "getpid", lambda: -1)
-    with pytest.raises(CryptoError, match="another process"):
+    with raises_code(CryptoError, "SVFL-CRYPTO-REUSE"):
         prg.array(1, np.uint64)
 
 
@@ -131,11 +132,11 @@ def test_contexts_do_not_collide(a, b):
 def test_derived_keys_differ_and_misuse_is_refused():
     assert len({derive_key(KEY, "a", "bc"), derive_key(KEY, "ab", "c"), derive_key(KEY, "a", 1), KEY}) == 4
     for make in (lambda: Prg(b"short", "x"), lambda: derive_key(bytes(33))):
-        with pytest.raises(CryptoError, match="32 bytes"):
+        with raises_code(CryptoError, "SVFL-CRYPTO-KEY"):
             make()
-    with pytest.raises(CryptoError, match="contiguous"):
+    with raises_code(CryptoError, "SVFL-CRYPTO-PARAMETERS"):
         Prg(KEY, "x").fill(np.zeros((4, 4), np.uint64)[:, ::2])
-    with pytest.raises(CryptoError, match="unsigned"):
+    with raises_code(CryptoError, "SVFL-CRYPTO-PARAMETERS"):
         Prg(KEY, "x").fill(np.zeros(4))
 
 

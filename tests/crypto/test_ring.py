@@ -41,14 +41,14 @@ def test_masked_sums_are_exact_sums_of_rounded_values(data, bound, q):
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
 def test_a_sum_of_values_at_the_bound_does_not_wrap(q, sign):
     for bound in (1.0, 0.3, 7e9, 1e-9):
-        each = to_ring(np.full(4, sign * bound), bound, q)
-        total = (each * np.uint64(q)).astype(np.uint64)
+        element = to_ring(np.full(4, sign * bound), bound, q)
+        total = (element * np.uint64(q)).astype(np.uint64)
         assert np.allclose(from_ring(total, bound, q), sign * bound * q, rtol=1e-12)
 
 
 def test_a_wrong_number_of_terms_wraps():
-    each = to_ring(np.full(1, 1.0), 1.0, 1)
-    assert not np.allclose(from_ring(each * np.uint64(4), 1.0, 1), 4.0)
+    element = to_ring(np.full(1, 1.0), 1.0, 1)
+    assert not np.allclose(from_ring(element * np.uint64(4), 1.0, 1), 4.0)
 
 
 @pytest.mark.parametrize("bad", [1.0000001, -2.0, math.nan, math.inf, -math.inf])

@@ -17,6 +17,7 @@ from securevfl.crypto.lattice.lattice_shares import LatticeShares
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.crypto.share_scheme import COIN_BYTES, common_coin
 from securevfl.errors import ConfigError, CryptoError, KeyMismatch, RangeError
+from tests.builders import raises_code
 
 SHARES = {  # engine, and the largest share of values that may be off by one
     "lattice-56": (lambda: LatticeShares(), 1e-3),
@@ -54,15 +55,15 @@ class Engine:
 
     def shares(self, W, V):
         sealed = self.holder.encrypt(V, columns=W.shape[1])
-        reply, own = self.evaluator.product(self.evaluator.prepare(W), sealed)
-        return own, self.holder.open(reply)
+        reply, evaluator_share = self.evaluator.product(self.evaluator.prepare(W), sealed)
+        return evaluator_share, self.holder.open(reply)
 
     def errors(self, W, V):
-        own, theirs = self.shares(W, V)
-        assert own.shape == theirs.shape == (W.shape[1], V.shape[1])
-        assert (own <= self.ring.mask).all()
+        evaluator_share, theirs = self.shares(W, V)
+        assert evaluator_share.shape == theirs.shape == (W.shape[1], V.shape[1])
+        assert (evaluator_share <= self.ring.mask).all()
         assert (theirs <= self.ring.mask).all()
-        return self.ring.signed(own + theirs - np.array(oracle(W, V, self.scheme.bits), np.uint64))
+        return self.ring.signed(evaluator_share + theirs - np.array(oracle(W, V, self.scheme.bits), np.uint64))
 
 
 @pytest.fixture(scope="module", params=SHARES)
@@ -131,8 +132,8 @@ def test_zeros_give_exact_shares_of_zero(engine, W):
 
 def test_each_share_alone_is_uniform(engine):
     """V and W are constant; the shares of one run fill the ring evenly, whichever party looks."""
-    own, theirs = engine.shares(np.full((1, 4000), 3), np.full((1, 1), 5, np.uint64))
-    for share in (own, theirs):
+    evaluator_share, theirs = engine.shares(np.full((1, 4000), 3), np.full((1, 1), 5, np.uint64))
+    for share in (evaluator_share, theirs):
         counts = np.bincount((share.ravel() >> np.uint64(engine.scheme.bits - 4)).astype(int), minlength=16)
         assert ((counts - 250) ** 2 / 250).sum() < 80  # 15 degrees: once in 1e10
         low = np.bincount((share.ravel() & np.uint64(15)).astype(int), minlength=16)
@@ -147,8 +148,12 @@ def test_prepared_outlives_keys_and_serves_other_layouts(engine):
         mine = coin()
         holder = engine.scheme.keygen(mine)
         V = words(engine.ring, (30, outputs))
-        reply, own = engine.scheme.evaluator(holder.public, mine).product(prepared, holder.encrypt(V, columns=4))
-        wrong = engine.ring.signed(own + holder.open(reply) - np.array(oracle(W, V, engine.scheme.bits), np.uint64))
+        reply, evaluator_share = engine.scheme.evaluator(holder.public, mine).product(
+            prepared, holder.encrypt(V, columns=4)
+        )
+        wrong = engine.ring.signed(
+            evaluator_share + holder.open(reply) - np.array(oracle(W, V, engine.scheme.bits), np.uint64)
+        )
         assert np.abs(wrong).max() <= 1
     assert prepared.nbytes > W.nbytes
 
@@ -157,9 +162,9 @@ def test_everything_is_fresh(engine):
     V, prepared = words(engine.ring, (8, 2)), engine.evaluator.prepare(np.ones((8, 40), int))
     first, second = (engine.holder.encrypt(V, columns=40) for _ in range(2))
     assert first != second
-    (reply, own), (again, other) = (engine.evaluator.product(prepared, first) for _ in range(2))
+    (reply, evaluator_share), (again, other) = (engine.evaluator.product(prepared, first) for _ in range(2))
     assert reply != again
-    assert (own != other).mean() > 0.9  # words of 16 bits are alike once in 65,536
+    assert (evaluator_share != other).mean() > 0.9  # words of 16 bits are alike once in 65,536
     assert engine.scheme.keygen(engine.coin).public != engine.holder.public
 
 
@@ -189,7 +194,7 @@ def test_another_key_is_recognised(engine):
 
 
 def test_other_rows_are_refused(engine):
-    with pytest.raises(CryptoError, match="rows"):
+    with raises_code(CryptoError, "SVFL-CRYPTO-SHAPE"):
         engine.evaluator.product(
             engine.evaluator.prepare(np.ones((9, 2), int)), engine.holder.encrypt(words(engine.ring, (8, 1)), columns=2)
         )
@@ -208,9 +213,9 @@ def test_malformed_messages_raise_and_nothing_else(engine):
         altered = [b"", message[:10], message[: len(message) // 2], message[:-1], message + b"\0", bytes(len(message))]
         altered += [message[:at] + b"\xff\xff\xff\xff" + message[at + 4 :] for at in range(0, header, 4)]
         altered.append(message[:bad] + residue + message[len(message) + bad + 6 :])
-        for each in altered:
+        for item in altered:
             with pytest.raises(CryptoError):
-                use(each)
+                use(item)
 
 
 def test_coins_bind_both_parties_the_chunk_and_the_purpose():
@@ -218,7 +223,7 @@ def test_coins_bind_both_parties_the_chunk_and_the_purpose():
     orders, uses = ((a, b), (b, a), (a, a)), [(chunk, purpose) for chunk in (0, 1) for purpose in ("x", "y")]
     coins = {common_coin(*nonces, *use) for nonces in orders for use in uses}
     assert len(coins) == 12
-    assert all(len(each) == COIN_BYTES for each in coins)
+    assert all(len(item) == COIN_BYTES for item in coins)
     for nonces in ((a[:-1], b), (a, b + b"\0"), (b"", b)):
         with pytest.raises(CryptoError):
             common_coin(*nonces, 0, "x")
@@ -244,9 +249,9 @@ def test_engines_send_about_as_many_bytes(n, c, d, bits):
     """A query and its answer on the kernel are at most a twentieth longer than on SEAL."""
     sizes = []
     for scheme in (LatticeShares(bits), KernelShares(bits)):
-        each = Engine(scheme, 1)
-        sealed = each.holder.encrypt(words(each.ring, (n, c)), columns=d)
-        reply, _ = each.evaluator.product(each.evaluator.prepare(np.ones((n, d), int)), sealed)
+        item = Engine(scheme, 1)
+        sealed = item.holder.encrypt(words(item.ring, (n, c)), columns=d)
+        reply, _ = item.evaluator.product(item.evaluator.prepare(np.ones((n, d), int)), sealed)
         sizes.append(len(sealed) + len(reply))
     assert sizes[1] <= 1.05 * sizes[0]
 

@@ -32,13 +32,13 @@ def random_tree(q, rng, root=0, parties=None):
 
 
 def transcripts(tree, parts):
-    """Walks the schedule the slow way and records what each party receives."""
-    held = dict(parts)
+    """Run the schedule step by step and record the values that each party receives."""
+    sums_by_party = dict(parts)
     received = {p: [] for p in tree.parties}
     for level in tree.levels:
         for sender, to in level:
-            received[to].append(held[sender])
-            held[to] = [(a + b) for a, b in zip(held[to], held[sender], strict=True)]
+            received[to].append(sums_by_party[sender])
+            sums_by_party[to] = [(a + b) for a, b in zip(sums_by_party[to], sums_by_party[sender], strict=True)]
     return received
 
 
@@ -127,7 +127,7 @@ def test_learned_sums_against_linear_algebra(q):
 
 @pytest.mark.parametrize(("q", "modulus"), [(3, 2), (3, 3), (4, 2)])
 def test_views_depend_on_nothing_but_the_learned_sums(q, modulus):
-    """All masks and all values in Z_m: two inputs give a coalition equally distributed views exactly if its own
+    """All masks and all values in Z_m: two inputs give a coalition equally distributed views exactly if the coalition's
     values and the learned sums agree. This is perfect secrecy, not a matter of linear combinations."""
     everything = list(itertools.product(range(modulus), repeat=q))
     for t1, t2 in pairs(q):
@@ -155,7 +155,7 @@ def lone_parties_learn(t1, t2):
 
 @pytest.mark.parametrize("q", [3, 4, 5, 6, 7])
 @pytest.mark.parametrize("seed", [b"a", b"b", b"c"])
-def test_no_single_party_learns_a_part_and_one_tree_twice_shows_it(q, seed):
+def test_no_single_party_learns_a_value_from_two_trees(q, seed):
     trees = build_trees(q, 0, seed)
     assert not lone_parties_learn(trees.T1, trees.T2)
     assert lone_parties_learn(trees.T1, trees.T1)
@@ -220,17 +220,17 @@ def test_every_topology_walks_to_the_plain_sum(q, seed, kind):
     }[kind]()
     parts = {p: Prg.fresh("part").array(3, np.uint64) for p in range(q)}
     plain = [sum(int(parts[p][i]) for p in parts) % 2**64 for i in range(3)]
-    held = {}
+    sums_by_party = {}
 
     def receive_all(party):
-        held[party] = parts[party]
+        sums_by_party[party] = parts[party]
         for source in tree.sources(party):
             assert tree.target(source) == party
             receive_all(source)
-            held[party] = held[party] + held[source]
+            sums_by_party[party] = sums_by_party[party] + sums_by_party[source]
 
     receive_all(tree.root)
-    assert held[tree.root].tolist() == plain
+    assert sums_by_party[tree.root].tolist() == plain
     assert tree.target(tree.root) is None
 
 

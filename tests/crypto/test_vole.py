@@ -16,6 +16,7 @@ from securevfl.crypto.transfers.vole import VoleReceiver, VoleSender
 from securevfl.crypto.transfers.vole_pieces import VoleSize, choice_bytes, split_outcomes
 from securevfl.crypto.transfers.vole_prf import PrfHash
 from securevfl.errors import CryptoError
+from tests.builders import raises_code
 
 X7 = 1 << 7 | 1 << 2 | 1 << 1 | 1  # x^128 in the field
 elements = st.binary(min_size=16, max_size=16)
@@ -68,27 +69,27 @@ def test_ghash_is_that_of_its_standard(count: int) -> None:
 
 
 def ends(secret: bytes | None = None) -> tuple[VoleSender, VoleReceiver, bytes]:
-    """A giver and a taker whose base transfers were made by nobody."""
+    """Return a sender and a receiver without a base transfer protocol."""
     delta = fresh_secret()[0] if secret is None else secret
     chosen = np.unpackbits(np.frombuffer(delta, np.uint8), bitorder="little").tolist()
     pairs, coin = [(os.urandom(32), os.urandom(32)) for _ in range(128)], os.urandom(32)
-    giver = VoleSender(delta, [pair[bit] for pair, bit in zip(pairs, chosen, strict=True)], os.urandom(32), coin)
-    return giver, VoleReceiver(pairs, coin), delta
+    sender = VoleSender(delta, [pair[bit] for pair, bit in zip(pairs, chosen, strict=True)], os.urandom(32), coin)
+    return sender, VoleReceiver(pairs, coin), delta
 
 
 @pytest.mark.parametrize("outcomes", [1, 900, 5000])
 def test_both_ends_have_shares_of_products(outcomes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vole_pieces, "MAX_PIECE_OUTCOMES", 3000)
-    giver, taker, delta = ends()
-    found = []
+    sender, receiver, delta = ends()
+    a_parts = []
     for number, size in enumerate(split_outcomes(outcomes)):
-        answered, given_piece = giver.answer(number, size, taker.ask(number, size, os.urandom(choice_bytes(size))))
-        taken = taker.take(number, size, answered)
-        taken.check(given_piece.confirm(taken.response))
-        (a, c), b = taken.outcome(), given_piece.outcome()
+        answered, given_piece = sender.answer(number, size, receiver.ask(number, size, os.urandom(choice_bytes(size))))
+        received = receiver.take(number, size, answered)
+        received.check(given_piece.confirm(received.response))
+        (a, c), b = received.outcome(), given_piece.outcome()
         np.testing.assert_array_equal(c, b ^ Multiplier(delta)(a))
-        found.append(a)
-    a = np.concatenate(found)
+        a_parts.append(a)
+    a = np.concatenate(a_parts)
     assert a.shape == (outcomes, 2)
     assert len(np.unique(a[:, 0])) == outcomes
     bits = np.unpackbits(a.view(np.uint8))
@@ -96,7 +97,7 @@ def test_both_ends_have_shares_of_products(outcomes: int, monkeypatch: pytest.Mo
 
 
 def test_no_number_of_a_row_serves_in_two_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under one key of the hash a row of the transfers has a number of its own at either end, in whichever piece."""
+    """Under one key of the hash, rows of transfers have different numbers at both parties and in all pieces."""
     monkeypatch.setattr(vole_pieces, "MAX_PIECE_OUTCOMES", 300)
     numbered, before = list[tuple[int, int]](), set[tuple[int, int]]()
     make = row_hash.tweaks
@@ -106,15 +107,17 @@ def test_no_number_of_a_row_serves_in_two_pieces(monkeypatch: pytest.MonkeyPatch
         return make(first, count, purpose)
 
     monkeypatch.setattr(vole_public, "tweaks", noting)
-    giver, taker, _ = ends()
+    sender, receiver, _ = ends()
     for number, size in enumerate(split_outcomes(900)):
         ends_of_piece = []
         for work in ("giver", "taker"):
             numbered.clear()
             if work == "giver":
-                answered, _piece = giver.answer(number, size, taker.ask(number, size, os.urandom(choice_bytes(size))))
+                answered, _piece = sender.answer(
+                    number, size, receiver.ask(number, size, os.urandom(choice_bytes(size)))
+                )
             else:
-                taker.take(number, size, answered)
+                receiver.take(number, size, answered)
             ends_of_piece.append(set(numbered))
         assert ends_of_piece[0] == ends_of_piece[1]
         assert ends_of_piece[0]
@@ -124,10 +127,10 @@ def test_no_number_of_a_row_serves_in_two_pieces(monkeypatch: pytest.MonkeyPatch
 
 
 def test_no_other_confirmation_passes_however_long() -> None:
-    giver, taker, _ = ends()
-    answered, piece = giver.answer(0, SMALL, taker.ask(0, SMALL, os.urandom(choice_bytes(SMALL))))
-    taken = taker.take(0, SMALL, answered)
-    right = piece.confirm(taken.response)
+    sender, receiver, _ = ends()
+    answered, piece = sender.answer(0, SMALL, receiver.ask(0, SMALL, os.urandom(choice_bytes(SMALL))))
+    received = receiver.take(0, SMALL, answered)
+    right = piece.confirm(received.response)
     for wrong in (
         b"",
         *(right[:length] for length in range(1, len(right))),
@@ -135,9 +138,9 @@ def test_no_other_confirmation_passes_however_long() -> None:
         bytes(len(right)),
         right * 2,
     ):
-        with pytest.raises(CryptoError, match="do not carry one Delta"):
-            taken.check(wrong)
-    taken.check(right)
+        with raises_code(CryptoError, "SVFL-PROTOCOL-CHEATING"):
+            received.check(wrong)
+    received.check(right)
 
 
 @given(st.integers(1, 1 << 26))
@@ -151,7 +154,7 @@ def test_sizes_hold_to_the_parameters(outcomes: int) -> None:
         assert piece.places <= 1.25 * vole_pieces.INVERSE_RATE * piece.outcomes + 2 * vole_pieces.MIN_TREES
 
 
-def test_the_least_number_of_trees_makes_linear_tests_as_rare_as_is_claimed() -> None:
+def test_the_minimum_of_trees_defeats_linear_tests() -> None:
     assert (1 - 0.1) ** vole_pieces.MIN_TREES <= 2.0**-128
     assert vole_pieces.MIN_TREES % vole_pieces.TREES_PER_GROUP == 0
 
@@ -191,24 +194,24 @@ def test_trees_and_their_map_are_those_of_the_docstring() -> None:
 def passes(
     ends: tuple[VoleSender, VoleReceiver, bytes], number: int, altered: int | None = None, *, heard: bool = True
 ) -> bool:
-    """Whether a giver that alters one octet of its answer, and knows what comes of it, passes the taker's check."""
-    giver, taker, _ = ends
-    asked = taker.ask(number, SMALL, os.urandom(choice_bytes(SMALL)))
-    answered, piece = giver.answer(number, SMALL, asked)
+    """Return whether a sender that alters one byte of its answer, and knows the effect, passes the receiver's check."""
+    sender, receiver, _ = ends
+    request = receiver.ask(number, SMALL, os.urandom(choice_bytes(SMALL)))
+    answered, piece = sender.answer(number, SMALL, request)
     if altered is not None:
         octets = bytearray(answered)
         octets[altered] ^= 1
         answered = bytes(octets)
-        piece._challenge = giver._public.challenge(number, asked, answered)
-    taken = taker.take(number, SMALL, answered)
+        piece._challenge = sender._public.challenge(number, request, answered)
+    received = receiver.take(number, SMALL, answered)
     try:
-        taken.check(piece.confirm(taken.response if heard else bytes(16)))
+        received.check(piece.confirm(received.response if heard else bytes(16)))
     except CryptoError:
         return False
     return True
 
 
-def test_a_giver_that_alters_a_sum_passes_only_where_it_is_not_looked_at() -> None:
+def test_an_altered_sum_passes_only_if_it_is_not_used() -> None:
     """Of each level the taker looks at one of two sums, by a random bit: one alteration passes half of the times."""
     both = ends()
     assert 5 < sum(passes(both, number, 0) for number in range(60)) < 55  # 6.4 standard errors
@@ -219,20 +222,20 @@ def test_a_giver_that_alters_a_sum_passes_only_where_it_is_not_looked_at() -> No
 
 
 def test_rows_that_carry_two_choices_are_refused() -> None:
-    giver, taker, _ = ends()
-    asked = bytearray(taker.ask(0, SMALL, os.urandom(choice_bytes(SMALL))))
-    asked[5] ^= 1
-    with pytest.raises(CryptoError, match="do not carry one choice"):
-        giver.answer(0, SMALL, bytes(asked))
+    sender, receiver, _ = ends()
+    request = bytearray(receiver.ask(0, SMALL, os.urandom(choice_bytes(SMALL))))
+    request[5] ^= 1
+    with raises_code(CryptoError, "SVFL-PROTOCOL-CHEATING"):
+        sender.answer(0, SMALL, bytes(request))
 
 
 def test_messages_of_another_length_are_refused() -> None:
-    giver, taker, _ = ends()
-    asked = taker.ask(0, SMALL, os.urandom(choice_bytes(SMALL)))
-    with pytest.raises(CryptoError, match="was expected"):
-        giver.answer(0, SMALL, asked[:-1])
-    with pytest.raises(CryptoError, match="were expected"):
-        taker.take(0, SMALL, bytes(SMALL.answer_bytes - 1))
+    sender, receiver, _ = ends()
+    request = receiver.ask(0, SMALL, os.urandom(choice_bytes(SMALL)))
+    with raises_code(CryptoError, "SVFL-PROTOCOL-SIZE"):
+        sender.answer(0, SMALL, request[:-1])
+    with raises_code(CryptoError, "SVFL-PROTOCOL-SIZE"):
+        receiver.take(0, SMALL, bytes(SMALL.answer_bytes - 1))
 
 
 def keys_of(count: int) -> np.ndarray:
@@ -241,15 +244,15 @@ def keys_of(count: int) -> np.ndarray:
     return keys
 
 
-def meet(keys: np.ndarray, asked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def meet(keys: np.ndarray, request: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """F at the evaluator, who has stored `keys`, and at the holder, on the keys asked."""
     delta, hashing = os.urandom(16), PrfHash(os.urandom(32))
     seed, P = okvs.encode(keys, hashing.target(keys))
     a, b = words(os.urandom(16 * len(P))), words(os.urandom(16 * len(P)))
     c = b ^ Multiplier(delta)(a)
     return (
-        vole_prf.evaluate_stored(hashing, seed, c, asked),
-        vole_prf.evaluate_any(hashing, seed, b, P ^ a, Multiplier(delta), asked),
+        vole_prf.evaluate_stored(hashing, seed, c, request),
+        vole_prf.evaluate_any(hashing, seed, b, P ^ a, Multiplier(delta), request),
     )
 
 
@@ -268,6 +271,6 @@ def test_rows_are_moved_whole() -> None:
 
 
 def test_nothing_of_either_end_shows() -> None:
-    giver, taker, delta = ends()
-    assert delta.hex() not in repr(giver) + repr(taker) + repr(giver.times)
-    assert repr(taker) == str(taker)
+    sender, receiver, delta = ends()
+    assert delta.hex() not in repr(sender) + repr(receiver) + repr(sender.times)
+    assert repr(receiver) == str(receiver)

@@ -232,7 +232,7 @@ def test_one_party_with_ids_among_others_without(tmp_path: Path) -> None:
 
 def test_what_is_counted_is_what_comes_out() -> None:
     bank, shop = parties()
-    assert pooled_run_facts(job(), [bank, shop]).sizes.columns == {"bank": 2, "shop": 5}
+    assert pooled_run_facts(job(), [bank, shop]).shape.columns == {"bank": 2, "shop": 5}
     assert "of the dimensions of the 5 columns" in vfl.explain(job(), [bank, shop])
 
 
@@ -250,10 +250,10 @@ def test_a_clip_loses_nothing_where_a_scale_can_spare_it(scale: str) -> None:
     X = np.column_stack([rare, three, counts, wild, np.ones(rows)])
     party = vfl.Party("shop", X, columns=["rare", "three", "counts", "wild", "same"], aligned=True)
     schedule = vfl.Job(model=vfl.Logistic(), protocol="open", accepts=["columns"]).schedule(party.register)
-    cut = r"on shares values far out .*: wild outside -\d+[.\d]* to \d+[.\d]*; "
+    cut = r"clips extreme values of these columns: wild outside -\d+[.\d]* to \d+[.\d]*\. "
     with pytest.warns(errors.DataNotice, match=cut) as told:
         data = TrainingData(party, schedule, vfl.Logistic().loss, scale=scale, clip=8.0)
-    assert sum("far out" in str(each.message) for each in told) == 1
+    assert sum("clips extreme values" in str(each.message) for each in told) == 1
     found = data.scaled(np.arange(rows))
     assert np.abs(found).max() <= 8
     np.testing.assert_array_equal(found * 256, np.rint(found * 256))

@@ -116,7 +116,7 @@ def test_what_is_foreseen_is_debited_by_a_run_to_its_planned_end(
     own = kept(tmp_path, parties)
     vfl.simulate(job, parties, ledgers=own)
     assert not [each for each in left if each.short]
-    foreseen = job.family.disclosures(job, pooled_run_facts(job, parties).sizes)
+    foreseen = job.family.disclosures(job, pooled_run_facts(job, parties).shape)
     for party, ledger in own.items():
         plan: Counter[Any] = Counter()
         counts: Counter[Any] = Counter()
@@ -323,7 +323,7 @@ def test_a_run_that_patience_ends_has_debited_what_it_told(mode: str, tmp_path: 
             with suppress(Cut):
                 vfl.simulate(job, parties, ledgers=own, checkpoints=states, on_round=on_round, observe=transcript)
         assert rounds < len(job.schedule(register_of(parties)))  # it did end early
-        sizes = pooled_run_facts(job, parties).sizes
+        sizes = pooled_run_facts(job, parties).shape
         foreseen = [*job.family.disclosures(job, sizes), *stop_decision_disclosures(job, sizes)]
         for party, ledger in own.items():
             plan: Counter[Any] = Counter()

@@ -113,7 +113,7 @@ def test_threads_tell_of_rows_of_their_own() -> None:
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
 def test_each_of_several_jobs_is_checked_beside_all_before_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     job, parties = example(name)
-    sizes, beside = pooled_run_facts(job, parties).sizes, list[list[Disclosure]]()
+    sizes, beside = pooled_run_facts(job, parties).shape, list[list[Disclosure]]()
     monkeypatch.setattr(forecast, "leaks", lambda job, sizes, before: beside.append([*before]) or [])
     check_together([(job, sizes)] * 4, [], {})
     assert beside == [job.family.disclosures(job, sizes) * earlier_jobs for earlier_jobs in range(4)]

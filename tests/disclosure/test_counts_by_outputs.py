@@ -39,7 +39,7 @@ def test_every_count_is_of_all_outputs(protocol: str, optimizer: str, outputs: i
             told[entry.to, entry.kind, entry.group] += entry.numbers
     counts = {
         (each.learner, each.kind, each.group): each.count
-        for each in job.family.disclosures(job, pooled_run_facts(job, parties).sizes)
+        for each in job.family.disclosures(job, pooled_run_facts(job, parties).shape)
     }
     trained, held_out = round(ROWS * (1 - HELD_OUT)), round(ROWS * HELD_OUT)
     batches = 3 * 4  # visits to them
@@ -78,7 +78,7 @@ def test_every_count_of_three_parties_is_of_all_outputs(sums: str, mode: Any, ou
                 for name in entry.about:
                     told[name] += entry.numbers
     counts: Counter[str] = Counter()
-    for each in job.family.disclosures(job, pooled_run_facts(job, parties).sizes):
+    for each in job.family.disclosures(job, pooled_run_facts(job, parties).shape):
         if (each.learner, each.kind, each.group) == ("bank", "columns", "training"):
             for name in each.about:
                 counts[name] += each.count

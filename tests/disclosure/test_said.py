@@ -117,10 +117,10 @@ def test_the_party_with_labels_is_told_of_rows_that_stand_alone() -> None:
     def of_bank(sheet: str) -> str:
         return sheet[sheet.index("\nbank (") : sheet.index("\nshop (")]
 
-    assert "shop: 1 rows of 120 stand nearly alone" in of_bank(str(vfl.explain(job, [bank, odd])))
-    assert "stand nearly alone" not in of_bank(str(vfl.explain(job, [bank, shop])))
+    assert "shop: 1 rows of 120 are nearly unique" in of_bank(str(vfl.explain(job, [bank, odd])))
+    assert "are nearly unique" not in of_bank(str(vfl.explain(job, [bank, shop])))
     alone = str(vfl.explain(job, [bank], others={"shop": 4}))
-    assert "which alone sees how many there are" in of_bank(alone)
+    assert "only that party can count them" in of_bank(alone)
 
 
 def test_the_epsilon_of_repeats_is_that_of_all_runs(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from securevfl.base.config import Config
 
 CI = Path(__file__).parents[2] / ".ci"
 griffe = pytest.importorskip("griffe", reason="needs the extra docs")
-pytestmark = pytest.mark.skipif(not CI.is_dir(), reason="not beside a checkout")
+pytestmark = pytest.mark.skipif(not CI.is_dir(), reason="needs a checkout")
 
 
 @pytest.mark.long

@@ -62,7 +62,7 @@ def commands() -> list[tuple[str, str]]:
     return [(str(block), line) for block in held_out for line in lines(block.language, block.text)]
 
 
-pytestmark = pytest.mark.skipif(not PAGES, reason="not beside a checkout")
+pytestmark = pytest.mark.skipif(not PAGES, reason="needs a checkout")
 
 
 def test_every_block_has_a_language_and_none_is_indented() -> None:
@@ -142,7 +142,7 @@ def _parse(words: list[str], program: typer.Typer) -> None:
     command.make_context(command.name, words, parent=context)
 
 
-@pytest.mark.skipif(not (ROOT / "examples").exists(), reason="not beside a checkout")
+@pytest.mark.skipif(not (ROOT / "examples").exists(), reason="needs a checkout")
 def test_examples_of_services_run_existing_commands() -> None:
     unit = (ROOT / "examples" / "securevfl-serve.service").read_text()
     (start,) = re.findall(r"^ExecStart=\S*/securevfl (.*)$", unit, re.MULTILINE)

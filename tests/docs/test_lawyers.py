@@ -14,7 +14,7 @@ from securevfl.transport import identity, pem_files
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "for-lawyers.md"
-pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="not beside a checkout")
+pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="needs a checkout")
 
 HERE = "tests/docs/test_lawyers.py::"
 SHEET = HERE + "test_the_page_follows_the_whole_sheet"

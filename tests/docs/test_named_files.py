@@ -14,15 +14,18 @@ ROOT = Path(__file__).parents[2]
 OWN = "benchmarks", "crypto", "docs", "examples", "protocols", "securevfl", "tests"
 PAGES = [
     page
-    for page in (*sorted(ROOT.glob("*.md")), *(page for own in OWN for page in sorted((ROOT / own).rglob("*.md"))))
+    for page in (
+        *sorted(ROOT.glob("*.md")),
+        *(page for folder in OWN for page in sorted((ROOT / folder).rglob("*.md"))),
+    )
     if page.name != "CHANGELOG.md" and "fixtures" not in page.parts  # the change log names former files
 ]
-ROOMS = {each.name for each in (ROOT / "securevfl").glob("*") if each.is_dir() and not each.name.startswith("_")}
+ROOMS = {path.name for path in (ROOT / "securevfl").glob("*") if path.is_dir() and not path.name.startswith("_")}
 SOURCES = "benchmarks", "crypto", "protocols", "securevfl"
 SPAN = re.compile(r"`([^`\n]+)`")
 THEIRS = re.compile(r"(?:FATE|SecretFlow|NVFlare|Flower|VFLAIR)\s+`[^`\n]+`")  # files of other projects
 
-pytestmark = pytest.mark.skipif(not (ROOT / "docs").exists(), reason="not beside a checkout")
+pytestmark = pytest.mark.skipif(not (ROOT / "docs").exists(), reason="needs a checkout")
 
 
 def spans(text: str) -> Iterator[str]:

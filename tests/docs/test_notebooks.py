@@ -8,7 +8,7 @@ import pytest
 
 FOLDER = Path(__file__).parents[2] / "examples"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
-pytestmark = pytest.mark.skipif(not FOLDER.exists(), reason="not beside a checkout")
+pytestmark = pytest.mark.skipif(not FOLDER.exists(), reason="needs a checkout")
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

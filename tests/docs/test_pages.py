@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [page for page in sorted(ROOT.glob("docs/*.md")) if page.stem not in MADE]
 OTHERS = [page for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md") if page.exists()]
 BLOCK = re.compile(r"(?:<!-- not run: (?P<why>[^>]+) -->\n)?^```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.M | re.S)
-pytestmark = pytest.mark.skipif(not PAGES, reason="not beside a checkout")
+pytestmark = pytest.mark.skipif(not PAGES, reason="needs a checkout")
 
 ORGANISATIONS = "tests/organisations/test_docs_two_organisations.py::test_the_page"
 OPENSSL = "tests/transport/test_openssl.py::test_the_commands_of_the_page"

@@ -14,7 +14,7 @@ from securevfl.families.fdskl.kernel_model import Kernel
 from securevfl.options import JobOptions
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.skipif(not (ROOT / "docs").exists(), reason="not beside a checkout")
+pytestmark = pytest.mark.skipif(not (ROOT / "docs").exists(), reason="needs a checkout")
 
 
 @pytest.mark.long

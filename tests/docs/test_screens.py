@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FIGURES = ROOT / "docs" / "figures"
-pytestmark = pytest.mark.skipif(not FIGURES.exists(), reason="not beside a checkout")
+pytestmark = pytest.mark.skipif(not FIGURES.exists(), reason="needs a checkout")
 
 
 def words(picture: str) -> str:

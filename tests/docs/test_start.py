@@ -14,7 +14,7 @@ import securevfl as vfl
 from tests.forked import command, run_forked
 
 PAGE = Path(__file__).parents[2] / "docs" / "start.md"
-pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="not beside a checkout")
+pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="needs a checkout")
 
 
 def run(language: str, text: str, folder: Path) -> str:

@@ -10,7 +10,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 TOOLS = ("bash", "dirname", "mktemp", "rm", "sed", "grep", "head", "tail", "timeout", "true", "systemd-analyze")
 UNIT = "the unit is one that systemd takes"
 SYSTEMD = shutil.which("systemd-analyze") is not None
-pytestmark = pytest.mark.skipif(not EXAMPLES.exists(), reason="not beside a checkout")
+pytestmark = pytest.mark.skipif(not EXAMPLES.exists(), reason="needs a checkout")
 
 
 def without_an_engine(folder: Path) -> dict[str, str]:

@@ -32,7 +32,7 @@ def job(
 
 def columns(own: vfl.Job, given: list[vfl.Party]) -> dict[tuple[str, tuple[str, ...]], int]:
     """Numbers a training row, by learner and by whom they are about."""
-    told: list[Disclosure] = own.family.disclosures(own, pooled_run_facts(own, given).sizes)
+    told: list[Disclosure] = own.family.disclosures(own, pooled_run_facts(own, given).shape)
     return {
         (each.learner, each.about): each.count for each in told if (each.kind, each.group) == ("columns", "training")
     }
@@ -73,24 +73,24 @@ def test_without_a_server_every_worker_is_told_every_part() -> None:
 
 def test_labels_that_are_shown_count_as_all_labels() -> None:
     own = job()
-    told = own.family.disclosures(own, pooled_run_facts(own, parties()).sizes)
+    told = own.family.disclosures(own, pooled_run_facts(own, parties()).shape)
     assert {each.learner: each.share for each in told if each.kind == "labels"} == {"shop": 1.0, "telco": 1.0}
 
 
 def test_the_sheet_says_who_must_pool_who_learns_and_what_noise_is_for() -> None:
     sheet = vfl.explain(job(stored={"name": "masks", "noise": NOISE}), parties())
     for said in (
-        "the server and any worker that is told sums together open",
-        "the labels of all training rows, which the active party shows to all workers",
+        "the server and any worker that receives sums can together open",
+        "the labels of all training rows, which the active party sends to all workers",
         "is the change of that worker's part",
-        "no forward output and no sum",
+        "no output and no sum",
         "epsilon 8 at delta 0.0001\n            for all 4 pushes of a row",
     ):
         assert said in sheet, said
     alone = vfl.explain(job(stored="open", residual="ckks", shows=False))
-    assert "the server learns the forward outputs of every worker by itself" in alone
+    assert "the server alone learns the forward outputs of every worker" in alone
     assert "server (server)" in alone
-    assert "no server" in vfl.explain(job(stored="open"), parties(server=False))
+    assert "without a server" in vfl.explain(job(stored="open"), parties(server=False))
 
 
 class Sums(Observer):

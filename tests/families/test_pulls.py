@@ -25,6 +25,7 @@ from securevfl.runtime.costs import Kind
 from securevfl.runtime.meter import Meter
 from securevfl.runtime.observer import Event, Observer
 from securevfl.runtime.party_threads import run_threads
+from tests.builders import raises_code
 
 WORKERS = ("bank", "shop", "telco", "post")
 EPOCH = 10
@@ -74,7 +75,7 @@ def work(pulls: PullClient, pace: WorkerPace, idle: Callable[[int], None], start
         idle(t)
         pulls.push(t, np.array([[t / 8]]), t - opened)
         opened += 1
-        while opened and pulls.pull((1, 1), wait=opened > pace.unanswered(t)) is not None:
+        while opened and pulls.pull((1, 1), wait=opened > pace.max_unanswered(t)) is not None:
             opened -= 1
         most = max(most, opened)
     return most
@@ -86,7 +87,7 @@ def at_server(pace: WorkerPace, idle: Idle, clock: Any = WallClock) -> Watch:
     def serve(channel: Channel) -> int:
         context = seat_of(channel, "server")
         server = PullServer(
-            context, pace, StoredOpen().server(context, WORKERS), lead="bank", told=WORKERS, whole=False
+            context, pace, StoredOpen().server(context, WORKERS), lead="bank", readers=WORKERS, needs_all=False
         )
         done = list(server.serve())
         assert done == list(range(1, len(pace.batches) + 1))
@@ -94,7 +95,7 @@ def at_server(pace: WorkerPace, idle: Idle, clock: Any = WallClock) -> Watch:
 
     def take(channel: Channel) -> int:
         context = seat_of(channel, "server")
-        pulls = ServerPullClient(context, pace, StoredOpen().worker(context, WORKERS), told=WORKERS)
+        pulls = ServerPullClient(context, pace, StoredOpen().worker(context, WORKERS), readers=WORKERS)
         return work(pulls, pace, lambda t: idle(channel.me, t, watch))
 
     run_threads({"server": serve, **dict.fromkeys(WORKERS, take)}, clock, timeout=60, observe=watch)
@@ -133,7 +134,7 @@ def check(watch: Watch, pace: WorkerPace) -> None:
     leads = [pull.iteration - pull.slowest for pull in watch.pulls]
     assert max(leads) == pace.tau
     for pull in watch.pulls:
-        assert pull.iteration - pull.slowest <= pace.lead(pull.iteration)
+        assert pull.iteration - pull.slowest <= pace.max_lead(pull.iteration)
         assert pull.versions[pull.worker] == pull.iteration
         for version in pull.versions.values():
             if version < 0:  # nothing was pushed yet
@@ -146,7 +147,7 @@ def check(watch: Watch, pace: WorkerPace) -> None:
 @pytest.mark.parametrize("run", [at_server, at_peers])
 @pytest.mark.parametrize("tau", [0, 3, 25])
 def test_nobody_is_served_who_is_further_ahead(run: Callable[..., Watch], tau: int) -> None:
-    made = pace(300, tau, together=EPOCH)
+    made = pace(300, tau, synchronous=EPOCH)
     check(run(made, restless(tau, often=0.02, paused=120, lead=tau)), made)
 
 
@@ -155,65 +156,65 @@ def test_nobody_is_served_who_is_further_ahead(run: Callable[..., Watch], tau: i
 @pytest.mark.parametrize("run", [at_server, at_peers])
 def test_nobody_is_served_who_is_further_ahead_in_a_long_run(run: Callable[..., Watch]) -> None:
     """100,000 pulls each."""
-    made = pace(25_000, 8, together=EPOCH)
+    made = pace(25_000, 8, synchronous=EPOCH)
     check(run(made, restless(1, often=0.01, paused=9000, lead=8)), made)
 
 
 @pytest.mark.parametrize("run", [at_server, at_peers])
 def test_without_the_bound_it_does_not_hold(run: Callable[..., Watch], monkeypatch: pytest.MonkeyPatch) -> None:
     made = pace(200, 3)
-    monkeypatch.setattr(WorkerPace, "lead", lambda self, t: 1000)
+    monkeypatch.setattr(WorkerPace, "max_lead", lambda self, t: 1000)
     watch = run(made, restless(0, often=0.02, paused=50, lead=made.tau + 1))
     assert max(pull.iteration - pull.slowest for pull in watch.pulls) > made.tau
 
 
 @pytest.mark.parametrize("run", [at_server, at_peers])
 def test_all_meet_at_joint_evaluations(run: Callable[..., Watch]) -> None:
-    made = pace(200, 5, pause=20)
-    assert [t for t in range(200) if made.pauses(t)] == list(range(19, 200, 20))
-    assert all(made.unanswered(t) == 0 for t in range(19, 200, 20))
+    made = pace(200, 5, meeting_interval=20)
+    assert [t for t in range(200) if made.meets_after(t)] == list(range(19, 200, 20))
+    assert all(made.max_unanswered(t) == 0 for t in range(19, 200, 20))
     check(run(made, restless(0, often=0.0, paused=90, lead=5)), made)
 
 
 def test_a_worker_has_no_two_pushes_of_one_batch_open() -> None:
     made = pace(400, 8)
     for t in range(399):
-        open_at_most = made.batches[t + 1 - made.unanswered(t) : t + 1]
+        open_at_most = made.batches[t + 1 - made.max_unanswered(t) : t + 1]
         assert made.batches[t + 1] not in open_at_most
-    assert max(map(made.unanswered, range(399))) == 8
+    assert max(map(made.max_unanswered, range(399))) == 8
 
 
 def test_parts_that_are_missing_are_waited_for_where_sums_are_of_all() -> None:
     """Without an epoch in step, and at once in the open."""
     made, seen = pace(50, 4), {}
 
-    def late(me: str, t: int, whole: bool, watch: Watch) -> None:
+    def late(me: str, t: int, needs_all: bool, watch: Watch) -> None:
         """Shop pushes when others have been answered without it; where they are not, after a while."""
-        if (me, t) == ("shop", 0) and whole:
+        if (me, t) == ("shop", 0) and needs_all:
             time.sleep(0.05)
         elif (me, t) == ("shop", 0):
             watch.until(lambda: any(min(pull.versions.values()) < 0 for pull in list(watch.pulls)))
 
-    def run(*, whole: bool) -> None:
+    def run(*, needs_all: bool) -> None:
         watch = Watch()
 
         def serve(channel: Channel) -> int:
             context = seat_of(channel, "server")
             server = PullServer(
-                context, made, StoredOpen().server(context, WORKERS), lead="bank", told=WORKERS, whole=whole
+                context, made, StoredOpen().server(context, WORKERS), lead="bank", readers=WORKERS, needs_all=needs_all
             )
             return len(list(server.serve()))
 
         def take(channel: Channel) -> int:
             context = seat_of(channel, "server")
-            pulls = ServerPullClient(context, made, StoredOpen().worker(context, WORKERS), told=WORKERS)
-            return work(pulls, made, lambda t: late(channel.me, t, whole, watch))
+            pulls = ServerPullClient(context, made, StoredOpen().worker(context, WORKERS), readers=WORKERS)
+            return work(pulls, made, lambda t: late(channel.me, t, needs_all, watch))
 
         run_threads({"server": serve, **dict.fromkeys(WORKERS, take)}, WallClock, timeout=60, observe=watch)
-        seen[whole] = [min(pull.versions.values()) for pull in watch.pulls if pull.iteration < EPOCH]
+        seen[needs_all] = [min(pull.versions.values()) for pull in watch.pulls if pull.iteration < EPOCH]
 
-    run(whole=True)
-    run(whole=False)
+    run(needs_all=True)
+    run(needs_all=False)
     assert min(seen[True]) >= 0
     assert min(seen[False]) == -1
 
@@ -265,7 +266,7 @@ def test_nobody_begins_where_the_schedule_does_not_go(crafted: list[Any]) -> Non
         for message in crafted:
             channel.send("server", message, "stored/pulls", permit=permit_sizes(channel, "server"))
 
-    with pytest.raises(ProtocolError, match="shop was expected to begin within 20 iterations"):
+    with raises_code(ProtocolError, "SVFL-PROTOCOL-MESSAGE", peer="shop"):
         run_threads({"server": serve, "shop": shop}, WallClock, timeout=60)
 
 
@@ -287,7 +288,7 @@ def test_a_server_refuses_what_no_worker_pushes(crafted: Callable[[WorkerPace], 
             channel, Roles.sum("server", ("bank", "shop")), Meter(channel.clock, channel.counters), subchannel="stored"
         )
         server = PullServer(
-            context, made, StoredOpen().server(context, WORKERS), lead="bank", told=("bank",), whole=False
+            context, made, StoredOpen().server(context, WORKERS), lead="bank", readers=("bank",), needs_all=False
         )
         list(server.serve())
 
@@ -306,21 +307,22 @@ def test_a_server_refuses_what_no_worker_pushes(crafted: Callable[[WorkerPace], 
         for _ in range(2):
             channel.recv("server", PullReply, "stored/pulls")
 
-    with pytest.raises(ProtocolError, match=r"expected|equal length"):
+    with pytest.raises(ProtocolError) as caught:
         run_threads({"server": serve, "shop": shop, "bank": bank}, WallClock, timeout=60)
+    assert caught.value.code in ("SVFL-PROTOCOL-MESSAGE", "SVFL-PROTOCOL-SIZE")
 
 
 @pytest.mark.parametrize(
-    ("answer", "text"),
+    ("answer", "code"),
     [
-        (PullReply(1, bytes(8), (0, 0), 0), "expected to answer iteration 0"),
-        (PullReply(0, bytes(8), (0,), 0), "for 2 workers"),
-        (PullReply(0, bytes(8), (-1, 0), 0), "was expected"),
-        (PullReply(0, bytes(16), (0, 0), 0), "sum of shape"),
-        (PullReply(0, np.array([np.nan]).tobytes(), (0, 0), 0), "NaN"),
+        (PullReply(1, bytes(8), (0, 0), 0), "SVFL-PROTOCOL-MESSAGE"),
+        (PullReply(0, bytes(8), (0,), 0), "SVFL-PROTOCOL-MESSAGE"),
+        (PullReply(0, bytes(8), (-1, 0), 0), "SVFL-PROTOCOL-CHEATING"),
+        (PullReply(0, bytes(16), (0, 0), 0), "SVFL-PROTOCOL-SIZE"),
+        (PullReply(0, np.array([np.nan]).tobytes(), (0, 0), 0), "SVFL-PROTOCOL-VALUES"),
     ],
 )
-def test_a_worker_refuses_what_no_server_answers(answer: PullReply, text: str) -> None:
+def test_a_worker_refuses_what_no_server_answers(answer: PullReply, code: str) -> None:
     made = pace(20, 2)
 
     def server(channel: Channel) -> None:
@@ -332,12 +334,12 @@ def test_a_worker_refuses_what_no_server_answers(answer: PullReply, text: str) -
         context = PartyContext(
             channel, Roles.sum("server", ("bank", "shop")), Meter(channel.clock, channel.counters), subchannel="stored"
         )
-        pulls = ServerPullClient(context, made, StoredOpen().worker(context, WORKERS), told=WORKERS)
+        pulls = ServerPullClient(context, made, StoredOpen().worker(context, WORKERS), readers=WORKERS)
         pulls.begin(0, ())
         pulls.push(0, np.zeros((1, 1)), 0)
         pulls.pull((1, 1), wait=True)
 
-    with pytest.raises(ProtocolError, match=text):
+    with raises_code(ProtocolError, code):
         run_threads({"server": server, "bank": bank}, WallClock, timeout=60)
 
 
@@ -350,7 +352,7 @@ def test_who_waits_for_a_worker_that_has_stopped_is_told() -> None:
         )
         list(
             PullServer(
-                context, made, StoredOpen().server(context, WORKERS), lead="bank", told=("bank",), whole=False
+                context, made, StoredOpen().server(context, WORKERS), lead="bank", readers=("bank",), needs_all=False
             ).serve()
         )
 
@@ -361,7 +363,7 @@ def test_who_waits_for_a_worker_that_has_stopped_is_told() -> None:
         began.set()
         with pytest.raises(TransportError, match="shop has stopped"):
             work(
-                ServerPullClient(context, made, StoredOpen().worker(context, WORKERS), told=WORKERS),
+                ServerPullClient(context, made, StoredOpen().worker(context, WORKERS), readers=WORKERS),
                 made,
                 lambda _: None,
             )

@@ -162,7 +162,7 @@ def test_metrics_are_taken_as_often_as_is_counted(every: int) -> None:
     made, own, events = job(evaluate_every=every), parties(), list[Event]()
     vfl.simulate(made, own, observe=events.append)
     told = [each for each in events if each.direction == "recv" and isinstance(each.message, ShuffledWords)]
-    assert len(told) == count_measurements(made, pooled_run_facts(made, own).sizes)
+    assert len(told) == count_measurements(made, pooled_run_facts(made, own).shape)
 
 
 @pytest.mark.parametrize("classes", [3, 4, 10])
@@ -171,7 +171,7 @@ def test_a_label_of_many_classes_holds_the_logarithm_of_their_number(classes: in
     made = job(
         model=vfl.GeneralLinear(loss="one_vs_rest"), protocol=vfl.Protocol(shares=vfl.Shares(open_weights=["shop"]))
     )
-    sizes = replace(pooled_run_facts(made, own).sizes, outputs=classes)
+    sizes = replace(pooled_run_facts(made, own).shape, outputs=classes)
     assert {told.capacity for told in weight_disclosures(made, sizes) if told.kind == "labels"} == {
         int(280 * np.log2(classes))
     }

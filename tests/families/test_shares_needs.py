@@ -110,4 +110,4 @@ def test_the_rarest_of_all_labels_is_counted_among_rows_that_are_evaluated(rares
     labels[schedule.test] = np.arange(len(schedule.test)) % 3
     labels[schedule.test[:rarest]] = 3
     parties = [vfl.Party("bank", X[:, :2], labels, ids=ids), vfl.Party("shop", X[:, 2:], ids=ids)]
-    assert pooled_run_facts(own, parties).sizes.rarest_label_rows == rarest
+    assert pooled_run_facts(own, parties).shape.rarest_label_rows == rarest

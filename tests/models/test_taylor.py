@@ -122,8 +122,8 @@ def test_local_steps_on_one_opening_are_those_of_a_linear_network(both: dict[str
         assert found is not None
         np.testing.assert_allclose(found, by_steps(objective, moved)[0], atol=1e-7)
         hessian = by_steps(lambda t, f=objective: by_steps(f, t, 1e-3)[0], own, 1e-3)
-        assert quadratic.longest(1e9) == pytest.approx(1 / np.linalg.eigvalsh(hessian)[-1], rel=0.05)
-        assert quadratic.longest(1e-3) == 1e-3
+        assert quadratic.max_step_size(1e9) == pytest.approx(1 / np.linalg.eigvalsh(hessian)[-1], rel=0.05)
+        assert quadratic.max_step_size(1e-3) == 1e-3
         off = linear(X, moved) - linear(X, own)
         assert quadratic.gradient(moved, linear(X, moved) + 0.4 * off) is not None
         assert quadratic.gradient(moved, linear(X, moved) + 0.6 * off) is None

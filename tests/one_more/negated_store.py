@@ -25,4 +25,4 @@ class NegatedStore(StoredOpen):
     pushed: ClassVar[Reveal] = Reveal("plain", "the sender's forward outputs, negated")
 
     def worker(self, context: PartyContext, readers: Collection[str]) -> StoredWorker:
-        return NegatedWorker(context, whole=False)
+        return NegatedWorker(context, needs_all=False)

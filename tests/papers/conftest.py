@@ -11,5 +11,5 @@ ROOT = Path(__file__).parents[2]
 def _checkout(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make `benchmarks.papers` importable, as `python -m` does in the checkout."""
     if not (ROOT / "benchmarks" / "papers").is_dir():
-        pytest.skip("not beside a checkout")
+        pytest.skip("needs a checkout")
     monkeypatch.syspath_prepend(str(ROOT))

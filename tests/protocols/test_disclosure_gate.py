@@ -1,4 +1,4 @@
-"""No message that discloses values leaves without a record: every message type, by its declaration."""
+"""No message that discloses values permits without a record: every message type, by its declaration."""
 
 from __future__ import annotations
 
@@ -26,48 +26,49 @@ DECLARED: list[MessageDeclaration] = [item for section in sections() for item in
 KINDS: list[type[Message]] = sorted({item.message for item in DECLARED}, key=lambda kind: kind.__name__)
 TELLS = {item.message for item in DECLARED if item.reveals.kind in ("plain", "output")}
 
-# Messages that some receiver learns nothing of anyone's from, though they are neither random nor encrypted. Whoever
-# adds one says here why it follows from no party's data: keys, positions in a schedule, names of sessions, and that
-# something has come or is over.
 PUBLIC = {
     "ChunkName",
     "ResidualClosed",
     "HolderKeys",
     "BaseOtOffer",
     "PairKey",
-    "Position",
     "ProductGreeting",
-    "Pulled",
+    "PullReply",
     "ResidualKey",
     "ServerLimits",
     "ShareStored",
+    "StartIteration",
     "SumKey",
     "SumPublicKey",
-    "Taken",
     "TransferOffer",
+    "WindowSummed",
 }
+"""Messages that are neither random nor encrypted, and from which a receiver learns nothing about anybody's data: keys,
+positions in a schedule, names of sessions, and acknowledgements."""
 
-
-# How many bits the receiver of a number can make it hold, where it deviates, and what of them the giver counts. Whoever
-# adds a message that tells something names it in one of these; what is weighed by the receiver belongs to the first.
-IN_BITS = {  # no message has more bits than its entry, whatever was multiplied (tests/disclosure/door_watch.py)
+# Every disclosing message is in one of the three lists below. A malicious receiver can choose the factors of a sum, so
+# that a number has as many bits of information as it has bits: such messages belong to the first list.
+COUNTED_IN_BITS = {  # a message has at most the bits of its record, for any factors (tests/disclosure/door_watch.py)
     "IntersectionSize", "OutOfRangeCount", "GroupCounts", "LossSum", "RoundedScores", "OpenedWeights", "ReasonCodes",
     "EvaluatedPoints", "NamedRows", "RoundedProducts", "RowStates", "ShuffledWords", "StoreSlots",
     "IntersectionTags", "PrfValues",
 }  # fmt: skip
-IN_NUMBERS = {  # counted one by one, of 64 bits at most: some 14 labels each; see threat-model.md
-    "Labels", "MaskPartial", "OpenedProduct", "MaskedSummand", "Summand", "PartialSum", "PhaseSummand", "Pulled",
-    "Push", "Residual", "Restored", "SecondMoments",
+COUNTED_IN_NUMBERS = {  # each number counts once and has at most 64 bits, about 14 labels; see threat-model.md
+    "TrainingLabels", "MaskPartial", "OpenedProduct", "MaskedSummand", "Summand", "PartialSum", "PhaseSummand",
+    "PullReply",
+    "Push", "Residual", "RestoredOutputs", "SecondMoments",
 }  # fmt: skip
-NOT_OF_ROWS = {  # sizes, keys, digests, verdicts: nothing of a row that a receiver could weigh
-    "Abort", "AlignmentHello", "AlignmentStart", "PredictionHandshake", "RowCommitments", "ProbeResult", "RunHello",
-    "WrappedMaskKey", "Pace", "Position", "VoleRequest", "RoundTripTimes", "TableShape", "SessionDone", "StopDecision",
+NOT_ABOUT_ROWS = {  # sizes, keys, digests and decisions, which are not sums over rows
+    "Abort", "AlignmentHello", "AlignmentStart", "PredictionHandshake", "RowCommitments", "ProbeResult",
+    "RunHello",
+    "WrappedMaskKey", "Pace", "StartIteration", "VoleRequest", "RoundTripTimes", "TableShape", "SessionDone",
+    "StopDecision",
     "ScoreRequest",
 }  # fmt: skip
 
 
 def empty(kind: type[Message]) -> Message:
-    """A message of this kind that holds nothing."""
+    """Return a message of this class with empty fields."""
     hints = get_type_hints(kind)
     return kind(**{name: _empty(hints[name]) for name in kind.__struct_fields__})
 
@@ -85,54 +86,52 @@ def _empty(hint: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_a_kind_that_tells_something_says_so_by_its_type(kind: type[Message]) -> None:
+def test_messages_that_disclose_are_disclosing_messages(kind: type[Message]) -> None:
     assert issubclass(kind, DisclosingMessage) == (kind in TELLS)
 
 
 def test_every_disclosing_message_has_a_rule_for_its_bits() -> None:
-    named = [*IN_BITS, *IN_NUMBERS, *NOT_OF_ROWS]
+    named = [*COUNTED_IN_BITS, *COUNTED_IN_NUMBERS, *NOT_ABOUT_ROWS]
     assert sorted(named) == sorted(kind.__name__ for kind in TELLS)
-    for kind in TELLS:  # words and counts are bytes; a message of reals is counted in numbers
+    for kind in TELLS:  # words are byte strings; messages of reals are counted in numbers
         hints = get_type_hints(kind)
         reals = any("float" in str(hint) or "ndarray" in str(hint) for hint in hints.values())
-        assert not (reals and kind.__name__ in IN_BITS), kind.__name__
+        assert not (reals and kind.__name__ in COUNTED_IN_BITS), kind.__name__
 
 
-def test_what_is_public_is_a_closed_list() -> None:
+def test_public_messages_are_a_closed_list() -> None:
     assert {item.message.__name__ for item in DECLARED if item.reveals.kind == "public"} == PUBLIC
 
 
 @pytest.mark.parametrize("kind", sorted(TELLS, key=lambda kind: kind.__name__), ids=lambda kind: kind.__name__)
-def test_none_goes_with_more_bits_than_were_entered(kind: type[Message]) -> None:
-    """Under an entry of ten numbers of 9 bits, 12 octets go and a hundred more do not; of what is blinded, sealed or
-    marked as many as its layout has, and not a word more."""
+def test_a_message_cannot_exceed_the_bits_of_its_record(kind: type[Message]) -> None:
+    """A record of ten numbers of 9 bits permits 12 bytes. A record with `max_bytes` permits exactly these bytes."""
     field = next((name for name, hint in get_type_hints(kind).items() if hint is bytes), None)
     arrays = [name for name in kind.__struct_fields__ if isinstance(getattr(empty(kind), name), np.ndarray)]
     if not (field or arrays):
         return
 
-    def of(octets: int) -> Message:
+    def message_of(size: int) -> Message:
         fields = {name: getattr(empty(kind), name) for name in kind.__struct_fields__}
         dtype = fields[arrays[0]].dtype if arrays else None
         return kind(
-            **fields
-            | ({arrays[0]: np.zeros(octets // 8 * 8, np.uint8).view(dtype)} if arrays else {field: bytes(octets)})
+            **fields | ({arrays[0]: np.zeros(size // 8 * 8, np.uint8).view(dtype)} if arrays else {field: bytes(size)})
         )
 
     gate = DisclosureGate("shop")
     permit = gate.permit(DisclosureRecord("bank", "labels", 10, 9, about=("shop",)))
-    gate.check(of(8), permit)
+    gate.check(message_of(8), permit)
     with raises_code(ProtocolError, "SVFL-DISCLOSURE-UNDECLARED"):
-        gate.check(of(12 + kind.extra_bits // 8 + 100), permit)
+        gate.check(message_of(12 + kind.extra_bits // 8 + 100), permit)
     sealed = gate.permit(DisclosureRecord("bank", "labels", 10, 9, about=("shop",), max_bytes=2000))
-    gate.check(of(2000), sealed)
+    gate.check(message_of(2000), sealed)
     with raises_code(ProtocolError, "SVFL-DISCLOSURE-UNDECLARED"):
-        gate.check(of(2008 + kind.extra_bits // 8), sealed)
+        gate.check(message_of(2008 + kind.extra_bits // 8), sealed)
 
 
 @pytest.mark.parametrize("kind", sorted(TELLS, key=lambda kind: kind.__name__), ids=lambda kind: kind.__name__)
-def test_no_channel_sends_one_without_an_entry(kind: type[Message]) -> None:
-    """With a ledger and without, the same; under an entry it goes."""
+def test_no_channel_sends_a_disclosing_message_without_permit(kind: type[Message]) -> None:
+    """With a permit the message is sent."""
 
     def shop(channel: Channel) -> None:
         with raises_code(ProtocolError, "SVFL-DISCLOSURE-UNDECLARED"):
@@ -147,49 +146,49 @@ def test_no_channel_sends_one_without_an_entry(kind: type[Message]) -> None:
     run_threads({"shop": shop, "bank": bank}, WallClock)
 
 
-def test_the_entry_of_another_door_is_none() -> None:
-    leaves = {}
+def test_a_permit_of_another_gate_is_rejected() -> None:
+    permits = {}
 
     def shop(channel: Channel) -> None:
-        leaves["shop"] = channel.permit(DisclosureRecord("bank", "columns", 3, 64, about=("shop",)))
+        permits["shop"] = channel.permit(DisclosureRecord("bank", "columns", 3, 64, about=("shop",)))
 
     def bank(channel: Channel) -> None:
         with raises_code(ProtocolError, "SVFL-DISCLOSURE-UNDECLARED"):
-            channel.send("shop", empty(StopDecision), permit=leaves["shop"])
+            channel.send("shop", empty(StopDecision), permit=permits["shop"])
 
     run_threads({"shop": shop}, WallClock)
     run_threads({"bank": bank, "shop": lambda channel: None}, WallClock)
 
 
-def test_what_the_account_refuses_is_not_sent_and_not_counted() -> None:
+def test_a_refused_record_is_not_counted() -> None:
     def shop(channel: Channel) -> None:
         channel.gate.record_with(refuse)
         with pytest.raises(LeakageError):
             channel.permit(DisclosureRecord("bank", "columns", 3, 64, about=("shop",)))
         assert not channel.gate.totals
 
-    def refuse(entry: DisclosureRecord, total: int) -> None:
+    def refuse(record: DisclosureRecord, total: int) -> None:
         raise LeakageError("no more")
 
     run_threads({"shop": shop, "bank": lambda channel: None}, WallClock)
 
 
 class Listening(Observer):
-    """Keeps what parties send, by party and kind."""
+    """Stores the messages that parties send, by sender, receiver, subchannel and class."""
 
     def __init__(self) -> None:
         self.sent: dict[tuple[str, str, str, str], list[Message]] = {}
 
     def __call__(self, event: Event) -> None:
         if event.direction == "send":
-            place = event.me, event.peer, event.subchannel, type(event.message).__name__
-            self.sent.setdefault(place, []).append(event.message)
+            key = event.me, event.peer, event.subchannel, type(event.message).__name__
+            self.sent.setdefault(key, []).append(event.message)
 
     def note(self, me: str, fact: object) -> None:
         pass
 
 
-CHOSEN = (
+EXAMPLE_NAMES = (
     "ckks",
     "kept exchanges",
     "curvature",
@@ -200,15 +199,26 @@ CHOSEN = (
     "transfer ckks",
 )
 EXAMPLES = {
-    name: options for kind in FAMILIES.values() for name, options in kind().example_jobs().items() if name in CHOSEN
+    name: options
+    for family in FAMILIES.values()
+    for name, options in family().example_jobs().items()
+    if name in EXAMPLE_NAMES
 }
-RANDOM = {"key", "public", "publics", "chunk", "nonce", "offer", "total"}  # keys, names and masked words: drawn
+RANDOM = {
+    "key",
+    "public",
+    "publics",
+    "chunk",
+    "nonce",
+    "offer",
+    "total",
+}  # fields with random values: keys, names and masked words
 
 
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
-def test_what_is_public_does_not_follow_from_data(name: str) -> None:
-    """Every party's columns and labels change; what is public stays the same, keys aside, which keep their length."""
-    seen = []
+def test_public_messages_do_not_depend_on_data(name: str) -> None:
+    """Two runs with different columns and labels send the same public messages, except for random keys."""
+    runs = []
     for draw in (1, 2):
         rng = np.random.default_rng(draw)
         X = rng.normal(size=(40, 6))
@@ -226,11 +236,11 @@ def test_what_is_public_does_not_follow_from_data(name: str) -> None:
         ]
         listening = Listening()
         vfl.simulate(job, parties, observe=listening)
-        seen.append({place: sent for place, sent in listening.sent.items() if place[3] in PUBLIC})
-    first, second = seen
+        runs.append({key: messages for key, messages in listening.sent.items() if key[3] in PUBLIC})
+    first, second = runs
     assert first.keys() == second.keys()
-    for place in first:
-        for one, other in zip(first[place], second[place], strict=True):
-            for field in one.__struct_fields__:
-                here, there = getattr(one, field), getattr(other, field)
-                assert here == there or (field in RANDOM and len(here) == len(there)), (place, field)
+    for key in first:
+        for message, other in zip(first[key], second[key], strict=True):
+            for field in message.__struct_fields__:
+                a, b = getattr(message, field), getattr(other, field)
+                assert a == b or (field in RANDOM and len(a) == len(b)), (key, field)

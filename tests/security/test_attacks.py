@@ -361,7 +361,7 @@ def test_rare_values_reveal_labels_of_their_rows_only() -> None:
     assert score.simulated >= 0.95
     assert ATTACKS["cross_round"].score(pair).real < 0.75
     sheet = vfl.explain(pair.job, parties)
-    assert f"{len(lonely)} rows of 500 stand nearly alone" in sheet
+    assert f"{len(lonely)} rows of 500 are nearly unique" in sheet
 
 
 @pytest.mark.parametrize(

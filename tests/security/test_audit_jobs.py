@@ -1,4 +1,4 @@
-"""Audits of jobs with a defence, and of jobs in which several parties have labels."""
+"""Audits of jobs with a defence, and of jobs with several label parties."""
 
 from functools import partial
 
@@ -14,7 +14,7 @@ from securevfl.audit.report import run_audit
 from securevfl.audit.transcript_checks import check_transcript
 from securevfl.protocols.residuals.defences import Gaussian, Marvell, MaxNorm, Rounding
 
-MUTANT = {each.name: each for each in protocol_mutants.MUTANTS}
+MUTANT = {mutant.name: mutant for mutant in protocol_mutants.MUTANTS}
 sealed = partial(vfl.SealedResidual, engine=vfl.Ckks())
 DEFENDED = {
     "open, gaussian": vfl.OpenResidual(defence=Gaussian(sigma=0.5)),
@@ -86,7 +86,7 @@ def kernel(sums: object) -> vfl.Job:
 
 
 def with_labels(holders: int) -> list[vfl.Party]:
-    """Return three parties, of which the first `holders` have labels."""
+    """Return three parties; the first `holders` of them have labels."""
     three = [party.take(np.arange(120, dtype=np.intp)) for party in vfl.datasets.breast_cancer(parties=3)]
     lead, *others = three
     return [

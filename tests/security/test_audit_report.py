@@ -14,7 +14,7 @@ from securevfl.audit.page import html, summary, text
 from securevfl.audit.report import run_audit
 from securevfl.cli.main import app
 
-MUTANT = {each.name: each for each in MUTANTS}
+MUTANT = {mutant.name: mutant for mutant in MUTANTS}
 
 
 def audited_job(residual: object, **keys: object) -> vfl.Job:

@@ -202,7 +202,7 @@ def test_an_audit_reports_parts_from_sequential_sums() -> None:
 
 
 @pytest.mark.realdata
-@pytest.mark.skipif(not DATA.is_dir(), reason="the real tables are not beside the checkout")
+@pytest.mark.skipif(not DATA.is_dir(), reason="needs the real tables")
 def test_the_columns_of_the_credit_table() -> None:
     """Of eleven columns the four binary ones are read; 14 known rows of a batch determine the others."""
     import csv

@@ -73,7 +73,7 @@ def shares(parties: list[vfl.Party], woe: Woe) -> float:
     """Return the share of the labels' information that the guard charges for the bins."""
     known = pooled_run_facts(woe_job(woe), parties)
     return next(
-        count.share for count in woe_job(woe).family.disclosures(woe_job(woe), known.sizes) if count.group == "bins"
+        count.share for count in woe_job(woe).family.disclosures(woe_job(woe), known.shape) if count.group == "bins"
     )
 
 
@@ -93,7 +93,7 @@ def test_only_refused_bins_reveal_all_labels() -> None:
     least = Woe(bins=2, rows=20)
     A, counts = told(few, least)
     assert shares(few, least) == (3 + 3) * 7 / 60  # three counts and three checks, words of 7 bits
-    assert {leak.name for leak in leaks(woe_job(least), pooled_run_facts(woe_job(least), few).sizes)} <= {"columns"}
+    assert {leak.name for leak in leaks(woe_job(least), pooled_run_facts(woe_job(least), few).shape)} <= {"columns"}
     result = subset(A, counts.astype(float))
     assert result is None or not np.array_equal(result, few[0].y)  # many labels fit the counts
 
@@ -161,9 +161,9 @@ def test_opened_fractions_do_not_depend_on_labels() -> None:
 def test_the_sheet_states_bins_and_the_ledger_counts_them_once(tmp_path: Path) -> None:
     parties = noise(1000, 4)
     sheet = vfl.explain(woe_job(Woe()), parties)
-    assert "for each of its bins how many of its rows are of the positive class, for weights of evidence:" in sheet
+    assert "for each of its bins the number of rows of the positive class, for weights of evidence:" in sheet
     assert "41 words of 11 bits and checks, 484 bits of the" in sheet
-    assert "its sign is the label" in vfl.explain(woe_job(Woe(), protocol="open"), parties)
+    assert "Residual from active: plain" in vfl.explain(woe_job(Woe(), protocol="open"), parties)
     ledgers = {name: DisclosureLedger(tmp_path / f"{name}.ledger", name) for name in ("bank", "shop")}
     ledgers["bank"].trust("shop")  # to repeat the same equations if accepted
     named = [vfl.Party(party.name, party.X, party.y, ids=[f"c{k}" for k in range(len(party))]) for party in parties]
@@ -224,7 +224,7 @@ def test_chosen_weights_reveal_no_more_labels_than_counted(monkeypatch: pytest.M
         guesses = np.array(read.get(count, []), bool)
         right[count] = int((guesses == labels[: len(guesses)]).sum()) if len(guesses) else 0
     counted = next(
-        e.count for e in chosen.family.disclosures(chosen, pooled_run_facts(chosen, parties).sizes) if e.group == "bins"
+        e.count for e in chosen.family.disclosures(chosen, pooled_run_facts(chosen, parties).shape) if e.group == "bins"
     )
     assert right[fits] == 7 * fits < counted  # the bits of a word can be read
     assert 2 * right[14] - 7 * 14 <= 7 * word  # and no more: guesses of the others are right half of the time

@@ -52,8 +52,8 @@ def _counted(name: str, outputs: int, epochs: int) -> tuple[list[Disclosure], An
         keys["model"] = vfl.Softmax()
     job, parties = example(name, **keys)
     helpers = [party for party in parties if isinstance(party, Helper)]
-    parties = [*tables(classes=max(outputs, 2))[: job.family.most or 3], *helpers]
-    sizes = pooled_run_facts(job, parties).sizes
+    parties = [*tables(classes=max(outputs, 2))[: job.family.max_parties or 3], *helpers]
+    sizes = pooled_run_facts(job, parties).shape
     assert sizes.outputs == outputs
     return job.family.disclosures(job, sizes), sizes, bool(getattr(job.model, "static_jacobian", False))
 

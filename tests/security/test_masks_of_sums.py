@@ -56,9 +56,9 @@ class OneMask(TreeSumRole):
     """Uses the mask of the first exchange in all exchanges."""
 
     def _mask(self, part: np.ndarray) -> np.ndarray:
-        if not hasattr(self, "kept"):
-            self.kept = super()._mask(part)
-        return self.kept.copy()
+        if not hasattr(self, "first_mask"):
+            self.first_mask = super()._mask(part)
+        return self.first_mask.copy()
 
 
 class SeededMask(TreeSumRole):

@@ -65,7 +65,7 @@ def steps_of(monkeypatch: pytest.MonkeyPatch, party: str, chosen: Any) -> None:
 
     def integers(self: LocalColumns, piece: Any) -> Any:
         X, W = honest(self, piece)
-        return X, chosen(piece.batch, self._numbers, *W.shape) if self.of == party else W
+        return X, chosen(piece.batch, self._encoding, *W.shape) if self.of == party else W
 
     def init(self: LocalColumns, numbers: FixedPointEncoding, rate: float, X: Any, *remaining: Any) -> None:
         generated(self, numbers, rate, X, *remaining)
@@ -145,7 +145,7 @@ def test_every_party_records_its_bits_in_a_weight() -> None:
             assert told(tape, party, "columns") == (0 if party == to else bits)
             assert told(tape, party, "labels") == (bits if party == "bank" != to else 0)
         counted = opened_weights_job(to).family.disclosures(
-            opened_weights_job(to), pooled_run_facts(opened_weights_job(to), both).sizes
+            opened_weights_job(to), pooled_run_facts(opened_weights_job(to), both).shape
         )
         selected = [item for item in counted if item.group == "weights"]
         assert {item.about[0] for item in selected} == {"bank", "shop", "telco"} - {to}
@@ -177,7 +177,7 @@ def outputs_read(monkeypatch: pytest.MonkeyPatch, *, first: int | None, bits: in
 
         def train(self: Any, chunk: int, visits: int) -> Any:
             for state in honest(self, chunk, visits):
-                states[self._context.me, state.visits] = state
+                states[self._context.me, state.iterations] = state
                 yield state
 
         monkeypatch.setattr(kind, "train", train)
@@ -194,8 +194,8 @@ def outputs_read(monkeypatch: pytest.MonkeyPatch, *, first: int | None, bits: in
         seen["tables"].append(0)
         init(self, numbers, residual, y, least, smooth=smooth)
 
-    read, init = ResidualTables._made, ResidualTables.__init__
-    monkeypatch.setattr(ResidualTables, "_made", staticmethod(made))
+    read, init = ResidualTables._compute, ResidualTables.__init__
+    monkeypatch.setattr(ResidualTables, "_compute", staticmethod(made))
     monkeypatch.setattr(ResidualTables, "__init__", look_up)
     kept(LabelParty)
     kept(PartnerParty)
@@ -204,7 +204,8 @@ def outputs_read(monkeypatch: pytest.MonkeyPatch, *, first: int | None, bits: in
     run = vfl.simulate(chosen, both, observe=tape, workers=1)
     numbers, lowest = seen["numbers"], seen["lowest"]
     ring = ShareRing(numbers.bits)
-    theta = numbers.decode_weights(ring.reduce(states["shop", 1].own[0] + states["bank", 1].others["shop"][0]))
+    shares = states["shop", 1].own_share[0] + states["bank", 1].peer_shares["shop"][0]
+    theta = numbers.decode_weights(ring.reduce(shares))
     rows = chosen.schedule(both[0].register).partition(0)[LAST][: COLUMNS * a_weight]
     X = both[1].X
     H = ((X[rows] - X.mean(axis=0)) / X.std(axis=0) @ theta)[:, 0]
@@ -212,7 +213,7 @@ def outputs_read(monkeypatch: pytest.MonkeyPatch, *, first: int | None, bits: in
     levels = [
         ((total >> (LEVEL * at)) & (2**LEVEL - 1)) - 2 ** (LEVEL - 1) for total in columns for at in range(a_weight)
     ]
-    off = np.abs(np.array(levels) - (H - 1))  # a position stands for the entry one above
+    off = np.abs(np.array(levels) - (H - 1))  # a position is that of the entry one above
     assert H.std() > 3
     return int((off <= 1).sum()), len(rows), told(tape, "shop", "columns")
 
@@ -245,7 +246,7 @@ def test_half_of_the_bits_or_a_weight_a_row_is_refused(to: str) -> None:
         "shop" if to == "bank" else "bank", few[0].X[:, :2], None if to == "bank" else few[0].y, aligned=True
     )
     generated = opened_weights_job(to).model_copy(update=without)
-    leaks = generated.family.leaks(generated, pooled_run_facts(generated, few).sizes)
+    leaks = generated.family.leaks(generated, pooled_run_facts(generated, few).shape)
     (local,) = [leak for leak in leaks if leak.name == "opened_weights"]
     assert local.apart
     assert "rank" not in [leak.name for leak in leaks]
@@ -256,8 +257,8 @@ def test_bits_of_earlier_jobs_add_up() -> None:
         opened_weights_job("shop").model_copy(update={"accepts": ("small_metrics",)}),
         binary_parties(rows=2000),
     )
-    sizes = pooled_run_facts(generated, both).sizes
-    counts = [count for count in generated.family.counts(generated, sizes) if count.group == "weights"]
+    sizes = pooled_run_facts(generated, both).shape
+    counts = [count for count in generated.family.disclosures(generated, sizes) if count.group == "weights"]
     share = max(count.share for count in counts)
     jobs, before = 0, list[Disclosure]()
     while not generated.family.leaks(generated, sizes, before):

@@ -1,4 +1,4 @@
-"""What a party can compute from its view of a private alignment; every attack succeeds on a mutant of the protocol."""
+"""Computations of a party on its view of a private alignment; every attack succeeds on a mutant of the protocol."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial

@@ -1,4 +1,4 @@
-"""Many jobs on one table: what a party of pure noise learns of labels from all gradients that it ever opened."""
+"""Many jobs on one table: labels that a party of pure noise reads from all gradients that it ever opened."""
 
 import numpy as np
 import pytest

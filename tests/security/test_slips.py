@@ -60,7 +60,7 @@ SLIPS: dict[str, tuple[Callable[[], Patch], str, str, dict[str, Any]]] = {
         {"loss": "square", "scale": "none"},
     ),
     "first weights from all rows": (
-        lambda: edited(TrainingData, "starting", ("self.schedule.by_ids", "np.arange(self.rows)")),
+        lambda: edited(TrainingData, "initial_rows", ("self.schedule.by_ids", "np.arange(self.rows)")),
         HELD_OUT,
         "test_no_bit_under_any_loss",
         {"loss": "logistic", "scale": "none"},
@@ -72,7 +72,7 @@ SLIPS: dict[str, tuple[Callable[[], Patch], str, str, dict[str, Any]]] = {
         {"decay": "sqrt_t", "before": 1},
     ),
     "own part left as it was pushed": (
-        lambda: edited(FdmlWorker, "_step", ("self._done > item.steps or self._blur is not None", "False")),
+        lambda: edited(FdmlWorker, "_step", ("self._finished > pending.steps or self._noise is not None", "False")),
         "families/test_fdml_steps.py",
         "test_steps_are_taken_at_the_weights_of_their_time",
         {"tau": 2, "decay": "none"},

@@ -1,4 +1,4 @@
-"""What the server and the workers of a stored sum can compute from all that they received, alone and together."""
+"""Computations of the server and the workers of a stored sum on everything that they received, alone and together."""
 
 from itertools import pairwise
 from typing import Any

@@ -1,8 +1,8 @@
-"""What a party of transfer learning can compute from everything that it received in a whole run.
+"""Computations of a party of transfer learning on everything that it received in a whole run.
 
 The bank's columns are noise that reveals nothing about the shop's columns. So everything that it finds out about the
-shop's representations, which are sealed, comes from the run. It received parameter gradients, each of them p + 1
-equations about a sealed vector that changes from round to round, and scores, one number for each row and evaluation.
+shop's representations, which are sealed, is disclosed by the run: parameter gradients, each of them p + 1 equations
+about a sealed vector that changes from round to round, and scores, one number for each row and evaluation.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ COLUMNS = 10
 
 
 class Bank(Observer):
-    """Records what the party with labels learns, in order: gradients, and scores at evaluations."""
+    """Records the values that the party with labels learns, in order: gradients, and scores at evaluations."""
 
     def __init__(self) -> None:
         self.learned: list[GradientLearned] = []
@@ -62,7 +62,7 @@ def independent_parties(rows: int) -> list[vfl.Party]:
 
 @dataclass
 class Received:
-    """What the bank learned in a run, and the hidden representations of both groups of rows (k, d)."""
+    """The values that the bank learned, and the hidden representations of both groups of rows (k, d)."""
 
     gradients: list[GradientLearned]
     scores: list[GradientLearned]
@@ -83,7 +83,7 @@ def received(job: vfl.Job, tables: Sequence[vfl.Party]) -> Received:
         return np.asarray((X - columns.mean(axis=0)) / columns.std(axis=0))
 
     U = model.build(COLUMNS, run.parts["shop"].state["theta"]).forward(scaled(shop.X))
-    full = taylor.length(len(schedule.batch_order), model.units)
+    full = taylor.vector_length(len(schedule.batch_order), model.units)
     gradients = [fact for fact in observer.learned if fact.J.matrix.shape[0] == full]
     scores = [fact for fact in observer.learned if fact.J.matrix.shape[0] != full]
     columns = np.column_stack([scaled(bank.X), np.ones(len(bank))])[schedule.batch_order]
@@ -132,7 +132,7 @@ def test_many_equations_reveal_the_representations() -> None:
     """
     job, tables = transfer_job(3, vfl.FedBCD(lr=3.0, local_steps=8), 3, "ckks", 0.05), independent_parties(60)
     sealed = received(job.model_copy(update={"epochs": 2}), tables).trained
-    vector = solved(received(job, tables).gradients[-8:], np.zeros(taylor.length(60, 3)))
+    vector = solved(received(job, tables).gradients[-8:], np.zeros(taylor.vector_length(60, 3)))
     assert added_variance(vector[:180].reshape(3, 60).T, sealed) > 0.8
 
 
@@ -189,7 +189,7 @@ def of_one_exchange(who: str, openings: int, linearised: bool) -> tuple[Floats, 
     job = transfer_job(6, vfl.FedBCD(lr=4.0, local_steps=8), 1, "open", 0.005, test_fraction=0.0)
     model = job.model.model_copy(update={"linearised": linearised})
     vfl.simulate(job.model_copy(update={"model": model}), tables, observe=disclosed)
-    facts = [fact for fact in disclosed.learned[who] if len(fact.J.dense) == taylor.length(400, 6)][:openings]
+    facts = [fact for fact in disclosed.learned[who] if len(fact.J.dense) == taylor.vector_length(400, 6)][:openings]
     A, b = np.vstack([fact.J.dense.T for fact in facts]), np.concatenate([fact.gradient for fact in facts])
     moments = disclosed.moments.get(who, np.zeros(21))
     if linearised:
@@ -213,7 +213,7 @@ def test_moments_reveal_labels_less_than_many_openings() -> None:
         units, _, rows = np.linalg.svd(vector, full_matrices=False)
         auc = area_under_curve(positive, rows[0])
         result[openings, linearised] = max(auc, 1 - auc), units[:, 0], moments
-    phi = np.linalg.eigh(local_quadratic.whole(result[1, True][2], 6))[1][:, -1]
+    phi = np.linalg.eigh(local_quadratic.symmetric_matrix(result[1, True][2], 6))[1][:, -1]
     assert abs(result[1, False][1] @ phi) > 0.95  # before any moments
     assert result[1, False][0] < result[1, True][0] < result[8, False][0]
 
@@ -225,16 +225,16 @@ def test_moments_reveal_vectors_less_than_many_openings() -> None:
     ).trained
     item, _ = of_one_exchange("bank", 8, False)
     one, moments = of_one_exchange("bank", 1, True)
-    columns, S = np.linalg.cholesky(one @ one.T / 400), np.linalg.cholesky(local_quadratic.whole(moments, 6))
+    columns, S = np.linalg.cholesky(one @ one.T / 400), np.linalg.cholesky(local_quadratic.symmetric_matrix(moments, 6))
     stretched = S @ np.linalg.solve(columns, one)
     assert max(added_variance(one.T, U), added_variance(stretched.T, U)) < added_variance(item.T, U)
 
 
 def counted(job: vfl.Job, tables: Sequence[vfl.Party]) -> dict[str, Disclosure]:
-    """Return what the bank learns about columns, by groups of rows."""
+    """Return the bank's disclosures about columns, by groups of rows."""
     schedule = job.schedule(register_of(tables))
     sizes = derive_run_shape(job, schedule, active="bank", columns={"bank": COLUMNS, "shop": COLUMNS}, outputs=1)
-    disclosed = job.family.counts(job, sizes)
+    disclosed = job.family.disclosures(job, sizes)
     return {item.group: item for item in disclosed if (item.kind, item.learner) == ("columns", "bank")}
 
 

@@ -27,7 +27,7 @@ from tests.transport.test_aborts import KINDS, made
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+def aborts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """Return sessions without a network: the code of each abort, and the attempts that were recorded before it."""
     seen: list[tuple[str, int]] = []
 
@@ -74,16 +74,16 @@ def ended(ledger: DisclosureLedger, with_: tuple[str, ...]) -> int:
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_data_dependent_errors_are_recorded_before_they_are_sent(
-    kind: type[BaseException], told: list[tuple[str, int]], tmp_path: Path
+    kind: type[BaseException], aborts: list[tuple[str, int]], tmp_path: Path
 ) -> None:
     ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
     with pytest.raises(BaseException):  # noqa: B017
         ending(ledger, ("bank",), made(kind))
-    ((code, before),) = told
+    ((code, before),) = aborts
     assert before == ended(ledger, ("bank",)) == (1 if code in DATA_DEPENDENT_REASONS else 0)
 
 
-def test_refused_attempts_do_not_reveal_120_labels(told: list[tuple[str, int]], tmp_path: Path) -> None:
+def test_refused_attempts_do_not_reveal_120_labels(aborts: list[tuple[str, int]], tmp_path: Path) -> None:
     """Each attempt asks whether a rare label has enough rows, which a guard answers; 260 attempts read 120 labels."""
     ledger, answers = DisclosureLedger(tmp_path / "shop.ledger", "shop"), []
     for _ in range(260):
@@ -92,11 +92,11 @@ def test_refused_attempts_do_not_reveal_120_labels(told: list[tuple[str, int]], 
         except LeakageError as error:
             answers.append(f"fewer than {MAX_EARLY_ABORTS}" not in str(error))
     print(f"{sum(answers)} of 260 answers")
-    assert sum(answers) == MAX_EARLY_ABORTS == len(told)
+    assert sum(answers) == MAX_EARLY_ABORTS == len(aborts)
 
 
 def test_an_abort_that_cannot_be_recorded_is_reported_as_such(
-    told: list[tuple[str, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    aborts: list[tuple[str, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
 
@@ -106,10 +106,10 @@ def test_an_abort_that_cannot_be_recorded_is_reported_as_such(
     monkeypatch.setattr(DisclosureLedger, "record_early_abort", full)
     with pytest.raises(LeakageError):
         ending(ledger, ("bank",), LeakageError("no"))
-    assert told == [("storage", 0)]
+    assert aborts == [("storage", 0)]
 
 
-def test_no_peer_locks_out_another(told: list[tuple[str, int]], tmp_path: Path) -> None:
+def test_no_peer_locks_out_another(aborts: list[tuple[str, int]], tmp_path: Path) -> None:
     """Parties that meet without the peer have attempts of their own."""
     ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
     for others in (("bank",), ("bank", "telco")):
@@ -139,7 +139,7 @@ def test_attempts_do_not_depend_on_the_order_of_peers(kind: Any, others: tuple[s
     assert only.peers == tuple(sorted(others))
 
 
-def test_the_owner_forgives_by_a_command(told: list[tuple[str, int]], tmp_path: Path) -> None:
+def test_the_owner_forgives_by_a_command(aborts: list[tuple[str, int]], tmp_path: Path) -> None:
     ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
     for _ in range(MAX_EARLY_ABORTS):
         with pytest.raises(LeakageError):
@@ -159,7 +159,7 @@ def test_a_peer_that_is_admitted_and_leaves_used_an_attempt(tmp_path: Path) -> N
     shop = vfl.Party("shop", rng.normal(size=(400, 9)), ids=np.arange(400))
     job = vfl.Job(model=vfl.Logistic(), optimizer=vfl.FedSGD(lr=0.1), batch_size=200, epochs=1)
     ledger = DisclosureLedger(tmp_path / "bank.ledger", "bank")
-    sizes = pooled_run_facts(job, [bank, shop]).sizes
+    sizes = pooled_run_facts(job, [bank, shop]).shape
     booking = LedgerSession(ledger, "bank", bank.register, job, sizes, DisclosureGate("bank"), SessionId("run", "1"))
     booking.record_disconnect()
     booking.settle(silent=True)

@@ -42,14 +42,14 @@ def a_job(lr: float, residual: Any = "open", sums: Any = "auto", **options: Any)
 )
 @pytest.mark.long
 def test_it_stops_with_the_round_and_the_remedy(options: dict[str, Any]) -> None:
-    with pytest.raises(DivergenceError, match=r"round \d+: .*the training diverges.*lower lr"):
+    with pytest.raises(DivergenceError, match=r"diverges in round \d+: .*Lower lr"):
         vfl.simulate(a_job(5.0, **options), numbers())
     assert vfl.simulate(a_job(0.02, **options), numbers()).metrics["r2"] > 0
 
 
 @pytest.mark.parametrize("sums", ["pairwise", "cipher"])
 def test_a_sum_that_has_no_room_for_a_part_says_so(sums: str) -> None:
-    with pytest.raises(DivergenceError, match="lower lr"):
+    with pytest.raises(DivergenceError, match=r"(?i)lower lr"):
         vfl.simulate(a_job(1e12, sums=sums), numbers())
 
 
@@ -61,7 +61,7 @@ def test_a_kernel_model_stops_too() -> None:
             "protocol": vfl.Protocol(sum="direct"),
         }
     )
-    with pytest.raises(DivergenceError, match=r"round \d+: .*lower lr"):
+    with pytest.raises(DivergenceError, match=r"round \d+: .*Lower lr"):
         vfl.simulate(job, numbers())
 
 
@@ -76,7 +76,7 @@ def test_a_label_far_from_all_others_is_not_called_divergence() -> None:
     y = np.zeros(9000)
     y[:9] = 1.0, -1.0, 2.0, -2.0, 3.0, -3.0, 4.0, -4.0, 1e9
     parties = [vfl.Party("bank", X[:, :1], y, ids=ids), vfl.Party("shop", X[:, 1:], ids=ids)]
-    with pytest.raises(LabelError, match=r"within 64 deviations.*trim them"):
+    with pytest.raises(LabelError, match=r"more than 64 deviations.*Trim them"):
         vfl.simulate(a_job(0.01, vfl.Ckks(), batch_size=9000, test_fraction=0.0), parties)
 
 
@@ -110,7 +110,7 @@ def test_the_command_says_it_in_a_line_and_saves_nothing(tmp_path: Path) -> None
     done = CliRunner().invoke(app, ["train", str(tmp_path / "job.toml"), *data, "--save", str(tmp_path / "parts")])
     assert done.exit_code == 2
     assert done.stderr.count("\n") == 1
-    assert "lower lr" in done.stderr
+    assert "Lower lr" in done.stderr
     assert not (tmp_path / "parts").exists()
 
 

@@ -193,7 +193,7 @@ class LabelAttack(Attack):
             return "none needed: the attacker receives nothing that depends on labels"
         if not job.protocol.seals:
             return 'seal the residual: residual = "ckks" or "paillier"; or add noise to it with a defence'
-        sizes = known.sizes
+        sizes = known.shape
         p, rows = sizes.parameters[attacker], sizes.smallest_batch
         needed = smallest_batch(p, sizes.outputs, job.equations, job.equations > 1, TARGET_LABEL_AUC)
         if needed <= rows:

@@ -3,7 +3,7 @@
 Every message of the tree T1 is a sum of v_j + r_j over the sender's subtree; every message of T2 is a sum of r_j. A
 coalition knows the messages that its members sent and received. So it has linear equations over the integers in the v
 and r of all parties. It looks for a combination with integer weights that leaves one v_l alone and evaluates it on the
-residues. The attack uses nothing of the theory in `crypto.masking`, with which the score is compared.
+residues. The attack does not use the theory of coalitions, so the score is a test of that theory.
 
 In a job, each single party attacks the last sum of the training.
 """

@@ -2,7 +2,7 @@
 
 The party chooses the bit that is paired with a level. In each evaluation it marks another random half of the rows and
 learns how many rows of each half have each level. For each row it weighs the levels by these counts (naive Bayes). It
-may also shift rows by what it adds to its share. Levels reach further than scores do, so the range has room for a few
+may also shift rows by adding to its share. Levels reach further than scores do, so the range has room for a few
 more windows with one row each, which it learns exactly.
 
 The protocol prevents neither, and authenticated labels would not either. The ledger of the other party limits both: the
@@ -73,6 +73,6 @@ def marked_gain(rows: EvaluatedRows, evaluations: int, rng: np.random.Generator,
 
 
 def exact_rows(rows: EvaluatedRows) -> int:
-    """Return the number of rows that one evaluation reveals exactly, each shifted into a window of its own."""
+    """Return the number of rows that one evaluation reveals exactly, each shifted into a separate window."""
     widest = 2.0 ** math.ceil(math.log2(max(2 * float(np.abs(rows.f).max()), rows.levels.size)))
     return max(0, 2 * int(2 * rows.levels.reach / widest) - 1)

@@ -2,7 +2,7 @@
 
 The trained bottom model of a passive party has learned to separate the classes. The attacker knows the labels of a few
 rows, trains a head on its outputs and columns, and predicts all other rows. No protocol prevents this: a party that
-takes part learns what its own columns reveal about the label.
+takes part learns how its columns relate to the label.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Scores of new rows, as the requesting party receives them: model outputs f of rows that were not trained on.
 
-The requesting party chooses the values of its own columns. It may use its real columns or constant ones. With constant
+The requesting party chooses the values of its columns. It may use its real columns or constant ones. With constant
 columns, the scores of a linear model are the other parties' part of f up to a constant, row by row.
 
 Scores are exact if the job discloses them unrounded. On secret shares they are levels, rounded at random to a grid. The

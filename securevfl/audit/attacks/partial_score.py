@@ -43,7 +43,7 @@ class PartialScore(LabelAttack):
         return job.protocol.family is None and super().target_hidden(job)
 
     def remedy(self, job: Job, known: RunFacts, attacker: str) -> str:
-        """Return the reason why no remedy is needed, or why there is none."""
+        """Return why the job needs or has no remedy."""
         if job.protocol.family is not None:
             return "none needed: the party's share of its weights is random, and the mean AUC over runs is 0.5"
         return "none: the party needs these weights to predict; give it no columns that correlate with the label"

@@ -1,7 +1,7 @@
 """Scores of held-out rows, by matching the attacker's part of f with the disclosed levels in order of size.
 
 The party with labels learns which levels the rows of each label have, in a hidden order. It knows the label of each
-row and at best its own part of f. Within a label it sorts both and matches them in order. Levels of other rows also
+row and at best its part of f. Within a label it sorts both and matches them in order. Levels of other rows also
 show how the attacker's part and scores are related. The score is how much the levels of these rows add to the levels of
 others, because only that difference is disclosed about single rows.
 """

@@ -80,7 +80,7 @@ def split(f: Floats) -> Iterator[Bits]:
         bits = decoded(values)
         yield from bits[cluster].T
     ordered = np.sort(f)
-    outliers = len(f) // 50  # at either end; the widest gap lies between the other rows
+    outliers = len(f) // 50  # at either end; the widest gap is searched between the other rows
     gaps = np.diff(ordered)[outliers : len(f) - outliers]
     if len(gaps):
         yield f > ordered[outliers + int(np.argmax(gaps))]

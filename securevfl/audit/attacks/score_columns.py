@@ -1,9 +1,9 @@
 """Columns from scores of new rows, with a few known rows (known-sample attack; Turgay et al. 2008).
 
 A score f = X_A theta_A + X_B theta_B is one number about X_B for each output and each model. The requesting party fits
-a column of B on the rows that it knows, by its own columns and the scores, and predicts the column on all other rows.
+a column of B on the rows that it knows, by its columns and the scores, and predicts the column on all other rows.
 One score determines a single column, d outputs determine d columns, and one score partly determines a column that has
-most of the weight. If its own columns are constant, X_B theta_B remains alone. The attack's score is the share of the
+most of the weight. If its columns are constant, X_B theta_B remains alone. The attack's score is the share of the
 variance of one column that the scores add to the requester's columns, on the unknown rows, for the most exposed
 column.
 """
@@ -39,7 +39,7 @@ class ScoreColumns(ScoresAttack):
                 shares = added_by_column(queried.requester_columns, scores, X, known)
                 worst = int(np.argmax(shares))
                 detail = (
-                    f"{queried.requester} with {known} known rows and its own columns {state}: "
+                    f"{queried.requester} with {known} known rows and its columns {state}: "
                     f"column {columns[worst]} of {name}"
                 )
                 best = max(best, (float(shares[worst]), detail))

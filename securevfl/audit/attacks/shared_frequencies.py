@@ -2,7 +2,7 @@
 
 The paper draws the frequencies of all parties from one seed. Then a worker that learns the sum of the others' phases
 u = x w modulo 1 turn knows w, and has M linear equations about d columns in every row. If phases stay within half a
-turn, least squares solves them. In this package each party draws frequencies from a key of its own; the attacker tries
+turn, least squares solves them. In this package each party draws frequencies from a private key; the attacker tries
 the frequencies of its own key. Masks play no role, because the sum is the worker's declared output.
 """
 

@@ -3,7 +3,7 @@
 - A sum in the clear reveals each party's output H_k to the active party. A sum that hides its parts reveals the total.
 - A residual in the clear reveals y and f to a passive party as far as the loss can be inverted
   (`Loss.invert_residual`), and the
-  passive party subtracts its own output.
+  passive party subtracts its output.
 - If outputs are stored, a party that pulls learns the sum of all other parties' outputs. If only one of them changed
   between two pulls, it learns that change. The party that stores them learns each output that is in the clear.
 """
@@ -130,7 +130,7 @@ def _sums(pair: RealIdealPair, recording: Recording, source: str) -> BatchNumber
 
 
 def _inverted_residuals(pair: RealIdealPair, record: PartyRecord) -> BatchNumbers:
-    """Yield what a passive party computes of f from residuals in the clear, less its own output, by batch."""
+    """Yield the f that a passive party computes from residuals in the clear, less its output, by batch."""
     loss = pair.job.loss
     # the reverse order leaves the output at the first exchange of an iteration
     outputs = {values.iteration: values for values in reversed(record.sums)}

@@ -1,4 +1,4 @@
-"""What one party did and received in a run."""
+"""The record of one party's actions and received messages in a run."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ class Receipt:
 
 @dataclass(kw_only=True)
 class PartyRecord:
-    """What one party did and received in a run, in order.
+    """One party's actions and received messages in a run, in order.
 
     Attributes:
         batches: index of the batch of each iteration.
         opened_gradients: gradients that the party learned.
         bin_counts: counts of the positive class in the party's bins that were opened to it.
-        disclosures: the party's records of what it disclosed.
+        disclosures: the party's records of its disclosures.
         sums: totals that the party collected, or summands that it contributed, in training.
         receipts: messages that the party received.
         events: all messages that the party sent or received.

@@ -33,7 +33,7 @@ from securevfl.training.simulate import simulate
 
 
 class Recording(defaultdict[str, PartyRecord], Observer):
-    """The record of every party of a run, by name. Each party writes from its own threads.
+    """The record of every party of a run, by name. Each party writes from separate threads.
 
     `protocols` has the inputs and outputs of all sums of the run, evaluations included. `defended_residuals` has each
     residual after the defence.
@@ -110,7 +110,7 @@ def with_recorders(
 
 
 def record_parties(job: Job, parties: Sequence[Party]) -> tuple[Run, Recording]:
-    """Run the job and record what each party did and received."""
+    """Run the job and record the actions and received messages of each party."""
     recording, residual = Recording(), job.protocol.residual
     if residual is not None:
         residual = with_replayed_defence(residual, on_outcome=recording.defended_residuals.append)

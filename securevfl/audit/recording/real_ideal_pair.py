@@ -6,7 +6,7 @@ ideal   the same training with nothing hidden or encrypted. A party's view conta
         length, which the party could have drawn itself.
 
 An attack that succeeds more often on the real view than on the ideal view has extracted information from the messages.
-An attack that succeeds on both shows what the declared output discloses.
+An attack that succeeds on both shows a disclosure by the declared output.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class RealIdealPair:
     def ideal_run(self) -> tuple[Run, Recording]:
         """The same training with nothing hidden, on the same data and with the same random draws.
 
-        A party's output in this run is its declared output. The run replays what a defence made of each residual and
+        A party's output in this run is its declared output. The run replays each residual after the defence and
         the keys of random features, so that the two runs differ in their messages only.
         """
         run, recording = self.real_run

@@ -1,7 +1,7 @@
 """A defence of residuals whose outcomes are recorded or replayed, so that two runs publish the same residuals.
 
 The ideal functionality of a residual with a defence outputs the residual after the defence. Noise is drawn afresh in
-every run. If the ideal run drew its own noise, it would differ from the real run by chance, as if the messages had
+every run. If the ideal run drew fresh noise, it would differ from the real run by chance, as if the messages had
 disclosed something.
 """
 
@@ -43,7 +43,7 @@ class ReplayedDefence(Defence):
         return self.inner.output_bound(bound)
 
     def check(self, outputs: int) -> None:
-        """Raise what the inner defence raises for this number of outputs."""
+        """Raise the inner defence's error for this number of outputs."""
         self.inner.check(outputs)
 
     @property

@@ -1,4 +1,4 @@
-"""A job whose parties start from what they drew at random in another run."""
+"""A job whose parties start from the random draws of another run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from securevfl.protocols.party_context import PartyContext
 
 
 def with_draws(job: Job, states: Mapping[str, State]) -> Job:
-    """Return the job with parties that start from what they drew in another run.
+    """Return the job with parties that start from their random draws in another run.
 
     Args:
         job: the job to run.

@@ -26,7 +26,7 @@ class Transcript:
     Attributes:
         events: all messages, at both ends.
         roles: the roles of the parties.
-        declared: declaration of what the messages reveal.
+        declared: declaration of the messages' information.
         protocol_record: inputs and outputs of sums and residual protocols.
         secrets: values that no message may contain, by description.
         rotates: whether keys change in every epoch.

@@ -1,1 +1,1 @@
-"""Training at everyone's own pace, on sums that may be stale."""
+"""Asynchronous training with bounded staleness (FDML)."""

@@ -1,16 +1,14 @@
-"""What training at everyone's own pace (FDML) adds up to, counted, and what each role can tell from it, in words.
+"""What asynchronous training (FDML) discloses about columns.
 
-A worker that pulls sums is told, for every visit to a batch, c numbers about each of its rows: the sum of the forward
-outputs of all others, of weights that move. Over d visits these span the d columns behind them, as in training by
-rounds. Two things are particular here:
+A worker that pulls sums receives c numbers about each row of a batch in every iteration: the sum of all other workers'
+outputs, under changing weights. Over d iterations these span the d columns in the sum, as in training by rounds. Two
+rules are particular to FDML:
 
-- With three workers or more that may be apart, it happens that between two pulls of one batch a single other worker
-  has
-  pushed it anew. The versions say so, and the difference of the two sums is then that worker's part alone. So each
-  other worker is counted alone too, c numbers a row in every visit, though most visits tell less.
-- The server, if local predictions lie there in the clear, is told every part of every worker: it is counted as a
-  party
-  that learns, under its name. Without a server every worker is told every part of all others.
+- With three workers or more, a single other worker may have pushed a batch again between two pulls of that batch. The
+  versions show this, and the difference of the two sums is then the change of that worker's part. Therefore each other
+  worker is also counted alone, with c numbers about a row in every iteration, although most iterations disclose less.
+- A server that stores local predictions in the clear receives the part of every worker and is counted under its name.
+  Without a server, every worker receives the parts of all others.
 """
 
 from __future__ import annotations
@@ -24,30 +22,31 @@ from securevfl.runtime.disclosure_gate import Group
 
 
 def column_disclosure(
-    sizes: RunShape, learner: str, about: tuple[str, ...], count: int, numbers: int = 0, group: Group = "training"
+    shape: RunShape, learner: str, about: tuple[str, ...], count: int, numbers: int = 0, group: Group = "training"
 ) -> Disclosure:
-    return Disclosure("columns", learner, about, count, total_columns(sizes, about), group=group, numbers=numbers)
+    """Return the disclosure of `count` numbers a row about the columns of the parties `about`."""
+    return Disclosure("columns", learner, about, count, total_columns(shape, about), group=group, numbers=numbers)
 
 
-def evaluation_disclosures(job: FdmlJob, sizes: RunShape) -> list[Disclosure]:
-    """Count what the sums of evaluations, made by the job's own sum, tell the active party."""
-    passives = sizes.passives
-    hides = len(passives) > 1 and job.protocol.sum_for(len(passives)).hides_parts
-    told = count_evaluations(job, sizes) * job.model.output_width(sizes.outputs)
-    group, rows = evaluation_rows(job, sizes)
+def evaluation_disclosures(job: FdmlJob, shape: RunShape) -> list[Disclosure]:
+    """Count the disclosures of joint evaluations, by the job's sum protocol, to the active party."""
+    passives = shape.passives
+    hides_parts = len(passives) > 1 and job.protocol.sum_for(len(passives)).hides_parts
+    numbers_per_row = count_evaluations(job, shape) * job.model.output_width(shape.outputs)
+    group, rows = evaluation_rows(job, shape)
+    numbers = rows * job.model.output_width(shape.outputs)
     return [
-        column_disclosure(sizes, sizes.active, about, told, rows * job.model.output_width(sizes.outputs), group)
-        for about in ([passives] if hides else [(name,) for name in passives])
+        column_disclosure(shape, shape.active, about, numbers_per_row, numbers, group)
+        for about in ([passives] if hides_parts else [(name,) for name in passives])
     ]
 
 
 def single_worker_lines(job: FdmlJob, roles: Roles) -> list[str]:
-    """Return a further line where the part of a single worker may show, because workers go at their own pace; empty
-    otherwise."""
+    """Return lines about the part of a single worker, if asynchronous pushes can reveal it; empty otherwise."""
     workers = [name for name in roles.parties if roles.role(name) != SERVER]
     if not job.optimizer.tau or len(workers) < 3 or not roles.with_role(SERVER):
         return []
     return [
-        "workers go at their own pace: where one other alone has moved between two pulls of a batch, the difference",
-        "is the change of that worker's part",
+        "workers advance independently: if only one other worker pushed a batch between two pulls of it, the",
+        "difference of the sums is the change of that worker's part",
     ]

@@ -1,13 +1,14 @@
-"""Training at everyone's own pace (FDML, Hu et al. 2019): local predictions lie at a server, sums of them may be stale.
+"""Asynchronous training (FDML, Hu et al. 2019): a server stores local predictions, and sums of them may be stale.
 
-    every worker k      pushes H_k (n x c) on the batch of its iteration, pulls the sum of what all pushed of it last
-    the server          holds back whoever is more than tau iterations ahead of the slowest
-    with labels         makes g and steps; without, steps on the g that the party with labels sends down
+1. Every worker k pushes H_k (n, c) on the batch of its iteration, and pulls the sum of all latest pushes of that batch.
+2. The server delays the replies to a worker that is more than tau iterations ahead of the slowest one.
+3. A worker with labels computes g and updates its weights. A worker without labels updates its weights with the g that
+   the party with labels sends.
 
-Workers are the parties with columns; one of them, which leads, has the labels. A `vfl.Helper(name, "server")` keeps the
-predictions; without one, workers that all know the labels push to each other. See `securevfl.families.fdml.fdml_worker`
-for the steps, `securevfl.families.fdml.pulls` for the messages, `securevfl.families.fdml.fdml_worker` for a party
-at work.
+Workers are the parties with columns; the leading one has the labels. A `vfl.Helper(name, "server")` stores the
+predictions. Without a server, workers that all know the labels push to each other. See
+`securevfl.families.fdml.fdml_optimizer` for the steps, `securevfl.families.fdml.pulls` for the messages and
+`securevfl.families.fdml.fdml_worker` for a worker.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from securevfl.protocols.sums.direct_sum import DirectSum
 
 
 class FdmlFamily(Family[FdmlJob]):
-    """Pushes and pulls at a server under bounded staleness."""
+    """Pushes to a server and pulls from it with bounded staleness."""
 
     name: ClassVar[str] = "fdml"
     options: ClassVar[type[JobOptions]] = FdmlJob
@@ -54,175 +55,220 @@ class FdmlFamily(Family[FdmlJob]):
     example_helpers: ClassVar[tuple[tuple[str, Role], ...]] = (("server", SERVER),)
 
     def check_job(self, job: JobOptions) -> None:
-        shows = isinstance(job.optimizer, FDML) and job.optimizer.shows_labels
-        if shows and job.protocol.residual is not None:
-            raise ValueError("every party knows the labels and makes its own residual; leave protocol.residual out")
-        if not shows and job.protocol.residual is None:
+        """Check that labels, residuals, noise and model fit together."""
+        shows_labels = isinstance(job.optimizer, FDML) and job.optimizer.shows_labels
+        if shows_labels and job.protocol.residual is not None:
+            raise ValueError("every party knows the labels and computes its residual; leave protocol.residual out")
+        if not shows_labels and job.protocol.residual is None:
             raise ValueError(
-                "protocol.residual: is missing; add it, or let all parties know the labels (optimizer.shows_labels)"
+                "protocol.residual is missing; add it, or let all parties know the labels (optimizer.shows_labels)"
             )
-        if shows and job.max_label_auc is not None:
-            raise ValueError("max_label_auc: all labels are shown (optimizer.shows_labels); leave one of both out")
+        if shows_labels and job.max_label_auc is not None:
+            raise ValueError(
+                "max_label_auc limits what is disclosed about labels, and optimizer.shows_labels sends all labels; "
+                "leave one of them out"
+            )
         if stored_of(job).noise is not None and not job.test_fraction:
             raise ValueError(
-                "optimizer.stored.noise: without rows held out, evaluations would tell predictions of the training "
-                "rows that no noise blurs; set test_fraction"
+                "optimizer.stored.noise: without held-out rows, evaluations would disclose predictions of training "
+                "rows without noise; set test_fraction"
             )
         if job.reshuffle:
-            raise ValueError("predictions are stored by batch, which must stay; set reshuffle = false")
+            raise ValueError("a server stores predictions by batch, so batches must not change; set reshuffle = false")
         if job.model.separates_outputs:
-            raise ValueError('a top model is fed every party\'s outputs apart, and sums are pulled; use joint = "sum"')
+            raise ValueError('a top model needs the outputs of each party, and workers pull sums; use joint = "sum"')
 
     def accepts_role(self, role: Role, *, leads: bool) -> bool:
+        """Accept an active leading party, passive parties and a server."""
         return role == ACTIVE if leads else role in (PASSIVE, SERVER)
 
     def complete_roles(self, job: FdmlJob, roles: Roles, columns: Mapping[str, int]) -> Roles:
-        """PartiesError if there are several servers, or none and the workers must not see each other's predictions."""
+        """Check that there is at most one server, and one if workers must not see each other's predictions.
+
+        Args:
+            job: the job.
+            roles: the roles of the run.
+            columns: number of columns of each party; empty if unknown.
+
+        Returns:
+            The same roles.
+
+        Raises:
+            PartiesError: if a server or a second worker is missing, or if there are several servers.
+        """
         servers = roles.with_role(SERVER)
         if len(servers) > 1:
-            raise PartiesError(f"at most one server was expected, {', '.join(servers)} came; leave out all but one")
+            raise PartiesError(
+                f"the run has several servers: {', '.join(servers)}",
+                "leave out all but one",
+                code="SVFL-PARTIES-COUNT",
+            )
         if not roles.with_role(PASSIVE):
-            raise PartiesError("two parties with columns were expected, there is one; add another")
+            raise PartiesError("the run has only one party with columns", "add another one", code="SVFL-PARTIES-COUNT")
         if columns and not servers and not job.optimizer.shows_labels:
             raise PartiesError(
-                'a server was expected, as labels stay with one party; add vfl.Helper("server", "server"), or let all '
-                "know the labels (optimizer.shows_labels)"
+                "the run needs a server, because only one party has labels",
+                'add vfl.Helper("server", "server"), or let all parties know the labels (optimizer.shows_labels)',
+                code="SVFL-PARTIES-ROLE",
             )
         if columns and not servers and job.optimizer.stored is not None and job.optimizer.stored.hides_parts:
             raise PartiesError(
-                f'a server was expected, from which "{job.optimizer.stored.name}" payloads are hidden; add '
-                'vfl.Helper("server", "server"), or use stored = "open", which says that workers see them'
+                f'the run needs a server to hide "{job.optimizer.stored.name}" payloads from',
+                'add vfl.Helper("server", "server"), or let workers see payloads (stored = "open")',
+                code="SVFL-PARTIES-ROLE",
             )
         return roles
 
     def example_jobs(self) -> dict[str, dict[str, Any]]:
-        own = {"model": Logistic(l2=1e-3), "optimizer": FDML(lr=0.2, tau=2)}
-        shown = own | {"optimizer": FDML(lr=0.2, tau=2, shows_labels=True)}
+        """Return jobs with masked and open payloads, with encrypted residuals and with shared labels."""
+        base = {"model": Logistic(l2=1e-3), "optimizer": FDML(lr=0.2, tau=2)}
         return {
-            "fdml masks, sealed": own | {"protocol": Protocol(residual=Ckks())},
-            "fdml masks, labels shown": shown | {"protocol": Protocol()},
-            "fdml open": {
-                "model": Logistic(l2=1e-3),
-                "optimizer": FDML(lr=0.2, tau=2, stored=StoredOpen()),
-                "protocol": Protocol(residual=OpenResidual()),
-            },
+            "fdml masks, sealed": base | {"protocol": Protocol(residual=Ckks())},
+            "fdml masks, labels shown": base
+            | {"optimizer": FDML(lr=0.2, tau=2, shows_labels=True), "protocol": Protocol()},
+            "fdml open": base
+            | {"optimizer": FDML(lr=0.2, tau=2, stored=StoredOpen()), "protocol": Protocol(residual=OpenResidual())},
         }
 
     def declarations(self, job: FdmlJob, roles: Roles) -> list[MessageDeclaration]:
+        """Declare the messages of sums, pulls and residuals or labels."""
         passives, workers = roles.with_role(PASSIVE), (ACTIVE, PASSIVE)
         stored = stored_of(job)
-        parts = job.protocol.sum_for(len(passives)).declares(passives)
-        found = declare_in_roles(parts, {COLLECTOR: (ACTIVE,), CONTRIBUTOR: (PASSIVE,)}, space=Reals)
-        told = workers if job.optimizer.shows_labels else (ACTIVE,)
-        found += declare_in_roles(stored.declares(), {COLLECTOR: (SERVER,), CONTRIBUTOR: workers, READER: told})
-        found += declare_in_roles(pulls.declare_pulls(stored, told), {READER: told})
+        sum_messages = job.protocol.sum_for(len(passives)).declares(passives)
+        declarations = declare_in_roles(sum_messages, {COLLECTOR: (ACTIVE,), CONTRIBUTOR: (PASSIVE,)}, space=Reals)
+        readers = workers if job.optimizer.shows_labels else (ACTIVE,)
+        declarations += declare_in_roles(
+            stored.declares(), {COLLECTOR: (SERVER,), CONTRIBUTOR: workers, READER: readers}
+        )
+        declarations += declare_in_roles(pulls.declare_pulls(stored, readers), {READER: readers})
         if SERVER not in roles.kinds:
-            found += peer_pulls.declare_peer_pulls()
+            declarations += peer_pulls.declare_peer_pulls()
         if job.protocol.residual is None:
-            return found + label_sharing.declare_labels()
-        begins = MessageDeclaration(pulls.StartIteration, ACTIVE, PASSIVE, Reveal("public"))
-        return [*found, begins, *job.protocol.residual.declares()]
+            return declarations + label_sharing.declare_labels()
+        start = MessageDeclaration(pulls.StartIteration, ACTIVE, PASSIVE, Reveal("public"))
+        return [*declarations, start, *job.protocol.residual.declares()]
 
-    def disclosures(self, job: FdmlJob, sizes: RunShape) -> list[Disclosure]:
-        labels, visits = job.optimizer.shows_labels, job.model.output_width(sizes.outputs) * sizes.epochs
-        workers = (sizes.active, *sizes.passives)
-        pulling = workers if labels else (sizes.active,)
-        pushed = sizes.rows * visits
-        found = []
-        if labels:
-            about, of = (sizes.active,), sizes.residuals
-            found += [
-                Disclosure("labels", name, about, of, of, "every label", numbers=sizes.rows * sizes.outputs)
-                for name in sizes.passives
+    def disclosures(self, job: FdmlJob, shape: RunShape) -> list[Disclosure]:
+        """Count the disclosures of labels, of pulled sums or pushed outputs, and of evaluations."""
+        shares_labels, visits = job.optimizer.shows_labels, job.model.output_width(shape.outputs) * shape.epochs
+        workers = (shape.active, *shape.passives)
+        pushed = shape.rows * visits
+        disclosures = []
+        if shares_labels:
+            about, labels = (shape.active,), shape.residuals
+            disclosures += [
+                Disclosure("labels", name, about, labels, labels, "every label", numbers=shape.rows * shape.outputs)
+                for name in shape.passives
             ]
         else:
-            found += label_disclosures(job, sizes)
-        if not sizes.helpers:  # every worker keeps what all others push, as it is
-            found += [
-                column_disclosure(sizes, one, (other,), visits, pushed)
-                for one in workers
+            disclosures += label_disclosures(job, shape)
+        if not shape.helpers:  # every worker receives the outputs of all others in the clear
+            disclosures += [
+                column_disclosure(shape, learner, (other,), visits, pushed)
+                for learner in workers
                 for other in workers
-                if one != other
+                if learner != other
             ]
         else:
-            for learner in pulling:
+            for learner in workers if shares_labels else (shape.active,):
                 others = tuple(name for name in workers if name != learner)
-                found.append(column_disclosure(sizes, learner, others, visits, pushed))
+                disclosures.append(column_disclosure(shape, learner, others, visits, pushed))
                 if job.optimizer.tau and len(others) > 1:
-                    found += [column_disclosure(sizes, learner, (other,), visits) for other in others]
+                    disclosures += [column_disclosure(shape, learner, (other,), visits) for other in others]
             if not stored_of(job).hides_parts:
-                found += [
-                    column_disclosure(sizes, server, (name,), visits, pushed)
-                    for server in sizes.helpers
+                disclosures += [
+                    column_disclosure(shape, server, (name,), visits, pushed)
+                    for server in shape.helpers
                     for name in workers
                 ]
-        if not labels and not job.protocol.seals:  # f follows from g
-            for learner in sizes.passives:
+        if not shares_labels and not job.protocol.seals:  # f follows from g
+            for learner in shape.passives:
                 others = tuple(name for name in workers if name != learner)
-                found.append(column_disclosure(sizes, learner, others, visits))
-        return [*dict.fromkeys(found), *evaluation_disclosures(job, sizes), *score_disclosures(job, sizes)]
+                disclosures.append(column_disclosure(shape, learner, others, visits))
+        return [
+            *dict.fromkeys(disclosures),
+            *evaluation_disclosures(job, shape),
+            *score_disclosures(job, shape),
+        ]
 
     def message_protocols(self, job: FdmlJob, roles: Roles) -> list[MessageProtocol]:
-        found: list[MessageProtocol] = [job.protocol.sum_for(len(roles.with_role(PASSIVE)))]
-        return found if job.protocol.residual is None else [*found, job.protocol.residual]
+        """List the sum of evaluations and the residual, if there is one."""
+        sums: MessageProtocol = job.protocol.sum_for(len(roles.with_role(PASSIVE)))
+        return [sums] if job.protocol.residual is None else [sums, job.protocol.residual]
 
     def title(self, job: FdmlJob, roles: Roles) -> str:
-        down = "labels at all" if job.protocol.residual is None else f"{job.protocol.residual.name} residual"
+        """Name the stored sum and the residual."""
+        sent = "labels at all" if job.protocol.residual is None else f"{job.protocol.residual.name} residual"
         if roles.with_role(SERVER):
-            return f"{stored_of(job).name} payloads at a server / {down}"
-        return f"open payloads at all workers / {down}"
+            return f"{stored_of(job).name} payloads at a server / {sent}"
+        return f"open payloads at all workers / {sent}"
 
     def cost_label(self, job: FdmlJob, contributors: int) -> str:
+        """Name the stored sum and the residual for a cost table."""
         residual = job.protocol.residual
         return f"{stored_of(job).label}/{'labels' if residual is None else residual.label}"
 
     def strength(self, job: FdmlJob) -> str:
+        """Return the security of payloads and residuals."""
         residual = job.protocol.residual
-        down = "labels are shown to all" if residual is None else f"residuals: {residual.strength}"
-        return f"payloads: {stored_of(job).strength}; {down}"
+        sent = "all parties know the labels" if residual is None else f"residuals: {residual.strength}"
+        return f"payloads: {stored_of(job).strength}; {sent}"
 
-    def opened_values(self, job: FdmlJob, sizes: RunShape) -> str:
+    def opened_values(self, job: FdmlJob, shape: RunShape) -> str:
+        """State how many values of gradients are opened."""
         if job.protocol.residual is None:
             return ""
-        columns = sizes.batches * len(sizes.passives) * sizes.outputs
+        columns = shape.batches * len(shape.passives) * shape.outputs
         return job.protocol.residual.openings(
-            sizes.batches * sum(sizes.parameters.values()), sizes.epochs, columns=columns
+            shape.batches * sum(shape.parameters.values()), shape.epochs, columns=columns
         )
 
-    def statements(self, job: FdmlJob, roles: Roles, party: str, known: RunFacts | None) -> list[SheetStatement]:
+    def statements(self, job: FdmlJob, roles: Roles, party: str, facts: RunFacts | None) -> list[SheetStatement]:
+        """State what the server, the active party or another worker learns."""
         stored, role = stored_of(job), roles.role(party)
-        lines = column_lines(job, party, known, self.disclosures)
+        lines = column_lines(job, party, facts, self.disclosures)
         if role == SERVER:
-            said = ["everyone's pace: who pushes which batch when, and how large it is; no forward output and no sum"]
-            if not stored.hides_parts:
-                said = ["the forward outputs of every worker, in every visit to a batch", *lines]
-            return [("learns", "\n".join(said))]
-        blurs = [] if stored.noise is None else [("blurs", stored.noise.promise(job.epochs))]
+            if stored.hides_parts:
+                return [
+                    (
+                        "learns",
+                        "the pace of every worker: who pushes which batch when, and its size; no output and no sum",
+                    )
+                ]
+            return [("learns", "\n".join(["the forward outputs of every worker, in every iteration", *lines]))]
+        noise = [] if stored.noise is None else [("blurs", stored.noise.promise(job.epochs))]
         if role == ACTIVE:
-            said = ["f = sum_k H_k on the rows predicted, and messages marked output or plain", *lines]
-            return [("learns", "\n".join([*said, *single_worker_lines(job, roles)])), *blurs]
+            learned = [
+                "f = sum_k H_k on the rows predicted, and messages marked output or plain",
+                *lines,
+                *single_worker_lines(job, roles),
+            ]
+            return [("learns", "\n".join(learned)), *noise]
         residual = job.protocol.residual
         if residual is None:
-            said = ["the labels of all training rows, which the active party shows to all workers", *lines]
-            return [
-                ("learns", "\n".join([*said, *single_worker_lines(job, roles)])),
-                *blurs,
-                *classifier_statements(job),
+            learned = [
+                "the labels of all training rows, which the active party sends to all workers",
+                *lines,
+                *single_worker_lines(job, roles),
             ]
-        said = equation_lines(job, party, known) if residual.seals else [residual.passive_view, *lines]
-        return [("learns", "\n".join(said)), *blurs, *classifier_statements(job)]
+        else:
+            learned = equation_lines(job, party, facts) if residual.seals else [residual.passive_view, *lines]
+        return [("learns", "\n".join(learned)), *noise, *classifier_statements(job)]
 
     def coalitions(self, job: FdmlJob, roles: Roles) -> str:
+        """State who can open the payloads of workers."""
         if not roles.with_role(SERVER):
-            return "needs nobody: each worker is sent the forward outputs of every other one, as there is no server"
+            return "needs nobody: without a server, every worker receives the forward outputs of all others"
         return stored_of(job).pooling
 
     def participant(self, job: FdmlJob, context: PartyContext, columns: int, state: State | None) -> Participant:
+        """Create the server or a worker."""
         if context.roles.role(context.me) == SERVER:
             return FdmlServer(job, context)
         return FdmlWorker(job, context, columns, state)
 
     def ideal_job(self, job: J) -> J:
+        """Return the job with open payloads and an open residual; noise stays."""
         residual = None if job.protocol.residual is None else OpenResidual()
         stored = StoredOpen(noise=stored_of(job).noise)
         protocol = Protocol(sum=DirectSum(), residual=residual)

@@ -1,21 +1,22 @@
-"""FDML (Hu et al. 2019): stochastic gradient descent of all parties at their own pace, on sums that may be stale.
+"""FDML (Hu et al. 2019): asynchronous stochastic gradient descent on sums that may be stale.
 
-All parties go through one sequence of batches (Algorithm 1). In iteration t party k
+All parties iterate over one sequence of batches (Algorithm 1). In iteration t, party k
 
-1. pushes H_k = its local predictions (n x c) on the batch of t
-2. pulls f, the sum of what all have pushed last of this batch, as soon as the slowest has pushed t - tau
-3. takes a step on its own weights: theta_k -= eta_t (J_k^T g / n + l2 theta_k), g = df-loss at f
+1. pushes H_k, its local predictions (n, c) on the batch of t
+2. pulls f, the sum of all parties' latest pushes of this batch, when the slowest party has pushed t - tau
+3. updates its weights: theta_k -= eta_t (J_k^T g / n + l2 theta_k), g = dloss/df at f
 
-The paper's Algorithm 1 has another order: it pulls, updates, and then pushes the prediction of the updated weights.
-Here a push comes first, so that a sum holds predictions of its own iteration as far as tau lets it, and at tau = 0
-the steps are those of FedSGD.
+The paper's Algorithm 1 pulls, updates, and then pushes the predictions of the updated weights. Here the push is the
+first step. A sum then contains predictions of its own iteration as far as tau allows, and with tau = 0 the steps are
+those of FedSGD.
 
-The paper lets every party know the labels: then each makes its own g. With labels at one party alone the others pull
-nothing; that party publishes its g, and each steps when the one of its iteration has come, the same tau at most late.
+In the paper every party knows the labels and computes its own g. If only one party has labels, the others pull no sums.
+That party publishes g, and each other party updates its weights when the g of its iteration arrives, with the same
+bound tau.
 
-In 2 a party puts its own prediction as it is now in place of the one it pushed: its own weights are never stale, as
-in the paper, while answers are under way. In 3 eta_t = lr / sqrt(t + 1) with decay "sqrt_t", for which Proposition 1
-has the regret of a convex loss fall as 1 / sqrt(T) (for gradients and distances that are bounded).
+In step 2 a party replaces its pushed prediction in the sum by its current one, as in the paper, so its own weights are
+never stale. In step 3, eta_t = lr / sqrt(t + 1) with decay "sqrt_t". For that step size Proposition 1 bounds the regret
+of a convex loss by O(1 / sqrt(T)), if gradients and distances are bounded.
 """
 
 from __future__ import annotations
@@ -39,52 +40,53 @@ from securevfl.protocols.party_context import PartyContext
 
 
 class FDML(Optimizer):
-    """Each party at its own pace, at most `tau` iterations ahead of the slowest."""
+    """Asynchronous descent in which a party is at most `tau` iterations ahead of the slowest one."""
 
     name: ClassVar[str] = "fdml"
     family: ClassVar[str] = "fdml"
     tau: int = Field(default=8, ge=0)
-    """Iterations a party may be ahead of the slowest; 0 has all go in step."""
+    """Maximum number of iterations between a party and the slowest one; 0 synchronises all parties."""
     rule: AnyRule = Field(default_factory=Sgd)
-    """How a gradient becomes a change of weights."""
+    """Update rule: how a gradient becomes a change of weights."""
     synchronous_first: bool = True
-    """All go in step through the first epoch, so that every party's predictions are there from the first sum on."""
+    """Synchronise all parties in the first epoch, so that every sum contains the predictions of all parties."""
     stored: Annotated[SerializeAsAny[StoredSum] | None, BeforeValidator(STORED.read)] = None
-    """How local predictions lie at a server: "open", or "masks", which stand if it is left out."""
+    """How a server stores local predictions: "masks" (the default) or "open"."""
     shows_labels: bool = False
-    """The party with labels shows those of the training rows to all others, as the paper has it; else residuals go
-    down."""
+    """Send the labels of the training rows to all parties, as in the paper; otherwise send residuals."""
 
     @property
     def label(self) -> str:
+        """The name for a cost table, with tau and the update rule."""
         rule = "" if isinstance(self.rule, Sgd) else f" {self.rule.name}"
         return f"FDML tau={self.tau}{rule}"
 
 
 class FdmlJob(JobOptions, defer_build=True):
-    """A job at everyone's own pace: a block of weights for each worker, by FDML."""
+    """A job of asynchronous training: a block of weights for each worker, trained by FDML."""
 
     model: BlockModel
     optimizer: FDML
 
 
 def stored_of(job: JobOptions) -> StoredSum:
-    """How local predictions lie at its server: under masks unless it says otherwise."""
+    """Return how a server stores local predictions; under masks by default."""
     return (job.optimizer.stored if isinstance(job.optimizer, FDML) else None) or StoredMasks()
 
 
-def pace_of(job: FdmlJob, schedule: Schedule, visits: list[Iteration]) -> WorkerPace:
-    """How far parties may go apart on this schedule."""
-    own, epoch = job.optimizer, schedule.batches
-    together = epoch if own.synchronous_first else 0
-    return WorkerPace([visit.index for visit in visits], epoch, own.tau, together, job.evaluation_interval)
+def pace_of(job: FdmlJob, schedule: Schedule, iterations: list[Iteration]) -> WorkerPace:
+    """Return how far the workers of a job may be apart on this schedule."""
+    optimizer, epoch = job.optimizer, schedule.batches
+    synchronous = epoch if optimizer.synchronous_first else 0
+    batches = [iteration.index for iteration in iterations]
+    return WorkerPace(batches, epoch, optimizer.tau, synchronous, job.evaluation_interval)
 
 
 def workers_of(context: PartyContext) -> tuple[str, ...]:
-    """List the parties with columns, in the order of the run's roles."""
+    """Return the parties with columns, in the order of the run's roles."""
     return tuple(name for name in context.parties if context.roles.role(name) in (ACTIVE, PASSIVE))
 
 
 def readers_of(job: FdmlJob, context: PartyContext) -> tuple[str, ...]:
-    """Who pulls sums: whoever knows labels."""
+    """Return the workers that pull sums: those that know the labels."""
     return workers_of(context) if job.optimizer.shows_labels else (context.active,)

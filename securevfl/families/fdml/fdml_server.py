@@ -17,7 +17,12 @@ STORED_SUBCHANNEL = "stored"
 
 
 class FdmlServer(Participant):
-    """Keeps what workers push. It starts empty in every session: they push again what it had."""
+    """Stores the pushes of workers. It starts empty in every session, and workers push their outputs again.
+
+    Args:
+        job: the job.
+        context: the context of the server.
+    """
 
     def __init__(self, job: FdmlJob, context: PartyContext) -> None:
         self._job = job
@@ -25,20 +30,30 @@ class FdmlServer(Participant):
 
     @property
     def state_fits_any_round(self) -> bool:
+        """True: the state is empty."""
         return True
 
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
-        visits = list(data.schedule.iterations())
-        pace, stored = pace_of(self._job, data.schedule, visits), stored_of(self._job)
+        """Answer pulls, and yield when an iteration is answered to all workers."""
+        iterations = list(data.schedule.iterations())
+        pace, stored = pace_of(self._job, data.schedule, iterations), stored_of(self._job)
         context = self._context.sum_to(self._context.me, workers_of(self._context), subchannel=STORED_SUBCHANNEL)
         readers = readers_of(self._job, self._context)
-        kept = stored.server(context, readers)
-        server = PullServer(context, pace, kept, lead=self._context.active, told=readers, whole=stored.hides_parts)
+        server = PullServer(
+            context,
+            pace,
+            stored.server(context, readers),
+            lead=self._context.active,
+            readers=readers,
+            needs_all=stored.hides_parts,
+        )
         for done in server.serve():
-            yield Round(done, len(visits), visits[done - 1].epoch)
+            yield Round(done, len(iterations), iterations[done - 1].epoch)
 
-    def model_outputs(self, rows: RowSlices, asked: RowsToScore | None = None) -> Floats | None:
+    def model_outputs(self, rows: RowSlices, request: RowsToScore | None = None) -> Floats | None:
+        """Return None: the server takes no part in predictions."""
         return None
 
     def state(self) -> State:
+        """Return an empty state."""
         return State()

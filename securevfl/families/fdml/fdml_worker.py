@@ -1,12 +1,12 @@
-"""A party of FDML at work: a worker with a block of weights, or the server (see `securevfl.families.fdml.fdml_family`).
+"""A worker of FDML: a party with a block of weights (see `securevfl.families.fdml.fdml_optimizer`).
 
-A worker goes on while answers are under way, and takes its steps in the order of its pushes:
+A worker continues while replies are in transit, and updates its weights in the order of its pushes:
 
-    push t;  then for every push s that is answered, or must be:  f of s -> g -> a step on its own weights
+    push t;  then for every push s that is answered, or must be:  f of s -> g -> an update of the local weights
 
-Its own state is enough to go on after a kill. It begins where it was itself, whatever the others have done, and pushes
-its predictions on the batches visited before, so that the server, which keeps nothing on disk, has them again. Where
-residuals go down all begin where the party with labels was, as these are numbered by its iterations.
+The local state is enough to resume. A worker resumes from its own position, whatever the others have done, and pushes
+its predictions on the batches of earlier iterations again, since the server stores nothing on disk. If residuals are
+sent, all workers resume from the position of the party with labels, because its iterations number the residuals.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from securevfl.families.fdml.local_noise import LocalNoiseSampler
 from securevfl.families.fdml.peer_pulls import PeerPullClient
 from securevfl.families.fdml.pulls import PullClient, PulledSum, ServerPullClient, StartIteration
 from securevfl.families.participant import Round
+from securevfl.families.rounds.rounds_participant import INITIAL_WEIGHT_ROWS
 from securevfl.families.state import State
 from securevfl.families.training_data import TrainingData
-from securevfl.models.block import Place
+from securevfl.models.block import BlockSpec
 from securevfl.optim.rules import Updater
 from securevfl.protocols.joint_prediction import RowsToScore, predict
 from securevfl.protocols.link import ActiveLink, PassiveLink
@@ -40,13 +41,10 @@ from securevfl.protocols.permits import permit_sizes
 from securevfl.protocols.residuals.base import Agreement, Batch
 from securevfl.runtime.costs import Kind
 
-INITIAL_WEIGHT_ROWS = 1024  # rows that the first weights are drawn from
-
 
 @dataclass(frozen=True)
 class _PendingStep:
-    """A push whose step is still to be taken: its iteration, batch and H (n x c) as it was pushed, and how many steps
-    came before."""
+    """A push whose update is pending: iteration, batch, pushed outputs H (n, c), and the number of updates before."""
 
     t: int
     batch: Batch
@@ -55,7 +53,14 @@ class _PendingStep:
 
 
 class FdmlWorker(BatchParticipant):
-    """The player of one FDML worker, which holds one party's block of weights."""
+    """The participant of one FDML worker, with that party's block of weights.
+
+    Args:
+        job: the job.
+        context: the context of this party.
+        columns: d, number of columns of this party.
+        state: the state to resume from, or the model state to predict with; None to start a training.
+    """
 
     _job: FdmlJob
 
@@ -65,175 +70,198 @@ class FdmlWorker(BatchParticipant):
         self._context = context
         self._optimizer = job.optimizer
         self._active, passives = context.me == context.active, context.passives
-        place = 0 if self._active else passives.index(context.me)
+        position = 0 if self._active else passives.index(context.me)
         self.model = job.model.build(
-            Place(context.me, self._active, columns, context.outputs, context.model, len(passives), place)
+            BlockSpec(context.me, self._active, columns, context.outputs, context.model, len(passives), position)
         )
-        own = State() if state is None else state
+        stored = State() if state is None else state
         if state is not None:
             self.model.restore(state)
-        self._fresh = state is None
-        self.set_run_key(own.get("secret"))
-        self._done: int = own.get("iteration", 0)  # iterations whose step is taken
-        self._memory = Updater(self._optimizer.rule, self.model, own.get("update"))
+        self._is_new = state is None
+        self.set_run_key(stored.get("secret"))
+        self._finished: int = stored.get("iteration", 0)  # number of iterations whose update is done
+        self._memory = Updater(self._optimizer.rule, self.model, stored.get("update"))
         noise = stored_of(job).noise
-        self._blur = None if noise is None else LocalNoiseSampler(noise, job.epochs)
+        self._noise = None if noise is None else LocalNoiseSampler(noise, job.epochs)
         self._sums = job.protocol.sum_for(len(passives)).role(context.sum_to(context.active, passives))
 
     @property
     def exchanges(self) -> int:
-        return self._done
+        """Number of finished iterations."""
+        return self._finished
 
     @property
     def state_fits_any_round(self) -> bool:
+        """True: the state contains the worker's position."""
         return True
 
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
+        """Push, pull and update, and yield after every update."""
         if self._optimizer.shows_labels:
-            flow = data.schedule.batch_order
-            if self._active:
-                assert data.targets is not None, "the active party has labels"
-                label_sharing.send_labels(self._context, data.targets[flow])
-            else:
-                data.targets = np.zeros((data.rows, self._context.outputs))
-                data.targets[flow] = label_sharing.receive_labels(self._context, len(flow))
+            self._share_labels(data)
         self.begin(data, start)
-        data.stays = True  # what linear models ask of a batch, rows give where they lie
-        if self._fresh:
-            first, targets = data.starting(INITIAL_WEIGHT_ROWS)
-            self.model.start(data.raw(first), data.scaled(first), targets if self._active else None, self.seed)
+        data.may_stay_remote = True  # linear models read batches by chunks, which remote rows support
+        if self._is_new:
+            rows, targets = data.initial_rows(INITIAL_WEIGHT_ROWS)
+            self.model.start(data.raw(rows), data.scaled(rows), targets if self._active else None, self.seed)
             self._memory = Updater(self._optimizer.rule, self.model)
-        self._visits = list(data.schedule.iterations())
-        self._pace = pace_of(self._job, data.schedule, self._visits)
-        self._take_place(start)
-        pulls = self._pulls()
-        pulls.begin(self._done, self._before())
+        self._iterations = list(data.schedule.iterations())
+        self._pace = pace_of(self._job, data.schedule, self._iterations)
+        self._set_position(start)
+        pulls = self._pull_client()
+        pulls.begin(self._finished, self._restored_outputs())
         residual, context = self._job.protocol.residual, self._context
+        # No passive party is further behind than two staleness bounds.
         agreement = Agreement(
             1, max_open_exchanges=2 * (self._pace.tau + 1), shares_outputs=self._job.model.shares_outputs
-        )  # no passive party is further behind
+        )
         if residual is None:
-            yield from self._knowing(pulls, None)
+            yield from self._train_with_labels(pulls, None)
         elif self._active:
-            with ActiveLink(context, self._sums, residual.active(context, agreement)) as down:
-                yield from self._knowing(pulls, down)
+            with ActiveLink(context, self._sums, residual.active(context, agreement)) as link:
+                yield from self._train_with_labels(pulls, link)
         else:
-            with PassiveLink(context, self._sums, residual.passive(context, agreement)) as up:
-                yield from self._asking(pulls, up)
+            with PassiveLink(context, self._sums, residual.passive(context, agreement)) as passive_link:
+                yield from self._train_on_residuals(pulls, passive_link)
 
-    def _take_place(self, start: int) -> None:
-        """Set where this worker begins: at the iteration it had reached, but before the next joint evaluation, and at
-        that of the active party where residuals are sent down."""
-        if self._pace.pause:
-            self._done = min(self._done, (start // self._pace.pause + 1) * self._pace.pause - 1)
+    def _share_labels(self, data: TrainingData) -> None:
+        """Send the targets of the training rows, or receive them."""
+        rows = data.schedule.batch_order
+        if self._active:
+            assert data.targets is not None, "the active party has labels"
+            label_sharing.send_labels(self._context, data.targets[rows])
+        else:
+            data.targets = np.zeros((data.rows, self._context.outputs))
+            data.targets[rows] = label_sharing.receive_labels(self._context, len(rows))
+
+    def _set_position(self, start: int) -> None:
+        """Set the first iteration of this worker.
+
+        It is the stored one, but before the next joint evaluation. If residuals are sent, it is that of the active
+        party.
+        """
+        if self._pace.meeting_interval:
+            next_meeting = (start // self._pace.meeting_interval + 1) * self._pace.meeting_interval
+            self._finished = min(self._finished, next_meeting - 1)
         if self._optimizer.shows_labels:
             return
         channel, context = self._channel, self._context
         if self._active:
             for passive in context.passives:
-                channel.send(
-                    passive, StartIteration(self._done), STORED_SUBCHANNEL, permit=permit_sizes(channel, passive)
-                )
-        else:
-            self._done = channel.recv(context.active, StartIteration, STORED_SUBCHANNEL).iteration
-            if not 0 <= self._done <= len(self._visits):
-                raise ProtocolError(
-                    f"{context.me}: {context.active} was expected to begin within {len(self._visits)} iterations, it "
-                    "begins "
-                    f"at {self._done}; do both run the same job?"
-                )
+                permit = permit_sizes(channel, passive)
+                channel.send(passive, StartIteration(self._finished), STORED_SUBCHANNEL, permit=permit)
+            return
+        self._finished = channel.recv(context.active, StartIteration, STORED_SUBCHANNEL).iteration
+        if not 0 <= self._finished <= len(self._iterations):
+            raise ProtocolError(
+                f"{context.me}: {context.active} begins at iteration {self._finished}, which is not one of the "
+                f"{len(self._iterations)} iterations of the schedule",
+                "check that both parties run the same job",
+                code="SVFL-PROTOCOL-MESSAGE",
+                peer=context.active,
+            )
 
-    def _pulls(self) -> PullClient:
+    def _pull_client(self) -> PullClient:
+        """Create this worker's side of pushes and pulls, towards the server or towards all other workers."""
         context, workers = self._context, workers_of(self._context)
         if not context.roles.with_role(SERVER):
-            return PeerPullClient(
-                context.sum_to(context.active, workers, subchannel=STORED_SUBCHANNEL), self._pace, lead=context.active
-            )
-        own = context.sum_to(context.roles.only(SERVER), workers, subchannel=STORED_SUBCHANNEL)
+            peer_context = context.sum_to(context.active, workers, subchannel=STORED_SUBCHANNEL)
+            return PeerPullClient(peer_context, self._pace, lead=context.active)
+        server_context = context.sum_to(context.roles.only(SERVER), workers, subchannel=STORED_SUBCHANNEL)
         readers = readers_of(self._job, context)
-        return ServerPullClient(own, self._pace, stored_of(self._job).worker(own, readers), told=readers)
+        stored = stored_of(self._job).worker(server_context, readers)
+        return ServerPullClient(server_context, self._pace, stored, readers=readers)
 
-    def _before(self) -> Iterator[tuple[int, int, Floats]]:
-        """Yield, for every batch visited before, its number, the iteration of its last visit, and H (n x c) at the
-        present weights."""
-        visits = range(max(0, self._done - 2 * self._pace.epoch), self._done)
-        for batch, t in {self._visits[t].index: t for t in visits}.items():
-            before = self.batch(self._visits[t])
-            yield batch, t, self._shown(self.model.forward(before.X), before)
+    def _restored_outputs(self) -> Iterator[tuple[int, int, Floats]]:
+        """Yield, for every batch of earlier iterations, its number, its last iteration, and the current outputs H."""
+        earlier = range(max(0, self._finished - 2 * self._pace.epoch), self._finished)
+        for index, t in {self._iterations[t].index: t for t in earlier}.items():
+            batch = self.batch(self._iterations[t])
+            yield index, t, self._pushable(self.model.forward(batch.X), batch)
 
-    def _shown(self, H: Floats, batch: Batch) -> Floats:
-        """H (n x c) of a batch as it may be pushed."""
+    def _pushable(self, H: Floats, batch: Batch) -> Floats:
+        """Return the outputs H (n, c) of a batch as they may be pushed: rounded, with noise."""
         H = self.sendable_batch_outputs(H, batch)
-        return H if self._blur is None else self._blur(H)
+        return H if self._noise is None else self._noise(H)
 
     def _push(self, pulls: PullClient, t: int) -> _PendingStep:
-        batch = self.batch(self._visits[t])
+        batch = self.batch(self._iterations[t])
         self._channel.gate.begin_iteration(t + 1)
         self._channel.note(IterationStarted(batch.index))
-        H = self._shown(self.model.forward(batch.X), batch)
+        H = self._pushable(self.model.forward(batch.X), batch)
         self._channel.clock.offloaded(Kind.LOCAL, batch.worker_seconds)
         self._channel.note(OutputsPushed(batch.index, H))
-        pulls.push(t, H, self._done)
-        return _PendingStep(t, batch, H, self._done)
+        pulls.push(t, H, self._finished)
+        return _PendingStep(t, batch, H, self._finished)
 
-    def _knowing(self, pulls: PullClient, down: ActiveLink | None) -> Iterator[Round]:
-        """Run the iterations of a worker that knows labels. down: the link to the others where these wait for its
-        residuals."""
-        opened: deque[_PendingStep] = deque()
-        for t in range(self._done, len(self._visits)):
-            opened.append(self._push(pulls, t))
-            while opened:
-                wait = len(opened) > self._pace.unanswered(t)
-                answer = pulls.pull((len(opened[0].batch.X), self._context.outputs), wait=wait)
-                if answer is None:
+    def _train_with_labels(self, pulls: PullClient, link: ActiveLink | None) -> Iterator[Round]:
+        """Run the iterations of a worker that knows the labels.
+
+        Args:
+            pulls: this worker's side of pushes and pulls.
+            link: the link to the workers without labels, which wait for residuals; None if all have labels.
+        """
+        pending: deque[_PendingStep] = deque()
+        for t in range(self._finished, len(self._iterations)):
+            pending.append(self._push(pulls, t))
+            while pending:
+                wait = len(pending) > self._pace.max_unanswered(t)
+                pulled = pulls.pull((len(pending[0].batch.X), self._context.outputs), wait=wait)
+                if pulled is None:
                     break
-                yield self._step(opened.popleft(), answer, down)
+                yield self._step(pending.popleft(), pulled, link)
 
-    def _step(self, item: _PendingStep, answer: PulledSum, down: ActiveLink | None) -> Round:
-        assert answer.total is not None, "who knows labels is told sums"
-        X, f = item.batch.X, answer.total
-        self._channel.note(OthersSumLearned(item.batch.index, f - item.H, answer.versions))
-        if self._done > item.steps or self._blur is not None:  # its own part has moved since, or is known better
-            f = f - item.H + self.model.forward(X)
-        self._round, self._booked = item.t + 1, None
-        g = self.residual(f, item.batch)
-        if down is not None:
-            down.publish(g, item.batch)
-        return self._step_by(item, self.model.vjp(X, g))
+    def _step(self, pending: _PendingStep, pulled: PulledSum, link: ActiveLink | None) -> Round:
+        assert pulled.total is not None, "a worker with labels receives sums"
+        X, f = pending.batch.X, pulled.total
+        self._channel.note(OthersSumLearned(pending.batch.index, f - pending.H, pulled.versions))
+        if self._finished > pending.steps or self._noise is not None:
+            # The local weights have changed since the push, or the local outputs are known without noise.
+            f = f - pending.H + self.model.forward(X)
+        self._round, self._batch_loss = pending.t + 1, None
+        g = self.residual(f, pending.batch)
+        if link is not None:
+            link.publish(g, pending.batch)
+        return self._update(pending, self.model.vjp(X, g))
 
-    def _asking(self, pulls: PullClient, up: PassiveLink) -> Iterator[Round]:
-        """Run the iterations of a worker without labels, which asks for residuals over `up`."""
-        opened: deque[_PendingStep] = deque()
-        begun, answered, published = self._done, self._done - 1, 0
-        for t in range(begun, len(self._visits)):
-            opened.append(self._push(pulls, t))
-            while opened:
-                item, wait = opened[0], len(opened) > self._pace.unanswered(t)
-                while (answer := pulls.pull((0, 0), wait=wait and answered < item.t)) is not None:
-                    answered, published = answer.iteration, answer.finished
-                if not (wait or item.t < min(answered + 1, published)):
+    def _train_on_residuals(self, pulls: PullClient, link: PassiveLink) -> Iterator[Round]:
+        """Run the iterations of a worker without labels, which requests residuals over `link`."""
+        pending: deque[_PendingStep] = deque()
+        first, answered, published = self._finished, self._finished - 1, 0
+        for t in range(first, len(self._iterations)):
+            pending.append(self._push(pulls, t))
+            while pending:
+                oldest, wait = pending[0], len(pending) > self._pace.max_unanswered(t)
+                while (pulled := pulls.pull((0, 0), wait=wait and answered < oldest.t)) is not None:
+                    answered, published = pulled.iteration, pulled.finished
+                if not (wait or oldest.t < min(answered + 1, published)):
                     break
-                reply = up.reply()
-                if reply.exchange != item.t - begun:
+                reply = link.reply()
+                if reply.exchange != oldest.t - first:
                     raise ProtocolError(
-                        f"{self._context.me}: {self._context.active} was expected to publish exchange "
-                        f"{item.t - begun}, it "
-                        f"published {reply.exchange}; do both run the same job?"
+                        f"{self._context.me}: {self._context.active} published exchange {reply.exchange}; the next "
+                        f"one is {oldest.t - first}",
+                        "check that both parties run the same job",
+                        code="SVFL-PROTOCOL-MESSAGE",
+                        peer=self._context.active,
                     )
-                yield self._step_by(opened.popleft(), reply.gradient(self.model, item.batch))
+                yield self._update(pending.popleft(), reply.gradient(self.model, oldest.batch))
 
-    def _step_by(self, item: _PendingStep, gradient: Floats) -> Round:
-        """Take the step of an iteration, from the gradient of its batch's loss, and return the round that it ends."""
+    def _update(self, pending: _PendingStep, gradient: Floats) -> Round:
+        """Update the weights by the gradient of a batch's summed loss, and return the finished round."""
         self._memory.begin()
-        self._memory.step(gradient / len(item.batch.X), self._optimizer.eta(item.t, self.parties))
-        self._done = item.t + 1
-        return Round(self._done, len(self._visits), item.batch.epoch, self._booked)
+        self._memory.step(gradient / len(pending.batch.X), self._optimizer.eta(pending.t, self.parties))
+        self._finished = pending.t + 1
+        return Round(self._finished, len(self._iterations), pending.batch.epoch, self._batch_loss)
 
-    def model_outputs(self, rows: RowSlices, asked: RowsToScore | None = None) -> Floats | None:
+    def model_outputs(self, rows: RowSlices, request: RowsToScore | None = None) -> Floats | None:
+        """Compute the sum of all workers' outputs, which the active party receives."""
         return predict(self._context, self._sums, self.model, rows, self._context.outputs, self.output_filter(rows))
 
     def state(self) -> State:
-        return State(self.model_state(), iteration=self._done, secret=self._secret, update=self._memory.state)
+        """Return the weights, the position, the run key and the memory of the update rule."""
+        return State(self.model_state(), iteration=self._finished, secret=self._run_key, update=self._memory.state)
 
     def model_state(self) -> State:
+        """Return the party's block of weights."""
         return State(self.model.state())

@@ -1,8 +1,8 @@
-"""Labels shown to all: every worker of FDML knows those of the training rows (Hu et al. 2019, section 3).
+"""Labels that all workers of FDML know: those of the training rows (Hu et al. 2019, section 3).
 
-1. active -> passive   Labels    the targets (m x c) of the training rows, in the order of the schedule
+1. active -> passive   TrainingLabels   targets (m, c) of the training rows, in the order of the schedule
 
-Nothing is hidden here. It is what a method declares that lets every party compute residuals of its own.
+Nothing is hidden. The family declares this message so that every party can compute its residuals.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LABELS_SUBCHANNEL = "labels"
 
 
 class TrainingLabels(DisclosingMessage, frozen=True):
-    """Targets (m x c), as the loss takes them."""
+    """Targets (m, c), as the loss takes them."""
 
     targets: NDArray[np.float64]
 
@@ -32,18 +32,32 @@ def declare_labels() -> list[MessageDeclaration]:
 
 
 def send_labels(context: PartyContext, targets: Floats) -> None:
-    """Show the targets (m x c) of the training rows to every passive party, as the active party."""
+    """Send the targets (m, c) of the training rows to every passive party."""
     for passive in context.passives:
         permit = context.channel.permit(DisclosureRecord(passive, "labels", targets.size, 64, about=(context.me,)))
         context.channel.send(passive, TrainingLabels(targets), LABELS_SUBCHANNEL, permit=permit)  # 1
 
 
 def receive_labels(context: PartyContext, rows: int) -> Floats:
-    """Receive the targets (rows x c), as a passive party. ProtocolError if they are not as many or not finite."""
+    """Receive the targets of the training rows from the active party.
+
+    Args:
+        context: the context of this passive party.
+        rows: m, number of training rows.
+
+    Returns:
+        Targets (m, c).
+
+    Raises:
+        ProtocolError: if the targets have another shape or are not finite.
+    """
     targets = context.channel.recv(context.active, TrainingLabels, LABELS_SUBCHANNEL).targets  # 1
     if targets.shape != (rows, context.outputs) or not np.isfinite(targets).all():
         raise ProtocolError(
-            f"{context.me}: {context.active} was expected to show finite labels of shape {(rows, context.outputs)}, "
-            f"{targets.shape} came; do both run the same job?"
+            f"{context.me}: {context.active} sent labels of shape {targets.shape} that are not finite or not of shape "
+            f"{(rows, context.outputs)}",
+            "check that both parties run the same job",
+            code="SVFL-PROTOCOL-VALUES",
+            peer=context.active,
         )
     return targets

@@ -1,19 +1,20 @@
-"""Gaussian noise on local predictions before they are concealed, with an account over all pushes of a row.
+"""Gaussian noise on local predictions before they are concealed, with a privacy account over all pushes of a row.
 
-    every push     H_k (n x c): each row is cut to the length `clip`, then N(0, sigma^2) is added to every entry
+    every push     H_k (n, c): each row is clipped to L2 norm `clip`, then N(0, sigma^2) is added to every entry
 
-Neighbours are two tables of one party that differ in one row. A push of that row moves by at most 2 clip (L2), given
-the weights it was computed from; every visit pushes it once. `sigma` is what makes all pushes of a row in a run
+Two tables of one party are neighbours if they differ in one row. Given the weights, a push of that row changes by at
+most 2 clip (L2), and every iteration on the row's batch pushes it once. `sigma` makes all pushes of a row in a run
 (epsilon, delta)-private together, by the RDP accountant of dp-accounting (Mironov 2017; the library composes and
-converts). What the account does not cover: a party steps with its clean columns, and through its weights one row has a
-small say in other rows' later predictions. Read epsilon as the loss of a row through its own pushes.
+converts). The account does not cover the party's updates: it computes them from its clean columns, so one row has a
+small influence on later predictions of other rows through the weights. Epsilon is the privacy loss of a row through its
+own pushes.
 
-A run that goes on after a kill pushes rows again: those of batches that were visited before, and visits that had not
-been saved. That is at most two more pushes of a row each time, of weights that may differ, where states are at most an
-epoch apart; `after` says what it costs.
+A resumed run pushes rows again: those of batches of earlier iterations, and those of iterations that had not been
+stored. With checkpoints at least once an epoch, these are at most two more pushes of a row for each resume, possibly
+with different weights; `after` computes the resulting epsilon.
 
-Noise is a secret: whoever could repeat it would take it off. It is drawn from a ChaCha20 stream under a key of the
-operating system for each session, which is never kept, so no two pushes share it.
+The noise is secret, because a party that could reproduce it could subtract it. It is drawn from a ChaCha20 stream. The
+key is drawn from the operating system in each session and is never stored, so no two pushes share noise.
 """
 
 from __future__ import annotations
@@ -30,31 +31,30 @@ from securevfl.base.extras import import_extra
 from securevfl.crypto.prg import Prg
 from securevfl.protocols.residuals.defences import clip_rows, normals
 
-PUSHES_PER_RESUME = 2  # further pushes of a row, at most, each time a run is taken up again
+PUSHES_PER_RESUME = 2  # maximum number of further pushes of a row for each resume
 
 
 class LocalNoise(Config):
-    """Noise on local predictions, as much as an (epsilon, delta) of a row over the run asks for."""
+    """Noise on local predictions that achieves (epsilon, delta) for all pushes of a row in a run."""
 
     epsilon: float = Field(gt=0)
-    """What all pushes of one row in a run may tell of it together (differential privacy), with `delta`."""
+    """Privacy budget (differential privacy, with `delta`) of all pushes of one row in a run together."""
     delta: float = Field(gt=0, lt=0.5)
-    """The probability with which epsilon may fail; well below one in the number of rows."""
+    """Probability with which epsilon may fail; well below one divided by the number of rows."""
     clip: float = Field(gt=0)
-    """Length (L2) that each row of forward outputs is cut to first."""
+    """L2 norm that each row of forward outputs is clipped to first."""
 
     @property
     def sensitivity(self) -> float:
-        """The farthest a push moves (L2) with one row, given the weights."""
+        """Maximum L2 distance that a change of one row moves a push, given the weights."""
         return 2.0 * self.clip
 
     def sigma(self, visits: int) -> float:
-        """Return the standard deviation of the noise on each entry, for so many pushes of a row. ConfigError without
-        `dp`."""
+        """Return the standard deviation of the noise on each entry, for `visits` pushes of a row."""
         return self.sensitivity * _noise_multiplier(self.epsilon, self.delta, visits)
 
     def after(self, visits: int, resumed: int) -> float:
-        """Epsilon, at the same delta, of a run of so many visits that was taken up again so many times."""
+        """Return epsilon, at the same delta, of a run of `visits` pushes of a row that was resumed `resumed` times."""
         dp, rdp = _library()
         accountant = rdp.RdpAccountant()
         noise = dp.GaussianDpEvent(_noise_multiplier(self.epsilon, self.delta, visits))
@@ -62,31 +62,35 @@ class LocalNoise(Config):
         return float(accountant.get_epsilon(self.delta))
 
     def promise(self, visits: int) -> str:
-        """One line for people."""
+        """Return the privacy guarantee of a run with `visits` pushes of a row, in two lines."""
         return (
-            f"forward outputs are cut to length {self.clip:g} and blurred by sigma {self.sigma(visits):.3g}: epsilon "
-            f"{self.after(visits, 0):.3g} at delta {self.delta:g}\n"
-            f"for all {visits} pushes of a row, given the weights; {self.after(visits, 1):.3g} if the run is taken up "
-            "again once from a state at most an epoch old"
+            f"forward outputs are clipped to norm {self.clip:g}, and noise of sigma {self.sigma(visits):.3g} is added: "
+            f"epsilon {self.after(visits, 0):.3g} at delta {self.delta:g}\n"
+            f"for all {visits} pushes of a row, given the weights; {self.after(visits, 1):.3g} if the run is resumed "
+            "once from a state at most an epoch old"
         )
 
 
 class LocalNoiseSampler:
-    """The noise of one party in one session."""
+    """The noise of one party in one session.
+
+    Args:
+        noise: the noise options.
+        visits: number of pushes of a row in the whole run.
+    """
 
     def __init__(self, noise: LocalNoise, visits: int) -> None:
-        """visits: how often a row is pushed in the whole run. ConfigError without the extra."""
         self._clip, self._sigma = noise.clip, noise.sigma(visits)
         self._prg = Prg.fresh("noise on local predictions")
 
     def __call__(self, H: Floats) -> Floats:
-        """H (n x c) as it may be pushed, under noise of its own."""
+        """Return the outputs H (n, c), clipped and with fresh noise."""
         return np.asarray(clip_rows(H, self._clip) + self._sigma * normals(self._prg, H.shape))
 
 
 @lru_cache(maxsize=32)
 def _noise_multiplier(epsilon: float, delta: float, visits: int) -> float:
-    """sigma over the sensitivity."""
+    """Return sigma divided by the sensitivity."""
     dp, rdp = _library()
 
     def event(multiplier: float) -> Any:
@@ -96,5 +100,5 @@ def _noise_multiplier(epsilon: float, delta: float, visits: int) -> float:
 
 
 def _library() -> tuple[Any, Any]:
-    what = "noise on local predictions"
-    return import_extra("dp_accounting", "dp", what), import_extra("dp_accounting.rdp", "dp", what)
+    feature = "noise on local predictions"
+    return import_extra("dp_accounting", "dp", feature), import_extra("dp_accounting.rdp", "dp", feature)

@@ -1,14 +1,14 @@
-"""The stored sum under masks that those who are told sums can take off.
+"""The stored sum under masks that readers can remove and the server cannot.
 
-0. worker <-> reader    X25519 public keys, and every worker's fresh key K_k, sealed for each reader (`sum_keys`)
+0. worker <-> reader    X25519 public keys, and every worker's fresh key K_k, encrypted for each reader (`mask_keys`)
 1. worker k -> server   y_k = (H_k, 0, 0) + PRG(K_k; batch, version)      in Z_2^64, H_k in fixed point
 2. server -> reader     sum of the latest y_k, and their versions
    reader               subtracts the masks of these versions: (sum of all H_k, 0, 0)
 
-To the server every y_k is uniform, alone and with all others of a session, as a mask serves one (worker, batch,
-version) and there are new keys for every session. A reader learns the sum and no more: it could make every mask,
-but is sent totals alone. The two words of zero are the marks: another key, payload or version than was named, or a
-payload too few, leaves them other than zero but for a chance of 2^-128.
+To the server every y_k is uniform, alone and together with all others of a session, because a mask is used for one
+(worker, batch, version) only and every session has new keys. A reader learns the sum and nothing more: it could compute
+every mask, but it receives totals only. The two zero words are check words. A wrong key, payload or version, or a
+missing payload, leaves them non-zero except with probability 2^-128.
 """
 
 from __future__ import annotations
@@ -30,34 +30,41 @@ from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.sums.mask_keys import KEY_MESSAGES, exchange_mask_keys
 from securevfl.protocols.sums.residues import from_residues, to_residues
 
-CHECK_WORDS = 2
-
+CHECK_WORDS = 2  # zero words at the end of every payload
 _DOMAIN = "stored sum under masks"
 
 
 class StoredMasks(StoredSum):
-    """Payloads under masks that readers can take off and the server cannot; sums are exact to the fixed point."""
+    """Payloads under masks that readers can remove and the server cannot; sums are exact in fixed point."""
 
     name: ClassVar[str] = "masks"
     pushed: ClassVar[Reveal] = Reveal("uniform")
     pulled: ClassVar[Reveal] = Reveal("output", SUM_OF_OTHERS)
 
     def worker(self, context: PartyContext, readers: Collection[str]) -> StoredWorker:
+        """Exchange keys with the readers and create a worker's side."""
         return MaskedWorker(context, exchange_mask_keys(context, readers, _DOMAIN))
 
     def server(self, context: PartyContext, readers: Collection[str]) -> StoredServer:
-        return MaskedServer(context, whole=True)
+        """Create the server's side."""
+        return MaskedServer(context, needs_all=True)
 
     def declares(self) -> list[MessageDeclaration]:
+        """Declare the messages of the key exchange."""
         return KEY_MESSAGES
 
     @property
     def strength(self) -> str:
+        """The security assumption in one line."""
         return "X25519, and ChaCha20 as a pseudorandom generator; masks uniform over the ring"
 
 
 class PayloadMasks(Secret):
-    """The masks of one session by worker, batch and version, of the workers whose keys these are."""
+    """The masks of one session, for the workers whose keys are known.
+
+    Args:
+        keys: the key of each worker.
+    """
 
     __slots__ = ("_keys",)
 
@@ -65,19 +72,25 @@ class PayloadMasks(Secret):
         self._keys = keys
 
     def of(self, worker: str, batch: int, version: int, words: int) -> NDArray[np.uint64]:
-        """So many words, uniform over Z_2^64."""
+        """Return `words` words of the mask of a payload, uniform over Z_2^64."""
         key = derive_key(self._keys[worker], batch, version)
         return Prg(key, "mask of a stored payload").array(words, np.uint64)
 
 
 class MaskedWorker(StoredWorker):
-    """Puts its own masks on, and as a reader takes everybody's off the total."""
+    """A worker that masks its payloads and, as a reader, removes the masks of all workers from a total.
+
+    Args:
+        context: the context of a sum whose collector is the server.
+        keys: this worker's key, and those of all workers at a reader.
+    """
 
     def __init__(self, context: PartyContext, keys: Mapping[str, bytes]) -> None:
-        super().__init__(context, whole=True)
+        super().__init__(context, needs_all=True)
         self._masks = PayloadMasks(keys)
 
     def size(self, H: Floats) -> int:
+        """Return the number of bytes of a payload for H (n, c)."""
         return 8 * (H.size + CHECK_WORDS)
 
     def _conceal(self, H: Floats, batch: int, version: int) -> bytes:
@@ -89,16 +102,20 @@ class MaskedWorker(StoredWorker):
         count = shape[0] * shape[1] + CHECK_WORDS
         if len(total) != 8 * count:
             raise ProtocolError(
-                f"{self.me}: a masked sum of shape {shape} ({8 * count} bytes) was expected, {len(total)} bytes came; "
-                "do both run the same job?"
+                f"{self.me}: the server sent a masked sum of {len(total)} bytes; one of shape {shape} has {8 * count}",
+                "check that both parties run the same job",
+                code="SVFL-PROTOCOL-SIZE",
             )
         words = np.frombuffer(total, "<u8").astype(np.uint64)
         for name, version in versions.items():
             words -= self._masks.of(name, batch, version, count)
         if words[-CHECK_WORDS:].any():
             raise KeyMismatch(
-                f"{self.me}: the total of batch {batch} is not that of the payloads the server names, or is of another "
-                "session's key; nothing of it is used, start the session again"
+                f"{self.me}: the server's total of batch {batch} is not the sum of the payloads that it names, or was "
+                "computed with keys of another session",
+                "start the session again; nothing of the total was used",
+                code="SVFL-CRYPTO-KEY",
+                batch=batch,
             )
         return np.asarray(from_residues(words[:-CHECK_WORDS], OUTPUT_SPACE, len(self.workers)).reshape(shape))
 

@@ -23,50 +23,64 @@ class StoredOpen(StoredSum):
     hides_parts: ClassVar[bool] = False
 
     def worker(self, context: PartyContext, readers: Collection[str]) -> StoredWorker:
-        return OpenWorker(context, whole=False)
+        """Create a worker's side, without keys."""
+        return OpenWorker(context, needs_all=False)
 
     def server(self, context: PartyContext, readers: Collection[str]) -> StoredServer:
-        return OpenServer(context, whole=False)
+        """Create the server's side."""
+        return OpenServer(context, needs_all=False)
 
     def declares(self) -> list[MessageDeclaration]:
+        """Return no declarations: there is no key exchange."""
         return []
 
     @property
     def strength(self) -> str:
-        return "none: local predictions lie at the server in the clear"
+        """The security in one line."""
+        return "none: the server stores local predictions in the clear"
 
     @property
     def pooling(self) -> str:
-        return "the server learns the forward outputs of every worker by itself"
+        """The coalitions that learn more than is declared, in one line."""
+        return "the server alone learns the forward outputs of every worker"
 
 
 class OpenWorker(StoredWorker):
-    """A contributor that sends its forward outputs H as they are."""
+    """A worker that sends its outputs H in the clear."""
 
     def size(self, H: Floats) -> int:
+        """Return the number of bytes of a payload for H (n, c)."""
         return 8 * H.size
 
     def _conceal(self, H: Floats, batch: int, version: int) -> bytes:
         if not np.all(np.abs(H) <= OUTPUT_SPACE.bound):  # false for NaN too
             raise RangeError(
-                f"{self.me}: a forward output is not finite or beyond {OUTPUT_SPACE.bound:g}; lower the step"
+                f"{self.me}: a forward output is not finite or beyond {OUTPUT_SPACE.bound:g}",
+                "lower the step size",
+                code="SVFL-CRYPTO-RANGE",
             )
         return np.ascontiguousarray(H, "<f8").tobytes()
 
     def _reveal(self, total: bytes, versions: Mapping[str, int], batch: int, shape: tuple[int, int]) -> Floats:
         if len(total) != 8 * shape[0] * shape[1]:
             raise ProtocolError(
-                f"{self.me}: a sum of shape {shape} ({8 * shape[0] * shape[1]} bytes) was expected, {len(total)} bytes "
-                "came; do both run the same job?"
+                f"{self.me}: the server sent a sum of {len(total)} bytes; a sum of shape {shape} has "
+                f"{8 * shape[0] * shape[1]}",
+                "check that both parties run the same job",
+                code="SVFL-PROTOCOL-SIZE",
             )
         values = np.frombuffer(total, "<f8").reshape(shape)
         if not np.isfinite(values).all():
-            raise ProtocolError(f"{self.me}: a sum with NaN or infinite values came; lower the step size")
+            raise ProtocolError(
+                f"{self.me}: the server sent a sum with NaN or infinite values",
+                "lower the step size",
+                code="SVFL-PROTOCOL-VALUES",
+            )
         return values.astype(np.float64)
 
 
 class OpenServer(StoredServer):
-    """A server that adds the numbers it receives as they are."""
+    """A server that adds payloads in the clear."""
 
     def _add(self, stored: Mapping[str, bytes]) -> bytes:
         total: Floats = np.sum([np.frombuffer(payload, "<f8") for payload in stored.values()], axis=0)

@@ -17,8 +17,14 @@ from securevfl.runtime.channel import Channel
 
 @dataclass(frozen=True)
 class PullObservation:
-    """A fact for observers: the pull of `worker` for an iteration was answered when the slowest had pushed `slowest`,
-    from parts of these versions by worker."""
+    """A fact for observers: a pull was answered.
+
+    Attributes:
+        worker: the worker whose pull was answered.
+        iteration: the iteration of the pull.
+        slowest: the last iteration that all workers had pushed.
+        versions: the iteration of each worker's payload in the sum.
+    """
 
     worker: str
     iteration: int
@@ -28,76 +34,114 @@ class PullObservation:
 
 @dataclass
 class _WorkerProgress:
-    """What is known of one: the last iterations pushed and answered, how many it has finished, what is held back."""
+    """The last pushed and the last answered iteration, the number of finished ones, and the delayed pulls."""
 
     pushed: int = -1
     answered: int = -1
     finished: int = 0
-    held: deque[int] = field(default_factory=deque)
+    delayed: deque[int] = field(default_factory=deque)
 
 
 class PayloadTable:
-    """What each worker has pushed last of each batch, at whoever keeps it: payloads with their versions."""
+    """The latest payload of every worker and batch, with its version.
+
+    Args:
+        channel: the channel of the party that stores the payloads.
+        subchannel: the subchannel of pushes.
+        pace: how far workers may be apart.
+        workers: the names of the workers.
+    """
 
     def __init__(self, channel: Channel, subchannel: str, pace: WorkerPace, workers: Sequence[str]) -> None:
         self._channel, self._subchannel, self._pace = channel, subchannel, pace
         self.workers = {name: _WorkerProgress() for name in workers}
-        self._stored: dict[str, dict[int, tuple[int, bytes]]] = {name: {} for name in workers}
+        self._payloads: dict[str, dict[int, tuple[int, bytes]]] = {name: {} for name in workers}
 
     @property
     def slowest(self) -> int:
-        """The last iteration that all have pushed."""
+        """The last iteration that all workers have pushed."""
         return min(worker.pushed for worker in self.workers.values())
 
     def begin(self, name: str) -> None:
-        """Step 0 of a worker: take in the iteration that it begins with, and payloads of batches visited before.
+        """Receive a worker's first iteration, and its payloads of an earlier session.
 
-        ProtocolError for what this schedule does not have.
+        Args:
+            name: the worker.
+
+        Raises:
+            ProtocolError: if the worker names an iteration or a batch that the schedule does not have.
         """
-        last = len(self._pace.batches)
+        iterations = len(self._pace.batches)
         while True:
             _, message = self._channel.recv_any((name,), (RestoredOutputs, StartIteration), self._subchannel)  # 0
             match message:
-                case StartIteration(iteration) if 0 <= iteration <= last:
+                case StartIteration(iteration) if 0 <= iteration <= iterations:
                     worker = self.workers[name]
                     worker.finished, worker.pushed, worker.answered = iteration, iteration - 1, iteration - 1
                     return
                 case RestoredOutputs(batch, version, payload) if (
-                    0 <= version < last and self._pace.batches[version] == batch
+                    0 <= version < iterations and self._pace.batches[version] == batch
                 ):
                     self.put(name, batch, version, payload)
                 case _:
                     raise ProtocolError(
-                        f"{self._channel.me}: {name} was expected to begin within {last} iterations of the schedule, "
-                        "it names one or a batch that is none of it; do both run the same job?"
+                        f"{self._channel.me}: {name} names an iteration or a batch that is not in the schedule of "
+                        f"{iterations} iterations",
+                        "check that both parties run the same job",
+                        code="SVFL-PROTOCOL-MESSAGE",
+                        peer=name,
                     )
 
     def put(self, name: str, batch: int, version: int, payload: bytes) -> None:
-        """Keep a worker's payload in place of what it had pushed of this batch."""
-        self._stored[name][batch] = version, payload
+        """Store a worker's payload in place of its earlier one of this batch."""
+        self._payloads[name][batch] = version, payload
 
     def take(self, name: str, push: Push) -> int:
-        """Take in a worker's next push, and return its iteration. ProtocolError if it is another."""
+        """Store a worker's next push.
+
+        Args:
+            name: the worker.
+            push: the message.
+
+        Returns:
+            The iteration of the push.
+
+        Raises:
+            ProtocolError: if it is not the worker's next push.
+        """
         worker = self.workers[name]
         t = worker.pushed + 1
         batch = self._pace.batches[t] if t < len(self._pace.batches) else -1
         if (push.iteration, push.batch) != (t, batch) or not worker.finished <= push.finished <= t:
             raise ProtocolError(
-                f"{self._channel.me}: {name} was expected to push iteration {t} of batch {batch}, it pushed "
-                f"{push.iteration} of {push.batch}, with {push.finished} finished; do both run the same job?"
+                f"{self._channel.me}: {name} pushed iteration {push.iteration} of batch {push.batch} with "
+                f"{push.finished} finished iterations; its next push is iteration {t} of batch {batch}",
+                "check that both parties run the same job",
+                code="SVFL-PROTOCOL-MESSAGE",
+                peer=name,
             )
         worker.pushed, worker.finished = t, push.finished
         self.put(name, batch, t, push.payload)
         return t
 
     def parts(self, batch: int) -> tuple[dict[str, bytes], dict[str, int]]:
-        """Return the payloads of a batch that have been pushed, by worker, and their versions."""
-        parts = {name: own[batch] for name, own in self._stored.items() if batch in own}
-        return {name: part for name, (_, part) in parts.items()}, {name: v for name, (v, _) in parts.items()}
+        """Return the payloads that are stored of a batch, and their versions, both by worker."""
+        entries = {name: payloads[batch] for name, payloads in self._payloads.items() if batch in payloads}
+        payloads_by_worker = {name: payload for name, (_, payload) in entries.items()}
+        return payloads_by_worker, {name: version for name, (version, _) in entries.items()}
 
 
 class PullServer:
-    """The server's side: keeps the latest payloads of all batches (one a worker), and answers."""
+    """The server's side: it stores the latest payloads of all batches and answers pulls.
+
+    Args:
+        context: the context of a sum whose collector is this server.
+        pace: how far workers may be apart.
+        stored: the server's side of the stored sum.
+        lead: the leading party.
+        readers: the workers that receive sums.
+        needs_all: whether a sum must contain a payload of every worker.
+    """
 
     def __init__(
         self,
@@ -106,69 +150,68 @@ class PullServer:
         stored: StoredServer,
         *,
         lead: str,
-        told: Iterable[str],
-        whole: bool,
-    ):
-        """context: of a sum, whose collector this is. told: who is told sums. whole: sums are of all workers or
-        none."""
+        readers: Iterable[str],
+        needs_all: bool,
+    ) -> None:
         self._channel, self._subchannel = context.channel, f"{context.subchannel}/pulls"
-        self._pace, self._stored, self._lead, self._told, self._whole = pace, stored, lead, frozenset(told), whole
-        self._latest = PayloadTable(context.channel, self._subchannel, pace, context.contributors)
-        self._workers = self._latest.workers
+        self._pace, self._stored, self._lead = pace, stored, lead
+        self._readers, self._needs_all = frozenset(readers), needs_all
+        self._payloads = PayloadTable(context.channel, self._subchannel, pace, context.contributors)
+        self._workers = self._payloads.workers
 
     def serve(self) -> Iterator[int]:
-        """Serve until all pushes are answered; yield the number of iterations that every worker has finished."""
+        """Serve until all pushes are answered; yield the number of iterations that are answered to every worker."""
         for name in self._workers:
-            self._latest.begin(name)  # 0
-        done = self._through
+            self._payloads.begin(name)  # 0
+        done = self._answered_iterations
         while done < len(self._pace.batches):
-            senders = self._pushing(done)
-            awaited = [name for name in senders if self._waits_for_nobody(name)]
+            senders = self._next_senders(done)
+            awaited = [name for name in senders if self._pushes_without_residual(name)]
             name, push = self._channel.recv_first(senders, Push, self._subchannel, awaited=awaited)  # 1
-            self._workers[name].held.append(self._latest.take(name, push))
+            self._workers[name].delayed.append(self._payloads.take(name, push))
             self._answer()
-            while done < self._through:
+            while done < self._answered_iterations:
                 done += 1
                 yield done
 
     @property
-    def _through(self) -> int:
-        """How many iterations everyone's pulls are answered of."""
+    def _answered_iterations(self) -> int:
+        """Number of iterations whose pulls are answered to every worker."""
         return 1 + min(worker.answered for worker in self._workers.values())
 
-    def _pushing(self, done: int) -> list[str]:
-        """Who pushes next without an answer from here, while all are through with `done` iterations."""
-        found = []
+    def _next_senders(self, done: int) -> list[str]:
+        """Return the workers that push next without a reply, after all have finished `done` iterations."""
+        senders = []
         for name, worker in self._workers.items():
             t = worker.pushed
-            meets = t >= done and self._pace.pauses(t)  # waits for the others after its last push
-            if not (meets or t - worker.answered > self._pace.unanswered(t)):
-                found.append(name)
-        return found
+            waits_for_others = t >= done and self._pace.meets_after(t)
+            if not (waits_for_others or t - worker.answered > self._pace.max_unanswered(t)):
+                senders.append(name)
+        return senders
 
-    def _waits_for_nobody(self, name: str) -> bool:
-        """Whether its next push needs no residual either that the leading party may still have to publish."""
-        if name in self._told:
+    def _pushes_without_residual(self, name: str) -> bool:
+        """Whether a worker's next push also needs no residual that the leading party has yet to publish."""
+        if name in self._readers:
             return True
         t = self._workers[name].pushed
-        return self._workers[self._lead].finished > t - self._pace.unanswered(t)
+        return self._workers[self._lead].finished > t - self._pace.max_unanswered(t)
 
     def _answer(self) -> None:
-        """Answers all that need not wait: those whose lead is small enough, and have parts of all where they must."""
-        slowest = self._latest.slowest
+        """Answer all pulls whose lead is small enough and whose batch has the payloads that the sum needs."""
+        slowest = self._payloads.slowest
         for name, worker in self._workers.items():
-            while worker.held and worker.held[0] - slowest <= self._pace.lead(worker.held[0]):
-                t = worker.held[0]
-                parts, stored = self._latest.parts(self._pace.batches[t])
-                if self._whole and len(parts) < len(self._workers):
+            while worker.delayed and worker.delayed[0] - slowest <= self._pace.max_lead(worker.delayed[0]):
+                t = worker.delayed[0]
+                parts, stored_versions = self._payloads.parts(self._pace.batches[t])
+                if self._needs_all and len(parts) < len(self._workers):
                     break
-                worker.held.popleft()
+                worker.delayed.popleft()
                 worker.answered = t
-                total = self._stored.add(parts) if name in self._told else b""
-                versions = {each: stored.get(each, -1) for each in self._workers}
+                total = self._stored.add(parts) if name in self._readers else b""
+                versions = {worker_name: stored_versions.get(worker_name, -1) for worker_name in self._workers}
                 finished = self._workers[self._lead].finished
                 self._channel.note(PullObservation(name, t, slowest, versions))
-                permit = permit_sizes(self._channel, name)  # what the total tells, those who pushed have entered
-                self._channel.send(
-                    name, PullReply(t, total, tuple(versions.values()), finished), self._subchannel, permit=permit
-                )  # 2
+                reply = PullReply(t, total, tuple(versions.values()), finished)
+                # The pushing workers have already recorded what the total discloses.
+                permit = permit_sizes(self._channel, name)
+                self._channel.send(name, reply, self._subchannel, permit=permit)  # 2

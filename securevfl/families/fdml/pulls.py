@@ -1,23 +1,24 @@
-"""Pushes and pulls at a server, each worker at its own pace (FDML, Hu et al. 2019, Algorithm 1).
+"""Pushes to a server and pulls from it, at each worker's own pace (FDML, Hu et al. 2019, Algorithm 1).
 
-All workers go through the same batches in the same order; t counts them from 0. The server keeps, of every batch, what
-each worker pushed last.
+All workers iterate over the same batches in the same order; t counts the iterations from 0. For every batch, the server
+stores the latest push of each worker.
 
-0. worker k -> server   Restored       of a run that goes on: H_k on every batch visited before
-   worker k -> server   Position       the iteration that it begins with
-1. worker k -> server   Push           t, H_k (n x c) on the batch of t as the stored sum conceals it, and how many
-                                       iterations it has finished
-2. server -> worker k   Pulled         for this t: which versions are stored of the batch, their sum if k is told sums,
-                                       and how many iterations the leading party has finished
+0. worker k -> server   RestoredOutputs   after a resume: H_k on every batch of earlier iterations
+   worker k -> server   StartIteration    the worker's first iteration
+1. worker k -> server   Push              t, H_k (n, c) on the batch of t, concealed by the stored sum, and the number
+                                          of iterations that the worker has finished
+2. server -> worker k   PullReply         for this t: the versions that are stored of the batch, their sum if k is a
+                                          reader, and the number of iterations that the leading party has finished
 
-One round trip an iteration. The server holds the answer to t back until the slowest worker has pushed t - tau: whoever
-is further ahead waits for it, without asking again. A worker pushes on while answers are under way, and never has more
-than tau pushes that are not answered, so that the line's latency is hidden as far as staleness is allowed
-(`WorkerPace.unanswered`). So two workers' pushes are at most 2 tau iterations apart, and every sum that is pulled for t
-is of workers that have come to t - tau or further.
+An iteration takes one round trip. The server delays its reply to t until the slowest worker has pushed t - tau. A
+worker that is further ahead waits for the reply and does not send another request. While replies are in transit a
+worker continues to push, with at most tau unanswered pushes. That hides the latency of the network as far as the
+staleness bound allows (`WorkerPace.max_unanswered`). Two workers' pushes are therefore at most 2 tau iterations apart,
+and every sum for t contains outputs of workers that have reached at least t - tau.
 
-What payloads and sums show is the stored sum's (`securevfl.families.fdml.stored_sum`). Iterations and how many are
-finished are public: everyone's pace is seen by the server, the leading party's by all.
+The stored sum determines what payloads and sums reveal (`securevfl.families.fdml.stored_sum`). Iteration numbers and
+counts of finished iterations are public: the server sees the pace of every worker, and all workers see that of the
+leading party.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosurePermi
 
 
 class RestoredOutputs(DisclosingMessage, frozen=True):
-    """H_k, concealed, on a batch that was visited in an earlier session, last in iteration `version`."""
+    """H_k, concealed, on a batch of an earlier session, whose last iteration was `version`."""
 
     batch: int
     version: int
@@ -47,13 +48,13 @@ class RestoredOutputs(DisclosingMessage, frozen=True):
 
 
 class StartIteration(DisclosingMessage, frozen=True):
-    """The iteration that the sender begins with; all before are finished."""
+    """The sender's first iteration; it has finished all earlier ones."""
 
     iteration: int
 
 
 class Push(DisclosingMessage, frozen=True):
-    """H_k, concealed, on the batch of an iteration. finished: iterations whose step the sender has taken."""
+    """H_k, concealed, on the batch of an iteration, and the number of iterations that the sender has finished."""
 
     iteration: int
     batch: int
@@ -62,10 +63,13 @@ class Push(DisclosingMessage, frozen=True):
 
 
 class PullReply(DisclosingMessage, frozen=True):
-    """The answer to the push of an iteration.
+    """The reply to the push of an iteration.
 
-    total: the sum of what is stored of the batch; empty for a worker that is told none. versions: the iteration that
-    each worker's part of it is of, in the order of the cast; -1 for none. finished: the leading party's iterations.
+    Attributes:
+        iteration: the iteration.
+        total: the sum of the payloads that are stored of the batch; empty for a worker that receives no sums.
+        versions: for each worker in the order of the cast, the iteration of its payload; -1 without one.
+        finished: number of iterations that the leading party has finished.
     """
 
     iteration: int
@@ -76,8 +80,14 @@ class PullReply(DisclosingMessage, frozen=True):
 
 @dataclass(frozen=True)
 class PulledSum:
-    """A pull of one iteration. total: the sum of all workers' parts (n x c), where it is told. versions: of each
-    worker's part in it."""
+    """The result of a pull.
+
+    Attributes:
+        iteration: the iteration of the answered push.
+        total: the sum of all workers' outputs (n, c); None at a worker that receives no sums.
+        finished: number of iterations that the leading party has finished.
+        versions: the iteration of each worker's outputs in the sum.
+    """
 
     iteration: int
     total: Floats | None
@@ -86,90 +96,112 @@ class PulledSum:
 
 
 class PullClient(ABC):
-    """A worker's side, whoever keeps what is pushed."""
+    """A worker's side of pushes and pulls, wherever pushes are stored."""
 
     @abstractmethod
     def begin(self, iteration: int, restored: Iterable[tuple[int, int, Floats]]) -> None:
-        """Says where this worker begins; (batch, version, H) of what it had pushed in an earlier session."""
+        """Announce the first iteration of this worker, and restore its pushes of an earlier session.
+
+        Args:
+            iteration: the first iteration.
+            restored: batch, version and outputs H (n, c) of each restored push.
+        """
 
     @abstractmethod
     def push(self, t: int, H: Floats, finished: int) -> None:
-        """Push H (n x c) on the batch of t; `finished` iterations have been done before."""
+        """Push the outputs H (n, c) on the batch of iteration `t`, after `finished` finished iterations."""
 
     @abstractmethod
     def pull(self, shape: tuple[int, int], *, wait: bool) -> PulledSum | None:
-        """Return the answer to the oldest push that has none yet, of a batch of this shape (n x c).
+        """Return the reply to the oldest unanswered push.
 
-        None if the answer is not here and is not waited for.
+        Args:
+            shape: (n, c) of the batch of that push.
+            wait: whether to wait for the reply.
+
+        Returns:
+            The reply; None if it has not arrived and `wait` is False.
         """
 
 
-def declare_pulls(stored: StoredSum, told: Iterable[str]) -> list[MessageDeclaration]:
-    """Declare what the messages reveal; `told` are the roles that pull sums."""
-    found = []
+def declare_pulls(stored: StoredSum, readers: Iterable[str]) -> list[MessageDeclaration]:
+    """Declare what the messages reveal; `readers` are the roles that receive sums."""
+    declarations = []
     for role in (ACTIVE, PASSIVE):
-        pulled = stored.pulled if role in told else Reveal("public")
-        found += [
+        pulled = stored.pulled if role in readers else Reveal("public")
+        declarations += [
             MessageDeclaration(RestoredOutputs, role, SERVER, stored.pushed),
             MessageDeclaration(StartIteration, role, SERVER, Reveal("public")),
             MessageDeclaration(Push, role, SERVER, stored.pushed),
             MessageDeclaration(PullReply, SERVER, role, pulled),
         ]
-    return found
+    return declarations
 
 
 class ServerPullClient(PullClient):
-    """A worker's side towards a server."""
+    """A worker's side towards a server.
 
-    def __init__(self, context: PartyContext, pace: WorkerPace, stored: StoredWorker, *, told: Collection[str]) -> None:
-        """context: of a sum, whose collector is the server. told: who is told sums."""
+    Args:
+        context: the context of a sum whose collector is the server.
+        pace: how far workers may be apart.
+        stored: this worker's side of the stored sum.
+        readers: the workers that receive sums.
+    """
+
+    def __init__(
+        self, context: PartyContext, pace: WorkerPace, stored: StoredWorker, *, readers: Collection[str]
+    ) -> None:
         self._channel, self._subchannel = context.channel, f"{context.subchannel}/pulls"
         self._server, self._workers = context.collector, context.contributors
-        self._pace, self._stored, self._told = pace, stored, context.me in told
-        self._readers = [name for name in told if name != context.me]
-        self._open: deque[int] = deque()
+        self._pace, self._stored, self._reads_sums = pace, stored, context.me in readers
+        self._other_readers = [name for name in readers if name != context.me]
+        self._unanswered: deque[int] = deque()
 
     def begin(self, iteration: int, restored: Iterable[tuple[int, int, Floats]]) -> None:
+        """Send the restored outputs and the first iteration to the server."""
         for batch, version, H in restored:
             payload = self._stored.conceal(H, batch, version)
-            permit = self._permit(H)
-            self._channel.send(
-                self._server, RestoredOutputs(batch, version, payload), self._subchannel, permit=permit
-            )  # 0
+            message = RestoredOutputs(batch, version, payload)
+            self._channel.send(self._server, message, self._subchannel, permit=self._permit(H))  # 0
         permit = permit_sizes(self._channel, self._server)
         self._channel.send(self._server, StartIteration(iteration), self._subchannel, permit=permit)  # 0
 
     def push(self, t: int, H: Floats, finished: int) -> None:
+        """Conceal the outputs and send them to the server."""
         batch = self._pace.batches[t]
         permit, payload = self._permit(H), self._stored.conceal(H, batch, t)
         self._channel.send(self._server, Push(t, batch, finished, payload), self._subchannel, permit=permit)  # 1
-        self._open.append(t)
+        self._unanswered.append(t)
 
     def _permit(self, H: Floats) -> DisclosurePermit:
-        """Enters forward outputs: at whoever is told sums of them, and at a server that reads them as they are."""
-        disclose, me = self._channel.permit, self._channel.me
-        permit, max_bytes = disclose(DisclosureRecord(self._server, "sizes", 1, 64)), self._stored.size(H)
-        for name in self._readers:
+        """Record the outputs as disclosed to the readers of their sum, and to a server that can read them."""
+        record, me = self._channel.permit, self._channel.me
+        permit, max_bytes = record(DisclosureRecord(self._server, "sizes", 1, 64)), self._stored.size(H)
+        for name in self._other_readers:
             others = tuple(worker for worker in self._workers if worker != name)
-            permit = disclose(DisclosureRecord(name, "columns", H.size, 64, about=others, max_bytes=max_bytes))
+            permit = record(DisclosureRecord(name, "columns", H.size, 64, about=others, max_bytes=max_bytes))
         if self._stored.hides_parts:
             return permit
-        return disclose(DisclosureRecord(self._server, "columns", H.size, 64, about=(me,), max_bytes=max_bytes))
+        return record(DisclosureRecord(self._server, "columns", H.size, 64, about=(me,), max_bytes=max_bytes))
 
     def pull(self, shape: tuple[int, int], *, wait: bool) -> PulledSum | None:
+        """Receive the reply to the oldest unanswered push and reveal its sum."""
         if wait:
             message = self._channel.recv(self._server, PullReply, self._subchannel)  # 2
         elif (due := self._channel.recv_due((self._server,), PullReply, self._subchannel)) is not None:
             message = due[1]
         else:
             return None
-        t = self._open.popleft() if self._open else -1
+        t = self._unanswered.popleft() if self._unanswered else -1
         if message.iteration != t or len(message.versions) != len(self._workers):
             raise ProtocolError(
-                f"{self._channel.me}: {self._server} was expected to answer iteration {t} for {len(self._workers)} "
-                f"workers, it answered {message.iteration} for {len(message.versions)}; do both run the same job?"
+                f"{self._channel.me}: {self._server} replied to iteration {message.iteration} with "
+                f"{len(message.versions)} versions instead of iteration {t} with {len(self._workers)}",
+                "check that both parties run the same job",
+                code="SVFL-PROTOCOL-MESSAGE",
+                peer=self._server,
             )
-        if not self._told:
+        if not self._reads_sums:
             return PulledSum(t, None, message.finished)
         versions = {name: v for name, v in zip(self._workers, message.versions, strict=True) if v >= 0}
         total = self._stored.reveal(message.total, versions, self._pace.batches[t], shape)

@@ -1,25 +1,26 @@
-"""Stored sums: a server keeps what each worker last sent of a batch, and hands out sums (FDML, Hu et al. 2019).
+"""Stored sums: a server stores the latest payload of each worker and batch, and sends sums (FDML, Hu et al. 2019).
 
-In FDML workers go at their own pace. A worker pushes its local predictions H_k (n x c) on a batch and pulls the sum of
-the latest that all workers have pushed of that batch, its own among them:
+Workers of FDML advance independently. A worker pushes its local predictions H_k (n, c) on a batch. It pulls the sum of
+all workers' latest pushes of that batch, its own included:
 
-1. worker k -> server   conceal(H_k, batch, version)     the server keeps it in place of what k sent of the batch before
-2. server -> worker k   add(latest of each), versions    which reveal turns into the sum of all H_j, of these versions
+1. worker k -> server   conceal(H_k, batch, version)     replaces the earlier payload of k and this batch
+2. server -> worker k   add(latest payloads), versions   `reveal` turns the total into the sum of all H_j
 
-The messages that carry both are the method's. What a payload shows is the stored sum's: it says so for the way up
-(`pushed`) and the way down (`pulled`). Versions differ from worker to worker, so masks of pairs cannot cancel; what
-hides a payload from the server is a key that all who are told sums (the readers) have and the server lacks. So the
-assumption is the same for all that hide: *the server and a reader do not pool what they hold*. Together they open every
-payload. A worker that is told no sums opens nothing, with whomever it pools.
+The family's messages carry both. A stored sum states what a payload reveals to the server (`pushed`) and what a total
+reveals to a worker (`pulled`). Versions differ between workers, so pairwise masks would not cancel. A payload is hidden
+from the server by a key that all workers with access to sums (the *readers*) have and the server lacks. The assumption
+is therefore the same for all stored sums that hide payloads: *the server and a reader do not collude*. Together they
+open every payload. A worker without access to sums opens nothing in any coalition.
 
-A key lives as long as a session. Whoever comes back after a kill meets all others again, who then make a new key; so a
-version that was pushed just before a state was written cannot serve twice under one key, and what a server keeps of an
-earlier session opens to nobody: it starts empty. Within a session a version of a batch serves once, in rising order,
-which the worker's side enforces.
+A key is used in one session only. After a resume, all workers meet again and generate a new key. A version that was
+pushed just before a state was stored is thus never used twice under one key, and payloads of an earlier session cannot
+be opened: the server starts empty. Within a session every version of a batch is single-use and versions increase; the
+worker's side enforces that.
 
-What is asked of the server's answers: a version of every worker, the worker's own latest one, and none older than one
-that was seen. So a server that hands out one worker's payload as a sum is found out, by names or by marks: numbers that
-workers know and the server does not, added to every payload, which must come out of every total.
+A worker checks the versions that the server states: one of every worker, its own latest one, and none older than one
+that it has already seen. A server that presents a single worker's payload as a sum is detected by the names, or by
+check words: numbers that workers know and the server does not, which are added to every payload and must appear in
+every total.
 """
 
 from __future__ import annotations
@@ -40,72 +41,109 @@ from securevfl.protocols.message_protocol import MessageProtocol
 from securevfl.protocols.number_spaces import Reals
 from securevfl.protocols.party_context import PartyContext
 
-OUTPUT_SPACE = Reals()  # |H| of one entry never exceeds its bound
+OUTPUT_SPACE = Reals()  # each entry of H stays within its bound
 SUM_OF_OTHERS = (
     "the sum of all workers' forward outputs; over a run the columns of all others, with two workers of the other"
 )
+_SAME_JOB = "check that both parties run the same job"
 
 
 class StoredWorker(ABC):
-    """One worker's side, good for one session. One thread at a time."""
+    """One worker's side in one session. It must be used by one thread at a time.
 
-    def __init__(self, context: PartyContext, *, whole: bool) -> None:
-        """whole: whether a total must hold a payload of every worker, as where payloads hide who gave what."""
+    Args:
+        context: the context of a sum whose collector is the server.
+        needs_all: whether a total must contain a payload of every worker, as required if payloads hide single parts.
+    """
+
+    def __init__(self, context: PartyContext, *, needs_all: bool) -> None:
         self.me = context.me
         self.workers = context.contributors
-        self._whole = self.hides_parts = whole
-        self._concealed: dict[int, int] = {}
-        self._seen: dict[tuple[int, str], int] = {}
+        self._needs_all = self.hides_parts = needs_all
+        self._concealed: dict[int, int] = {}  # latest version of each batch
+        self._seen: dict[tuple[int, str], int] = {}  # latest version of each batch and worker in a total
 
     def conceal(self, H: Floats, batch: int, version: int) -> bytes:
-        """Return the payload for H (n x c) on this batch.
+        """Return the payload of this worker's outputs on a batch.
 
-        CryptoError unless the version is above all before it of the batch; RangeError if an entry of H is not finite or
-        beyond the bound of `OUTPUT_SPACE`.
+        Args:
+            H: outputs (n, c).
+            batch: number of the batch.
+            version: version of the outputs.
+
+        Returns:
+            The payload.
+
+        Raises:
+            CryptoError: if the version is not above all earlier versions of the batch.
+            RangeError: if H is not a matrix. Entries that are not finite or out of range raise it too.
         """
         latest = self._concealed.get(batch, -1)
         if version <= latest:
             raise CryptoError(
-                f"{self.me}: a version above {latest} was expected for batch {batch}, got {version}; a version serves "
-                "once, count on from the last"
+                f"{self.me}: version {version} of batch {batch} is not above the latest version {latest}",
+                "use every version once, in rising order",
+                code="SVFL-CRYPTO-REUSE",
+                batch=batch,
             )
         values = np.asarray(H, np.float64)
         if values.ndim != 2 or not values.size:
-            raise RangeError(f"{self.me}: forward outputs (n x c) were expected, got shape {values.shape}")
+            raise RangeError(
+                f"{self.me}: forward outputs of shape {values.shape} are not of the form (n, c)",
+                "pass one row for each row of the batch",
+                code="SVFL-CRYPTO-SHAPE",
+            )
         self._concealed[batch] = version
         return self._conceal(values, batch, version)
 
     def reveal(self, total: bytes, versions: Mapping[str, int], batch: int, shape: tuple[int, int]) -> Floats:
-        """Return, for a reader, the sum (n x c) behind a total of the versions given by worker.
+        """Return the sum (n, c) that a total contains, at a reader.
 
-        ProtocolError if the server's versions cannot be; CryptoError if the total is none of them under this key.
+        Versions that are impossible raise ProtocolError. A total that is not the sum of these payloads raises
+        CryptoError.
+
+        Args:
+            total: the total of the server.
+            versions: the version of each worker's payload in the total.
+            batch: number of the batch.
+            shape: (n, c).
         """
-        self._check(versions, batch)
+        self._check_versions(versions, batch)
         return self._reveal(total, versions, batch, shape)
 
-    def _check(self, versions: Mapping[str, int], batch: int) -> None:
-        missing = set(self.workers) - set(versions) if self._whole else {self.me} - set(versions)
+    def _check_versions(self, versions: Mapping[str, int], batch: int) -> None:
+        """Check that a total contains the required workers, the latest own payload and no outdated payload."""
+        missing = set(self.workers) - set(versions) if self._needs_all else {self.me} - set(versions)
         if missing or not set(versions) <= set(self.workers):
             raise ProtocolError(
-                f"{self.me}: a sum of batch {batch} over {', '.join(self.workers)} was expected, the server names "
-                f"{', '.join(sorted(versions)) or 'nobody'}; it answers once all have pushed"
+                f"{self.me}: the server's sum of batch {batch} is over {', '.join(sorted(versions)) or 'nobody'} "
+                f"instead of {', '.join(self.workers)}",
+                "let the server answer when all workers have pushed",
+                code="SVFL-PROTOCOL-CHEATING",
+                batch=batch,
             )
         if versions[self.me] != self._concealed.get(batch):
             raise ProtocolError(
-                f"{self.me}: the server was expected to add its latest payload of batch {batch}, it added version "
-                f"{versions[self.me]}; do both run the same session?"
+                f"{self.me}: the server's sum of batch {batch} contains version {versions[self.me]} of this worker, "
+                "which is not its latest one",
+                "check that both parties run the same session",
+                code="SVFL-PROTOCOL-CHEATING",
+                batch=batch,
             )
         for name, version in versions.items():
             if version < self._seen.get((batch, name), 0):
                 raise ProtocolError(
-                    f"{self.me}: a version of {name} on batch {batch} as new as before was expected, the server went "
-                    f"back to {version}; it must keep the latest"
+                    f"{self.me}: the server's sum of batch {batch} contains version {version} of {name}, which is "
+                    "older than one that it has already used",
+                    "let the server store the latest payloads",
+                    code="SVFL-PROTOCOL-CHEATING",
+                    batch=batch,
                 )
             self._seen[batch, name] = version
 
     @abstractmethod
     def size(self, H: Floats) -> int:
-        """Return the bytes of a payload for H (n x c)."""
+        """Return the number of bytes of a payload for H (n, c)."""
 
     @abstractmethod
     def _conceal(self, H: Floats, batch: int, version: int) -> bytes: ...
@@ -115,23 +153,36 @@ class StoredWorker(ABC):
 
 
 class StoredServer(ABC):
-    """The server's side, good for one session. It holds no secret."""
+    """The server's side in one session. It has no secret.
 
-    def __init__(self, context: PartyContext, *, whole: bool) -> None:
-        """whole: as at the workers."""
+    Args:
+        context: the context of a sum whose collector is the server.
+        needs_all: whether a total must contain a payload of every worker.
+    """
+
+    def __init__(self, context: PartyContext, *, needs_all: bool) -> None:
         self._workers = context.contributors
-        self._whole = whole
+        self._needs_all = needs_all
 
     def add(self, stored: Mapping[str, bytes]) -> bytes:
-        """Add the payloads of one batch, by worker, and return the total.
+        """Add the payloads of one batch.
 
-        ProtocolError if a worker's is missing that must be there, or one does not fit the others.
+        Args:
+            stored: payloads by worker.
+
+        Returns:
+            The total.
+
+        Raises:
+            ProtocolError: if a required payload is missing. Payloads of different lengths raise it too.
         """
-        missing = set(self._workers) - set(stored) if self._whole else set()
+        missing = set(self._workers) - set(stored) if self._needs_all else set()
         if missing or not stored or not set(stored) <= set(self._workers):
             raise ProtocolError(
-                f"the server was expected to add payloads of {', '.join(self._workers)}, it has those of "
-                f"{', '.join(sorted(stored)) or 'nobody'}; let pulls wait until all have pushed"
+                f"the server has payloads of {', '.join(sorted(stored)) or 'nobody'} and needs those of "
+                f"{', '.join(self._workers)}",
+                "let pulls wait until all workers have pushed",
+                code="SVFL-STATE",
             )
         check_payloads(stored)
         return self._add(stored)
@@ -141,13 +192,16 @@ class StoredServer(ABC):
 
 
 class StoredSum(MessageProtocol):
-    """How local predictions lie at a server. All workers, and the server, make their sides at the same point."""
+    """How a server stores local predictions. All workers and the server create their sides at the same point."""
 
-    pushed: ClassVar[Reveal]  # what a payload tells the server
-    pulled: ClassVar[Reveal]  # what a total tells a worker
-    hides_parts: ClassVar[bool] = True  # from the server; a total then takes a payload of every worker
+    pushed: ClassVar[Reveal]
+    """What a payload reveals to the server."""
+    pulled: ClassVar[Reveal]
+    """What a total reveals to a worker."""
+    hides_parts: ClassVar[bool] = True
+    """Whether payloads are hidden from the server; a total then needs a payload of every worker."""
     noise: LocalNoise | None = None
-    """Blurs local predictions before they are concealed, with an account over the run; a table of its keys."""
+    """Noise on local predictions before they are concealed, with a privacy account; a table of its keys."""
 
     @field_validator("noise", mode="before")
     @classmethod
@@ -156,34 +210,52 @@ class StoredSum(MessageProtocol):
 
     @abstractmethod
     def worker(self, context: PartyContext, readers: Collection[str]) -> StoredWorker:
-        """Create a contributor's side; the context's collector is the server. readers: the workers that are told
-        sums."""
+        """Create a worker's side.
+
+        Args:
+            context: the context of a sum whose collector is the server.
+            readers: the workers that receive sums.
+        """
 
     @abstractmethod
     def server(self, context: PartyContext, readers: Collection[str]) -> StoredServer:
-        """Create the side of the context's collector, which is the server."""
+        """Create the server's side.
+
+        Args:
+            context: the context of a sum whose collector is the server.
+            readers: the workers that receive sums.
+        """
 
     @abstractmethod
     def declares(self) -> list[MessageDeclaration]:
-        """Declare what its own messages reveal, in the roles of a sum and of who reads it: those that make keys."""
+        """Declare what the messages of the key exchange reveal, in the roles of a sum and of its readers."""
 
     @property
     def label(self) -> str:
-        """Its name in a cost table."""
+        """The name for a cost table."""
         return self.name
 
     @property
     def pooling(self) -> str:
-        """Who must pool what they hold to learn more than is declared, as a line for people."""
-        return "the server and any worker that is told sums together open the forward outputs of every worker"
+        """The coalitions that learn more than is declared, in one line."""
+        return "the server and any worker that receives sums can together open the forward outputs of every worker"
 
 
 def check_payloads(stored: Mapping[str, bytes]) -> None:
-    """ProtocolError unless all payloads are words of 8 bytes, equally many."""
-    (first, one), *_ = stored.items()
+    """Check that all payloads are 8-byte words and equally long.
+
+    Args:
+        stored: payloads by worker.
+
+    Raises:
+        ProtocolError: if they are not.
+    """
+    (first, reference), *_ = stored.items()
     for name, payload in stored.items():
-        if len(payload) != len(one) or len(payload) % 8 or not payload:
+        if len(payload) != len(reference) or len(payload) % 8 or not payload:
             raise ProtocolError(
-                f"payloads of one batch of equal length were expected, {name} sent {len(payload)} bytes and {first} "
-                f"{len(one)}; do both run the same job?"
+                f"payloads of one batch differ in length: {name} sent {len(payload)} bytes and {first} "
+                f"{len(reference)}",
+                _SAME_JOB,
+                code="SVFL-PROTOCOL-SIZE",
             )

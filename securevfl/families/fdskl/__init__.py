@@ -1,1 +1,1 @@
-"""Training by phases of random features."""
+"""Training of kernel models by sums of phases of random features (FDSKL)."""

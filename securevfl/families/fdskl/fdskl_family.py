@@ -1,11 +1,11 @@
-"""Training by phases: random features of everyone's columns, kept where the labels are (FDSKL, Gu et al. 2020).
+"""Training by sums of phases: the parties with labels cache random features of all columns (FDSKL, Gu et al. 2020).
 
-    every party l             x_l w_l on the circle, into a sum for each party with labels
-    each party with labels    keeps the cosines, which are its features, and coefficients for them
-    all                       f_l on a batch, into a sum for the one whose turn it is, which takes a step
+1. Every party l sends x_l w_l on the circle into a sum for each party with labels.
+2. Each party with labels caches the cosines of these phases, which are its features, and stores their coefficients.
+3. All parties with labels send f_l on a batch into a sum for the current one, which updates its coefficients.
 
-One party or more have labels; the first of them leads. Nothing goes down. See
-`securevfl.families.fdskl.kernel_model` for the features, `securevfl.families.fdskl.phase_sums` for the messages.
+One party or more have labels; the first of them leads. No residual is sent. See
+`securevfl.families.fdskl.kernel_model` for the features and `securevfl.families.fdskl.phase_sums` for the messages.
 """
 
 from __future__ import annotations
@@ -36,92 +36,106 @@ from securevfl.protocols.sums.pairwise_sum import PairwiseSum
 from securevfl.protocols.sums.tree_sum import TreeSum
 
 PHASES_STATEMENT = """\
-M = {M} phases of every row: the sum of x_l w_l over the other parties, modulo a turn. Each
-draws its w_l itself, so no system of equations leads to its columns. What no w hides is told:
-the kernel, and so the distance, of any two rows in the other parties' columns together; where
-phases seldom wrap (small gamma), these columns up to one unknown linear map, which as many known
-rows as columns give away"""
+M = {M} phases of every row: the sum of x_l w_l over the other parties, modulo a turn. Each party
+draws its w_l itself, so no system of equations determines its columns. The phases do reveal the
+kernel, and so the distance, of any two rows in the other parties' columns together. If phases
+rarely wrap (small gamma), they reveal these columns up to one unknown linear map, which as many known
+rows as columns determine"""
 
 
 class PhasesFamily(Family[PhasesJob]):
-    """Sums of phases to every party with labels, for kernel models by random features."""
+    """Sums of phases for every party with labels, for kernel models by random features."""
 
     name: ClassVar[str] = "phases"
     options: ClassVar[type[JobOptions]] = PhasesJob
     components: ClassVar[tuple[type[Model] | type[Training], ...]] = (Kernel, FDSKL)
 
     def check_job(self, job: JobOptions) -> None:
+        """Check that the job has no residual, a known curvature for preconditioners, and fixed batches."""
         if job.protocol.residual is not None:
             raise ValueError(f"optimizer {job.optimizer.name} sends no residual; leave protocol.residual out")
         if isinstance(job.optimizer, FDSKL) and job.optimizer.precondition and job.model.loss.curvature is None:
             raise ValueError(
-                f"loss {job.model.loss.name} states no curvature, which preconditioners rest on; state it, or set "
+                f"loss {job.model.loss.name} defines no curvature, which preconditioners need; define it, or set "
                 "optimizer.precondition = false"
             )
         if job.reshuffle:
-            raise ValueError(f"optimizer {job.optimizer.name} keeps features by batch; set reshuffle = false")
+            raise ValueError(f"optimizer {job.optimizer.name} caches features by batch; set reshuffle = false")
 
     def accepts_role(self, role: Role, *, leads: bool) -> bool:
+        """Accept active parties, and passive parties that do not lead."""
         return role == ACTIVE or (role == PASSIVE and not leads)
 
     def example_jobs(self) -> dict[str, dict[str, Any]]:
-        own = {"model": Kernel(gamma=0.01, blocks=2, block_size=32), "optimizer": FDSKL()}
+        """Return one job for each sum protocol."""
+        base = {"model": Kernel(gamma=0.01, blocks=2, block_size=32), "optimizer": FDSKL()}
         return {
-            "kernel tree": own | {"protocol": Protocol(sum=TreeSum())},
-            "kernel direct": own | {"protocol": Protocol(sum=DirectSum())},
-            "kernel pairwise": own | {"protocol": Protocol(sum=PairwiseSum())},
+            "kernel tree": base | {"protocol": Protocol(sum=TreeSum())},
+            "kernel direct": base | {"protocol": Protocol(sum=DirectSum())},
+            "kernel pairwise": base | {"protocol": Protocol(sum=PairwiseSum())},
         }
 
     def declarations(self, job: PhasesJob, roles: Roles) -> list[MessageDeclaration]:
-        found = []
+        """Declare the messages of the sums and their windows."""
+        declarations = []
         others = roles.others(roles.lead)
-        for declared in (job.protocol.sum_for(len(others)).declares(others), phase_sums.declare_windows()):
-            found += declare_in_roles(
-                declared, _parts(roles), space=None if len(roles.with_role(ACTIVE)) > 1 else Circle
-            )
-        return found
+        space = None if len(roles.with_role(ACTIVE)) > 1 else Circle
+        for messages in (job.protocol.sum_for(len(others)).declares(others), phase_sums.declare_windows()):
+            declarations += declare_in_roles(messages, _sum_roles(roles), space=space)
+        return declarations
 
-    def disclosures(self, job: PhasesJob, sizes: RunShape) -> list[Disclosure]:
-        """Scores alone: what phases tell has as many dimensions as there are from the first exchange on, and `tells`
-        says it in words."""
-        return score_disclosures(job, sizes)
+    def disclosures(self, job: PhasesJob, shape: RunShape) -> list[Disclosure]:
+        """Count the scores.
+
+        Phases disclose all their dimensions in the first exchange already, so they are not counted; `statements`
+        describes them in words.
+        """
+        return score_disclosures(job, shape)
 
     def message_protocols(self, job: PhasesJob, roles: Roles) -> list[MessageProtocol]:
+        """List the sum protocol."""
         return [job.protocol.sum_for(len(roles.cast) - 1)]
 
     def title(self, job: PhasesJob, roles: Roles) -> str:
+        """Name the sum protocol."""
         return f"{job.protocol.sum_for(len(roles.cast) - 1).name} sum / no residual"
 
     def strength(self, job: PhasesJob) -> str:
-        return "none on the way down, where nothing is sent"
+        """State that no residual is sent."""
+        return "not applicable: no residual is sent"
 
-    def statements(self, job: PhasesJob, roles: Roles, party: str, known: RunFacts | None) -> list[SheetStatement]:
+    def statements(self, job: PhasesJob, roles: Roles, party: str, facts: RunFacts | None) -> list[SheetStatement]:
+        """State what a party with labels learns; other parties learn nothing."""
         if roles.role(party) != ACTIVE:
             return [("learns", "nothing")]
         labelled = len(roles.with_role(ACTIVE))
-        whose = "the other's f" if labelled == 2 else "the sum of the others' f"
         leading = "f = sum_k H_k on the rows predicted, and messages marked output or plain"
-        found = [("learns", leading if party == roles.lead else "f on its minibatches")]
+        statements = [("learns", leading if party == roles.lead else "f on its minibatches")]
         if labelled > 1:
-            found.append(("learns", f"{whose} on the rows of its minibatches, which follows their labels"))
-        found.append(("learns", PHASES_STATEMENT.format(M=job.model.features)))
-        return found
+            outputs = "the other's f" if labelled == 2 else "the sum of the others' f"
+            statements.append(("learns", f"{outputs} on the rows of its minibatches, which follows their labels"))
+        statements.append(("learns", PHASES_STATEMENT.format(M=job.model.features)))
+        return statements
 
     def coalitions(self, job: PhasesJob, roles: Roles) -> str:
+        """State the coalitions of the sum protocol."""
         others = roles.others(roles.lead)
         return job.protocol.sum_for(len(others)).coalition(others, "the party with labels")
 
     def participant(self, job: PhasesJob, context: PartyContext, columns: int, state: State | None) -> Participant:
+        """Create the participant of one party."""
         return PhasesParticipant(job, context, columns, state)
 
     def drawn_secrets(self, state: State) -> State | None:
+        """Return the key of the party's frequencies."""
         return State(key=state["key"], theta=None)
 
     def ideal_job(self, job: J) -> J:
+        """Return the job with a direct sum."""
         return job.model_copy(update={"protocol": Protocol(sum=DirectSum()), "max_label_auc": None})
 
 
-def _parts(roles: Roles) -> dict[Role, tuple[Role, ...]]:
-    """Who plays which part in the sums: those with labels are told, and all others than the one told put in."""
+def _sum_roles(roles: Roles) -> dict[Role, tuple[Role, ...]]:
+    """Return the roles of a run that collect sums (parties with labels) and contribute to them (all others)."""
     others = dict.fromkeys(roles.role(name) for name in reversed(roles.others(roles.lead)))
     return {COLLECTOR: (ACTIVE,), CONTRIBUTOR: tuple(others)}

@@ -1,4 +1,4 @@
-"""The options of a job that trains by phases."""
+"""The options of a job that trains by sums of phases."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from securevfl.options import JobOptions
 
 
 class PhasesJob(JobOptions, defer_build=True):
-    """A job of phases: a kernel model by FDSKL."""
+    """A job that trains a kernel model by FDSKL."""
 
     model: Kernel
     optimizer: FDSKL

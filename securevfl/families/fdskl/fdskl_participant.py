@@ -1,4 +1,4 @@
-"""One party of a training by phases."""
+"""One party of a training by sums of phases."""
 
 from __future__ import annotations
 
@@ -22,70 +22,86 @@ from securevfl.protocols.joint_prediction import RowsToScore
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.base import Batch
 
-PREDICTION_BLOCK_ROWS = 4096  # rows of features that are held at a time while new rows are predicted
+PREDICTION_BLOCK_ROWS = 4096  # number of rows whose features are in memory at a time in predictions
 
 
 class PhasesParticipant(BatchParticipant):
-    """One party's random frequencies and, with labels, its coefficients and the features it keeps."""
+    """One party's random frequencies and, with labels, its coefficients and cached features.
+
+    Args:
+        job: the job.
+        context: the context of this party.
+        columns: d, number of columns of this party.
+        state: the state to resume from, or the model state to predict with; None to start a training.
+    """
 
     def __init__(self, job: PhasesJob, context: PartyContext, columns: int, state: State | None) -> None:
         super().__init__(job, context)
         self._optimizer = job.optimizer
         self._lead = context.roles.lead
-        own = State(key=os.urandom(SYMMETRIC_KEY_BYTES), theta=None, exchanges=0) if state is None else state
+        stored = State(key=os.urandom(SYMMETRIC_KEY_BYTES), theta=None, exchanges=0) if state is None else state
         workers = context.roles.with_role(ACTIVE)
-        expansion = KernelExpansion(job.model, own["theta"]) if context.me in workers else None
-        self.share = KernelModelPart(RandomFrequencies(job.model, own["key"], columns), expansion)
+        expansion = KernelExpansion(job.model, stored["theta"]) if context.me in workers else None
+        self.part = KernelModelPart(RandomFrequencies(job.model, stored["key"], columns), expansion)
         sums = job.protocol.sum_for(len(context.parties) - 1)
         self.sums = PhaseSums(sums, context, workers, bits=job.model.bits)
-        self._before = own.get("exchanges", 0)
-        self._again = job.evaluation_interval > 0
+        self._exchanges_before = stored.get("exchanges", 0)
+        self._evaluates_again = job.evaluation_interval > 0
         self._training: TrainingData | None = None
 
     @property
     def state_fits_any_round(self) -> bool:
-        return self.share.expansion is None
+        """Whether this party has no coefficients, so that its state never changes."""
+        return self.part.expansion is None
 
     @property
     def exchanges(self) -> int:
-        return int(self._before + self.sums.rounds)
+        """Number of exchanges so far, including those before a resume."""
+        return int(self._exchanges_before + self.sums.rounds)
 
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
+        """Train by FDSKL, and yield after every round."""
         self.begin(data, start)
         self._training = data
         yield from self.rounds(self._optimizer.run(self))
 
-    def batch(self, visit: Iteration) -> Batch:
-        return self.data.batch(visit, columns=not self.share.knows(visit.index))
+    def batch(self, iteration: Iteration) -> Batch:
+        """Return this party's side of a batch, without columns if their phases are cached."""
+        return self.data.batch(iteration, columns=not self.part.knows(iteration.index))
 
-    def model_outputs(self, rows: RowSlices, asked: RowsToScore | None = None) -> Floats | None:
+    def model_outputs(self, rows: RowSlices, request: RowsToScore | None = None) -> Floats | None:
+        """Compute the outputs of all workers' features, which the leading party receives."""
         data = self._training
-        own = data is not None and rows is data.evaluated
+        evaluates = data is not None and rows is data.evaluated
         blocks = self._blocks(len(rows))
-        if own and data is not None and not len(data.schedule.test):  # the batches, whose features are kept
-            ends = np.cumsum([len(part) for part in data.schedule.partition(0)]).tolist()
+        if evaluates and data is not None and not len(data.schedule.test):
+            # The evaluated rows are the batches, whose features are cached.
+            ends = np.cumsum([len(batch) for batch in data.schedule.partition(0)]).tolist()
             blocks = {
                 index: slice(start, end) for index, (start, end) in enumerate(zip([0, *ends], ends, strict=False))
             }
-        parts: list[Floats] = []
+        outputs: list[Floats] = []
         for name, block in blocks.items():
-            if not self.share.knows(name):
-                self.share.exchange(self.sums, name, rows[block])
-            f = self.sums.total(self._lead, self.share.forward(name))
+            if not self.part.knows(name):
+                self.part.exchange(self.sums, name, rows[block])
+            f = self.sums.total(self._lead, self.part.forward(name))
             if f is not None:
-                parts.append(f)
-            if isinstance(name, tuple) and not (own and self._again):
-                self.share.drop(name)
-        return np.concatenate(parts) if parts else None
+                outputs.append(f)
+            if isinstance(name, tuple) and not (evaluates and self._evaluates_again):
+                self.part.drop(name)
+        return np.concatenate(outputs) if outputs else None
 
     def _blocks(self, rows: int) -> dict[Hashable, slice]:
+        """Return the blocks in which rows are predicted, by name."""
         return {
             ("asked", start): slice(start, min(start + PREDICTION_BLOCK_ROWS, rows))
             for start in range(0, rows, PREDICTION_BLOCK_ROWS)
         }
 
     def state(self) -> State:
+        """Return the key, the coefficients and the number of exchanges."""
         return State(self.model_state(), exchanges=self.exchanges)
 
     def model_state(self) -> State:
-        return State(key=self.share.frequencies.key, theta=self.share.theta)
+        """Return the key of the frequencies and the coefficients."""
+        return State(key=self.part.frequencies.key, theta=self.part.theta)

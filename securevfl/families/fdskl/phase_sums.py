@@ -1,19 +1,18 @@
-"""The sums of FDSKL: phases to each worker, and f over the workers (Gu et al. 2020, Algorithms 1 to 3).
+"""The sums of FDSKL: phases for each worker, and f over the workers (Gu et al. 2020, Algorithms 1 to 3).
 
-Parties with labels are workers. For every worker there is one context of the job's sum protocol, with that worker as
-its
-collector and a subchannel of its own, so that one channel carries them all and each worker learns its own sums alone.
+Parties with labels are workers. For every worker there is one instance of the job's sum protocol, with that worker as
+its collector and a separate subchannel. One channel carries all instances, and each worker learns its own sums only.
 
 1. all others l -> worker   x_l w_l on the circle, for some rows and blocks of features
-   worker                   adds its own x w + b: the phases
-2. all others l -> worker   f_l on the same rows, as a sum of reals; 0 from a party that is no worker
+   worker                   adds its x w + b: the phases
+2. all others l -> worker   f_l on the same rows, as a sum of reals; 0 from a party that is not a worker
    worker                   adds its own: f
 
-With one worker there is no step 2. A worker learns the sums over the other parties and what the job's sum protocol
-declares beside them; the others learn nothing.
+With one worker there is no step 2. A worker learns the sums over the other parties and the values that the job's sum
+protocol declares; the others learn nothing.
 
-Nobody waits for an answer, so a party could send a whole table of phases ahead of a worker that is busy. It stays
-within two windows of 2^23 phases, 32 MB each at 4 bytes:
+No message is acknowledged, so a party could send a whole table of phases to a worker that is busy. It stays within two
+windows of 2^23 phases, 32 MB each at 4 bytes a phase:
 
 3. worker -> all others l    a window of phases has been summed
 """
@@ -34,31 +33,42 @@ from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.sums.base import SumProtocol, SumRole
 from securevfl.runtime.codec import Message
 
-MESSAGE_PHASES = 2**19  # phases a message, unless one block of features is more: larger ones cost page faults
-WINDOW_PHASES = 2**23  # phases
+MESSAGE_PHASES = 2**19  # phases in one message, or one block of features if that is more; larger ones cost page faults
+WINDOW_PHASES = 2**23  # phases in one window
 
 
 class WindowSummed(Message, frozen=True):
-    """The sender has summed one window more of its phases."""
+    """The sender has summed one more window of its phases."""
 
 
 def declare_windows() -> list[MessageDeclaration]:
-    """Declare what the messages beside those of the sums reveal."""
+    """Declare the messages that are not part of the sum protocol."""
     return [MessageDeclaration(WindowSummed, COLLECTOR, CONTRIBUTOR, Reveal("public"), space=Circle)]
 
 
 def subchannel_to(worker: str) -> str:
-    """Name the subchannel of a worker's sums."""
+    """Return the subchannel of a worker's sums."""
     return f"to {worker}"
 
 
 def worker_of(subchannel: str) -> str | None:
-    """Whose sums a subchannel carries; None if it is another."""
+    """Return the worker whose sums a subchannel carries; None for another subchannel."""
     return subchannel.removeprefix("to ").split("/")[0] if subchannel.startswith("to ") else None
 
 
 class PhaseSums:
-    """One party's side of all of them. Every party makes it, and calls it, in the same order."""
+    """One party's side of all sums. Every party must create it and call it in the same order.
+
+    Args:
+        protocol: the sum protocol of the job.
+        context: the context of this party.
+        workers: the parties with labels.
+        bits: number of bits of a phase in messages.
+
+    Attributes:
+        rounds: number of exchanges so far.
+        sums: this party's role in the sums of each worker.
+    """
 
     def __init__(
         self, protocol: SumProtocol, context: PartyContext, workers: Sequence[str], *, bits: Literal[16, 32] = 32
@@ -66,71 +76,88 @@ class PhaseSums:
         self.me = context.me
         self.workers = tuple(workers)
         self.bits = bits
-        self.rounds = 0  # exchanges so far
+        self.rounds = 0
         self._channel = context.channel
         self._others = [name for name in context.parties if name != context.me]
-        self._summed = dict.fromkeys(workers, 0)  # phases so far
-        self._taken = dict.fromkeys(workers, 0)  # windows that others have been told of, or have heard of
+        self._summed_phases = dict.fromkeys(workers, 0)
+        self._acknowledged_windows = dict.fromkeys(workers, 0)
         self.sums: dict[str, SumRole] = {}
         for worker in workers:
             self.sums[worker] = protocol.role(context.sum_to(worker, subchannel=subchannel_to(worker)))
 
     def phases(
-        self, worker: str, blocks: int, rows: int, size: int, own: Callable[[int], Phases]
+        self, worker: str, blocks: int, rows: int, size: int, local_phases: Callable[[int], Phases]
     ) -> Iterator[tuple[int, Phases]]:
-        """Yield, at the worker, each block k and the sum of everyone's phases (rows x size); elsewhere yield nothing.
+        """Sum the phases of some rows for one worker.
 
-        `own(k)` is this party's part of block k, in residues modulo 2^bits.
+        Args:
+            worker: the worker that receives the sums.
+            blocks: K, number of blocks of features.
+            rows: n, number of rows.
+            size: D, number of features in a block.
+            local_phases: returns this party's phases (n, D) of a block, as residues modulo 2^bits.
+
+        Yields:
+            At the worker, the number of each block and the sum of all parties' phases (n, D). Other parties yield
+            nothing.
         """
         space = Circle(self.bits)
         sums = self.sums[worker]
-        at_once = max(1, MESSAGE_PHASES // max(1, rows * size))
-        for start in range(0, blocks, at_once):
-            ks = range(start, min(start + at_once, blocks))
-            part = np.empty((len(ks), rows, size), np.uint32)
-            for slot, k in zip(part, ks, strict=True):
-                slot[:] = own(k)
+        blocks_per_message = max(1, MESSAGE_PHASES // max(1, rows * size))
+        for start in range(0, blocks, blocks_per_message):
+            ks = range(start, min(start + blocks_per_message, blocks))
+            summand = np.empty((len(ks), rows, size), np.uint32)
+            for block, k in zip(summand, ks, strict=True):
+                block[:] = local_phases(k)
             self.rounds += 1
             if worker != self.me:
-                self._wait(worker)
-                sums.contribute(part, space)  # 1
-                self._summed[worker] += part.size
+                self._wait_for_window(worker)
+                sums.contribute(summand, space)  # 1
+                self._summed_phases[worker] += summand.size
                 continue
-            part += sums.collect(part.shape, space)  # 1
-            self._summed[worker] += part.size
-            self._tell()
-            part &= np.uint32(2**self.bits - 1)
-            for k, phases in zip(ks, part, strict=True):
+            summand += sums.collect(summand.shape, space)  # 1
+            self._summed_phases[worker] += summand.size
+            self._acknowledge_windows()
+            summand &= np.uint32(2**self.bits - 1)
+            for k, phases in zip(ks, summand, strict=True):
                 if self._channel.observed:
-                    others = (phases - own(k)) & np.uint32(2**self.bits - 1)
+                    others = (phases - local_phases(k)) & np.uint32(2**self.bits - 1)
                     self._channel.note(PhasesLearned(k, self.bits, others))
                 yield k, phases
 
-    def _wait(self, worker: str) -> None:
-        """Until no more than two windows are on their way."""
-        while self._taken[worker] < self._summed[worker] // WINDOW_PHASES - 1:
+    def _wait_for_window(self, worker: str) -> None:
+        """Wait until at most two windows are in transit."""
+        while self._acknowledged_windows[worker] < self._summed_phases[worker] // WINDOW_PHASES - 1:
             self._channel.recv(worker, WindowSummed, self._subchannel(worker))  # 3
-            self._taken[worker] += 1
+            self._acknowledged_windows[worker] += 1
 
-    def _tell(self) -> None:
-        while self._taken[self.me] < self._summed[self.me] // WINDOW_PHASES:
+    def _acknowledge_windows(self) -> None:
+        while self._acknowledged_windows[self.me] < self._summed_phases[self.me] // WINDOW_PHASES:
             for other in self._others:
                 self._channel.send(other, WindowSummed(), self._subchannel(self.me))  # 3
-            self._taken[self.me] += 1
+            self._acknowledged_windows[self.me] += 1
 
     def _subchannel(self, worker: str) -> str:
         return f"{subchannel_to(worker)}/taken"
 
-    def total(self, worker: str, own: Floats, index: int | None = None) -> Floats | None:
-        """Return f (n x c), the sum of all workers' parts, at the worker, else None. index: of the batch, in
-        training."""
+    def total(self, worker: str, outputs: Floats, index: int | None = None) -> Floats | None:
+        """Sum the outputs of all workers for one of them.
+
+        Args:
+            worker: the worker that receives the sum.
+            outputs: f_l (n, c) of this party.
+            index: number of the batch, in training.
+
+        Returns:
+            f (n, c) at that worker; None at all other parties.
+        """
         if len(self.workers) == 1:
-            return own if worker == self.me else None
+            return outputs if worker == self.me else None
         self.rounds += 1
         if worker != self.me:
-            self.sums[worker].contribute(own, Reals())  # 2
+            self.sums[worker].contribute(outputs, Reals())  # 2
             return None
-        others: Floats = self.sums[worker].collect(own.shape, Reals())  # 2
+        others: Floats = self.sums[worker].collect(outputs.shape, Reals())  # 2
         if index is not None:
             self._channel.note(SumFinished(index))
-        return own + others
+        return outputs + others

@@ -18,45 +18,55 @@ from securevfl.families.fdskl.phase_sums import PhaseSums
 from securevfl.protocols.number_spaces import Phases
 
 Floats32 = NDArray[np.float32]
-
 Cosines = NDArray[np.int16]
 
-_COS = np.float32(2**15 - 1)  # cos 0 in the cache
-
-_COSINES: Cosines = np.rint(cos_circle(np.arange(2**16, dtype=np.uint16)) * _COS).astype(np.int16)
-
+_COSINE_SCALE = np.float32(2**15 - 1)  # cos 0 as a cached integer
+_COSINES: Cosines = np.rint(cos_circle(np.arange(2**16, dtype=np.uint16)) * _COSINE_SCALE).astype(np.int16)
 _COSINES.flags.writeable = False
 
 
 class RandomFrequencies(Secret):
-    """One party's own rows w_l of every worker's features, from its key."""
+    """The frequencies w_l of one party for every worker's features, drawn from the party's key.
+
+    Args:
+        model: the kernel model.
+        key: the key of this party.
+        columns: d, number of columns of this party.
+    """
 
     def __init__(self, model: Kernel, key: bytes, columns: int) -> None:
         self.key = key
         self.model = model
         self._columns = columns
-        self._known: dict[tuple[str, int], Floats] = {}
+        self._cache: dict[tuple[str, int], Floats] = {}
 
     def w(self, worker: str, k: int) -> Floats:
-        """Block k for this worker (d x D), in turns per unit of x."""
-        if (worker, k) not in self._known:
+        """Return the frequencies (d, D) of block k for a worker, in turns per unit of x."""
+        if (worker, k) not in self._cache:
             prg = Prg(derive_key(self.key, "fdskl", worker, k), "frequencies")
             bits = prg.array((self._columns, self.model.block_size), np.uint64) >> np.uint64(11)
-            self._known[worker, k] = self.model.frequencies((bits.astype(np.float64) + 0.5) * 2.0**-53)
-        return self._known[worker, k]
+            self._cache[worker, k] = self.model.frequencies((bits.astype(np.float64) + 0.5) * 2.0**-53)
+        return self._cache[worker, k]
 
     def offset(self, worker: str, k: int) -> Phases:
-        """B of block k (D,), for the worker's own use."""
+        """Return b (D,) of block k, which only the worker itself uses."""
         return Prg(derive_key(self.key, "fdskl", worker, k), "offset").array(self.model.block_size, np.uint32)
 
     def phases(self, X: Floats, worker: str, k: int, bits: Bits) -> Phases:
-        """x_l w_l of each row (n x D) on the circle Z_2^bits, rounded to the nearest."""
+        """Return x_l w_l (n, D) of each row on the circle Z_2^bits, rounded to the nearest residue.
+
+        Args:
+            X: scaled columns (n, d).
+            worker: the worker whose features are computed.
+            k: the block of features.
+            bits: number of bits of a phase.
+        """
         w = self.w(worker, k)
         steps: Floats = X @ w
         steps *= 2.0**bits
         if float(np.abs(X).sum(axis=1).max(initial=0.0)) * float(np.abs(w).max()) * 2.0**bits >= 2.0**51:
-            np.remainder(steps, 2.0**bits, out=steps)  # draws far out, as Cauchy's may be
-        steps += 1.5 * 2.0**52  # leaves the nearest integer in the low bits, in two's complement
+            np.remainder(steps, 2.0**bits, out=steps)  # Cauchy frequencies may be very large
+        steps += 1.5 * 2.0**52  # the low bits are now the nearest integer in two's complement
         circle = steps.view(np.uint64).astype(np.uint32)
         if bits == 16:
             circle &= np.uint32(2**16 - 1)
@@ -64,52 +74,60 @@ class RandomFrequencies(Secret):
 
 
 def cosines(phases: Phases, bits: Bits) -> Cosines:
-    """Cos of each phase in units of 1 / (2^15 - 1), off by at most pi 2^-16 + 2^-16."""
+    """Return the cosine of each phase in units of 1 / (2^15 - 1), with an error of at most pi 2^-16 + 2^-16."""
     steps = phases if bits == 16 else (phases + np.uint32(2**15)) >> np.uint32(16)
-    return np.take(_COSINES, steps, mode="clip")  # always in range; clip spares a check
+    return np.take(_COSINES, steps, mode="clip")  # always in range; clip avoids a check
 
 
 class KernelExpansion:
-    """A worker's coefficients alpha (K x D) and the features it has kept, which take 2 bytes each."""
+    """A worker's coefficients alpha (K, D) and its cached features, which take 2 bytes each.
+
+    Args:
+        model: the kernel model.
+        alpha: coefficients (M, 1); zeros if None.
+    """
 
     def __init__(self, model: Kernel, alpha: Floats | None = None) -> None:
         self.model = model
         shape = model.blocks, model.block_size
         self.alpha: Floats32 = np.zeros(shape, np.float32) if alpha is None else alpha.reshape(shape).astype(np.float32)
-        self._kept: dict[Hashable, Cosines] = {}
+        self._cosines: dict[Hashable, Cosines] = {}
 
     @property
     def theta(self) -> Floats:
-        """Alpha as a column (M x 1)."""
+        """Alpha as a column (M, 1)."""
         return self.alpha.astype(np.float64).reshape(-1, 1)
 
     def keep(self, rows: Hashable, k: int, cos: Cosines) -> None:
-        """Keep the cosines of block k (n x D) for these rows."""
-        if rows not in self._kept:
-            self._kept[rows] = np.empty((self.model.blocks, *cos.shape), np.int16)
-        self._kept[rows][k] = cos
+        """Cache the cosines (n, D) of block k for these rows."""
+        if rows not in self._cosines:
+            self._cosines[rows] = np.empty((self.model.blocks, *cos.shape), np.int16)
+        self._cosines[rows][k] = cos
 
     def drop(self, rows: Hashable) -> None:
-        """Forgets what it kept of these rows."""
-        del self._kept[rows]
+        """Remove these rows from the cache."""
+        del self._cosines[rows]
 
     def phi(self, rows: Hashable, k: int) -> Floats32:
-        """phi_k of these rows (n x D)."""
-        return np.multiply(self._kept[rows][k], np.float32(math.sqrt(2)) / _COS, dtype=np.float32)
+        """Return phi_k (n, D) of these rows."""
+        return np.multiply(self._cosines[rows][k], np.float32(math.sqrt(2)) / _COSINE_SCALE, dtype=np.float32)
 
     def forward(self, rows: Hashable) -> Floats:
-        """F of this worker's features on these rows (n x 1)."""
-        kept = self._kept[rows]
-        f = np.zeros(kept.shape[1], np.float32)
+        """Return the outputs f (n, 1) of this worker's features on these rows."""
+        f = np.zeros(self._cosines[rows].shape[1], np.float32)
         for k in np.flatnonzero(self.alpha.any(axis=1)).tolist():
             f += self.phi(rows, k) @ self.alpha[k]
         return f.astype(np.float64)[:, None]
 
 
 class KernelModelPart:
-    """What one party holds of a kernel model: its frequencies and, at a worker, coefficients and features kept.
+    """One party's part of a kernel model: its frequencies and, at a worker, coefficients and cached features.
 
-    Rows are named by the caller; every party uses the same names in the same order.
+    The caller names sets of rows; every party uses the same names in the same order.
+
+    Args:
+        frequencies: the frequencies of this party.
+        expansion: the coefficients and features of a worker; None at other parties.
     """
 
     def __init__(self, frequencies: RandomFrequencies, expansion: KernelExpansion | None) -> None:
@@ -119,40 +137,46 @@ class KernelModelPart:
 
     @property
     def model(self) -> Kernel:
-        """What it is a share of."""
+        """The kernel model."""
         return self.frequencies.model
 
     @property
     def theta(self) -> Floats:
-        """Alpha as a column (M x 1), without entries at a party that is no worker."""
+        """Alpha as a column (M, 1); without entries at a party that is not a worker."""
         return self.expansion.theta if self.expansion is not None else np.zeros((0, 1))
 
     def knows(self, rows: Hashable) -> bool:
-        """Whether the phases of these rows have been exchanged and kept."""
+        """Whether the phases of these rows have been exchanged and cached."""
         return rows in self._rows
 
     def exchange(self, sums: PhaseSums, rows: Hashable, X: Floats) -> None:
-        """Sum the phases of these rows X (n x d) to every worker in turn; each worker keeps their cosines."""
+        """Sum the phases of these rows for every worker in turn; each worker caches their cosines.
+
+        Args:
+            sums: this party's side of the sums.
+            rows: the name of the rows.
+            X: scaled columns (n, d) of this party.
+        """
         model = self.model
         for worker in sums.workers:
 
-            def own(k: int, worker: str = worker) -> Phases:
-                part = self.frequencies.phases(X, worker, k, sums.bits)
+            def local_phases(k: int, worker: str = worker) -> Phases:
+                phases = self.frequencies.phases(X, worker, k, sums.bits)
                 if worker == sums.me:
-                    part += self.frequencies.offset(worker, k) >> np.uint32(32 - sums.bits)
-                return part
+                    phases += self.frequencies.offset(worker, k) >> np.uint32(32 - sums.bits)
+                return phases
 
-            for k, phases in sums.phases(worker, model.blocks, len(X), model.block_size, own):
+            for k, phases in sums.phases(worker, model.blocks, len(X), model.block_size, local_phases):
                 assert self.expansion is not None, "only a worker receives phases"
                 self.expansion.keep(rows, k, cosines(phases, sums.bits))
         self._rows[rows] = len(X)
 
     def drop(self, rows: Hashable) -> None:
-        """Forgets these rows."""
+        """Remove these rows from the cache."""
         del self._rows[rows]
         if self.expansion is not None:
             self.expansion.drop(rows)
 
     def forward(self, rows: Hashable) -> Floats:
-        """Return this party's f_l (n x 1) on rows that it knows; zeros where it has no coefficients."""
+        """Return this party's outputs f_l (n, 1) on cached rows; zeros without coefficients."""
         return self.expansion.forward(rows) if self.expansion is not None else np.zeros((self._rows[rows], 1))

@@ -1,1 +1,1 @@
-"""Training by rounds: a forward sum goes up, a residual goes down."""
+"""Training by rounds: parties send forward outputs into a sum, and receive a residual."""

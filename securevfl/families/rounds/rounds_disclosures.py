@@ -1,4 +1,4 @@
-"""What training by rounds adds up to, counted, and what a passive party can tell from it, in words."""
+"""What a run of training by rounds discloses, as numbers."""
 
 from __future__ import annotations
 
@@ -13,117 +13,118 @@ from securevfl.protocols.residuals.defences import Gaussian
 from securevfl.runtime.disclosure_gate import Group
 
 
-def rounds_disclosures(job: JobOptions, sizes: RunShape) -> list[Disclosure]:
-    """Count what a run discloses if it goes to its end, with all exchanges and evaluations."""
-    return [*label_disclosures(job, sizes), *_column_disclosures(job, sizes), *score_disclosures(job, sizes)]
+def rounds_disclosures(job: JobOptions, shape: RunShape) -> list[Disclosure]:
+    """Count what a complete run discloses, with all exchanges and evaluations."""
+    return [*label_disclosures(job, shape), *_column_disclosures(job, shape), *score_disclosures(job, shape)]
 
 
-def label_disclosures(job: JobOptions, sizes: RunShape) -> list[Disclosure]:
-    """Count what residuals tell each passive party of labels."""
-    about, of = (sizes.active,), sizes.residuals
+def label_disclosures(job: JobOptions, shape: RunShape) -> list[Disclosure]:
+    """Count what residuals disclose about labels to each passive party."""
+    about, residuals = (shape.active,), shape.residuals
     defence = getattr(job.protocol.residual, "defence", None)
-    rho = defence.rho(sizes.epochs) if isinstance(defence, Gaussian) else 0.0
+    rho = defence.rho(shape.epochs) if isinstance(defence, Gaussian) else 0.0
     if not job.protocol.seals:
-        numbers = sizes.rows * sizes.epochs * _numbers_per_row(job, sizes)
+        numbers = shape.rows * shape.epochs * _numbers_per_row(job, shape)
         return [
-            Disclosure("labels", name, about, of, of, "every residual", numbers=numbers, rho=rho)
-            for name in sizes.passives
+            Disclosure("labels", name, about, residuals, residuals, "every residual", numbers=numbers, rho=rho)
+            for name in shape.passives
         ]
-    return [
-        *(
-            Disclosure(
-                "labels",
-                name,
-                about,
-                job.equations * p,
-                of,
-                _equation_basis(job, sizes, name),
-                numbers=count_opened_numbers(sizes, name),
-                rho=rho,
-            )
-            for name, p in sizes.parameters.items()
-        ),
-        *bin_disclosures(job, sizes),
+    gradients = [
+        Disclosure(
+            "labels",
+            name,
+            about,
+            job.equations * p,
+            residuals,
+            _equation_basis(job, shape, name),
+            numbers=count_opened_numbers(shape, name),
+            rho=rho,
+        )
+        for name, p in shape.parameters.items()
     ]
+    return [*gradients, *bin_disclosures(job, shape)]
 
 
-def bin_disclosures(job: JobOptions, sizes: RunShape) -> list[Disclosure]:
-    """Return the bits that words about the positive class in bins can tell of the labels of all training rows."""
-    found, hold = [], round(sizes.rows * sizes.label_bits)
+def bin_disclosures(job: JobOptions, shape: RunShape) -> list[Disclosure]:
+    """Count the bits that class counts of bins can disclose about the labels of all training rows."""
     if job.prepare.woe is None or job.protocol.residual is None:
         return []
-    for name, asked in sizes.bins.items():
-        table = sizes.tables.get(name, "")
-        basis = f"classes in bins ({job.prepare.woe}), columns {table}, batches {sizes.partition}" if table else ""
-        told = job.protocol.residual.counted_bits(sizes.rows, asked, count_bits(sizes.rows))
-        found.append(Disclosure("labels", name, (sizes.active,), told, hold, basis, "bins", asked))
-    return found
+    disclosures, capacity = [], round(shape.rows * shape.label_bits)
+    for name, bins in shape.bins.items():
+        table = shape.tables.get(name, "")
+        basis = f"classes in bins ({job.prepare.woe}), columns {table}, batches {shape.partition}" if table else ""
+        bits = job.protocol.residual.counted_bits(shape.rows, bins, count_bits(shape.rows))
+        disclosures.append(Disclosure("labels", name, (shape.active,), bits, capacity, basis, "bins", bins))
+    return disclosures
 
 
-def _equation_basis(job: JobOptions, sizes: RunShape, name: str) -> str:
-    """Names the equations that this passive party opens, which are the rows of its J^T on every batch, if it stays."""
-    table = sizes.tables.get(name, "")
-    if not (table and sizes.partition and not job.equations_change):
+def _equation_basis(job: JobOptions, shape: RunShape, name: str) -> str:
+    """Name the equations that this passive party opens: the rows of its J^T on every batch; empty if J changes."""
+    table = shape.tables.get(name, "")
+    if not (table and shape.partition and not job.equations_change):
         return ""
-    parted = f"parted anew in each of {sizes.epochs} epochs" if job.reshuffle else "one partition"
-    return f"{job.model.name}, {job.scale} scale, columns {table}, batches {sizes.partition}, {parted}"
+    partition = f"parted anew in each of {shape.epochs} epochs" if job.reshuffle else "one partition"
+    return f"{job.model.name}, {job.scale} scale, columns {table}, batches {shape.partition}, {partition}"
 
 
-def _column_disclosures(job: JobOptions, sizes: RunShape) -> list[Disclosure]:
-    c, passives = job.model.output_width(sizes.outputs), sizes.passives
-    hides = job.protocol.sum_for(len(passives)).hides_parts and len(passives) > 1
+def _column_disclosures(job: JobOptions, shape: RunShape) -> list[Disclosure]:
+    """Count what sums, and residuals in the clear, disclose about columns."""
+    c, passives = job.model.output_width(shape.outputs), shape.passives
+    hides_parts = job.protocol.sum_for(len(passives)).hides_parts and len(passives) > 1
     exchanges = job.optimizer.exchanges(passives)
-    asked = {"training": sizes.epochs * exchanges - _count_empty_exchanges(job, sizes), "held out": 0}
-    asked["held out" if sizes.held_out else "training"] += count_evaluations(job, sizes)
-    where, rows = evaluation_rows(job, sizes)
-    numbers = {"training": sizes.rows * sizes.epochs * exchanges * _numbers_per_row(job, sizes), "held out": 0}
-    numbers[where] += rows * _numbers_per_row(job, sizes)
-    found = []
-    groups: tuple[Group, ...] = ("training", "held out") if sizes.held_out else ("training",)
+    sums = {"training": shape.epochs * exchanges - _count_empty_exchanges(job, shape), "held out": 0}
+    sums["held out" if shape.held_out else "training"] += count_evaluations(job, shape)
+    evaluated_group, evaluated_rows = evaluation_rows(job, shape)
+    numbers = {"training": shape.rows * shape.epochs * exchanges * _numbers_per_row(job, shape), "held out": 0}
+    numbers[evaluated_group] += evaluated_rows * _numbers_per_row(job, shape)
+    disclosures = []
+    groups: tuple[Group, ...] = ("training", "held out") if shape.held_out else ("training",)
     for group in groups:
-        shown = [passives] if hides else [(name,) for name in passives]
-        found += [
+        disclosures += [
             Disclosure(
                 "columns",
-                sizes.active,
+                shape.active,
                 about,
-                c * asked[group],
-                total_columns(sizes, about),
+                c * sums[group],
+                total_columns(shape, about),
                 group=group,
                 numbers=numbers[group],
             )
-            for about in shown
+            for about in ([passives] if hides_parts else [(name,) for name in passives])
         ]
-    if hides and exchanges > 1:  # one party moves between two exchanges of a visit, and starts from zero
-        found += [
-            Disclosure("columns", sizes.active, (name,), c * sizes.epochs, sizes.columns[name]) for name in passives
+    if hides_parts and exchanges > 1:
+        # Weights start at zero and one party moves between two exchanges, so a difference is that party's part.
+        disclosures += [
+            Disclosure("columns", shape.active, (name,), c * shape.epochs, shape.columns[name]) for name in passives
         ]
-    if not job.protocol.seals:  # parallel or in turn, each passive party gets one residual a visit
+    if not job.protocol.seals:
+        # In parallel or in turn, each passive party receives one residual in an iteration.
         for learner in passives:
-            others = tuple(name for name in sizes.columns if name != learner)
-            found.append(Disclosure("columns", learner, others, c * sizes.epochs, total_columns(sizes, others)))
-    return found
+            others = tuple(name for name in shape.columns if name != learner)
+            disclosures.append(Disclosure("columns", learner, others, c * shape.epochs, total_columns(shape, others)))
+    return disclosures
 
 
-def _numbers_per_row(job: JobOptions, sizes: RunShape) -> int:
-    """How many numbers a row a passive party sends up, and is sent where residuals go down as they are."""
-    return (
-        job.model.collected_width(sizes.outputs, len(sizes.passives))
-        if isinstance(job.model, BlockModel)
-        else sizes.outputs
-    )
+def _numbers_per_row(job: JobOptions, shape: RunShape) -> int:
+    """Return how many numbers a passive party sends for a row, and receives with a residual in the clear."""
+    if isinstance(job.model, BlockModel):
+        return job.model.collected_width(shape.outputs, len(shape.passives))
+    return shape.outputs
 
 
-def _count_empty_exchanges(job: JobOptions, sizes: RunShape) -> int:
-    """How many exchanges tell nothing of any batch: the first of a run, where weights of columns start at zero."""
-    return int(sizes.batches == 1 and job.model.by_column and not sizes.resumed)
+def _count_empty_exchanges(job: JobOptions, shape: RunShape) -> int:
+    """Return how many exchanges disclose nothing about any batch.
+
+    That is the first one of a run with one batch, because the weights of columns start at zero.
+    """
+    return int(shape.batches == 1 and job.model.by_column and not shape.resumed)
 
 
-def total_columns(sizes: RunShape, names: Sequence[str]) -> int:
-    """Return how many columns these parties have together."""
-    return sum(sizes.columns[name] for name in names)
+def total_columns(shape: RunShape, names: Sequence[str]) -> int:
+    """Return the number of columns that these parties have together."""
+    return sum(shape.columns[name] for name in names)
 
 
-def count_opened_numbers(sizes: RunShape, party: str) -> int:
-    """Count the numbers that a passive party opens of its gradients in a run that goes to its end."""
-    return round(sizes.visits * sizes.openings) * sizes.parameters[party]
+def count_opened_numbers(shape: RunShape, party: str) -> int:
+    """Return how many numbers of its gradients a passive party opens in a complete run."""
+    return round(shape.visits * shape.openings) * shape.parameters[party]

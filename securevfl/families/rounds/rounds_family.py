@@ -1,12 +1,12 @@
-"""Training by rounds: a forward sum goes up, a residual goes down (FedBCD 2019, Algorithm 1).
+"""Training by rounds: a sum of forward outputs and a residual (FedBCD, Liu et al. 2019, Algorithm 1).
 
-    every passive party k     H_k (n x c) into a sum of its choice                    up
-    the active party          f = sum of all H_k, g = df-loss at f (n x c)
-    the active party          g, in the clear or sealed                               down
-    every party               its own parameter gradient J_k^T g, and steps on its own block of weights
+1. Every passive party k sends H_k (n, c), its forward outputs, into the sum protocol of the job.
+2. The active party computes f = sum of all H_k and g = dloss/df at f (n, c).
+3. The active party sends g to the passive parties, in the clear or encrypted.
+4. Every party computes its parameter gradient J_k^T g and updates its block of weights.
 
-One party has labels, all have columns. What steps a party takes, and on how many exchanges, is its optimizer's; what
-others see of H_k and g is the sum's and the residual's.
+One party has labels and all parties have columns. The optimizer determines the updates and how many exchanges they use.
+The sum protocol and the residual protocol determine which party can read H_k and g.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ EVIDENCE_REVEAL = Reveal("output", "the receiver's own parameter gradient J^T g,
 
 
 class RoundsFamily(Family[RoundsJob]):
-    """A sum up and a residual down, for models that every party has a block of weights of."""
+    """Sums and residuals for models with a block of weights at every party."""
 
     name: ClassVar[str] = "rounds"
     options: ClassVar[type[JobOptions]] = RoundsJob
@@ -61,78 +61,99 @@ class RoundsFamily(Family[RoundsJob]):
     supports_single_precision: ClassVar[bool] = True
 
     def check_job(self, job: JobOptions) -> None:
+        """Check that the job has a residual protocol and a sum protocol that fits the model."""
         if job.protocol.residual is None:
-            raise ValueError("protocol.residual: is missing; add it")
+            raise ValueError("protocol.residual is missing; add it")
         if isinstance(job.optimizer, RoundsTraining):
             job.optimizer.check(job.model)
         sums = job.protocol.sum_for(2)
         if job.model.separates_outputs and sums.hides_parts:
             raise ValueError(
-                f'protocol.sum: "direct" was expected, a top model is fed every party\'s outputs apart and {sums.name} '
-                'hides none of them; use sum = "direct"'
+                f"protocol.sum: a top model needs the outputs of each party, which {sums.name} hides; "
+                'use sum = "direct"'
             )
 
     def example_jobs(self) -> dict[str, dict[str, Any]]:
-        own: dict[str, Any] = {"model": Logistic(l2=1e-3), "optimizer": FedBCD(local_steps=3, lr=0.2)}
-        nets = own | {"accepts": ("columns", "fresh_equations"), "protocol": Protocol(sum=DirectSum(), residual=Ckks())}
-        neural = {"neural": nets | {"model": Neural()}, "neural top": nets | {"model": Neural(joint="top", width=2)}}
+        """Return one job for each kind of sum, residual, optimizer and model."""
+        base: dict[str, Any] = {"model": Logistic(l2=1e-3), "optimizer": FedBCD(local_steps=3, lr=0.2)}
+        sealed = {"protocol": Protocol(residual=Ckks())}
         linear: dict[str, dict[str, Any]] = {
-            "ckks": own | {"protocol": Protocol(residual=Ckks())},
-            "tree open": own | {"protocol": Protocol(sum=TreeSum(), residual=OpenResidual())},
-            "kept exchanges": own
-            | {"optimizer": CeluVFL(R=3, W=2, xi=60, lr=0.1), "protocol": Protocol(residual=Ckks())}
-            | {"accepts": ("fresh_equations",)},
-            "evidence": own
-            | {"protocol": Protocol(residual=Ckks()), "prepare": Preparation(woe=Woe(bins=2, rows=20))}
-            | {"accepts": ("rank",)},
-            "curvature": own | {"optimizer": BlockNewton(), "batch_size": "all", "protocol": Protocol(residual=Ckks())},
+            "ckks": base | sealed,
+            "tree open": base | {"protocol": Protocol(sum=TreeSum(), residual=OpenResidual())},
+            "kept exchanges": base
+            | sealed
+            | {"optimizer": CeluVFL(R=3, W=2, xi=60, lr=0.1), "accepts": ("fresh_equations",)},
+            "evidence": base | sealed | {"prepare": Preparation(woe=Woe(bins=2, rows=20)), "accepts": ("rank",)},
+            "curvature": base | sealed | {"optimizer": BlockNewton(), "batch_size": "all"},
         }
-        return linear | (neural if is_installed("torch") else {})
+        if not is_installed("torch"):
+            return linear
+        networks = base | {
+            "accepts": ("columns", "fresh_equations"),
+            "protocol": Protocol(sum=DirectSum(), residual=Ckks()),
+        }
+        return linear | {
+            "neural": networks | {"model": Neural()},
+            "neural top": networks | {"model": Neural(joint="top", width=2)},
+        }
 
     def declarations(self, job: RoundsJob, roles: Roles) -> list[MessageDeclaration]:
-        sums = job.protocol.sum_for(len(roles.with_role(PASSIVE)))
-        parts, down = sums.declares(roles.with_role(PASSIVE)), job.protocol.residual.declares()
+        """Declare the messages of the sum, the residual and the optimizer."""
+        passives = roles.with_role(PASSIVE)
+        sum_messages = job.protocol.sum_for(len(passives)).declares(passives)
+        residual_messages = job.protocol.residual.declares()
         if job.prepare.woe is not None:
-            down = [replace(item, reveals=EVIDENCE_REVEAL) if item.message is OpenedProduct else item for item in down]
+            residual_messages = [
+                replace(item, reveals=EVIDENCE_REVEAL) if item.message is OpenedProduct else item
+                for item in residual_messages
+            ]
         return [
-            *declare_in_roles(parts, {COLLECTOR: (ACTIVE,), CONTRIBUTOR: (PASSIVE,)}, space=Reals),
-            *down,
+            *declare_in_roles(sum_messages, {COLLECTOR: (ACTIVE,), CONTRIBUTOR: (PASSIVE,)}, space=Reals),
+            *residual_messages,
             *job.optimizer.declares(),
         ]
 
-    def disclosures(self, job: RoundsJob, sizes: RunShape) -> list[Disclosure]:
-        return rounds_disclosures(job, sizes)
+    def disclosures(self, job: RoundsJob, shape: RunShape) -> list[Disclosure]:
+        """Count the disclosures of sums, residuals and evaluations."""
+        return rounds_disclosures(job, shape)
 
     def sum_rounding(self, job: RoundsJob, rows: int, parties: int) -> SumRounding | None:
+        """Return the rounding of the outputs of linear models under encryption."""
         if not (job.protocol.seals and job.model.static_jacobian):
             return None
-        remedy = "to have less of it, train on shares (leave protocol out)"
+        remedy = "to reduce it, train with secret sharing (leave protocol out)"
         return SumRounding(output_step(rows) * math.sqrt((parties - 1) / 6), remedy)
 
     def message_protocols(self, job: RoundsJob, roles: Roles) -> list[MessageProtocol]:
+        """List the sum protocol and the residual protocol."""
         return [job.protocol.sum_for(len(roles.with_role(PASSIVE))), job.protocol.residual]
 
     def title(self, job: RoundsJob, roles: Roles) -> str:
+        """Name the sum and the residual."""
         return f"{job.protocol.sum_for(len(roles.with_role(PASSIVE))).name} sum / {job.protocol.residual.name} residual"
 
     def strength(self, job: RoundsJob) -> str:
+        """Return the strength of the residual protocol."""
         return job.protocol.residual.strength
 
-    def opened_values(self, job: RoundsJob, sizes: RunShape) -> str:
-        times = job.optimizer.agreement(job.model).openings
-        opened = sizes.batches * times * sum(sizes.parameters.values())
-        columns = (sizes.batches * times + (job.prepare.woe is not None)) * len(sizes.passives) * sizes.outputs
+    def opened_values(self, job: RoundsJob, shape: RunShape) -> str:
+        """State how many values of gradients and bins are opened."""
+        openings = job.optimizer.agreement(job.model).openings
+        opened = shape.batches * openings * sum(shape.parameters.values())
         woe = job.prepare.woe
-        slots = 0 if woe is None else sum(woe.counts(sizes.columns[name]) for name in sizes.passives)
-        told = job.protocol.residual.openings(opened, sizes.epochs, columns=columns, once=slots)
-        return f"{told}; {slots:,} of these values are counts in bins, some of them empty" if told and slots else told
+        columns = (shape.batches * openings + (woe is not None)) * len(shape.passives) * shape.outputs
+        slots = 0 if woe is None else sum(woe.counts(shape.columns[name]) for name in shape.passives)
+        text = job.protocol.residual.openings(opened, shape.epochs, columns=columns, once=slots)
+        return f"{text}; {slots:,} of these values are counts in bins, some of them empty" if text and slots else text
 
-    def statements(self, job: RoundsJob, roles: Roles, party: str, known: RunFacts | None) -> list[SheetStatement]:
+    def statements(self, job: RoundsJob, roles: Roles, party: str, facts: RunFacts | None) -> list[SheetStatement]:
+        """State what the active party or a passive party learns."""
         if roles.role(party) == ACTIVE:
-            return active_statements(job, party, known)
-        return passive_statements(job, party, known)
+            return active_statements(job, party, facts)
+        return passive_statements(job, party, facts)
 
     def coalitions(self, job: RoundsJob, roles: Roles) -> str:
+        """State the coalitions of the sum, unless single parts can be inferred without one."""
         passives = roles.with_role(PASSIVE)
         sums = job.protocol.sum_for(len(passives))
         if sums.hides_parts and len(passives) > 1 and job.optimizer.exchanges(passives) > 1:
@@ -143,10 +164,11 @@ class RoundsFamily(Family[RoundsJob]):
         return sums.coalition(passives)
 
     def participant(self, job: RoundsJob, context: PartyContext, columns: int, state: State | None) -> Participant:
+        """Create the participant of one party."""
         return RoundsParticipant(job, context, columns, state)
 
     def ideal_job(self, job: J) -> J:
-        """Return the same job with a direct sum and an open residual, under the defence that its residual has."""
+        """Return the same job with a direct sum and an open residual that keeps its defence."""
         defence = getattr(job.protocol.residual, "defence", None)
         residual = OpenResidual() if defence is None else OpenResidual(defence=defence)
         protocol = Protocol(sum=DirectSum(), residual=residual)

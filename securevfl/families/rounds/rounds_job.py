@@ -10,13 +10,13 @@ from securevfl.protocols.residuals.base import ResidualProtocol
 
 
 class ResidualMessages(Protocol, defer_build=True):
-    """The messages of a job whose residual goes down."""
+    """The messages of a job that sends a residual to the passive parties."""
 
     residual: ResidualProtocol
 
 
 class RoundsJob(JobOptions, defer_build=True):
-    """A job by rounds: a model of a block of weights for each party, and a residual."""
+    """A job that trains by rounds: a block of weights for each party, and a residual."""
 
     model: BlockModel
     optimizer: RoundsTraining

@@ -1,1 +1,1 @@
-"""Training on additive shares."""
+"""Training on secret shares."""

@@ -16,64 +16,83 @@ from securevfl.runtime.channel import Channel
 
 T = TypeVar("T")
 
+MAX_PREPROCESSING_BYTES = 1 << 29  # chunks have half the epochs if their preprocessing would exceed this size
+MAX_CHUNK_EPOCHS = 32
+
 
 class ChunkPipeline(Generic[T]):
-    """Chunks of one party, ready when their turn comes.
+    """Iterates over chunks and generates the next one in the background.
 
-    make: makes a chunk, in a thread of its own for all but the first. room: whether a chunk may be made while the one
-    before it is kept; otherwise it is made when that has gone. Parties may differ in that.
+    Use it as a context manager. On exit, a chunk that is being generated is completed if the training has stopped early
+    without an error, because the other parties depend on this party. If the training has failed, the channel fails.
 
-    Used in a `with`: what is being made when it is left is finished if the training has stopped early and well, as the
-    others rely on this party's part in it, and ends with the channel if the training has failed.
+    Args:
+        channel: the channel of the party.
+        chunks: the chunks in order.
+        generate: generates the preprocessing of a chunk. It runs in a background thread for all but the first chunk.
+        has_room: whether a chunk may be generated while the one before is still in use. Otherwise it is generated
+            afterwards. Parties may differ in this.
     """
 
-    def __init__(self, channel: Channel, chunks: Sequence[T], make: Callable[[T], None], room: Callable[[T], bool]):
-        self._channel, self._chunks, self._make, self._room = channel, chunks, make, room
-        self._making: BackgroundTask[None] | None = None
+    def __init__(
+        self, channel: Channel, chunks: Sequence[T], generate: Callable[[T], None], has_room: Callable[[T], bool]
+    ) -> None:
+        self._channel, self._chunks, self._generate, self._has_room = channel, chunks, generate, has_room
+        self._task: BackgroundTask[None] | None = None
 
     def __iter__(self) -> Iterator[T]:
+        """Yield each chunk when it is generated."""
         for number, chunk in enumerate(self._chunks):
-            if self._making is None:
-                self._make(chunk)
+            if self._task is None:
+                self._generate(chunk)
             else:
-                self._making.join()
-            self._making, after = None, self._chunks[number + 1 : number + 2]
-            if after and self._room(after[0]):
-                self._making = BackgroundTask(self._channel, partial(self._make, after[0]), "work ahead")
+                self._task.join()
+            self._task, following = None, self._chunks[number + 1 : number + 2]
+            if following and self._has_room(following[0]):
+                self._task = BackgroundTask(self._channel, partial(self._generate, following[0]), "preprocessing")
             yield chunk
 
     def __enter__(self) -> ChunkPipeline[T]:
+        """Return the pipeline."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._making is None:
+        """Complete the chunk that is being generated, or fail the channel."""
+        if self._task is None:
             return
         if error is not None and not isinstance(error, GeneratorExit):
             self._channel.fail(error)
-        with suppress(Exception):  # it has failed the channel, or the channel has failed it
-            self._making.join()
-
-
-MAX_PREPROCESSING_BYTES = 1 << 29  # bytes of work ahead
-
-MAX_CHUNK_EPOCHS = 32
+        with suppress(Exception):  # the task has failed the channel, or the channel has failed the task
+            self._task.join()
 
 
 def chunk_epochs(job: SharesJob, rows: int, outputs: int) -> int:
-    """Return for how many epochs work is done ahead at a time, for so many training rows and outputs."""
+    """Return the number of epochs in a chunk.
+
+    Args:
+        job: the job.
+        rows: number of training rows.
+        outputs: c, number of outputs of a row.
+    """
     options = job.protocol.shares
     if options.chunk is not None:
         return options.chunk
-    kept = min(job.epochs, MAX_CHUNK_EPOCHS) * rows * outputs * 16 * (1 + options.table_bits)
-    return MAX_CHUNK_EPOCHS if kept <= MAX_PREPROCESSING_BYTES else MAX_CHUNK_EPOCHS // 2
+    size = min(job.epochs, MAX_CHUNK_EPOCHS) * rows * outputs * 16 * (1 + options.table_bits)
+    return MAX_CHUNK_EPOCHS if size <= MAX_PREPROCESSING_BYTES else MAX_CHUNK_EPOCHS // 2
 
 
-def split_chunks(visits: Sequence[Iteration], start: int, epochs: int) -> Iterator[tuple[int, list[Iteration]]]:
-    """Yield the visits from `start` on in chunks of so many whole epochs, each with the number of its first visit."""
-    for _, stretch in groupby(enumerate(visits), key=lambda item: item[1].epoch // epochs):
-        part = list(stretch)
-        left = [visit for number, visit in part if number >= start]
-        if left:
-            yield max(start, part[0][0]), left
+def split_chunks(iterations: Sequence[Iteration], start: int, epochs: int) -> Iterator[tuple[int, list[Iteration]]]:
+    """Yield the iterations from `start` on in chunks of whole epochs, with the number of each chunk's first iteration.
+
+    Args:
+        iterations: all iterations of the training.
+        start: number of the first iteration.
+        epochs: number of epochs in a chunk.
+    """
+    for _, group in groupby(enumerate(iterations), key=lambda item: item[1].epoch // epochs):
+        chunk = list(group)
+        remaining = [iteration for number, iteration in chunk if number >= start]
+        if remaining:
+            yield max(start, chunk[0][0]), remaining

@@ -236,14 +236,14 @@ class SharesFamily(Family[SharesJob]):
         )
 
     def resource_estimates(self, job: SharesJob, known: RunFacts) -> list[str]:
-        return resource_lines(job, known.schedule, known.sizes)
+        return resource_lines(job, known.schedule, known.shape)
 
     def statements(self, job: SharesJob, roles: Roles, party: str, known: RunFacts | None) -> list[SheetStatement]:
         shares_, asker = job.protocol.shares, self.score_requester(job, roles.lead)
         own = [("learns", weights_text(job, party, known))] if party in shares_.open_weights else []
         parts = [("", SCORE_PARTS_TEXT.format(asker=asker))] if asker in shares_.open_weights else []
         scores = (
-            [("learns", scores_text(job, None if known is None else known.sizes))]
+            [("learns", scores_text(job, None if known is None else known.shape))]
             if party == asker and shares_.scores != "none"
             else []
         )
@@ -252,7 +252,7 @@ class SharesFamily(Family[SharesJob]):
         elif known is None:
             told = "(level, label) pairs in a hidden order, counts; sizes; nothing else"
         else:
-            told = f"{quality_text(job, known.sizes)}; sizes; nothing else"
+            told = f"{quality_text(job, known.shape)}; sizes; nothing else"
         return [*own, *scores, ("learns", told), *parts]
 
     def coalitions(self, job: SharesJob, roles: Roles) -> str:

@@ -10,80 +10,106 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.base.checked_files import read_checked_json
-from securevfl.base.chunked_matrix import RowChunk
-from securevfl.base.chunked_matrix import RowSource as RowsHere
+from securevfl.base.chunked_matrix import RowChunk, RowSource
 from securevfl.data.schedule import Rows
 from securevfl.errors import ConfigError
 from securevfl.families.state import State
 from securevfl.families.training_data import TrainingData
 from securevfl.models.inputs import Inputs, inputs_at
 
+INPUTS_FILE = "inputs.json"  # in the folder of preprocessing, which depends on these inputs
+
 
 @dataclass(frozen=True)
 class InputRows:
-    """A party's inputs of some rows of its table, made when they are read by slices."""
+    """A party's inputs of rows of its table, computed when they are read by slices.
 
-    of: Callable[[TrainingData, Rows], Floats]
+    Attributes:
+        compute: returns the inputs of rows of the data.
+        data: the training data.
+        rows: positions of the rows in the table.
+    """
+
+    compute: Callable[[TrainingData, Rows], Floats]
     data: TrainingData
     rows: Rows
 
     def __len__(self) -> int:
+        """Return the number of rows."""
         return len(self.rows)
 
     def __getitem__(self, rows: slice, /) -> Floats:
-        return self.of(self.data, self.rows[rows])
+        """Compute the inputs of a slice of the rows."""
+        return self.compute(self.data, self.rows[rows])
 
 
 @dataclass(frozen=True)
 class _RemoteInputs:
-    """A party's inputs (m x breadth) of rows at a worker, made of them (m x d) when they are read by slices."""
+    """A party's inputs (m, width) of rows (m, d) at a worker process, computed when they are read by slices."""
 
-    of: RowsHere
+    source: RowSource
     inputs: Inputs
-    at: Rows
+    positions: Rows
     roots: Floats | None
     clip: float
-    breadth: int
+    width: int
 
     @property
     def shape(self) -> tuple[int, int]:
-        return len(self), self.breadth
+        return len(self), self.width
 
     def __len__(self) -> int:
-        return len(self.of)
+        return len(self.source)
 
     def __getitem__(self, rows: slice, /) -> Floats:
-        own = inputs_at(self.inputs, self.of[rows], self.at[rows]).clip(-self.clip, self.clip)
-        return own if self.roots is None else own * self.roots[rows][:, None]
+        X = inputs_at(self.inputs, self.source[rows], self.positions[rows]).clip(-self.clip, self.clip)
+        return X if self.roots is None else X * self.roots[rows][:, None]
 
 
 def remote_inputs(
-    stretch: RowChunk, inputs: Inputs, at: Rows, roots: Floats | None, clip: float, breadth: int
+    chunk: RowChunk, inputs: Inputs, positions: Rows, roots: Floats | None, clip: float, width: int
 ) -> RowChunk:
-    """Return a party's inputs of a stretch of its rows, where these lie; their places are as for `inputs_at`. Each is
-    cut off at `clip`, and multiplied by its row's root, if there are any."""
-    return RowChunk(_RemoteInputs(stretch.rows, inputs, at, roots, clip, breadth))
+    """Return a party's inputs of a chunk of its rows, at the worker process that stores them.
 
-
-INPUTS_FILE = "inputs.json"  # beside work done ahead, which rests on them
+    Args:
+        chunk: scaled columns of the rows.
+        inputs: the inputs of the party's model.
+        positions: see `fitted_positions`.
+        roots: square roots of the row weights (m,), by which inputs are multiplied; None for equal weights.
+        clip: inputs are clipped to [-clip, clip].
+        width: number of inputs of a row.
+    """
+    return RowChunk(_RemoteInputs(chunk.rows, inputs, positions, roots, clip, width))
 
 
 def read_inputs(file: Path) -> State:
-    """Read the inputs that work done ahead rests on. ConfigError if the file is not what was written."""
+    """Read the inputs that stored preprocessing depends on.
+
+    Args:
+        file: the file in the folder of preprocessing.
+
+    Returns:
+        The state of the inputs.
+
+    Raises:
+        ConfigError: if the file is damaged.
+    """
     try:
-        kept, checked = read_checked_json(file)
-        if checked:
-            return State.read(kept)
+        content, is_intact = read_checked_json(file)
+        if is_intact:
+            return State.read(content)
     except (ValueError, KeyError, TypeError, AttributeError):
         pass
     raise ConfigError(
-        f"{file}: the inputs that work done ahead rests on were expected, the file is damaged or of an earlier "
-        "version; remove its folder (--ahead) and do the work anew"
+        f"{file}: the stored inputs of the preprocessing are damaged",
+        "remove its folder (--ahead) and do the preprocessing again",
+        code="SVFL-FILE-DAMAGED",
+        path=str(file),
     )
 
 
 def fitted_positions(data: TrainingData, rows: Rows) -> Rows:
-    """Return the places of rows (k,) among those by which a party makes its inputs; -1 of others."""
-    seen = data.schedule.fitting_rows
-    at = np.minimum(np.searchsorted(seen, rows), len(seen) - 1)
-    return np.where(seen[at] == rows, at, -1)
+    """Return the positions of rows (k,) among the rows that a party fits its inputs on; -1 for all other rows."""
+    fitted = data.schedule.fitting_rows
+    positions = np.minimum(np.searchsorted(fitted, rows), len(fitted) - 1)
+    return np.where(fitted[positions] == rows, positions, -1)

@@ -20,7 +20,7 @@ class SharesMessages(Protocol, defer_build=True):
 
 
 class SharesJob(JobOptions, defer_build=True):
-    """A job on shares: a linear model by steps that are linear in residuals."""
+    """A job on shares: a linear model, and an optimizer whose steps are linear in residuals."""
 
     model: LinearModel
     optimizer: FedBCD | BlockDescent
@@ -33,25 +33,32 @@ def trains_on_shares(job: JobOptions) -> TypeGuard[SharesJob]:
 
 
 def check_optimizer(job: JobOptions) -> None:
-    """ValueError, with the remedy, if its steps are not linear or not taken by all parties at once."""
+    """Check that the steps of the optimizer are linear in residuals and are taken by all parties together.
+
+    Args:
+        job: the job.
+
+    Raises:
+        ValueError: with a remedy, if they are not.
+    """
     optimizer = job.optimizer
     if isinstance(optimizer, BlockDescent):
         if job.model.loss.curvature is None:
-            raise ValueError(f"loss {job.model.loss.name} states no curvature, which steps rest on; use fedsgd")
-        own = isinstance(job.model, LinearModel) and job.model.ridge_of(1) is not None
-        if own and optimizer.ridge != BlockDescent().ridge:
-            raise ValueError(f"a {job.model.name} model has a ridge of its own; set model.ridge in place of this one")
+            raise ValueError(f"loss {job.model.loss.name} defines no curvature, which step sizes need; use fedsgd")
+        model_has_ridge = isinstance(job.model, LinearModel) and job.model.ridge_of(1) is not None
+        if model_has_ridge and optimizer.ridge != BlockDescent().ridge:
+            raise ValueError(f"a {job.model.name} model has its own ridge; set model.ridge instead of optimizer.ridge")
         return
     if not isinstance(optimizer, FedBCD):
         raise ValueError(
-            f"optimizer {optimizer.name}: steps that are linear in the residual were expected under shares; "
+            f"optimizer {optimizer.name}: training on shares needs steps that are linear in the residual; "
             "use fedsgd, fedpbcd, fedbcd or block_descent"
         )
     optimizer.check_set()
     if optimizer.mode != "parallel":
-        raise ValueError('under shares all parties step on one residual; use mode = "parallel"')
+        raise ValueError('on shares, all parties update their weights with one residual; use mode = "parallel"')
     if not optimizer.update.linear:
         raise ValueError(
-            f"rule {optimizer.update.name} is not linear in gradients, and nobody sees one under shares; use sgd, "
-            "momentum or proximal"
+            f"rule {optimizer.update.name} is not linear in gradients, and no party sees a gradient on shares; use "
+            "sgd, momentum or proximal"
         )

@@ -15,7 +15,7 @@ from securevfl.errors import DataNotice
 from securevfl.families.divergence import DIVERGENCE_FACTOR as FAR_ABOVE
 from securevfl.families.divergence import divergence_error
 from securevfl.families.score_results import Measurement
-from securevfl.families.shares.measured_labels import MetricLabels
+from securevfl.families.shares.metric_labels import MetricLabels
 from securevfl.families.shares.shares_job import SharesJob
 from securevfl.families.shares.shares_plan import can_roll_back
 from securevfl.families.training_data import ScaledRows, TrainingData
@@ -101,27 +101,27 @@ class Measurements:
             state,
             self._player.inputs_of(data, rows.rows),
             levels,
-            None if own is None else PairInputs(own.marks, own.less),
+            None if own is None else PairInputs(own.flags, own.subtracted),
             met.top_transfers if held else None,
         )
         if found is None or own is None:
             return Measurement()
         told, curve = own.metrics(found)
-        self._watch(told["loss"], own.none, rounds)
-        if self._uncounted and own.less is None:
+        self._watch(told["loss"], own.zero_model_loss, rounds)
+        if self._uncounted and own.subtracted is None:
             self._warn(
                 float((np.abs(found.f) > CLIP_FRACTION * levels.reach).mean()), MAX_NEAR_END_SHARE, _NEAR_RANGE_END
             )
         if not held:
-            outer = (np.abs(found.f) > OUTER_SHARE * own.reach) & ((own.less is None) | ~found.marked)
+            outer = (np.abs(found.f) > OUTER_SHARE * own.reach) & ((own.subtracted is None) | ~found.marked)
             self._warn(float(outer.mean()), 0.0, _LEVELS_WRAP)
-        return Measurement(told, curve, own.spread(found))
+        return Measurement(told, curve, own.standard_errors(found))
 
     def _sum_of_losses(self, data: TrainingData, rows: ScaledRows, state: SharedState, rounds: int) -> Measurement:
         """Return what one opened sum tells of a loss that pairs do not."""
         targets = (
             None
-            if (rated := data.rated_outputs(rows.rows, self._context.outputs)) is None
+            if (rated := data.loss_targets_by_output(rows.rows, self._context.outputs)) is None
             else LossTable(self._job.loss.value, rated, self._job.loss.minimizer(rated))
         )
         met, own = self._player.met, self._player.inputs_of(data, rows.rows)
@@ -149,7 +149,7 @@ class Measurements:
             return
         self._context.channel.clock.stage = Stage.EVALUATE
         X, numbers = self._player.inputs_of(data, rows), self._player.plan.numbers
-        rated = data.rated_outputs(rows, self._context.outputs)
+        rated = data.loss_targets_by_output(rows, self._context.outputs)
         limited = not (self._context.resources.simulated or "small_metrics" in self._job.accepts)
         found = count_out_of_range(
             met.products,
@@ -227,7 +227,7 @@ class Measurements:
     def check(self, data: TrainingData, start: int) -> None:
         """Raise LeakageError if the evaluations of the run from round `start` on would be too many. A DataNotice says
         where rows that count more or less than others are measured alike."""
-        if data.counts(data.evaluated.rows) is not None and pair_metrics.supports_pairs(self._job.model.loss):
+        if data.metric_weights(data.evaluated.rows) is not None and pair_metrics.supports_pairs(self._job.model.loss):
             what = "on shares metrics count every row alike, as nobody knows which row a score is of"
             why = "weights.column counts in the training alone"
             warnings.warn(f"party {self._context.me}: {what}; {why}", DataNotice, stacklevel=2)

@@ -318,20 +318,20 @@ class SharesParticipant(Participant):
 
     def _begin(self, data: TrainingData) -> _TrainingResources:
         context, schedule = self._context, data.schedule
-        if data.apart and self._options.library != "own":
+        if data.is_remote and self._options.library != "own":
             raise ConfigError(
                 f'{context.me}: protocol.shares.library = "own" was expected, as its rows lie at workers, where '
                 "products "
                 "are made without keys; leave it out, or use open_table"
             )
-        if data.apart:
-            data.at_workers(schedule.batch_order)
+        if data.is_remote:
+            data.remote_rows(schedule.batch_order)
         parts = schedule.partition(0)
         n = len(schedule.train)
         columns = {name: self._model.breadth(self._spread(d, n, name)) for name, d in context.columns.items()}
         turned = self.rollbacks
         self._sizes = {"turned": turned, "columns": columns, "rows": max(map(len, parts)), "batches": schedule.batches}
-        self._sizes["named"], self._sizes["trained"] = data.named, n
+        self._sizes["named"], self._sizes["trained"] = data.has_ids, n
         self._sizes["held"] = InformationContent.of(data.raw(schedule.sample(MAX_SAMPLE_ROWS))).bits
         if self._inputs is None:
             self._inputs = self._made(data)
@@ -341,7 +341,7 @@ class SharesParticipant(Participant):
             MemoryStore() if context.resources.preprocessing is None else DiskStore(context.resources.preprocessing)
         )
         ahead = OfflinePhase(
-            context, terms, self._scheme(terms.encoding), own.integers, ready, remote=data.apart, base=self.met.base
+            context, terms, self._scheme(terms.encoding), own.integers, ready, remote=data.is_remote, base=self.met.base
         )
         side: TrainingRole
         if self._active:
@@ -349,7 +349,7 @@ class SharesParticipant(Participant):
 
             @lru_cache(maxsize=64)
             def tables(piece: RowBlock) -> ResidualTables:
-                rated = data.rated_outputs(parts[piece.batch][piece.start : piece.stop], context.outputs)
+                rated = data.loss_targets_by_output(parts[piece.batch][piece.start : piece.stop], context.outputs)
                 assert rated is not None, "the active party has labels"
                 return ResidualTables(numbers, loss.residual, rated, loss.minimizer, smooth=loss.smooth)
 
@@ -365,7 +365,7 @@ class SharesParticipant(Participant):
     def _columns(self, data: TrainingData, numbers: FixedPointEncoding, parts: Sequence[Rows]) -> ColumnBlocks:
         """Return this party's columns in all batches, wherever they lie."""
         rate, P = self.plan.rate, self._turn(data)
-        if data.apart:
+        if data.is_remote:
             return RemoteColumns(
                 numbers, rate, lambda batch: self._at_workers(data, parts[batch]), self._context.meter, P
             )
@@ -374,7 +374,7 @@ class SharesParticipant(Participant):
 
     def inputs_of(self, data: TrainingData, rows: Rows) -> ColumnSource:
         """Return this party's inputs of rows of its table, where they lie."""
-        if not data.apart:
+        if not data.is_remote:
             return InputRows(self._features, data, rows)
         tall = self._at_workers(data, rows)
         return RemoteColumns(self.plan.numbers, self.plan.rate, lambda _: tall, self._context.meter)
@@ -386,7 +386,7 @@ class SharesParticipant(Participant):
         its `root` (n,)."""
         assert self._inputs is not None, "they are made first"
         at, parts, breadth = fitted_positions(data, rows), list[RemotePart](), self._sizes["columns"][self._context.me]
-        for part in data.at_workers(rows).parts:
+        for part in data.remote_rows(rows).parts:
             assert isinstance(part, RemotePart), "they lie at workers"
             own = slice(part.start, part.stop)
             roots = None if root is None else root[own]
@@ -413,7 +413,7 @@ class SharesParticipant(Participant):
         d, rows, clip = self._sizes["columns"][self._context.me], data.schedule.batch_order, self._options.clip
         roots = None if data.weights is None else np.sqrt(data.weights[rows])
         stretches: Iterable[Floats]
-        if data.apart:
+        if data.is_remote:
             tall = self._at_workers(data, rows, roots, clip)
             stretches = [cast(Floats, tall)]
         else:
@@ -429,7 +429,7 @@ class SharesParticipant(Participant):
         P = preconditioner_of_rows(
             stretches, lambda X: X.T @ X, loss, held_back, who=self._context.me, constant=constant
         )
-        if data.apart:
+        if data.is_remote:
             self._context.meter.add_worker_seconds(tall.makespan())
         return P
 
@@ -557,7 +557,7 @@ class SharesParticipant(Participant):
                 self.ledger.record_model(model, state.iterations, [])
             else:
                 data, rows = training.data, training.data.schedule.batch_order
-                X = data.at_workers(rows, raw=True) if data.apart else InputRows(TrainingData.raw, data, rows)
+                X = data.remote_rows(rows, raw=True) if data.is_remote else InputRows(TrainingData.raw, data, rows)
                 stretches = (rows[at : at + INPUT_BLOCK_ROWS] for at in range(0, len(rows), INPUT_BLOCK_ROWS))
                 ids = chain.from_iterable(map(data.ids, stretches))
                 self.ledger.record_model(model, state.iterations, ids, X)

@@ -33,7 +33,7 @@ def weights_text(job: SharesJob, party: str, known: RunFacts | None) -> str:
     """Describe in words what a party is told that is told its weights."""
     if known is None:
         return _WEIGHTS_TEXT
-    count, bits = count_weights(job, known.sizes, party), weight_levels(job, known.sizes.rows).bits
+    count, bits = count_weights(job, known.shape, party), weight_levels(job, known.shape.rows).bits
     numbers = f"{count:,} numbers" if count > 1 else "one number"
     return f"{_WEIGHTS_TEXT}: {_WEIGHT_BITS_TEXT.format(numbers=numbers, bits=bits, total=count * bits)}"
 

@@ -1,1 +1,1 @@
-"""Transfer learning between two parties on few overlapping rows."""
+"""Transfer learning between two parties with few overlapping rows."""

@@ -1,4 +1,4 @@
-"""Dense networks with tanh, and their derivatives by the weights."""
+"""Dense networks with tanh, and their derivatives with respect to the weights."""
 
 from __future__ import annotations
 
@@ -14,112 +14,129 @@ from securevfl.models.inputs import private_stream
 
 
 class DenseNetwork:
-    """Dense layers with tanh. theta (p,) holds, layer by layer, the weights (b x a + 1), the offset last."""
+    """Dense layers with tanh.
+
+    Args:
+        widths: widths of all layers, beginning with the number of columns.
+        l2: weight decay; it does not apply to offsets.
+        theta: weights (p,); zeros if None. They contain, layer by layer, a matrix (b, a + 1) with the offset last.
+    """
 
     def __init__(self, widths: tuple[int, ...], l2: float, theta: Floats | None) -> None:
         self._shapes = [(b, a + 1) for a, b in itertools.pairwise(widths)]
         ends = np.cumsum([0, *(b * a for b, a in self._shapes)]).tolist()
-        self._places = [slice(start, stop) for start, stop in itertools.pairwise(ends)]
+        self._slices = [slice(start, stop) for start, stop in itertools.pairwise(ends)]
         self._decays = np.concatenate([np.tile([l2] * (a - 1) + [0.0], b) for b, a in self._shapes])
         self.theta: Floats = np.zeros(ends[-1]) if theta is None else theta
 
     @property
     def parameters(self) -> int:
-        """The number p of weights in the network."""
+        """p, number of weights."""
         return len(self.theta)
 
     def start(self, X: Floats, seed: int) -> None:
-        """Draws the weights from a hash of the party's own columns X (m x d), by Glorot and Bengio 2010.
+        """Draw the weights by Glorot and Bengio 2010 from a hash of the party's columns.
 
-        Nobody else can compute them, and the same data and seed give the same network.
+        No other party can compute them, and the same data and seed give the same network.
+
+        Args:
+            X: columns (m, d).
+            seed: seed of the job.
         """
         stream = private_stream(f"network {seed} {self._shapes}", X)
-        whole = np.frombuffer(stream(8 * self.parameters), "<u8") >> 11
-        drawn = normal_quantile((whole + 0.5) * 2.0**-53)
-        for place, (b, a) in zip(self._places, self._shapes, strict=True):
-            drawn[place] *= np.sqrt(2.0 / (a - 1 + b))
-            drawn[place].reshape(b, a)[:, -1] = 0.0
-        self.theta = drawn
+        integers = np.frombuffer(stream(8 * self.parameters), "<u8") >> 11
+        theta = normal_quantile((integers + 0.5) * 2.0**-53)
+        for layer, (b, a) in zip(self._slices, self._shapes, strict=True):
+            theta[layer] *= np.sqrt(2.0 / (a - 1 + b))
+            theta[layer].reshape(b, a)[:, -1] = 0.0
+        self.theta = theta
 
     def regularised(self, gradient: Floats) -> Floats:
-        """Add the gradient of the penalty to that of the loss, which gives the gradient of the objective (p,)."""
+        """Return the gradient (p,) of the objective: that of the loss plus that of the penalty."""
         return gradient + self._decays * self.theta
 
     def forward(self, X: Floats) -> Floats:
-        """U (n x d)."""
+        """Return the representations U (n, d) of rows."""
         return self._activations(X)[-1]
 
     def vjp(self, X: Floats, V: Floats) -> Floats:
-        """sum_ij V_ij dU_ij / dtheta (p,)."""
-        seen = self._activations(X)
-        total = np.empty(self.parameters)
-        delta = V * (1 - seen[-1] ** 2)
+        """Return sum_ij V_ij dU_ij / dtheta (p,)."""
+        activations = self._activations(X)
+        gradient = np.empty(self.parameters)
+        delta = V * (1 - activations[-1] ** 2)
         for layer in reversed(range(len(self._shapes))):
-            total[self._places[layer]] = (delta.T @ _with_ones(seen[layer])).ravel()
+            gradient[self._slices[layer]] = (delta.T @ _with_ones(activations[layer])).ravel()
             if layer:
-                delta = (delta @ self._weights(layer)[:, :-1]) * (1 - seen[layer] ** 2)
-        return total
+                delta = (delta @ self._weights(layer)[:, :-1]) * (1 - activations[layer] ** 2)
+        return gradient
 
     def derivatives(self, X: Floats) -> SparseRows:
-        """dU_ij / dtheta, unit by unit: row j n + i (n d x p)."""
+        """Return dU_ij / dtheta (n d, p), unit by unit: row j n + i."""
         return NetworkJacobian(self._activations(X), [self._weights(layer) for layer in range(len(self._shapes))])
 
     def _weights(self, layer: int) -> Floats:
-        return self.theta[self._places[layer]].reshape(self._shapes[layer])
+        return self.theta[self._slices[layer]].reshape(self._shapes[layer])
 
     def _activations(self, X: Floats) -> list[Floats]:
-        """X and what leaves each layer."""
-        seen = [X]
+        """Return X and the output of each layer."""
+        activations = [X]
         for layer in range(len(self._shapes)):
-            seen.append(np.tanh(_with_ones(seen[-1]) @ self._weights(layer).T))
-        return seen
+            activations.append(np.tanh(_with_ones(activations[-1]) @ self._weights(layer).T))
+        return activations
 
 
 class NetworkJacobian(SparseRows):
-    """The derivatives of every representation by the parameters, made unit by unit when they are read.
+    """The derivatives of every representation with respect to the weights, computed unit by unit when they are read.
 
-    The weights of the last layer feed one unit each: in its rows the columns of all others are zero, and left out.
+    A weight of the last layer affects one unit only. In the rows of that unit, the columns of all others are zero and
+    are omitted.
+
+    Args:
+        activations: X and the output of each layer.
+        weights: the weight matrix of each layer.
     """
 
-    def __init__(self, seen: list[Floats], weights: list[Floats]) -> None:
-        self._seen = seen
+    def __init__(self, activations: list[Floats], weights: list[Floats]) -> None:
+        self._activations = activations
         self._weights = weights
-        self._n, self._d = seen[-1].shape
-        self._before = sum(W.size for W in weights[:-1])
+        self._n, self._d = activations[-1].shape
+        self._hidden_weights = sum(W.size for W in weights[:-1])
 
     @property
     def shape(self) -> tuple[int, int]:
-        return self._n * self._d, self._before + self._weights[-1].size
+        """(n d, p)."""
+        return self._n * self._d, self._hidden_weights + self._weights[-1].size
 
     def part(self, start: int, stop: int) -> tuple[NDArray[np.intp], Floats]:
+        """Return the non-zero columns of rows [start, stop), and their values."""
         n, width, columns = self._n, self._weights[-1].shape[1], self.columns(start, stop)
-        found = np.zeros((stop - start, len(columns)))
-        for place, j in enumerate(self._units(start, stop)):
+        values = np.zeros((stop - start, len(columns)))
+        for position, j in enumerate(self._units(start, stop)):
             rows = slice(max(start - j * n, 0), min(stop - j * n, n))
-            at = slice(j * n + rows.start - start, j * n + rows.stop - start)
-            self._unit(j, rows, found[at], self._before + place * width)
-        return columns, found
+            target = slice(j * n + rows.start - start, j * n + rows.stop - start)
+            self._write_unit(j, rows, values[target], self._hidden_weights + position * width)
+        return columns, values
 
     def columns(self, start: int, stop: int) -> NDArray[np.intp]:
+        """Return the columns in which rows [start, stop) may have entries."""
         width, units = self._weights[-1].shape[1], self._units(start, stop)
-        own = self._before + np.arange(units.start * width, units.stop * width)
-        return np.concatenate([np.arange(self._before), own])
+        last_layer = self._hidden_weights + np.arange(units.start * width, units.stop * width)
+        return np.concatenate([np.arange(self._hidden_weights), last_layer])
 
     def _units(self, start: int, stop: int) -> range:
-        """Which representations these rows belong to."""
+        """Return the units of rows [start, stop)."""
         return range(start // self._n, -(-stop // self._n))
 
-    def _unit(self, j: int, rows: slice, out: Floats, own: int) -> None:
-        """Write the derivatives of unit j on these rows into `out`; `own` is where the unit's weights of the last layer
-        start."""
-        seen, last = [each[rows] for each in self._seen], self._weights[-1][j]
-        slope = 1 - seen[-1][:, j] ** 2
-        out[:, own : own + len(last)] = slope[:, None] * _with_ones(seen[-2])
-        delta, stop = slope[:, None] * last[:-1], self._before
+    def _write_unit(self, j: int, rows: slice, out: Floats, first_column: int) -> None:
+        """Write the derivatives of unit j into `out`; its weights of the last layer begin at `first_column`."""
+        activations, last = [values[rows] for values in self._activations], self._weights[-1][j]
+        slope = 1 - activations[-1][:, j] ** 2
+        out[:, first_column : first_column + len(last)] = slope[:, None] * _with_ones(activations[-2])
+        delta, stop = slope[:, None] * last[:-1], self._hidden_weights
         for layer in reversed(range(len(self._weights) - 1)):
-            delta = delta * (1 - seen[layer + 1] ** 2)
+            delta = delta * (1 - activations[layer + 1] ** 2)
             start = stop - self._weights[layer].size
-            out[:, start:stop] = (delta[:, :, None] * _with_ones(seen[layer])[:, None, :]).reshape(len(out), -1)
+            out[:, start:stop] = (delta[:, :, None] * _with_ones(activations[layer])[:, None, :]).reshape(len(out), -1)
             delta, stop = delta @ self._weights[layer][:, :-1], start
 
 

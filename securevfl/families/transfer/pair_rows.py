@@ -1,8 +1,8 @@
-"""Rows of a Jacobian that belong to a pair of units j <= k, and where they are zero.
+"""Rows of a Jacobian for pairs of units j <= k, and the positions of their zeros.
 
-What such a row multiplies is one number of a symmetric matrix (d x d). Its entries are a part for k, in the columns
-that move representation k, and a part for j in those that move j; all others are zero whatever the data are. Pairs
-are ordered by squares of `SQUARE_UNITS` x `SQUARE_UNITS` units, so that consecutive ones are of few units.
+Such a row is multiplied by one number of a symmetric matrix (d, d). It has entries in the columns that move
+representation k and in those that move representation j; all others are zero for any data. Pairs are ordered by squares
+of `SQUARE_UNITS` x `SQUARE_UNITS` units, so that consecutive pairs involve few units.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ SQUARE_UNITS = 16
 
 @functools.lru_cache(maxsize=8)
 def unit_pairs(d: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """All j <= k below d, square by square: both (d (d + 1) / 2,)."""
+    """Return all pairs j <= k below d, square by square: two arrays (d (d + 1) / 2,)."""
     j, k = np.triu_indices(d)
     order = np.lexsort((k, j, k // SQUARE_UNITS, j // SQUARE_UNITS))
     return j[order], k[order]
 
 
 class PairRows(SparseRows):
-    """(d (d + 1) / 2 x columns): row (j, k) is by_unit[k][j] and, where j < k, by_unit[j][k] beside it.
+    """A matrix (d (d + 1) / 2, columns): row (j, k) is by_unit[k][j], plus by_unit[j][k] if j < k.
 
-    by_unit: for every unit k its columns (w,) in order, and numbers (d x w).
+    Args:
+        by_unit: for every unit k its columns (w,) in order, and values (d, w).
     """
 
     def __init__(self, by_unit: Sequence[tuple[NDArray[np.intp], Floats]]) -> None:
@@ -40,22 +41,25 @@ class PairRows(SparseRows):
 
     @property
     def shape(self) -> tuple[int, int]:
+        """(d (d + 1) / 2, number of columns)."""
         return len(self._first), self._width
 
     def part(self, start: int, stop: int) -> tuple[NDArray[np.intp], Floats]:
+        """Return the non-zero columns of rows [start, stop), and their values."""
         columns, first, second = self.columns(start, stop), self._first[start:stop], self._second[start:stop]
-        found = np.zeros((stop - start, len(columns)))
+        values = np.zeros((stop - start, len(columns)))
         for unit in self._units(start, stop):
-            own, numbers = self._by_unit[unit]
-            at = np.searchsorted(columns, own)
-            for mine, others in ((second == unit, first), ((first == unit) & (second != unit), second)):
-                rows = np.flatnonzero(mine)
-                found[rows[:, None], at] += numbers[others[rows]]
-        return columns, found
+            unit_columns, unit_values = self._by_unit[unit]
+            positions = np.searchsorted(columns, unit_columns)
+            for is_unit, partner in ((second == unit, first), ((first == unit) & (second != unit), second)):
+                rows = np.flatnonzero(is_unit)
+                values[rows[:, None], positions] += unit_values[partner[rows]]
+        return columns, values
 
     def columns(self, start: int, stop: int) -> NDArray[np.intp]:
+        """Return the columns in which rows [start, stop) may have entries."""
         return np.unique(np.concatenate([self._by_unit[unit][0] for unit in self._units(start, stop)]))
 
     def _units(self, start: int, stop: int) -> NDArray[np.intp]:
-        """Which units these rows are of."""
+        """Return the units of rows [start, stop)."""
         return np.union1d(self._first[start:stop], self._second[start:stop])

@@ -1,22 +1,23 @@
-"""The objective of transfer learning with every unknown of the other party in it once, and linearly.
+"""The objective of transfer learning, written so that each unknown of the other party occurs once and linearly.
 
 Secure Federated Transfer Learning (Liu et al. 2018), sections 3 and 4, on n overlapping rows, representations u_i^A,
 u_i^B (d) and labels y_i in {-1, 1}, with Phi = mean of y_i u_i^A over the labelled rows of A:
 
     loss(theta) = 1/n sum_i [ log 2 - y_i Phi u_i^B / 2 + (Phi u_i^B)^2 / 8 + gamma |u_i^A - u_i^B|^2 ]
 
-the first three terms being log(1 + exp(-y_i Phi u_i^B)) to second order about 0. As y_i^2 = 1, all that the host needs
-of the guest is one vector, and all that the guest needs of the host another:
+The first three terms are log(1 + exp(-y_i Phi u_i^B)) to second order about 0. Because y_i^2 = 1, the host needs only
+one vector of the guest, and the guest needs only one vector of the host:
 
     guest -> host    b_i = -y_i Phi / 2 - 2 gamma u_i^A (n d numbers)    Phi^T Phi, upper half (d (d + 1) / 2)
     host -> guest    u_i^B (n d numbers)                                 sum_i u_i^B^T u_i^B / n, upper half
 
-Every gradient by parameters is linear in these: J^T v for a matrix J that its owner makes of what it alone knows. So
-the encrypted vector-Jacobian product serves transfer learning as it is. Existing code sends n (d^2 + 2 d) numbers.
+Every parameter gradient is linear in these: it is J^T v for a matrix J that its owner computes from its own data. The
+encrypted vector-Jacobian product therefore serves transfer learning without changes. Existing code sends n (d^2 + 2 d)
+numbers.
 
-A vector holds the numbers of representation 0 of all rows, then those of representation 1, and so on: the rows of J
-that belong to a unit lie together, and a weight that feeds one unit has zeros in all other blocks. Rows of a pair of
-units follow (`securevfl.families.transfer.taylor`).
+A vector contains the numbers of representation 0 of all rows, then those of representation 1, and so on. The rows of J
+of one unit are adjacent, and a weight that feeds one unit has zeros in the blocks of all others. Rows for pairs of
+units follow (`securevfl.families.transfer.pair_rows`).
 """
 
 from __future__ import annotations
@@ -34,138 +35,164 @@ RowBlockReader = Callable[[int, int], tuple[NDArray[np.intp], Floats]]
 
 
 def vector_length(n: int, d: int) -> int:
-    """How many numbers go each way: n d + d (d + 1) / 2."""
+    """Return the length of either vector: n d + d (d + 1) / 2."""
     return n * d + d * (d + 1) // 2
 
 
 def largest_entry(largest: float, gamma: float) -> float:
-    """Return a bound on every number of either vector, given that no representation exceeds `largest`."""
+    """Return an upper bound of all numbers of both vectors, if no representation exceeds `largest`."""
     return max(largest * (0.5 + 2 * gamma), largest, largest**2)
 
 
 def upper_half(symmetric: Floats) -> Floats:
-    """Return the upper half of a symmetric matrix (d x d), in the order of `unit_pairs`: d (d + 1) / 2 numbers."""
+    """Return the upper half (d (d + 1) / 2,) of a symmetric matrix (d, d), in the order of `unit_pairs`."""
     return symmetric[unit_pairs(len(symmetric))]
 
 
 def guest_vector(y: Floats, phi: Floats, U: Floats, gamma: float) -> Floats:
-    """Return the vector that the host needs from the guest, made of y (n,), Phi (d,) and U^A (n x d)."""
+    """Return the vector that the host needs from the guest.
+
+    Args:
+        y: labels (n,) in {-1, 1}.
+        phi: Phi (d,).
+        U: representations U^A (n, d).
+        gamma: weight of the distance of representations.
+    """
     b = -0.5 * y[:, None] * phi - 2 * gamma * U
     return np.concatenate([b.T.ravel(), upper_half(np.outer(phi, phi))])
 
 
 def host_vector(U: Floats) -> Floats:
-    """Return the vector that the guest needs from the host, made of U^B (n x d)."""
+    """Return the vector that the guest needs from the host, from U^B (n, d)."""
     return np.concatenate([U.T.ravel(), upper_half(U.T @ U / len(U))])
 
 
 class HostJacobian(SparseRows):
-    """J (n d + d (d + 1) / 2 x p) of the host: J^T v is the gradient, less what `host_local_gradient` knows.
+    """J (n d + d (d + 1) / 2, p) of the host: J^T v is the gradient, without `host_local_gradient`.
 
-    own: the derivatives of U^B (n d x p), unit by unit. U: U^B (n x d). The row of Phi_j Phi_k is
-    sum_i (u_ij J_ik + u_ik J_ij) / 4n, half of it where j = k.
+    The row of Phi_j Phi_k is sum_i (u_ij J_ik + u_ik J_ij) / 4n, and half of it if j = k.
+
+    Args:
+        derivatives: the derivatives of U^B (n d, p), unit by unit.
+        U: U^B (n, d).
     """
 
-    def __init__(self, own: SparseRows, U: Floats) -> None:
-        self._own = own
+    def __init__(self, derivatives: SparseRows, U: Floats) -> None:
+        self._derivatives = derivatives
         self._n, self._d = U.shape
-        found = [own.part(k * self._n, (k + 1) * self._n) for k in range(self._d)]
-        self._pairs = PairRows([(columns, U.T @ part / (4 * self._n)) for columns, part in found])
+        units = [derivatives.part(k * self._n, (k + 1) * self._n) for k in range(self._d)]
+        self._pairs = PairRows([(columns, U.T @ values / (4 * self._n)) for columns, values in units])
 
     @property
     def shape(self) -> tuple[int, int]:
-        return vector_length(self._n, self._d), self._own.shape[1]
+        """(n d + d (d + 1) / 2, p)."""
+        return vector_length(self._n, self._d), self._derivatives.shape[1]
 
     def part(self, start: int, stop: int) -> tuple[NDArray[np.intp], Floats]:
-        return _joined(self._top, self._pairs, self._n * self._d, start, stop)
+        """Return the non-zero columns of rows [start, stop), and their values."""
+        return _joined(self._unit_rows, self._pairs, self._n * self._d, start, stop)
 
     def columns(self, start: int, stop: int) -> NDArray[np.intp]:
-        return _touched(self._own.columns, self._pairs, self._n * self._d, start, stop)
+        """Return the columns in which rows [start, stop) may have entries."""
+        return _joined_columns(self._derivatives.columns, self._pairs, self._n * self._d, start, stop)
 
-    def _top(self, start: int, stop: int) -> tuple[NDArray[np.intp], Floats]:
-        columns, found = self._own.part(start, stop)
-        scaled: Floats = found / self._n
+    def _unit_rows(self, start: int, stop: int) -> tuple[NDArray[np.intp], Floats]:
+        columns, values = self._derivatives.part(start, stop)
+        scaled: Floats = values / self._n
         return columns, scaled
 
 
 class GuestJacobian(SparseRows):
-    """J (n d + d (d + 1) / 2 x p + 1) of the guest: J^T v is the gradient and, last, the loss, less what
-    `guest_local_gradient` knows.
+    """J (n d + d (d + 1) / 2, p + 1) of the guest: J^T v is the gradient and the loss.
 
-    own: the derivatives of U^A on the overlapping rows (n d x p), unit by unit. mean: those of Phi (d x p), of which
-    the same are zero.
+    `guest_local_gradient` has to be added to both.
+
+    Args:
+        derivatives: the derivatives of U^A on the overlapping rows (n d, p), unit by unit.
+        mean: the derivatives of Phi (d, p), with zeros at the same positions.
+        phi: Phi (d,).
+        y: labels (n,) in {-1, 1}.
+        U: U^A (n, d).
+        gamma: weight of the distance of representations.
     """
 
-    def __init__(self, own: SparseRows, mean: Floats, phi: Floats, y: Floats, U: Floats, gamma: float) -> None:
-        self._own = own
+    def __init__(self, derivatives: SparseRows, mean: Floats, phi: Floats, y: Floats, U: Floats, gamma: float) -> None:
+        self._derivatives = derivatives
         self._mean = mean
         self._phi = phi
         self._y = y
         self._U = U
         self._gamma = gamma
         self._n, self._d = U.shape
-        p, found = own.shape[1], []
+        p, units = derivatives.shape[1], []
         for k in range(self._d):
-            columns = own.columns(k * self._n, (k + 1) * self._n)
-            slope = np.append(mean[k, columns], phi[k] / 2)  # the loss is half a derivative by Phi
+            columns = derivatives.columns(k * self._n, (k + 1) * self._n)
+            slope = np.append(mean[k, columns], phi[k] / 2)  # the loss is half a derivative with respect to Phi
             by_unit = np.outer(phi, slope) / 4
             by_unit[k, -1] += gamma  # the trace: the mean of |u_i^B|^2
-            found.append((np.append(columns, p), by_unit))
-        self._pairs = PairRows(found)
+            units.append((np.append(columns, p), by_unit))
+        self._pairs = PairRows(units)
 
     @property
     def shape(self) -> tuple[int, int]:
-        return vector_length(self._n, self._d), self._own.shape[1] + 1
+        """(n d + d (d + 1) / 2, p + 1)."""
+        return vector_length(self._n, self._d), self._derivatives.shape[1] + 1
 
     def part(self, start: int, stop: int) -> tuple[NDArray[np.intp], Floats]:
-        return _joined(self._top, self._pairs, self._n * self._d, start, stop)
+        """Return the non-zero columns of rows [start, stop), and their values."""
+        return _joined(self._unit_rows, self._pairs, self._n * self._d, start, stop)
 
     def columns(self, start: int, stop: int) -> NDArray[np.intp]:
-        return _touched(self._own_and_loss, self._pairs, self._n * self._d, start, stop)
+        """Return the columns in which rows [start, stop) may have entries."""
+        return _joined_columns(self._columns_and_loss, self._pairs, self._n * self._d, start, stop)
 
-    def _own_and_loss(self, start: int, stop: int) -> NDArray[np.intp]:
-        return np.append(self._own.columns(start, stop), self._own.shape[1])
+    def _columns_and_loss(self, start: int, stop: int) -> NDArray[np.intp]:
+        return np.append(self._derivatives.columns(start, stop), self._derivatives.shape[1])
 
-    def _top(self, start: int, stop: int) -> tuple[NDArray[np.intp], Floats]:
+    def _unit_rows(self, start: int, stop: int) -> tuple[NDArray[np.intp], Floats]:
         unit, row = np.divmod(np.arange(start, stop), self._n)
-        columns, own = self._own.part(start, stop)
-        gradient = -0.5 * self._y[row, None] * self._mean[:, columns][unit] - 2 * self._gamma * own
+        columns, derivatives = self._derivatives.part(start, stop)
+        gradient = -0.5 * self._y[row, None] * self._mean[:, columns][unit] - 2 * self._gamma * derivatives
         loss = -0.5 * self._y[row] * self._phi[unit] - 2 * self._gamma * self._U[row, unit]
-        found: Floats = np.column_stack([gradient, loss]) / self._n
-        return np.append(columns, self._own.shape[1]), found
+        values: Floats = np.column_stack([gradient, loss]) / self._n
+        return np.append(columns, self._derivatives.shape[1]), values
 
 
-def _joined(top: RowBlockReader, tail: PairRows, end: int, start: int, stop: int) -> tuple[NDArray[np.intp], Floats]:
-    """Rows [start, stop) of the rows of units, of which there are `end`, and those of pairs below them."""
-    if stop <= end:
-        return top(start, stop)
-    if start >= end:
-        return tail.part(start - end, stop - end)
-    above, below = top(start, end), tail.part(0, stop - end)
+def _joined(
+    read_units: RowBlockReader, pairs: PairRows, unit_rows: int, start: int, stop: int
+) -> tuple[NDArray[np.intp], Floats]:
+    """Return rows [start, stop) of a matrix whose first `unit_rows` rows are of units and whose others are of pairs."""
+    if stop <= unit_rows:
+        return read_units(start, stop)
+    if start >= unit_rows:
+        return pairs.part(start - unit_rows, stop - unit_rows)
+    above, below = read_units(start, unit_rows), pairs.part(0, stop - unit_rows)
     columns = np.union1d(above[0], below[0])
-    found = np.zeros((stop - start, len(columns)))
-    found[: end - start, np.searchsorted(columns, above[0])] = above[1]
-    found[end - start :, np.searchsorted(columns, below[0])] = below[1]
-    return columns, found
+    values = np.zeros((stop - start, len(columns)))
+    values[: unit_rows - start, np.searchsorted(columns, above[0])] = above[1]
+    values[unit_rows - start :, np.searchsorted(columns, below[0])] = below[1]
+    return columns, values
 
 
-def _touched(
-    top: Callable[[int, int], NDArray[np.intp]], tail: PairRows, end: int, start: int, stop: int
+def _joined_columns(
+    read_columns: Callable[[int, int], NDArray[np.intp]], pairs: PairRows, unit_rows: int, start: int, stop: int
 ) -> NDArray[np.intp]:
-    """Return the columns that `_joined` gives for rows [start, stop), without their values."""
-    above = [top(start, min(stop, end))] if start < end else []
-    below = [tail.columns(max(start, end) - end, stop - end)] if stop > end else []
+    """Return the columns of `_joined` for rows [start, stop), without their values."""
+    above = [read_columns(start, min(stop, unit_rows))] if start < unit_rows else []
+    below = [pairs.columns(max(start, unit_rows) - unit_rows, stop - unit_rows)] if stop > unit_rows else []
     return np.unique(np.concatenate([*above, *below]))
 
 
-def host_local_gradient(own: SparseRows, U: Floats, gamma: float) -> Floats:
-    """Return what the host adds to J^T v (p,): the gradient of gamma mean |u_i^B|^2."""
+def host_local_gradient(derivatives: SparseRows, U: Floats, gamma: float) -> Floats:
+    """Return the part of the host's gradient (p,) that it computes alone: that of gamma mean |u_i^B|^2."""
     n = len(U)
-    return 2 * gamma / n * own.backward(U.T.reshape(-1, 1))[:, 0]
+    return 2 * gamma / n * derivatives.backward(U.T.reshape(-1, 1))[:, 0]
 
 
-def guest_local_gradient(own: SparseRows, U: Floats, gamma: float) -> Floats:
-    """Return what the guest adds to J^T v (p + 1,): the gradient of gamma mean |u_i^A|^2, and as last number that term
-    and log 2, which belong to the loss."""
+def guest_local_gradient(derivatives: SparseRows, U: Floats, gamma: float) -> Floats:
+    """Return the part of the guest's gradient and loss (p + 1,) that it computes alone.
+
+    That is the gradient of gamma mean |u_i^A|^2, followed by this term plus log 2, which belong to the loss.
+    """
     value = np.log(2) + gamma * (U**2).sum() / len(U)
-    return np.append(host_local_gradient(own, U, gamma), value)
+    return np.append(host_local_gradient(derivatives, U, gamma), value)

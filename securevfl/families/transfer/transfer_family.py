@@ -1,22 +1,26 @@
-"""Transfer learning between two parties on few overlapping rows (Secure Federated Transfer Learning, Liu et al. 2018).
+"""Transfer learning between two parties with few overlapping rows.
+
+Secure Federated Transfer Learning (Liu et al. 2018):
 
     guest (labels)   u_i^A = Net_A(x_i^A), Phi = mean of y_i u_i^A
     host             u_i^B = Net_B(x_i^B);   f_i = Phi u_i^B
 
-    1. guest -> host   [[b_i]], [[Phi^T Phi]] under the guest's key     host -> guest   [[u_i^B]], [[mean u^T u]]
-    2. each, Q times   J^T v for a J of its own, blinded; the other opens it; its own parameter gradient, a local step
-    or, where networks are linearised, the first step so, and the others by one symmetric matrix (d x d) of the other's
+1. The guest sends [[b_i]] and [[Phi^T Phi]], encrypted under its key. The host sends [[u_i^B]] and [[mean u^T u]].
+2. Q times, each party computes J^T v for its own J, blinded. The other party opens it. The party obtains its parameter
+   gradient and takes a local step. If networks are linearised, only the first gradient is opened; the other steps use a
+   symmetric matrix (d, d) of the other party.
 
-Both directions are the encrypted vector-Jacobian product of a residual protocol, in which each party is once the one
-that seals: `securevfl.families.transfer.taylor` has v and J. Q local steps on one exchange are those of FedBCD (Liu
-et al. 2019, sections 6 and 8), with a proximal term those of FedPBCD. The guest learns the loss beside its gradient.
+Both directions are the encrypted vector-Jacobian product of a residual protocol, in which each party once has the key.
+`securevfl.families.transfer.taylor` defines v and J. Q local steps on one exchange are those of FedBCD (Liu et al.
+2019, sections 6 and 8), and with a proximal term those of FedPBCD. The guest also learns the loss.
 
-Scores. The host seals u_j^B, the guest asks for Phi u_j^B (Algorithm 2 of the paper): it learns one number a row, the
-host nothing.
+Scores: the host encrypts u_j^B and the guest requests Phi u_j^B (Algorithm 2 of the paper). The guest learns one number
+a row and the host learns nothing.
 
-What opened gradients add up to. The p + 1 numbers of a step are linear equations about the other's sealed vector, and
-J moves, so those of Q steps and of many rounds are new ones: they tell labels to the host (`tells`) and, by and by,
-representations to the guest, whatever the columns are. Scores of one row under a Phi that moves do the same.
+Accumulated leakage: the p + 1 numbers of a step are linear equations about the other party's encrypted vector. J
+changes, so the equations of Q steps and of many rounds are all new. They disclose labels to the host (see `statements`)
+and, over time, representations to the guest, for any columns. Repeated scores of one row under a changing Phi do so
+too.
 """
 
 from __future__ import annotations
@@ -49,7 +53,7 @@ from securevfl.runtime.disclosure_gate import Group
 
 
 class TransferFamily(Family[TransferJob]):
-    """Two parties, labels at one, a network at each, few rows in common."""
+    """Two parties with few overlapping rows: labels at one of them, a network at each."""
 
     name: ClassVar[str] = "transfer"
     options: ClassVar[type[JobOptions]] = TransferJob
@@ -57,145 +61,152 @@ class TransferFamily(Family[TransferJob]):
     max_parties: ClassVar[int | None] = 2
 
     def check_job(self, job: JobOptions) -> None:
+        """Check that the job has a residual protocol without defence, and parallel local steps."""
         if job.protocol.residual is None:
-            raise ValueError("protocol.residual: is missing; add it")
+            raise ValueError("protocol.residual is missing; add it")
         if not isinstance(job.optimizer, FedBCD) or job.optimizer.mode != "parallel":
             raise ValueError(
-                "transfer learning takes its local steps in parallel, on one exchange both ways; "
+                "both parties take their local steps in parallel, on one exchange in both directions; "
                 'use fedsgd, fedpbcd, or fedbcd with mode = "parallel"'
             )
         job.optimizer.check_set()
         if getattr(job.protocol.residual, "defence", None) is not None:
             raise ValueError(
-                "protocol.residual.defence: none was expected, defences blur a residual and transfer learning sends "
-                "vectors of representations; leave it out"
+                "protocol.residual.defence adds noise to residuals, and transfer learning sends vectors of "
+                "representations instead; leave it out"
             )
 
     def example_jobs(self) -> dict[str, dict[str, Any]]:
-        own: dict[str, Any] = {"model": Transfer(units=4), "optimizer": FedBCD(local_steps=2, lr=0.5)}
-        own |= {"accepts": ("rank", "columns", "fresh_equations")}
+        """Return an encrypted job, one in the clear, and a linearised one."""
+        base: dict[str, Any] = {"model": Transfer(units=4), "optimizer": FedBCD(local_steps=2, lr=0.5)}
+        base |= {"accepts": ("rank", "columns", "fresh_equations")}
         return {
-            "transfer ckks": own | {"protocol": Protocol(residual=Ckks())},
-            "transfer open": own | {"protocol": Protocol(residual=OpenResidual())},
-            "transfer linearised": own
+            "transfer ckks": base | {"protocol": Protocol(residual=Ckks())},
+            "transfer open": base | {"protocol": Protocol(residual=OpenResidual())},
+            "transfer linearised": base
             | {"model": Transfer(units=4, linearised=True), "protocol": Protocol(residual=Ckks())},
         }
 
     def declarations(self, job: TransferJob, roles: Roles) -> list[MessageDeclaration]:
-        shown = {
+        """Declare the residual protocol's messages in both directions, and second moments."""
+        revealed_vectors = {
             ACTIVE: "the representations of every row, d numbers a row in every exchange",
             PASSIVE: "y Phi and the representations of every row, and so the labels",
         }
-        found = []
-        for sealer, asker in ((ACTIVE, PASSIVE), (PASSIVE, ACTIVE)):
-            cast = {ACTIVE: sealer, PASSIVE: asker}
+        declarations = []
+        for sender, requester in ((ACTIVE, PASSIVE), (PASSIVE, ACTIVE)):
+            cast = {ACTIVE: sender, PASSIVE: requester}
             for item in job.protocol.residual.declares():
                 reveals = item.reveals
                 if item.message is Residual:
-                    reveals = Reveal("plain", shown[asker])
-                elif item.message is OpenedProduct and asker == ACTIVE:
+                    reveals = Reveal("plain", revealed_vectors[requester])
+                elif item.message is OpenedProduct and requester == ACTIVE:
                     reveals = Reveal("output", "the receiver's own parameter gradient and the loss, or scores")
                 elif reveals.kind == "ciphertext":
                     reveals = Reveal("ciphertext", cast[reveals.what])
-                found.append(replace(item, sender=cast[item.sender], receiver=cast[item.receiver], reveals=reveals))
+                declarations.append(
+                    replace(item, sender=cast[item.sender], receiver=cast[item.receiver], reveals=reveals)
+                )
         if job.model.moments(job.optimizer.steps):
-            found += [
-                MessageDeclaration(
-                    SecondMoments, ACTIVE, PASSIVE, Reveal("plain", "Phi^T Phi of an exchange: Phi, but for its sign")
-                ),
-                MessageDeclaration(
-                    SecondMoments, PASSIVE, ACTIVE, Reveal("plain", "the mean of u^T u, of the host's representations")
-                ),
+            guest_moments = Reveal("plain", "Phi^T Phi of an exchange: Phi, but for its sign")
+            host_moments = Reveal("plain", "the mean of u^T u, of the host's representations")
+            declarations += [
+                MessageDeclaration(SecondMoments, ACTIVE, PASSIVE, guest_moments),
+                MessageDeclaration(SecondMoments, PASSIVE, ACTIVE, host_moments),
             ]
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(declarations))
 
-    def disclosures(self, job: TransferJob, sizes: RunShape) -> list[Disclosure]:
-        (host,), guest, n = sizes.passives, sizes.active, sizes.smallest_batch
-        visits, d = sizes.epochs * sizes.batches, job.model.units
+    def disclosures(self, job: TransferJob, shape: RunShape) -> list[Disclosure]:
+        """Count the disclosures of gradients or vectors, second moments and scores."""
+        (host,), guest, n = shape.passives, shape.active, shape.smallest_batch
+        visits, d = shape.epochs * shape.batches, job.model.units
         steps, moments = job.model.openings(job.optimizer.steps), job.model.moments(job.optimizer.steps)
-        seals, p = job.protocol.residual.seals, job.model.parameters(sizes.columns[guest], 1)
+        seals, p = job.protocol.residual.seals, job.model.parameters(shape.columns[guest], 1)
         opened = ((p + 1) * steps + moments) * visits
-        a_row = -(-opened // sizes.rows) if seals else d * sizes.epochs
-        scored = count_evaluations(job, sizes) * (
-            1 if seals else d
-        )  # a score, or the representation that it is made of
-        asked: dict[Group, int] = {"held out": scored} if sizes.held_out else {}
-        asked["training"] = a_row + (0 if sizes.held_out else scored)
-        vectors = sizes.epochs * sizes.rows * d + visits * (d * (d + 1) // 2 + moments)
+        training_numbers_per_row = -(-opened // shape.rows) if seals else d * shape.epochs
+        evaluations = count_evaluations(job, shape)
+        numbers_per_score = 1 if seals else d  # a score, or the representation that determines it
+        per_row: dict[Group, int] = {"held out": evaluations * numbers_per_score} if shape.held_out else {}
+        per_row["training"] = training_numbers_per_row + (0 if shape.held_out else evaluations * numbers_per_score)
+        vectors = shape.epochs * shape.rows * d + visits * (d * (d + 1) // 2 + moments)
         numbers = {"training": opened if seals else vectors, "held out": 0}
-        where, rows = evaluation_rows(job, sizes)
-        size = min(SCORE_BLOCK_ROWS, rows // count_evaluations(job, sizes))
-        numbers[where] += (
-            count_evaluations(job, sizes)
-            * -(-rows // (size * count_evaluations(job, sizes)))
-            * size
-            * (1 if seals else d)
-        )
-        found = [
-            Disclosure("columns", guest, (host,), count, sizes.columns[host], group=group, numbers=numbers[group])
-            for group, count in asked.items()
+        evaluated_group, evaluated_rows = evaluation_rows(job, shape)
+        block = min(SCORE_BLOCK_ROWS, evaluated_rows // evaluations)
+        blocks = -(-evaluated_rows // (block * evaluations))
+        numbers[evaluated_group] += evaluations * blocks * block * numbers_per_score
+        columns = [
+            Disclosure("columns", guest, (host,), count, shape.columns[host], group=group, numbers=numbers[group])
+            for group, count in per_row.items()
         ]
         if seals:
-            asks = sizes.parameters[host]
-            equations, numbers_told = asks * job.equations + moments * sizes.epochs, (asks * steps + moments) * visits
-            labels = Disclosure("labels", host, (guest,), equations, n, numbers=numbers_told)
-            return [labels, *found, *score_disclosures(job, sizes)]
+            asks = shape.parameters[host]
+            equations, label_numbers = asks * job.equations + moments * shape.epochs, (asks * steps + moments) * visits
+            labels = Disclosure("labels", host, (guest,), equations, n, numbers=label_numbers)
+            return [labels, *columns, *score_disclosures(job, shape)]
         return [
             Disclosure("labels", host, (guest,), n, n, "every exchange", numbers=vectors),
-            Disclosure("columns", host, (guest,), d * sizes.epochs, sizes.columns[guest]),
-            *found,
-            *score_disclosures(job, sizes),
+            Disclosure("columns", host, (guest,), d * shape.epochs, shape.columns[guest]),
+            *columns,
+            *score_disclosures(job, shape),
         ]
 
     def message_protocols(self, job: TransferJob, roles: Roles) -> list[MessageProtocol]:
+        """List the residual protocol."""
         return [job.protocol.residual]
 
     def title(self, job: TransferJob, roles: Roles) -> str:
-        shown = " and second moments shown" if job.model.moments(job.optimizer.steps) else ""
-        return f"{job.protocol.residual.name} vectors both ways, gradients opened{shown}"
+        """Name the residual protocol and the disclosed moments."""
+        moments = " and second moments shown" if job.model.moments(job.optimizer.steps) else ""
+        return f"{job.protocol.residual.name} vectors both ways, gradients opened{moments}"
 
     def strength(self, job: TransferJob) -> str:
+        """Return the strength of the residual protocol."""
         return job.protocol.residual.strength
 
-    def opened_values(self, job: TransferJob, sizes: RunShape) -> str:
-        model = job.model
-        values = sum(model.parameters(d, 1) for d in sizes.columns.values()) + 1
-        times = sizes.batches * job.model.openings(job.optimizer.steps)
-        return job.protocol.residual.openings(times * values, sizes.epochs, columns=times * len(sizes.columns))
+    def opened_values(self, job: TransferJob, shape: RunShape) -> str:
+        """State how many values of gradients are opened."""
+        values = sum(job.model.parameters(d, 1) for d in shape.columns.values()) + 1
+        openings = shape.batches * job.model.openings(job.optimizer.steps)
+        return job.protocol.residual.openings(openings * values, shape.epochs, columns=openings * len(shape.columns))
 
-    def statements(self, job: TransferJob, roles: Roles, party: str, known: RunFacts | None) -> list[SheetStatement]:
+    def statements(self, job: TransferJob, roles: Roles, party: str, facts: RunFacts | None) -> list[SheetStatement]:
+        """State what the guest or the host learns."""
         sealed, steps = job.protocol.residual.seals, job.model.openings(job.optimizer.steps)
-        p = "p" if known is None else str(job.model.parameters(known.sizes.columns[party], 1))
-        n = "n" if known is None else str(known.sizes.smallest_batch)
+        moments = job.model.moments(job.optimizer.steps)
+        p = "p" if facts is None else str(job.model.parameters(facts.shape.columns[party], 1))
+        n = "n" if facts is None else str(facts.shape.smallest_batch)
         if roles.role(party) == ACTIVE:
-            told = (
-                f"its own gradient and the loss, {p} + 1 numbers in each of {steps} steps an exchange: new equations\n"
-                f"about the host's representations of {n} rows, a share of which they tell over a run; scores, one\n"
-                "number for every row predicted, which tell its representation over several evaluations"
+            learned = (
+                f"its gradient and the loss, {p} + 1 numbers in each of {steps} steps an exchange: new equations\n"
+                f"about the host's representations of {n} rows, which disclose part of them over a run; scores, one\n"
+                "number for every predicted row, which disclose its representation over several evaluations"
                 if sealed
                 else "the host's representations of every row"
             )
-            if job.model.moments(job.optimizer.steps):
-                told += ";\nthe mean of u^T u of the host's representations, in every exchange"
-            return [("learns", told)]
-        told = (
-            f"its own gradient, {p} numbers in each of {steps} steps an exchange, all of them new: equations about\n"
-            f"the {n} labels. Least squares ranks these after four steps, to an AUC of 0.99 on a public table"
+            if moments:
+                learned += ";\nthe mean of u^T u of the host's representations, in every exchange"
+            return [("learns", learned)]
+        learned = (
+            f"its gradient, {p} numbers in each of {steps} steps an exchange, all of them new equations about\n"
+            f"the {n} labels. Least squares ranks the labels after four steps, with an AUC of 0.99 on a public table"
             if sealed
             else "y Phi of every row, whose sign is the label, and the guest's representations"
         )
-        if job.model.moments(job.optimizer.steps):
-            told += (
-                ";\nPhi but for its sign, in every exchange: with it the host scores its own rows itself, and one\n"
+        if moments:
+            learned += (
+                ";\nPhi up to its sign, in every exchange: with it the host can score its rows alone, and one\n"
                 "gradient ranks labels about as well as two"
             )
-        return [("learns", told), ("keeps", "its network, and so its own representations, which follow the labels")]
+        return [("learns", learned), ("keeps", "its network, and so its representations, which follow the labels")]
 
     def coalitions(self, job: TransferJob, roles: Roles) -> str:
-        return "there are two parties: each is what the other learns from"
+        """State that there are only two parties."""
+        return "not applicable: there are only two parties"
 
     def participant(self, job: TransferJob, context: PartyContext, columns: int, state: State | None) -> Participant:
+        """Create the participant of one party."""
         return TransferParticipant(job, context, columns, state)
 
     def ideal_job(self, job: J) -> J:
+        """Return the job with vectors in the clear."""
         return job.model_copy(update={"protocol": Protocol(residual=OpenResidual()), "max_label_auc": None})

@@ -9,7 +9,7 @@ from securevfl.options import JobOptions
 
 
 class TransferJob(JobOptions, defer_build=True):
-    """A job of transfer learning: a network at each party, local steps in parallel, and a residual."""
+    """A job of transfer learning: a network at each party, parallel local steps, and a residual protocol."""
 
     model: Transfer
     optimizer: FedBCD

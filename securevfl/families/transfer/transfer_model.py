@@ -1,8 +1,8 @@
-"""Two networks that are trained to agree on the rows two parties share, and to tell the labels of one of them.
+"""Two networks that are trained to agree on the overlapping rows of two parties, and to predict the labels of one.
 
-Secure Federated Transfer Learning (Liu et al. 2018), section 3. Each party maps its own columns to d numbers a row, its
-representation u; labels of the one (the guest) travel through the other's (the host's): f(x^B) = Phi u^B, where Phi is
-the mean of y u^A. `securevfl.families.transfer.taylor` has the objective.
+Secure Federated Transfer Learning (Liu et al. 2018), section 3. Each party maps its columns to a representation u of d
+numbers a row. The host predicts labels of the guest by f(x^B) = Phi u^B, where Phi is the mean of y u^A over the
+guest's labelled rows. `securevfl.families.transfer.taylor` contains the objective.
 """
 
 from __future__ import annotations
@@ -21,46 +21,48 @@ from securevfl.models.losses import LOSSES
 
 
 class Transfer(Model):
-    """The networks of both parties, of dense layers with tanh. `l2` spares the offsets."""
+    """The dense tanh networks of both parties. `l2` does not apply to offsets."""
 
     name: ClassVar[str] = "transfer"
     family: ClassVar[str | None] = "transfer"
     static_jacobian: ClassVar[bool] = False
     shares_outputs: ClassVar[bool] = False
     units: int = Field(default=16, ge=1)
-    """Width of the last layer, which is the representation (d)."""
+    """d, width of the last layer, which is the representation."""
     hidden: tuple[int, ...] = ()
-    """Widths of the layers before it."""
+    """Widths of the hidden layers."""
     gamma: float = Field(default=0.05, ge=0)
-    """Weight of the squared distance of a row's two representations."""
+    """Weight of the squared distance between the two representations of a row."""
     linearised: bool = False
-    """Local steps take both networks as linear in their weights around an exchange, so one opening serves them all."""
+    """Linearise both networks in their weights at each exchange, so that one opening is enough for all local steps."""
 
     @property
     def loss(self) -> Loss:
-        """The loss by which scores are judged."""
+        """The loss that evaluates scores."""
         return LOSSES["logistic"]
 
     @property
     def residual_bound(self) -> float:
-        """What no number that is sealed exceeds: tanh is below 1."""
+        """An upper bound of all encrypted numbers; tanh is below 1."""
         return taylor.largest_entry(1.0, self.gamma)
 
     def openings(self, steps: int) -> int:
+        """Return the number of opened gradients in an exchange with `steps` local steps."""
         return 1 if self.linearised else steps
 
     def moments(self, steps: int) -> int:
-        """How many numbers each party shows the other in an exchange for so many local steps, beside what is opened."""
+        """Return how many numbers of its second moments each party sends in an exchange with `steps` local steps."""
         return self.units * (self.units + 1) // 2 if self.linearised and steps > 1 else 0
 
     def widths(self, columns: int) -> tuple[int, ...]:
-        """Return the widths of all layers, that of the columns first."""
+        """Return the widths of all layers, beginning with the number of columns."""
         return (columns, *self.hidden, self.units)
 
     def parameters(self, columns: int, outputs: int) -> int:
+        """Return p, number of weights of the network of a party with this number of columns."""
         widths = self.widths(columns)
         return sum((a + 1) * b for a, b in itertools.pairwise(widths))
 
     def build(self, columns: int, theta: Floats | None) -> DenseNetwork:
-        """Build a party's network, with these weights or with none yet."""
+        """Build a party's network, with the weights `theta` (p,) if they are given."""
         return DenseNetwork(self.widths(columns), self.l2, theta)

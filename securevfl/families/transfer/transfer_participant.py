@@ -22,36 +22,51 @@ from securevfl.protocols.joint_prediction import RowsToScore
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.base import Batch
 
+SCORE_BLOCK_ROWS = 512  # number of rows that are scored at a time
+
 
 class ScoreMatrix(SparseRows):
-    """(m d x m): J^T of the representations of m rows, unit by unit, is Phi u_j for every row."""
+    """A matrix J (m d, m) whose J^T times the representations of m rows, unit by unit, is Phi u_j for every row.
+
+    Args:
+        phi: Phi (d,).
+        rows: m.
+    """
 
     def __init__(self, phi: Floats, rows: int) -> None:
         self._phi, self._rows = phi, rows
 
     @property
     def shape(self) -> tuple[int, int]:
+        """(m d, m)."""
         return self._rows * len(self._phi), self._rows
 
     def part(self, start: int, stop: int) -> tuple[NDArray[np.intp], Floats]:
+        """Return the non-zero columns of rows [start, stop), and their values."""
         columns = self.columns(start, stop)
         unit, row = np.divmod(np.arange(start, stop), self._rows)
-        found = np.zeros((stop - start, len(columns)))
-        found[np.arange(stop - start), np.searchsorted(columns, row)] = self._phi[unit]
-        return columns, found
+        values = np.zeros((stop - start, len(columns)))
+        values[np.arange(stop - start), np.searchsorted(columns, row)] = self._phi[unit]
+        return columns, values
 
     def columns(self, start: int, stop: int) -> NDArray[np.intp]:
+        """Return the columns in which rows [start, stop) may have entries."""
         return np.unique(np.arange(start, min(stop, start + self._rows)) % self._rows)
 
     def backward(self, g: Floats) -> Floats:
+        """Return J^T g."""
         return (self._phi @ g.reshape(len(self._phi), self._rows))[:, None]
 
 
-SCORE_BLOCK_ROWS = 512  # rows that are scored at a time
-
-
 class TransferParticipant(BatchParticipant):
-    """Either side: its network, and at the guest Phi."""
+    """Either party: its network and, at the guest, Phi.
+
+    Args:
+        job: the job.
+        context: the context of this party.
+        columns: number of columns of this party.
+        state: the state to resume from, or the model state to predict with; None to start a training.
+    """
 
     _job: TransferJob
 
@@ -61,111 +76,118 @@ class TransferParticipant(BatchParticipant):
         self._guest = context.me == context.active
         self._optimizer = job.optimizer
         self._model = job.model
-        own = State() if state is None else state
-        self.network: DenseNetwork = self._model.build(columns, own.get("theta"))
-        self._phi: Floats = own.get("phi", np.zeros(self._model.units))
-        self._before: int = own.get("exchanges", 0)
-        self._done = 0
-        self.updater = Updater(self._optimizer.update, self.network, own.get("update"))
+        stored = State() if state is None else state
+        self.network: DenseNetwork = self._model.build(columns, stored.get("theta"))
+        self._phi: Floats = stored.get("phi", np.zeros(self._model.units))
+        self._exchanges_before: int = stored.get("exchanges", 0)
+        self._exchanges = 0
+        self.updater = Updater(self._optimizer.update, self.network, stored.get("update"))
 
     @property
     def exchanges(self) -> int:
-        return self._before + self._done
+        """Number of exchanges so far, including those before a resume."""
+        return self._exchanges_before + self._exchanges
 
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
+        """Train both networks, and yield after every round."""
         self.begin(data, start)
-        flow = data.schedule.batch_order
-        self._rows = data.scaled(flow) if self._guest else np.empty((0, 0))
-        self._labels = np.empty(0) if data.targets is None else data.targets[flow, 0]
+        rows = data.schedule.batch_order
+        self._labelled_rows = data.scaled(rows) if self._guest else np.empty((0, 0))
+        self._labels = np.empty(0) if data.targets is None else data.targets[rows, 0]
         if start == 0:
             self.network.start(data.raw(data.schedule.by_ids), self.seed)
             self.updater = Updater(self._optimizer.update, self.network)
         context, (host,) = self._context, self._context.passives
-        asks = {
-            host: context.parameters[host],
-            context.active: self._model.parameters(context.columns[context.active], 1) + 1,
-        }
+        guest_parameters = self._model.parameters(context.columns[context.active], 1)
+        asks = {host: context.parameters[host], context.active: guest_parameters + 1}
         openings = self._model.openings(self._optimizer.steps)
         with TwoWayExchange(self._job.protocol.residual, context, "training", asks, openings) as exchange:
-            yield from self.rounds(self._work(exchange))
+            yield from self.rounds(self._run(exchange))
 
-    def _work(self, exchange: TwoWayExchange) -> Iterator[None]:
+    def _run(self, exchange: TwoWayExchange) -> Iterator[None]:
         if self._guest:
-            self._phi = self._mean()
+            self._phi = self._mean_representation()
         for t, batch in enumerate(self.batches(), self.start):
-            self._done += 1
-            self._visit_batch(exchange, batch, self._optimizer.eta(t, 2))
+            self._exchanges += 1
+            self._iterate(exchange, batch, self._optimizer.eta(t, 2))
             yield
 
-    def _visit_batch(self, exchange: TwoWayExchange, batch: Batch, eta: float) -> None:
-        """Exchange vectors of a batch, and take the local steps of a visit."""
+    def _iterate(self, exchange: TwoWayExchange, batch: Batch, eta: float) -> None:
+        """Exchange vectors of a batch, and take the local steps of an iteration."""
         gamma, reply = self._model.gamma, None
         self.updater.begin()
         for _ in range(self._model.openings(self._optimizer.steps)):
-            phi, U, own = self._phi, self.network.forward(batch.X), self.network.derivatives(batch.X)
-            slope = self._slope() if self._guest else None
+            phi, U, derivatives = self._phi, self.network.forward(batch.X), self.network.derivatives(batch.X)
+            slope = self._mean_derivatives() if self._guest else None
             y = batch.labels[:, 0] if self._guest else np.empty(0)
             if reply is None:
                 vector = taylor.host_vector(U) if slope is None else taylor.guest_vector(y, phi, U, gamma)
                 exchange.publish(vector, batch.epoch)
                 reply = exchange.reply()
             if slope is None:
-                J: SparseRows = taylor.HostJacobian(own, U)
-                gradient = reply.gradient(RequestedProduct(J), batch) + taylor.host_local_gradient(own, U, gamma)
+                J: SparseRows = taylor.HostJacobian(derivatives, U)
+                gradient = reply.gradient(RequestedProduct(J), batch)
+                gradient = gradient + taylor.host_local_gradient(derivatives, U, gamma)
             else:
-                J = taylor.GuestJacobian(own, slope, phi, y, U, gamma)
-                gradient = reply.gradient(RequestedProduct(J), batch) + taylor.guest_local_gradient(own, U, gamma)
+                J = taylor.GuestJacobian(derivatives, slope, phi, y, U, gamma)
+                gradient = reply.gradient(RequestedProduct(J), batch)
+                gradient = gradient + taylor.guest_local_gradient(derivatives, U, gamma)
                 self.record_loss(float(gradient[-1]))
                 gradient = gradient[:-1]
             if self._model.moments(self._optimizer.steps):
-                shown = exchange.show(np.outer(phi, phi) if self._guest else U.T @ U / len(U))
+                moments = exchange.exchange_moments(np.outer(phi, phi) if self._guest else U.T @ U / len(U))
                 theta = self.network.theta
-                quadratic = local_quadratic.LocalQuadratic(own, U, theta, gradient, gamma, moments=shown, mean=slope)
-                self._steps_on(quadratic, batch, eta)
+                quadratic = local_quadratic.LocalQuadratic(
+                    derivatives, U, theta, gradient, gamma, moments=moments, mean=slope
+                )
+                self._step_on_quadratic(quadratic, batch, eta)
             else:
                 self.updater.step(gradient, eta)
             if self._guest:
-                self._phi = self._mean()
+                self._phi = self._mean_representation()
 
-    def _steps_on(self, quadratic: local_quadratic.LocalQuadratic, batch: Batch, eta: float) -> None:
-        """Take the local steps of an exchange on one opened gradient, as far as the quadratic holds."""
-        eta = quadratic.longest(eta)
+    def _step_on_quadratic(self, quadratic: local_quadratic.LocalQuadratic, batch: Batch, eta: float) -> None:
+        """Take the local steps of an exchange on one opened gradient, until the quadratic is no longer valid."""
+        eta = quadratic.max_step_size(eta)
         for _ in range(self._optimizer.steps):
             gradient = quadratic.gradient(self.network.theta, self.network.forward(batch.X))
             if gradient is None:
                 return
             self.updater.step(gradient, eta)
 
-    def _mean(self) -> Floats:
-        """Phi (d,) over the guest's labelled rows."""
-        return self._labels @ self.network.forward(self._rows) / len(self._labels)
+    def _mean_representation(self) -> Floats:
+        """Return Phi (d,) over the guest's labelled rows."""
+        return self._labels @ self.network.forward(self._labelled_rows) / len(self._labels)
 
-    def _slope(self) -> Floats:
-        """Return the derivatives of Phi by the parameters of the network (d x p)."""
-        own, n = self.network.derivatives(self._rows), len(self._labels)
-        found = np.zeros((self._model.units, self.network.parameters))
-        for j, row in enumerate(found):
-            columns, part = own.part(j * n, (j + 1) * n)
-            row[columns] = self._labels @ part / n
-        return found
+    def _mean_derivatives(self) -> Floats:
+        """Return the derivatives of Phi with respect to the weights (d, p)."""
+        derivatives, n = self.network.derivatives(self._labelled_rows), len(self._labels)
+        slope = np.zeros((self._model.units, self.network.parameters))
+        for j, row in enumerate(slope):
+            columns, values = derivatives.part(j * n, (j + 1) * n)
+            row[columns] = self._labels @ values / n
+        return slope
 
-    def model_outputs(self, rows: RowSlices, asked: RowsToScore | None = None) -> Floats | None:
-        """Phi u_j^B (m x 1) at the guest, by blocks of rows of one length: what is asked is the same in each."""
+    def model_outputs(self, rows: RowSlices, request: RowsToScore | None = None) -> Floats | None:
+        """Compute Phi u_j^B (m, 1) at the guest, in blocks of equal size so that every block has the same request."""
         context, size, d = self._context, min(SCORE_BLOCK_ROWS, len(rows)), self._model.units
-        found = []
+        scores = []
         with TwoWayExchange(self._job.protocol.residual, context, "scores", {context.active: size}, 1) as exchange:
             for number, start in enumerate(range(0, len(rows), size)):
                 if self._guest:
                     batch = Batch(number, 0, np.empty((size * d, 0)))
-                    found.append(exchange.reply().gradient(RequestedProduct(ScoreMatrix(self._phi, size)), batch))
+                    matrix = ScoreMatrix(self._phi, size)
+                    scores.append(exchange.reply().gradient(RequestedProduct(matrix), batch))
                 else:
-                    own, U = rows[start : start + size], np.zeros((size, d))
-                    U[: len(own)] = self.network.forward(own)
+                    X, U = rows[start : start + size], np.zeros((size, d))
+                    U[: len(X)] = self.network.forward(X)
                     exchange.publish(U.T.ravel(), 0)
-        return np.concatenate(found)[: len(rows), None] if self._guest else None
+        return np.concatenate(scores)[: len(rows), None] if self._guest else None
 
     def state(self) -> State:
+        """Return the model, the number of exchanges and the memory of the update rule."""
         return State(self.model_state(), exchanges=self.exchanges, update=self.updater.state)
 
     def model_state(self) -> State:
+        """Return the weights of the network, and Phi."""
         return State(theta=self.network.theta, phi=self._phi)

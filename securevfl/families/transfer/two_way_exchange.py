@@ -1,11 +1,12 @@
-"""What the two parties of transfer learning send each other: a sealed vector each way, products of it, moments.
+"""The messages of transfer learning: an encrypted vector in each direction, products with it, and second moments.
 
-    1. each -> the other   its vector, sealed                              `TwoWayExchange.publish`
-    2. each                J^T v for a matrix J of its own, opened         `TwoWayExchange.reply`
-    3. each -> the other   a symmetric matrix (d x d) in the clear         `TwoWayExchange.show`, if linearised
+    1. each -> the other   its vector, encrypted                                `TwoWayExchange.publish`
+    2. each                J^T v for its own matrix J, opened                   `TwoWayExchange.reply`
+    3. each -> the other   a symmetric matrix (d, d) in the clear, if linearised   `TwoWayExchange.exchange_moments`
 
-Step 3 is Phi^T Phi of the guest's, from labels, and the mean of u^T u of the host's, from columns. One opened
-gradient tells the direction of Phi almost as well, to a cosine of .99 (`tests/security/test_transfer_leaks.py`).
+Step 3 discloses the guest's Phi^T Phi, which follows from labels, and the host's mean of u^T u, which follows from
+columns. One opened gradient discloses the direction of Phi almost as well, to a cosine of 0.99
+(`tests/security/test_transfer_leaks.py`).
 """
 
 from __future__ import annotations
@@ -29,13 +30,17 @@ from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureRecor
 
 
 class SecondMoments(DisclosingMessage, frozen=True):
-    """The upper half of a symmetric matrix (d x d), which the other party's local steps bend by."""
+    """The upper half of a symmetric matrix (d, d), for the Hessian of the other party's local steps."""
 
     upper: Numbers
 
 
 class RequestedProduct:
-    """A matrix that a party asks a product with, as a residual protocol sees it: it moves with the weights."""
+    """A matrix in a product request, in the form that residual protocols expect; it changes with the weights.
+
+    Args:
+        matrix: the matrix J.
+    """
 
     static_jacobian = False
     shares_outputs = False
@@ -45,57 +50,78 @@ class RequestedProduct:
 
     @property
     def parameters(self) -> int:
+        """Number of columns of J."""
         return self._matrix.shape[1]
 
     def rows(self, X: Floats) -> int:
+        """Return the number of rows of J."""
         return len(self._matrix)
 
     def vjp(self, X: Floats, g: Floats) -> Floats:
+        """Return J^T g."""
         return self._matrix.backward(g)[:, 0]
 
     def jacobian(self, X: Floats) -> Jacobian:
+        """Return J."""
         return Jacobian(materialize(self._matrix), shares_outputs=False)
 
 
 class TwoWayExchange(Link):
-    """Both directions between two parties: each seals a vector for the other and asks products of the other's."""
+    """Both directions between two parties: each encrypts a vector and requests products with the other's vector.
+
+    Args:
+        residual: the residual protocol.
+        context: the context of this party.
+        subchannel: the subchannel of the exchange.
+        asks: for each party, the number of values that it may open at a time. A party that is not listed requests
+            nothing and receives no vector.
+        openings: number of openings of one vector.
+    """
 
     def __init__(
         self, residual: ResidualProtocol, context: PartyContext, subchannel: str, asks: dict[str, int], openings: int
     ) -> None:
-        """asks: how many numbers each party may ask for in one opening; who asks none is sent no vector."""
         (self._peer,) = (name for name in context.parties if name != context.me)
         self._context, self._subchannel = context, f"{context.subchannel}/{subchannel}/moments"
-        self._sealer, self._asker = None, None
-        for asker, most in asks.items():
-            (sealer,) = (name for name in context.parties if name != asker)
-            cast = Roles.labelled(sealer, [asker])
-            tells: Literal["labels", "columns"] = "labels" if sealer == context.roles.lead else "columns"
-            agreement = Agreement(openings, shares_outputs=False, tells=tells, group=context.channel.gate.group)
-            own = replace(
+        self._sender, self._requester = None, None
+        for requester, values in asks.items():
+            (sender,) = (name for name in context.parties if name != requester)
+            tells: Literal["labels", "columns"] = "labels" if sender == context.roles.lead else "columns"
+            agreement = Agreement(openings, shares_outputs=False, subject=tells, group=context.channel.gate.group)
+            direction = replace(
                 context,
-                roles=cast,
-                subchannel=f"{context.subchannel}/{subchannel}/{sealer}",
-                parameters={asker: most},
+                roles=Roles.labelled(sender, [requester]),
+                subchannel=f"{context.subchannel}/{subchannel}/{sender}",
+                parameters={requester: values},
                 outputs=1,
             )
-            if sealer == context.me:
-                self._sealer = residual.active(own, agreement)
+            if sender == context.me:
+                self._sender = residual.active(direction, agreement)
             else:
-                self._asker = residual.passive(own, agreement)
+                self._requester = residual.passive(direction, agreement)
 
     def publish(self, v: Floats, epoch: int) -> None:
-        """Seals a vector (m,) for the other."""
-        assert self._sealer is not None, "who publishes is asked"
-        self._sealer.publish(v[:, None], epoch=epoch, to=[self._peer])
+        """Send an encrypted vector (m,) to the other party."""
+        assert self._sender is not None, "the other party makes requests"
+        self._sender.publish(v[:, None], epoch=epoch, to=[self._peer])
 
     def reply(self) -> Reply:
-        """Return the vector that the other party has sealed for this one."""
-        assert self._asker is not None, "who is answered asks"
-        return self._asker.reply()
+        """Return the vector that the other party has encrypted for this one."""
+        assert self._requester is not None, "this party makes requests"
+        return self._requester.reply()
 
-    def show(self, moments: Floats) -> Floats:
-        """Send a symmetric matrix (d x d) of this party's in the clear, and return the other's."""
+    def exchange_moments(self, moments: Floats) -> Floats:
+        """Send this party's second moments in the clear, and receive the other's.
+
+        Args:
+            moments: a symmetric matrix (d, d).
+
+        Returns:
+            The symmetric matrix (d, d) of the other party.
+
+        Raises:
+            ProtocolError: if the matrix of the other party has another size or is not finite.
+        """
         channel, upper = self._context.channel, taylor.upper_half(moments)
         kind: Literal["labels", "columns"] = "labels" if channel.me == self._context.active else "columns"
         permit = channel.permit(DisclosureRecord(self._peer, kind, upper.size, 64, about=(channel.me,)))
@@ -103,15 +129,16 @@ class TwoWayExchange(Link):
         other = np.asarray(channel.recv(self._peer, SecondMoments, self._subchannel).upper, np.float64)  # 3
         if other.shape != upper.shape or not np.isfinite(other).all():
             raise ProtocolError(
-                f"{channel.me}: {self._peer} was expected to send {upper.size} finite moments, {other.shape} came; "
-                "both sides must run the same release"
+                f"{channel.me}: {self._peer} sent second moments that are not {upper.size} finite numbers",
+                "run the same release at both parties",
+                code="SVFL-PROTOCOL-VALUES",
+                peer=self._peer,
             )
         return local_quadratic.symmetric_matrix(other, len(moments))
 
     def close(self) -> None:
-        """End the exchange in good order: tell the other party that nothing more is asked, and wait for it to say the
-        same."""
-        if self._asker is not None:
-            self._asker.close()
-        if self._sealer is not None:
-            self._sealer.close()
+        """End the exchange: tell the other party that no more requests follow, and wait for the same message."""
+        if self._requester is not None:
+            self._requester.close()
+        if self._sender is not None:
+            self._sender.close()

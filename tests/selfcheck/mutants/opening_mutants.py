@@ -108,13 +108,13 @@ MUTANTS = [
         "H is rounded anew at each visit, so that a hundred of them average the dither away",
         "rounded outputs",
         "rounding",
-        patched(edited(RoundedOutputs, "__call__", ("below = (", "below = np.random.permutation("))),
+        patched(edited(RoundedOutputs, "__call__", ("dither = (", "below = np.random.permutation("))),
     ),
     Mutant(
         "outputs: rounded down",
         "H is rounded without a dither, which is known to all",
         "rounded outputs",
         "rounding",
-        patched(edited(RoundedOutputs, "__call__", (" + below", ""))),
+        patched(edited(RoundedOutputs, "__call__", (" + dither", ""))),
     ),
 ]
