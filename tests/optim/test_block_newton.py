@@ -1,4 +1,4 @@
-"""BlockNewton against plain numpy: its parts, its rounds, its end."""
+"""BlockNewton against numpy: its solver, its rounds and its end."""
 
 import math
 from pathlib import Path
@@ -51,7 +51,7 @@ AT_THE_MEAN = {"gamma": math.log(4), "tweedie": MAX_LOG_MEAN}
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=list(LOSSES))
 def test_the_bound_of_a_loss_holds_everywhere_and_is_reached(loss: Loss) -> None:
-    """Second differences of the residual along random directions of f, at many f."""
+    """Return second differences of the residual along random directions at many f."""
     generator = np.random.default_rng(0)
     c, n = (1 if loss.single else 3), 40_000
     f, d = generator.normal(size=(2, n, c)) * 3
@@ -167,7 +167,7 @@ def test_it_ends_by_itself_at_the_optimum(model: vfl.Logistic, parties: int) -> 
 
 @pytest.mark.parametrize(("tolerance", "near"), [(0.0, 1e-6), (1e-2, 1e-1)])
 def test_the_active_block_is_solved_to_the_tolerance(tolerance: float, near: float) -> None:
-    """With a fixed floor of 1e-7 of the loss, the weights stayed 7e-4 off here however many rounds there were."""
+    """With a fixed precision of 1e-7 of the loss, the weights would stay 7e-4 off for any number of rounds."""
     parts = newton_parties(3, "logistic", rows=600)
     run = vfl.simulate(newton_job(epochs=120, optimizer=vfl.BlockNewton(tolerance=tolerance)), parts)
     X = np.hstack([(party.X - party.X.mean(0)) / party.X.std(0) for party in parts])

@@ -193,7 +193,7 @@ def test_local_steps_run_during_the_exchange(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def seconds(optimizer: object, monkeypatch: pytest.MonkeyPatch, *, step: float, rtt: float) -> float:
-    """A round in virtual time, where every step takes `step` seconds and the network `rtt`."""
+    """Return the virtual seconds of a round with steps of `step` seconds and a round-trip time of `rtt`."""
     with monkeypatch.context() as patch:
         take = vfl.CeluVFL._step
 

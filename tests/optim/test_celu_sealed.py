@@ -50,7 +50,7 @@ def test_paillier_gives_the_open_model() -> None:
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, job: vfl.Job) -> tuple[int, Counter[str]]:
-    """How many products shop makes in a run, and its messages by kind."""
+    """Return the number of products that shop computes in a run, and its messages by class."""
     products, kinds = Counter[str](), Counter[str]()
     product_of = sealed_residual.product_of
 

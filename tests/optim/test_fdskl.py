@@ -35,7 +35,7 @@ def kernel_job(model: Kernel, **keys: object) -> vfl.Job:
 
 
 def features(run: vfl.Run, X: Floats, worker: str, k: int) -> Floats:
-    """phi_k of one worker by the pooled columns (n x D), with the frequencies that the parties drew."""
+    """Return phi_k (n x D) of one worker from the pooled columns and the frequencies that the parties drew."""
     model = run.job.model
     assert isinstance(model, Kernel)
     drawn = {name: RandomFrequencies(model, part.state["key"], len(part.columns)) for name, part in run.parts.items()}
@@ -45,7 +45,7 @@ def features(run: vfl.Run, X: Floats, worker: str, k: int) -> Floats:
 
 
 def dsg(run: vfl.Run, parties: list[vfl.Party]) -> dict[str, Floats]:
-    """alpha (K x D) of every worker by the plain loop."""
+    """Return alpha (K x D) of every worker by a plain loop."""
     job, model = run.job, run.job.model
     assert isinstance(model, Kernel)
     assert isinstance(job.optimizer, vfl.FDSKL)

@@ -1,4 +1,4 @@
-"""FedBCD against a plain loop over all parties' columns in one place (FedBCD 2019, Algorithm 1)."""
+"""FedBCD against a plain loop over all parties' columns in one table (FedBCD 2019, Algorithm 1)."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def fedbcd_parties(parties: int, loss: str, rows: int = 90) -> list[vfl.Party]:
 
 
 def pooled(job: vfl.Job, parties: list[vfl.Party], mode: str, Q: int, mu: float) -> list[Floats]:
-    """All parties' theta by the plain loop."""
+    """Return all parties' theta by a plain loop."""
     loss, y = LOSSES[job.model.name], parties[0].y
     assert y is not None
     t_y = loss.targets(y, loss.classes(y))

@@ -1,4 +1,4 @@
-"""The pipeline against a plain loop, depth 1 as FedSGD, what overlap saves, and nothing lost between rounds."""
+"""The pipeline against a plain loop, depth 1 against FedSGD, the benefit of overlap, and resumed runs."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from securevfl.training.checkpoint import Checkpoints
 
 
 class Cut(Exception):
-    """What takes the place of a lost process."""
+    """The error of an interrupted process."""
 
 
 def pipeline_parties(count: int, rows: int = 96) -> list[vfl.Party]:
@@ -30,7 +30,7 @@ def pipeline_job(optimizer: object, residual: object = "open", sums: str = "auto
 
 
 def pooled(work: vfl.Job, parties: list[vfl.Party], depth: int) -> list[Floats]:
-    """Everybody's theta by a plain loop: H_k of a batch at the weights of depth - 1 rounds before."""
+    """Return all parties' theta by a plain loop, with H_k of a batch at the weights of depth - 1 rounds earlier."""
     y = parties[0].y
     assert y is not None
     t_y, n = np.where(y == 1, 1.0, -1.0)[:, None], len(y)
@@ -128,7 +128,7 @@ def test_an_early_stop_leaves_nobody_waiting() -> None:
 
 
 def test_overlap_shortens_rounds_in_virtual_time() -> None:
-    """At 200 ms there and back a round of FedSGD costs them all; of a pipeline of four, a quarter."""
+    """With a round-trip time of 200 ms, a round of a pipeline of depth four takes a quarter of that of FedSGD."""
     data, line = pipeline_parties(2), vfl.Network(mbps=1e6, rtt_ms=200, message_ms=0)
     seconds = {
         depth: vfl.simulate(pipeline_job(vfl.Pipeline(lr=0.3, depth=depth), epochs=4), data, network=line).history[-1][

@@ -1,4 +1,4 @@
-"""A passive party keeps prepared batches up to a bound, and its model is the same whatever it keeps."""
+"""A passive party caches prepared batches up to a bound; the cache does not change its model."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Pieces of an exchange come in order, are waited for, and are held no longer than they serve."""
+"""Pieces of a ciphertext are returned in order, awaited if necessary, and deleted after use."""
 
 import threading
 from collections import deque

@@ -34,7 +34,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Cut:
-    """Lets a party send `messages` messages, then cuts it off."""
+    """Let a party send `messages` messages, then interrupt it."""
 
     def __init__(self, messages: int) -> None:
         self.left = messages

@@ -1,4 +1,4 @@
-"""A reply is asked late, again, with a J that moves, from another thread, while exchanges and keys come and go."""
+"""Replies are used late, repeatedly, with a variable J and in other threads, while exchanges and keys change."""
 
 import gc
 import threading
@@ -48,7 +48,7 @@ Ask = Callable[[PassiveResidual, Channel], None]
 
 
 class Given:
-    """A model with the Jacobian it is given; it may be given another one."""
+    """A model with a given Jacobian, which can be replaced."""
 
     def __init__(self, J: Floats, *, static: bool = True) -> None:
         self.J, self.static_jacobian = J, static
@@ -73,7 +73,7 @@ def play(
     *,
     timeout: float = 3600.0,
 ) -> list[Event]:
-    """The active party's and each passive party's script, over one channel; all messages."""
+    """Run the scripts of the active party and of each passive party over one channel; return all messages."""
 
     def context(channel: Channel) -> PartyContext:
         return PartyContext(

@@ -1,4 +1,4 @@
-"""Replies that are asked of exchanges without openings left, and errors on either side of an exchange."""
+"""Requests without remaining openings, and errors on either side of an exchange."""
 
 import threading
 import time
@@ -166,7 +166,7 @@ def test_a_party_that_never_closes_is_named() -> None:
 
 @pytest.mark.parametrize("kind", [ResidualCiphertext, OpenedProduct])
 def test_messages_of_another_exchange_are_rejected(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A piece of g or an opening under another number would be taken for this exchange's."""
+    """A piece of g or an opening with another number must not be used for this exchange."""
     gs, Js = drawn(1)
     monkeypatch.setattr(row_plaintexts, "BLOCKS_PER_PIECE", 1)  # a message a sample block
 

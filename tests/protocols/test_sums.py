@@ -1,4 +1,4 @@
-"""Every sum against a plain one, for reals and phases, several at a time over one channel."""
+"""Every sum protocol against a plain sum, for reals and phases, several at a time over one channel."""
 
 import threading
 from collections.abc import Callable
@@ -59,13 +59,13 @@ def plain_sum(names: list[str], exchange: int, space: Space) -> np.ndarray:
 
 
 def distance(got: np.ndarray, expected: np.ndarray, space: Circle) -> int:
-    """The largest distance on the circle, in steps."""
+    """Return the largest distance on the circle, in steps."""
     apart = (got.astype(np.int64) - expected.astype(np.int64)) % 2**space.bits
     return int(np.minimum(apart, 2**space.bits - apart).max())
 
 
 def slack(sums: SumProtocol, space: Circle) -> int:
-    """Steps that a sum of four phases may be off: only CKKS rounds, to 2^-26 of a turn a phase."""
+    """Return the tolerance of a sum of four phases in steps: only CKKS rounds, to 2^-26 of a turn per phase."""
     rounds = isinstance(sums, vfl.CipherSum) and isinstance(sums.engine, vfl.Ckks) and space.bits == 32
     return 4 * 2 ** (32 - 26) if rounds else 0
 

@@ -1,4 +1,4 @@
-"""Two threads of one party take as long as the longer of them, in virtual time and on the wall."""
+"""Two threads of one party take as long as the longer of them, in virtual and in real time."""
 
 import threading
 
@@ -29,7 +29,7 @@ class Answer(Message, frozen=True):
 
 
 def overlapping(computing: float, answering: float) -> tuple[Path, int]:
-    """bank computes while a second thread of its asks shop, who works on the answer; bank's path, and bytes on it."""
+    """Return bank's path and bytes; bank computes while its second thread waits for an answer that shop computes."""
     paths: dict[str, Path] = {}
     sizes: dict[str, int] = {}
 

@@ -92,7 +92,7 @@ def test_errors_do_not_show_the_received_values() -> None:
 
 
 def test_decoders_are_created_in_one_place() -> None:
-    """Two threads that have msgspec work out a dataclass at once end the process: no type is given at a call."""
+    """msgspec crashes if two threads create decoders of a dataclass at once, so no call passes a type."""
     root = Path(securevfl.__file__).parent
     candidates = [
         path for folder in (root, *root.glob("*")) for path in folder.rglob("*.py") if "type=" in path.read_text()

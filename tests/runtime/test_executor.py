@@ -1,4 +1,4 @@
-"""Heavy work on executors: the same results on each of them, nothing lost with a killed worker, nothing shown."""
+"""Executors: equal results on each of them, no loss with a killed worker, and no arguments in logs."""
 
 import hashlib
 import os
@@ -67,7 +67,7 @@ def slow(x: int) -> bytes:
 
 
 def submit_slow(executor: Executor, x: int) -> "Future[bytes]":
-    """`slow` by a function that other processes can import."""
+    """Run `slow`; other processes can import this function."""
     return executor.submit(hashlib.pbkdf2_hmac, "sha256", b"", bytes([x]), 100_000)
 
 
@@ -130,7 +130,7 @@ def test_an_error_of_the_work_is_raised_and_not_tried_again() -> None:
 
 
 class Silent(Executor):
-    """Takes work and never answers."""
+    """An executor that accepts work and never returns."""
 
     def submit(self, fn, /, *args, **kwargs):  # type: ignore[no-untyped-def]
         return Future()

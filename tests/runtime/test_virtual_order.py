@@ -1,4 +1,4 @@
-"""Messages in the order of virtual time, those that have come by now, and parties that are slowed."""
+"""Messages in the order of virtual time, messages that are due, and slowed parties."""
 
 import threading
 import time

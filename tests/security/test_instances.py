@@ -191,7 +191,7 @@ def steps_of_weighted_losses() -> None:
     bounded = [loss for loss in LOSSES.values() if loss.curvature is not None]
     assert len(bounded) > 5
     for loss in bounded:
-        assert WeightedLoss(loss, most=8.0).curvature == pytest.approx(8.0 * loss.curvature)
+        assert WeightedLoss(loss, max_weight=8.0).curvature == pytest.approx(8.0 * loss.curvature)
 
 
 PROBES = (

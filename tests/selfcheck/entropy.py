@@ -44,9 +44,9 @@ def recorded() -> Iterator[Drawn]:
 
     def noting(original: Any) -> Any:
         def draw(size: int) -> bytes:
-            found: bytes = original(size)
-            drawn.draws[threading.current_thread().name].append(found)
-            return found
+            drawn_bytes: bytes = original(size)
+            drawn.draws[threading.current_thread().name].append(drawn_bytes)
+            return drawn_bytes
 
         return draw
 

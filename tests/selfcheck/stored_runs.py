@@ -101,10 +101,10 @@ def record_stored(
 
     def serve(channel: Channel) -> StoredServer:
         side = stored.server(context(channel), readers)
-        kept: dict[int, dict[str, StoredPush]] = {}
+        pushes: dict[int, dict[str, StoredPush]] = {}
         for step in outputs:
             push = channel.recv(step.worker, StoredPush)
-            own = kept.setdefault(push.batch, {})
+            own = pushes.setdefault(push.batch, {})
             own[step.worker] = push
             if step in truths:
                 total = side.add({name: item.payload for name, item in own.items()})
@@ -118,9 +118,9 @@ def record_stored(
                 continue
             channel.send(COLLECTS, StoredPush(step.batch, step.version, side.conceal(H, step.batch, step.version)))
             if step in truths:
-                told = channel.recv(COLLECTS, StoredTotal)
+                message = channel.recv(COLLECTS, StoredTotal)
                 try:
-                    found = side.reveal(told.total, told.versions, step.batch, (H.shape[0], H.shape[1]))
+                    found = side.reveal(message.total, message.versions, step.batch, (H.shape[0], H.shape[1]))
                 except SecureVFLError:
                     found = None
                 pulled.append(PulledTotal(channel.me, found, truths[step]))

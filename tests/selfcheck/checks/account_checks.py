@@ -177,9 +177,9 @@ def consent() -> Outcome:
     one, other = ConsentSheet("what is told"), ConsentSheet("what else is told")
     with tempfile.TemporaryDirectory() as folder:
         agreed = AgreedSheets(DisclosureLedger(Path(folder) / "shop", "shop"))
-        asked = [agreed.accepts(one, None), agreed.accepts(one, other.digest), agreed.accepts(one, one.digest)]
-        asked += [agreed.accepts(one, None), agreed.accepts(one, other.digest), agreed.accepts(other, None)]
-    if asked != [False, False, True, True, False, False]:
+        accepted = [agreed.accepts(one, None), agreed.accepts(one, other.digest), agreed.accepts(one, one.digest)]
+        accepted += [agreed.accepts(one, None), agreed.accepts(one, other.digest), agreed.accepts(other, None)]
+    if accepted != [False, False, True, True, False, False]:
         outcome.add("consent", "shop", "a sheet passes, or does not, contrary to its owner's decision")
     return outcome
 
@@ -270,8 +270,8 @@ def scores() -> Outcome:
         below = scoring._scoring.quantizer.bits - bits
         h = np.arange(0, 2**40, 2**20 + 1, dtype=np.uint64)[:, None]
         scoring._sums = SimpleNamespace(block=lambda *_, h=h: h)  # type: ignore[assignment]
-        made = scoring._compute(0, np.zeros((len(h), 6)), None)
-        if made is None or (made % 2**below).any():
+        shares = scoring._compute(0, np.zeros((len(h), 6)), None)
+        if shares is None or (shares % 2**below).any():
             outcome.add("limits", "shop", "scores are finer than the recorded number of bits")
     return outcome
 

@@ -38,12 +38,12 @@ def streams() -> Outcome:
         if not np.array_equal(long, slow_reference.stream(_KEY, "label", number, long)):
             outcome.add("derived", "keystreams", f"stream {number} is not ChaCha20's under the key of its label")
     with recorded() as drawn:
-        made = {label: Prg.fresh(label).array(40, np.uint32) for label in ("a fresh one", "another")}
+        streams = {label: Prg.fresh(label).array(40, np.uint32) for label in ("a fresh one", "another")}
     draws = drawn.here()
     if [len(draw) for draw in draws] != [32, 32]:
         outcome.add("derived", "keystreams", "a fresh keystream draws something else than 32 bytes")
     else:
-        for key, (label, got) in zip(draws, made.items(), strict=True):
+        for key, (label, got) in zip(draws, streams.items(), strict=True):
             if not np.array_equal(got, slow_reference.stream(key, label, 0, got)):
                 outcome.add("derived", "keystreams", f"{label}: not the stream of the key that was drawn for it")
     model = Kernel(gamma=0.5, blocks=1, block_size=64)
@@ -70,9 +70,9 @@ def agreed_keys() -> Outcome:
             (_SUBCHANNEL + "2", "pairwise sum"),
             (_SUBCHANNEL, "shares" * 20),
         ):
-            got = pairs[0].agree(pairs[1].public, session=session, own=own, peer=peer, domain=domain)
+            got = pairs[0].agree(pairs[1].public, session=session, party=own, peer=peer, domain=domain)
             known = slow_reference.agreed(
-                privates[0], pairs[1].public, session=session, own=own, peer=peer, domain=domain
+                privates[0], pairs[1].public, session=session, party=own, peer=peer, domain=domain
             )
             if got != known:
                 outcome.add("derived", "agreement", "a key is not X25519's under its session, domain, names and keys")
@@ -81,12 +81,12 @@ def agreed_keys() -> Outcome:
             outcome.add("derived", "keys", "a derived key is not HKDF's of its context")
     with recorded() as drawn:
         publics = {KeyPair().public for _ in range(256)}
-    (found,) = drawn.keys.values()
-    raw = [int.from_bytes(private.private_bytes_raw(), "little") >> 3 for private in found]
+    (drawn_key,) = drawn.keys.values()
+    raw = [int.from_bytes(private.private_bytes_raw(), "little") >> 3 for private in drawn_key]
     battery = Battery()
     bitwise(battery, "private keys", bits_of_numbers(raw, 251))
     outcome.statistics("bits", "agreement", battery)
-    if len(publics) < 256 or {private.public_key().public_bytes_raw() for private in found} != publics:
+    if len(publics) < 256 or {private.public_key().public_bytes_raw() for private in drawn_key} != publics:
         outcome.add("derived", "agreement", "public keys are not those of the private keys made for them")
     return outcome
 

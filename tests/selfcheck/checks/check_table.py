@@ -72,12 +72,12 @@ def parts(seed: int, space: Space, *, rounds: int = 4, rows: int = 120) -> list[
     base = {name: generator.normal(size=(rows, 1)) for name in _PASSIVES}
     found: list[dict[str, NDArray[Any]]] = []
     for _ in range(rounds):
-        own: dict[str, NDArray[Any]] = {
+        parts: dict[str, NDArray[Any]] = {
             name: values + 1e-3 * generator.normal(size=values.shape) for name, values in base.items()
         }
         if isinstance(space, Circle):
-            own = {name: (values * 100).astype(np.int64).astype(np.uint32) & 0xFFFF for name, values in own.items()}
-        found.append(own)
+            parts = {name: (values * 100).astype(np.int64).astype(np.uint32) & 0xFFFF for name, values in parts.items()}
+        found.append(parts)
     return found
 
 

@@ -59,7 +59,7 @@ class Field:
 @contextmanager
 def altering(field: Field, place: str) -> Iterator[list[str]]:
     """While the block runs, alter the first received message of this kind whose field is not empty."""
-    taken, done = Channel._decode_arrival, list[str]()
+    decode, done = Channel._decode_arrival, list[str]()
 
     def turned(value: Any) -> Any:
         if isinstance(value, bytes):
@@ -71,7 +71,7 @@ def altering(field: Field, place: str) -> Iterator[list[str]]:
         return value
 
     def take(self: Channel, arrival: Any, kinds: Any) -> Any:
-        sender, message = taken(self, arrival, kinds)
+        sender, message = decode(self, arrival, kinds)
         if type(message) is not field.message or done or not getattr(message, field.name):
             return sender, message
         values = {name: getattr(message, name) for name in message.__struct_fields__}

@@ -56,20 +56,20 @@ class Draws:
 
     def outcome(self) -> Outcome:
         """Return the findings about the randomness that was watched."""
-        found = Outcome()
+        outcome = Outcome()
         for where in sorted(self.generators):
-            found.add("generator", where, "takes numbers from a generator that is not for secrets")
+            outcome.add("generator", where, "takes numbers from a generator that is not for secrets")
         for where in sorted(self.short):
-            found.add("short", where, f"draws fewer than {_FEWEST_BYTES} bytes for a secret")
+            outcome.add("short", where, f"draws fewer than {_FEWEST_BYTES} bytes for a secret")
         for (key, _), uses in self.streams.items():
             if key in self.public:
                 continue
             if max(uses.values()) > 1 or len(uses) > 2:
-                found.add("nonce", ", ".join(sorted(uses)), "one key and nonce make several streams")
+                outcome.add("nonce", ", ".join(sorted(uses)), "one key and nonce make several streams")
                 break
         if any(len(set(key)) < _FEWEST_DISTINCT for _, key in self.keys):
-            found.add("weak", "keys", "a 32-byte key has the bytes of a short one")
-        return found
+            outcome.add("weak", "keys", "a 32-byte key has the bytes of a short one")
+        return outcome
 
 
 def _caller() -> str | None:

@@ -27,6 +27,7 @@ from securevfl.crypto.curve import Blinder
 from securevfl.crypto.kernel import gradient
 from securevfl.crypto.kernel import shares as kernel_shares
 from securevfl.crypto.kernel.gradient import KernelGradient
+from securevfl.crypto.kernel.residues import MAX_MODULUS_BITS
 from securevfl.crypto.kernel.shares import KernelShares
 from securevfl.crypto.key_agreement import KeyPair
 from securevfl.crypto.key_derivation import derive_key
@@ -34,7 +35,7 @@ from securevfl.crypto.lattice import residue_bytes
 from securevfl.crypto.lattice.lattice_gradient import LATTICE_PROFILE, LatticeGradient, LatticeGradientParameters
 from securevfl.crypto.lattice.lattice_shares import LatticeShares
 from securevfl.crypto.lattice.lattice_sum import LatticeSum
-from securevfl.crypto.lattice.polynomial_ring import MAX_MODULUS_BITS, SealRing
+from securevfl.crypto.lattice.polynomial_ring import SealRing
 from securevfl.crypto.paillier.paillier_keys import PublicKey, SecretKey
 from securevfl.crypto.paillier.paillier_product import PaillierHolder, PaillierScheme
 from securevfl.crypto.paillier.paillier_sum import PaillierSum

@@ -77,15 +77,15 @@ def _polynomials(scheme: LatticeShares, reply: bytes) -> Iterator[bytes]:
 @contextmanager
 def _tweaks() -> Iterator[list[bytes]]:
     """Collect the tweak of every block that is hashed while the block of code runs."""
-    found: list[bytes] = []
+    zeros: list[bytes] = []
     hash_ = RowHash.__call__
 
     def noting(self: RowHash, x: Words, tweak: Words) -> Words:
-        found.extend(row.tobytes() for row in np.broadcast_to(tweak, x.shape).reshape(-1, x.shape[-1]))
+        zeros.extend(row.tobytes() for row in np.broadcast_to(tweak, x.shape).reshape(-1, x.shape[-1]))
         return hash_(self, x, tweak)
 
     with mock.patch.object(RowHash, "__call__", noting):
-        yield found
+        yield zeros
 
 
 def blocks() -> Outcome:

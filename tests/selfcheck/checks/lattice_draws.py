@@ -88,8 +88,8 @@ def _exchange(replies: int, columns: int) -> tuple[LatticeGradientParameters, Hi
         view, size = memoryview(reply), residue_bytes.packed_size(self.primes, DEGREE)
         second = residue_bytes.unpack(view, self.primes, DEGREE)
         first = residue_bytes.unpack(view[size:], self.primes, count)
-        whole = self.io.residues(zero, self.shape)  # its summands, before the mask
-        hidden.masks.append((first + self.column - whole[0][:, layout.wanted[:count]]) % self.column)
+        mask_residues = self.io.residues(zero, self.shape)  # its summands, before the mask
+        hidden.masks.append((first + self.column - mask_residues[0][:, layout.wanted[:count]]) % self.column)
         hidden.zeros.append((second + self.column - bare[1]) % self.column)
         sent.append((first, second))
         return reply
@@ -132,10 +132,10 @@ def masks() -> Outcome:
     primes, k = ring.primes, profile.k
     count = len(hidden.masks) // _REPLIES
     for reply in range(_REPLIES):
-        own = slice(reply * count, (reply + 1) * count)
-        if not _as_drawn(primes, hidden.masks[own], hidden.for_masks[reply]):
+        reply_slice = slice(reply * count, (reply + 1) * count)
+        if not _as_drawn(primes, hidden.masks[reply_slice], hidden.for_masks[reply]):
             outcome.add("derived", "evaluator", "a mask does not follow from its draw")
-        if not _as_opened(primes, k, hidden.dithers[own], hidden.for_openings[reply]):
+        if not _as_opened(primes, k, hidden.dithers[reply_slice], hidden.for_openings[reply]):
             outcome.add("derived", "holder", "a dither does not follow from its draw")
     for p, row in zip(primes, np.concatenate(hidden.masks, axis=1), strict=True):
         bitwise(battery, f"masks modulo {p}", bits_of(row)[:, : p.bit_length()])
@@ -143,8 +143,8 @@ def masks() -> Outcome:
     bitwise(battery, "dithers", bits_of_numbers(numbers, k))
     width = min(2 * float(np.std([float(number) for number in numbers])), 2.0**k)  # of each of three uniform summands
     if (far := width / (NOISE_STD * profile.T * math.sqrt(2 * FISHER_FACTOR * MAX_RUN_OPENINGS))) < 2.0**_DISTANCE:
-        said = f"2^{-math.log2(far):.1f} of its openings without noise, 2^-{_DISTANCE} is promised"
-        outcome.add("size", "holder", f"dithers bring a run within {said}")
+        distance_text = f"2^{-math.log2(far):.1f} of its openings without noise, 2^-{_DISTANCE} is promised"
+        outcome.add("size", "holder", f"dithers bring a run within {distance_text}")
     outcome.statistics("bits", "engine", battery)
     return outcome
 
@@ -173,12 +173,12 @@ def _as_drawn(primes: Sequence[int], masks: Sequence[Residues], draws: Sequence[
     streams = _Streams(draws, "what hides a product")
     for mask in masks:
         for p, row in zip(primes, mask, strict=True):
-            found = np.empty(0, np.uint64)
-            while len(found) < len(row):
-                left = len(row) - len(found)
+            accepted = np.empty(0, np.uint64)
+            while len(accepted) < len(row):
+                left = len(row) - len(accepted)
                 words = streams.words(left * 2 ** p.bit_length() // p + 64, 8) >> np.uint64(64 - p.bit_length())
-                found = np.concatenate([found, words[words < p][:left]])
-            if not np.array_equal(row, found):
+                accepted = np.concatenate([accepted, words[words < p][:left]])
+            if not np.array_equal(row, accepted):
                 return False
     return True
 

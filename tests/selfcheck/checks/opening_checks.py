@@ -71,8 +71,8 @@ def _paillier_changes() -> Iterator[tuple[str, Change]]:
         windows = [int.from_bytes(opened[at : at + size], "big") for at in range(start, len(opened), size)]
         moved = [value] + [0] * (_COLUMNS - 1) + [check] * PAILLIER_CHECKS
         full = (1 << slots.width) - 1
-        found = [(window + by) & full for window, by in zip(windows, moved, strict=True)]
-        return opened[:start] + b"".join(window.to_bytes(size, "big") for window in found)
+        shifted = [(window + by) & full for window, by in zip(windows, moved, strict=True)]
+        return opened[:start] + b"".join(window.to_bytes(size, "big") for window in shifted)
 
     for value in (1, -1, 1 << 30, 1 << slots.width - 2, prime, prime * prime):
         yield "a value", partial(changed, value=value, check=0)

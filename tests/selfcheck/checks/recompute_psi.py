@@ -169,12 +169,12 @@ def _vole(outcome: Outcome, secret: bytes, pairs: list[tuple[bytes, bytes]], see
     (size,), coin, roots = vole_pieces.split_outcomes(_OUTCOMES), os.urandom(32), os.urandom(32)
     giver, taker = vole.VoleSender(secret, seeds, roots, coin), vole.VoleReceiver(pairs, coin)
     choices = os.urandom(vole_pieces.choice_bytes(size))
-    asked = taker.ask(0, size, choices)
+    request = taker.ask(0, size, choices)
     T, other = (_matrix([pair[which] for pair in pairs], len(choices)) for which in (0, 1))
-    U = np.frombuffer(asked, np.uint8)[: T.size].reshape(T.shape)
+    U = np.frombuffer(request, np.uint8)[: T.size].reshape(T.shape)
     if not np.array_equal(U, T ^ other ^ np.frombuffer(choices, np.uint8)):
         outcome.add("derived", "transfers", "rows that are asked for are not T ^ T' ^ r of the streams of both keys")
-    answered, given = giver.answer(0, size, asked)
+    answered, given = giver.answer(0, size, request)
     nodes = [slow_reference.stream(roots, "vector OLE trees", 0, np.empty((size.trees, 2), np.uint64))]
     sides = [slow_reference.derived(coin, "vector OLE trees", side)[:16] for side in range(2)]
     for _ in range(size.depth):
@@ -182,8 +182,8 @@ def _vole(outcome: Outcome, secret: bytes, pairs: list[tuple[bytes, bytes]], see
     leaves = np.stack(nodes).reshape(len(nodes), -1, 16, 2).transpose(1, 0, 2, 3)  # in groups of 16 trees
     if not np.array_equal(leaves.reshape(-1, 2), given._leaves):
         outcome.add("derived", "transfers", "leaves are not those of the roots that were drawn")
-    taken = taker.take(0, size, answered)
-    (a, c), b = taken.outcome(), given.outcome()
+    output = taker.take(0, size, answered)
+    (a, c), b = output.outcome(), given.outcome()
     if not np.array_equal(c, b ^ Multiplier(secret)(a)):
         outcome.add("derived", "transfers", "the ends of a vector OLE do not differ by a Delta")
     battery = Battery()

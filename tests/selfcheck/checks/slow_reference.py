@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 def context(*parts: str | bytes | int) -> bytes:
     """Parts with their types and lengths in front."""
-    found = b""
+    encoded = b""
     for part in parts:
         kind = b"s" if isinstance(part, str) else b"i" if isinstance(part, int) else b"b"
         raw = part if isinstance(part, bytes) else str(part).encode()
-        found += kind + len(raw).to_bytes(4, "little") + raw
-    return found
+        encoded += kind + len(raw).to_bytes(4, "little") + raw
+    return encoded
 
 
 def derived(key: bytes, *parts: str | bytes | int) -> bytes:

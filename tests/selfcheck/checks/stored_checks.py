@@ -68,11 +68,11 @@ def recomputed(stored: StoredSum, domain: str) -> Outcome:
     outcome, readers = Outcome(), WORKERS[:2]
     with recorded() as drawn:
         run = record_stored(stored, outputs(7, rows=24), readers)
-    own = {name: drawn.of_size(name, 32) for name in WORKERS}
-    if any(len(found) != 1 for found in own.values()):
+    secrets = {name: drawn.of_size(name, 32) for name in WORKERS}
+    if any(len(found) != 1 for found in secrets.values()):
         outcome.add("derived", "all", "a worker has drawn no key, or several")
         return outcome
-    keys = {name: found[0] for name, found in own.items()}
+    keys = {name: found[0] for name, found in secrets.items()}
     _sealed(outcome, run, drawn, keys, readers, domain)
     for step, payload in _payloads(run).items():
         if not _as_made(run, step, payload, slow_reference.derived(keys[step.worker], step.batch, step.version)):

@@ -33,8 +33,8 @@ def _opens_whole(rows: int) -> Any:
 
 def _a_row_apart(column: str, values: Any, gaps: bool, options: Any) -> Any:
     """Give the largest value a separate bin."""
-    found = _number_bins(column, values, gaps, options)
-    return found.model_copy(update={"edges": (*found.edges[:-1], float(np.nanmax(values)))})
+    bins = _number_bins(column, values, gaps, options)
+    return bins.model_copy(update={"edges": (*bins.edges[:-1], float(np.nanmax(values)))})
 
 
 def _counts_nothing(job: Any, sizes: Any) -> list[Any]:

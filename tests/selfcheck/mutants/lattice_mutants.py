@@ -48,8 +48,8 @@ def _none(self: Any, prg: Any, shape: Any) -> Any:
 
 def _narrow_lattice_mask(self: Any, prg: Any, shape: Any) -> Any:
     high, low = (prg.array(shape, np.uint64).astype(object) for _ in range(2))
-    whole = (high << 21) + (low >> 43)  # 85 bits
-    return np.stack([np.asarray(whole % p, np.uint64) for p in self._parameters.ring.primes])
+    product = (high << 21) + (low >> 43)  # 85 bits
+    return np.stack([np.asarray(product % p, np.uint64) for p in self._parameters.ring.primes])
 
 
 @contextmanager
@@ -89,10 +89,10 @@ _lattice_add = LatticeAdder.add
 
 def _repeat(self: Any, parts: tuple[bytes, ...]) -> bytes:
     """Return the same bytes for the same sum."""
-    kept: dict[tuple[bytes, ...], bytes] = self.__dict__.setdefault("_kept", {})
-    if parts not in kept:
-        kept[parts] = _lattice_add(self, *parts)
-    return kept[parts]
+    cache: dict[tuple[bytes, ...], bytes] = self.__dict__.setdefault("_kept", {})
+    if parts not in cache:
+        cache[parts] = _lattice_add(self, *parts)
+    return cache[parts]
 
 
 @contextmanager

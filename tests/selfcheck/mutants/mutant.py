@@ -44,9 +44,9 @@ class Edit:
     def made(self) -> Any:
         """The changed function. Raises AssertionError unless each old text occurs once in its source."""
         owner, name = self._owner, self._name
-        found = inspect.getattr_static(owner, name)
-        kind = type(found) if isinstance(found, staticmethod | classmethod | property) else None
-        function: Any = found.fget if isinstance(found, property) else getattr(found, "__func__", found)
+        attribute = inspect.getattr_static(owner, name)
+        kind = type(attribute) if isinstance(attribute, staticmethod | classmethod | property) else None
+        function: Any = attribute.fget if isinstance(attribute, property) else getattr(attribute, "__func__", attribute)
         source = textwrap.dedent(inspect.getsource(function))
         source = "\n".join(line for line in source.split("\n") if not line.startswith("@"))
         for old, new in self._changes:

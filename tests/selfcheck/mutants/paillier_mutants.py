@@ -48,8 +48,8 @@ def _here_alone(owner: Any, name: str, instead: Callable[..., list[int]]) -> tup
     right = getattr(owner, name)
 
     def either(self: Any, items: list[int]) -> list[int]:
-        found: list[int] = (right if self._executor is None else instead)(self, items)
-        return found
+        checked: list[int] = (right if self._executor is None else instead)(self, items)
+        return checked
 
     return owner, name, either
 
@@ -88,11 +88,11 @@ def _no_check(self: Any, values: Any) -> list[mpz]:
 
 def _telling_check(self: Any, values: Any) -> list[mpz]:
     """State which ciphertext is bad and how: an oracle for a sender of forged ones."""
-    found = _check(self, [v for v in values if 0 < v < self.square and v % self.n])
+    checked = _check(self, [v for v in values if 0 < v < self.square and v % self.n])
     for value in values:
         if not 0 < value < self.square or value % self.n == 0:
             raise CryptoError(f"a ciphertext is invalid or shares a factor with n: case {value % 7}")
-    return found
+    return checked
 
 
 _check = PublicKey.check_units

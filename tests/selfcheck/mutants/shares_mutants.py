@@ -41,8 +41,8 @@ def _modulo_t(self: Any, prg: Any, shape: Any) -> Any:
     primes, t = [int(p) for p in self._parameters.bfv.primes], 1 << self._parameters.ring.bits
     q = primes[0] * primes[1]
     words = self._parameters.ring.uniform(Prg.fresh("a mask modulo t"), shape)
-    whole = [(2 * q * int(word) + t) // (2 * t) % q for word in words.ravel()]
-    return np.array([[x % p for x in whole] for p in primes], np.uint64).reshape(-1, *shape)
+    scaled = [(2 * q * int(word) + t) // (2 * t) % q for word in words.ravel()]
+    return np.array([[x % p for x in scaled] for p in primes], np.uint64).reshape(-1, *shape)
 
 
 def _given(self: Any, coin: bytes) -> Any:
@@ -51,12 +51,12 @@ def _given(self: Any, coin: bytes) -> Any:
 
 def _one_key(self: Any, number: int, purposes: Any) -> Any:
     """Whatever the purpose, the key and the coin are those of the first."""
-    scheme, made = self.scheme, dict[bytes, Any]()
+    scheme, keys = self.scheme, dict[bytes, Any]()
 
     def keygen(coin: bytes) -> Any:
-        if coin not in made:
-            made[coin] = scheme.keygen(coin)
-        return made[coin]
+        if coin not in keys:
+            keys[coin] = scheme.keygen(coin)
+        return keys[coin]
 
     self.scheme = Stand(scheme, keygen=keygen)
     try:

@@ -20,7 +20,7 @@ from securevfl.options import JobOptions
 from selfcheck.mutants.mutant import Mutant, Stand, patched
 
 _beside, _breadth, _made, _outcome = (
-    ForestInputs._beside,
+    ForestInputs._features,
     Trees.breadth,
     SharesParticipant._made,
     SharesParticipant.model_state,
@@ -29,23 +29,23 @@ _cosines, _draw = Trees._cosines, CosineFeatures.__dict__["draw"].__func__
 
 
 def _filled(self: Any, X: Any, own: Any) -> Any:
-    found = _beside(self, X, own)
-    return found[:, found.any(axis=0)]
+    inputs = _beside(self, X, own)
+    return inputs[:, inputs.any(axis=0)]
 
 
 def _lacking(self: Any, X: Any, own: Any) -> Any:
-    found = _beside(self, X, own)
+    inputs = _beside(self, X, own)
     for source in self.forest.sources:
         if source.missing is not None:
-            found[X[:, source.missing] > 0, : self.forest.merged.size] = 0
-    return found
+            inputs[X[:, source.missing] > 0, : self.forest.merged.size] = 0
+    return inputs
 
 
 def _by_share(self: Any, X: Any, own: Any) -> Any:
-    found = _beside(self, X, own)
+    inputs = _beside(self, X, own)
     counts = np.maximum(self.forest.counts.ravel(), 1)
-    found[:, : len(counts)] *= np.sqrt(self.forest.counts.sum(axis=1).max() / counts)
-    return found
+    inputs[:, : len(counts)] *= np.sqrt(self.forest.counts.sum(axis=1).max() / counts)
+    return inputs
 
 
 def _known_cosines(cls: Any, X: Any, key: bytes, *, count: int, weight: float) -> Any:
@@ -114,7 +114,7 @@ MUTANTS = [
         "a party has inputs for non-empty leaves only, so their number depends on its table",
         "trees: columns",
         "sizes",
-        patched((ForestInputs, "_beside", _filled)),
+        patched((ForestInputs, "_features", _filled)),
     ),
     Mutant(
         "no own score where it is of no use",
@@ -128,14 +128,14 @@ MUTANTS = [
         "a row without a number is in no leaf",
         "trees: columns",
         "leaves",
-        patched((ForestInputs, "_beside", _lacking)),
+        patched((ForestInputs, "_features", _lacking)),
     ),
     Mutant(
         "leaves scaled by their rows",
         "the value of a leaf depends on its number of rows",
         "trees: columns",
         "leaves",
-        patched((ForestInputs, "_beside", _by_share)),
+        patched((ForestInputs, "_features", _by_share)),
     ),
     Mutant(
         "trees drawn again at a resume",

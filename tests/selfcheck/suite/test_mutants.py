@@ -37,14 +37,14 @@ def _changed() -> frozenset[str]:
     base, root = os.environ.get("BASE"), Path(__file__).parents[3]
     if not base or not (root / ".git").exists():
         return frozenset()
-    found = subprocess.run(  # noqa: S603
+    listing = subprocess.run(  # noqa: S603
         ["git", "diff", "--name-only", base, "--", "securevfl", "crypto", "protocols"],  # noqa: S607
         cwd=root,
         capture_output=True,
         text=True,
         check=True,
     )
-    files = [name if name.startswith("securevfl") else f"securevfl/{name}" for name in found.stdout.split()]
+    files = [name if name.startswith("securevfl") else f"securevfl/{name}" for name in listing.stdout.split()]
     return frozenset(name.removesuffix(".py").replace("/", ".") for name in files)
 
 
