@@ -123,7 +123,7 @@ def _ledger(folder: Path) -> DisclosureLedger:
 
 
 def _write_row_set(folder: Path) -> Path:
-    return next(_ledger(folder).rows.iterdir())
+    return next(_ledger(folder).rows_path.iterdir())
 
 
 def _read_row_set(path: Path) -> Any:

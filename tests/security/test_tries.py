@@ -47,7 +47,7 @@ def aborts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     monkeypatch.setattr(peer_session, "Channel", channel)
     monkeypatch.setattr(peer_session, "Credentials", lambda *args: None)
     monkeypatch.setattr(peer_session, "expiry_warnings", lambda *args: ())
-    monkeypatch.setattr(peer_session, "_part", lambda *args: None)
+    monkeypatch.setattr(peer_session, "_finish", lambda *args: None)
     return seen
 
 
