@@ -90,7 +90,7 @@ def test_refused_attempts_do_not_reveal_120_labels(aborts: list[tuple[str, int]]
         try:
             ending(ledger, ("bank",), LeakageError("fewer rows of the rarest label than are asked for"))
         except LeakageError as error:
-            answers.append(f"fewer than {MAX_EARLY_ABORTS}" not in str(error))
+            answers.append(error.code != "SVFL-LIMIT-REACHED")
     print(f"{sum(answers)} of 260 answers")
     assert sum(answers) == MAX_EARLY_ABORTS == len(aborts)
 
@@ -146,7 +146,7 @@ def test_the_owner_forgives_by_a_command(aborts: list[tuple[str, int]], tmp_path
             ending(ledger, ("bank",), LeakageError("no"))
     command = ["ledger", "--ledger", str(ledger.path)]
     text = CliRunner().invoke(app, command).output
-    assert f"ended early with bank: {MAX_EARLY_ABORTS} of {MAX_EARLY_ABORTS}" in " ".join(text.split())
+    assert f"with bank: {MAX_EARLY_ABORTS} of" in " ".join(text.split())
     assert CliRunner().invoke(app, [*command, "--reset-aborts", "bank"]).exit_code == 0
     ending(ledger, ("bank",))
     assert not ledger.read().tries
