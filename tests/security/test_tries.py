@@ -179,4 +179,4 @@ def test_every_session_states_its_ledger() -> None:
                 (local,) = [keyword.value for keyword in node.keywords if keyword.arg == "ledger"]
                 if isinstance(local, ast.Constant):
                     without.append(path.name)
-    assert without == ["measure.py"]
+    assert without == ["line_measurement.py"]
