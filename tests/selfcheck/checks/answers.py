@@ -64,15 +64,15 @@ def agreed_keys() -> Outcome:
         pair = KeyPair.__new__(KeyPair)
         pair._private, pair.public = private, private.public_key().public_bytes_raw()
         pairs.append(pair)
-    for own, peer in (("bank", "shop"), ("shop", "bank"), ("bank", "telco"), ("bank" * 20 + "1", "bank" * 20 + "2")):
+    for party, peer in (("bank", "shop"), ("shop", "bank"), ("bank", "telco"), ("bank" * 20 + "1", "bank" * 20 + "2")):
         for session, domain in (
             (_SUBCHANNEL, "pairwise sum"),
             (_SUBCHANNEL + "2", "pairwise sum"),
             (_SUBCHANNEL, "shares" * 20),
         ):
-            got = pairs[0].agree(pairs[1].public, session=session, party=own, peer=peer, domain=domain)
+            got = pairs[0].agree(pairs[1].public, session=session, party=party, peer=peer, domain=domain)
             known = slow_reference.agreed(
-                privates[0], pairs[1].public, session=session, own=own, peer=peer, domain=domain
+                privates[0], pairs[1].public, session=session, party=party, peer=peer, domain=domain
             )
             if got != known:
                 outcome.add("derived", "agreement", "a key is not X25519's under its session, domain, names and keys")

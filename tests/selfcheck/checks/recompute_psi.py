@@ -101,7 +101,12 @@ def _stores(
             if peer != own:
                 public = drawn.keys[peer][0].public_key().public_bytes_raw()
                 key = slow_reference.agreed(
-                    drawn.keys[own][0], public, session=nonce.hex(), own=own, peer=peer, domain="alignment zero sharing"
+                    drawn.keys[own][0],
+                    public,
+                    session=nonce.hex(),
+                    party=own,
+                    peer=peer,
+                    domain="alignment zero sharing",
                 )
                 share ^= slow_reference.blocks(key, keys[own])
         (scalar,) = drawn.of_size(own, 32)

@@ -98,10 +98,10 @@ def tree(space: Space, rows: int = 24) -> Outcome:
 
 
 def _pair_key(
-    drawn: Drawn, own: str, peer: str, session: str, domain: str, number: int = 0
+    drawn: Drawn, party: str, peer: str, session: str, domain: str, number: int = 0
 ) -> tuple[bytes, X25519PrivateKey]:
-    private, public = drawn.keys[own][number], _public(drawn, peer, number)
-    return slow_reference.agreed(private, public, session=session, own=own, peer=peer, domain=domain), private
+    private, public = drawn.keys[party][number], _public(drawn, peer, number)
+    return slow_reference.agreed(private, public, session=session, party=party, peer=peer, domain=domain), private
 
 
 def _session(transcript: Transcript) -> str:
@@ -109,11 +109,11 @@ def _session(transcript: Transcript) -> str:
     return f"{session.hex()}/"
 
 
-def _pair_masks(keys: dict[str, bytes], own: str, number: int, like: Residues) -> Residues:
+def _pair_masks(keys: dict[str, bytes], party: str, number: int, like: Residues) -> Residues:
     total = np.zeros_like(like)
     for peer, key in keys.items():
         mask = slow_reference.stream(key, "pair mask", number, like)
-        total = total + mask if own < peer else total - mask
+        total = total + mask if party < peer else total - mask
     return total
 
 

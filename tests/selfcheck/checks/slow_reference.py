@@ -44,11 +44,11 @@ def stream(key: bytes, label: str, number: int, like: NDArray[np.unsignedinteger
     return np.frombuffer(raw, like.dtype.newbyteorder("<")).reshape(like.shape)
 
 
-def agreed(private: X25519PrivateKey, peer_public: bytes, *, session: str, own: str, peer: str, domain: str) -> bytes:
+def agreed(private: X25519PrivateKey, peer_public: bytes, *, session: str, party: str, peer: str, domain: str) -> bytes:
     """Derive the key of two parties: X25519, then HKDF-SHA256 without salt, over session, domain, names and public
     keys."""
     shared = private.exchange(X25519PublicKey.from_public_bytes(peer_public))
-    first, second = sorted([(own, private.public_key().public_bytes_raw()), (peer, peer_public)])
+    first, second = sorted([(party, private.public_key().public_bytes_raw()), (peer, peer_public)])
     info = context("securevfl", "agreement", session, domain, *first, *second)
     return hmac.digest(hmac.digest(bytes(32), shared, "sha256"), info + b"\x01", "sha256")
 

@@ -111,7 +111,7 @@ def _sealed(
             continue
         if isinstance(message, WrappedMaskKey):
             pair = slow_reference.agreed(
-                drawn.keys[me][0], publics[peer], session=session, own=me, peer=peer, domain=domain
+                drawn.keys[me][0], publics[peer], session=session, party=me, peer=peer, domain=domain
             )
             if not _opens(slow_reference.derived(pair, "own key", peer), message.sealed, domain.encode(), keys[peer]):
                 outcome.add("derived", peer, "its key is not sealed under the key of the two parties and its name")
