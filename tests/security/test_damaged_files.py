@@ -219,7 +219,7 @@ FOR_OTHERS = {  # files that are written for people or for other programs: pages
     *("training/onnx_export", "training/run", "training/run_page", "training/scorecard", "base/files"),
 }
 TESTED = {  # written by this file, or by the named one
-    *("training/model_part", "training/checkpoint", "families/shares/shares_inputs", "data/load"),
+    *("training/model_part", "training/checkpoint", "families/shares/shares_inputs", "data/row_order"),
     *("protocols/shares/disk_store", "protocols/shares/spent_chunks"),
     *("organisations/align", "disclosure/ledger", "disclosure/row_sets"),
 }
