@@ -139,7 +139,7 @@ def _base(outcome: Outcome, bits: list[bool]) -> tuple[list[tuple[bytes, bytes]]
     point."""
     with recorded() as drawn:
         offerer = base_transfers.BaseSender()
-        points, seeds = _USED.choose(offerer.offer, bits)
+        points, seeds = _USED.receive_keys(offerer.offer, bits)
     pairs, draws = offerer.pairs(points), iter(drawn.here())
     scalars = [1 + slow_reference.below(draws, _ORDER - 1) for _ in range(1 + len(bits))]
     if not all(scalars):
