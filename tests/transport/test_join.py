@@ -98,7 +98,7 @@ def test_who_was_killed_on_its_way_out_has_its_model(meet: Any) -> None:
     assert {(part.run, part.status) for part in both.values()} == {(parts["bank"].run, PartStatus.CONFIRMED)}
     (meeting.kit("shop") / "part.json").unlink()
     half = {name: str(error) for name, error in train(meeting, parties).items()}
-    assert "is over here and its model kept, the others have none that goes with it" in half["bank"]
+    assert "this training is complete here" in half["bank"]
     assert half["shop"].startswith(f"bank has stopped: {STOP_REASONS['refused']}")
     anew = train(meeting, parties, retrain=True)
     assert {part.status for part in anew.values()} == {PartStatus.NEW}
@@ -145,7 +145,7 @@ def test_another_job_names_the_key(meet: Any) -> None:
 def test_who_is_missing_is_named(meet: Any) -> None:
     meeting = meet(2)
     party = vfl.datasets.breast_cancer(2)[0]
-    with pytest.raises(TransportError, match=r"bank has waited 1 s for shop; no connection to shop: unavailable"):
+    with pytest.raises(TransportError, match=r"bank has waited 1 s for shop: no connection to shop: unavailable"):
         join(meeting.job, party, meeting.kit("bank") / "peers.toml", timeout=1)
 
 
@@ -155,7 +155,7 @@ def test_an_error_at_one_party_ends_all(meet: Any) -> None:
     parties[1] = parties[1].take(range(500))  # type: ignore[arg-type]
     results = together(meeting, parties)
     assert set(results) == {"bank", "shop", "telco"}
-    own = ["500" in str(error) and "align" in str(error) for error in results.values()]
+    own = ["500" in str(error) and "Align" in str(error) for error in results.values()]
     assert any(own)
     assert all(mine or STOP_REASONS["refused"] in str(e) for mine, e in zip(own, results.values(), strict=True)), (
         results
@@ -166,7 +166,7 @@ def test_roles_are_checked(meet: Any) -> None:
     meeting = meet(2)
     bank, shop = vfl.datasets.breast_cancer(2)
     stranger = vfl.Party("telco", shop.X, aligned=True)
-    with pytest.raises(PartiesError, match="telco came"):
+    with pytest.raises(PartiesError, match="telco is not in the file"):
         join(meeting.job, stranger, meeting.kit("bank") / "peers.toml")
     with pytest.raises(PartiesError, match="bank has no labels"):
         join(meeting.job, vfl.Party("bank", bank.X, aligned=True), meeting.kit("bank") / "peers.toml")
@@ -177,12 +177,12 @@ def test_roles_are_checked(meet: Any) -> None:
     [
         ({"address": {"bank": "h:1"}, "passives": ("shop", "telco")}, "neither shop nor telco"),
         ({"hub": "shop"}, "address.shop: the hub's address is missing"),
-        ({"address": {"bank": "h"}}, "address.bank: host:port was expected"),
-        ({"address": {"bank": "h:99999"}}, "address.bank: host:port was expected"),
-        ({"address": {"telco": "h:1"}}, "address.telco: is no party here"),
-        ({"passives": ("bank",)}, "different names"),
+        ({"address": {"bank": "h"}}, "address.bank is not of the form host:port"),
+        ({"address": {"bank": "h:99999"}}, "address.bank is not of the form host:port"),
+        ({"address": {"telco": "h:1"}}, "address.telco: telco is not a party"),
+        ({"passives": ("bank",)}, "a name occurs twice"),
         ({"passives": ()}, "passives"),
-        ({"passives": ("sh op",)}, "a name of letters"),
+        ({"passives": ("sh op",)}, "is invalid"),
     ],
 )
 def test_peers_that_cannot_be(change: dict[str, Any], problem: str) -> None:
