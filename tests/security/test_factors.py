@@ -75,7 +75,9 @@ def counts_of_numbers() -> None:
                     if item.kind in rows and item.group in ("training", "held out") and not capped:
                         seen.add((name, outputs))
                         if item.kind == "columns" and again:
-                            columns[name, epochs, item.capacity, outputs] = item.count + outputs * (name in FEWER)
+                            columns[name, epochs, (item.learner, item.about, item.group), outputs] = (
+                                item.count + outputs * (name in FEWER)
+                            )
                         most = item.count + outputs * (name in FEWER)
                         assert most * rows[item.kind] * (1 + (name in PADDED)) >= item.numbers, (name, outputs, item)
     both = [which for *which, outputs in columns if outputs == 1 and (*which, 3) in columns]
