@@ -119,8 +119,8 @@ def test_rows_are_counted_as_often_as_the_partner_s_ledger_lets_them(
     monkeypatch.setattr(session, "LocalResources", apart)  # as between organisations
     ledger = ScoreLedger(tmp_path / "scores")
     monkeypatch.setattr(Measurements, "check", lambda *_: None)
-    monkeypatch.setattr(Measurements, "_note_measure", lambda *_: None)
-    monkeypatch.setattr("securevfl.families.shares.shares_participant.Ledger", lambda _: ledger)
+    monkeypatch.setattr(Measurements, "_record_evaluation", lambda *_: None)
+    monkeypatch.setattr("securevfl.families.shares.shares_participant.ScoreLedger", lambda _: ledger)
     for told in (3, 0):
         _, opened = played(job(0.1, epochs=10, accepts=accepts), tmp_path)
         assert [bool(each.total) for each in opened] == [bool(accepts) or number < told for number in range(5)]

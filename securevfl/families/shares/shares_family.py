@@ -36,6 +36,7 @@ from securevfl.families.shares.shares_disclosures import (
     weight_disclosures,
 )
 from securevfl.families.shares.shares_estimates import resource_lines
+from securevfl.families.shares.shares_facts import SharesFacts
 from securevfl.families.shares.shares_job import SharesJob, check_optimizer
 from securevfl.families.shares.shares_leaks import (
     EXACT_SCORES,
@@ -46,7 +47,7 @@ from securevfl.families.shares.shares_leaks import (
     weight_leaks,
 )
 from securevfl.families.shares.shares_participant import SharesParticipant
-from securevfl.families.shares.shares_plan import plan_of, sum_rounding
+from securevfl.families.shares.shares_plan import sum_rounding
 from securevfl.families.shares.shares_statements import (
     SCORE_PARTS_TEXT,
     quality_text,
@@ -275,7 +276,6 @@ class SharesFamily(Family[SharesJob]):
         opens them."""
         if "theta" in state:
             return super().final_weights(job, state, parties)
-        made = plan_of(job, state["sizes"], parties)
-        return made.numbers.decode_weights(
-            ShareRing(made.numbers.bits).reduce(made.rule.theta(state["own"], state["visits"]))
-        )
+        plan = SharesFacts.restore(job, state["sizes"], parties).plan
+        words = plan.rule.theta(state["own"], state["visits"])
+        return plan.numbers.decode_weights(ShareRing(plan.numbers.bits).reduce(words))
