@@ -42,8 +42,8 @@ OUTER_SHARE = 0.75  # rows beyond this share of the covered range suggest that o
 
 _OUT_OF_RANGE = (
     "share of rows with model outputs outside the table's range; their residuals are wrong and push the weights "
-    "further out. Increase protocol.shares.table_bits by one, which doubles the range and almost doubles the traffic, or clip "
-    "extreme values (prepare.clip)"
+    "further out. Increase protocol.shares.table_bits by one, which doubles the range and almost doubles the traffic, "
+    "or clip extreme values (prepare.clip)"
 )
 _NEAR_RANGE_END = (
     "share of rows with model outputs near the end of the table's range. Outputs beyond it get wrong residuals, and "
