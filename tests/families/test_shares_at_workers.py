@@ -67,7 +67,7 @@ def client() -> Iterator[Any]:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several blocks, some of which lie at two workers, in several groups, and nothing drawn by threads of a pool."""
     monkeypatch.setattr(shares_facts, "SharesParams", partial(SharesParams, block=BLOCK))
-    monkeypatch.setattr(offline_phase, "_AT_ONCE", 10_000)
+    monkeypatch.setattr(offline_phase, "_MAX_PENDING_VALUES", 10_000)
     monkeypatch.setattr(product_work, "_MIN_THREAD_SECONDS", np.inf)
 
 

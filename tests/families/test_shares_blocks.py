@@ -71,7 +71,7 @@ def test_several_blocks_give_the_weights_of_one(name: str, count: int, monkeypat
     whole, one = trained(MODELS[name], own)
     with monkeypatch.context() as patch:
         patch.setattr(shares_facts, "SharesParams", partial(SharesParams, block=BLOCK))
-        patch.setattr(offline_phase, "_AT_ONCE", 150)  # so that blocks come in several groups
+        patch.setattr(offline_phase, "_MAX_PENDING_VALUES", 150)  # so that blocks come in several groups
         parted, several = trained(MODELS[name], own)
     slope = 2.0 if name in ("poisson", "gamma", "tweedie", "negative_binomial") else 1.0
     noise = slope * STEP / 2 * RATE * np.sqrt(2 * VISITS / ROWS)

@@ -126,6 +126,6 @@ def test_steps_are_long_only_where_evaluations_watch_them() -> None:
     assert vfl.Job(model="logistic").optimizer.lr == 2
     assert vfl.Job(model="logistic", test_fraction=0).optimizer.lr == 1
     assert vfl.Job(model="logistic", evaluate_every=0).optimizer.lr == 1
-    sheet = "whether to go back and on by half the step"
+    sheet = "whether to roll back and halve the step"
     assert sheet in vfl.explain(vfl.Job(model="logistic"))
     assert sheet not in vfl.explain(vfl.Job(model="logistic", test_fraction=0))
