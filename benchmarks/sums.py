@@ -45,7 +45,7 @@ class RestartedClock(VirtualClock):
         """Restart at zero."""
         local = self._here.branch
         local.path, local.now = np.zeros_like(local.path), 0.0
-        self._up, self._down = type(self._up)(), type(self._down)()
+        self._outgoing, self._incoming = type(self._outgoing)(), type(self._incoming)()
 
 
 def seat_of(channel: Channel, names: list[str]) -> PartyContext:

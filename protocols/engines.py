@@ -87,8 +87,9 @@ class Paillier(Engine):
 
 
 class Ckks(Engine):
-    """The CKKS scheme with 128-bit security; decrypted values are dithered, so their noise reveals nothing of the
-    key.
+    """The CKKS scheme with 128-bit security.
+
+    Decrypted values are dithered, so that their noise reveals nothing about the key.
     """
 
     name: ClassVar[str] = "ckks"

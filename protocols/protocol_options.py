@@ -26,9 +26,7 @@ RESIDUALS: Registry[ResidualProtocol] = Registry("residual", OpenResidual, Seale
 
 
 def default_sum(contributors: int) -> SumProtocol:
-    """Return the protocol of `sum = "auto"`: pairwise masks; for one contributor, whom no sum can hide, a direct
-    sum.
-    """
+    """Return the protocol of `sum = "auto"`: pairwise masks, or a direct sum if there is one contributor."""
     return DirectSum() if contributors < 2 else PairwiseSum()
 
 

@@ -1,4 +1,4 @@
-"""Vertical federated learning under encryption and secure aggregation, with its costs and its leaks.
+"""Vertical federated learning with homomorphic encryption and secure aggregation, with its costs and leaks.
 
 ```python
 import securevfl as vfl
@@ -92,7 +92,7 @@ _homes: dict[str, str] = {}
 
 
 def _read_homes() -> dict[str, str]:
-    """Read from this file which module each public name is in."""
+    """Read from this file which module defines each public name."""
     if not _homes:
         import ast
         from pkgutil import get_data
@@ -105,7 +105,7 @@ def _read_homes() -> dict[str, str]:
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name when it is first asked for (PEP 562), so that importing the package costs little."""
+    """Load a public name on first use (PEP 562), so that importing the package is fast."""
     if name == "__all__":
         return sorted(_read_homes())
     if name.startswith("_") or name not in _read_homes():

@@ -26,77 +26,77 @@ from securevfl.optim import OPTIMIZERS
 from securevfl.optim.defaults import why_not_on_shares
 from securevfl.options import JobOptions
 
-DATA_KEY = "data"  # the key of a job file that is for the computer it lies on
+DATA_KEY = "data"
+"""The key of a job file that concerns one computer only: the data files."""
 
 
 class Job(JobOptions):
-    """One training: what `JobOptions` says, checked by its method."""
+    """One training: the options of `JobOptions`, checked by its protocol family."""
 
     @field_validator("accepts")
     @classmethod
     def _check_accepts(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         known = leak_kinds()
-        if strange := [name for name in value if name not in known]:
-            raise ValueError(f"{', '.join(strange)}: no leak has this name; choose from {', '.join(known)}")
+        if unknown := [name for name in value if name not in known]:
+            raise ValueError(f"{', '.join(unknown)}: no leak has this name; choose from {', '.join(known)}")
         return value
 
     @model_validator(mode="after")
     def _check_target(self) -> Job:
         known = metrics.metric_names(self.model.loss)
-        for name, own in (("target", self.target), ("patience", self.patience)):
-            if own is not None and own.metric not in known:
-                raise ValueError(f"{name}.metric must be one of {', '.join(known)} for this model; choose one of these")
+        for name, option in (("target", self.target), ("patience", self.patience)):
+            if option is not None and option.metric not in known:
+                raise ValueError(f"{name}.metric must be one of {', '.join(known)} for this model")
         return self
 
     @model_validator(mode="after")
     def _check_method(self) -> Job:
         family = self.family
         if not family.supports_model(type(self.model)):
-            own = [name for name, kind in MODELS.items() if family.supports_model(kind)]
+            supported = [name for name, kind in MODELS.items() if family.supports_model(kind)]
             if self.protocol.family is not None:
                 raise ValueError(
-                    f"protocol.{self.protocol.family} trains {', '.join(own)} models only: "
-                    f'{why_not_on_shares(self.model) or "this is none"}; use protocol = "ckks"'
+                    f"protocol.{self.protocol.family} trains {', '.join(supported)} models only: "
+                    f'{why_not_on_shares(self.model) or self.model.name + " is another model"}; use protocol = "ckks"'
                 )
             fits = [
                 name for name, kind in OPTIMIZERS.items() if FAMILIES[kind.family]().supports_model(type(self.model))
             ]
             raise ValueError(
-                f"optimizer {self.optimizer.name} trains {', '.join(own)} models only; "
+                f"optimizer {self.optimizer.name} trains {', '.join(supported)} models only; "
                 f"use optimizer {' or '.join(fits)} for a {self.model.name} model"
             )
-        weighed = family.supports_row_weights and (self.model.by_column or self.model.family == family.name)
-        if self.weights is not None and not weighed:
+        supports_weights = family.supports_row_weights and (self.model.by_column or self.model.family == family.name)
+        if self.weights is not None and not supports_weights:
             raise ValueError(
-                f"weights: rows count the same in {family.name} of a {self.model.name} model; "
+                f"weights: {family.name} does not support row weights for a {self.model.name} model; "
                 "leave weights out, or train a linear model"
             )
         if self.exposure is not None and not (
             isinstance(self.model.loss, LogLinkLoss) and family.supports_row_weights and self.model.by_column
         ):
             raise ValueError(
-                f"exposure: a linear model of counts or amounts was expected, {self.model.loss.name} loss in "
-                f"{family.name} is none; use poisson, gamma, tweedie or negative_binomial, or leave exposure out"
+                f"exposure: {self.model.loss.name} loss in {family.name} is no linear model of counts or amounts; use "
+                f" poisson, gamma, tweedie or negative_binomial, or leave exposure out"
             )
         if self.positive is not None and not (self.model.loss.classifies and self.model.loss.single):
-            raise ValueError(
-                f"positive: a loss of two classes was expected, {self.model.loss.name} is none; leave positive out"
-            )
+            raise ValueError(f"positive: {self.model.loss.name} loss does not have two classes; leave positive out")
         self._check_reason_codes()
         self._check_woe(family)
         if not self.model.scales and self.scale != "standard":
-            raise ValueError(f"scale: a {self.model.name} model scales columns by itself; leave scale out")
+            raise ValueError(f"scale: a {self.model.name} model does not use scaled columns; leave scale out")
         if self.prepare.texts == "codes" and not self.model.embeds:
             raise ValueError(
-                f'prepare.texts: "one_hot" was expected for a {self.model.name} model, codes name values and measure '
-                "nothing; codes are for neural parties that embed them"
+                f"prepare.texts: codes are for neural parties that embed them, not for a {self.model.name} model; "
+                'use "one_hot"'
             )
         if self.protocol.precision == "single" and not family.supports_single_precision:
-            raise ValueError(f"protocol.precision: {family.name} sums up no outputs in single precision; leave it out")
+            raise ValueError(
+                f"protocol.precision: {family.name} does not sum outputs in single precision; leave it out"
+            )
         if self.batch_size == "growing" and not self.optimizer.grows:
             raise ValueError(
-                f'batch_size: "growing" is for block_descent, whose steps go by all rows; {self.optimizer.name} takes '
-                'batches of so many rows, or "all"'
+                f'batch_size: "growing" is for block_descent; for {self.optimizer.name} set a number of rows, or "all"'
             )
         family.check_job(self)
         family.check_types(self)
@@ -107,13 +107,15 @@ class Job(JobOptions):
             return
         if not (self.model.by_column and self.model.loss.single):
             raise ValueError(
-                f"reason_codes: a model of one output with weights of columns was expected, {self.model.name} with "
-                f"{self.model.loss.name} loss is none; leave reason_codes out, or train a logistic model"
+                f"reason_codes: {self.model.name} with {self.model.loss.name} loss is no model of one output with "
+                f"weights of "
+                "columns; leave reason_codes out, or train a logistic model"
             )
         if self.protocol.shares is not None and not self.protocol.shares.open_weights:
             raise ValueError(
-                "reason_codes: shares tell nobody its weights, from which codes follow; name the parties that may give "
-                "codes in protocol.shares.open_weights, or leave reason_codes out"
+                "reason_codes: codes follow from weights, and shares open no weights; name the parties that may send "
+                "codes "
+                "in protocol.shares.open_weights, or leave reason_codes out"
             )
 
     def _check_woe(self, family: Family[Any]) -> None:
@@ -121,37 +123,46 @@ class Job(JobOptions):
             return
         if self.protocol.shares is not None:
             raise ValueError(
-                "prepare.woe: shares tell nobody how many rows of a bin are of the positive class, which weights of "
-                "evidence are made of; use prepare = { bins = 10 }, whose 0/1 columns get weights that rank as well"
+                "prepare.woe: weights of evidence need the number of positive rows of each bin, which shares do not "
+                "disclose; "
+                "use prepare = { bins = 10 }, whose 0/1 columns get weights that rank as well"
             )
         if not family.supports_evidence or self.protocol.residual is None:
             raise ValueError(
-                f"prepare.woe: {family.name} of a {self.model.name} model tells nobody classes in bins; leave it out, "
-                "or train a linear model by rounds"
+                f"prepare.woe: {family.name} of a {self.model.name} model does not disclose classes in bins; leave "
+                "it out, or train a linear model by rounds"
             )
         if not (self.model.loss.classifies and self.model.loss.single):
             raise ValueError(
-                f"prepare.woe: a loss of two classes was expected, {self.model.loss.name} is none; leave woe out, or "
-                "train a logistic model"
+                f"prepare.woe: {self.model.loss.name} loss does not have two classes; leave woe out, or train a "
+                f"logistic model"
             )
         if getattr(self.protocol.residual, "defence", None) is not None:
             raise ValueError(
-                "prepare.woe: a defence blurs residuals and not the classes in bins, which tell labels all the same; "
+                "prepare.woe: a defence adds noise to residuals, but not to classes in bins, which disclose labels "
+                "too; "
                 "leave one of them out"
             )
 
     @property
     def family(self) -> Family[Any]:
-        """The family of training that this job is of. ConfigError if its optimizer names none that is registered."""
+        """The protocol family of this job.
+
+        Raises:
+            ConfigError: if it is not registered.
+        """
         name = self.protocol.family or self.model.family or self.optimizer.family
         if name not in FAMILIES:
             raise ConfigError(
-                f"optimizer {self.optimizer.name} belongs to method {name}, which is not registered; add it to FAMILIES"
+                f"optimizer {self.optimizer.name} belongs to family {name}, which is not registered",
+                "add it to FAMILIES",
+                code="SVFL-JOB-EXTENSION",
+                family=name,
             )
         return FAMILIES[name]()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the job as plain data: what a job file holds and what the digest covers."""
+        """Return the job as plain data, as in a job file; the digest covers it."""
         return to_plain(self)
 
     def _repr_html_(self) -> str:
@@ -159,81 +170,119 @@ class Job(JobOptions):
 
     @property
     def digest(self) -> bytes:
-        """SHA-256 of the job, and of the code of a family that is no part of securevfl; parties compare it before they
+        """SHA-256 of the job, and of the code of a family from another package; parties compare it before they
         start."""
         keys = self.to_dict() | ({} if (outside := self.extension) is None else {"extension": astuple(outside)})
         return hashlib.sha256(json.dumps(keys, sort_keys=True).encode()).digest()
 
     @property
     def extension(self) -> Extension | None:
-        """The package that brings the family of this job; None if securevfl does."""
+        """The package of the protocol family, if it is not securevfl."""
         return EXTENSIONS.get(self.family.name)
 
     @classmethod
     def from_dict(cls, keys: Mapping[str, Any]) -> Job:
-        """Make a job from the plain data that `to_dict` returns. Raises ConfigError, with one line for each problem."""
+        """Create a job from the plain data of `to_dict`; raises ConfigError with one line for each problem."""
         return cls(**keys)
 
     @classmethod
     def load(cls, path: str | Path) -> Job:
-        """Load a job from a TOML file, leaving out its tables (`tables_of`). Raises ConfigError, with one line for each
-        problem."""
+        """Load a job from a TOML file, without its data files (`tables_of`).
+
+        Raises ConfigError with one line for each problem.
+        """
         return cls.from_dict({key: value for key, value in _read(path).items() if key != DATA_KEY})
 
 
 def tables_of(path: str | Path) -> dict[str, Path]:
-    """Return the data files that a job file names under `data`, by party, for a run on one computer; paths are relative
-    to the job file's folder.
+    """Return the data files that a job file names under `data`, by party, for a run on one computer.
 
-    They are no part of the job: parties agree on what is done, and each knows where its own table is. ConfigError.
+    They are not part of the job: the parties agree on a job, and each knows where its table is stored.
+
+    Args:
+        path: the job file. Paths in it are relative to its folder.
+
+    Returns:
+        The file of each party.
+
+    Raises:
+        ConfigError: if the file cannot be read, or `data` is not a table of files.
     """
-    found = _read(path).get(DATA_KEY, {})
-    if not isinstance(found, dict) or not all(isinstance(file, str) for file in found.values()):
+    files = _read(path).get(DATA_KEY, {})
+    if not isinstance(files, dict) or not all(isinstance(file, str) for file in files.values()):
         raise ConfigError(
-            f'{path}: {DATA_KEY}: a file for each party was expected, as {{ bank = "bank.csv" }}; correct it'
+            f"{path}: {DATA_KEY} does not name one file for each party",
+            f'write for example {DATA_KEY} = {{ bank = "bank.csv" }}',
+            code="SVFL-JOB-FILE",
+            path=str(path),
         )
-    return {name: Path(path).parent / file for name, file in found.items()}
+    return {name: Path(path).parent / file for name, file in files.items()}
 
 
 def _read(path: str | Path) -> dict[str, Any]:
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as cause:
-        raise ConfigError(f"{path}: a job file was expected there ({cause.strerror}); check the path") from None
+        raise ConfigError(
+            f"{path}: the job file cannot be read ({cause.strerror})",
+            "check the path",
+            code="SVFL-JOB-FILE",
+            path=str(path),
+        ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as cause:
-        raise ConfigError(f"{path}: TOML was expected; {cause}; correct it") from None
+        raise ConfigError(
+            f"{path}: the job file is not valid TOML: {cause}", "correct it", code="SVFL-JOB-FILE", path=str(path)
+        ) from None
 
-
-# A split that holds every class out in the proportion of the table, found by the party with labels.
-#
-# Rows are held out by numbers drawn from ids, the same at every party, so none has to say which. There are many ways to
-# draw them, numbered by the job's `split`. The party with labels tries the first ones and puts the number of the most
-# even one into the job. So the others learn one number of TRIED, log2(TRIED) bits about all labels together, and no
-# row's.
 
 TRIED_SPLITS = 256
+"""Splits among which the party with labels chooses."""
 
 
 def stratified(job: Job, party: Party) -> Job:
-    """Return the job with the split that is most even in the classes of `party`, whose rows are those of the training.
+    """Return the job with the split that holds out the classes of a party's labels most evenly.
 
-    PartiesError without labels, ConfigError for a job that holds nothing out or fits numbers.
+    Rows are held out by numbers drawn from their ids, in the same way at every party. The job's `split` selects one of
+    many ways to draw them. The party with labels tries the first `TRIED_SPLITS`. The others thus learn one number,
+    log2(`TRIED_SPLITS`) bits about all labels together and nothing about a single row.
+
+    Args:
+        job: the job.
+        party: the party with labels, with the rows of the training.
+
+    Returns:
+        The job.
+
+    Raises:
+        PartiesError: if the party has no labels.
+        ConfigError: if the job holds no rows out, has no classes, or holds out too few rows.
     """
     if party.y is None:
         raise PartiesError(
-            f"party {party.name}: labels were expected to stratify by, none came; ask the party with labels"
+            f"party {party.name}: stratification needs labels, and this party has none",
+            "run it at the party with labels",
+            code="SVFL-PARTIES-LABELS",
+            party=party.name,
         )
     if not job.test_fraction or not job.model.loss.classifies:
-        raise ConfigError("stratified: a job that holds rows out and fits classes was expected; set test_fraction")
-    _, place = np.unique(party.y, return_inverse=True)
-    register, total = party.register, np.bincount(place)
+        raise ConfigError(
+            "stratified: the job holds no rows out, or its model has no classes",
+            "set test_fraction",
+            code="SVFL-JOB-COMBINATION",
+        )
+    _, class_index = np.unique(party.y, return_inverse=True)
+    register, total = party.register, np.bincount(class_index)
     if len(total) > job.schedule(register).test.size:
-        raise ConfigError("stratified: held-out rows for every class were expected; raise test_fraction")
+        raise ConfigError(
+            "stratified: fewer rows are held out than there are classes",
+            "raise test_fraction",
+            code="SVFL-LABEL-SPLIT",
+        )
 
     def uneven(split: int) -> float:
-        """Chi-squared of the classes held out against those of the table."""
+        """Return chi-squared of the held-out classes against those of the table."""
         test = job.model_copy(update={"split": split}).schedule(register).test
-        even = total * (len(test) / len(place))
-        return float((((np.bincount(place[test], minlength=len(total)) - even) ** 2) / even).sum())
+        expected = total * (len(test) / len(class_index))
+        return float((((np.bincount(class_index[test], minlength=len(total)) - expected) ** 2) / expected).sum())
 
     return Job.from_dict(job.to_dict() | {"split": min(range(TRIED_SPLITS), key=uneven)})

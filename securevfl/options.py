@@ -1,4 +1,4 @@
-"""What a job says, as its method reads it: the options that all parties agree on before anything runs."""
+"""The options of a job, on which all parties agree before anything runs."""
 
 from __future__ import annotations
 
@@ -28,21 +28,23 @@ class Target(Config):
     """Stop as soon as `metric` on the held-out rows (or, without any, the training rows) reaches `value`."""
 
     metric: str
-    """What is measured: a metric of the model's [loss](#loss)."""
+    """The metric: one of those of the model's [loss](#loss)."""
     value: float
     """Where training stops: at or above it, or below it for metrics that are errors or losses."""
 
 
 class Patience(Config):
-    """Stop when a metric on the held-out rows (or, without any, the training rows) has not got better for a while. The
-    model is the best of those evaluated."""
+    """Stop when a metric on the held-out rows (or, without any, the training rows) has stopped improving.
+
+    The result is the best model that was evaluated.
+    """
 
     metric: str = "loss"
-    """What is watched: a metric of the model's [loss](#loss)."""
+    """The metric: one of those of the model's [loss](#loss)."""
     evaluations: int = Field(default=3, ge=1)
-    """How many evaluations in a row may bring nothing."""
+    """Number of evaluations in a row without an improvement."""
     tolerance: float = Field(default=1e-4, ge=0)
-    """The least gain of the metric that counts."""
+    """The smallest change of the metric that counts as an improvement."""
 
 
 NESTED_TABLES: dict[str, type[Config]] = {
@@ -54,63 +56,65 @@ NESTED_TABLES: dict[str, type[Config]] = {
 
 
 class JobOptions(Config):
-    """All that a job says (`securevfl.job.Job` adds its method, its file and its digest)."""
+    """All options of a job (`securevfl.job.Job` adds its protocol family, its file and its digest)."""
 
     model: SerializeAsAny[Model]
-    """What is fitted."""
+    """The model."""
     optimizer: SerializeAsAny[Training] = Field(default=None, validate_default=True)
-    """The schedule of exchanges and local steps. Unless told, linear models go over all rows: on shares by
-    block_descent, by rounds by block_newton."""
+    """The schedule of exchanges and local steps. By default, linear models use all rows in each step: block_descent on
+    shares, block_newton in rounds."""
     protocol: Protocol = Field(default=None, validate_default=True)
-    """How messages hide what they carry: "shares", which opens nothing and is chosen where the model allows it, "ckks"
-    or "paillier", which seal residuals, "open", or a table of these keys."""
+    """How messages are protected: "shares", which opens nothing and is the default if the model allows it, "ckks" or
+    "paillier", which seal residuals, "open", or a table of these keys."""
     batch_size: BatchSize = 256
-    """Rows a batch, or "all" for one batch of all training rows; "growing", for block_descent, is "all" below 100,000
-    training rows, and from there on visits go to parts of them that grow. The partition is fixed by the ids of the
+    """Rows per batch, or "all" for one batch of all training rows. "growing", for block_descent, is "all" below 100,000
+    training rows; above, the training uses nested subsets that grow. The partition is determined by the ids of the
     table."""
     epochs: int = Field(default=10, ge=0)
-    """Passes over all batches; 0 leaves it to the guards of all parties on one computer: the most, up to 10, that none
-    refuses for what they tell of columns. A job without an optimizer leaves it to them."""
+    """Passes over all batches. 0 leaves the number to the guards of all parties on one computer: the largest
+    number, up to 10, at which no guard refuses what the job discloses about columns. This is the default without an
+    optimizer."""
     seed: int = Field(default=0, ge=0)
-    """Orders the visits to batches and starts the weights; shared by all parties. It does not change the batches."""
+    """Determines the order of batches and the initial weights, not the batches; shared by all parties."""
     test_fraction: float = Field(default=0.0, ge=0, lt=1)
-    """Share of rows held out from training, on which metrics are taken; 0 takes them on the training rows."""
+    """Share of rows held out for metrics; with 0, metrics are taken on the training rows."""
     split: int = Field(default=0, ge=0)
-    """Which of the ways to hold so many rows out; `vfl.stratified` finds one that holds classes out evenly."""
+    """Selects which rows are held out; `vfl.stratified` finds a split that holds classes out evenly."""
     evaluate_every: int = Field(default=0, ge=0)
-    """Rounds between joint evaluations; 0 is at the end only, or with a target or patience every round."""
+    """Rounds between joint evaluations. 0 evaluates at the end only, or every round with a target or patience."""
     target: Target | None = None
-    """Stops the training early, when a metric is good enough."""
+    """Stops the training early when a metric is good enough."""
     patience: Patience | None = None
-    """Stops the training early, when a metric gets no better."""
+    """Stops the training early when a metric stops improving."""
     prepare: Preparation = Preparation()
-    """What each party makes of missing values, texts and numbers in its own columns before they are scaled."""
+    """How each party prepares missing values, texts and numbers of its columns before they are scaled."""
     weights: Weights | None = None
-    """How much rows and classes count; all the same without."""
+    """Weights of rows and classes; without it, all count the same."""
     positive: str | None = None
-    """The class, of two, that probabilities and metrics are of, by its label. Without it 1, true or yes against 0, -1,
-    false or no, and else the rarer one."""
+    """The class, of two, that probabilities and metrics refer to, by its label. By default 1, true or yes against
+    0, -1, false or no, and otherwise the rarer class."""
     exposure: str | None = None
-    """A column of the party with labels: over how much time, or how many units, a count or an amount was counted. No
-    model sees it; predictions are for one unit of it."""
+    """A column of the party with labels: the time, or the number of units, over which a count or an amount was
+    observed. The model does not see it; predictions are for one unit of it."""
     scale: Literal["standard", "robust", "none"] = "standard"
-    """Each party scales its own columns by its own training rows: by mean and deviation, or by median and quartiles."""
+    """How each party scales its columns, from its training rows: by mean and standard deviation, or by median and
+    quartiles."""
     reshuffle: bool = False
-    """Draws new batches every epoch. Under a sealed residual that adds equations about labels, and must be accepted."""
+    """Draws new batches every epoch. Under a sealed residual this adds equations about labels and must be accepted."""
     max_label_auc: float | None = Field(default=None, gt=0.5, lt=1)
-    """Refuses the job where labels could be ranked above this AUC from what its gradients add up to."""
+    """Refuses the job if opened gradients could rank labels above this AUC."""
     reason_codes: int = Field(default=0, ge=0, le=100)
-    """How many codes of a row that is scored a party may tell the one that asks: its columns that cost the row most,
-    under names of its own ([reasons](scorecard.md#reasons-and-export)). Whether it does
-    its owner says at scoring; none may if 0."""
+    """The largest number of reason codes that a party may send about a scored row: its columns that cost the row most,
+    under names that it chooses ([reasons](scorecard.md#reasons-and-export)). The party's owner decides at scoring
+    whether it sends any; with 0 none may be sent."""
     accepts: tuple[str, ...] = ()
-    """The [leaks](#leaks) that all parties agree to, by name; what is not listed is refused."""
+    """The [leaks](#leaks) to which all parties agree, by name; all other leaks are refused."""
 
     @model_validator(mode="before")
     @classmethod
-    def _fill(cls, given: Any) -> Any:
-        """Fill in what is left out of the options, as the model chooses (`securevfl.optim.defaults`)."""
-        return fill_defaults(given) if isinstance(given, Mapping) else given
+    def _fill(cls, options: Any) -> Any:
+        """Fill in options that are left out, as the model chooses (`securevfl.optim.defaults`)."""
+        return fill_defaults(options) if isinstance(options, Mapping) else options
 
     @field_validator("batch_size", mode="plain")
     @classmethod
@@ -136,12 +140,12 @@ class JobOptions(Config):
     @field_validator("optimizer", mode="before")
     @classmethod
     def _read_optimizer(cls, value: Any) -> Any:
-        return _there(OPTIMIZERS.read(value))
+        return _required(OPTIMIZERS.read(value))
 
     @field_validator("protocol", mode="before")
     @classmethod
     def _read_protocol(cls, value: Any) -> Any:
-        return _there(Protocol.read(value))
+        return _required(Protocol.read(value))
 
     @field_validator("prepare", "patience", "weights", "target", mode="before")
     @classmethod
@@ -149,7 +153,14 @@ class JobOptions(Config):
         return read_nested(NESTED_TABLES[str(info.field_name)], value)
 
     def schedule(self, rows: int | Register) -> Schedule:
-        """Which rows of a table are held out and which make a batch: of a table without ids, or by its register."""
+        """Return which rows of a table are held out and which make a batch.
+
+        Args:
+            rows: number of rows of a table without ids, or the register of a table.
+
+        Returns:
+            The schedule.
+        """
         return Schedule(
             rows,
             batch_size=self.batch_size,
@@ -162,60 +173,64 @@ class JobOptions(Config):
 
     @property
     def scaling(self) -> str:
-        """How columns are scaled before the model has them: as `scale` says, or not at all."""
+        """How columns are scaled for the model: as `scale` states, or not at all."""
         return self.scale if self.model.scales else "none"
 
     @property
     def loss(self) -> Loss:
-        """What is minimised: the model's loss, of rows that count, and were exposed, as the job says."""
+        """The loss that is minimised: the model's loss with the job's weights and exposure."""
         loss = self.model.loss
         if self.exposure is not None:
             assert isinstance(loss, LogLinkLoss), "a job is refused whose loss takes no exposure"
             loss = OffsetLoss(loss)
-        return loss if self.weights is None else WeightedLoss(loss, self.weights.room)
+        return loss if self.weights is None else WeightedLoss(loss, self.weights.limit)
 
     @property
     def residual_bound(self) -> float:
-        """|g| of one entry never exceeds it."""
-        return self.model.residual_bound * (1.0 if self.weights is None else self.weights.room)
+        """Upper bound of |g| of one entry."""
+        return self.model.residual_bound * (1.0 if self.weights is None else self.weights.limit)
 
     @property
     def equations_change(self) -> bool:
-        """Whether what a passive party opens are other equations in every local step: its Jacobian moves with the
-        weights, or it weighs rows anew."""
+        """Whether a passive party opens different equations in every local step.
+
+        This happens if its Jacobian changes with the weights, or if rows are weighted again.
+        """
         return not self.model.static_jacobian or self.optimizer.weighs_instances
 
     @property
     def equations(self) -> int:
-        """How often in a run each parameter of a passive party gives a new equation about the residuals of a batch.
+        """Number of new equations about the residuals of a batch that each parameter of a passive party opens in a run.
 
-        A Jacobian that stays gives the same ones every epoch unless rows are reshuffled; one that moves with the
-        weights, or whose rows are weighed anew, gives others in every local step that has an opening of its own.
-        """
+        A constant Jacobian gives the same equations every epoch unless rows are reshuffled. A Jacobian that changes
+        with the weights, or rows that are weighted again, give different equations in every local step with its own
+        opening."""
         if self.equations_change:
             return self.epochs * self.model.openings(self.optimizer.steps)
         return self.epochs if self.reshuffle else 1
 
     @property
     def evaluation_interval(self) -> int:
-        """Rounds between joint evaluations while training; 0 for none."""
+        """Rounds between joint evaluations during training; 0 for none."""
         return self.evaluate_every or (1 if self.stops_early else 0)
 
     @property
     def stops_early(self) -> bool:
-        """Whether the leading party tells the others after each evaluation to go on or stop."""
+        """Whether the leading party decides after each evaluation if the training stops."""
         return self.target is not None or self.patience is not None
 
     @property
     def decision_interval(self) -> int:
-        """Rounds between evaluations after which the leading party tells the others how to go on; 0 where it does
-        not."""
+        """Rounds between evaluations after which the leading party sends a decision; 0 if it sends none."""
         return self.evaluation_interval if self.stops_early or self.optimizer.may_overshoot else 0
 
 
-def _there(value: Any) -> Any:
-    """Return the value that was given or filled in. Raises ValueError if there is none, as some models have no choice
-    that fits most."""
+def _required(value: Any) -> Any:
+    """Return a value that was passed or filled in.
+
+    Raises:
+        ValueError: if there is none, because some models have no default.
+    """
     if value is None:
         raise ValueError("is missing; add it")
     return value

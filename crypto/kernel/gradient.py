@@ -36,9 +36,9 @@ from securevfl.crypto.key_derivation import SYMMETRIC_KEY_BYTES
 from securevfl.crypto.prg import Prg
 from securevfl.errors import ConfigError
 
-ENGINE = "gradient on the kernel"
+KERNEL_GRADIENT_ENGINE = "gradient on the kernel"
 """Name of the engine in error messages."""
-SECOND_LABEL = "public second polynomials of a sealed residual"
+SEALED_SECOND_LABEL = "public second polynomials of a sealed residual"
 """Label of the generator that expands the seed in an encrypted g."""
 _PRODUCTS_PER_BATCH = 8  # approximate number of products with the same plaintexts
 
@@ -50,7 +50,7 @@ Values = NDArray[np.float32]
 class GradientParameters(RowParameters):
     """The primes of a profile and the numbers that follow from them."""
 
-    engine: ClassVar[str] = ENGINE
+    engine: ClassVar[str] = KERNEL_GRADIENT_ENGINE
     magic: ClassVar[tuple[bytes, bytes, bytes, bytes]] = b"SGK2", b"SGG2", b"SGB2", b"SGO1"
 
     def __init__(self, profile: Profile = KERNEL_PROFILE) -> None:
@@ -79,7 +79,7 @@ class GradientParameters(RowParameters):
         """Read the ciphertexts at each point, c0 above c1: (P, M, outputs + r, blocks)."""
         first = unpack(self.primes, memoryview(sealed)[SYMMETRIC_KEY_BYTES:], (layout.points, width, blocks))
         second = uniform(
-            Prg(sealed[:SYMMETRIC_KEY_BYTES], SECOND_LABEL), self.primes, (layout.points, layout.r, blocks)
+            Prg(sealed[:SYMMETRIC_KEY_BYTES], SEALED_SECOND_LABEL), self.primes, (layout.points, layout.r, blocks)
         )
         return stack_halves(first, second, F)
 
@@ -163,7 +163,7 @@ class KernelGradientHolder(RowHolder):
     def _sealed(self, layout: RingLayout, g: Floats, blocks: slice, prg: Prg) -> bytes:
         primes, seed = self._parameters.primes, os.urandom(SYMMETRIC_KEY_BYTES)
         message = layout.messages(primes.whole(g), blocks)
-        second = uniform(Prg(seed, SECOND_LABEL), primes, (layout.points, layout.r, blocks.stop - blocks.start))
+        second = uniform(Prg(seed, SEALED_SECOND_LABEL), primes, (layout.points, layout.r, blocks.stop - blocks.start))
         return seed + self._opener.seal(layout, message, second, prg)
 
     def _levels(
@@ -217,5 +217,7 @@ class KernelGradient(RowScheme):
 
     def __init__(self, *, columns: int = 32) -> None:
         if problem := blas_check.blas_problem():
-            raise ConfigError(f"{ENGINE}: {problem}", blas_check.BLAS_REMEDY, code="SVFL-CRYPTO-LIBRARY")
+            raise ConfigError(
+                f"{KERNEL_GRADIENT_ENGINE}: {problem}", blas_check.BLAS_REMEDY, code="SVFL-CRYPTO-LIBRARY"
+            )
         super().__init__(GradientParameters(), columns)

@@ -61,7 +61,7 @@ from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import Integers, Words
 from securevfl.errors import ConfigError, CryptoError
 
-SECOND_LABEL = "public second polynomials of a query"
+QUERY_SECOND_LABEL = "public second polynomials of a query"
 """Label of the generator that expands the seed in a query."""
 _TILE_COEFFICIENTS = 1 << 18  # of plaintexts that are transformed at a time
 
@@ -140,7 +140,7 @@ class KernelHolder(RingHolder):
     def _sealed(self, layout: RingLayout, V: Words) -> Iterator[bytes]:
         parameters, primes = self._parameters, self._parameters.primes
         seed, prg = os.urandom(SYMMETRIC_KEY_BYTES), Prg.fresh("errors of a query")
-        seconds = Prg(seed, SECOND_LABEL)
+        seconds = Prg(seed, QUERY_SECOND_LABEL)
         yield seed
         for outputs in layout.outputs:
             for blocks in layout.groups:
@@ -291,7 +291,7 @@ def _totals(
     primes, d, start = parameters.primes, prepared.shape[1], QUERY_HEADER.size + SYMMETRIC_KEY_BYTES
     size, seconds = (
         packed_size(primes, layout.points * layout.sample_blocks),
-        Prg(sealed[QUERY_HEADER.size : start], SECOND_LABEL),
+        Prg(sealed[QUERY_HEADER.size : start], QUERY_SECOND_LABEL),
     )
     for outputs in layout.outputs:
         view = memoryview(sealed)[start + outputs.start * size :]

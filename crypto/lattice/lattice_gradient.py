@@ -29,7 +29,7 @@ from securevfl.crypto.lattice.polynomial_ring import SPECIAL_NOISE, SealProductH
 from securevfl.crypto.lattice.residue_bytes import Residues, pack, packed_size
 from securevfl.crypto.prg import Prg
 
-ENGINE = "lattice"
+LATTICE_GRADIENT_ENGINE = "lattice"
 """Name of the engine in error messages."""
 LATTICE_PROFILE = Profile((47, 46, 16), 72, 68, 2.0**21, SPECIAL_NOISE)
 _PLAIN_BITS = 59  # of t, the largest size that SEAL accepts
@@ -46,7 +46,7 @@ def _milliseconds(layout: RingLayout, d: int, uses: int, openings: int) -> float
 class LatticeGradientParameters(RowParameters):
     """The ring of a profile and the numbers that follow from it."""
 
-    engine: ClassVar[str] = ENGINE
+    engine: ClassVar[str] = LATTICE_GRADIENT_ENGINE
     magic: ClassVar[tuple[bytes, bytes, bytes, bytes]] = b"SLK3", b"SLG3", b"SLB4", b"SLO4"
 
     def __init__(self, profile: Profile = LATTICE_PROFILE) -> None:

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 from securevfl.crypto.kernel import ring_layout
 from securevfl.crypto.kernel.residues import DEGREE
-from securevfl.crypto.kernel.ring_layout import RingLayout
+from securevfl.crypto.kernel.ring_layout import LINE_MS, RingLayout
 from securevfl.crypto.kernel.share_protocol import (
     MAX_SHARE_BITS,
     QUERY_HEADER,
@@ -38,18 +38,18 @@ from securevfl.crypto.share_ring import Integers, Words
 _MIN_NOISE_BITS = 32  # of q / t
 _MAX_PRIME_BITS, _SPECIAL_BITS = 46, 17  # 46 + 46 + 17 is the largest modulus for 128-bit security
 
-# Milliseconds on one core for both sides: a ciphertext sent to the evaluator (encrypt, save, load, transform), one
-# returned (transform back, encryption of zero, save, load, decrypt), a product with its sum, and a plaintext; and on a
-# line of 150 Mbit/s for the 45 kB of a ciphertext. Only their ratios matter.
-LINE_MS = 2.4
-UP_MS, DOWN_MS, PRODUCT_MS, PREPARE_MS = 1.3, 2.5, 0.07, 0.2
+# milliseconds on one core for both sides, of which only the ratios matter
+_UP_MS = 1.3  # a ciphertext to the evaluator: encrypt, save, load, transform
+_DOWN_MS = 2.5  # a ciphertext back: transform, encryption of zero, save, load, decrypt
+_PRODUCT_MS = 0.07  # a product with its sum
+_PREPARE_MS = 0.2  # a plaintext
 
 
 def milliseconds(layout: RingLayout, d: int, uses: int = 1, openings: int = 1) -> float:
     """Estimate the milliseconds of a product on one core, for both sides, and on the line."""
     B, F, Q = layout.sample_blocks, layout.column_blocks(d), layout.output_blocks
-    up = B * (UP_MS + LINE_MS * layout.c / (Q * layout.r))
-    return Q * (up + openings * (F * (DOWN_MS + LINE_MS) + B * F * PRODUCT_MS)) + B * F * PREPARE_MS / uses
+    up = B * (_UP_MS + LINE_MS * layout.c / (Q * layout.r))
+    return Q * (up + openings * (F * (_DOWN_MS + LINE_MS) + B * F * _PRODUCT_MS)) + B * F * _PREPARE_MS / uses
 
 
 def primes(bits: int) -> tuple[int, int, int]:

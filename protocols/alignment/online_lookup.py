@@ -43,10 +43,10 @@ _TAGS_PER_MESSAGE = 1 << 20
 
 
 class TableTags(Message, frozen=True):
-    """First halves in ascending order; `rest` more follow in further messages."""
+    """First halves in ascending order; `remaining` more follow in further messages."""
 
     tags: bytes
-    rest: int
+    remaining: int
 
 
 class QueryPoints(Message, frozen=True):
@@ -152,10 +152,10 @@ class TableClient:
         parts, remaining = list[bytes](), 1
         while remaining:
             message = channel.recv(server, TableTags)  # 0
-            if len(message.tags) % _HALF_BYTES or not message.tags or not 0 <= message.rest < 1 << 40:
+            if len(message.tags) % _HALF_BYTES or not message.tags or not 0 <= message.remaining < 1 << 40:
                 raise ProtocolError(f"{server} sent an invalid list of tags", code="SVFL-PROTOCOL-VALUES", party=server)
             parts.append(message.tags)
-            remaining = message.rest
+            remaining = message.remaining
         words = np.frombuffer(b"".join(parts), ">u8").astype(np.uint64).reshape(-1, 2)
         self._known = np.ascontiguousarray(words[:, 0]), np.ascontiguousarray(words[:, 1])
 

@@ -39,9 +39,7 @@ def questions(rows: int) -> int:
 
 
 def ask(work: AlignmentWork, done: dict[str, int]) -> Callable[[str], Words]:
-    """Run P_1: send the points that each P_i has not received; return a function from P_i to F_i on P_1's ids (n,
-    4).
-    """
+    """Run P_1: send the points that each P_i lacks; return a function from P_i to F_i on P_1's ids (n, 4)."""
     for passive in work.passives:
         check_count(passive, "chunks", done[passive], 0, chunks(work.rows))
     work.expect(work.rows * (1 + len(work.passives)))

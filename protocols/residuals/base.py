@@ -72,7 +72,7 @@ class Agreement:
             closes the oldest one.
         shares_outputs: kind of the passive parties' Jacobians (`Jacobian`). It determines whether g (n x c) is sent as
             it is, or as n c rows of one output.
-        tells: what the disclosed numbers are derived from.
+        subject: what the disclosed numbers are derived from; see `DisclosureRecord.kind`.
         group: the rows that the disclosed numbers are about; "bins" for class counts.
         word: bits of each decrypted number if g and J contain integers of which only that many bits may be disclosed;
             None to disclose complete numbers.
@@ -81,7 +81,7 @@ class Agreement:
     openings: int = 1
     max_open_exchanges: int = 1
     shares_outputs: bool = True
-    tells: Literal["labels", "columns"] = "labels"
+    subject: Literal["labels", "columns"] = "labels"
     group: Group = "training"
     word: int | None = None
 
@@ -107,7 +107,7 @@ class Agreement:
 
     def record(self, to: str, numbers: int, about: str) -> DisclosureRecord:
         """Return the record for a number of values that `to` learns about the data of `about`."""
-        return DisclosureRecord(to, self.tells, numbers, self.word or 64, about=(about,), group=self.group)
+        return DisclosureRecord(to, self.subject, numbers, self.word or 64, about=(about,), group=self.group)
 
 
 class Reply(ABC):

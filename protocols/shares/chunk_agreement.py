@@ -25,7 +25,7 @@ class ChunkName(Message, frozen=True):
 
 
 def declares() -> list[MessageDeclaration]:
-    """Declare what the messages reveal. Roles: active, partner, passive (any party that is neither)."""
+    """Declare the disclosures of the messages. Roles: active, partner, passive (any party that is neither)."""
     return [MessageDeclaration(ChunkName, *pair, Reveal("public")) for pair in share_products.PAIRS]
 
 

@@ -1,4 +1,4 @@
-"""Correlations of two parties' columns, of which each party learns 6 bits: sums over all rows, nothing about one row.
+"""Correlations of two parties' columns: each party learns 6 bits of each sum over all rows, nothing about one row.
 
 A has X_A (n, d_A) and B has X_B (n, d_B), standardised. s is the spacing of two levels, 1/30 of a correlation.
 
@@ -54,7 +54,7 @@ class RoundedProducts(DisclosingMessage, frozen=True):
 
 
 def declares() -> list[MessageDeclaration]:
-    """Declare what the messages reveal. Roles: active (the requesting party) and partner."""
+    """Declare the disclosures of the messages. Roles: active (the requesting party) and partner."""
     output = Reveal("output", "correlations of its columns with the sender's, rounded at random to 6 bits")
     return [
         *summed_products_module.declares(),

@@ -43,7 +43,7 @@ class ForwardSumShare(Message, frozen=True):
 
 
 def declares() -> list[MessageDeclaration]:
-    """Declare what the messages reveal. Roles: active, partner, passive (any party that is neither)."""
+    """Declare the disclosures of the messages. Roles: active, partner, passive (any party that is neither)."""
     return [*share_products.declares(), MessageDeclaration(ForwardSumShare, "passive", "active", Reveal("uniform"))]
 
 

@@ -92,7 +92,7 @@ class MaskedResidual(Message, frozen=True):
 
 
 def declares() -> list[MessageDeclaration]:
-    """Declare what the messages of an iteration reveal. Roles: active, partner, passive (any other party)."""
+    """Declare the disclosures of the messages of an iteration. Roles: active, partner, passive (any other party)."""
     return [
         MessageDeclaration(MaskedSum, "passive", "active", Reveal("uniform")),
         MessageDeclaration(LookupRequest, "partner", "active", Reveal("uniform"), structured=True),

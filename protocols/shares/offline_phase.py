@@ -59,7 +59,7 @@ ByBlock = dict[int, Words]
 
 
 def declares() -> list[MessageDeclaration]:
-    """Declare what the messages reveal. Roles: active, partner, passive (any party that is neither)."""
+    """Declare the disclosures of the messages. Roles: active, partner, passive (any party that is neither)."""
     return [*share_products.declares(), *table_transfers.declares()]
 
 

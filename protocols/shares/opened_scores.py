@@ -95,7 +95,7 @@ class ScoreShare(Message, frozen=True):
 
 
 def declares(requester: Role = ACTIVE) -> list[MessageDeclaration]:
-    """Declare what the messages reveal. Roles: active, partner, passive (any party that is neither).
+    """Declare the disclosures of the messages. Roles: active, partner, passive (any party that is neither).
 
     Args:
         requester: the role of the requesting party.

@@ -46,7 +46,7 @@ class OpenedWeights(DisclosingMessage, frozen=True):
 
 
 def declares() -> list[MessageDeclaration]:
-    """Declare what the messages reveal. Roles: active, partner, passive (any party that is neither)."""
+    """Declare the disclosures of the messages. Roles: active, partner, passive (any party that is neither)."""
     output = Reveal("output", "the receiver's weights, which rank the labels about as well as its columns can")
     pairs = (("active", "partner"), ("active", "passive"), ("partner", "active"), ("partner", "passive"))
     return [MessageDeclaration(OpenedWeights, *pair, output) for pair in pairs]

@@ -86,7 +86,7 @@ PAIRS = [(one, other) for one in ROLES for other in ROLES if one != other or one
 
 
 def declares() -> list[MessageDeclaration]:
-    """Declare what the messages reveal. Roles: active, partner, passive (any party that is neither)."""
+    """Declare the disclosures of the messages. Roles: active, partner, passive (any party that is neither)."""
     declarations = [MessageDeclaration(ProductGreeting, *pair, Reveal("public")) for pair in PAIRS]
     for holder, other in PAIRS:
         if holder != PASSIVE:

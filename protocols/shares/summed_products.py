@@ -25,7 +25,7 @@ ROWS_PER_SUMMED_PRODUCT = 16_384
 
 
 def declares() -> list[MessageDeclaration]:
-    """Declare what the messages reveal. Roles: active (the requesting party) and partner."""
+    """Declare the disclosures of the messages. Roles: active (the requesting party) and partner."""
     roles = {ACTIVE, PARTNER}
     return [item for item in share_products.declares() if {item.sender, item.receiver} == roles]
 

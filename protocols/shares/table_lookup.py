@@ -36,7 +36,7 @@ class MaskedEntries(Message, frozen=True):
 
 
 def declares_lookup() -> list[MessageDeclaration]:
-    """Declare what the messages of `look_up_shares` reveal. Roles: active, partner."""
+    """Declare the disclosures of the messages of `look_up_shares`. Roles: active, partner."""
     return [
         *table_transfers.declares(),
         MessageDeclaration(TableOffsets, "partner", "active", Reveal("uniform"), structured=True),

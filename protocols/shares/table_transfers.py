@@ -57,7 +57,7 @@ class TransferCorrections(Message, frozen=True):
 
 
 def declares() -> list[MessageDeclaration]:
-    """Declare what the messages of the transfers reveal. Roles: active, partner."""
+    """Declare the disclosures of the messages of the transfers. Roles: active, partner."""
     return [
         MessageDeclaration(TransferOffer, "partner", "active", Reveal("public")),
         MessageDeclaration(TransferChoices, "active", "partner", Reveal("uniform"), structured=True),

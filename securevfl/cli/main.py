@@ -251,8 +251,8 @@ def train(
     from securevfl.consent.consent_sheet import explain
     from securevfl.consent.settle_job import most_epochs
     from securevfl.runtime.network import Network
+    from securevfl.training.json_report import write_report
     from securevfl.training.local_baseline import baseline_metrics
-    from securevfl.training.run import write_report
     from securevfl.training.simulate import simulate
 
     job, new_tables = _load(job_file), option_groups.named_files(predict)

@@ -217,7 +217,7 @@ def _weight_lines(job: Job) -> list[str]:
     """Return the line about the largest weight of a row, and its consequences."""
     if job.weights is None:
         return []
-    room = job.weights.room
+    room = job.weights.limit
     rarest = f", so at least 1 of {2 * room:g} rows is of each class" if job.model.loss.single else ""
     balanced = f", and that its classes count the same{rarest}" if job.weights.classes == "balanced" else ""
     return [f"weights: all learn that no row counts more than {room:g} times the mean{balanced}"]

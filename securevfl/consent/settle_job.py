@@ -55,7 +55,7 @@ def most_epochs(job: Job) -> int:
 
     It is larger if coefficients are reported with standard errors, and if weights make the safe steps shorter.
     """
-    room = 1.0 if job.weights is None else job.weights.room
+    room = 1.0 if job.weights is None else job.weights.limit
     if job.model.loss.reports_standard_errors:
         return math.ceil(3 * MAX_EPOCHS * math.sqrt(room))
     return math.ceil(MAX_EPOCHS * iteration_factor(room))
@@ -85,7 +85,7 @@ def _with_room(job: Job, weights: Weights) -> Job:
     between evaluations grow in proportion, unless the job sets them.
     """
     update: dict[str, Any] = {"weights": weights}
-    factor = 1.0 if job.weights is None or job.weights.most is not None else iteration_factor(weights.room)
+    factor = 1.0 if job.weights is None or job.weights.max_weight is not None else iteration_factor(weights.limit)
     if isinstance(job.optimizer, BlockDescent) and factor > 1:
         if job.epochs in (MAX_ITERATIONS, LONG_STEP_ITERATIONS, job.model.defaults.get("epochs")):
             update["epochs"] = math.ceil(factor * job.epochs)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.crypto.prg import derive_key
+from securevfl.crypto.key_derivation import derive_key
 from securevfl.data.id_keys import Keys, order_by_value, stable_order
 
 Rows = NDArray[np.intp]

@@ -23,7 +23,7 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.crypto.prg import derive_key
+from securevfl.crypto.key_derivation import derive_key
 from securevfl.data.register import Register
 
 Rows = NDArray[np.intp]

@@ -1,4 +1,4 @@
-"""What every model that a job can name has in common."""
+"""The base class of all models that a job can name."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from securevfl.models.loss import Loss
 
 
 class Model(NamedOption, ABC):
-    """`l2` is the weight of ||theta||^2 / 2.
+    """A model that a job can name.
 
-    method: the family of training that it takes, whatever the optimizer; else the optimizer's. by_column: whether
-    forward outputs are X theta, with weights for each column. embeds: whether a column of codes, which name values and
-    measure nothing, has a use in it. scales: whether columns are scaled for it; else it does so itself. Where
-    residuals go down, `static_jacobian` and `shares_outputs` say what the Jacobians of the passive parties' parts are
-    (`securevfl.protocols.differentiable`): all parties know it from the job.
+    Attributes:
+        family: the protocol family that trains the model; None if it follows from the optimizer.
+        by_column: whether outputs are X theta, with weights for each column.
+        embeds: whether the model can use columns of codes, which are names and not quantities.
+        scales: whether columns are scaled for the model; otherwise it scales them itself.
+        static_jacobian: whether the Jacobians of passive parties do not depend on the weights
+            (`securevfl.protocols.differentiable`). All parties know this from the job.
+        shares_outputs: whether all outputs have the same Jacobian.
     """
 
     family: ClassVar[str | None] = None
@@ -30,7 +33,7 @@ class Model(NamedOption, ABC):
     static_jacobian: ClassVar[bool]
     shares_outputs: ClassVar[bool]
     l2: float = Field(default=0.0, ge=0)
-    """Weight of half the squared norm of the weights in what is minimised; it spares the intercept."""
+    """Weight of half the squared norm of the weights in the objective; the intercept is not regularised."""
 
     @property
     @abstractmethod
@@ -39,48 +42,59 @@ class Model(NamedOption, ABC):
 
     @property
     def note(self) -> str:
-        """What a consent sheet says of it beside its name, in lines; empty where that says it all."""
+        """Lines that a consent sheet prints about the model in addition to its name; empty if there are none."""
         return ""
 
     @property
     def defaults(self) -> Mapping[str, Any]:
-        """What a job of it says where it is silent, if that is not as for any model."""
+        """Default values of a job with this model that differ from those of other models."""
         return {}
 
     @property
     def ends_early(self) -> bool:
-        """Whether it is held back by ending its training where the loss of rows held out no longer falls."""
+        """Whether early stopping regularises the model: training ends when the held-out loss no longer falls."""
         return False
 
     @property
     def residual_bound(self) -> float:
-        """No number of a residual that goes down is larger."""
+        """Upper bound of each number of a residual that is sent."""
         return self.loss.bound
 
     @property
     def separates_outputs(self) -> bool:
-        """Whether the active party is fed the outputs of each passive party apart."""
+        """Whether the active party receives the outputs of each passive party separately."""
         return False
 
     def output_width(self, outputs: int) -> int:
-        """How many numbers a row a passive party's part has, for f with c outputs."""
+        """Return how many numbers a row the block of a passive party has, for f with c outputs."""
         return outputs
 
     def openings(self, steps: int) -> int:
-        """How many gradients a party has opened for so many local steps on one exchange, where its Jacobian moves."""
+        """Return how many gradients a party opens for `steps` local steps on one exchange, if its Jacobian changes."""
         return steps
 
     @abstractmethod
     def parameters(self, columns: int, outputs: int) -> int:
-        """p, the weights of a passive party with so many columns (d), for c outputs."""
+        """Return p, the number of weights of a passive party with d columns, for c outputs."""
 
-    def module_parameters(self, who: str, model: object) -> int:
-        """p of what a party brings as its own model (`Party.model`); 0 where it brings none and p is `parameters`.
+    def module_parameters(self, party: str, model: object) -> int:
+        """Return the number of weights of a party's module (`Party.model`).
 
-        ConfigError where there is no place for it.
+        Args:
+            party: the party.
+            model: its module, or None.
+
+        Returns:
+            The number, or 0 if the party has no module and `parameters` applies.
+
+        Raises:
+            ConfigError: if the model does not use modules.
         """
         if model is not None:
             raise ConfigError(
-                f"{who}: a {self.name} model has no place for a module of its own; use Neural, or drop it"
+                f"party {party} brings a module, and a {self.name} model does not use modules",
+                "use the model Neural, or leave the module out",
+                code="SVFL-JOB-COMBINATION",
+                party=party,
             )
         return 0

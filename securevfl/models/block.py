@@ -13,22 +13,33 @@ from securevfl.protocols.differentiable import Jacobian
 
 
 @dataclass(frozen=True)
-class Place:
-    """The place of a block of weights: its party and whether that has the labels, d columns, c outputs, the party's own
-    module, and which of how many passive parties it is."""
+class BlockSpec:
+    """The facts from which a party builds its block.
 
-    who: str
+    Attributes:
+        party: the party.
+        active: whether it has the labels.
+        columns: the number of its columns, d.
+        outputs: the number of outputs, c.
+        model: the party's module, or None.
+        passives: the number of passive parties.
+        index: the number of this party among the passive ones, from 0.
+    """
+
+    party: str
     active: bool
     columns: int
     outputs: int
     model: object = field(default=None, repr=False)
     passives: int = 1
-    place: int = 0  # among the passive parties
+    index: int = 0
 
 
 class Block(ABC):
-    """One party's block of weights, theta, of any shape, `securevfl.protocols.differentiable.Differentiable`; its
-    outputs are added to the others': f = sum_k H_k (FedBCD 2019, eq. 2)."""
+    """One party's block of weights theta, of any shape (`securevfl.protocols.differentiable.Differentiable`).
+
+    Its outputs are added to those of the other parties: f = sum_k H_k (FedBCD 2019, eq. 2).
+    """
 
     static_jacobian: bool
     shares_outputs: bool
@@ -36,63 +47,71 @@ class Block(ABC):
 
     @property
     def parameters(self) -> int:
-        """The number p of weights, an intercept included."""
+        """The number p of weights, with the intercept."""
         return int(self.theta.size)
 
     @abstractmethod
     def start(self, X: Floats, scaled: Floats, targets: Floats | None, seed: int) -> None:
-        """Draws the weights to begin from, if they are drawn: from some of its own rows X (m x d), and as scaled, the
-        targets (n x c) of a party with labels, and the job's seed. The same of these give the same weights."""
+        """Set the initial weights. Equal arguments give equal weights.
+
+        Args:
+            X: some rows of the party (m, d).
+            scaled: the same rows after scaling.
+            targets: their targets (m, c) at the party with labels, otherwise None.
+            seed: the seed of the job.
+        """
 
     @abstractmethod
     def forward(self, X: Floats) -> Floats:
-        """H (n x c)."""
+        """Return the outputs H (n, c) for rows X (n, d)."""
 
     @abstractmethod
     def vjp(self, X: Floats, g: Floats) -> Floats:
-        """J^T g for plain g (n x c), summed over the rows, in the shape of the parameters."""
+        """Return J^T g for plain g (n, c), summed over the rows, in the shape of the weights."""
 
     @abstractmethod
     def jacobian(self, X: Floats) -> Jacobian:
-        """J on the rows X, at the weights as they are."""
+        """Return the Jacobian J on rows X (n, d) at the current weights."""
 
     def rows(self, X: Floats) -> int:
-        """Return n: g has a row for each of X."""
+        """Return the number n of rows: g has one row for each row of X."""
         return len(X)
 
     def combine(self, X: Floats, others: Floats) -> Floats:
-        """f (n x c), of its own rows and of what the others' outputs were collected to; at the active party."""
+        """Return f (n, c) at the active party, from its rows and the collected outputs of the others."""
         return self.forward(X) + others
 
     def gradient(self, X: Floats, others: Floats, g: Floats) -> Floats:
-        """Return the gradient by its own weights, in their shape, from g = df (n x c); at the active party."""
+        """Return the gradient by the active party's weights, in their shape, from g = df (n, c)."""
         return self.vjp(X, g)
 
     def output_gradient(self, X: Floats, others: Floats, g: Floats) -> Floats:
-        """Return the residual that goes down, in the shape of what was collected from the others; at the active party.
-        The derivative by any summand is that by f."""
+        """Return the gradient by the collected outputs of the others, in their shape, at the active party.
+
+        The derivative by any summand of f is that by f.
+        """
         return g
 
     @abstractmethod
     def regularised(self, gradient: Floats) -> Floats:
-        """Add the gradient of the penalty to that of the mean loss, which gives the gradient of the objective."""
+        """Return the gradient of the objective, given that of the mean loss."""
 
     def state(self) -> dict[str, Any]:
-        """All that is kept of it, theta by this name."""
+        """Return everything that is stored of the block."""
         return {"theta": self.theta}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state` returned."""
+        """Restore what `state` returned."""
         self.theta = state["theta"]
 
 
 class BlockModel(Model):
-    """A model that every party has a block of weights of."""
+    """A model of which every party has a block of weights."""
 
     def collected_width(self, outputs: int, passives: int) -> int:
-        """How many numbers a row are collected of all passive parties together, for f with c outputs."""
+        """Return how many numbers a row are collected from all passive parties together, for f with c outputs."""
         return outputs
 
     @abstractmethod
-    def build(self, place: Place) -> Block:
-        """Build a party's own block. Raises ConfigError if what it brings cannot be used."""
+    def build(self, spec: BlockSpec) -> Block:
+        """Build a party's block. ConfigError if the party's module cannot be used."""

@@ -1,10 +1,10 @@
-"""What one party with labels can say of them by its own columns alone: boosted trees, out of fold on training rows.
+"""A score of the label party's columns: boosted trees, evaluated out of fold on training rows.
 
-The score becomes a column among others. On a row that trees were fitted to it would be too good, and the weight it then
-gets too large: so each training row is scored by trees of the other folds, and all other rows by trees of all training
-rows (stacked generalisation, Wolpert 1992). Nothing is sent for it.
+The score becomes one more column. Trees fit the rows of their training too well, so a score on these rows would be too
+good and would get too large a weight. Therefore each training row is scored by trees of the other folds, and all other
+rows by trees of all training rows (stacked generalisation, Wolpert 1992). No message is sent for it.
 
-scikit-learn fits the trees; what is kept of them are plain numbers, so that scoring needs no more than these.
+scikit-learn fits the trees. They are stored as plain arrays, so that scoring does not need scikit-learn.
 """
 
 from __future__ import annotations
@@ -24,23 +24,42 @@ from securevfl.errors import ConfigError
 
 ROUNDS = 60
 FOLDS = 5
-SCORE_WEIGHT = 0.3  # what the standardised own score is multiplied by, beside leaves
-MAX_SCORE_DEVIATIONS = 8.0  # where a column of it is cut off
+SCORE_WEIGHT = 0.3
+"""Factor of the standardised score relative to leaves."""
+MAX_SCORE_DEVIATIONS = 8.0
+"""Bound at which the scaled score is clipped."""
 
 
-def check_installed(who: str) -> None:
-    """ConfigError where scikit-learn is not there."""
+def check_installed(party: str) -> None:
+    """Check that scikit-learn is installed.
+
+    Args:
+        party: the party, for messages.
+
+    Raises:
+        ConfigError: if it is not.
+    """
     if not is_installed("sklearn"):
         raise ConfigError(
-            f"{who}: scikit-learn was expected, which fits the score of a party's own columns, it is not installed; "
-            "pip install 'securevfl[sklearn]', or train with boosted_score = false"
+            f"party {party}: scikit-learn, which fits the boosted score, is not installed",
+            "pip install 'securevfl[sklearn]', or train with boosted_score = false",
+            code="SVFL-EXTRA-MISSING",
+            party=party,
         )
 
 
 @dataclass(frozen=True, repr=False)
 class BoostedTree(SerializableFields):
-    """One binary tree by its nodes (k,), the root first: the column and the threshold of each, its children, what it
-    adds (at a leaf), how many training rows were in it. A node whose `left` is 0 is a leaf."""
+    """A binary tree as arrays over its k nodes, the root first. A node whose `left` is 0 is a leaf.
+
+    Attributes:
+        column: the column that each node compares (k,).
+        threshold: the threshold: values at or below it go to the left (k,).
+        left: the left child (k,).
+        right: the right child (k,).
+        value: the value of each leaf (k,).
+        rows: training rows in each node (k,).
+    """
 
     column: NDArray[np.intp]
     threshold: Floats
@@ -50,58 +69,62 @@ class BoostedTree(SerializableFields):
     rows: Floats
 
     def __call__(self, X: Floats) -> Floats:
-        """Return what the tree adds for rows X (m x d), as (m,)."""
+        """Return the values (m,) of rows X (m, d)."""
         node = np.zeros(len(X), np.intp)
         inner = self.left[node] > 0
         while inner.any():
-            at, rows = node[inner], np.flatnonzero(inner)
-            low = X[rows, self.column[at]] <= self.threshold[at]
-            node[rows] = np.where(low, self.left[at], self.right[at])
+            parents, rows = node[inner], np.flatnonzero(inner)
+            low = X[rows, self.column[parents]] <= self.threshold[parents]
+            node[rows] = np.where(low, self.left[parents], self.right[parents])
             inner = self.left[node] > 0
         return self.value[node]
 
 
 @dataclass(frozen=True, repr=False)
 class Boosted(SerializableFields):
-    """Trees by output whose values add up to the score (m x c), from `base` (c,) on."""
+    """Boosted trees of each output. The score (m, c) is `base` (c,) plus the values of all trees."""
 
     base: Floats
     trees: tuple[tuple[BoostedTree, ...], ...]
 
     @classmethod
     def fit(cls, X: Floats, targets: Floats, *, classifies: bool, weights: Floats | None = None) -> Boosted:
-        """Fits ROUNDS trees an output on rows X (n x d): one against the rest where `targets` (n x c) are -1 and 1."""
+        """Fit ROUNDS trees for each output on rows X (n, d) with `targets` (n, c), which are -1 and +1 for classes."""
         from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
         from threadpoolctl import threadpool_limits
 
-        made = HistGradientBoostingClassifier if classifies else HistGradientBoostingRegressor
+        model_class = HistGradientBoostingClassifier if classifies else HistGradientBoostingRegressor
         base, trees = list[float](), list[tuple[BoostedTree, ...]]()
         for y in targets.T:
             if classifies and len(np.unique(y)) < 2:  # a fold without rows of a class
                 base.append(float(y[0]))
                 trees.append(())
                 continue
-            fitted = made(max_iter=ROUNDS, early_stopping=False, random_state=0)
-            with threadpool_limits(1, user_api="openmp"):  # several wait busily for each other where cores are taken
-                fitted.fit(X, y > 0 if classifies else y, sample_weight=weights)
-            base.append(float(np.ravel(fitted._baseline_prediction)[0]))
-            trees.append(tuple(_tree(predictor.nodes) for (predictor,) in fitted._predictors))
+            model = model_class(max_iter=ROUNDS, early_stopping=False, random_state=0)
+            with threadpool_limits(1, user_api="openmp"):  # threads would spin on busy cores
+                model.fit(X, y > 0 if classifies else y, sample_weight=weights)
+            base.append(float(np.ravel(model._baseline_prediction)[0]))
+            trees.append(tuple(_tree(predictor.nodes) for (predictor,) in model._predictors))
         return cls(np.array(base), tuple(trees))
 
     def __call__(self, X: Floats) -> Floats:
-        """Return the score (m x c) of rows X (m x d)."""
-        found = np.tile(self.base, (len(X), 1))
-        for total, trees in zip(found.T, self.trees, strict=True):
+        """Return the score (m, c) of rows X (m, d)."""
+        scores = np.tile(self.base, (len(X), 1))
+        for total, trees in zip(scores.T, self.trees, strict=True):
             for tree in trees:
                 total += tree(X)
-        return found
+        return scores
 
 
 @dataclass(frozen=True, repr=False)
 class ScoreColumn(SerializableFields):
-    """A party's own score: its trees, that of each training row (n x c) out of fold, and where that lies (c,).
+    """The score as a column of inputs.
 
-    Where the part is that predicts, `trained` is empty.
+    Attributes:
+        trees: the trees fitted to all training rows.
+        trained: the out-of-fold scores of the training rows (n, c); empty after loading a part for predictions.
+        mean: mean of these scores (c,).
+        deviation: their standard deviation (c,).
     """
 
     trees: Boosted
@@ -109,11 +132,12 @@ class ScoreColumn(SerializableFields):
     mean: Floats
     deviation: Floats
 
-    def scaled(self, own: Floats) -> Floats:
-        """Scores (m x c) as a column of inputs has them."""
-        return on_grid(SCORE_WEIGHT * (own - self.mean) / self.deviation, MAX_SCORE_DEVIATIONS)
+    def scaled(self, scores: Floats) -> Floats:
+        """Return scores (m, c) as inputs: standardised, weighted, clipped and rounded to the grid."""
+        return on_grid(SCORE_WEIGHT * (scores - self.mean) / self.deviation, MAX_SCORE_DEVIATIONS)
 
     def state(self, *, whole: bool = True) -> dict[str, Any]:
+        """Return the stored arrays; the scores of training rows only if `whole`."""
         return super().state(whole=whole) | ({} if whole else {"trained": self.trained[:0]})
 
 
@@ -126,24 +150,31 @@ def out_of_fold(
     weights: Floats | None = None,
     order: NDArray[np.intp] | None = None,
 ) -> tuple[Floats, Boosted]:
-    """Score training rows X (n x d), each by trees of the other folds; return the scores (n x c) and the trees fitted
-    to all rows.
+    """Score training rows out of fold.
 
-    targets (n x c), weights (n,): of these rows. key: 32 bytes that nobody else has, by which rows are dealt to folds
-    from `order` (n,) on, or as they stand.
+    Args:
+        X: the training rows (n, d).
+        targets: their targets (n, c).
+        key: 32 bytes that nobody else has, from which the folds are drawn.
+        classifies: whether the targets are classes.
+        weights: the weights of the rows (n,), or None.
+        order: positions of the rows in the order of ids (n,); None if they are in this order.
+
+    Returns:
+        The scores (n, c), and the trees fitted to all rows.
     """
     drawn = np.argsort(Prg(key, "folds of a party's own score").array(len(X), np.uint64), kind="stable")
     order = drawn if order is None else order[drawn]
-    found = np.empty(targets.shape)
+    scores = np.empty(targets.shape)
     for fold in _folds(order, targets, classifies=classifies):
         others = np.setdiff1d(order, fold)
-        own = None if weights is None else weights[others]
-        found[fold] = Boosted.fit(X[others], targets[others], classifies=classifies, weights=own)(X[fold])
-    return found, Boosted.fit(X, targets, classifies=classifies, weights=weights)
+        fold_weights = None if weights is None else weights[others]
+        scores[fold] = Boosted.fit(X[others], targets[others], classifies=classifies, weights=fold_weights)(X[fold])
+    return scores, Boosted.fit(X, targets, classifies=classifies, weights=weights)
 
 
 def _folds(order: NDArray[np.intp], targets: Floats, *, classifies: bool) -> Sequence[NDArray[np.intp]]:
-    """Deal the rows, in this order, to folds in turn; the rows of each class are dealt by themselves."""
+    """Deal the rows to folds in turn, in this order and class by class."""
     if classifies:
         classes = targets[order].argmax(axis=1) if targets.shape[1] > 1 else targets[order, 0]
         order = order[np.argsort(classes, kind="stable")]
@@ -152,7 +183,7 @@ def _folds(order: NDArray[np.intp], targets: Floats, *, classifies: bool) -> Seq
 
 
 def _tree(nodes: Any) -> BoostedTree:
-    """Copy a tree from scikit-learn's form into plain arrays."""
+    """Convert a tree of scikit-learn to plain arrays."""
     leaf = nodes["is_leaf"].astype(bool)
     return BoostedTree(
         nodes["feature_idx"].astype(np.intp),

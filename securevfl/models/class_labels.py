@@ -1,9 +1,9 @@
 """Names of classes, and which of two classes is the positive one.
 
-Probabilities, AUC, lift, odds and points refer to the positive class. A job may name it. Otherwise it is 1, true or
-yes against 0, -1, false or no, and in all other cases the rarer class (of two equally rare ones the one that sorts
-last). The positive class is the second in the array of classes. Only the party with labels knows it; no message
-contains a class or its name.
+Probabilities, AUC, lift, odds and points refer to the positive class. A job may name it. Otherwise it is 1, true or yes
+against 0, -1, false or no, and in all other cases the rarer class (of two equally rare ones the one that sorts last).
+The positive class is the second in the array of classes. Only the party with labels knows it; no message contains a
+class or its name.
 """
 
 from __future__ import annotations
@@ -18,60 +18,80 @@ from securevfl.data.validation import name_list
 from securevfl.errors import ClassError
 from securevfl.models.loss import Loss
 
-AFFIRMED = frozenset({"1", "true", "yes"})
-
-DENIED = frozenset({"0", "-1", "false", "no"})
-
-SHOWN = 8  # names of classes in an error
+POSITIVE_NAMES = frozenset({"1", "true", "yes"})
+NEGATIVE_NAMES = frozenset({"0", "-1", "false", "no"})
+MAX_LISTED_CLASSES = 8
+"""Names of classes in an error, at most."""
 
 
 def class_name(label: Any) -> str:
-    """How a class is called in a job and on the screen: a whole number without its point."""
+    """Return the name of a class in jobs and on screens: an integer without a decimal point, or the text."""
     value = label.item() if isinstance(label, np.generic) else label
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def class_names(classes: NDArray[Any]) -> list[str]:
-    """Return the names of all these classes, in their order."""
-    return [class_name(each) for each in classes.tolist()]
+    """Return the names of classes, in their order."""
+    return [class_name(label) for label in classes.tolist()]
 
 
 def find_classes(name: str, loss: Loss, y: NDArray[Any], positive: str | None = None) -> NDArray[Any]:
-    """Return the classes of party `name` by its labels (n,), as the loss has them; of two the positive one last.
+    """Return the classes of a party's labels, the positive one of two classes last.
 
-    ClassError if the job names one that is not among them, LabelError if the loss cannot use the labels.
+    Args:
+        name: the party, for messages.
+        loss: the loss.
+        y: the labels (n,).
+        positive: the name of the positive class in the job, if there is one.
+
+    Returns:
+        The classes as the loss returns them. LabelError if the loss cannot use the labels, ClassError if the labels do
+        not have the class that the job names.
     """
-    found = loss.classes(y)
+    classes = loss.classes(y)
     if not (loss.classifies and loss.single):
-        return found
-    names = class_names(found)
+        return classes
+    names = class_names(classes)
     if positive is None:
-        place = _usual(names, [int((y == each).sum()) for each in found])
+        index = _default_positive(names, [int((y == label).sum()) for label in classes])
     elif positive in names:
-        place = names.index(positive)
+        index = names.index(positive)
     else:
         raise unknown_class_error(name, "positive", [positive], names)
-    return found if place else found[::-1]
+    return classes if index else classes[::-1]
 
 
 def positive_class(loss: Loss, classes: NDArray[Any] | None) -> str | None:
-    """Return the name of the positive class, of a loss of two."""
+    """Return the name of the positive class of two; None if there are not two classes."""
     return class_names(classes)[1] if classes is not None and loss.classifies and loss.single else None
 
 
-def unknown_class_error(name: str, key: str, given: Sequence[str], names: Sequence[str]) -> ClassError:
-    """Make the error of a key that names classes which party `name` does not have; it lists those that the party
-    has."""
-    came = ", ".join(given)
+def unknown_class_error(name: str, key: str, unknown: Sequence[str], names: Sequence[str]) -> ClassError:
+    """Return the error of a key of the job that names classes which a party's labels do not have.
+
+    Args:
+        name: the party.
+        key: the key of the job.
+        unknown: the classes that it names.
+        names: the classes of the labels.
+
+    Returns:
+        The error.
+    """
     return ClassError(
-        f"party {name}: {key}: of the classes {name_list(names, SHOWN)} was expected, {came} came; correct it"
+        f"party {name}: {key} names {', '.join(unknown)}, and the labels have the classes "
+        f"{name_list(names, MAX_LISTED_CLASSES)}",
+        f"correct {key} in the job",
+        code="SVFL-LABEL-CLASSES",
+        party=name,
+        key=key,
     )
 
 
-def _usual(names: Sequence[str], counts: Sequence[int]) -> int:
-    """Choose the place of the positive one of two classes, if nobody names it."""
-    words = [name.lower() for name in names]
-    for place in (0, 1):
-        if words[place] in AFFIRMED and words[1 - place] in DENIED:
-            return place
+def _default_positive(names: Sequence[str], counts: Sequence[int]) -> int:
+    """Return the index of the positive one of two classes, if the job does not name it."""
+    lower = [name.lower() for name in names]
+    for index in (0, 1):
+        if lower[index] in POSITIVE_NAMES and lower[1 - index] in NEGATIVE_NAMES:
+            return index
     return 0 if counts[0] < counts[1] else 1

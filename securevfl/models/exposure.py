@@ -17,64 +17,90 @@ from securevfl.errors import DataNotice, TableError
 from securevfl.models.log_link_losses import LogLinkLoss
 from securevfl.models.row_loss import RowLoss
 
-HEAVY = 30.0  # times the mean exposure: residuals end where a mean is some 8 times the average
-
-MOST = 1000.0  # times the mean exposure, and its inverse
+LARGE_EXPOSURE = 30.0
+"""Exposure in units of the mean, from which on residuals are clipped at predictions of about 8 times the average."""
+MAX_EXPOSURE_RATIO = 1000.0
+"""Maximum ratio of an exposure and the mean exposure, in both directions."""
 
 
 class OffsetLoss(RowLoss):
-    """A loss whose targets (n x c + 1) hold in their last column what is added to f, the log of an exposure e.
+    """A loss whose targets (n, c + 1) contain the offset of f in the last column, the logarithm of the exposure e.
 
-    A loss of half the unit deviance, whose variance goes with the p-th power of the mean, is e^(2 - p) times that of
-    the label of one unit of exposure, y / e, without anything added (`LogLinkLoss.of_unit`). So exp is cut off where f
-    alone is far out and not where an exposure is large, and residuals are cut off at the loss's bound.
+    Half the unit deviance with a variance proportional to the p-th power of the mean equals e^(2 - p) times the loss of
+    the label of one unit of exposure, y / e, without an offset (`LogLinkLoss.of_unit`). So the continuation of exp
+    depends on f alone and not on the exposure. Residuals are clipped at the loss's bound.
 
-    Who reads residuals reads sums with the offset in them, one unknown number a row as a label is.
+    Residuals reveal sums that include the offset, which is one unknown number for each row, as the label is.
+
+    Args:
+        loss: the loss without exposures.
     """
 
     def __init__(self, loss: LogLinkLoss) -> None:
         super().__init__(loss)
-        self.retains_targets = True  # type: ignore[misc]  # of this one
+        self.retains_targets = True  # type: ignore[misc]
         self._of_unit = loss.of_unit
 
     def minimizer(self, y: Floats) -> Floats:
+        """Return the f (n, c) at which rows have the smallest loss."""
         return self._loss.minimizer(y[:, :-1] / np.exp(y[:, -1:]))
 
     def value(self, f: Floats, y: Floats) -> Floats:
-        exposed = np.exp(y[:, -1:])
-        loss, counts = self._of_unit(exposed)
-        return counts[:, 0] * loss.value(f, y[:, :-1] / exposed)
+        """Return the loss of each row (n,)."""
+        exposure = np.exp(y[:, -1:])
+        loss, factor = self._of_unit(exposure)
+        return factor[:, 0] * loss.value(f, y[:, :-1] / exposure)
 
     def residual(self, f: Floats, y: Floats) -> Floats:
-        exposed = np.exp(y[:, -1:])
-        loss, counts = self._of_unit(exposed)
-        return np.clip(counts * loss.residual(f, y[:, :-1] / exposed), -self.bound, self.bound)
+        """Return the residual g (n, c), clipped at the bound."""
+        exposure = np.exp(y[:, -1:])
+        loss, factor = self._of_unit(exposure)
+        return np.clip(factor * loss.residual(f, y[:, :-1] / exposure), -self.bound, self.bound)
 
 
 def offsets(name: str, column: str, exposure: Floats, train: Rows) -> tuple[Floats, float]:
-    """Return what is added to f of each row (n,) of party `name`, and the mean exposure of the training rows.
+    """Compute the offsets of rows.
 
-    TableError for exposures that cannot be used; no message has one of them.
+    Args:
+        name: the party, for messages, which never contain an exposure.
+        column: the column of exposures, for messages.
+        exposure: the exposures (n,).
+        train: the training rows.
+
+    Returns:
+        The offset of f for each row (n,), and the mean exposure of the training rows.
+
+    Raises:
+        TableError: if an exposure is missing, not positive, or too far from the mean.
     """
-    found = np.asarray(exposure, dtype=np.float64)
-    if not (np.isfinite(found).all() and (found > 0).all()):
+    exposure = np.asarray(exposure, dtype=np.float64)
+    if not (np.isfinite(exposure).all() and (exposure > 0).all()):
         raise TableError(
-            f"party {name}: exposures above 0 in every row were expected in column {column}, some are missing, 0 or "
-            "negative; leave these rows out"
+            f"party {name}: the exposures in column {column!r} contain values that are missing, 0 or negative",
+            "leave these rows out",
+            code="SVFL-TABLE-WEIGHTS",
+            party=name,
+            column=column,
         )
-    mean = float(found[train].mean())
-    if float(found.max()) > MOST * mean or float(found.min()) * MOST < mean:
+    mean = float(exposure[train].mean())
+    if float(exposure.max()) > MAX_EXPOSURE_RATIO * mean or float(exposure.min()) * MAX_EXPOSURE_RATIO < mean:
         raise TableError(
-            f"party {name}: exposures within {MOST:g} times of their mean were expected in column {column}, some are "
-            "farther; leave these rows out"
+            f"party {name}: column {column!r} contains exposures that differ from their mean by more than a factor of "
+            f"{MAX_EXPOSURE_RATIO:g}",
+            "leave these rows out",
+            code="SVFL-TABLE-WEIGHTS",
+            party=name,
+            column=column,
         )
-    share = float((found[train] > HEAVY * mean).mean())
+    share = float((exposure[train] > LARGE_EXPOSURE * mean).mean())
     if share:
         warnings.warn(
-            f"party {name}: {share:.2%} of the training rows have more than {HEAVY:g} times the mean of {column}, up "
-            f"to {found[train].max() / mean:.0f} times; where a model predicts much for them they count less, as "
-            "residuals are cut off: split such rows",
+            f"party {name}: {share:.2%} of the training rows have an exposure of more than {LARGE_EXPOSURE:g} times "
+            "the "
+            f"mean of column {column!r}, up to {exposure[train].max() / mean:.0f} times. Their residuals are "
+            "clipped if "
+            "the model predicts large values for them, so they count less. Split such rows.",
             DataNotice,
             stacklevel=2,
         )
-    return np.log(found / mean), mean
+    return np.log(exposure / mean), mean

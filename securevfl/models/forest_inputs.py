@@ -19,53 +19,66 @@ from securevfl.models.shapley import shapley_values
 
 @dataclass(eq=False, repr=False)
 class ForestInputs(SerializableFields, Inputs):
-    """One party's leaves, lines, own score, cosines and intercept, in this order. curved: what the leaves are
-    multiplied by."""
+    """One party's features, in this order: leaves, linear features, boosted score, cosine features, intercept.
+
+    Attributes:
+        forest: the trees.
+        lines: the linear features, or None.
+        score: the boosted score, or None.
+        cosines: the cosine features, or None.
+        intercept: whether there is an intercept.
+        leaf_weight: factor of the leaves.
+    """
 
     forest: Forest
     lines: LinearFeatures | None
     score: ScoreColumn | None
-    cosines: CosineFeatures | None = None  # earlier parts have none
+    cosines: CosineFeatures | None = None
     intercept: bool = False
-    curved: float = 1.0
+    leaf_weight: float = 1.0
 
     @property
     def value(self) -> float:
-        """What stands in a row's leaf."""
-        return float(on_grid(np.array(self.curved * len(self.forest) ** -0.5), 1.0))
+        """The value of a leaf's feature for the rows of the leaf."""
+        return float(on_grid(np.array(self.leaf_weight * len(self.forest) ** -0.5), 1.0))
 
     def __call__(self, X: Floats) -> Floats:
-        return self._beside(X, None if self.score is None else self.score.trees(X))
+        return self._features(X, None if self.score is None else self.score.trees(X))
 
     def trained(self, X: Floats, rows: NDArray[np.intp]) -> Floats:
-        return self._beside(X, None if self.score is None else self.score.trained[rows])
+        """Return the features (m, breadth) of training rows X (m, d), with their out-of-fold scores."""
+        return self._features(X, None if self.score is None else self.score.trained[rows])
 
-    def _beside(self, X: Floats, own: Floats | None) -> Floats:
-        leaves, each = self.forest.leaves(X), 2**self.forest.depth
-        lines = 0 if self.lines is None else X.shape[1]
-        scores = 0 if own is None else own.shape[1]
-        at = each * len(self.forest)
-        cosines = 0 if self.cosines is None else len(self.cosines)
-        found = np.zeros((len(X), at + lines + scores + cosines + self.intercept))
-        for tree, own_leaves in enumerate(leaves.T):
-            found[np.arange(len(X)), tree * each + own_leaves.astype(np.intp)] = self.value
+    def _features(self, X: Floats, scores: Floats | None) -> Floats:
+        leaves, leaves_per_tree = self.forest.leaves(X), 2**self.forest.depth
+        line_count = 0 if self.lines is None else X.shape[1]
+        score_count = 0 if scores is None else scores.shape[1]
+        cosine_count = 0 if self.cosines is None else len(self.cosines)
+        start = leaves_per_tree * len(self.forest)
+        features = np.zeros((len(X), start + line_count + score_count + cosine_count + self.intercept))
+        for tree, leaf in enumerate(leaves.T):
+            features[np.arange(len(X)), tree * leaves_per_tree + leaf.astype(np.intp)] = self.value
         if self.lines is not None:
-            found[:, at : at + lines] = self.lines(X)
-        if own is not None and self.score is not None:
-            found[:, at + lines : at + lines + scores] = self.score.scaled(own)
+            features[:, start : start + line_count] = self.lines(X)
+        start += line_count
+        if scores is not None and self.score is not None:
+            features[:, start : start + score_count] = self.score.scaled(scores)
+        start += score_count
         if self.cosines is not None:
-            found[:, at + lines + scores : at + lines + scores + cosines] = self.cosines(X)
+            features[:, start : start + cosine_count] = self.cosines(X)
         if self.intercept:
-            found[:, -1] = 1.0
-        return found
+            features[:, -1] = 1.0
+        return features
 
     def constant(self, breadth: int) -> Floats | None:
+        """Return weights (breadth,) with which the features of every row add up to 1; None with an intercept."""
         if self.intercept:
             return None
-        found, leaves = np.zeros(breadth), self.forest.merged.size
-        found[:leaves] = 1 / (self.value * len(self.forest))  # a row has one leaf of each tree
-        return found
+        weights, leaves = np.zeros(breadth), self.forest.merged.size
+        weights[:leaves] = 1 / (self.value * len(self.forest))  # a row is in one leaf of each tree
+        return weights
 
     def importance(self, theta: Floats, X: Floats) -> dict[str, list[float]]:
-        """Return the mean size of each column's Shapley values (`securevfl.models.shapley`)."""
-        return {name: np.abs(own).mean(axis=0).tolist() for name, own in shapley_values(self, theta, X).columns.items()}
+        """Return the mean absolute Shapley value of each column (`securevfl.models.shapley`)."""
+        columns = shapley_values(self, theta, X).columns
+        return {name: np.abs(values).mean(axis=0).tolist() for name, values in columns.items()}

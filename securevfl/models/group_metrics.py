@@ -18,45 +18,59 @@ from securevfl.base.arrays import Floats
 from securevfl.models.loss import Loss
 from securevfl.models.metrics import evaluate
 
-FEWEST = 100  # rows of a group
+MIN_GROUP_ROWS = 100
+"""Rows of a group, at least."""
 
 
 def metrics_by_group(
     loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any], groups: NDArray[Any]
 ) -> dict[str, dict[str, float]]:
-    """Figures of f (n x c) against labels y (n,) for each group (n,) of enough rows, by its name; several classes have
-    the usual metrics alone."""
-    names, place, counts = np.unique(groups.astype(str), return_inverse=True, return_counts=True)
-    found = {}
-    for k in np.flatnonzero(counts >= FEWEST).tolist():
-        rows = place == k
-        own = {"rows": float(counts[k])} | _rates(loss, f[rows], y[rows], classes)
-        found[str(names[k])] = own | evaluate(loss, f[rows], y[rows], classes)
-    return found
+    """Compute metrics for each group of rows.
+
+    Args:
+        loss: the loss.
+        f: the outputs (n, c).
+        y: the labels (n,).
+        classes: the classes of the labels.
+        groups: the group of each row (n,).
+
+    Returns:
+        The metrics of each group with at least MIN_GROUP_ROWS rows, by its name. With more than two classes these are
+        the usual metrics only.
+    """
+    names, group_index, counts = np.unique(groups.astype(str), return_inverse=True, return_counts=True)
+    metrics = {}
+    for k in np.flatnonzero(counts >= MIN_GROUP_ROWS).tolist():
+        rows = group_index == k
+        figures = {"rows": float(counts[k])} | _rates(loss, f[rows], y[rows], classes)
+        metrics[str(names[k])] = figures | evaluate(loss, f[rows], y[rows], classes)
+    return metrics
 
 
-def rates_from_counts(hit: float, false: float, missed: float, rest: float) -> dict[str, float]:
-    """Figures of one group from its counts of rows: said to be of the positive class and of it, said but not of it, of
-    it but not said, and neither."""
-    rows, positive, negative = hit + false + missed + rest, hit + missed, false + rest
+def rates_from_counts(
+    true_positives: float, false_positives: float, false_negatives: float, true_negatives: float
+) -> dict[str, float]:
+    """Compute the rates of one group from its confusion matrix."""
+    positive, negative = true_positives + false_negatives, false_positives + true_negatives
+    rows, selected = positive + negative, true_positives + false_positives
     return {
         "rows": rows,
         "rate": positive / rows if rows else float("nan"),
-        "selected": (hit + false) / rows if rows else float("nan"),
-        "true_positive": hit / positive if positive else float("nan"),
-        "false_positive": false / negative if negative else float("nan"),
+        "selected": selected / rows if rows else float("nan"),
+        "true_positive": true_positives / positive if positive else float("nan"),
+        "false_positive": false_positives / negative if negative else float("nan"),
     }
 
 
 def _rates(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any]) -> dict[str, float]:
     if not loss.classifies:
-        return {"label": float(np.mean(y)), "said": float(loss.mean(f, classes).mean())}
+        return {"label": float(np.mean(y)), "predicted": float(loss.mean(f, classes).mean())}
     if len(classes) != 2:
         return {}
     positive, selected = y == classes[1], f[:, 0] > 0
     return {
         "rate": float(positive.mean()),
-        "said": float(loss.proba(f)[:, 1].mean()),
+        "predicted": float(loss.proba(f)[:, 1].mean()),
         "selected": float(selected.mean()),
         "true_positive": float(selected[positive].mean()) if positive.any() else float("nan"),
         "false_positive": float(selected[~positive].mean()) if not positive.all() else float("nan"),

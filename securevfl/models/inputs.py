@@ -22,8 +22,16 @@ from securevfl.data.preparation import SourceColumn
 
 @dataclass(frozen=True)
 class InputShape:
-    """The sizes of a party among others: whether it has the labels, d of its columns, c outputs, how many parties there
-    are, n training rows, whether its weights are told to it at the end. All of it is public."""
+    """Public sizes of a party and of the run.
+
+    Attributes:
+        active: whether the party has the labels.
+        columns: the number of its columns, d.
+        outputs: the number of outputs, c.
+        parties: the number of parties.
+        rows: the number of training rows, n.
+        opened: whether the party learns its weights at the end.
+    """
 
     active: bool
     columns: int
@@ -35,14 +43,19 @@ class InputShape:
 
 @dataclass(frozen=True, repr=False)
 class FittingData:
-    """What inputs may be made by: one party's own training rows, or many of them, and nothing of held-out ones.
+    """The data from which a party derives its inputs: some of its training rows, and no held-out rows.
 
-    X (n x d): these rows before any scaling. sources: what the columns were. targets (n x c), weights (n,): where the
-    party has labels. key: 32 bytes that nobody else can compute. order (n,): the places of these rows in the order of
-    ids; as they stand if None.
+    Attributes:
+        party: the party.
+        X: the rows (n, d) before scaling.
+        sources: the original columns.
+        targets: the targets (n, c) at the party with labels, otherwise None.
+        weights: the weights of the rows (n,), or None.
+        key: 32 bytes that nobody else can compute.
+        order: positions of the rows in the order of ids (n,); None if they are in this order.
     """
 
-    who: str
+    party: str
     X: Floats
     sources: tuple[SourceColumn, ...]
     targets: Floats | None
@@ -52,50 +65,64 @@ class FittingData:
 
 
 def private_stream(label: str, *tables: Floats) -> Callable[[int], bytes]:
-    """Return so many bytes, as SHAKE-256 gives them, of one party's own rows, targets and what else nobody but it has;
-    `label` names the use, with the job's seed. Nobody else can compute them, and the same tables and seed give the same
-    everywhere.
+    """Return a function that returns pseudorandom bytes, derived from private tables with SHAKE-256.
 
-    Of a value 12 bits count, so that means and deviations which were added up in another order, and differ in their
-    last bits, change nothing.
+    Nobody without the tables can compute the bytes, and equal tables and labels give equal bytes everywhere. Values are
+    rounded to 12 significant bits, so that rounding errors of means and deviations, which depend on the order of
+    summation, do not change the bytes.
+
+    Args:
+        label: the purpose, with the seed of the job.
+        *tables: arrays that only this party has.
+
+    Returns:
+        A function from a number of bytes to these bytes.
     """
-    stream = hashlib.shake_256(f"securevfl {label} {[own.shape for own in tables]}".encode())
-    for own in tables:
-        part, power = np.frexp(np.asarray(own, np.float64))
-        stream.update(np.rint(np.ldexp(part, 12)).astype("<i4").tobytes() + power.astype("<i4").tobytes())
+    stream = hashlib.shake_256(f"securevfl {label} {[table.shape for table in tables]}".encode())
+    for table in tables:
+        mantissa, exponent = np.frexp(np.asarray(table, np.float64))
+        stream.update(np.rint(np.ldexp(mantissa, 12)).astype("<i4").tobytes() + exponent.astype("<i4").tobytes())
     return stream.digest
 
 
 class Inputs(ABC):
-    """One party's inputs, once they are made."""
+    """One party's fitted inputs."""
 
     @abstractmethod
     def __call__(self, X: Floats) -> Floats:
-        """Return the inputs (m x breadth) of rows X (m x d) from which these inputs were not made."""
+        """Return the inputs (m, breadth) of rows X (m, d) that were not used to fit them."""
 
     def trained(self, X: Floats, rows: NDArray[np.intp]) -> Floats:
-        """Return the inputs (m x breadth) of training rows X (m x d); `rows` are their places among those from which
-        these inputs were made."""
+        """Return the inputs (m, breadth) of rows X (m, d) that were used to fit them, with their positions there."""
         return self(X)
 
     def constant(self, breadth: int) -> Floats | None:
-        """Return weights (breadth,) by which these inputs add up to 1 in every row; None where there are none, or where
-        an intercept is among them, whose part the constant is."""
+        """Return weights (breadth,) with which the inputs of every row add up to 1.
+
+        None if there are no such weights, or if an intercept is among the inputs.
+        """
         return None
 
     def state(self, *, whole: bool) -> dict[str, Any]:
-        """Return what is kept of these inputs; with `whole` also what only the training rows need."""
+        """Return what is stored of these inputs; with `whole` also what only the training rows need."""
         return {}
 
     def importance(self, theta: Floats, X: Floats) -> dict[str, list[float]]:
-        """How much each column matters for each output, by weights (breadth x c) on rows X (m x d); empty where weights
-        of columns say it."""
+        """Return the importance of each column for each output.
+
+        Args:
+            theta: the weights (breadth, c).
+            X: rows (m, d) over which the importance is averaged.
+
+        Returns:
+            c numbers for each column; empty if the weights themselves are the importance.
+        """
         return {}
 
 
 @dataclass(frozen=True)
 class IdentityInputs(Inputs):
-    """The columns as they are, and at the party with the labels a column of ones."""
+    """The columns themselves, with a column of ones at the party with the labels."""
 
     intercept: bool
 
@@ -103,15 +130,24 @@ class IdentityInputs(Inputs):
         return np.column_stack([X, np.ones(len(X))]) if self.intercept else X
 
 
-def inputs_at(inputs: Inputs, X: Floats, at: NDArray[np.intp]) -> Floats:
-    """Return the inputs (m x breadth) of rows X (m x d), at their places among the rows from which the inputs were
-    made; -1 of others."""
-    known = at >= 0
+def inputs_at(inputs: Inputs, X: Floats, positions: NDArray[np.intp]) -> Floats:
+    """Return the inputs of rows, some of which were used to fit them.
+
+    Args:
+        inputs: the fitted inputs.
+        X: the rows (m, d).
+        positions: positions of the rows among those used for fitting (m,); -1 for all others.
+
+    Returns:
+        The inputs (m, breadth).
+    """
+    known = positions >= 0
     if known.all() or not known.any():
-        return inputs.trained(X, at) if known.any() else inputs(X)
-    found = inputs(X)
-    found[known] = inputs.trained(X[known], at[known])
-    return found
+        return inputs.trained(X, positions) if known.any() else inputs(X)
+    values = inputs(X)
+    values[known] = inputs.trained(X[known], positions[known])
+    return values
 
 
-MakeFittingData = Callable[[], FittingData]  # asked once inputs have to be made
+MakeFittingData = Callable[[], FittingData]
+"""Returns the fitting data; called only if inputs have to be fitted."""

@@ -1,9 +1,4 @@
-"""Blocks of weights that parties have, and linear models: H_k = X_k theta_k. The active party's theta has one more row,
-the intercept.
-
-The Jacobian of H_k by theta_k is X_k itself and does not move with the weights, so one opened data gradient serves
-all Q local steps of a round (FedBCD 2019, eq. 57).
-"""
+"""Linear models: H_k = X_k theta_k, with an intercept at the active party (`securevfl.models.linear_block`)."""
 
 from __future__ import annotations
 
@@ -13,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from pydantic import AfterValidator, ConfigDict, Field
 
-from securevfl.models.block import BlockModel, Place
+from securevfl.models.block import BlockModel, BlockSpec
 from securevfl.models.inputs import IdentityInputs, Inputs, InputShape, MakeFittingData
 from securevfl.models.linear_block import Linear
 from securevfl.models.log_link_losses import NegativeBinomialLoss, TweedieLoss
@@ -23,10 +18,12 @@ from securevfl.models.robust_losses import HuberLoss, QuantileLoss
 
 
 class LinearModel(BlockModel):
-    """What every linear model is told: `l2`, which spares the intercept.
+    """The base class of linear models, and of models that are linear in features.
 
-    On shares, spare_bits: how many bits that a ring has to spare steps may take. step_bits: beyond so many an entry of
-    a step is cut off. risen: times the least loss so far, from which a training of long steps has lost its way.
+    Attributes:
+        spare_bits: on shares, the number of unused bits of the ring that steps may use.
+        step_bits: on shares, the number of bits at which an entry of a step is clipped; None for no clipping.
+        risen: on shares, the factor by which the loss may exceed the minimum so far before the training rolls back.
     """
 
     by_column: ClassVar[bool] = True
@@ -38,88 +35,100 @@ class LinearModel(BlockModel):
 
     @property
     def loss(self) -> Loss:
-        """The loss of the same name."""
+        """The loss with the name of the model."""
         return LOSSES[self.name]
 
-    def breadth(self, spread: InputShape) -> int:
-        """How many weights a party has for each output on shares, its intercept among them."""
-        return spread.columns + spread.active
+    def breadth(self, shape: InputShape) -> int:
+        """Return the number of weights of a party for each output on shares, with the intercept."""
+        return shape.columns + shape.active
 
-    def inputs(self, spread: InputShape, kept: Mapping[str, Any] | None, make: MakeFittingData) -> Inputs:
-        """Make the inputs of a party's columns for training on shares: as they were `kept` (`Inputs.state`), or
-        anew."""
-        return IdentityInputs(spread.active)
+    def inputs(self, shape: InputShape, stored: Mapping[str, Any] | None, make: MakeFittingData) -> Inputs:
+        """Return a party's inputs for training on shares.
+
+        Args:
+            shape: the public sizes.
+            stored: the stored inputs (`Inputs.state`), or None to fit them.
+            make: returns the data for fitting.
+
+        Returns:
+            The inputs.
+        """
+        return IdentityInputs(shape.active)
 
     def ridge_of(self, rows: int) -> float | None:
-        """Return the ridge that holds weights back in steps by a party's own curvature, for n training rows; None for
-        the optimizer's."""
+        """Return the ridge penalty of steps that use a party's curvature, for n training rows.
+
+        None selects the optimizer's penalty.
+        """
         return None
 
     def parameters(self, columns: int, outputs: int) -> int:
+        """Return the number of weights of a passive party with d columns, for c outputs."""
         return columns * outputs
 
-    def build(self, place: Place) -> Linear:
-        """Build a party's own part with its weights at zero; the active party's has an intercept."""
-        self.module_parameters(place.who, place.model)
-        return Linear(np.zeros((place.columns + place.active, place.outputs)), l2=self.l2, intercept=place.active)
+    def build(self, spec: BlockSpec) -> Linear:
+        """Build a party's block with zero weights; the active party's block has an intercept."""
+        self.module_parameters(spec.party, spec.model)
+        return Linear(np.zeros((spec.columns + spec.active, spec.outputs)), l2=self.l2, intercept=spec.active)
 
 
 class Logistic(LinearModel):
-    """Logistic regression on two classes, as a linear model."""
+    """Logistic regression of two classes."""
 
     name: ClassVar[str] = "logistic"
 
 
 class SmoothHinge(LinearModel):
-    """Linear support vector machine with the smooth hinge of FDSKL Table 1."""
+    """Linear support vector machine with the smooth hinge loss of FDSKL, Table 1."""
 
     name: ClassVar[str] = "smooth_hinge"
 
 
 class Square(LinearModel):
-    """Linear regression by least squares, ridge regression where l2 is above 0."""
+    """Linear regression by least squares; ridge regression if l2 is above 0."""
 
     name: ClassVar[str] = "square"
 
 
 class Softmax(LinearModel):
-    """Multinomial logistic regression, one output a class."""
+    """Multinomial logistic regression, with one output for each class."""
 
     name: ClassVar[str] = "softmax"
 
 
 class OneVsRest(LinearModel):
-    """Logistic regression of each of several classes against the rest."""
+    """Logistic regression of each class against all others."""
 
     name: ClassVar[str] = "one_vs_rest"
 
 
 class Poisson(LinearModel):
-    """Poisson regression of counts, log link."""
+    """Poisson regression of counts, with a log link."""
 
     name: ClassVar[str] = "poisson"
 
 
 class Gamma(LinearModel):
-    """Gamma regression of amounts above 0, log link."""
+    """Gamma regression of positive amounts, with a log link."""
 
     name: ClassVar[str] = "gamma"
 
 
 class Tweedie(LinearModel):
-    """Tweedie regression of amounts that are often 0, log link."""
+    """Tweedie regression of amounts that are often 0, with a log link."""
 
     name: ClassVar[str] = "tweedie"
     power: float = Field(default=1.5, gt=1, lt=2)
-    """The variance goes with this power of the mean, between counts (1) and amounts above 0 (2)."""
+    """The variance is proportional to this power of the mean, between counts (1) and positive amounts (2)."""
 
     @property
     def loss(self) -> Loss:
+        """The loss that the training of this model minimises."""
         return TweedieLoss(self.power)
 
 
 class NegativeBinomial(LinearModel):
-    """Negative binomial regression of counts that vary more than Poisson's, log link."""
+    """Negative binomial regression of counts that vary more than Poisson counts, with a log link."""
 
     name: ClassVar[str] = "negative_binomial"
     dispersion: float = Field(default=1.0, gt=0, le=100)
@@ -127,6 +136,7 @@ class NegativeBinomial(LinearModel):
 
     @property
     def loss(self) -> Loss:
+        """The loss that the training of this model minimises."""
         return NegativeBinomialLoss(self.dispersion)
 
 
@@ -135,33 +145,36 @@ class Quantile(LinearModel):
 
     name: ClassVar[str] = "quantile"
     quantile: float = Field(default=0.5, gt=0, lt=1)
-    """The share of rows whose label is below what is predicted; .5 is the median."""
+    """The share of rows whose label is below the prediction; 0.5 is the median."""
 
     @property
     def loss(self) -> Loss:
+        """The loss that the training of this model minimises."""
         return QuantileLoss(self.quantile)
 
 
 class Huber(LinearModel):
-    """Linear regression that far labels hardly move."""
+    """Linear regression that is robust against outliers among the labels."""
 
     name: ClassVar[str] = "huber"
     width: float = Field(default=1.0, gt=0, le=64)
-    """How many deviations of the labels off a label counts no more than in proportion."""
+    """Errors above this many standard deviations of the labels count linearly instead of quadratically."""
 
     @property
     def loss(self) -> Loss:
+        """The loss that the training of this model minimises."""
         return HuberLoss(self.width)
 
 
 class GeneralLinear(LinearModel):
-    """A linear model under any loss, by its name."""
+    """A linear model with any loss, by the name of the loss."""
 
     model_config = ConfigDict(populate_by_name=True)
     name: ClassVar[str] = "linear"
     loss_name: Annotated[str, AfterValidator(known_loss)] = Field(alias="loss")
-    """Which [loss](#loss)."""
+    """The name of the [loss](#loss)."""
 
     @property
     def loss(self) -> Loss:
+        """The loss that the training of this model minimises."""
         return LOSSES[self.loss_name]

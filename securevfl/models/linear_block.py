@@ -14,28 +14,43 @@ from securevfl.models.block import Block
 from securevfl.models.inputs import private_stream
 from securevfl.protocols.differentiable import Jacobian
 
-START = 0.5  # spread of f at the start
+START_DEVIATION = 0.5
+"""Standard deviation of f with the initial weights."""
 
 
 def starting_weights(X: Floats, scaled: Floats, targets: Floats, seed: int) -> Floats:
-    """Draw the first weights of the active party, theta (d + 1 x c): f spreads by START over `scaled` (m x d), the
-    intercept is 0.
+    """Draw the initial weights of the active party, with which f has the deviation START_DEVIATION.
 
-    From zero weights the first residuals of a classifier take two values that everyone knows, and then a few opened
-    gradients determine every label of their batches (`securevfl.audit.attacks.two_values`). So the start is drawn
-    at random, from a hash of the active party's own columns X (m x d, before scaling) and its targets (n x c), rows in
-    the order of ids: nobody else can compute it, and the same data and seed give the same model everywhere.
+    With zero weights the first residuals of a classifier would take two values that everybody knows, and a few opened
+    gradients would determine every label of their batches (`securevfl.audit.attacks.two_values`). So the weights are
+    derived from a hash of the active party's rows and targets: nobody else can compute them, and equal data and seeds
+    give equal models.
+
+    Args:
+        X: rows of the party (m, d) in the order of ids, before scaling.
+        scaled: the same rows after scaling.
+        targets: their targets (m, c).
+        seed: the seed of the job.
+
+    Returns:
+        The weights (d + 1, c); the intercept, in the last row, is 0.
     """
     stream = private_stream(f"starting weights {seed}", X, targets)
     shape = X.shape[1], targets.shape[1]
     uniform = (np.frombuffer(stream(8 * shape[0] * shape[1]), "<u8").reshape(shape) >> 11) + 0.5
-    spread = np.sqrt((scaled**2).mean(axis=0) * X.shape[1])
-    theta = START * normal_quantile(uniform * 2.0**-53) / np.where(spread > 0, spread, 1.0)[:, None]
+    size = np.sqrt((scaled**2).mean(axis=0) * X.shape[1])
+    theta = START_DEVIATION * normal_quantile(uniform * 2.0**-53) / np.where(size > 0, size, 1.0)[:, None]
     return np.vstack([theta, np.zeros((1, targets.shape[1]))])
 
 
 class Linear(Block):
-    """One party's part: theta (d x c), and for the active party the intercept as its last row."""
+    """One party's block: theta (d, c), with the intercept as the last row at the active party.
+
+    Args:
+        theta: the weights.
+        l2: weight of half the squared norm of theta; the intercept is not regularised.
+        intercept: whether the last row of theta is the intercept.
+    """
 
     static_jacobian = True
     shares_outputs = True
@@ -43,41 +58,41 @@ class Linear(Block):
     def __init__(self, theta: Floats, *, l2: float, intercept: bool) -> None:
         self.theta = theta
         self.intercept = intercept
-        self.decay = np.full((len(theta), 1), l2)  # of each row of theta
+        self.decay = np.full((len(theta), 1), l2)
         if intercept:
             self.decay[-1] = 0.0
 
     def start(self, X: Floats, scaled: Floats, targets: Floats | None, seed: int) -> None:
-        """Set the first weights: as `starting_weights` draws them at the party with labels, zero elsewhere."""
+        """Set the initial weights: `starting_weights` at the party with labels; zeros elsewhere."""
         if targets is not None:
             self.theta = starting_weights(X, scaled, targets, seed)
 
     def jacobian(self, X: Floats) -> Jacobian:
-        """X (n x d), with a column of ones where there is an intercept; the same for each output."""
+        """Return X (n, d), with a column of ones for the intercept; it is the same for each output."""
         return Jacobian(np.column_stack([X, np.ones(len(X))]) if self.intercept else X)
 
     def forward(self, X: Floats, theta: Floats | None = None) -> Floats:
-        """H (n x c), with these weights (d x c) in place of its own if any are given."""
-        own = self.theta if theta is None else theta
-        return X @ own[:-1] + own[-1] if self.intercept else X @ own
+        """Return the outputs H (n, c), with these weights if given."""
+        weights = self.theta if theta is None else theta
+        return X @ weights[:-1] + weights[-1] if self.intercept else X @ weights
 
     def vjp(self, X: Floats, g: Floats) -> Floats:
-        """J^T g (d x c), summed over the rows."""
+        """Return J^T g (d, c), summed over the rows."""
         product = X.T @ g
         return np.vstack([product, g.sum(axis=0)]) if self.intercept else product
 
     def regularised(self, gradient: Floats) -> Floats:
-        """gradient + l2 theta (d x c), from the gradient of the mean loss; the intercept is spared."""
+        """Return gradient + l2 theta (d, c), without the intercept, given the gradient of the mean loss."""
         return gradient + self.decay * self.theta
 
     def penalty(self) -> float:
-        """l2 |theta|^2 / 2, which this part adds to the mean loss."""
+        """Return l2 |theta|^2 / 2, which this block adds to the mean loss."""
         return float((self.decay * self.theta**2).sum()) / 2
 
     def gram(self, X: Floats) -> Floats:
-        """J^T J (d x d) over the rows of X, by which a step can follow the curvature of the block."""
-        own = X.T @ X
+        """Return J^T J (d, d) over the rows of X, the curvature that steps of this block can use."""
+        product = X.T @ X
         if not self.intercept:
-            return own
+            return product
         sums = X.sum(axis=0)[:, None]
-        return np.block([[own, sums], [sums.T, np.full((1, 1), float(len(X)))]])
+        return np.block([[product, sums], [sums.T, np.full((1, 1), float(len(X)))]])

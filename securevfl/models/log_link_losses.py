@@ -28,6 +28,7 @@ from securevfl.errors import LabelError
 from securevfl.models.loss import (
     InvertedResidual,
     Loss,
+    constant_labels_error,
 )
 
 MAX_LOG_MEAN = 3.0
@@ -36,7 +37,13 @@ TINY = 1e-300
 
 
 class LogLinkLoss(Loss):
-    """A loss of numbers of 0 or more whose mean is exp(f) in units of their mean."""
+    """A loss of numbers >= 0 whose expected value is exp(f) times their mean.
+
+    Attributes:
+        variance_power: the variance is proportional to this power of the mean; None if it is not.
+        positive: whether labels must be greater than 0.
+        counts: whether the variance follows from the mean alone.
+    """
 
     classifies = False
     bound = 256.0
@@ -44,108 +51,132 @@ class LogLinkLoss(Loss):
     smooth = True
     reports_standard_errors = True
     label_scale = "times their mean"
-    variance_power: float | None = None  # the variance goes with this power of the mean, if with one
-    positive = False  # whether labels of 0 have no place
-    counts = False  # whether the variance follows from the mean alone
+    variance_power: float | None = None
+    positive = False
+    counts = False
 
     def of_unit(self, exposed: Floats) -> tuple[LogLinkLoss, Floats]:
-        """Return the loss of the label of one unit of exposure, and how many times it counts in rows of `exposed` units
-        (n x 1)."""
-        assert self.variance_power is not None, "a loss whose variance goes otherwise says it itself"
+        """Return the loss of the label of one unit of exposure, and its factor (n, 1) in rows of `exposed` units."""
+        assert self.variance_power is not None, "subclasses without a variance power override this method"
         return self, exposed ** (2 - self.variance_power)
 
     @abstractmethod
     def deviance(self, y: Floats, mu: Floats) -> Floats:
-        """Return the unit deviance (n,) of labels against means in the same units, as scikit-learn and statsmodels have
-        it."""
+        """Return the unit deviance (n,) of labels and means in the same units, as scikit-learn and statsmodels do."""
 
     def classes(self, y: NDArray[Any]) -> NDArray[Any]:
-        """0 and the mean of the labels, in which targets are counted."""
+        """Return 0 and the mean of the labels, the unit of targets.
+
+        Args:
+            y: the labels (n,).
+
+        Returns:
+            An array of two numbers.
+
+        Raises:
+            LabelError: if labels are negative, or 0 where they must be positive, or all equal.
+        """
         y = np.asarray(y, np.float64)
         low = float(y.min())
         if low < 0 or (self.positive and low == 0):
-            kind = "above 0" if self.positive else "of 0 or more"
+            problem = "that are not above 0" if self.positive else "below 0"
             raise LabelError(
-                f"{self.name} loss: labels {kind} were expected, smaller ones came; leave these rows out, or use "
-                "another loss (poisson and tweedie take 0, square takes any number)"
+                f"{self.name} loss cannot use labels {problem}",
+                "leave these rows out, or use another loss (poisson and tweedie accept 0, square any number)",
+                code="SVFL-LABEL-VALUES",
             )
         if float(y.max()) == low:
-            raise LabelError(f"{self.name} loss: labels that vary were expected, all are equal; check the label column")
+            raise constant_labels_error(self.name)
         return np.array([0.0, y.mean()])
 
     def targets(self, y: NDArray[Any], classes: NDArray[Any]) -> Floats:
+        """Return the targets (n, c)."""
         return (np.asarray(y, np.float64) / classes[1])[:, None]
 
     def minimizer(self, y: Floats) -> Floats:
-        least: Floats = np.log(np.clip(y, math.exp(-MAX_LOG_MEAN), math.exp(MAX_LOG_MEAN)))
-        return least
+        """Return the f (n, c) at which rows have the smallest loss."""
+        minimizer: Floats = np.log(np.clip(y, math.exp(-MAX_LOG_MEAN), math.exp(MAX_LOG_MEAN)))
+        return minimizer
 
     def mean(self, f: Floats, classes: NDArray[Any]) -> Floats:
+        """Return the predicted numbers (n,), in the units of the labels."""
         return growth(f)[:, 0] * classes[1]
 
     def units(self, classes: NDArray[Any]) -> tuple[float, float]:
+        """Return the factor and the summand that convert f to the units of the prediction."""
         return 1.0, math.log(classes[1])
 
     def synthetic_labels(self, scores: Floats) -> Floats:
+        """Return labels (n,) generated from normal scores (n,)."""
         return np.floor(np.exp(scores)) if self.counts else np.exp(scores)
 
 
 class PoissonLoss(LogLinkLoss):
-    """Counts: y log(y / mu) - y + mu."""
+    """Loss of counts with Poisson distribution: y log(y / mu) - y + mu."""
 
     name = "poisson"
     assumes_zero_labels = True
     counts = True
     variance_power = 1.0
     curvature = math.exp(MAX_LOG_MEAN)
-    step_factor = 2.5  # the mean of mu is 1 where the fit is right
+    step_factor = 2.5  # the mean of mu is 1 for a correct fit
 
     def value(self, f: Floats, y: Floats) -> Floats:
-        return (grown(f) - y * f - y + _y_log_y(y))[:, 0]
+        """Return the loss of each row (n,)."""
+        return (growth_integral(f) - y * f - y + _y_log_y(y))[:, 0]
 
     def residual(self, f: Floats, y: Floats) -> Floats:
+        """Return the residual g (n, c)."""
         return growth(f) - y
 
     def invert_residual(self, g: Floats) -> InvertedResidual:
-        """Read labels and sums off residuals g: every row with a positive g is taken to have label 0, as most of them
-        do, where mu = g."""
-        return _of_zeros(g, growth_inverse(g))
+        """Compute labels and sums. Rows with a positive g are assumed to have label 0, as most of them do, with mu =
+        g."""
+        return _assuming_zeros(g, growth_inverse(g))
 
     def deviance(self, y: Floats, mu: Floats) -> Floats:
+        """Return the unit deviance (n,)."""
         return 2 * (_y_log_y(y) - y * np.log(np.maximum(mu, TINY)) - y + mu)
 
 
 class GammaLoss(LogLinkLoss):
-    """Amounts above 0, whose deviation goes with their mean: y / mu - log(y / mu) - 1."""
+    """Loss of positive amounts with Gamma distribution, whose deviation is proportional to the mean:
+
+    y / mu - log(y / mu) - 1.
+    """
 
     name = "gamma"
     retains_targets = True
     variance_power = 2.0
-    curvature = 4.0  # y / mu: room for a fit that is off by as much
+    curvature = 4.0  # y / mu, for a fit that is wrong by this factor
     positive = True
 
     def value(self, f: Floats, y: Floats) -> Floats:
-        return (y * sunk(f) + f - 1 - np.log(np.maximum(y, TINY)))[:, 0]
+        """Return the loss of each row (n,)."""
+        return (y * decay_integral(f) + f - 1 - np.log(np.maximum(y, TINY)))[:, 0]
 
     def residual(self, f: Floats, y: Floats) -> Floats:
-        return 1 - y * sinking(f)
+        """Return the residual g (n, c)."""
+        return 1 - y * decay(f)
 
     def invert_residual(self, g: Floats) -> InvertedResidual:
-        """log(1 - g) = log y - f where nothing is cut off."""
+        """Compute log(1 - g) = log y - f, which holds within the linear continuations."""
         return InvertedResidual(np.full_like(g, np.nan), -np.log(np.maximum(1 - g, TINY)))
 
     def target_term(self, y: Floats) -> Floats:
+        """Return the function of targets y (n, c) that the sums of `invert_residual` still contain."""
         return np.log(y)
 
     def deviance(self, y: Floats, mu: Floats) -> Floats:
-        part = np.maximum(y, TINY) / np.maximum(mu, TINY)
-        return 2 * (part - np.log(part) - 1)
+        """Return the unit deviance (n,)."""
+        ratio = np.maximum(y, TINY) / np.maximum(mu, TINY)
+        return 2 * (ratio - np.log(ratio) - 1)
 
 
 class TweedieLoss(LogLinkLoss):
-    """Amounts that are often 0, such as claims a year: variance mu^power, between Poisson's 1 and Gamma's 2.
+    """Loss of amounts that are often 0, such as claims a year, with the variance mu^power, 1 < power < 2.
 
-    mu^(2 - p) / (2 - p) + y mu^(1 - p) / (p - 1) less its least (Jorgensen 1987).
+    mu^(2 - p) / (2 - p) + y mu^(1 - p) / (p - 1) minus its minimum (Jorgensen 1987).
     """
 
     name = "tweedie"
@@ -160,28 +191,33 @@ class TweedieLoss(LogLinkLoss):
         self.curvature = max(ends)  # type: ignore[misc]  # of this one
 
     def value(self, f: Floats, y: Floats) -> Floats:
+        """Return the loss of each row (n,)."""
         p = self.power
-        return (grown(f, 2 - p) + y * sunk(f, p - 1) - y ** (2 - p) * (1 / (2 - p) + 1 / (p - 1)))[:, 0]
+        return (growth_integral(f, 2 - p) + y * decay_integral(f, p - 1) - y ** (2 - p) * (1 / (2 - p) + 1 / (p - 1)))[
+            :, 0
+        ]
 
     def residual(self, f: Floats, y: Floats) -> Floats:
-        return growth(f, 2 - self.power) - y * sinking(f, self.power - 1)
+        """Return the residual g (n, c)."""
+        return growth(f, 2 - self.power) - y * decay(f, self.power - 1)
 
     def invert_residual(self, g: Floats) -> InvertedResidual:
-        """Read labels and sums off residuals g: every row with a positive g is taken to have label 0, as most of them
-        do, where g = mu^(2 - p)."""
-        return _of_zeros(g, growth_inverse(g, 2 - self.power))
+        """Compute labels and sums. Rows with a positive g are assumed to have label 0, as most of them do, with g =
+        mu^(2 - p)."""
+        return _assuming_zeros(g, growth_inverse(g, 2 - self.power))
 
     def deviance(self, y: Floats, mu: Floats) -> Floats:
+        """Return the unit deviance (n,)."""
         p, mu = self.power, np.maximum(mu, TINY)
-        least = y ** (2 - p) / ((1 - p) * (2 - p))
-        return 2 * (least - y * mu ** (1 - p) / (1 - p) + mu ** (2 - p) / (2 - p))
+        minimum = y ** (2 - p) / ((1 - p) * (2 - p))
+        return 2 * (minimum - y * mu ** (1 - p) / (1 - p) + mu ** (2 - p) / (2 - p))
 
 
 class NegativeBinomialLoss(LogLinkLoss):
-    """Counts that vary more than Poisson's: variance mu + dispersion mu^2 (NB2: Cameron and Trivedi 1986).
+    """Loss of counts with variance mu + dispersion mu^2 (NB2: Cameron and Trivedi 1986).
 
-    y log(y / mu) - (y + 1/a) log((1 + a y) / (1 + a mu)), a the dispersion. f is log mu itself, so the mean of all
-    labels is expected to be far from where exp is cut off.
+    y log(y / mu) - (y + 1/a) log((1 + a y) / (1 + a mu)), where a is the dispersion. f is log mu itself, so the mean of
+    all labels must be far from the bound of exp.
     """
 
     name = "negative_binomial"
@@ -194,82 +230,97 @@ class NegativeBinomialLoss(LogLinkLoss):
         self.curvature = mu * (1 + dispersion) / (1 + dispersion * mu) ** 2  # type: ignore[misc]  # of this one
 
     def of_unit(self, exposed: Floats) -> tuple[LogLinkLoss, Floats]:
+        """Return the loss of the label of one unit of exposure, and the factor of rows with more units."""
         unit = copy(self)
-        unit.dispersion = exposed * self.dispersion  # type: ignore[assignment]  # of each row
+        unit.dispersion = exposed * self.dispersion  # type: ignore[assignment]  # one for each row
         return unit, exposed
 
     def classes(self, y: NDArray[Any]) -> NDArray[Any]:
-        """0 and 1: counts stay as they are."""
+        """Return 0 and 1, since counts are not scaled.
+
+        Args:
+            y: the labels (n,).
+
+        Returns:
+            An array of two numbers.
+
+        Raises:
+            LabelError: if the mean of the labels is not between 1/20 and 20.
+        """
         mean = super().classes(y)[1]
         if abs(math.log(mean)) > MAX_LOG_MEAN:
             raise LabelError(
-                f"{self.name} loss: counts of a mean from 1/20 to 20 were expected, others came; count in other units, "
-                "or use poisson"
+                f"{self.name} loss needs counts with a mean between 1/20 and 20",
+                "count in other units, or use the poisson loss",
+                code="SVFL-LABEL-RANGE",
             )
         return np.array([0.0, 1.0])
 
     def value(self, f: Floats, y: Floats) -> Floats:
+        """Return the loss of each row (n,)."""
         a = self.dispersion
         mu, beyond = growth(f), np.maximum(f - MAX_LOG_MEAN, 0.0)
         inner = -y * np.minimum(f, MAX_LOG_MEAN) + (y + 1 / a) * np.log1p(a * growth(np.minimum(f, MAX_LOG_MEAN)))
-        edge = math.exp(MAX_LOG_MEAN)  # along the tangent mu is a straight line, and g a quotient of two
+        edge = math.exp(MAX_LOG_MEAN)  # on the tangent mu is linear, and g a quotient of two linear functions
         tail = (mu - edge) / a - (1 + a * y) / a**2 * (np.log1p(a * mu) - np.log1p(a * edge))
-        least = -_y_log_y(y) + (y + 1 / a) * np.log1p(a * y)
-        return (inner + np.where(beyond > 0, tail / edge, 0.0) - least)[:, 0]
+        minimum = -_y_log_y(y) + (y + 1 / a) * np.log1p(a * y)
+        return (inner + np.where(beyond > 0, tail / edge, 0.0) - minimum)[:, 0]
 
     def residual(self, f: Floats, y: Floats) -> Floats:
+        """Return the residual g (n, c)."""
         mu = growth(f)
         return (mu - y) / (1 + self.dispersion * mu)
 
     def invert_residual(self, g: Floats) -> InvertedResidual:
-        """Read labels and sums off residuals g: every row with a positive g is taken to have label 0, as most of them
-        do, where g = mu / (1 + a mu)."""
+        """Compute labels and sums. Rows with a positive g are assumed to have label 0, as most of them do, with g = mu
+        / (1 + a mu)."""
         odds = np.clip(self.dispersion * g, TINY, 1 - 1e-12)
-        return _of_zeros(g, growth_inverse(odds / (1 - odds) / self.dispersion))
+        return _assuming_zeros(g, growth_inverse(odds / (1 - odds) / self.dispersion))
 
     def deviance(self, y: Floats, mu: Floats) -> Floats:
+        """Return the unit deviance (n,)."""
         a, mu = self.dispersion, np.maximum(mu, TINY)
-        spread = (y + 1 / a) * (np.log1p(a * y) - np.log1p(a * mu))
-        return 2 * (_y_log_y(y) - y * np.log(mu) - spread)
+        dispersion_term = (y + 1 / a) * (np.log1p(a * y) - np.log1p(a * mu))
+        return 2 * (_y_log_y(y) - y * np.log(mu) - dispersion_term)
 
 
 def growth(f: Floats, rate: float = 1.0) -> Floats:
-    """exp(rate f), and beyond CAP its tangent there."""
+    """Return exp(rate f), continued along its tangent beyond MAX_LOG_MEAN."""
     inside = np.minimum(f, MAX_LOG_MEAN)
     return np.exp(rate * inside) + rate * math.exp(rate * MAX_LOG_MEAN) * (f - inside)
 
 
-def growth_inverse(found: Floats, rate: float = 1.0) -> Floats:
-    """Invert `growth`: return the f at which it has this value."""
-    edge, safe = math.exp(rate * MAX_LOG_MEAN), np.maximum(found, TINY)
-    return np.where(found <= edge, np.log(safe) / rate, MAX_LOG_MEAN + (found - edge) / (rate * edge))
+def growth_inverse(value: Floats, rate: float = 1.0) -> Floats:
+    """Return the f at which `growth` has this value."""
+    edge, safe = math.exp(rate * MAX_LOG_MEAN), np.maximum(value, TINY)
+    return np.where(value <= edge, np.log(safe) / rate, MAX_LOG_MEAN + (value - edge) / (rate * edge))
 
 
-def grown(f: Floats, rate: float = 1.0) -> Floats:
-    """Integrate `growth`: return exp(rate f) / rate, continued as a square beyond CAP."""
+def growth_integral(f: Floats, rate: float = 1.0) -> Floats:
+    """Return the integral of `growth`: exp(rate f) / rate, continued as a parabola beyond MAX_LOG_MEAN."""
     inside = np.minimum(f, MAX_LOG_MEAN)
     beyond, edge = f - inside, math.exp(rate * MAX_LOG_MEAN)
     return np.exp(rate * inside) / rate + edge * beyond + rate * edge * beyond**2 / 2
 
 
-def sinking(f: Floats, rate: float = 1.0) -> Floats:
-    """exp(-rate f), and below -CAP a line of slope -1."""
+def decay(f: Floats, rate: float = 1.0) -> Floats:
+    """Return exp(-rate f), continued with slope -1 below -MAX_LOG_MEAN."""
     inside = np.maximum(f, -MAX_LOG_MEAN)
     return np.exp(-rate * inside) + (inside - f)
 
 
-def sunk(f: Floats, rate: float = 1.0) -> Floats:
-    """Integrate `sinking`, with the opposite sign: return exp(-rate f) / rate, continued as a square below -CAP."""
+def decay_integral(f: Floats, rate: float = 1.0) -> Floats:
+    """Return the negative integral of `decay`: exp(-rate f) / rate, continued as a parabola below -MAX_LOG_MEAN."""
     inside = np.maximum(f, -MAX_LOG_MEAN)
     below = inside - f
     return np.exp(-rate * inside) / rate + math.exp(rate * MAX_LOG_MEAN) * below + below**2 / 2
 
 
-def _of_zeros(g: Floats, f: Floats) -> InvertedResidual:
-    """Return label 0 and the sums f for the rows whose residual g is positive; NaN, for not known, in all others."""
+def _assuming_zeros(g: Floats, f: Floats) -> InvertedResidual:
+    """Return label 0 and the sums f for rows with a positive residual g, and NaN for all others."""
     return InvertedResidual(np.where(g > 0, 0.0, np.nan), np.where(g > 0, f, np.nan))
 
 
 def _y_log_y(y: Floats) -> Floats:
-    """y log y, 0 where y is."""
+    """Return y log y, and 0 for y = 0."""
     return y * np.log(np.where(y > 0, y, 1.0))

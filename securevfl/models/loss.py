@@ -1,8 +1,6 @@
-"""What a loss over f = sum_k H_k (n x c) is: value, residual g = df/dH, targets, and what g tells whoever reads it.
+"""Losses of outputs f = sum_k H_k (n, c): value, residual g = df/dH, targets, and the information that g reveals.
 
-The usual losses of classes and of numbers are here too; others have a file each, and all are named in losses.py.
-
-Square, logistic and smooth hinge are FDSKL 2020, Table 1; softmax is multinomial logistic regression.
+The usual losses are in `securevfl.models.standard_losses`; `securevfl.models.losses` lists all losses by name.
 """
 
 from __future__ import annotations
@@ -18,28 +16,29 @@ from securevfl.errors import LabelError
 
 
 def logistic(x: Floats) -> Floats:
-    """1 / (1 + exp(-x)), to full relative precision at both ends."""
+    """Return 1 / (1 + exp(-x)), to full relative precision at both ends."""
     small = np.exp(-np.abs(x))
     return np.where(x >= 0, 1.0, small) / (1.0 + small)
 
 
 def log_sum_exp(f: Floats) -> Floats:
-    """log sum_j exp f_ij for each row (n,) of f (n x c)."""
+    """Return log sum_j exp f_ij for each row (n,) of f (n, c)."""
     largest = f.max(axis=1, keepdims=True)
     return largest[:, 0] + np.log(np.exp(f - largest).sum(axis=1))
 
 
 def softmax(f: Floats) -> Floats:
-    """exp f_ij / sum_j exp f_ij for each row of f (n x c)."""
-    raised = np.exp(f - f.max(axis=1, keepdims=True))
-    return raised / raised.sum(axis=1, keepdims=True)
+    """Return exp f_ij / sum_j exp f_ij for each row of f (n, c)."""
+    exponentials = np.exp(f - f.max(axis=1, keepdims=True))
+    return exponentials / exponentials.sum(axis=1, keepdims=True)
 
 
 class InvertedResidual(NamedTuple):
-    """What residuals g (n x c) tell whoever reads them of each row; NaN where they leave it open.
+    """The information about each row that its residual reveals; NaN where it reveals nothing.
 
-    targets: y (n x c). sums: `Loss.revealed_outputs(f)` (n x k), less `Loss.target_term(y)` where the loss
-    `retains_targets` among them.
+    Attributes:
+        targets: y (n, c).
+        sums: `Loss.revealed_outputs(f)` (n, k), minus `Loss.target_term(y)` if the loss `retains_targets`.
     """
 
     targets: Floats
@@ -47,144 +46,223 @@ class InvertedResidual(NamedTuple):
 
 
 class Loss(ABC):
-    """A loss of one row; sums and means are the caller's."""
+    """The loss of one row. The caller computes sums and means over rows.
+
+    Attributes:
+        name: the name in a job.
+        classifies: whether the labels are classes.
+        single: whether f has one column.
+        elementwise: whether each entry of g depends only on the same entry of f and y.
+        retains_targets: whether `invert_residual` returns sums that still contain y.
+        assumes_zero_labels: whether `invert_residual` returns label 0 for labels that it cannot distinguish from 0.
+        smooth: whether g has a continuous derivative by f and is not linear.
+        bound: upper bound of |g| for each entry.
+        curvature: upper bound of the eigenvalues of a row's second derivatives by f (c, c); None if there is none.
+        spacing: distance between the entries of a lookup table of g, at which linear interpolation is accurate enough.
+        step_factor: factor by which steps may exceed the step size that the curvature allows.
+        reports_standard_errors: whether coefficients are published with standard errors, so that training must converge
+            further.
+        label_scale: the unit of labels in messages about the bound.
+    """
 
     name: ClassVar[str]
     classifies: ClassVar[bool] = True
-    single: ClassVar[bool] = True  # whether f has one column
-    elementwise: ClassVar[bool] = True  # whether each entry of g follows from that of f and of y alone
-    retains_targets: ClassVar[bool] = False  # whether y is still in the sums that `invert_residual` gives
-    assumes_zero_labels: ClassVar[bool] = (
-        False  # whether `invert_residual` takes labels for 0 that it cannot tell from it
-    )
-    smooth: ClassVar[bool] = False  # whether g has a continuous derivative by f and is not linear
-    bound: ClassVar[float] = 1.0  # |g| of one entry never exceeds it
-    curvature: ClassVar[float | None] = None  # largest eigenvalue of a row's second derivatives by f (c x c)
-    spacing: ClassVar[float] = 1.0  # of a table of g by f: between so near entries it is straight enough
-    step_factor: ClassVar[float] = (
-        1.0  # times the step that the curvature allows, which hardly any table makes too long
-    )
-    reports_standard_errors: ClassVar[bool] = (
-        False  # whether coefficients are read with standard errors, so that trainings end later
-    )
-    label_scale: ClassVar[str] = "deviations of their mean"  # what labels of a bounded g are measured in
+    single: ClassVar[bool] = True
+    elementwise: ClassVar[bool] = True
+    retains_targets: ClassVar[bool] = False
+    assumes_zero_labels: ClassVar[bool] = False
+    smooth: ClassVar[bool] = False
+    bound: ClassVar[float] = 1.0
+    curvature: ClassVar[float | None] = None
+    spacing: ClassVar[float] = 1.0
+    step_factor: ClassVar[float] = 1.0
+    reports_standard_errors: ClassVar[bool] = False
+    label_scale: ClassVar[str] = "deviations of their mean"
 
     @abstractmethod
     def value(self, f: Floats, y: Floats) -> Floats:
-        """Loss of each row (n,), from f (n x c) and targets y (n x c)."""
+        """Return the loss of each row (n,), from outputs f (n, c) and targets y (n, c)."""
 
     @abstractmethod
     def residual(self, f: Floats, y: Floats) -> Floats:
-        """g (n x c), the derivative of each row's loss by f."""
+        """Return the residual g (n, c), the derivative of each row's loss by f."""
 
     @abstractmethod
     def invert_residual(self, g: Floats) -> InvertedResidual:
-        """Read targets and sums off residuals g (n x c), as one who receives them can: audits attack with it."""
+        """Compute targets and sums from residuals g (n, c), as their recipient can. Audits use it as an attack."""
 
     def minimizer(self, y: Floats) -> Floats:
-        """Return the f at which rows of targets y (n x c) have the least loss (n x c), infinite where it falls for
-        ever."""
-        least: Floats = np.where(y > 0, np.inf, -np.inf)
-        return least
+        """Return the f (n, c) at which rows with targets y have the smallest loss; infinite if there is no minimum."""
+        minimizer: Floats = np.where(y > 0, np.inf, -np.inf)
+        return minimizer
 
     def revealed_outputs(self, f: Floats) -> Floats:
-        """Return the linear map (n x k) of f (n x c) that a residual can tell: all of f, unless g is blind to some of
-        it."""
+        """Return the linear map (n, k) of f (n, c) that a residual reveals: f itself unless g ignores a part of it."""
         return f
 
     def target_term(self, y: Floats) -> Floats:
-        """Return the part of targets y (n x c) that is taken off the sums that `invert_residual` gives, where the loss
-        `retains_targets`."""
+        """Return the function of targets y (n, c) that the sums of `invert_residual` still contain."""
         return y
 
     def mean(self, f: Floats, classes: NDArray[Any]) -> Floats:
-        """Return the number (n,) that f predicts, in the units of the labels. Raises LabelError for a loss of
-        classes."""
-        raise LabelError(f"{self.name} loss predicts classes, not numbers; use predict_proba")
+        """Return the predicted numbers (n,), in the units of the labels.
+
+        Args:
+            f: the outputs (n, c).
+            classes: the result of `classes`.
+
+        Returns:
+            The predictions.
+
+        Raises:
+            LabelError: for a classification loss.
+        """
+        raise LabelError(
+            f"{self.name} loss predicts classes instead of numbers", "use predict_proba", code="SVFL-JOB-UNSUPPORTED"
+        )
 
     def units(self, classes: NDArray[Any]) -> tuple[float, float]:
-        """Return a factor and a summand that turn f into the units of what it predicts."""
+        """Return the factor and the summand that convert f to the units of the prediction."""
         return 1.0, 0.0
 
     def synthetic_labels(self, scores: Floats) -> Floats:
-        """Labels (n,) such as this loss of numbers takes, made up from normal scores (n,)."""
+        """Return labels (n,) of a kind that this regression loss accepts, generated from normal scores (n,)."""
         return scores
 
     def classes(self, y: NDArray[Any]) -> NDArray[Any]:
-        """Return the classes among the labels, sorted. Raises LabelError if the loss cannot use them."""
-        found = np.unique(y)
-        if len(found) < 2:
+        """Return the sorted classes of labels; for regression losses, their location and scale.
+
+        Args:
+            y: the labels (n,).
+
+        Returns:
+            The classes.
+
+        Raises:
+            LabelError: if the loss cannot use the labels.
+        """
+        classes = np.unique(y)
+        if len(classes) < 2:
             raise single_class_error(self.name)
-        if len(found) > 2:
+        if len(classes) > 2:
             raise LabelError(
-                f"{self.name} loss: labels of exactly two values were expected, {len(found)} came; merge them into "
-                "two, or train loss one_vs_rest or softmax for several classes (trees take one_vs_rest, fedbcd trains "
-                "softmax), or square for numbers"
+                f"{self.name} loss needs labels with two values, and the labels have {len(classes)}",
+                "merge them into two; or use the loss one_vs_rest or softmax for several classes (trees accept "
+                "one_vs_rest, fedbcd trains softmax), or square for numbers",
+                code="SVFL-LABEL-CLASSES",
+                classes=len(classes),
             )
-        return found
+        return classes
 
     def outputs(self, classes: NDArray[Any]) -> int:
-        """c, the width of f."""
+        """Return c, the number of columns of f."""
         return 1
 
     def targets(self, y: NDArray[Any], classes: NDArray[Any]) -> Floats:
-        """Labels as targets (n x c): -1 and +1 for two classes."""
+        """Return labels as targets (n, c): -1 and +1 for two classes."""
         return np.where(y == classes[1], 1.0, -1.0)[:, None]
 
     def proba(self, f: Floats) -> Floats:
-        """Probability of each class (n x classes). Raises LabelError for a loss of numbers."""
+        """Return the probability of each class.
+
+        Args:
+            f: the outputs (n, c).
+
+        Returns:
+            The probabilities (n, classes).
+
+        Raises:
+            LabelError: for a regression loss.
+        """
         if not self.classifies:
-            raise LabelError(f"{self.name} loss predicts numbers, not probabilities; use predict")
+            raise LabelError(
+                f"{self.name} loss predicts numbers instead of probabilities",
+                "use predict",
+                code="SVFL-JOB-UNSUPPORTED",
+            )
         p = logistic(f[:, 0])
         return np.column_stack([1 - p, p])
 
 
 class NumberLoss(Loss):
-    """A loss of numbers, whose targets are scaled to mean 0 and deviation 1, so that a bound on g can be agreed."""
+    """A regression loss whose targets are scaled to mean 0 and deviation 1, so that a bound on g can be agreed."""
 
     classifies = False
     retains_targets = True
     spacing = 0.25
 
     def minimizer(self, y: Floats) -> Floats:
+        """Return the targets."""
         return y
 
     def mean(self, f: Floats, classes: NDArray[Any]) -> Floats:
+        """Return the predicted numbers (n,), in the units of the labels."""
         return f[:, 0] * classes[1] + classes[0]
 
     def units(self, classes: NDArray[Any]) -> tuple[float, float]:
+        """Return the deviation and the mean of the labels."""
         return float(classes[1]), float(classes[0])
 
     def classes(self, y: NDArray[Any]) -> NDArray[Any]:
-        """Mean and deviation of the labels, which scale the targets."""
+        """Return mean and deviation of the labels, which scale the targets.
+
+        Args:
+            y: the labels (n,).
+
+        Returns:
+            An array of two numbers.
+
+        Raises:
+            LabelError: if all labels are equal.
+        """
         deviation = float(np.std(y))
         if deviation == 0:
-            raise LabelError(f"{self.name} loss: labels that vary were expected, all are equal; check the label column")
+            raise constant_labels_error(self.name)
         return np.array([np.mean(y), deviation])
 
     def targets(self, y: NDArray[Any], classes: NDArray[Any]) -> Floats:
+        """Return the scaled labels (n, 1)."""
         return ((y - classes[0]) / classes[1])[:, None]
 
 
 def single_class_error(name: str) -> LabelError:
-    """Return the error of labels that are all the same."""
+    """Return the error of labels of a single class, for the loss `name`."""
     return LabelError(
-        f"{name} loss: labels of two or more classes were expected, all rows have the same; check the label column, "
-        "and whether the rows that all parties share have several"
+        f"{name} loss needs labels of two or more classes, and all labels are equal",
+        "check the label column, and whether the rows that all parties share have several classes",
+        code="SVFL-LABEL-CONSTANT",
     )
 
 
+def constant_labels_error(name: str) -> LabelError:
+    """Return the error of numeric labels that do not vary, for the loss `name`."""
+    return LabelError(f"{name} loss needs labels that vary, and all labels are equal", code="SVFL-LABEL-CONSTANT")
+
+
 def check_split(loss: Loss, train: NDArray[Any], test: NDArray[Any], classes: NDArray[Any]) -> None:
-    """LabelError if a class is in no training row, or one of two classes in no row of those held out."""
+    """Check that training and held-out rows have all classes that are needed.
+
+    Args:
+        loss: the loss.
+        train: labels of the training rows.
+        test: labels of the held-out rows.
+        classes: all classes.
+
+    Raises:
+        LabelError: if a class has no training row, or one of two classes no held-out row.
+    """
     if not loss.classifies:
         return
     if absent := len(classes) - len(np.unique(train)):
         raise LabelError(
-            f"{loss.name} loss: training rows of all {len(classes)} classes were expected, {absent} have none, as they "
-            "are rare; hold out fewer rows (test_fraction), merge classes or add rows"
+            f"{absent} of {len(classes)} classes are so rare that they have no training row",
+            "hold out fewer rows (test_fraction), merge classes or add rows",
+            code="SVFL-LABEL-SPLIT",
+            absent=absent,
         )
     if loss.single and len(test) and len(np.unique(test)) < len(classes):
         raise LabelError(
-            f"{loss.name} loss: held-out rows of both classes were expected, one has none, so that they cannot be "
-            "ranked; hold out more rows (test_fraction), or none"
+            "one of the two classes has no held-out row, so the held-out rows cannot be ranked",
+            "hold out more rows (test_fraction), or none",
+            code="SVFL-LABEL-SPLIT",
         )

@@ -1,4 +1,4 @@
-"""The losses by their names, as a job has them."""
+"""The losses that a job can name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from securevfl.models.loss import Loss
 from securevfl.models.robust_losses import HuberLoss, QuantileLoss
 from securevfl.models.standard_losses import LogisticLoss, OneVsRestLoss, SmoothHingeLoss, SoftmaxLoss, SquareLoss
 
-# adding one is one line here; models take it by name, as `securevfl.models.linear.GeneralLinear` does
+# a new loss is one line here; models find it by name, as `securevfl.models.linear.GeneralLinear` does
 LOSSES: dict[str, Loss] = {
     loss.name: loss
     for loss in (
@@ -27,9 +27,19 @@ LOSSES: dict[str, Loss] = {
 
 
 def known_loss(value: str, *, single: bool = False) -> str:
-    """Check that this is the name of a loss, with `single` of one that has a single output, and return it. Raises
-    ValueError that names the known ones."""
-    known = [name for name, loss in LOSSES.items() if loss.single or not single]
-    if value not in known:
-        raise ValueError(f"must be one of {', '.join(known)}; choose one of these")
+    """Check the name of a loss.
+
+    Args:
+        value: the name.
+        single: accept only losses with a single output.
+
+    Returns:
+        The name.
+
+    Raises:
+        ValueError: if there is no such loss; it lists the names.
+    """
+    names = [name for name, loss in LOSSES.items() if loss.single or not single]
+    if value not in names:
+        raise ValueError(f"must be one of {', '.join(names)}")
     return value

@@ -1,12 +1,13 @@
-"""Neural parties: H_k = module_k(X_k), the loss on sum_k H_k (FedBCD 2019, eq. 2 with neural local models, section 6),
-or on a top model of the active party's that is fed all outputs apart (`securevfl.models.torch_block`).
+"""Neural networks: H_k = module_k(X_k), with the loss on sum_k H_k (FedBCD 2019, eq. 2 and section 6).
 
-Every party brings a module of its own (`securevfl.TorchModel`), or has one dense layer without it; nobody else sees it
-but for its number of parameters. J_k moves with the weights, so a sealed gradient is a homomorphic product and an
-opening in every local step, on the residual of one exchange.
+Alternatively the active party applies a top model to the outputs of all parties (`securevfl.models.torch_top`). Every
+party brings its own module (`securevfl.TorchModel`), or has one dense layer; other parties learn only its number of
+parameters. J_k depends on the weights, so a sealed gradient takes a homomorphic product and an opening in every local
+step, on the residual of one exchange.
 
-A network has more parameters than a small batch has residuals. From p >= n c on an opened gradient determines g, and g
-the labels: then sealing protects nothing, and such a job is refused (`securevfl.consent.ledger_session`).
+A network often has more parameters than a small batch has residuals. If p >= n c, an opened gradient determines g, and
+g determines the labels: encryption then protects nothing, and such a job is refused
+(`securevfl.consent.ledger_session`).
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
 
-from securevfl.models.block import Block, BlockModel, Place
+from securevfl.models.block import Block, BlockModel, BlockSpec
 from securevfl.models.loss import Loss
 from securevfl.models.losses import LOSSES, known_loss
 
 
 class Neural(BlockModel):
-    """A sum of the parties' modules under a loss.
+    """A sum of the parties' networks, or a top model on their outputs.
 
-    `modules` is for parties that do not bring one as an object. All parties agree on the names; each runs its own file
-    and nobody else's, and no file goes over the wire.
+    `modules` is for parties that do not pass a module as an object. All parties agree on the names; each party runs
+    only its own file, and no file is sent.
     """
 
     model_config = ConfigDict(populate_by_name=True)
@@ -33,62 +34,69 @@ class Neural(BlockModel):
     shares_outputs: ClassVar[bool] = False
     embeds: ClassVar[bool] = True
     loss_name: Annotated[str, AfterValidator(known_loss)] = Field(default="logistic", alias="loss")
-    """Which [loss](#loss)."""
+    """The name of the [loss](#loss)."""
     modules: dict[str, str] = Field(default_factory=dict)
-    """The name of each party's module, in a file of that party's own: "file.py:name"."""
+    """The module of each party, in a file of that party: "file.py:name"."""
 
     joint: Literal["sum", "top"] = "sum"
-    """Outputs are added up, or fed to a top model of the active party's, which sees each party's."""
+    """"sum" adds up all outputs; "top" passes them to a top model of the active party, which sees each party's."""
     width: int = Field(default=8, ge=1)
-    """w, outputs of each passive party under a top model."""
+    """Number of outputs (w) of each passive party with a top model."""
     clip: float = Field(default=4.0, gt=0)
-    """Largest number of a residual that a top model sends down; larger ones are cut to it."""
+    """Bound of the residuals that a top model sends to passive parties; larger ones are clipped."""
 
     @property
     def loss(self) -> Loss:
+        """The loss that the training of this model minimises."""
         return LOSSES[self.loss_name]
 
     @property
     def residual_bound(self) -> float:
+        """Upper bound of each number of a residual that is sent."""
         return self.clip if self.separates_outputs else self.loss.bound
 
     @property
     def separates_outputs(self) -> bool:
+        """Whether the active party receives the outputs of each passive party separately."""
         return self.joint == "top"
 
     def output_width(self, outputs: int) -> int:
+        """Return how many numbers a row the block of a passive party has."""
         return self.width if self.separates_outputs else outputs
 
     def collected_width(self, outputs: int, passives: int) -> int:
+        """Return how many numbers a row are collected from all passive parties together."""
         return self.width * passives if self.separates_outputs else outputs
 
     def parameters(self, columns: int, outputs: int) -> int:
-        """p of a party that brings no module: of one dense layer with its biases."""
+        """Return the number of weights of a party without a module: one dense layer with biases."""
         return (columns + 1) * self.output_width(outputs)
 
-    def module_parameters(self, who: str, model: object) -> int:
+    def module_parameters(self, party: str, model: object) -> int:
+        """Return the number of weights of a party's module, or 0 if it has none."""
         from securevfl.models.torch_model import module_of_party
 
-        module = module_of_party(who, model, self.modules.get(who))
-        return 0 if module is None else module.parameters(who)
+        module = module_of_party(party, model, self.modules.get(party))
+        return 0 if module is None else module.parameters(party)
 
-    def build(self, place: Place) -> Block:
+    def build(self, spec: BlockSpec) -> Block:
+        """Build a party's block."""
         from securevfl.models.torch_block import TorchBlock
         from securevfl.models.torch_model import TorchModel, module_of_party, torch
         from securevfl.models.torch_top import TorchBottom, TorchTop, default_top
 
-        c, fed = place.outputs, self.collected_width(place.outputs, place.passives)
-        top, width = self.separates_outputs and place.active, self.output_width(c)
+        c, fed = spec.outputs, self.collected_width(spec.outputs, spec.passives)
+        top, width = self.separates_outputs and spec.active, self.output_width(c)
 
         def default() -> Any:
             if top:
-                return default_top(place.columns, fed, c)
-            return torch().nn.Linear(place.columns, width, dtype=torch().float64)
+                return default_top(spec.columns, fed, c)
+            return torch().nn.Linear(spec.columns, width, dtype=torch().float64)
 
-        module = module_of_party(place.who, place.model, self.modules.get(place.who)) or TorchModel(default)
+        module = module_of_party(spec.party, spec.model, self.modules.get(spec.party)) or TorchModel(default)
         if top:
-            return TorchTop(place.who, module, place.columns, c, l2=self.l2, fed=fed, bound=self.clip)
-        if self.separates_outputs and place.passives > 1:
-            slot, slots = place.place, place.passives
-            return TorchBottom(place.who, module, place.columns, width, l2=self.l2, place=slot, slots=slots)
-        return TorchBlock(place.who, module, place.columns, width, l2=self.l2)
+            return TorchTop(spec.party, module, spec.columns, c, l2=self.l2, fed=fed, bound=self.clip)
+        if self.separates_outputs and spec.passives > 1:
+            slot, slots = spec.index, spec.passives
+            return TorchBottom(spec.party, module, spec.columns, width, l2=self.l2, index=slot, slots=slots)
+        return TorchBlock(spec.party, module, spec.columns, width, l2=self.l2)

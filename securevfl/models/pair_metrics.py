@@ -18,70 +18,92 @@ from securevfl.models.loss import Loss
 from securevfl.models.metrics import area_under_curve, evaluate, metric_names, standard_errors
 from securevfl.models.standard_losses import LogisticLoss
 
-SEVERAL = ("auc", "loss")
+MULTICLASS_METRICS = ("auc", "loss")
 
 
 def pair_metric_names(loss: Loss) -> list[str]:
-    """List the metrics that `of_classes` or `of_residuals` gives for this loss."""
+    """Return the names of the metrics that `class_metrics` or `residual_metrics` computes for this loss."""
     if not supports_pairs(loss):
         return ["loss"]
-    return metric_names(loss) if loss.single else list(SEVERAL)
+    return metric_names(loss) if loss.single else list(MULTICLASS_METRICS)
 
 
 def supports_pairs(loss: Loss) -> bool:
-    """Whether pairs tell the loss: it is of classes, or of the difference of f and a number."""
+    """Return whether pairs determine the loss: it classifies, or depends only on the difference of f and a number."""
     return not isinstance(loss, LogLinkLoss)
 
 
 def class_metrics(loss: Loss, f: Floats, marked: NDArray[np.bool_], classes: NDArray[Any]) -> dict[str, float]:
-    """Metrics of pairs, a column for each output: sums f (n x c), and whether rows are of the output's class."""
+    """Compute the metrics of a classification from pairs.
+
+    Args:
+        loss: the loss.
+        f: the quantised outputs (n, c), in a random order for each column.
+        marked: whether the row of each output is of the class of its column (n, c).
+        classes: the classes.
+
+    Returns:
+        The metrics by name.
+    """
     if loss.single:
         positive = marked[:, 0]
-        found = evaluate(loss, f, np.where(positive, classes[1], classes[0]), classes)
-        return found | {"pr_auc": mean_average_precision(positive, f[:, 0])}
+        metrics = evaluate(loss, f, np.where(positive, classes[1], classes[0]), classes)
+        return metrics | {"pr_auc": mean_average_precision(positive, f[:, 0])}
     signs = np.where(marked, 1.0, -1.0)
-    areas = [area_under_curve(own, column) for own, column in zip(marked.T, f.T, strict=True)]
-    losses = [loss.value(column[:, None], own[:, None]).mean() for own, column in zip(signs.T, f.T, strict=True)]
+    areas = [area_under_curve(members, scores) for members, scores in zip(marked.T, f.T, strict=True)]
+    losses = [loss.value(scores[:, None], y[:, None]).mean() for y, scores in zip(signs.T, f.T, strict=True)]
     return {"auc": float(np.mean(areas)), "loss": float(np.sum(losses))}
 
 
 def residual_metrics(loss: Loss, r: Floats, targets: Floats, classes: NDArray[Any]) -> dict[str, float]:
-    """Metrics of residuals r = f - y (n x 1) of targets y (n x 1), in whatever order, of a loss of their difference."""
+    """Compute the metrics of a regression from residuals.
+
+    Args:
+        loss: a loss that depends on the difference of f and y.
+        r: residuals f - y (n, 1), in any order.
+        targets: y (n, 1), in any order.
+        classes: mean and deviation of the labels.
+
+    Returns:
+        The metrics by name.
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = evaluate(loss, r, np.full(len(r), classes[0]), classes)  # as of targets that are all 0
-    return found | ({"r2": 1 - float((r**2).mean() / targets.var())} if "r2" in found else {})
+        metrics = evaluate(loss, r, np.full(len(r), classes[0]), classes)  # as if all targets were 0
+    return metrics | ({"r2": 1 - float((r**2).mean() / targets.var())} if "r2" in metrics else {})
 
 
 def class_standard_errors(loss: Loss, f: Floats, marked: NDArray[np.bool_], classes: NDArray[Any]) -> dict[str, float]:
-    """Return the standard errors of `of_classes`; of several classes, whose pairs go by themselves, as if these were of
-    other rows each."""
+    """Return the standard errors of `class_metrics`. The pairs of several classes count as independent rows."""
     if loss.single:
         return standard_errors(loss, f, np.where(marked[:, 0], classes[1], classes[0]), classes, None)
-    two, signs = LogisticLoss(), np.array([-1.0, 1.0])
-    each = [
-        standard_errors(two, f[:, k, None], np.where(own, 1.0, -1.0), signs, None) for k, own in enumerate(marked.T)
+    binary, signs = LogisticLoss(), np.array([-1.0, 1.0])
+    errors_of = [
+        standard_errors(binary, f[:, k, None], np.where(members, 1.0, -1.0), signs, None)
+        for k, members in enumerate(marked.T)
     ]
-    errors = {name: np.sqrt(sum(own.get(name, 0.0) ** 2 for own in each)) for name in SEVERAL}
-    return {"auc": float(errors["auc"] / len(each)), "loss": float(errors["loss"])}
+    errors = {name: np.sqrt(sum(other.get(name, 0.0) ** 2 for other in errors_of)) for name in MULTICLASS_METRICS}
+    return {"auc": float(errors["auc"] / len(errors_of)), "loss": float(errors["loss"])}
 
 
 def residual_standard_errors(loss: Loss, r: Floats, targets: Floats, classes: NDArray[Any]) -> dict[str, float]:
-    """Return the standard errors of `of_residuals`."""
-    found = standard_errors(loss, r, np.full(len(r), classes[0]), classes, None)
-    squares = float(np.std(r**2) / np.sqrt(len(r)) / targets.var())
-    return found | ({"r2": squares} if "rmse" in found else {})
+    """Return the standard errors of `residual_metrics`."""
+    errors = standard_errors(loss, r, np.full(len(r), classes[0]), classes, None)
+    r2_error = float(np.std(r**2) / np.sqrt(len(r)) / targets.var())
+    return errors | ({"r2": r2_error} if "rmse" in errors else {})
 
 
 def mean_average_precision(positive: NDArray[np.bool_], score: Floats) -> float:
-    """`average_precision` in the mean over all orders of rows whose score (n,) is the same; nan without a
-    positive row."""
-    count = float(positive.sum())
-    if not count:
+    """Return the mean of `average_precision` over all orders of rows with the same score (n,); nan without
+    positives."""
+    total = float(positive.sum())
+    if not total:
         return float("nan")
-    _, place = np.unique(-score, return_inverse=True)
-    found, rows = np.bincount(place, weights=positive), np.bincount(place)
-    of = np.repeat(np.arange(len(rows)), rows)
-    at = np.arange(len(score))
-    within = at - (np.cumsum(rows) - rows)[of]
-    before = (np.cumsum(found) - found)[of] + within * (found[of] - 1) / np.maximum(rows[of] - 1, 1)
-    return float((found[of] / rows[of] * (before + 1) / (at + 1)).sum() / count)
+    _, level = np.unique(-score, return_inverse=True)
+    positives, rows = np.bincount(level, weights=positive), np.bincount(level)
+    level_of_rank = np.repeat(np.arange(len(rows)), rows)
+    rank = np.arange(len(score))
+    rank_in_level = rank - (np.cumsum(rows) - rows)[level_of_rank]
+    others = (positives[level_of_rank] - 1) / np.maximum(rows[level_of_rank] - 1, 1)
+    positives_before = (np.cumsum(positives) - positives)[level_of_rank] + rank_in_level * others
+    share = positives[level_of_rank] / rows[level_of_rank]
+    return float((share * (positives_before + 1) / (rank + 1)).sum() / total)

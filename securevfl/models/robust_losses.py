@@ -19,7 +19,7 @@ BANDWIDTH = 0.0625  # h, in deviations of the labels
 
 
 class HuberLoss(NumberLoss):
-    """(f - y)^2 / 2 up to `width` deviations, width (|f - y| - width / 2) beyond (Huber 1964)."""
+    """Huber's loss (1964): (f - y)^2 / 2 up to `width` deviations, width (|f - y| - width / 2) beyond."""
 
     name = "huber"
     curvature = 1.0
@@ -29,20 +29,23 @@ class HuberLoss(NumberLoss):
         self.bound = width  # type: ignore[misc]  # of this one
 
     def value(self, f: Floats, y: Floats) -> Floats:
-        far = np.abs(f - y)[:, 0]
-        return np.where(far <= self.width, far**2 / 2, self.width * (far - self.width / 2))
+        """Return the loss of each row (n,)."""
+        distance = np.abs(f - y)[:, 0]
+        return np.where(distance <= self.width, distance**2 / 2, self.width * (distance - self.width / 2))
 
     def residual(self, f: Floats, y: Floats) -> Floats:
+        """Return the residual g (n, c)."""
         return np.clip(f - y, -self.width, self.width)
 
     def invert_residual(self, g: Floats) -> InvertedResidual:
-        """f - y where it is not at its bound."""
+        """Compute f - y where g is not at its bound."""
         return InvertedResidual(np.full_like(g, np.nan), np.where(np.abs(g) < self.width, g, np.nan))
 
 
 class QuantileLoss(NumberLoss):
-    """q (y - f) below the label and (1 - q)(f - y) above it, rounded within BANDWIDTH of it (Koenker and Bassett 1978).
+    """The quantile loss (Koenker and Bassett 1978): q (y - f) below the label and (1 - q)(f - y) above it.
 
+    It is rounded within BANDWIDTH of the label, so that
     g = (f - y + h) / 2h - q, clipped to [-q, 1 - q].
     """
 
@@ -54,13 +57,17 @@ class QuantileLoss(NumberLoss):
         self.quantile = quantile
 
     def value(self, f: Floats, y: Floats) -> Floats:
-        over, q, h = (f - y)[:, 0], self.quantile, BANDWIDTH
-        return np.where(np.abs(over) <= h, (over + h) ** 2 / (4 * h) - q * over, np.maximum(-q * over, (1 - q) * over))
+        """Return the loss of each row (n,)."""
+        error, q, h = (f - y)[:, 0], self.quantile, BANDWIDTH
+        corner = (error + h) ** 2 / (4 * h) - q * error
+        return np.where(np.abs(error) <= h, corner, np.maximum(-q * error, (1 - q) * error))
 
     def residual(self, f: Floats, y: Floats) -> Floats:
+        """Return the residual g (n, c)."""
         return np.clip((f - y + BANDWIDTH) / (2 * BANDWIDTH), 0, 1) - self.quantile
 
     def invert_residual(self, g: Floats) -> InvertedResidual:
-        """f - y near the label, and elsewhere nothing but on which side f is."""
-        over, near = 2 * BANDWIDTH * (g + self.quantile) - BANDWIDTH, (g > -self.quantile) & (g < 1 - self.quantile)
-        return InvertedResidual(np.full_like(g, np.nan), np.where(near, over, np.nan))
+        """Compute f - y near the label; elsewhere g reveals only on which side of the label f is."""
+        error = 2 * BANDWIDTH * (g + self.quantile) - BANDWIDTH
+        is_near = (g > -self.quantile) & (g < 1 - self.quantile)
+        return InvertedResidual(np.full_like(g, np.nan), np.where(is_near, error, np.nan))

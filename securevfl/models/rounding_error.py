@@ -1,16 +1,15 @@
-"""How far coefficients lie from those of exact sums, where a training rounds the sums f at random.
+"""Error of coefficients if a training rounds the sums f at random.
 
-A deviation s of f moves the gradient by sum_i x_i l''_i s e_i, where chance in the labels moves it by sum_i x_i g_i. In
-standard errors a coefficient is so off by a normal number of deviation
+An error of f with standard deviation s changes the gradient by sum_i x_i l''_i s e_i; random labels change it by
+sum_i x_i g_i. In units of standard errors, a coefficient therefore has a normal error with the standard deviation
 
     s (sum_i l''_i^2 / sum_i var g_i)^(1/2)
 
-whatever the columns are, as long as they do not go with how much rows count. Var g_i is what the loss says of counts
-(Poisson's, the negative binomial's), whose variance follows from their mean, and g_i^2 for amounts. Both are taken
-where all f are equal. So counts of a large mean m, whose chance is small, are off by s m^(1/2), and rows of large
-exposures likewise.
+for any columns that are not correlated with the weights l'' of the rows. The variance of g_i follows from the mean for
+counts (Poisson, negative binomial), and is g_i^2 for amounts. Both are evaluated at equal f for all rows. So counts
+with a large mean m, whose relative noise is small, have an error of s m^(1/2), and rows with large exposures likewise.
 
-`python tests/models/test_right_numbers.py` prints the figure beside what was found.
+`python tests/models/test_right_numbers.py` compares this figure with measured errors.
 """
 
 from __future__ import annotations
@@ -24,40 +23,70 @@ from securevfl.base.arrays import Floats
 from securevfl.errors import DataNotice, LabelError
 from securevfl.models.loss import Loss
 
-NEAR = 0.5  # of f on either side: over which slopes are taken
-SAID, MOST = 0.05, 1.0  # standard errors
-DEVIATIONS = 2.0  # of a coefficient, so far off is called far
+SLOPE_STEP = 0.5
+"""Distance of f on either side at which slopes are computed."""
+REPORTED_ERROR, MAX_ERROR = 0.05, 1.0
+"""Errors in standard errors from which on a notice is given, and from which on the training is refused."""
+DEVIATIONS = 2.0
+"""Standard deviations of a coefficient that are reported as its error."""
 
 
 class SumRounding(NamedTuple):
-    """How a training rounds sums f: the deviation that is left in what weights come of, and how to have less of it."""
+    """The rounding of sums f in a training.
+
+    Attributes:
+        deviation: standard deviation of the error of f that affects the weights.
+        remedy: how to reduce it.
+    """
 
     deviation: float
     remedy: str
 
 
 def coefficient_error(loss: Loss, rated: Floats, start: float, mean: float | None, deviation: float) -> float:
-    """Return by how many standard errors coefficients are off, two deviations.
+    """Return the error of coefficients (two standard deviations) in units of their standard errors.
 
-    loss: of the job, weights and exposures included, with targets `rated` (n x k). start: f of no model. mean: of the
-    labels, in units of which targets of counts are; None for amounts. deviation: of f by rounding.
+    Args:
+        loss: the loss of the job, with weights and exposures.
+        rated: its targets (n, k).
+        start: f of the model without weights.
+        mean: the mean label, in units of which the targets of counts are; None for amounts.
+        deviation: standard deviation of the rounding error of f.
+
+    Returns:
+        The error.
     """
     f = np.full((len(rated), 1), start)
-    slopes = (loss.residual(f + NEAR, rated) - loss.residual(f - NEAR, rated))[:, 0] / (2 * NEAR)
-    chance = float((loss.residual(f, rated) ** 2).sum()) if mean is None else float(slopes.sum()) / mean
-    return DEVIATIONS * deviation * float(np.sqrt((slopes**2).sum() / max(chance, np.finfo(float).tiny)))
+    difference = loss.residual(f + SLOPE_STEP, rated) - loss.residual(f - SLOPE_STEP, rated)
+    slopes = difference[:, 0] / (2 * SLOPE_STEP)
+    variance = float((loss.residual(f, rated) ** 2).sum()) if mean is None else float(slopes.sum()) / mean
+    return DEVIATIONS * deviation * float(np.sqrt((slopes**2).sum() / max(variance, np.finfo(float).tiny)))
 
 
-def report_coefficient_error(who: str, apart: float, remedy: str) -> None:
-    """Say in a DataNotice at party `who` that coefficients are so many standard errors off, if that is more than SAID.
-    LabelError from MOST on."""
-    if apart > MOST:
+def report_coefficient_error(name: str, error: float, remedy: str) -> None:
+    """Warn if the error of coefficients exceeds REPORTED_ERROR.
+
+    Args:
+        name: the party.
+        error: the error in units of standard errors.
+        remedy: how to reduce it.
+
+    Raises:
+        LabelError: if the error exceeds MAX_ERROR.
+    """
+    if error > MAX_ERROR:
         raise LabelError(
-            f"party {who}: coefficients within {MOST:g} standard error of those of exact sums were expected, they may "
-            f"lie {apart:.2g} away, as sums are rounded at random and labels or exposures are large; {remedy}"
+            f"party {name}: sums are rounded at random and labels or exposures are large, so coefficients may be "
+            "off by "
+            f"{error:.2g} standard errors; at most {MAX_ERROR:g} is allowed",
+            remedy,
+            code="SVFL-LABEL-RANGE",
+            party=name,
         )
-    if apart > SAID:
-        what = (
-            f"sums are rounded at random, so coefficients may lie {apart:.2g} standard errors from those of exact ones"
+    if error > REPORTED_ERROR:
+        warnings.warn(
+            f"party {name}: sums are rounded at random, so coefficients may be off by {error:.2g} standard errors; "
+            f"{remedy}",
+            DataNotice,
+            stacklevel=3,
         )
-        warnings.warn(f"party {who}: {what}; {remedy}", DataNotice, stacklevel=3)

@@ -1,9 +1,10 @@
-"""Weights of rows in a loss: of classes, and a column of the active party's own.
+"""Weights of rows in a loss: of classes, and from a column of the active party.
 
-A weighted loss is that of a row times its weight, and so is its residual. Weights have the mean 1 over the training
-rows, so that l2 and step sizes mean what they mean without. They ride beside the targets, as a last column, and no
-message has them: what others see is g. Their largest, `most`, is agreed, as it is part of the bound on g, which the
-scale of encrypted numbers follows, and of the curvature, which steps follow: the smallest that fits trains fastest.
+The weighted loss of a row is its loss times its weight, and so is its residual. Weights have the mean 1 over the
+training rows, so l2 and step sizes keep their meaning. They are the last column of the targets; no message contains
+them, and other parties see only g. The maximum weight, `max_weight`, is agreed by all parties: it is a factor of the
+bound on g, which determines the scale of encrypted numbers, and of the curvature, which determines step sizes. The
+smallest value that fits trains fastest.
 """
 
 from __future__ import annotations
@@ -23,88 +24,121 @@ from securevfl.models.class_labels import class_names, unknown_class_error
 from securevfl.models.loss import InvertedResidual, Loss
 from securevfl.models.row_loss import RowLoss
 
-DEFAULT_MAX_WEIGHT = 4.0  # times their mean, where a job says nothing of it
+DEFAULT_MAX_WEIGHT = 4.0
+"""Maximum weight, in units of the mean, if the job does not state it."""
 
 
 class Weights(Config):
-    """How much each row counts. The party with labels knows, and nobody else."""
+    """Options of row weights. Only the party with labels knows the weights."""
 
     classes: Literal["balanced"] | dict[str, float] | None = None
-    """"balanced" lets each class count the same in all, or a weight for each class by its label."""
+    """"balanced" gives all classes the same total weight; otherwise a weight for each class by its label."""
     column: str | None = None
-    """A column of the party with labels that holds a weight of each row; no model sees it."""
-    most: float | None = Field(default=None, ge=1)
-    """No row counts more than so many times the mean. All know it: numbers have room for it, steps allow for it. If
-    left out 4; of classes on one computer the least power of two that fits, which tells how rare the rarest is."""
+    """A column of the party with labels that holds the weights of rows; it is not a feature of the model."""
+    max_weight: float | None = Field(default=None, ge=1)
+    """Maximum weight of a row, in units of the mean. All parties know it, because number ranges and step sizes depend
+    on it. Default: 4; for class weights on one computer the smallest power of two that fits, which reveals roughly how
+    rare the rarest class is."""
 
     @property
-    def room(self) -> float:
-        """The most that a row counts, in units of the mean."""
-        return DEFAULT_MAX_WEIGHT if self.most is None else self.most
+    def limit(self) -> float:
+        """The maximum weight of a row, in units of the mean."""
+        return DEFAULT_MAX_WEIGHT if self.max_weight is None else self.max_weight
 
 
 class WeightedLoss(RowLoss):
-    """A loss whose targets (n x c + 1) hold the weight of each row in their last column."""
+    """A loss whose targets (n, c + 1) contain the weight of each row in the last column.
 
-    def __init__(self, loss: Loss, most: float) -> None:
+    Args:
+        loss: the loss without weights.
+        max_weight: the maximum weight.
+    """
+
+    def __init__(self, loss: Loss, max_weight: float) -> None:
         super().__init__(loss)
-        self.curvature = None if loss.curvature is None else most * loss.curvature  # type: ignore[misc]
-        self.bound = most * loss.bound  # type: ignore[misc]
+        self.curvature = None if loss.curvature is None else max_weight * loss.curvature  # type: ignore[misc]
+        self.bound = max_weight * loss.bound  # type: ignore[misc]
 
     def value(self, f: Floats, y: Floats) -> Floats:
+        """Return the weighted loss of each row (n,)."""
         return y[:, -1] * self._loss.value(f, y[:, :-1])
 
     def residual(self, f: Floats, y: Floats) -> Floats:
+        """Return the weighted residual g (n, c)."""
         return y[:, -1:] * self._loss.residual(f, y[:, :-1])
 
     def invert_residual(self, g: Floats) -> InvertedResidual:
-        """Targets as without weights, which change no sign; sums lie behind a factor a row that one party knows."""
+        """Compute targets, which weights do not hide. Sums remain hidden by the unknown weights."""
         targets, sums = self._loss.invert_residual(g / self.bound * self._loss.bound)
         return InvertedResidual(targets, np.full_like(sums, np.nan))
 
 
 def row_weights(
-    name: str, options: Weights, loss: Loss, y: NDArray[Any], classes: NDArray[Any], own: Floats | None, train: Rows
+    name: str,
+    options: Weights,
+    loss: Loss,
+    y: NDArray[Any],
+    classes: NDArray[Any],
+    column: Floats | None,
+    train: Rows,
 ) -> Floats:
-    """Return the weight of each row (n,) of party `name`, scaled to a mean of 1 over the training rows.
+    """Compute the weights of rows, with the mean 1 over the training rows.
 
-    own: its column of weights. LabelError or TableError for weights that cannot be used; no message has one of them.
+    Args:
+        name: the party, for messages, which never contain a weight.
+        options: the options of the job.
+        loss: the loss.
+        y: the labels (n,).
+        classes: the classes of the labels.
+        column: the column of weights (n,), or None.
+        train: the training rows.
+
+    Returns:
+        The weights (n,). LabelError if class weights do not fit the labels.
+
+    Raises:
+        TableError: if the weights cannot be used, or exceed the limit.
     """
-    found = np.ones(len(y)) if own is None else np.asarray(own, dtype=np.float64)
-    if not (np.isfinite(found).all() and (found >= 0).all() and found[train].any()):
+    weights = np.ones(len(y)) if column is None else np.asarray(column, dtype=np.float64)
+    if not (np.isfinite(weights).all() and (weights >= 0).all() and weights[train].any()):
         raise TableError(
-            f"party {name}: weights of 0 or more in every row were expected in column {options.column}, some are "
-            "missing or negative, or all are 0; correct them"
+            f"party {name}: the weights in column {options.column!r} contain missing or negative values, or only zeros",
+            "use weights of 0 or more in every row",
+            code="SVFL-TABLE-WEIGHTS",
+            party=name,
+            column=options.column,
         )
     if options.classes is not None:
-        found = found * _of_classes(name, options.classes, loss, y, classes, train)
-    found = np.asarray(found / found[train].mean())
-    if float(found[train].max()) > options.room:
+        weights = weights * _class_weights(name, options.classes, loss, y, classes, train)
+    weights = np.asarray(weights / weights[train].mean())
+    if float(weights[train].max()) > options.limit:
         raise TableError(
-            f"party {name}: weights of at most {options.room:g} times their mean were expected, larger ones came; "
-            f"raise weights.most to {next_power_of_two(found[train]):g}, which all parties learn, or even the "
-            "weights out"
+            f"party {name}: a row weighs more than {options.limit:g} times the mean",
+            f"set weights.max_weight to {next_power_of_two(weights[train]):g}, which all parties learn, or use more "
+            "even "
+            "weights",
+            code="SVFL-TABLE-WEIGHTS",
+            party=name,
         )
-    return found
+    return weights
 
 
 def next_power_of_two(weights: Floats) -> float:
-    """Return the least power of two that no weight (n,) of mean 1 is above."""
+    """Return the smallest power of two that is not below any of the weights (n,)."""
     return float(2.0 ** max(0, int(np.ceil(np.log2(float(weights.max())) - 1e-9))))
 
 
 def with_max_weight(
     name: str, options: Weights, loss: Loss, y: NDArray[Any], classes: NDArray[Any], train: Rows
 ) -> Weights:
-    """Return the weights of classes with the room that the training rows of these labels need, if a job leaves it
-    open."""
-    if options.most is not None or options.classes is None or options.column is not None:
+    """Return options with the maximum weight that class weights need, if the job does not state it."""
+    if options.max_weight is not None or options.classes is None or options.column is not None:
         return options
-    found = _of_classes(name, options.classes, loss, y, classes, train)[train]
-    return options.model_copy(update={"most": next_power_of_two(found / found.mean())})
+    weights = _class_weights(name, options.classes, loss, y, classes, train)[train]
+    return options.model_copy(update={"max_weight": next_power_of_two(weights / weights.mean())})
 
 
-def _of_classes(
+def _class_weights(
     name: str,
     chosen: Literal["balanced"] | Mapping[str, float],
     loss: Loss,
@@ -114,19 +148,31 @@ def _of_classes(
 ) -> Floats:
     """Return the weight of each row's class (n,)."""
     if not loss.classifies:
-        raise LabelError(f"party {name}: classes were expected to weigh, {loss.name} loss fits numbers; leave them out")
-    place = (y[:, None] == classes).argmax(axis=1)
+        raise LabelError(
+            f"party {name}: {loss.name} loss predicts numbers, so there are no classes to weigh",
+            "leave weights.classes out of the job",
+            code="SVFL-JOB-COMBINATION",
+            party=name,
+        )
+    class_index = (y[:, None] == classes).argmax(axis=1)
     if chosen == "balanced":
-        counts = np.bincount(place[train], minlength=len(classes))
-        return np.asarray((1 / np.maximum(counts, 1))[place])
-    labels = class_names(classes)
-    if unknown := [each for each in chosen if each not in labels]:
-        raise unknown_class_error(name, "weights.classes", unknown, labels)
-    if lacking := [each for each in labels if each not in chosen]:
+        counts = np.bincount(class_index[train], minlength=len(classes))
+        return np.asarray((1 / np.maximum(counts, 1))[class_index])
+    names = class_names(classes)
+    if unknown := [label for label in chosen if label not in names]:
+        raise unknown_class_error(name, "weights.classes", unknown, names)
+    if missing := [label for label in names if label not in chosen]:
         raise ClassError(
-            f"party {name}: weights.classes: a weight for each class was expected, {', '.join(lacking)} has none; add "
-            "it"
+            f"party {name}: weights.classes has no weight for the classes {', '.join(missing)}",
+            "add them",
+            code="SVFL-LABEL-CLASSES",
+            party=name,
         )
     if min(chosen.values()) <= 0:
-        raise LabelError(f"party {name}: weights.classes: weights above 0 were expected, others came; correct them")
-    return np.array([chosen[label] for label in labels])[place]
+        raise LabelError(
+            f"party {name}: weights.classes contains weights that are not above 0",
+            "use positive weights",
+            code="SVFL-JOB-OPTION",
+            party=name,
+        )
+    return np.array([chosen[label] for label in names])[class_index]

@@ -17,37 +17,45 @@ from securevfl.models.loss import InvertedResidual, Loss, NumberLoss, log_sum_ex
 
 
 class LogisticLoss(Loss):
-    """The logistic loss log(1 + exp(-y f)) of labels -1 and 1."""
+    """The logistic loss log(1 + exp(-y f)) of targets -1 and +1."""
 
     name = "logistic"
     curvature = 0.25
     smooth = True
 
     def value(self, f: Floats, y: Floats) -> Floats:
+        """Return the loss of each row (n,)."""
         return np.logaddexp(0.0, -y * f)[:, 0]
 
     def residual(self, f: Floats, y: Floats) -> Floats:
+        """Return the residual g (n, c)."""
         return -y * logistic(-y * f)
 
     def invert_residual(self, g: Floats) -> InvertedResidual:
+        """Compute targets and sums from residuals g (n, c)."""
         return _of_logistic(g)
 
 
 class SmoothHingeLoss(Loss):
-    """1/2 - z for z <= 0, (1 - z)^2 / 2 for 0 < z < 1, 0 beyond; z = y f. Its probabilities are a logistic of f."""
+    """The smooth hinge: 1/2 - z for z <= 0, (1 - z)^2 / 2 for 0 < z < 1, 0 for z >= 1, with z = y f.
+
+    Its probabilities are the logistic function of f.
+    """
 
     name = "smooth_hinge"
     curvature = 1.0
 
     def value(self, f: Floats, y: Floats) -> Floats:
+        """Return the loss of each row (n,)."""
         z = (y * f)[:, 0]
         return np.where(z <= 0, 0.5 - z, 0.5 * np.clip(1 - z, 0, 1) ** 2)
 
     def residual(self, f: Floats, y: Floats) -> Floats:
+        """Return the residual g (n, c)."""
         return -y * np.clip(1 - y * f, 0, 1)
 
     def invert_residual(self, g: Floats) -> InvertedResidual:
-        """y where g is not 0, f = y (1 - |g|) where it is not at its bound either."""
+        """Compute y where g is not 0, and f = y (1 - |g|) where g is not at its bound either."""
         size = np.abs(g)
         y = np.where(size > 0, -np.sign(g), np.nan)
         f: Floats = np.where(size < 1, y * (1 - size), np.nan)
@@ -55,25 +63,27 @@ class SmoothHingeLoss(Loss):
 
 
 class SquareLoss(NumberLoss):
-    """(f - y)^2 / 2 on targets scaled to mean 0 and deviation 1."""
+    """The squared error (f - y)^2 / 2 on targets scaled to mean 0 and deviation 1."""
 
     name = "square"
     bound = 64.0
     curvature = 1.0
 
     def value(self, f: Floats, y: Floats) -> Floats:
+        """Return the loss of each row (n,)."""
         return 0.5 * ((f - y) ** 2)[:, 0]
 
     def residual(self, f: Floats, y: Floats) -> Floats:
+        """Return the residual g (n, c)."""
         return f - y
 
     def invert_residual(self, g: Floats) -> InvertedResidual:
-        """f - y, of which neither is told alone."""
+        """Compute f - y, which reveals neither of the two alone."""
         return InvertedResidual(np.full_like(g, np.nan), g)
 
 
 class SoftmaxLoss(Loss):
-    """-log softmax(f)[y], one output a class.
+    """Multinomial logistic loss -log softmax(f)[y], with one output for each class.
 
     Its second derivatives by f are at most (I - 1 1^T / c) / 2 (Boehning 1992, Multinomial logistic regression
     algorithm), whose eigenvalues are 1/2 and, along equal changes of all outputs, 0.
@@ -85,43 +95,52 @@ class SoftmaxLoss(Loss):
     curvature = 0.5
 
     def value(self, f: Floats, y: Floats) -> Floats:
+        """Return the loss of each row (n,)."""
         return log_sum_exp(f) - (f * y).sum(axis=1)
 
     def residual(self, f: Floats, y: Floats) -> Floats:
+        """Return the residual g (n, c)."""
         return softmax(f) - y
 
     def invert_residual(self, g: Floats) -> InvertedResidual:
-        """y is 1 where g is least, as g < 0 there alone; g + y = softmax(f) gives f up to one number a row."""
+        """Compute y and f: y is 1 at the only negative entry of g; g + y = softmax(f) gives f up to a constant a
+        row."""
         y = (g == g.min(axis=1, keepdims=True)).astype(np.float64)
         return InvertedResidual(y, self.revealed_outputs(np.log((g + y).clip(1e-300))))
 
     def revealed_outputs(self, f: Floats) -> Floats:
-        """Each output less the first (n x c - 1)."""
+        """Return each output minus the first one (n, c - 1)."""
         return f[:, 1:] - f[:, :1]
 
     def classes(self, y: NDArray[Any]) -> NDArray[Any]:
-        found = np.unique(y)
-        if len(found) < 2:
+        """Return the sorted classes of labels (n,)."""
+        classes = np.unique(y)
+        if len(classes) < 2:
             raise single_class_error(self.name)
-        if len(found) > max(2, len(y) // 2):
+        if len(classes) > max(2, len(y) // 2):
             raise LabelError(
-                f"softmax loss: labels of a few classes were expected, {len(found)} values came; use square loss for "
-                "numbers, or check the label column"
+                f"softmax loss needs labels of a few classes, and the labels have {len(classes)} values",
+                "use the square loss for numbers, or check the label column",
+                code="SVFL-LABEL-CLASSES",
+                classes=len(classes),
             )
-        return found
+        return classes
 
     def outputs(self, classes: NDArray[Any]) -> int:
+        """Return c, the number of columns of f."""
         return len(classes)
 
     def targets(self, y: NDArray[Any], classes: NDArray[Any]) -> Floats:
+        """Return the targets (n, c)."""
         return (y[:, None] == classes[None, :]).astype(np.float64)
 
     def proba(self, f: Floats) -> Floats:
+        """Return the probability of each class (n, classes)."""
         return softmax(f)
 
 
 class OneVsRestLoss(SoftmaxLoss):
-    """Logistic loss of each class against all others, added up; one output a class, each fitted by itself."""
+    """Sum of the logistic losses of each class against all others, with one output for each class."""
 
     name = "one_vs_rest"
     curvature = 0.25
@@ -129,27 +148,28 @@ class OneVsRestLoss(SoftmaxLoss):
     elementwise = True
 
     def value(self, f: Floats, y: Floats) -> Floats:
+        """Return the loss of each row (n,)."""
         return np.logaddexp(0.0, -y * f).sum(axis=1)
 
     residual = LogisticLoss.residual
     invert_residual = LogisticLoss.invert_residual
 
     def revealed_outputs(self, f: Floats) -> Floats:
+        """Return the linear map (n, k) of f (n, c) that a residual reveals."""
         return f
 
     def targets(self, y: NDArray[Any], classes: NDArray[Any]) -> Floats:
-        """-1 and +1, one column a class (n x classes)."""
+        """Return -1 and +1, with one column for each class (n, classes)."""
         return np.where(y[:, None] == classes[None, :], 1.0, -1.0)
 
     def proba(self, f: Floats) -> Floats:
-        """Each class against the rest, made to sum to 1."""
+        """Return the probability of each class against the rest, normalised to a sum of 1."""
         p = logistic(f)
         return p / p.sum(axis=1, keepdims=True)
 
 
 def _of_logistic(g: Floats) -> InvertedResidual:
-    """Read targets and sums off residuals g = -y s(-y f), with s the logistic function, whose inverse is the log of the
-    odds."""
+    """Compute targets and sums from residuals g = -y s(-y f), where s is the logistic function."""
     size = np.abs(g).clip(1e-12, 1 - 1e-12)
     f: Floats = np.sign(g) * np.log(size / (1 - size))
     return InvertedResidual(-np.sign(g), f)

@@ -1,8 +1,8 @@
-"""A party's block of weights behind a torch module, as optimizers and protocols see it: arrays in, arrays out.
+"""A party's block of weights that is a torch module. Optimizers and protocols exchange arrays with it.
 
-The weights are one vector theta (p,) in double precision, in the order of the module's parameters; the module itself
-keeps none of them, it computes with a copy in its own precision. Numbers that are not trained (buffers, frozen
-parameters) are kept beside theta, so that a part on disk goes on with the module as it was.
+The weights are one vector theta (p,) in double precision, in the order of the module's parameters. The module computes
+with a copy of them in its own precision and stores none. Numbers that are not trained (buffers and frozen parameters)
+are stored next to theta, so that a loaded part continues with the same module.
 """
 
 from __future__ import annotations
@@ -21,37 +21,51 @@ from securevfl.errors import ConfigError
 from securevfl.models.block import Block
 from securevfl.models.inputs import private_stream
 from securevfl.models.torch_jacobian import by_layers, by_torch, is_layered
-from securevfl.models.torch_model import PROBE, TorchModel, torch
+from securevfl.models.torch_model import PROBE_ROWS, TorchModel, torch
 from securevfl.protocols.differentiable import Jacobian
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-AT_ONCE = 2048  # rows that go through a module together
-TRACED = 2 * AT_ONCE  # rows of which the way through a module is remembered
+MAX_CHUNK_ROWS = 2048
+"""Rows that a module processes at a time."""
+MAX_TRACED_ROWS = 2 * MAX_CHUNK_ROWS
+"""Rows for which the computation graph is stored, at most."""
 
 
 @dataclass(frozen=True, repr=False)
-class Traced:
-    """Some rows' way through a module, to go back by: the weights (p,), what was fed if anything was, and the outputs
-    (n x c)."""
+class ForwardTrace:
+    """The computation graph of some rows.
+
+    Attributes:
+        flat: the weights (p,).
+        fed: the outputs of other parties that were fed in, if any.
+        H: the outputs (n, c).
+    """
 
     flat: Tensor
     fed: tuple[Tensor, ...]
     H: Tensor
 
-    def back(self, g: Tensor, by: Tensor) -> Floats:
-        """Return the derivatives that g (n x c) gives by the weights, or by what was fed."""
-        (found,) = torch().autograd.grad(self.H, by, g, retain_graph=True)
-        return found.to(torch().float64).numpy()
+    def backward(self, g: Tensor, by: Tensor) -> Floats:
+        """Return the derivatives by `by` (the weights, or the fed outputs) of the outputs, weighted by g (n, c)."""
+        (gradient,) = torch().autograd.grad(self.H, by, g, retain_graph=True)
+        return gradient.to(torch().float64).numpy()
 
 
 class TorchBlock(Block):
-    """One party's part: H = module(X) on its rows. Its Jacobian moves with the weights, and its outputs share none.
+    """One party's block: H = module(X). Its Jacobian depends on the weights, and its outputs have different Jacobians.
 
-    X (n x d) are the party's rows as scaled in its job, H (n x c). l2 weighs all of theta, biases too. ConfigError if
-    the module cannot be used by `who` with so many columns and outputs.
+    ConfigError if the module cannot be used.
+
+    Args:
+        who: the party.
+        source: its module.
+        columns: the number of columns, d.
+        outputs: the number of outputs, c.
+        l2: weight of half the squared norm of theta, biases included.
+        fed: the number of values a row that a top model receives as its second input.
     """
 
     static_jacobian = False
@@ -60,22 +74,22 @@ class TorchBlock(Block):
     def __init__(self, who: str, source: TorchModel, columns: int, outputs: int, *, l2: float, fed: int = 0) -> None:
         self._who, self._source, self._shape, self._fed = who, source, (columns, outputs), fed
         self._l2 = l2
-        self._lock = threading.RLock()  # a party may compute in two threads, a module in one at a time
-        self._last: tuple[tuple[Floats, ...], list[Traced]] | None = None
+        self._lock = threading.RLock()  # a party may compute in two threads, a module only in one
+        self._last: tuple[tuple[Floats, ...], list[ForwardTrace]] | None = None
         self._take(b"")
 
     def _take(self, seed: bytes) -> None:
         columns, outputs = self._shape
         self._module = self._source.checked(self._who, columns, outputs, seed, fed=self._fed)
         named = dict(self._module.named_parameters())
-        self._trained = {name: each.shape for name, each in named.items() if each.requires_grad}
+        self._trained = {name: weights.shape for name, weights in named.items() if weights.requires_grad}
         first = named[next(iter(self._trained))]
         self._dtype = first.dtype
-        others = {name: each.detach() for name, each in named.items() if not each.requires_grad}
+        others = {name: weights.detach() for name, weights in named.items() if not weights.requires_grad}
         self._others = {**others, **dict(self._module.named_buffers())}
         flat = torch().cat([named[name].detach().reshape(-1) for name in self._trained])
         self.theta = flat.to(torch().float64).numpy().copy()
-        probe = torch().zeros((PROBE, columns), dtype=self._dtype)
+        probe = torch().zeros((PROBE_ROWS, columns), dtype=self._dtype)
         self._layered = not self._fed and is_layered(self._module, probe)
 
     @property
@@ -88,91 +102,110 @@ class TorchBlock(Block):
         expected = sum(shape.numel() for shape in self._trained.values())
         if theta.shape != (expected,):
             raise ConfigError(
-                f"{self._who}: {expected} weights were expected by its module, an array of shape {theta.shape} came; "
-                "bring the module of the training"
+                f"party {self._who}: the module has {expected} weights, and the stored array has the shape "
+                f"{theta.shape}",
+                "bring the module of the training",
+                code="SVFL-JOB-MODULE",
+                party=self._who,
             )
         self._theta, self._last = theta, None
 
     @property
     def outputs(self) -> int:
-        """How many numbers a row its H has."""
+        """The number of columns of the outputs H."""
         return self._shape[1]
 
     def start(self, X: Floats, scaled: Floats, targets: Floats | None, seed: int) -> None:
-        """Draws the first weights anew from a hash of its own rows X and of the job's seed, if its module comes as a
-        function; weights of its own stay."""
+        """Draw the initial weights from a hash of the rows X and the seed, if a function creates the module."""
         if self._source.fixed:
             return
         self._take(private_stream(f"module {self._who} {seed}", X)(32))
 
     def state(self) -> dict[str, Any]:
-        """Return what is kept of the block: theta, and the numbers that are not trained, by name."""
-        return {"theta": self.theta, "fixed": {name: each.numpy() for name, each in self._others.items()}}
+        """Return theta, and the numbers that are not trained, by name."""
+        return {"theta": self.theta, "fixed": {name: tensor.numpy() for name, tensor in self._others.items()}}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state` returned. Raises ConfigError if it is of another module."""
+        """Restore what `state` returned.
+
+        Args:
+            state: the stored block.
+
+        Raises:
+            ConfigError: if it belongs to another module.
+        """
         fixed = state.get("fixed", {})
         if set(fixed) != set(self._others):
-            raise ConfigError(f"{self._who}: the module of the training was expected, another one came; bring that one")
+            raise ConfigError(
+                f"party {self._who}: the module is not that of the training",
+                "bring the module of the training",
+                code="SVFL-JOB-MODULE",
+                party=self._who,
+            )
         self.theta = np.asarray(state["theta"], np.float64)
-        self._others = {name: torch().tensor(fixed[name], dtype=own.dtype) for name, own in self._others.items()}
+        self._others = {name: torch().tensor(fixed[name], dtype=tensor.dtype) for name, tensor in self._others.items()}
 
     def forward(self, X: Floats) -> Floats:
-        """H (n x c)."""
+        """Return the outputs H (n, c)."""
         return self._values(X)
 
     def vjp(self, X: Floats, g: Floats) -> Floats:
-        """J^T g (p,), summed over the rows, by going back through the module."""
+        """Return J^T g (p,), summed over the rows, by backpropagation."""
         with self._lock:
-            return np.sum([each.back(own, each.flat) for each, own in self._traced(g, X)], axis=0)
+            return np.sum([trace.backward(g_rows, trace.flat) for trace, g_rows in self._traced(g, X)], axis=0)
 
     def jacobian(self, X: Floats) -> Jacobian:
-        """J (n c x p) at the weights as they are, made when its rows are read if it is large."""
+        """Return the Jacobian (n c, p) at the current weights, computed when its rows are read if it is large."""
         return Jacobian(materialize(LazyJacobian(self, X, self.outputs)), shares_outputs=False)
 
     def regularised(self, gradient: Floats) -> Floats:
-        """gradient + l2 theta (p,), from the gradient of the mean loss."""
+        """Return gradient + l2 theta (p,), given the gradient of the mean loss."""
         return gradient + self._l2 * self.theta
 
     def rows_of_jacobian(self, theta: Floats, X: Floats) -> Floats:
-        """J (n c x p) on these rows at weights theta."""
+        """Return the Jacobian (n c, p) of rows X at weights theta."""
         with self._lock:
             weights = self._weights(torch().tensor(theta, dtype=self._dtype))
             x = next(self._pieces(X, len(X)))
             return (by_layers if self._layered else by_torch)(self._module, weights, self._others, x)
 
     def _values(self, *inputs: Floats) -> Floats:
-        """Return the module's outputs (n x c). The way through it is remembered of a batch, which a round goes back on,
-        and not of the many rows of an evaluation."""
+        """Return the outputs (n, c).
+
+        The graph is stored for a batch, which is backpropagated next, and not for the many rows of an evaluation.
+        """
         with self._lock:
-            if len(inputs[0]) <= TRACED:
-                return np.concatenate([each.H.detach().to(torch().float64).numpy() for each in self._ways(*inputs)])
+            if len(inputs[0]) <= MAX_TRACED_ROWS:
+                return np.concatenate([trace.H.detach().to(torch().float64).numpy() for trace in self._traces(*inputs)])
             with torch().no_grad():
                 weights = self._weights(self._flat())
-                found = [self._run(weights, *each) for each in zip(*map(self._pieces, inputs), strict=True)]
-                return np.concatenate([each.to(torch().float64).numpy() for each in found])
+                pieces = zip(*map(self._pieces, inputs), strict=True)
+                outputs = [self._run(weights, *piece) for piece in pieces]
+                return np.concatenate([H.to(torch().float64).numpy() for H in outputs])
 
-    def _traced(self, g: Floats, *inputs: Floats) -> Iterator[tuple[Traced, Tensor]]:
-        """Yield, for some rows at a time, their way through the module and their rows of g."""
-        yield from zip(self._ways(*inputs), self._pieces(g), strict=True)
+    def _traced(self, g: Floats, *inputs: Floats) -> Iterator[tuple[ForwardTrace, Tensor]]:
+        """Yield the graph of some rows at a time, and their rows of g."""
+        yield from zip(self._traces(*inputs), self._pieces(g), strict=True)
 
-    def _ways(self, *inputs: Floats) -> Iterator[Traced]:
-        """Yield the way through the module for some rows at a time. A step asks for outputs and for derivatives of the
-        same rows at the same weights: they take one way."""
-        asked = (self.theta, *inputs)
-        if (last := self._last) is not None and len(last[0]) == len(asked) and all(map(operator.is_, last[0], asked)):
+    def _traces(self, *inputs: Floats) -> Iterator[ForwardTrace]:
+        """Yield the graph of some rows at a time.
+
+        A step needs outputs and derivatives of the same rows at the same weights; both use one graph.
+        """
+        key = (self.theta, *inputs)
+        if (last := self._last) is not None and len(last[0]) == len(key) and all(map(operator.is_, last[0], key)):
             yield from last[1]
             return
-        self._last, found = None, []
+        self._last, traces = None, []
         for x, *fed in zip(*map(self._pieces, inputs), strict=True):
             flat = self._flat().requires_grad_()
-            z = tuple(each.requires_grad_() for each in fed)
-            way = Traced(flat, z, self._run(self._weights(flat), x, *z))
-            if len(inputs[0]) <= TRACED:
-                found.append(way)
-            yield way
-        if found:
-            self._last = asked, found
+            z = tuple(tensor.requires_grad_() for tensor in fed)
+            trace = ForwardTrace(flat, z, self._run(self._weights(flat), x, *z))
+            if len(inputs[0]) <= MAX_TRACED_ROWS:
+                traces.append(trace)
+            yield trace
+        if traces:
+            self._last = key, traces
 
     def _flat(self) -> Tensor:
         return torch().tensor(self.theta, dtype=self._dtype)
@@ -185,20 +218,20 @@ class TorchBlock(Block):
     def _run(self, weights: dict[str, Tensor], *inputs: Tensor) -> Tensor:
         return torch().func.functional_call(self._module, {**self._others, **weights}, inputs)
 
-    def _pieces(self, X: Floats, rows: int = AT_ONCE) -> Iterator[Tensor]:
+    def _pieces(self, X: Floats, rows: int = MAX_CHUNK_ROWS) -> Iterator[Tensor]:
         for start in range(0, len(X), rows):
             yield torch().tensor(X[start : start + rows], dtype=self._dtype)
 
 
 class LazyJacobian:
-    """A Jacobian (n c x p) at the weights of its making, computed whenever rows of it are read."""
+    """A Jacobian (n c, p) at fixed weights, whose rows are computed whenever they are read."""
 
     def __init__(self, part: TorchBlock, X: Floats, outputs: int) -> None:
         self._part, self._theta, self._X, self._outputs = part, part.theta, X, outputs
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The numbers of rows and columns of the Jacobian, n c and p."""
+        """The shape (n c, p)."""
         return len(self), len(self._theta)
 
     def __len__(self) -> int:

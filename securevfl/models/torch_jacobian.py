@@ -31,62 +31,72 @@ if TYPE_CHECKING:
 Tensors = Mapping[str, "Tensor"]
 
 
-class Recorded:
-    """Inputs and outputs of the dense layers of a module while it runs, by the layers' names."""
+class LayerRecorder:
+    """Records inputs and outputs of the dense layers of a module, by the names of the layers."""
 
     def __init__(self, module: Module) -> None:
         self.calls: dict[str, list[tuple[Tensor, Tensor]]] = {}
         self._module = module
         self._hooks: list[Any] = []
 
-    def __enter__(self) -> Recorded:
+    def __enter__(self) -> LayerRecorder:
         for name, layer in self._module.named_modules():
             if isinstance(layer, torch().nn.Linear):
-                self._hooks.append(layer.register_forward_hook(self._noting(name)))
+                self._hooks.append(layer.register_forward_hook(self._hook(name)))
         return self
 
     def __exit__(self, *error: object) -> None:
         for hook in self._hooks:
             hook.remove()
 
-    def _noting(self, name: str) -> Any:
-        def note(layer: Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    def _hook(self, name: str) -> Any:
+        def record(layer: Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
             self.calls.setdefault(name, []).append((inputs[0], output))
 
-        return note
+        return record
 
 
 def is_layered(module: Module, probe: Tensor) -> bool:
-    """Whether all trained parameters belong to dense layers that are used once, on one row at a time."""
+    """Return whether all trained parameters belong to dense layers that are applied once, to one row at a time."""
     dense = {id(layer) for layer in module.modules() if isinstance(layer, torch().nn.Linear)}
     for layer in module.modules():
-        own = [each for each in layer.parameters(recurse=False) if each.requires_grad]
-        if own and id(layer) not in dense:
+        weights = [tensor for tensor in layer.parameters(recurse=False) if tensor.requires_grad]
+        if weights and id(layer) not in dense:
             return False
-    trained = [id(each) for layer in module.modules() for each in layer.parameters(recurse=False)]
-    with Recorded(module) as recorded, torch().no_grad():
+    trained = [id(tensor) for layer in module.modules() for tensor in layer.parameters(recurse=False)]
+    with LayerRecorder(module) as recorded, torch().no_grad():
         module(probe)
     once = all(len(calls) == 1 and calls[0][0].ndim == 2 for calls in recorded.calls.values())
     return once and len(trained) == len(set(trained))
 
 
 def by_layers(module: Module, trained: Tensors, others: Tensors, X: Tensor) -> Floats:
-    """J (n c x p) of a module of dense layers. trained: its parameters, in the order of J's columns."""
-    tensors = {name: each.detach().requires_grad_() for name, each in trained.items()}
-    with Recorded(module) as recorded:
+    """Return the Jacobian (n c, p) of a module of dense layers.
+
+    Args:
+        module: the module.
+        trained: its trained parameters by name, in the order of the columns of J.
+        others: its buffers and frozen parameters by name.
+        X: the rows (n, d).
+
+    Returns:
+        The Jacobian.
+    """
+    tensors = {name: weights.detach().requires_grad_() for name, weights in trained.items()}
+    with LayerRecorder(module) as recorded:
         H = torch().func.functional_call(module, {**others, **tensors}, (X,))
     n, c = H.shape
-    J = torch().zeros((n, c, sum(each.numel() for each in trained.values())), dtype=torch().float64)
+    J = torch().zeros((n, c, sum(weights.numel() for weights in trained.values())), dtype=torch().float64)
     layers = {name: calls[0] for name, calls in recorded.calls.items() if calls[0][1].requires_grad}
     for j in range(c):
         deltas = torch().autograd.grad(
             H[:, j].sum(), [z for _, z in layers.values()], retain_graph=j + 1 < c, allow_unused=True
         )
-        found = dict(zip(layers, deltas, strict=True))
+        delta_of = dict(zip(layers, deltas, strict=True))
         start = 0
-        for name, each in trained.items():
-            stop, (layer, _, kind) = start + each.numel(), name.rpartition(".")
-            delta = found.get(layer)
+        for name, weights in trained.items():
+            stop, (layer, _, kind) = start + weights.numel(), name.rpartition(".")
+            delta = delta_of.get(layer)
             if delta is not None:
                 x = layers[layer][0].detach()
                 rows = delta[:, :, None] * x[:, None, :] if kind == "weight" else delta
@@ -96,7 +106,7 @@ def by_layers(module: Module, trained: Tensors, others: Tensors, X: Tensor) -> F
 
 
 def by_torch(module: Module, trained: Tensors, others: Tensors, X: Tensor) -> Floats:
-    """J (n c x p) of any module."""
+    """Return the Jacobian (n c, p) of any module (see `by_layers`)."""
 
     def outputs(tensors: dict[str, Tensor], x: Tensor) -> Tensor:
         H: Tensor = torch().func.functional_call(module, {**others, **tensors}, (x[None],))

@@ -28,50 +28,56 @@ from securevfl.models.torch_block import TorchBlock
 
 
 class TorchTop(TorchBlock):
-    """The active party's module, of its own rows X (n x d) and of what it is fed (n x K w)."""
+    """The active party's module of its rows X (n, d) and of the outputs of the others (n, K w)."""
 
     def __init__(
-        self, who: str, source: TorchModel, columns: int, outputs: int, *, l2: float, fed: int, bound: float
+        self, party: str, source: TorchModel, columns: int, outputs: int, *, l2: float, fed: int, bound: float
     ) -> None:
-        super().__init__(who, source, columns, outputs, l2=l2, fed=fed)
+        super().__init__(party, source, columns, outputs, l2=l2, fed=fed)
         self._bound = bound
 
     def combine(self, X: Floats, others: Floats) -> Floats:
+        """Return f (n, c) from the rows and the outputs of the others."""
         return self._values(X, others)
 
     def gradient(self, X: Floats, others: Floats, g: Floats) -> Floats:
+        """Return the gradient by the weights (p,), from g = df (n, c)."""
         with self._lock:
-            return np.sum([each.back(own, each.flat) for each, own in self._traced(g, X, others)], axis=0)
+            return np.sum([trace.backward(g_rows, trace.flat) for trace, g_rows in self._traced(g, X, others)], axis=0)
 
     def output_gradient(self, X: Floats, others: Floats, g: Floats) -> Floats:
-        """dL/dZ (n x K w), every number clipped to the bound agreed."""
+        """Return dL/dZ (n, K w), clipped to the agreed bound."""
         with self._lock:
-            by_fed = [each.back(own, each.fed[0]) for each, own in self._traced(g, X, others)]
+            by_fed = [trace.backward(g_rows, trace.fed[0]) for trace, g_rows in self._traced(g, X, others)]
             return np.concatenate(by_fed).clip(-self._bound, self._bound)
 
 
 class TorchBottom(TorchBlock):
-    """A passive party's module under a top model: w outputs, in slot `place` of K."""
+    """A passive party's module below a top model: w outputs, in slot `index` of K."""
 
     def __init__(
-        self, who: str, source: TorchModel, columns: int, width: int, *, l2: float, place: int, slots: int
+        self, party: str, source: TorchModel, columns: int, width: int, *, l2: float, index: int, slots: int
     ) -> None:
-        super().__init__(who, source, columns, width, l2=l2)
-        self._slot, self._width = slice(place * width, (place + 1) * width), slots * width
+        super().__init__(party, source, columns, width, l2=l2)
+        self._slot, self._width = slice(index * width, (index + 1) * width), slots * width
 
     @property
     def outputs(self) -> int:
+        """The number of columns of the outputs: all slots."""
         return self._width
 
     def forward(self, X: Floats) -> Floats:
+        """Return the outputs (n, K w), with zeros outside of the slot."""
         Z = np.zeros((len(X), self._width))
         Z[:, self._slot] = super().forward(X)
         return Z
 
     def vjp(self, X: Floats, g: Floats) -> Floats:
+        """Return J^T g (p,), summed over the rows."""
         return super().vjp(X, np.ascontiguousarray(g[:, self._slot]))
 
     def rows_of_jacobian(self, theta: Floats, X: Floats) -> Floats:
+        """Return the Jacobian (n K w, p) of rows X at weights theta."""
         w = self._slot.stop - self._slot.start
         J = np.zeros((len(X), self._width, len(theta)))
         J[:, self._slot] = super().rows_of_jacobian(theta, X).reshape(len(X), w, -1)
@@ -79,7 +85,7 @@ class TorchBottom(TorchBlock):
 
 
 def default_top(columns: int, fed: int, outputs: int) -> Any:
-    """Make the top model of a party that brings none: one dense layer over its columns and what it is fed."""
+    """Return the top model of a party without a module: one dense layer over its columns and the others' outputs."""
     nn = torch().nn
 
     class Concatenated(nn.Module):  # type: ignore[misc, name-defined]

@@ -1,14 +1,15 @@
-"""Networks for tables of numbers and codes: Wide & Deep (Cheng et al. 2016) and DSSM (Huang et al. 2013), cut between
-parties as CELU-VFL does (Fu et al. 2022, section 5.1). Needs the extra `torch`.
+"""Networks for tables of numbers and codes: Wide & Deep (Cheng et al. 2016) and DSSM (Huang et al. 2013).
+
+They are divided between parties as in CELU-VFL (Fu et al. 2022, section 5.1). The extra `torch` is required.
 
     passive party k     Z_k = WideDeep(...) or Dssm(...)                    n x w
-    active party        f   = WideDeepTop(...) or DssmTop(...) of its own columns and of all Z_k
+    active party        f   = WideDeepTop(...) or DssmTop(...) of its columns and of all Z_k
 
-Under `Neural(joint="sum")` each party, the active one too, has a WideDeep of c outputs, and f is their sum.
+With `Neural(joint="sum")` each party, the active one included, has a WideDeep of c outputs, and f is their sum.
 
 A column of codes (`Preparation.texts = "codes"`) has a table with a vector for each code. Code 0 is the spare row: rare
-values have it, and so has every number that the table has no row for. All of it is one table, so that a step is one
-look-up; layers take each row alone, and derivatives by layer and by torch.func go through.
+values use it, and so does every number without a row in the table. All tables of a party are stored as one, so that a
+step takes one look-up. Layers process each row independently, so derivatives by layer and by torch.func work.
 """
 
 from __future__ import annotations
@@ -29,25 +30,29 @@ nn: Any = torch().nn
 
 @dataclass(frozen=True)
 class Fields:
-    """Which columns of a party hold what: the places of those of numbers, and by place the rows of the table for each
-    column of codes, its spare row counted."""
+    """The types of a party's columns.
+
+    Attributes:
+        numbers: the positions of numeric columns.
+        codes: the number of rows of the embedding table, with the spare row, by the position of each column of codes.
+    """
 
     numbers: tuple[int, ...]
     codes: Mapping[int, int]
 
     @classmethod
     def of(cls, party: Party) -> Fields:
-        """Those of a party whose job makes codes of texts: as many rows as a column has values, and the spare one.
+        """Return the fields of a party whose job encodes texts as codes: one row for each value, and the spare row.
 
-        A job that adds columns beside numbers (`missing = "indicator"` where some are missing, `bins`) moves places;
-        name the fields yourself then.
+        A job that adds columns (`missing = "indicator"` with missing values, or `bins`) changes positions; then pass
+        the fields explicitly.
         """
         texts = {j: len(party.categories[name]) + 1 for j, name in enumerate(party.columns) if name in party.categories}
         return cls(tuple(j for j in range(len(party.columns)) if j not in texts), texts)
 
 
 class Embedded(nn.Module):  # type: ignore[misc]
-    """A party's columns (n x d) as one row of numbers (n x `width`): its numbers, and `size` numbers for each code."""
+    """Columns (n, d) as numbers (n, `width`): the numeric columns, and an embedding of `size` numbers for each code."""
 
     def __init__(self, fields: Fields, size: int) -> None:
         super().__init__()
@@ -55,32 +60,38 @@ class Embedded(nn.Module):  # type: ignore[misc]
         rows = list(fields.codes.values())
         self.table = nn.Embedding(max(1, sum(rows)), size)
         nn.init.normal_(self.table.weight, std=0.05)
-        for name, whole in (
+        for name, values in (
             ("numbers", list(fields.numbers)),
             ("codes", list(fields.codes)),
             ("rows", rows),
             ("first", [0, *accumulate(rows)][:-1]),
         ):
-            self.register_buffer(name, torch().tensor(whole, dtype=torch().int64))
+            self.register_buffer(name, torch().tensor(values, dtype=torch().int64))
 
-    def places(self, x: Tensor) -> Any:
-        """Which row of the table each code has (n x fields)."""
+    def positions(self, x: Tensor) -> Any:
+        """Return the row of the table for each code (n, fields)."""
         code = x[:, self.codes].round().long()
         return self.first + torch().where((code >= 0) & (code < self.rows), code, 0)
 
     def forward(self, x: Tensor) -> Any:
-        return self.at(x, self.places(x))
+        return self.at(x, self.positions(x))
 
-    def at(self, x: Tensor, places: Tensor) -> Any:
-        """Return the row of numbers where the places of the codes are known."""
-        return torch().cat([x[:, self.numbers], self.table(places).flatten(1)], dim=1)
+    def at(self, x: Tensor, positions: Tensor) -> Any:
+        """Return the numbers (n, width), given the rows of the table for the codes."""
+        return torch().cat([x[:, self.numbers], self.table(positions).flatten(1)], dim=1)
 
 
 class WideDeep(nn.Module):  # type: ignore[misc]
-    """Columns (n x d) to `outputs` numbers a row: a tower over embeddings (deep), and one number for each code and a
-    weight for each number (wide), which are added to the first output.
+    """Wide & Deep network from columns (n, d) to `outputs` numbers a row.
 
-    size: of an embedding. hidden: widths of the tower's layers before the last.
+    The deep part is a tower over embeddings. The wide part has one weight for each code and each numeric column; it is
+    added to the first output.
+
+    Args:
+        fields: the types of the columns.
+        outputs: the number of outputs.
+        size: numbers of an embedding.
+        hidden: widths of the tower's hidden layers.
     """
 
     def __init__(self, fields: Fields, outputs: int, *, size: int = 8, hidden: tuple[int, ...] = (64,)) -> None:
@@ -91,17 +102,20 @@ class WideDeep(nn.Module):  # type: ignore[misc]
         self.tower = tower(self.embedded.width, hidden, outputs)
 
     def forward(self, x: Tensor) -> Any:
-        places = self.embedded.places(x)
-        deep = self.tower(self.embedded.at(x, places))
-        wide = self.wide.table(places).sum(dim=1)
+        positions = self.embedded.positions(x)
+        deep = self.tower(self.embedded.at(x, positions))
+        wide = self.wide.table(positions).sum(dim=1)
         if self.weights is not None:
             wide = wide + self.weights(x[:, self.wide.numbers])
         return torch().cat([deep[:, :1] + wide, deep[:, 1:]], dim=1)
 
 
 class WideDeepTop(nn.Module):  # type: ignore[misc]
-    """The active party's columns (n x d), and what `passives` parties feed (n x passives w), to f (n x 1): the first
-    numbers of all parties added up, which hold the wide parts, and a tower over all numbers."""
+    """Top model of Wide & Deep, from the active party's columns (n, d) and the others' outputs (n, passives w) to f
+    (n, 1).
+
+    f is the sum of the first outputs of all parties, which contain the wide parts, and a tower over all outputs.
+    """
 
     def __init__(
         self,
@@ -124,7 +138,7 @@ class WideDeepTop(nn.Module):  # type: ignore[misc]
 
 
 class Dssm(nn.Module):  # type: ignore[misc]
-    """Columns (n x d) to a vector of `outputs` numbers between -1 and 1 a row: a tower over embeddings."""
+    """Tower over embeddings, from columns (n, d) to a vector of `outputs` numbers between -1 and 1 a row."""
 
     def __init__(self, fields: Fields, outputs: int, *, size: int = 8, hidden: tuple[int, ...] = (64,)) -> None:
         super().__init__()
@@ -136,26 +150,28 @@ class Dssm(nn.Module):  # type: ignore[misc]
 
 
 class DssmTop(nn.Module):  # type: ignore[misc]
-    """The active party's columns (n x d), and what the others feed (n x passives w), to f (n x 1): how well its own
-    vector goes with the sum of theirs, by a cosine, and a number for each side alone."""
+    """Top model of DSSM, from the active party's columns (n, d) and the others' outputs (n, passives w) to f (n, 1).
+
+    f is the cosine similarity of the active party's vector and the sum of the others', plus a linear term of each.
+    """
 
     def __init__(
         self, fields: Fields, width: int, *, passives: int = 1, size: int = 8, hidden: tuple[int, ...] = (64,)
     ) -> None:
         super().__init__()
         self.own = Dssm(fields, width, size=size, hidden=hidden)
-        self.alone = nn.Linear(2 * width, 1)
+        self.linear = nn.Linear(2 * width, 1)
         self.sharpness = nn.Parameter(torch().tensor(3.0))
         self.passives = passives
 
     def forward(self, x: Tensor, z: Tensor) -> Any:
         own, others = self.own(x), z.reshape(len(z), self.passives, -1).sum(dim=1)
         cosine = nn.functional.cosine_similarity(own, others, dim=1, eps=1e-6)
-        return self.sharpness * cosine[:, None] + self.alone(torch().cat([own, others], dim=1))
+        return self.sharpness * cosine[:, None] + self.linear(torch().cat([own, others], dim=1))
 
 
 def tower(width: int, hidden: tuple[int, ...], outputs: int) -> Any:
-    """Dense layers with rectifiers between them."""
+    """Return dense layers with rectifiers between them."""
     widths, layers = (width, *hidden, outputs), []
     for before, after in pairwise(widths):
         layers += [nn.Linear(before, after), nn.ReLU()]

@@ -15,15 +15,18 @@ from securevfl.data.bin_edges import format_number
 from securevfl.data.forest import Forest
 from securevfl.models.forest_inputs import ForestInputs
 
-CELL, LINE = 76, 34  # pixels of a leaf, and between levels
+LEAF_PIXELS, LEVEL_PIXELS = 76, 34
+"""The width of a leaf, and the height of a level."""
 
 
 @dataclass(frozen=True)
 class TreeView:
-    """One tree of a party: its questions from the root down, the same for all nodes of a level.
+    """One tree of a party.
 
-    rows (2^depth,): training rows in each leaf; leaf i is where question k has the answer that bit k of i says, 1 for
-    yes. weights (2^depth x c): what each leaf adds to f; None where weights were not opened.
+    Attributes:
+        questions: the questions from the root down; all nodes of a level ask the same one.
+        rows: training rows in each leaf (2^depth,). Bit k of a leaf's number is the answer to question k, 1 for yes.
+        weights: the value that each leaf adds to f (2^depth, c); None if the weights were not opened.
     """
 
     questions: tuple[str, ...]
@@ -38,27 +41,27 @@ class TreeView:
         return "\n".join(lines)
 
     def _repr_svg_(self) -> str:
-        """Draw the trees as an SVG picture: the root at the top, "no" to the left and "yes" to the right."""
+        """Return the tree as an SVG picture, with the root at the top, "no" to the left and "yes" to the right."""
         depth, leaves = len(self.questions), len(self.rows)
-        width, height = max(leaves * CELL, 320), (depth + 1) * LINE + 40
+        width, height = max(leaves * LEAF_PIXELS, 320), (depth + 1) * LEVEL_PIXELS + 40
         parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-size="11">']
         for level in range(depth):
             for node in range(2**level):
-                x, y = width * (2 * node + 1) / 2 ** (level + 1), 20 + level * LINE
+                x, y = width * (2 * node + 1) / 2 ** (level + 1), 20 + level * LEVEL_PIXELS
                 for side in (0, 1):
                     to = width * (2 * (2 * node + side) + 1) / 2 ** (level + 2)
-                    parts.append(f'<line x1="{x}" y1="{y}" x2="{to}" y2="{y + LINE}" stroke="#888"/>')
-            parts.append(f'<text x="4" y="{24 + level * LINE}">{escape(self.questions[level])}</text>')
-        for place in range(leaves):
-            leaf = int(f"{place:0{depth}b}"[::-1], 2)  # from the left: the first question's "no" before its "yes"
-            x, y = width * (2 * place + 1) / (2 * leaves), 20 + depth * LINE
+                    parts.append(f'<line x1="{x}" y1="{y}" x2="{to}" y2="{y + LEVEL_PIXELS}" stroke="#888"/>')
+            parts.append(f'<text x="4" y="{24 + level * LEVEL_PIXELS}">{escape(self.questions[level])}</text>')
+        for column in range(leaves):
+            leaf = int(f"{column:0{depth}b}"[::-1], 2)  # the first question divides left and right
+            x, y = width * (2 * column + 1) / (2 * leaves), 20 + depth * LEVEL_PIXELS
             label = f"{self.rows[leaf]:,}" if self.weights is None else f"{self.weights[leaf, 0]:+.3f}"
             parts.append(f'<circle cx="{x}" cy="{y}" r="4" fill="{self._colour(leaf)}"/>')
             parts.append(f'<text x="{x}" y="{y + 18}" text-anchor="middle">{label}</text>')
         return "".join([*parts, "</svg>"])
 
     def _adds(self, leaf: int) -> str:
-        return "" if self.weights is None else "".join(f"  {each:+.4f}" for each in self.weights[leaf])
+        return "" if self.weights is None else "".join(f"  {weight:+.4f}" for weight in self.weights[leaf])
 
     def _colour(self, leaf: int) -> str:
         if self.weights is None:
@@ -67,7 +70,7 @@ class TreeView:
 
 
 class TreeViews(tuple[TreeView, ...]):
-    """All trees of a party, in a row."""
+    """All trees of a party."""
 
     __slots__ = ()
 
@@ -76,28 +79,35 @@ class TreeViews(tuple[TreeView, ...]):
 
 
 def tree_views_of(inputs: ForestInputs, theta: Floats | None) -> TreeViews:
-    """Return the trees of a party for display, with leaf weights from its weights (breadth x c) where these are
-    known."""
-    forest, each = inputs.forest, 2**inputs.forest.depth
-    made = []
+    """Return the trees of a party for display.
+
+    Args:
+        inputs: the features of the party.
+        theta: the weights (breadth, c), or None if they were not opened.
+
+    Returns:
+        The trees.
+    """
+    forest, leaves_per_tree = inputs.forest, 2**inputs.forest.depth
+    views = []
     for tree in range(len(forest)):
-        at = tree * each + forest.merged[tree].astype(np.intp)
-        weights = None if theta is None else inputs.value * theta[at]
+        columns = tree * leaves_per_tree + forest.merged[tree].astype(np.intp)
+        weights = None if theta is None else inputs.value * theta[columns]
         questions = tuple(_question(forest, tree, level) for level in range(forest.depth))
-        made.append(TreeView(questions, forest.counts[tree], weights))
-    return TreeViews(made)
+        views.append(TreeView(questions, forest.counts[tree], weights))
+    return TreeViews(views)
 
 
 def _question(forest: Forest, tree: int, level: int) -> str:
-    """One question in words, with where rows go that lack the column."""
+    """Return a question in words, with the answer for missing values."""
     j: Any = forest.columns[tree, level]
     source, cut = forest.sources[j], float(forest.cuts[tree, level])
     if source.categories:
-        above = [text for text, place in zip(source.categories, forest.orders[j], strict=True) if place > cut]
-        return f"{source.name} is {_some(above)}"
-    lacking = "" if source.missing is None else f" (missing: {'yes' if forest.sides[tree, level] else 'no'})"
-    return f"{source.name} > {format_number(cut)}{lacking}"
+        above = [text for text, rank in zip(source.categories, forest.orders[j], strict=True) if rank > cut]
+        return f"{source.name} is {_alternatives(above)}"
+    missing = "" if source.missing is None else f" (missing: {'yes' if forest.sides[tree, level] else 'no'})"
+    return f"{source.name} > {format_number(cut)}{missing}"
 
 
-def _some(texts: Sequence[str]) -> str:
+def _alternatives(texts: Sequence[str]) -> str:
     return " or ".join(texts[:4]) + (f" or one of {len(texts) - 4} more" if len(texts) > 4 else "")

@@ -3,7 +3,7 @@
     only a model                  shares, block descent on all rows, a quarter of the rows held out, a fixed number of
                                   iterations
     protocol "shares"             the same
-    protocol with a residual      block newton on all rows, for as many epochs as the guards allow
+    protocol with a residual      block newton on all rows, until the guards' limit of epochs
     models that cannot be         encrypted residuals (CKKS), for the reason that `why_not_on_shares` returns
     trained on shares
     a model with `defaults`       these defaults, on shares; if rows are held out, a model that can end early trains
@@ -75,9 +75,7 @@ def fill_defaults(keys: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def iteration_factor(room: float) -> float:
-    """Return the factor on the number of iterations for large sample weights: with momentum, the root of their
-    range.
-    """
+    """Return the factor on the number of iterations for sample weights up to `room`: with momentum, its root."""
     return math.sqrt(max(1.0, room / DEFAULT_MAX_WEIGHT))
 
 

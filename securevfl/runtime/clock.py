@@ -17,7 +17,7 @@ path of that party. The last clock of the run therefore contains the split of th
 Two threads of a party have two paths. `fork` creates the second one, which starts as a copy of the first. A thread
 inside `along` adds its time to that path. `join` waits for the thread and continues with the path that took longer, so
 that overlapping work counts once. The model assumes one processor for each thread of a party. A thread without a path
-of its own adds its time to the party's path.
+adds its time to the path of the party.
 """
 
 from __future__ import annotations

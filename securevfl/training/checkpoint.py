@@ -1,16 +1,17 @@
-"""A party's own state on disk, so that a run goes on where it was cut off.
+"""A party's checkpoints on disk, from which an interrupted run resumes.
 
-Before the first round and after every `every` rounds a party writes what its player keeps
-(`securevfl.families.participant`),
-which may hold secrets of its own, as the key of the noise that a defence adds to residuals; and its history. Of other
-parties' data only sums that it has received and will step on again (`securevfl.optim.celu`), and no session or
-encryption key: these are made anew. Beside them stand the fingerprints of the certificate keys it has trained with, its
-own too, so that it notices who comes back with another one. Parties tell each other which rounds they have and go on
-from the last one that all have; a party that is through keeps its part until all are. What follows is the same
-arithmetic on the same numbers: in the open, under Paillier and under masked sums the final weights are those of the
-undisturbed run, bit for bit, and a round that is done again releases what it released before, noise and all. Features
-and noise are drawn anew in every training, so states go together only if they are of the same one; else everyone starts
-anew. As no residual goes down before all have a state, none is released under two noises.
+Before the first round and after every `every` rounds, a party writes the state of its participant
+(`securevfl.families.participant`) and the history. The state may hold secrets, such as the key of the noise that a
+defence adds to residuals. Of other parties' data it holds only sums that were received and that later steps use
+(`securevfl.optim.celu`). It holds no session key and no encryption key; these are generated again. Fingerprints of the
+certificate keys of all parties are stored too, so that a party notices a peer that returns with another key.
+
+The parties tell each other which rounds they have, and resume from the last common round. A party that has finished
+stores its part of the model until all have finished. A resumed run does the same arithmetic on the same numbers: in the
+open, under Paillier and under masked sums, the final weights equal those of an undisturbed run bit for bit, and a
+repeated round releases what it released before, including noise. Random features and noise are drawn again in every
+training, so only states of the same training fit together; otherwise all parties start again. No residual is sent
+before all parties have a state, so none is released with two noises.
 """
 
 from __future__ import annotations
@@ -29,19 +30,28 @@ from securevfl.families.state import State
 from securevfl.training.model_part import ModelPart
 
 SCHEMA = "securevfl.checkpoint/7"
-MAX_CHECKPOINTS = 4  # parties are at most this many checkpoints apart
-FINISHED_ROUND = 1 << 62  # the round of a party whose part is on disk
+MAX_CHECKPOINTS = 4
+"""Parties are at most this many checkpoints apart."""
+FINISHED_ROUND = 1 << 62
+"""The round of a party whose part of the model is on disk."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One party after `round` rounds: what its player keeps, and what it has noted. identities as `Channel.keys`.
+    """The state of one party after some rounds.
 
-    run: as in `ModelPart`. constant: the newest state of this party serves for all rounds before it, as it is the same
-    at every round or the party goes at a pace of its own; such a party may be far ahead of the others. preparation: the
-    steps that make its columns, as plain data. best: its part of the best model so far, if patience keeps that.
-    session: the last in which it was trained, as channels name it; empty in states of earlier versions. over: the
-    training is through, after its last round or as it was stopped before.
+    Attributes:
+        round: number of rounds.
+        run: see `ModelPart.run`.
+        history: the records of the rounds.
+        identities: see `Channel.keys`.
+        state: state of the party's participant.
+        constant: True if the newest state of this party fits every earlier round, because it is the same at every round
+            or the party works at its own pace. Such a party may be far ahead of the others.
+        preparation: the steps that prepare its columns, as plain data.
+        best: its part of the best model so far, if patience stores one.
+        session: the session in which it was last trained.
+        over: True if the training is complete, after its last round or because it was stopped.
     """
 
     round: int
@@ -57,133 +67,181 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """The states of one party in one job, in a folder of its own."""
+    """The checkpoints of one party in a folder.
+
+    Args:
+        folder: the folder.
+        party: the party.
+        every: number of rounds between two checkpoints.
+
+    Attributes:
+        folder: the folder.
+        every: number of rounds between two checkpoints.
+
+    Raises:
+        DataError: if `every` is not positive.
+    """
 
     def __init__(self, folder: str | Path, party: str, *, every: int = 10) -> None:
         if every < 1:
-            raise DataError(f"{party}: a checkpoint every 1 or more rounds was expected, got {every}")
+            raise DataError(
+                f"{party}: the number of rounds between two checkpoints is {every}",
+                "set `every` to at least 1",
+                code="SVFL-JOB-OPTION",
+                option="every",
+            )
         self.every = every
         self.folder = Path(folder)
         self._party = party
-        self._over: dict[bytes, ModelPart] = {}  # outcomes that are kept elsewhere
+        self._outcomes: dict[bytes, ModelPart] = {}  # parts that are stored elsewhere
 
     def due(self, rounds: int) -> bool:
-        """Whether a state is to be written after so many rounds."""
+        """Return whether a checkpoint is to be written after this number of rounds."""
         return rounds % self.every == 0
 
     def rounds(self, job: bytes) -> tuple[int, ...]:
-        """List the rounds for which there are states of this job."""
-        rounds = self._states(job)
+        """Return the rounds of which there are checkpoints of a job."""
+        rounds = self._rounds_on_disk(job)
         if rounds and self.load(job, rounds[-1]).constant:
             rounds = list(range(0, rounds[-1] + 1, self.every))
-        return (*rounds, *([FINISHED_ROUND] if self._is_over(job) else ()))
+        return (*rounds, *([FINISHED_ROUND] if self._is_finished(job) else ()))
 
-    def save(self, job: bytes, saved: Checkpoint) -> None:
-        """Write a state, whole or not at all and readable by its owner alone, and drop the oldest."""
-        best = None if saved.best is None else saved.best.plain()
-        kept = {"schema": SCHEMA} | vars(saved) | {"state": saved.state.plain(), "best": best}
-        write_checked_json(self.folder / self._name(job, saved.round), kept)
-        for old in self._states(job)[:-MAX_CHECKPOINTS]:
+    def save(self, job: bytes, checkpoint: Checkpoint) -> None:
+        """Write a checkpoint atomically, readable by its owner only, and remove the oldest ones."""
+        best = None if checkpoint.best is None else checkpoint.best.plain()
+        content = {"schema": SCHEMA} | vars(checkpoint) | {"state": checkpoint.state.plain(), "best": best}
+        write_checked_json(self.folder / self._name(job, checkpoint.round), content)
+        for old in self._rounds_on_disk(job)[:-MAX_CHECKPOINTS]:
             (self.folder / self._name(job, old)).unlink(missing_ok=True)
 
     def load(self, job: bytes, rounds: int) -> Checkpoint:
-        """Load the state after `rounds` rounds: the newest if it serves for that, else the first after it. Raises
-        DataError if its file is missing or none of ours."""
-        later = [each for each in self._states(job) if each >= rounds] or [rounds]
-        newest = self._read(job, later[-1])
-        found = newest if newest.constant else self._read(job, later[0])
-        return replace(found, round=rounds, over=found.over and found.round == rounds)
+        """Load the checkpoint after `rounds` rounds: the newest if it fits every round, otherwise the first after them.
 
-    def _read(self, job: bytes, there: int) -> Checkpoint:
-        path = self.folder / self._name(job, there)
+        Raises:
+            DataError: if the file is missing, damaged or of another version.
+        """
+        later = [number for number in self._rounds_on_disk(job) if number >= rounds] or [rounds]
+        newest = self._read(job, later[-1])
+        checkpoint = newest if newest.constant else self._read(job, later[0])
+        return replace(checkpoint, round=rounds, over=checkpoint.over and checkpoint.round == rounds)
+
+    def _read(self, job: bytes, rounds: int) -> Checkpoint:
+        path = self.folder / self._name(job, rounds)
         try:
-            kept, checked = read_checked_json(path)
-            if kept["schema"] != SCHEMA:
+            content, has_digest = read_checked_json(path)
+            if content["schema"] != SCHEMA:
                 raise DataError(
-                    f"{path}: a checkpoint of schema {SCHEMA} was expected, another version wrote this one; "
-                    "end the run with that version, or remove it to start anew"
+                    f"{path}: this checkpoint was written by another version of securevfl",
+                    "finish the run with that version, or remove the file to start again",
+                    code="SVFL-CHECKPOINT",
+                    path=str(path),
                 )
-            if kept["round"] != there or not checked:
+            if content["round"] != rounds or not has_digest:
                 raise KeyError
-            return msgspec.convert(kept, Checkpoint, dec_hook=lambda kind, value: kind.read(value))
+            return msgspec.convert(content, Checkpoint, dec_hook=lambda kind, value: kind.read(value))
         except OSError as cause:
-            raise DataError(f"{path}: a checkpoint was expected there ({cause.strerror})") from None
-        except (AttributeError, KeyError, TypeError, ValueError):
             raise DataError(
-                f"{path}: a whole checkpoint of schema {SCHEMA} was expected, it is damaged; remove it to start anew"
+                f"{path}: the checkpoint cannot be read ({cause.strerror})", code="SVFL-CHECKPOINT", path=str(path)
             ) from None
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise DataError(f"{path}: the checkpoint is damaged", code="SVFL-CHECKPOINT", path=str(path)) from None
 
     def run(self, job: bytes) -> str:
-        """Return the id of the training that the states and the outcome are of; empty if there are none."""
-        part, rounds = self.final(job), self._states(job)
+        """Return the id of the training of the stored checkpoints and part; empty if there are none."""
+        part, rounds = self.final(job), self._rounds_on_disk(job)
         if part is not None:
             return part.run
         return self.load(job, rounds[-1]).run if rounds else ""
 
     def begin(self, job: bytes, run: str) -> str:
-        """Return the run that this party counts its tries at the job under: of the first since one has ended, or this
-        one, which is kept from now on. DataError if its file is spoilt."""
+        """Return the run under which the ledger counts all attempts at a job since the last one that ended.
+
+        Args:
+            job: the job.
+            run: the current run, which is stored if there was no earlier attempt.
+
+        Returns:
+            The run of the first attempt.
+
+        Raises:
+            DataError: if the file of the first attempt is damaged.
+            StorageError: if it cannot be read or written.
+        """
         path = self.folder / self._name(job, "begun")
         try:
             if not path.exists():
                 write_checked(path, run.encode())
-            first = read_checked(path).decode("ascii")
+            return read_checked(path).decode("ascii")
         except ValueError:
-            raise DataError(f"{path}: the name of a run was expected there; remove the file to start anew") from None
+            raise DataError(
+                f"{path}: the name of the run is damaged",
+                "remove the file to start again",
+                code="SVFL-CHECKPOINT",
+                path=str(path),
+            ) from None
         except OSError as cause:
             raise StorageError(path, cause) from None
-        return first
 
     def finish(self, job: bytes, part: ModelPart) -> None:
-        """Save the outcome, until `clear` or `reopen`."""
+        """Save the party's part of the model, until `clear` or `reopen`."""
         part.save(self.folder / self._name(job, FINISHED_ROUND))
 
     def final(self, job: bytes) -> ModelPart | None:
-        """Load the outcome if the job has ended for this party, without its books; None if it has not. Raises DataError
-        if its file is spoilt."""
+        """Load the party's part if the job has ended for this party, without its counters; None if it has not.
+
+        Raises:
+            DataError: if the file is damaged.
+        """
         path = self.folder / self._name(job, FINISHED_ROUND)
-        return ModelPart.load(path) if path.exists() else self._over.get(job)
+        return ModelPart.load(path) if path.exists() else self._outcomes.get(job)
 
     def set_outcome(self, job: bytes, part: ModelPart) -> None:
-        """Take this as the outcome, until `clear` or `reopen`: it is kept in a file of its own."""
-        self._over[job] = part
+        """Use this part, which is stored elsewhere, as the outcome of a job, until `clear` or `reopen`."""
+        self._outcomes[job] = part
 
-    def _is_over(self, job: bytes) -> bool:
-        return job in self._over or (self.folder / self._name(job, FINISHED_ROUND)).exists()
+    def _is_finished(self, job: bytes) -> bool:
+        return job in self._outcomes or (self.folder / self._name(job, FINISHED_ROUND)).exists()
 
     def reopen(self, job: bytes) -> None:
-        """Forgets the outcome, as not everyone has one: the parts of one run must fit together."""
-        self._over.pop(job, None)
+        """Discard the outcome, because not all parties have one: the parts of one run must fit together."""
+        self._outcomes.pop(job, None)
         (self.folder / self._name(job, FINISHED_ROUND)).unlink(missing_ok=True)
 
     def remove_after(self, job: bytes, rounds: int) -> None:
-        """Remove the states later than this one, from which the run goes on: where masks are drawn anew, what follows
-        is not what it was, and states of two tries do not go together."""
-        for later in self._states(job):
+        """Remove the checkpoints after the one from which the run resumes.
+
+        With fresh masks, later states differ from the earlier attempt, and states of two attempts do not fit together.
+        """
+        for later in self._rounds_on_disk(job):
             if later > rounds:
                 (self.folder / self._name(job, later)).unlink(missing_ok=True)
 
-    def clear(self, job: bytes, *, anew: bool = False) -> None:
-        """Remove the states of a job that has ended, or that begins anew and is still the same job to the ledger."""
-        if not anew:
+    def clear(self, job: bytes, *, same_run: bool = False) -> None:
+        """Remove the checkpoints of a job that has ended or starts again.
+
+        Args:
+            job: the job.
+            same_run: True if the next attempt still counts as the same run in the ledger.
+        """
+        if not same_run:
             (self.folder / self._name(job, "begun")).unlink(missing_ok=True)
-        for rounds in self._states(job):
+        for rounds in self._rounds_on_disk(job):
             (self.folder / self._name(job, rounds)).unlink(missing_ok=True)
         self.reopen(job)
-        for draft in self.folder.glob(f".{self._name(job, '*')}.*"):  # of a process that was killed while it wrote
+        for draft in self.folder.glob(f".{self._name(job, '*')}.*"):  # of a process that was killed while writing
             draft.unlink(missing_ok=True)
         with suppress(OSError):
             self.folder.rmdir()
 
-    def _states(self, job: bytes) -> list[int]:
-        found = (path.stem.rsplit("-", 1)[1] for path in self.folder.glob(self._name(job, "[0-9]*")))
-        return sorted(map(int, found))
+    def _rounds_on_disk(self, job: bytes) -> list[int]:
+        rounds = (path.stem.rsplit("-", 1)[1] for path in self.folder.glob(self._name(job, "[0-9]*")))
+        return sorted(map(int, rounds))
 
     def _name(self, job: bytes, rounds: int | str) -> str:
-        last = {FINISHED_ROUND: "final", "begun": "begun"}.get(rounds, f"round-{rounds}")
-        return f"{self._party}.{job.hex()[:16]}.{last}.json"
+        suffix = {FINISHED_ROUND: "final", "begun": "begun"}.get(rounds, f"round-{rounds}")
+        return f"{self._party}.{job.hex()[:16]}.{suffix}.json"
 
 
 def common_round(saved: Sequence[Sequence[int]]) -> int | None:
-    """Return the last round for which every party has a state; None if there is none."""
+    """Return the last round of which every party has a checkpoint; None if there is none."""
     return max(set.intersection(*map(set, saved)), default=None)

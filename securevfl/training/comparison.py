@@ -1,7 +1,7 @@
-"""What a partner is worth: models of the active party's own columns and of all parties' columns, side by side.
+"""Comparison of models of the active party's columns with models of all parties' columns.
 
-On its own columns the active party trains alone and sends nothing. Together the same models are trained on shares, and
-each is measured once, at its end. Nothing but figures is kept of them: no model of a comparison ever scores a row.
+On its columns alone the active party trains without sending anything. Together, the same models are trained on shares,
+and each is measured once, at its end. Only the figures are stored: no model of a comparison ever scores a row.
 
 All tables are in one process; between organisations see `securevfl.organisations.compare`.
 """
@@ -36,12 +36,21 @@ from securevfl.training.text_table import format_table
 
 DEFAULT_BINS = 10
 NOTHING = "nothing"
+"""What a model of one party alone discloses."""
 
 
 @dataclass(frozen=True)
 class ComparedModel:
-    """One model of a comparison: whose columns it is of, how good it is on held-out rows, how long it took, and what
-    was told for it. seconds: of a processor where a party is alone, else from start to end on the network given."""
+    """One model of a comparison.
+
+    Attributes:
+        columns: the parties whose columns it uses.
+        model: its name.
+        auc: AUC on the held-out rows.
+        log_loss: log loss on the held-out rows.
+        seconds: processor time if a party is alone; otherwise time from start to end on the given network.
+        tells: what was disclosed for it.
+    """
 
     columns: str
     model: str
@@ -53,8 +62,13 @@ class ComparedModel:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Models side by side, those of the active party alone first; all on the same held-out rows, of which so many are
-    of the positive class."""
+    """Models on the same held-out rows.
+
+    Attributes:
+        rows: the models, those of the active party alone first.
+        held_out: number of held-out rows.
+        positive: number of held-out rows of the rarer class.
+    """
 
     rows: tuple[ComparedModel, ...]
     held_out: int
@@ -62,10 +76,11 @@ class Comparison:
 
     @property
     def gain(self) -> float:
-        """The AUC of the best model together, less that of the best of the active party alone."""
+        """The AUC of the best joint model minus that of the best model of the active party alone."""
         alone = self.rows[0].columns
-        best = [max(row.auc for row in self.rows if (row.columns == alone) is own) for own in (True, False)]
-        return best[1] - best[0]
+        best_alone = max(row.auc for row in self.rows if row.columns == alone)
+        best_joint = max(row.auc for row in self.rows if row.columns != alone)
+        return best_joint - best_alone
 
     @property
     def deviation(self) -> float:
@@ -77,40 +92,42 @@ class Comparison:
 
     @property
     def conclusion(self) -> str:
-        """What the table comes to, in a sentence or two."""
+        """The result in a sentence or two."""
         alone = self.rows[0].columns
-        own = max((row for row in self.rows if row.columns == alone), key=lambda row: row.auc)
-        best = max((row for row in self.rows if row.columns != alone), key=lambda row: row.auc)
-        figures = f"{own.auc:.3f} ({own.columns}, {own.model}) to {best.auc:.3f} ({best.columns}, {best.model})"
-        spread = f"An AUC of {self.held_out:,} held-out rows is good to about +-{2 * self.deviation:.3f}"
+        best_alone = max((row for row in self.rows if row.columns == alone), key=lambda row: row.auc)
+        best_joint = max((row for row in self.rows if row.columns != alone), key=lambda row: row.auc)
+        figures = f"{best_alone.auc:.3f} ({best_alone.columns}, {best_alone.model})"
+        figures += f" to {best_joint.auc:.3f} ({best_joint.columns}, {best_joint.model})"
+        accuracy = f"An AUC of {self.held_out:,} held-out rows is accurate to about +-{2 * self.deviation:.3f}"
         if self.gain <= 2 * self.deviation:
-            return f"The best AUC goes from {figures}. {spread}, so that this may be chance."
-        return f"The best AUC rises by {self.gain:.3f}, from {figures}. {spread}."
+            return f"The best AUC changes from {figures}. {accuracy}, so this may be chance."
+        return f"The best AUC rises by {self.gain:.3f}, from {figures}. {accuracy}."
 
     def __str__(self) -> str:
+        """Return the table and the conclusion."""
         return f"{format_table([_cells(row) for row in self.rows])}\n\n{self.conclusion}"
 
     def _repr_html_(self) -> str:
         heads, *_ = cells = [_cells(row) for row in self.rows]
-        table = html.table(list(heads), [[html.cell_text(each) for each in row.values()] for row in cells])
+        table = html.table(list(heads), [[html.cell_text(value) for value in row.values()] for row in cells])
         return f"{table}<p>{html.escape(self.conclusion)}</p>"
 
     def report(self, path: str | Path) -> None:
-        """Write one page of HTML for a browser: the table, and what it comes to."""
-        body = ["<h1>What the other columns are worth</h1>", self._repr_html_(), f"<p class='soft'>{NOTE}</p>"]
+        """Write the table and the conclusion as a page of HTML."""
+        body = ["<h1>What the other columns add</h1>", self._repr_html_(), f"<p class='soft'>{NOTE}</p>"]
         write_atomic(Path(path), html.page("Comparison", body).encode())
 
 
 NOTE = (
-    "All models are measured on the same held-out rows. For a model on shares the party with labels is told one pair "
-    "of a rounded score and a label for each of these rows, in an order that nobody knows, and the others are told "
-    "sizes. No model is kept."
+    "All models are measured on the same held-out rows. For a model on shares the party with labels receives one pair "
+    "of a rounded score and a label for each of these rows, in a secret random order, and the others receive sizes. "
+    "No model is stored."
 )
 
 
 def _cells(row: ComparedModel) -> dict[str, str | int | float | None]:
     figures = {"AUC": row.auc, "log loss": row.log_loss, "seconds": row.seconds}
-    return {"columns of": row.columns, "model": row.model, **figures, "told": row.tells}
+    return {"columns of": row.columns, "model": row.model, **figures, "discloses": row.tells}
 
 
 def compare(
@@ -119,15 +136,27 @@ def compare(
     *,
     network: Network | None = None,
     ledgers: Mapping[str, DisclosureLedger] | None = None,
-    on_model: Callable[[str], object] = lambda what: None,
+    on_model: Callable[[str], object] = lambda name: None,
 ) -> Comparison:
-    """Train logistic regression, the same on bins of the columns, and trees: on the active party's own columns, then on
-    all parties' on shares, and return how good each is on the rows that the job holds out.
+    """Compare models of the active party's columns with models of all parties' columns on shares.
 
-    job: which rows are held out, how columns are prepared, what is accepted; its own model counts where it is logistic.
-    network, ledgers: as in `simulate`. The ledgers are asked first, for all models together. on_model: told what is
-    trained next. ConfigError for a job that is not on shares, holds no rows out or has other than two classes,
-    LeakageError if the models together would tell too much; nothing is sent then.
+    The models are logistic regression, logistic regression on bins of the columns, and trees. The ledgers are checked
+    first, for all models together.
+
+    Args:
+        job: which rows are held out, how columns are prepared, and what is accepted. Its model is used if it is
+            logistic regression or trees.
+        parties: all parties.
+        network: see `simulate`.
+        ledgers: see `simulate`.
+        on_model: called with the name of each model before it is trained.
+
+    Returns:
+        The comparison.
+
+    Raises:
+        ConfigError: if the job is not on shares, holds no rows out, or has labels of other than two classes.
+        LeakageError: if the models together would disclose too much. Nothing has been sent then.
     """
     jobs = compared_jobs(job)
     lead, others = check_parties(parties)
@@ -143,28 +172,46 @@ def compare(
 
 
 def compared_jobs(job: Job) -> dict[str, Job]:
-    """Return the jobs of a comparison by the name of their model: each trains for all its visits, is measured once and
-    tells nobody scores or weights.
+    """Return the jobs of a comparison by the name of their model.
 
-    ConfigError as `compare`.
+    Each trains without early stopping, is measured once, and discloses no scores or weights to anybody.
+
+    Args:
+        job: see `compare`.
+
+    Returns:
+        The jobs.
+
+    Raises:
+        ConfigError: see `compare`.
     """
     if job.protocol.shares is None:
         raise ConfigError(
-            "a job on shares was expected, as a comparison must tell no more than its figures; leave protocol out"
+            "a comparison must disclose only its figures, and this job is not on shares",
+            "leave protocol out",
+            code="SVFL-JOB-UNSUPPORTED",
         )
     if not (job.model.loss.classifies and job.model.loss.single):
-        raise ConfigError(f"labels of two classes were expected, {job.model.name} has others; compare a logistic job")
+        raise ConfigError(
+            f"a comparison needs labels of two classes, and a {job.model.name} model has others",
+            "compare a logistic job",
+            code="SVFL-JOB-UNSUPPORTED",
+        )
     if not job.test_fraction:
-        raise ConfigError("rows held out were expected, by which models are compared; set test_fraction = 0.25")
-    kept: dict[str, Any] = {
+        raise ConfigError(
+            "models are compared on held-out rows, and this job holds none out",
+            "set test_fraction = 0.25",
+            code="SVFL-JOB-COMBINATION",
+        )
+    shared_keys: dict[str, Any] = {
         key: getattr(job, key)
         for key in ("seed", "test_fraction", "split", "weights", "positive", "accepts", "prepare")
     }
-    kept |= {"patience": None, "evaluate_every": 0}  # one measurement tells less than one every few visits
+    shared_keys |= {"patience": None, "evaluate_every": 0}  # one measurement discloses less than several
     silent = {"scores": "none", "score_bits": None, "scores_to": None, "open_weights": ()}
-    kept["protocol"] = Protocol(shares=job.protocol.shares.model_copy(update=silent))
-    bins = kept | {"prepare": job.prepare.model_copy(update={"bins": job.prepare.bins or DEFAULT_BINS})}
-    plain = kept | {"prepare": job.prepare.model_copy(update={"bins": None})}
+    shared_keys["protocol"] = Protocol(shares=job.protocol.shares.model_copy(update=silent))
+    bins = shared_keys | {"prepare": job.prepare.model_copy(update={"bins": job.prepare.bins or DEFAULT_BINS})}
+    plain = shared_keys | {"prepare": job.prepare.model_copy(update={"bins": None})}
     logistic = job.model if isinstance(job.model, Logistic) else Logistic()
     trees = job.model if isinstance(job.model, Trees) else Trees(boosted_score=is_installed("sklearn"))
     return {
@@ -175,8 +222,7 @@ def compared_jobs(job: Job) -> dict[str, Job]:
 
 
 def _check(jobs: Sequence[Job], parties: Sequence[Party], ledgers: Mapping[str, DisclosureLedger]) -> None:
-    """LeakageError unless the guards and the ledgers let all jobs through, one after the other, with one measurement of
-    the same rows for each."""
+    """Check that guards and ledgers allow all jobs, one after the other, each with one measurement of the same rows."""
     check_together([(job, pooled_run_facts(job, parties).shape) for job in jobs], parties, ledgers)
     lead, *others = parties
     rows = jobs[0].schedule(register_of(parties)).test[:MAX_LOSS_ROWS]
@@ -188,22 +234,32 @@ def _check(jobs: Sequence[Job], parties: Sequence[Party], ledgers: Mapping[str, 
 
 
 def alone(jobs: Mapping[str, Job], lead: Party, on_model: Callable[[str], object]) -> Iterator[ComparedModel]:
-    """Yield the models of the party with labels by itself; nothing is sent."""
+    """Yield the models of the party with labels alone; nothing is sent.
+
+    Args:
+        jobs: the jobs by name.
+        lead: the party with labels.
+        on_model: see `compare`.
+
+    Yields:
+        The models.
+    """
     for name, job in jobs.items():
         on_model(f"{name}, {lead.name} alone")
         started = time.thread_time()
-        found = local_metrics(job, lead)
-        spent = time.thread_time() - started
-        yield ComparedModel(f"{lead.name} alone", name, found["auc"], found["log_loss"], spent, NOTHING)
+        measured = local_metrics(job, lead)
+        seconds = time.thread_time() - started
+        yield ComparedModel(f"{lead.name} alone", name, measured["auc"], measured["log_loss"], seconds, NOTHING)
 
 
 def joint_row(together: str, name: str, part: ModelPart, seconds: float) -> ComparedModel:
-    """Return the line of a model that was trained on shares, from what the party with labels was told of it."""
+    """Return the line of a model on shares, from the part of the party with labels."""
     tells = f"{part.held_out:,} (score, label) pairs"
     return ComparedModel(together, name, part.metrics["auc"], part.metrics["log_loss"], seconds, tells)
 
 
 def build_comparison(rows: Sequence[ComparedModel], job: Job, lead: Party) -> Comparison:
-    """Return the comparison of these models on the rows that the job holds out of the table with labels."""
+    """Return the comparison of these models on the rows that the job holds out."""
     labels = lead.labels[job.schedule(lead.register).test]
-    return Comparison(tuple(rows), len(labels), int(min((labels == each).sum() for each in set(labels.tolist()))))
+    rarest = min((labels == label).sum() for label in set(labels.tolist()))
+    return Comparison(tuple(rows), len(labels), int(rarest))

@@ -1,4 +1,4 @@
-"""How far new rows have drifted from those of a training, as rows of a table, plain data and a page."""
+"""Drift of new rows from the training rows, as a table, plain data and a page."""
 
 from __future__ import annotations
 
@@ -27,61 +27,80 @@ def drift(
     id_column: str = "id",
     alarms: float = ALARMS,
 ) -> list[Drift]:
-    """Each of a party's own columns in a file of new rows, held against the training's; nothing leaves the party.
+    """Compare each column of a party in a file of new rows with the training rows; nothing is sent.
 
-    scores: a file of predictions, as `securevfl predict` writes it, at whoever is told scores. alarms: the chance that
-    any column is said to be shifted when none is. TableError if columns or values are not those of the training.
+    Args:
+        part: the party's part of the model.
+        data: the file of new rows.
+        scores: a file of predictions as `securevfl predict` writes it, at the party that receives scores.
+        id_column: name of the id column.
+        alarms: probability that any column is reported as shifted if none is.
+
+    Returns:
+        The drift of each column, and of the scores last. Raises TableError if columns differ from the training.
     """
-    own = [each for each in part.baseline if each.column != SCORE]
-    texts = [each.column for each in own if each.categories is not None]
+    column_baselines = [item for item in part.baseline if item.column != SCORE]
+    texts = [item.column for item in column_baselines if item.categories is not None]
     table = read_table(Path(data), id_column=id_column, label_column="", chosen=part.columns, texts=texts)
-    found = measure_drift(own, table.columns, alarms=alarms)
-    return found if scores is None else [*found, _of_scores(part, Path(scores), alarms)]
+    column_drifts = measure_drift(column_baselines, table.columns, alarms=alarms)
+    return column_drifts if scores is None else [*column_drifts, _of_scores(part, Path(scores), alarms)]
 
 
 def _of_scores(part: ModelPart, path: Path, alarms: float) -> Drift:
-    kept = [each for each in part.baseline if each.column == SCORE]
-    if not kept:
+    score_baselines = [item for item in part.baseline if item.column == SCORE]
+    if not score_baselines:
         raise TableError(
-            f"{part.name}: a party that was told scores was expected to compare them, this one was not; leave them out"
+            f"{part.name}: this party received no scores in the training, so scores cannot be compared",
+            "leave --scores out",
+            code="SVFL-MODEL-UNSUPPORTED",
+            party=part.name,
         )
     table = read_table(path, id_column="id", label_column="").columns
     name = "probability" if "probability" in table.names else "prediction"
     if name not in table.names:
-        raise TableError(f"{path}: predictions as securevfl predict writes them were expected; bring that file")
-    at = table.names.index(name)
-    return measure_drift(kept, Columns(np.ascontiguousarray(table.X[:, [at]]), [SCORE]), alarms=alarms)[0]
-
-
-def plain(found: Sequence[Drift], part: ModelPart) -> dict[str, Any]:
-    """Return the drift as values that JSON can hold."""
-    columns = [{**vars(each), "size": each.size} for each in found]
-    return {"party": part.name, "run": part.run, "shifted": [each.column for each in found if each.shifted]} | {
-        "columns": columns
-    }
-
-
-def rows(found: Sequence[Drift]) -> list[list[html.Cell]]:
-    """Return a row for each column, under HEADS; the largest PSI comes first."""
-    return [
-        [each.column, each.psi, each.size, each.ks, each.p, each.missing, each.was_missing, each.unseen, _yes(each)]
-        for each in sorted(found, key=lambda each: -each.psi)
+        raise TableError(
+            f"{path}: the file has no predictions",
+            "pass a file that securevfl predict wrote",
+            code="SVFL-FILE-WRONG-KIND",
+            path=str(path),
+        )
+    column = table.names.index(name)
+    return measure_drift(score_baselines, Columns(np.ascontiguousarray(table.X[:, [column]]), [SCORE]), alarms=alarms)[
+        0
     ]
 
 
-def _yes(each: Drift) -> str:
-    return "yes" if each.shifted else "no"
+def plain(column_drifts: Sequence[Drift], part: ModelPart) -> dict[str, Any]:
+    """Return the drift as values that JSON can hold."""
+    columns = [{**vars(drift), "size": drift.size} for drift in column_drifts]
+    return {
+        "party": part.name,
+        "run": part.run,
+        "shifted": [drift.column for drift in column_drifts if drift.shifted],
+    } | {"columns": columns}
 
 
-def page(found: Sequence[Drift], part: ModelPart) -> str:
-    """Assemble the drift into one file of HTML."""
-    shifted = [each.column for each in found if each.shifted]
+def rows(column_drifts: Sequence[Drift]) -> list[list[html.Cell]]:
+    """Return a row for each column, under `DRIFT_HEADS`, with the largest PSI first."""
+    return [
+        [item.column, item.psi, item.size, item.ks, item.p, item.missing, item.was_missing, item.unseen, _yes(item)]
+        for item in sorted(column_drifts, key=lambda item: -item.psi)
+    ]
+
+
+def _yes(drift: Drift) -> str:
+    return "yes" if drift.shifted else "no"
+
+
+def page(column_drifts: Sequence[Drift], part: ModelPart) -> str:
+    """Return the drift as an HTML page."""
+    shifted = [drift.column for drift in column_drifts if drift.shifted]
     head = f"Shifted: {', '.join(shifted)}." if shifted else "No column has shifted."
     body = [
         f"<h1>Drift at {html.escape(part.name)}</h1>",
         f"<p>{html.escape(head)}</p>",
         f'<p class="soft">PSI below {STABLE:g} is called stable, from {SHIFTED:g} on large. A column counts as shifted '
         "where chance alone would hardly show as much. Figures are of this party's own columns.</p>",
-        html.section("Columns", html.table(DRIFT_HEADS, rows(found))),
+        html.section("Columns", html.table(DRIFT_HEADS, rows(column_drifts))),
     ]
     return html.page(f"Drift at {part.name}", body)

@@ -1,12 +1,12 @@
-"""Why a row has its score: what each of a party's own columns adds to f, and the columns that raise it most.
+"""Why a row has its score: what each column of a party adds to f, and the columns that raise it most.
 
-For a linear model the Shapley value of a column is what its features add, less what they add at the training's mean
-(Strumbelj and Kononenko 2014, section 3): own weights times own scaled columns, summed over the features that the
-column has become. So each party has its own by itself, and those of all parties sum to f less its mean. With
-`scale = "robust"` or `"none"` the point that counts as nothing is the median, or 0, in place of the mean.
+For a linear model, the Shapley value of a column is what its features add, minus what they add at the training's mean
+(Strumbelj and Kononenko 2014, section 3): weights times scaled columns, summed over the features of the column. So each
+party computes the values of its columns alone, and those of all parties sum to f minus its mean. With `scale =
+"robust"` or `"none"`, the reference point is the median, or 0, instead of the mean.
 
-Values tell their owner nothing new, and stay there: a code that goes to somebody else tells which of the columns weigh
-most in a row, log2 of n! / (n - k)! bits for k codes of n columns (`securevfl.organisations.reason_codes`).
+The values disclose nothing new to their owner and stay there. A reason code that is sent to another party reveals which
+of the columns weigh most for the row.
 """
 
 from __future__ import annotations
@@ -24,15 +24,26 @@ from securevfl.training.model_part import ModelPart
 
 
 def shapley(part: ModelPart, X: ArrayLike | Columns) -> Floats:
-    """Return the Shapley values (m x columns x c) of new rows, given as a party's own columns as they come. Raises
-    ConfigError for a model without weights of columns, or a party that does not know its own."""
+    """Return the Shapley values (m, columns, c) of new rows, given as the party's unprepared columns.
+
+    Raises ConfigError for a model without weights of columns, or a party that does not know its weights.
+    """
     check_weights(part, "reasons")
     return _values(part, part.rows(X))
 
 
 def heaviest(part: ModelPart, scaled: Floats, most: int) -> NDArray[np.intp]:
-    """Return the places (m x most) of the own columns that add most to f of scaled rows (m x d), the largest first,
-    whatever their sign. ConfigError as `shapley`, and for a model of several outputs."""
+    """Return the columns that add most to f, largest first.
+
+    Args:
+        part: the party's part of the model.
+        scaled: prepared and scaled rows (m, d).
+        most: number of columns per row.
+
+    Returns:
+        Positions of the columns (m, most), whatever the sign of their values. Raises as `shapley`, and for a model of
+        several outputs.
+    """
     check_weights(part, "reasons")
     check_single(part)
     return np.argsort(-_values(part, scaled)[:, :, 0], axis=1, kind="stable")[:, :most]
@@ -40,59 +51,92 @@ def heaviest(part: ModelPart, scaled: Floats, most: int) -> NDArray[np.intp]:
 
 def _values(part: ModelPart, scaled: Floats) -> Floats:
     d = len(part.features)
-    added = scaled[:, :, None] * part.theta[None, :d]
-    steps, at, found = part.preparation.steps, 0, []
+    contributions = scaled[:, :, None] * part.theta[None, :d]
+    steps, start, by_column = part.preparation.steps, 0, []
     for step in steps or [None] * len(part.columns):
         width = 1 if step is None else len(step.features)
-        found.append(added[:, at : at + width].sum(axis=1))
-        at += width
-    return np.stack(found, axis=1)
+        by_column.append(contributions[:, start : start + width].sum(axis=1))
+        start += width
+    return np.stack(by_column, axis=1)
 
 
 def reasons(
     part: ModelPart, X: ArrayLike | Columns, *, most: int = 3, codes: Mapping[str, str] | None = None
 ) -> list[list[str]]:
-    """List for each row the codes of at most `most` of the party's columns that raise f most, the largest first.
+    """Return for each row the reason codes of the columns that raise f most, largest first.
 
-    A column that lowers f, or leaves it, is no reason. codes: a name for each column, its own where there is none.
-    ConfigError for a model of several outputs.
+    A column that lowers f, or does not change it, is no reason.
+
+    Args:
+        part: the party's part of the model.
+        X: new rows (m, d) of the party.
+        most: the largest number of codes per row.
+        codes: the code of each column; its name by default.
+
+    Returns:
+        The codes of each row.
+
+    Raises:
+        ConfigError: if `codes` names unknown columns, or the model has several outputs.
     """
     check_single(part)
     values = shapley(part, X)
     unknown = [column for column in codes or () if column not in part.columns]
     if unknown:
         raise ConfigError(
-            f"reasons: codes of {part.name}'s columns were expected, unknown: {', '.join(unknown[:5])}; correct them"
+            f"reasons: {part.name} has no columns {', '.join(unknown[:5])}",
+            "correct the names in the codes",
+            code="SVFL-TABLE-COLUMNS",
+            columns=tuple(unknown),
         )
     names = [(codes or {}).get(column, column) for column in part.columns]
     order = np.argsort(-values[:, :, 0], axis=1, kind="stable")[:, :most]
-    return [[names[j] for j in own if values[row, j, 0] > 0] for row, own in enumerate(order.tolist())]
+    return [[names[j] for j in columns if values[row, j, 0] > 0] for row, columns in enumerate(order.tolist())]
 
 
 def check_single(part: ModelPart) -> None:
-    """ConfigError unless the model has one output."""
+    """Check that the model has one output.
+
+    Raises:
+        ConfigError: if it has several.
+    """
     if part.outputs != 1:
         raise ConfigError(
-            f"reasons: a model of one output was expected, {part.name}'s has {part.outputs}; take shapley values"
+            f"reasons: the model of {part.name} has {part.outputs} outputs, and reason codes need one",
+            "use Shapley values",
+            code="SVFL-MODEL-UNSUPPORTED",
+            party=part.name,
         )
 
 
 def importance(part: ModelPart, X: ArrayLike | Columns) -> dict[str, float]:
-    """Return the mean size of each column's Shapley values over these rows, added up over the outputs; the largest
-    first."""
+    """Return the mean absolute Shapley value of each column over rows (m, d), summed over outputs, largest first."""
     sizes = np.abs(shapley(part, X)).sum(axis=2).mean(axis=0)
-    found = dict(zip(part.columns, sizes.tolist(), strict=True))
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+    by_column = dict(zip(part.columns, sizes.tolist(), strict=True))
+    return dict(sorted(by_column.items(), key=lambda item: -item[1]))
 
 
-def check_weights(part: ModelPart, what: str) -> None:
-    """ConfigError unless the part has weights of columns that its party knows."""
+def check_weights(part: ModelPart, task: str) -> None:
+    """Check that the part has weights of columns.
+
+    Args:
+        part: the party's part of the model.
+        task: what they are needed for; messages begin with it.
+
+    Raises:
+        ConfigError: if it has none.
+    """
     if not Job.from_dict(part.job).model.by_column:
         raise ConfigError(
-            f"{what}: a model with weights of columns was expected, {part.name}'s has none; train a linear one"
+            f"{task}: the model of {part.name} has no weights of columns",
+            "train a linear model",
+            code="SVFL-MODEL-UNSUPPORTED",
+            party=part.name,
         )
     if "theta" not in part.state:
         raise ConfigError(
-            f"{what}: a part with weights was expected, {part.name} knows none of its own; on shares name it in "
-            "protocol.shares.open_weights, which all parties agree to"
+            f"{task}: {part.name} does not know its weights of this model",
+            "on shares, name it in protocol.shares.open_weights, to which all parties must agree",
+            code="SVFL-MODEL-NO-WEIGHTS",
+            party=part.name,
         )

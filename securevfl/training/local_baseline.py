@@ -1,4 +1,4 @@
-"""How good a model of one party's own columns is: what it can do by itself, before anybody sends anything."""
+"""Quality of a model of one party's columns alone: what it can do before any message is sent."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ from securevfl.models.linear import LinearModel
 from securevfl.optim.block_descent import BlockDescent
 from securevfl.options import JobOptions
 
-MAX_TABLE_VALUES = 20_000_000  # numbers of a table, of which a model is made in passing
-
-DEFAULT_RIDGE = 1e-6  # where neither model nor optimizer has one
-
-BASELINE_PARTIES = 2  # parties; trees are shared out as beside one other
+MAX_TABLE_VALUES = 20_000_000
+"""Values of a table up to which a baseline model is trained for a report."""
+DEFAULT_RIDGE = 1e-6
+"""Ridge if neither the model nor the optimizer has one."""
+BASELINE_PARTIES = 2
+"""Number of parties among which trees are divided, as if there were one other party."""
 
 
 def baseline_metrics(job: JobOptions, party: Party) -> dict[str, float] | None:
-    """Return `local_metrics` where there are any to stand beside a model of this job: of a table that fits in
-    memory, for
-    labels of two classes, with rows held out, on shares."""
+    """Return `local_metrics` as a baseline for a report, or None if the job or the table does not allow it.
+
+    The job must be on shares, hold out rows and have labels of two classes, and the table must fit in memory.
+    """
     linear = isinstance(job.model, LinearModel) and job.model.loss.classifies and job.model.loss.single
     if not (linear and job.protocol.shares is not None and job.test_fraction and party.active):
         return None
@@ -32,10 +34,17 @@ def baseline_metrics(job: JobOptions, party: Party) -> dict[str, float] | None:
 
 
 def local_metrics(job: JobOptions, party: Party) -> dict[str, float]:
-    """Return the metrics on the job's held-out rows of its model trained on this party's columns alone.
+    """Train the job's model on one party's columns, and return its metrics on the job's held-out rows.
 
-    The columns are prepared and the steps are those of a training on shares, in floats; nothing is sent. The party has
-    the labels, the model is linear in inputs of the columns (`models.base`), as logistic regression and trees are.
+    Columns are prepared and steps are taken as in a training on shares, but in floats and without messages.
+
+    Args:
+        job: a job on shares whose model is linear in inputs derived from the columns, such as logistic regression or
+            trees.
+        party: the party with labels.
+
+    Returns:
+        The metrics.
     """
     party, model, options = prepare_party(job, party, party.register), job.model, job.protocol.shares
     assert isinstance(model, LinearModel), "shares train no other"
@@ -45,35 +54,33 @@ def local_metrics(job: JobOptions, party: Party) -> dict[str, float]:
     train, test = schedule.train, schedule.test
     assert data.targets is not None, "the party has the labels"
     assert data.classes is not None, "the party has the labels"
-    y, counts = data.targets[train], None if data.weights is None else data.weights[train]
-    own, new = data.scaled(train), data.scaled(test)
-    spread = InputShape(
-        active=True, columns=data.columns, outputs=y.shape[1], parties=BASELINE_PARTIES, rows=len(train)
-    )
-    key = private_stream(f"alone {job.seed}", own, y)(32)
-    seen = FittingData(party.name, own, data.sources, y, counts, key=key)
-    inputs = model.inputs(spread, None, lambda: seen)
-    X, Z = (
-        made.clip(-options.clip, options.clip) for made in (inputs.trained(own, np.arange(len(train))), inputs(new))
-    )
-    theta = _descended(job, model, X, y, np.ones((len(y), 1)) if counts is None else counts[:, None])
+    y, row_weights = data.targets[train], None if data.weights is None else data.weights[train]
+    training_rows, test_rows = data.scaled(train), data.scaled(test)
+    shape = InputShape(active=True, columns=data.columns, outputs=y.shape[1], parties=BASELINE_PARTIES, rows=len(train))
+    key = private_stream(f"alone {job.seed}", training_rows, y)(32)
+    fitting_data = FittingData(party.name, training_rows, data.sources, y, row_weights, key=key)
+    inputs = model.inputs(shape, None, lambda: fitting_data)
+    X = inputs.trained(training_rows, np.arange(len(train))).clip(-options.clip, options.clip)
+    Z = inputs(test_rows).clip(-options.clip, options.clip)
+    theta = _block_descent(job, model, X, y, np.ones((len(y), 1)) if row_weights is None else row_weights[:, None])
     return metrics.evaluate(loss, Z @ theta, np.asarray(party.y)[test], data.classes)
 
 
-def _descended(job: JobOptions, model: LinearModel, X: Floats, y: Floats, counts: Floats) -> Floats:
-    """Return weights (d x c) after the job's visits to all rows, by its bound of the curvature, with momentum.
+def _block_descent(job: JobOptions, model: LinearModel, X: Floats, y: Floats, row_weights: Floats) -> Floats:
+    """Return weights (d, c) after the job's steps on all rows by `BlockDescent`, with one block.
 
-    A model that ends early takes the visits that are right for most tables.
+    A model that ends early takes the number of steps that is right for most tables.
     """
+    optimizer = job.optimizer if isinstance(job.optimizer, BlockDescent) else BlockDescent(ridge=DEFAULT_RIDGE)
     loss, n = model.loss, len(X)
-    ridge = model.ridge_of(n) or (job.optimizer.ridge if isinstance(job.optimizer, BlockDescent) else DEFAULT_RIDGE)
+    ridge = model.ridge_of(n) or optimizer.ridge
     decay = np.full((X.shape[1], 1), model.l2)
     decay[-1] = 0.0  # of the intercept
-    bound = (loss.curvature or 1.0) * (X.T @ (counts * X)) / n + np.diag(ridge + decay[:, 0])
-    turn = np.linalg.inv(bound)
-    theta = before = np.zeros((X.shape[1], y.shape[1]))
-    for step in range(model.defaults["epochs"] if model.ends_early else job.epochs):
-        ahead = theta + step / (step + 3) * (theta - before)
-        gradient = X.T @ (counts * loss.residual(X @ ahead, y)) / n + decay * ahead
-        before, theta = theta, ahead - turn @ gradient
+    curvature = (loss.curvature or 1.0) * (X.T @ (row_weights * X)) / n
+    preconditioner = np.linalg.inv(curvature + np.diag(ridge + decay[:, 0]))
+    theta = previous = np.zeros((X.shape[1], y.shape[1]))
+    for step in range(1, 1 + (model.defaults["epochs"] if model.ends_early else job.epochs)):
+        point = theta + optimizer.extrapolation(step) * (theta - previous)
+        gradient = X.T @ (row_weights * loss.residual(X @ point, y)) / n + decay * point
+        previous, theta = theta, point - preconditioner @ gradient
     return theta

@@ -1,4 +1,4 @@
-"""What a party takes home from a run: its own weights, its own scaling, its own counters. One file a party."""
+"""One party's part of a trained model, with its scaling and its cost counters, stored in one file per party."""
 
 from __future__ import annotations
 
@@ -31,23 +31,19 @@ from securevfl.models.tree_views import TreeViews, tree_views_of
 from securevfl.runtime.clock import Path as CriticalPath
 from securevfl.runtime.costs import CostCounters, Kind, Stage
 
-SCHEMA = "securevfl.part/5"
-READ: dict[str, dict[str, Any]] = {  # earlier schemas, and what their files lack beside a digest
-    "securevfl.part/4": {},
-    "securevfl.part/3": {"calibration": [], "data": "", "baseline": []},
-    "securevfl.part/2": {"calibration": [], "data": "", "baseline": [], "preparation": []},
-}
+SCHEMA = "securevfl.part/6"
 
-AS_THEY_ARE = (  # fields that a file holds as they are
+PLAIN_FIELDS = (
     *("name", "role", "job", "parties", "outputs", "metrics", "metric_std_errors", "history", "rounds", "run", "data"),
     *("trained", "held_out"),
 )
+"""Fields that a file stores unchanged."""
 
 
 class PartStatus(StrEnum):
-    """What a part that `join` returns is: of this training, or of an earlier one of the same job on the same table.
+    """Which training a part that `join` returns is from.
 
-    KEPT is of one that was cut off at its very end, when its outcome was on disk and not yet where it belongs.
+    KEPT is from a run that was interrupted when its outcome was on disk but not yet in its final file.
     """
 
     NEW = "new"
@@ -58,18 +54,34 @@ class PartStatus(StrEnum):
 
 @dataclass
 class ModelPart:
-    """One party's outcome: its role, and its part of the model as its player keeps it (`securevfl.families`).
+    """One party's outcome of a run: its role, and its part of the model.
 
-    `parties` are those of the run, the leading one first. `state` may hold secrets, such as the key that features are
-    drawn from; its file holds them too. `preparation` makes of the party's columns those that the model is of, and
-    `scaling` of these what its weights meet. `run` is the same in all parts of one training, and in no others. `data`
-    is the digest of the table it was trained on (`Party.digest`), in hex. `baseline` is what its training rows were,
-    column by column, and the scores that it was told of the rows that metrics were taken on. `metric_std_errors` is
-    the standard
-    error of metrics, by which they would differ on other rows of the same kind.
-    trained, held_out: how many rows it was trained on, and how many were held out.
-    model: the module that the party has brought as an object (`Party.model`); no file holds it, so a part that is read
-    back needs it set anew unless its job names a file of it.
+    Attributes:
+        name: the party.
+        role: its role.
+        job: the job as plain data.
+        parties: the parties of the run, the leading one first.
+        preparation: converts the party's columns to the features of the model.
+        scaling: scales the features.
+        state: the participant's model state. It may hold secrets, such as the key of random features, and so does the
+            file.
+        outputs: number of outputs c.
+        classes: classes of the labels, or their mean and deviation, at parties with labels.
+        metrics: metrics of the model.
+        calibration: mean prediction, mean label and number of rows, for ten groups of rows by rising prediction.
+        metric_std_errors: standard errors of the metrics over rows of the same kind.
+        history: one record per round.
+        rounds: number of exchanges.
+        counters: counters of messages and operations.
+        path: seconds of the critical path (stages, kinds).
+        run: id of the training; the same in all its parts.
+        data: digest of the training table (`Party.digest`) in hex.
+        baseline: distributions of the training rows, by column, and of the scores that the party received.
+        trained: number of training rows.
+        held_out: number of held-out rows.
+        status: which training it is from.
+        model: the module that the party passed as an object (`Party.model`). No file stores it, so set it after loading
+            unless the job names a file of it.
     """
 
     name: str
@@ -97,221 +109,277 @@ class ModelPart:
     model: object = field(default=None, repr=False)
 
     def __repr__(self) -> str:
+        """Return the party, its role and the number of its columns."""
         return f"ModelPart({self.name!r}, {self.role}, {len(self.columns)} columns)"
 
     @property
     def columns(self) -> list[str]:
-        """The columns that the party brings."""
+        """The columns that the party provides."""
         return self.preparation.columns
 
     @property
     def features(self) -> list[str]:
-        """The columns that the model is of (d)."""
+        """The features of the model (d), which its columns become."""
         return self.preparation.features
 
     @property
     def information(self) -> dict[str, float]:
-        """The information value of each of its columns, where they became weights of evidence; else empty."""
+        """The information value of each column if columns became weights of evidence; otherwise empty."""
         return self.preparation.information_values
 
     @property
     def leads(self) -> bool:
-        """Whether it is the part of the party that leads: the one with metrics, history and predictions."""
+        """Whether this is the part of the leading party, which has metrics, history and predictions."""
         return self.name == self.parties[0]
 
     @property
     def asker(self) -> str:
-        """Who is told the scores of new rows."""
+        """The party that receives the scores of new rows."""
         job = Job.from_dict(self.job)
         return job.family.score_requester(job, self.parties[0])
 
     @property
     def label_classes(self) -> NDArray[Any]:
-        """The classes (or mean and deviation) of the labels. Raises DataError in the part of a party that has none."""
+        """The classes of the labels, or their mean and deviation.
+
+        Raises:
+            DataError: if this is the part of a party without labels.
+        """
         if self.classes is None:
-            raise DataError(f"{self.name}: classes of labels were expected in its part of the model, it has none")
+            raise DataError(
+                f"{self.name}: this part of the model has no classes of labels",
+                "use the part of the party with labels",
+                code="SVFL-MODEL-UNSUPPORTED",
+                party=self.name,
+            )
         return self.classes
 
     @property
     def positive(self) -> str | None:
-        """Which class, of two, its metrics and probabilities are of; None at parties without labels."""
+        """The class, of two, that metrics and probabilities refer to; None at parties without labels."""
         return positive_class(Job.from_dict(self.job).model.loss, self.classes)
 
     @property
     def evaluated_on(self) -> str:
-        """Which rows its metrics are of, and what each counts, where the job weighs rows."""
+        """The rows of the metrics, and how they are weighted if the job weights rows."""
         job = Job.from_dict(self.job)
         rows = "held-out rows" if job.test_fraction else "training rows"
         if job.weights is None or job.weights.column is None:
             return rows
-        alike = job.protocol.shares is not None and pair_metrics.supports_pairs(job.model.loss)
-        return f"{rows}, each counted once" if alike else f"{rows}, counted by {job.weights.column}"
+        unweighted = job.protocol.shares is not None and pair_metrics.supports_pairs(job.model.loss)
+        return f"{rows}, each counted once" if unweighted else f"{rows}, counted by {job.weights.column}"
 
     @property
     def theta(self) -> Floats:
-        """Its weights (d x c), an intercept as the last row; DataError of a model that keeps none of this kind."""
+        """The weights (d, c), with an intercept as the last row.
+
+        Raises:
+            DataError: if the model has no weights of this kind.
+        """
         if "theta" not in self.state:
-            raise DataError(f"{self.name}: weights were expected in its part of the model, it has {self.state!r}")
+            raise DataError(
+                f"{self.name}: this part of the model has no weights", code="SVFL-MODEL-NO-WEIGHTS", party=self.name
+            )
         return self.state["theta"]
 
     def coefficients(self) -> dict[str, list[float]]:
-        """Return what f (c) gains by one unit of each of its features, as the columns come: weights over deviations.
+        """Return how much one unit of each feature adds to f (c), in the units of the columns.
 
-        On shares they hold within `ends`, and values count in steps of a 256th of a deviation: with `counted` in place
-        of the columns they give f to the last digit. Raises DataError for a model that has no weights for columns.
+        On shares this holds within `ends`, and values are rounded to steps of 1/256 standard deviation. With `counted`
+        in place of the columns, the coefficients give f to the last digit.
+
+        Raises:
+            DataError: if the model has no weights of columns.
         """
         self._check_by_column()
         theta = self.theta[: len(self.features)] / self.scaling.deviation[:, None]
         return dict(zip(self.features, theta.tolist(), strict=True))
 
     def constant(self) -> list[float]:
-        """Return what this part adds to f (c) where all its features are 0: its intercept, if it has one, less the
-        means."""
+        """Return what this part adds to f (c) if all its features are 0: the intercept minus the scaled means."""
         self._check_by_column()
         theta = self.theta
-        offset = theta[len(self.features) :].sum(axis=0)
-        return list((offset - (self.scaling.mean / self.scaling.deviation) @ theta[: len(self.features)]).tolist())
+        intercept = theta[len(self.features) :].sum(axis=0)
+        means = (self.scaling.mean / self.scaling.deviation) @ theta[: len(self.features)]
+        return list((intercept - means).tolist())
 
     @property
     def ends(self) -> dict[str, tuple[float, float]]:
-        """The values below and above which each of its features makes no further difference; infinite where there are
-        none."""
+        """The values beyond which each feature makes no further difference; infinite if there are none."""
         low, high = self.scaling.ends
         return dict(zip(self.features, zip(low.tolist(), high.tolist(), strict=True), strict=True))
 
     def counted(self, X: ArrayLike | Columns) -> Floats:
-        """Return new rows (m x d) as the model counts them, in the units of its features: cut off and rounded as it was
-        trained."""
-        found = self.scaling.mean + self.rows(X) * np.where(
-            np.isfinite(self.scaling.deviation), self.scaling.deviation, 0
-        )
-        return np.asarray(found)
+        """Return new rows (m, d) as the model sees them, clipped and rounded, in the units of its features."""
+        deviation = np.where(np.isfinite(self.scaling.deviation), self.scaling.deviation, 0)
+        return np.asarray(self.scaling.mean + self.rows(X) * deviation)
 
     @property
     def trees(self) -> TreeViews:
-        """This party's trees, with leaf weights if these were opened to it; DataError of a model without trees."""
+        """This party's trees, with leaf weights if these were opened to it.
+
+        Raises:
+            DataError: if the model has no trees.
+        """
         return tree_views_of(self._forest(), self.state.get("theta"))
 
     def explain(self, X: ArrayLike) -> ShapleyValues:
-        """Explain new rows (m x d): return what each column of this party adds to f, as exact Shapley values. Raises
-        ConfigError if its weights were not opened to it."""
+        """Return the exact Shapley value of each column of this party, for new rows (m, d) of a model of trees.
+
+        Raises:
+            DataError: if the model has no trees.
+            ConfigError: if its weights were not opened to this party.
+        """
         inputs = self._forest()
         self._check_opened()
         return shapley_values(inputs, self.state["theta"], self.table(X))
 
     @property
     def importance(self) -> dict[str, list[float]]:
-        """The mean size of each column's Shapley values on training rows, for each output; errors as `explain`."""
+        """The mean absolute Shapley value of each column on training rows, by output; raises as `explain`."""
         self._forest()
         self._check_opened()
         return dict(self.state["importance"])
 
     def _forest(self) -> ForestInputs:
         if not self.state.get("inputs"):
-            raise DataError(f"{self.name}: a model of trees was expected, this one has none; read its coefficients")
+            raise DataError(
+                f"{self.name}: the model has no trees",
+                "read its coefficients",
+                code="SVFL-MODEL-UNSUPPORTED",
+                party=self.name,
+            )
         return ForestInputs.read(self.state["inputs"])
 
     def _check_opened(self) -> None:
         if "theta" not in self.state:
             raise ConfigError(
-                f"{self.name}: weights that are opened to it were expected, all stay shared; train with "
-                f'open_weights = ["{self.name}"] under protocol.shares, by which it can rank labels by its own columns'
+                f"{self.name}: the weights of this part were not opened to it",
+                f'train with open_weights = ["{self.name}"] under protocol.shares; the party can then rank labels by '
+                "its columns",
+                code="SVFL-MODEL-NO-WEIGHTS",
+                party=self.name,
             )
 
     def _check_by_column(self) -> None:
         if not Job.from_dict(self.job).model.by_column:
-            raise DataError(f"{self.name}: a model with weights for columns was expected, this one has none; predict")
+            raise DataError(
+                f"{self.name}: the model has no weights of columns",
+                "use its predictions",
+                code="SVFL-MODEL-NO-WEIGHTS",
+                party=self.name,
+            )
 
     def rows(self, X: ArrayLike | Columns) -> Floats:
-        """Check new rows (m x d), and scale them as in training. TableError names what is wrong."""
+        """Check, prepare and scale new rows (m, d) as in training; raises as `table`."""
         return self.scaling(self.table(X))
 
     def table(self, X: ArrayLike | Columns) -> Floats:
-        """Check and prepare new rows (m x d), or one row (d,): columns go by name where X has names. Raises TableError
-        if they do not fit."""
+        """Check and prepare new rows.
+
+        Args:
+            X: rows (m, d) or one row (d,). Columns are found by name if X has names.
+
+        Returns:
+            The features (m, d).
+
+        Raises:
+            TableError: if the number of columns differs from the training.
+        """
         named = has_names(X)
         rows = X if named or hasattr(X, "toarray") else np.atleast_2d(np.asarray(X))
         shape = (0, len(self.columns)) if named else rows.shape  # type: ignore[union-attr]
         if len(shape) != 2 or shape[1] != len(self.columns):
             raise TableError(
-                f"party {self.name}: rows of {len(self.columns)} columns were expected, shape {shape} came"
+                f"party {self.name}: the rows have shape {shape}, and the model has {len(self.columns)} columns",
+                "pass the columns of the training",
+                code="SVFL-TABLE-COLUMNS",
+                party=self.name,
+                columns=len(self.columns),
             )
         names = None if named else self.columns
-        if not self.columns:  # a helper's, who says how many rows there are
+        if not self.columns:  # a helper, which only knows the number of rows
             return np.empty(shape)
-        own = columns_of(self.name, rows, names, chosen=self.columns, texts=self.preparation.texts)
-        table = self.preparation.apply(own)
+        columns = columns_of(self.name, rows, names, chosen=self.columns, texts=self.preparation.texts)
+        table = self.preparation.apply(columns)
         check_finite(self.name, np.asarray(np.isfinite(table).all(axis=0)), self.features)
         return table
 
     def save(self, path: str | Path) -> None:
-        """Write this party's own part as JSON with its digest, whole or not at all."""
-        state = {"schema": SCHEMA} | {name: getattr(self, name) for name in AS_THEY_ARE}
-        state |= {
+        """Write this part atomically as JSON with a digest."""
+        content = {"schema": SCHEMA} | {name: getattr(self, name) for name in PLAIN_FIELDS}
+        content |= {
             "columns": self.columns,
             "preparation": self.preparation.plain(),
             "mean": self.scaling.mean.tolist(),
-            "deviation": [each if np.isfinite(each) else None for each in self.scaling.deviation.tolist()],
+            "deviation": [value if np.isfinite(value) else None for value in self.scaling.deviation.tolist()],
             "classes": None if self.classes is None else self.classes.tolist(),
             "state": self.state.plain(),
             "calibration": list(self.calibration),
-            "baseline": [to_plain(each) for each in self.baseline],
+            "baseline": [to_plain(item) for item in self.baseline],
         }
-        write_checked_json(Path(path), state)
+        write_checked_json(Path(path), content)
 
     @classmethod
     def load(cls, path: str | Path) -> ModelPart:
-        """Load a part that `save` wrote. Raises DataError if the file is no part of this schema, or is damaged."""
+        """Load a part that `save` wrote.
+
+        Raises:
+            DataError: if the file is missing, damaged or of another kind or version.
+        """
         try:
-            state, checked = read_checked_json(Path(path))
+            content, has_digest = read_checked_json(Path(path))
         except OSError as cause:
-            raise DataError(f"{path}: a party's model file was expected there ({cause.strerror})") from None
+            raise DataError(
+                f"{path}: the model file cannot be read ({cause.strerror})",
+                "check the path",
+                code="SVFL-MODEL-FILE",
+                path=str(path),
+            ) from None
         except DamagedFileError:
             raise _damaged(path) from None
         except (ValueError, RecursionError):
+            raise _damaged(path) from None
+        schema = content.pop("schema", None) if isinstance(content, dict) else None
+        if schema != SCHEMA:
             raise DataError(
-                f"{path}: JSON was expected, the file is broken or cut off; take it from a backup"
-            ) from None
-        schema = state.pop("schema", None) if isinstance(state, dict) else None
-        if schema not in (SCHEMA, *READ):
-            known = " or ".join((SCHEMA, *READ))
-            raise DataError(
-                f"{path}: a model file of schema {known} was expected, {_shown(schema)} came; an older one is read by "
-                "the securevfl that wrote it, a newer one after pip install --upgrade securevfl"
+                f"{path}: unsupported model file schema {_schema_name(schema)} (supported: {SCHEMA})",
+                "open older files with the version that wrote them; upgrade securevfl for newer files",
+                code="SVFL-MODEL-FILE",
+                path=str(path),
             )
-        if schema == SCHEMA and not checked:
+        if not has_digest:
             raise _damaged(path)
         try:
-            state = READ.get(schema, {}) | state
-            mean = np.array(state.pop("mean"), dtype=np.float64)
-            deviation = np.array([np.inf if each is None else each for each in state.pop("deviation")], np.float64)
-            classes, own = state.pop("classes"), State.read(state.pop("state"))
-            baseline = [Baseline(**each) for each in state.pop("baseline")]
-            job = Job.from_dict(state["job"])
-            preparation = FittedPreparation.read(state.pop("columns"), state.pop("preparation"))
+            mean = np.array(content.pop("mean"), dtype=np.float64)
+            deviations = content.pop("deviation")
+            deviation = np.array([np.inf if value is None else value for value in deviations], np.float64)
+            classes, state = content.pop("classes"), State.read(content.pop("state"))
+            baseline = [Baseline(**item) for item in content.pop("baseline")]
+            job = Job.from_dict(content["job"])
+            preparation = FittedPreparation.read(content.pop("columns"), content.pop("preparation"))
             return cls(
-                **state,
+                **content,
                 preparation=preparation,
                 scaling=Scaling(mean, deviation, job.family.column_clip(job)),
-                state=own,
+                state=state,
                 classes=None if classes is None else np.array(classes),
                 baseline=baseline,
             )
         except (KeyError, TypeError, ValueError, AttributeError, ConfigError):
-            raise DataError(
-                f"{path}: a whole model file of schema {schema} was expected, some of it is missing or was changed; "
-                "take it from a backup, or train again"
-            ) from None
+            raise _damaged(path) from None
 
 
 def _damaged(path: str | Path) -> DataError:
     return DataError(
-        f"{path}: a model file as it was written was expected, its digest is missing or another's: it is damaged or "
-        "was changed by hand; take it from a backup, or train again"
+        f"{path}: the model file is damaged, incomplete or was changed by hand",
+        "restore it from a backup, or train again",
+        code="SVFL-MODEL-FILE",
+        path=str(path),
     )
 
 
-def _shown(schema: object) -> str:
-    """Return what a file calls its schema, if that is a name of ours."""
-    named = isinstance(schema, str) and re.fullmatch(r"securevfl\.[a-z]+/\d{1,4}", schema)
-    return str(schema) if named else "another file"
+def _schema_name(schema: object) -> str:
+    """Return the schema of a file if it is one of securevfl's."""
+    is_known = isinstance(schema, str) and re.fullmatch(r"securevfl\.[a-z]+/\d{1,4}", schema)
+    return str(schema) if is_known else "of another program"

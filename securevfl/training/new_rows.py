@@ -1,9 +1,9 @@
-"""New rows of one party for a prediction, in blocks: from an array, or from a file of any size.
+"""New rows of one party for a prediction, in blocks, from an array or from a file of any size.
 
-A Parquet file of numbers is read block by block, and once before that: what is wrong with it is said before anything
-is sent. If an alignment has left a row order beside it, it is first copied into that order
-(`securevfl.data.store.copy_to_temporary_table`). Other files, and those that the model prepares, are held in memory. So
-are the ids, and digests of them while they are compared.
+A Parquet file of numbers is read block by block. It is also read once before that, so that all its problems are
+reported before anything is sent. If an alignment has stored a row order next to it, it is first copied into that order
+(`securevfl.data.store.borrow_table`). Other files, and those that the model prepares, are stored in memory, and so are
+ids and their digests while they are compared.
 """
 
 from __future__ import annotations
@@ -32,9 +32,13 @@ NO_TABLE = -1  # in place of a number of rows, of a party without a table
 
 @dataclass(frozen=True)
 class NewRows:
-    """count: of rows. order: a digest of their ids, by which parties compare; empty without ids.
+    """Rows of one party.
 
-    blocks(): the ids (list, or None) and the numbers (BLOCK x d, the last one shorter), checked but not scaled.
+    Attributes:
+        count: number of rows.
+        order: digest of their ids, by which parties compare them; empty without ids.
+        blocks: yields the ids (list, or None) and the numbers (`ROWS_PER_BLOCK`, d) of each block, checked but not
+            scaled. The last block is shorter.
     """
 
     count: int
@@ -44,7 +48,13 @@ class NewRows:
 
 @dataclass(frozen=True)
 class IndexedRows:
-    """A party's rows in memory, to be picked by their ids: ids of any type, numbers (m x d), checked but not scaled."""
+    """A party's rows in memory, from which rows are selected by id.
+
+    Attributes:
+        name: the party.
+        ids: ids of any type.
+        X: numbers (m, d), checked but not scaled.
+    """
 
     name: str
     ids: list[Any]
@@ -52,50 +62,81 @@ class IndexedRows:
 
     @classmethod
     def of(cls, name: str, rows: NewRows) -> IndexedRows:
-        """All rows at once. IdError if there are none or they have no ids."""
+        """Collect all rows.
+
+        Raises:
+            IdError: if there are no rows, or they have no ids.
+        """
         blocks = list(rows.blocks())
-        ids = [each for own, _ in blocks if own is not None for each in own]
+        ids = [row_id for block_ids, _ in blocks if block_ids is not None for row_id in block_ids]
         if not ids:
-            raise IdError(f"party {name}: rows with ids were expected, none came; name the column of ids")
+            raise IdError(
+                f"party {name}: there are no rows with ids", "name the id column", code="SVFL-ID-MISSING", party=name
+            )
         return cls(name, ids, np.concatenate([X for _, X in blocks]))
 
     def take(self, order: NDArray[np.intp]) -> NewRows:
-        """Return these rows in this order, in blocks."""
+        """Return the rows at these positions, in this order."""
         ids, X = [self.ids[row] for row in order.tolist()], self.X[order]
         return NewRows(len(X), order_digest(id_keys(self.name, [ids])), lambda: _zipped(_slices(X), ids))
 
 
 def no_rows(count: int = NO_TABLE) -> NewRows:
-    """Return the rows of a party without a table: as many as the others have, once that is known."""
+    """Return `count` rows without columns, for a party without a table; the number may be unknown yet."""
     sizes = (min(ROWS_PER_BLOCK, count - start) for start in range(0, count, ROWS_PER_BLOCK))
     return NewRows(count, b"", lambda: ((None, np.empty((size, 0))) for size in sizes))
 
 
 def rows_of_array(part: ModelPart, X: ArrayLike | Columns, ids: Sequence[Any] | NDArray[Any] | None) -> NewRows:
-    """X (m x d) or one row (d,); with column names they are found by name. TableError or IdError."""
+    """Return rows from an array.
+
+    Args:
+        part: the party's part of the model.
+        X: rows (m, d) or one row (d,); columns are found by name if X has names.
+        ids: the ids of the rows.
+
+    Returns:
+        The rows.
+
+    Raises:
+        TableError: if the number of ids differs from the number of rows.
+    """
     table = part.table(X)
-    own = None if ids is None else np.asarray(ids)
-    if own is not None and own.shape != (len(table),):
+    row_ids = None if ids is None else np.asarray(ids)
+    if row_ids is not None and row_ids.shape != (len(table),):
         raise TableError(
-            f"party {part.name}: one id for each of {len(table)} rows was expected, shape {own.shape} came"
+            f"party {part.name}: the ids have shape {row_ids.shape}, and there are {len(table)} rows",
+            "pass one id for each row",
+            code="SVFL-TABLE-SHAPE",
+            party=part.name,
         )
-    order = b"" if own is None else order_digest(id_keys(part.name, [own]))
-    return NewRows(len(table), order, lambda: _zipped(_slices(table), None if own is None else own.tolist()))
+    order = b"" if row_ids is None else order_digest(id_keys(part.name, [row_ids]))
+    return NewRows(len(table), order, lambda: _zipped(_slices(table), None if row_ids is None else row_ids.tolist()))
 
 
 def rows_of_file(
     part: ModelPart, path: Path, *, id_column: str, on_progress: OnProgress | None = None, ordered: bool = True
 ) -> NewRows:
-    """Return the columns of the training from a file, in the row order beside it if there is one and it is wanted
-    (`ordered`): who picks rows by their ids has all of them.
+    """Return the columns of the training from a file.
 
-    on_progress(rows read, of) of a Parquet file. DataError that names the file and what is missing or wrong.
+    Args:
+        part: the party's part of the model.
+        path: the file.
+        id_column: name of the id column.
+        on_rows: called with the number of rows that are read, and of all rows, of a Parquet file.
+        ordered: whether to use the row order next to the file, if there is one.
+
+    Returns:
+        The rows.
+
+    Raises:
+        IdError: if the file has no ids.
     """
     if path.suffix == ".parquet" and not part.preparation.steps:
         return _parquet(part, path, id_column, on_progress, ordered=ordered)
     table = read_table(path, id_column=id_column, label_column="", chosen=part.columns, texts=part.preparation.texts)
     if table.ids is None:
-        raise IdError(f"{path}: ids were expected, none came; add an array ids")
+        raise IdError(f"{path}: the file has no ids", "add an array ids", code="SVFL-ID-MISSING", path=str(path))
     order = read_order(path, len(table.columns.X)) if ordered else None
     with errors_name(path):
         if order is None:
@@ -123,11 +164,11 @@ def _parquet(part: ModelPart, path: Path, id_column: str, on_progress: OnProgres
 
 
 def _zipped(blocks: Iterable[NDArray[Any]], ids: Any) -> Iterator[tuple[list[Any] | None, NDArray[Any]]]:
-    """Blocks with their ids, a list or an Arrow array."""
+    """Yield blocks with their ids, from a list or an Arrow array."""
     start = 0
     for X in blocks:
-        own = None if ids is None else ids[start : start + len(X)]
-        yield own if own is None or isinstance(own, list) else own.to_pylist(), X
+        block_ids = None if ids is None else ids[start : start + len(X)]
+        yield block_ids if block_ids is None or isinstance(block_ids, list) else block_ids.to_pylist(), X
         start += len(X)
 
 
@@ -136,15 +177,15 @@ def _slices(X: Floats) -> Iterator[Floats]:
 
 
 def _even(batches: Iterable[NDArray[Any]]) -> Iterator[NDArray[Any]]:
-    """Yield the same rows, BLOCK at a time."""
-    held: list[NDArray[Any]] = []
+    """Yield the same rows in blocks of `ROWS_PER_BLOCK`."""
+    pieces: list[NDArray[Any]] = []
     count = 0
     for batch in batches:
         for piece in np.split(batch, range(ROWS_PER_BLOCK - count, len(batch), ROWS_PER_BLOCK)):
-            held.append(piece)
+            pieces.append(piece)
             count += len(piece)
             if count == ROWS_PER_BLOCK:
-                yield np.concatenate(held)
-                held, count = [], 0
+                yield np.concatenate(pieces)
+                pieces, count = [], 0
     if count:
-        yield np.concatenate(held)
+        yield np.concatenate(pieces)

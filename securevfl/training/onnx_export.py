@@ -1,8 +1,8 @@
-"""A party's own part of a linear model as an ONNX graph, with the preparation of its columns (`securevfl[onnx]`).
+"""A party's part of a linear model as an ONNX graph, with the preparation of its columns (`securevfl[onnx]`).
 
-Input `X` (m x d) in double precision, NaN where a value is missing: the columns as they come, in the part's order.
-Output `part` (m x c): what the party adds to f. The file holds the party's weights and belongs where its part does;
-f is the sum of all parties' parts, and nobody else's is in it.
+Input `X` (m, d): the unprepared columns in double precision, in the part's order, NaN for missing values. Output `part`
+(m, c): what the party adds to f. The file contains the party's weights and must be protected like its part. f is the
+sum of all parties' outputs; the file contains no other party's.
 """
 
 from __future__ import annotations
@@ -26,13 +26,15 @@ IR = 8
 
 
 def export_onnx(part: ModelPart, path: str | Path) -> None:
-    """Write the graph to a file. Raises ConfigError if onnx is not installed, the party does not know its weights, or a
-    column is of texts or dates."""
+    """Write the graph to a file; raises as `to_onnx`."""
     write_atomic(Path(path), to_onnx(part))
 
 
 def to_onnx(part: ModelPart) -> bytes:
-    """Return the graph as the bytes of a file."""
+    """Return the graph as the bytes of a file.
+
+    Raises ConfigError if onnx is not installed, the party does not know its weights, or a column is of texts or dates.
+    """
     check_weights(part, "export")
     graph = _Graph()
     steps = part.preparation.steps or [NumericTransform(column=name) for name in part.columns]
@@ -42,11 +44,11 @@ def to_onnx(part: ModelPart) -> bytes:
     d = len(part.features)
     outcome = graph.op("MatMul", scaled, graph.const(part.theta[:d]))
     graph.op("Add", outcome, graph.const(part.theta[d:].sum(axis=0)), to="part")
-    return graph.made(len(part.columns), part.outputs, part.name)
+    return graph.model_bytes(len(part.columns), part.outputs, part.name)
 
 
 class _Graph:
-    """Nodes and constants as they are added."""
+    """Builder of a graph."""
 
     def __init__(self) -> None:
         self._onnx = import_extra("onnx", "onnx", "export")
@@ -57,8 +59,8 @@ class _Graph:
         """Add a constant in double precision, or of whole numbers, and return its name."""
         array = np.asarray(values)
         name = f"c{len(self._constants)}"
-        kept = array if array.dtype == np.int64 else array.astype(np.float64)
-        self._constants.append(self._onnx.numpy_helper.from_array(kept, name))
+        values = array if array.dtype == np.int64 else array.astype(np.float64)
+        self._constants.append(self._onnx.numpy_helper.from_array(values, name))
         return name
 
     def op(self, kind: str, *inputs: str, to: str = "", **options: Any) -> str:
@@ -68,18 +70,18 @@ class _Graph:
         return name
 
     def column(self, j: int) -> str:
-        """Column j of the input (m x 1)."""
+        """Add a node for column j of the input (m, 1), and return its output."""
         return self.op("Gather", "X", self.const(np.array([j], np.int64)), axis=1)
 
     def _cast(self, x: str, kind: str = "DOUBLE") -> str:
-        """Another type of number; 0 and 1 of false and true."""
+        """Add a cast; booleans become 0 and 1."""
         name = f"n{len(self._nodes)}"
         to = getattr(self._onnx.TensorProto, kind)
         self._nodes.append(self._onnx.helper.make_node("Cast", [x], [name], to=to))
         return name
 
     def features(self, step: ColumnTransform, x: str) -> list[str]:
-        """Add the nodes of a step, and return the names of what it makes of a column: (m x 1) or (m x bins) each."""
+        """Add the nodes of a step for a column (m, 1), and return the names of its outputs."""
         lacks = self.op("IsNaN", self._cast(x, "FLOAT"))
         match step:
             case NumericTransform():
@@ -101,16 +103,18 @@ class _Graph:
             case NumericWoe():
                 weights = np.array(step.weights)
                 rises = np.diff(weights[: len(step.edges) + 1])[:, None]
-                found = self.const([[weights[0]]])
+                evidence = self.const([[weights[0]]])
                 if step.edges:
                     over = self._cast(self.op("GreaterOrEqual", x, self.const([list(step.edges)])))
-                    found = self.op("Add", self.op("MatMul", over, self.const(rises)), found)
+                    evidence = self.op("Add", self.op("MatMul", over, self.const(rises)), evidence)
                 missing = self.const([[np.nan if step.missing is None else weights[step.missing]]])
-                zero = self.op("Mul", self._cast(lacks), self.const(0.0))  # of m rows, where there is no edge
-                return [self.op("Where", lacks, missing, self.op("Add", found, zero))]
+                zero = self.op("Mul", self._cast(lacks), self.const(0.0))  # has m rows even if there is no edge
+                return [self.op("Where", lacks, missing, self.op("Add", evidence, zero))]
         raise ConfigError(
-            f"export: columns of numbers were expected, {step.column} holds texts or dates; leave it out of the "
-            "training, or use the part from Python"
+            f"export: column {step.column} holds texts or dates, and only numbers can be exported",
+            "leave it out of the training, or use the part from Python",
+            code="SVFL-MODEL-UNSUPPORTED",
+            column=step.column,
         )
 
     def scaled(self, scaling: Scaling, X: str) -> str:
@@ -122,8 +126,8 @@ class _Graph:
         grid = self.const(2.0**GRID_BITS)
         return self.op("Div", self.op("Round", self.op("Mul", cut, grid)), grid)
 
-    def made(self, columns: int, outputs: int, name: str) -> bytes:
-        """Assemble and check the whole graph."""
+    def model_bytes(self, columns: int, outputs: int, name: str) -> bytes:
+        """Assemble and check the graph, and return the bytes of its file."""
         onnx = self._onnx
         double = onnx.TensorProto.DOUBLE
         graph = onnx.helper.make_graph(

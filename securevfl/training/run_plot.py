@@ -15,22 +15,31 @@ if TYPE_CHECKING:
 
 
 def plot(history: list[dict[str, float]], costs: Costs) -> Figure:
-    """Three axes side by side: loss by round, loss by second, seconds by kind of work. Metrics that were taken while
-    training are on a second scale of the first two. Belongs to no window: a notebook shows it, `savefig` writes it.
+    """Return loss by round, loss by second, and seconds by kind of work, as three axes.
 
-    ConfigError if matplotlib is not installed.
+    Metrics of evaluations during training have a second scale on the first two. The figure belongs to no window: a
+    notebook shows it, `savefig` writes it. Raises ConfigError if matplotlib is not installed.
+
+    Args:
+        history: one record per round.
+        costs: the costs of the run.
+
+    Returns:
+        The figure.
     """
-    figure = _shown(import_extra("matplotlib.figure", "plot", "plot").Figure)(figsize=(13, 4), layout="constrained")
+    figure = _notebook_figure(import_extra("matplotlib.figure", "plot", "plot").Figure)(
+        figsize=(13, 4), layout="constrained"
+    )
     by_round, by_second, split = figure.subplots(1, 3, width_ratios=(3, 3, 2))
-    rest = [name for name in metric_names(history) if name != "loss"]
+    other_metrics = [name for name in metric_names(history) if name != "loss"]
     for axes, over in ((by_round, "round"), (by_second, "seconds")):
         for name, words in LOSSES.items():
             points = curve(history, over, name)
             if points:
                 axes.plot(*zip(*points, strict=True), label=f"loss {words}", linewidth=1.2)
         axes.set(xlabel=AXES[over], ylabel="loss")
-        other = axes.twinx() if rest else axes
-        for number, name in enumerate(rest, 2):  # the losses have the first two colours
+        other = axes.twinx() if other_metrics else axes
+        for number, name in enumerate(other_metrics, 2):  # the losses have the first two colours
             other.plot(*zip(*curve(history, over, name), strict=True), "--.", color=f"C{number}", label=name)
         handles = list(dict.fromkeys([*axes.get_lines(), *other.get_lines()]))
         if handles:
@@ -43,15 +52,15 @@ def plot(history: list[dict[str, float]], costs: Costs) -> Figure:
     return figure
 
 
-def _shown(kind: type[Figure]) -> type[Figure]:
-    """Figures that a notebook shows without pyplot, which would keep each of them open."""
+def _notebook_figure(kind: type[Figure]) -> type[Figure]:
+    """Return a figure class that a notebook shows without pyplot, which would keep each figure open."""
 
     class Picture(kind):  # type: ignore[valid-type,misc]
         """A figure that a notebook shows as PNG."""
 
         def _repr_png_(self) -> bytes:
-            written = BytesIO()
-            self.savefig(written, format="png", dpi=110)
-            return written.getvalue()
+            buffer = BytesIO()
+            self.savefig(buffer, format="png", dpi=110)
+            return buffer.getvalue()
 
     return Picture

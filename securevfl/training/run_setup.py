@@ -26,18 +26,27 @@ from securevfl.protocols.handshake import RunHello, exchange_hellos
 from securevfl.runtime.channel import Channel
 from securevfl.training.checkpoint import Checkpoints
 
-MAX_ROWS = 1 << 31  # rows of a table, and numbers of a model, that a party may say it has
-
+MAX_ROWS = 1 << 31
+"""Rows of a table, and parameters of a model, that a party may announce."""
 MAX_COLUMNS = 1 << 20
 
 
 @dataclass(frozen=True)
 class RunSetup:
-    """What is known once all have said who they are. raw: this party before its columns were prepared."""
+    """What a party knows after the hello messages.
+
+    Attributes:
+        raw: this party before its columns were prepared.
+        party: this party with prepared columns.
+        hellos: the hello messages of all parties.
+        roles: the role of each party.
+        schedule: which rows are held out and which make a batch.
+        sizes: the public sizes of the run.
+    """
 
     raw: Party
     party: Party
-    heard: Mapping[str, RunHello]
+    hellos: Mapping[str, RunHello]
     roles: Roles
     schedule: Schedule
     sizes: RunShape
@@ -52,9 +61,25 @@ def set_up_run(
     checkpoints: Checkpoints | None,
     ledger: DisclosureLedger | None,
 ) -> RunSetup:
-    """Meets the others, and checks that all fit together. key: that of this run, see `run_key`."""
+    """Exchange hello messages with the other parties, and check that all parties fit together.
+
+    Args:
+        job: the job.
+        raw: this party and its table.
+        channel: the channel to the other parties.
+        parties: names of all parties, the leading one first.
+        key: key of the run (`run_key`).
+        checkpoints: this party's checkpoints.
+        ledger: this party's ledger.
+
+    Returns:
+        What this party knows then.
+
+    Raises:
+        IdError: if this party's table has ids, others' have none, and the columns depend on the order of rows.
+    """
     party, loss = prepare_party(job, raw, raw.register), job.model.loss
-    own = RunHello(
+    hello = RunHello(
         job=job.digest,
         role=job.family.role_of(party),
         rows=len(party),
@@ -66,71 +91,96 @@ def set_up_run(
         run=checkpoints.run(key) if checkpoints is not None else "",
         content="" if ledger is None else ledger.table_tag(party),
     )
-    heard = exchange_hellos(channel, parties, own)
-    columns = {name: other.columns for name, other in heard.items()}
-    roles = job.family.complete_roles(
-        job, _check_meetings(job, channel.me, heard), {name: d for name, d in columns.items() if d}
-    )
-    lead, tables = heard[roles.lead], [other for other in heard.values() if other.rows]
-    by_ids = len(party) > 0 and all(other.order for other in tables)
+    hellos = exchange_hellos(channel, parties, hello)
+    columns = {name: other.columns for name, other in hellos.items()}
+    announced_roles = _check_hellos(job, channel.me, hellos)
+    roles = job.family.complete_roles(job, announced_roles, {name: d for name, d in columns.items() if d})
+    lead, with_rows = hellos[roles.lead], [other for other in hellos.values() if other.rows]
+    by_ids = len(party) > 0 and all(other.order for other in with_rows)
     schedule = job.schedule(party.register if by_ids else lead.rows)
-    if party.order and not by_ids:  # it has ids, others have none: rows are drawn by their numbers
-        said, party = party, prepare_party(job, raw, Register.of_numbers(len(raw)))
-        if party.columns != said.columns:
+    if party.order and not by_ids:  # this party has ids and others have none: rows are drawn by their numbers
+        announced, party = party, prepare_party(job, raw, Register.of_numbers(len(raw)))
+        if party.columns != announced.columns:
             raise IdError(
-                f"ids at every party or at none were expected, {raw.name} has some and others have none; name the id "
-                "column"
+                f"{raw.name} has ids and other parties have none",
+                "name the id column at every party, or at none",
+                code="SVFL-ID-MISSING",
+                party=raw.name,
             )
-    trusts = () if ledger is None else ledger.read().trusts  # whose columns it believes to be those of earlier jobs
+    trusts = () if ledger is None else ledger.read().trusts
     sizes = derive_run_shape(
         job,
         schedule,
         active=roles.lead,
         columns=columns,
         outputs=lead.outputs,
-        module_parameters={name: other.parameters for name, other in heard.items()},
-        tables={name: other.content for name, other in heard.items() if other.columns and name in trusts},
+        module_parameters={name: other.parameters for name, other in hellos.items()},
+        tables={name: other.content for name, other in hellos.items() if other.columns and name in trusts},
         local_parties=[party],
     )
-    return RunSetup(raw, party, heard, roles, schedule, sizes)
+    return RunSetup(raw, party, hellos, roles, schedule, sizes)
 
 
 def run_key(job: Job, party: Party) -> bytes:
-    """Return the key under which the states of a party are filed: a hash of the job and of the contents of the table it
-    trains on, 32 bytes."""
+    """Return the key of a party's checkpoints: a hash (32 bytes) of the job and of the table it trains on."""
     return run_key_of(job, party.digest)
 
 
 def run_key_of(job: Job, table: bytes) -> bytes:
-    """Return `run_key` from the digest of the table, which takes long where there are many values."""
+    """Return `run_key` from the digest of the table, which takes long for large tables."""
     return hashlib.sha256(job.digest + table).digest()
 
 
-def _check_meetings(job: Job, me: str, heard: Mapping[str, RunHello]) -> Roles:
-    """Check that the meetings of all parties fit together, and return the role of each."""
-    own = heard[me]
-    whose = me if own.rows else next((name for name, other in heard.items() if other.rows), me)
-    rows = heard[whose].rows
-    for place, (peer, other) in enumerate(heard.items()):
-        if other.job != own.job:
-            raise ConfigError(f"{peer} runs another job than {me}; give both the same job file")
-        if other.rows and rows and other.rows != rows:
-            raise TableError(f"{peer} has {other.rows} rows, {whose} {rows}; align the tables first")
-        if other.order and own.order and not hmac.compare_digest(other.order, own.order):
-            raise IdError(f"{peer} and {me} hold their rows in different order; align the tables first")
-        _check_size_limits(job, peer, other)
-        fits = bool(other.rows) == bool(other.columns) and (other.outputs > 0 or place > 0)
-        if not fits or not job.family.accepts_role(other.role, leads=place == 0):
-            what = "lead" if place == 0 else "take part"
-            raise ProtocolError(f"{peer} was expected to {what}, and says that it is {other.role}; check roles")
-    return Roles.of((name, other.role) for name, other in heard.items())
+def _check_hellos(job: Job, me: str, hellos: Mapping[str, RunHello]) -> Roles:
+    """Check that the hello messages of all parties fit together, and return the role of each."""
+    my_hello = hellos[me]
+    reference = me if my_hello.rows else next((name for name, hello in hellos.items() if hello.rows), me)
+    rows = hellos[reference].rows
+    for position, (peer, hello) in enumerate(hellos.items()):
+        if hello.job != my_hello.job:
+            raise ConfigError(
+                f"{peer} runs another job than {me}",
+                "give both the same job file",
+                code="SVFL-JOB-MISMATCH",
+                peer=peer,
+            )
+        if hello.rows and rows and hello.rows != rows:
+            raise TableError(
+                f"{peer} has {hello.rows} rows and {reference} has {rows}",
+                "align the tables first",
+                code="SVFL-TABLE-ROW-COUNT",
+                peer=peer,
+            )
+        if hello.order and my_hello.order and not hmac.compare_digest(hello.order, my_hello.order):
+            raise IdError(
+                f"{peer} and {me} have their rows in different order",
+                "align the tables first",
+                code="SVFL-ID-ORDER",
+                peer=peer,
+            )
+        _check_size_limits(job, peer, hello)
+        fits = bool(hello.rows) == bool(hello.columns) and (hello.outputs > 0 or position > 0)
+        if not fits or not job.family.accepts_role(hello.role, leads=position == 0):
+            task = "lead" if position == 0 else "take part"
+            raise ProtocolError(
+                f"{peer} cannot {task} as {hello.role}",
+                "check the roles of the parties",
+                code="SVFL-PARTIES-ROLE",
+                peer=peer,
+            )
+    return Roles.of((name, hello.role) for name, hello in hellos.items())
 
 
-def _check_size_limits(job: Job, peer: str, other: RunHello) -> None:
-    """ProtocolError unless a party's table can have the sizes that it says, from which memory is taken."""
-    outputs = 1 if job.model.loss.single else max(1, other.rows)
+def _check_size_limits(job: Job, peer: str, hello: RunHello) -> None:
+    """Check that the announced sizes are possible, because memory is allocated for them."""
+    outputs = 1 if job.model.loss.single else max(1, hello.rows)
     limits = {"rows": MAX_ROWS, "columns": MAX_COLUMNS, "parameters": MAX_ROWS, "outputs": outputs}
-    for what, limit in limits.items():
-        said: int = getattr(other, what)
-        if not 0 <= said <= limit:
-            raise ProtocolError(f"{peer} was expected to have 0 to {limit:,} {what}, it says {said:,}; ask it why")
+    for field, limit in limits.items():
+        announced: int = getattr(hello, field)
+        if not 0 <= announced <= limit:
+            raise ProtocolError(
+                f"{peer} announces {announced:,} {field}, and at most {limit:,} are possible",
+                "ask it for the reason",
+                code="SVFL-PROTOCOL-VALUES",
+                peer=peer,
+            )

@@ -2,13 +2,12 @@
 
     score = points - double / ln 2 (f + ln odds)        f: log odds of the positive class, from columns of all parties
 
-So a row whose odds against the positive class are `odds` to 1 has `points`, and each `double` more points double them.
-What counts as bad has to be the positive class, which a job may name (`securevfl.models.loss`). Each party makes
-the lines of its own columns from its own part; the party with labels has the intercept, as the base. Nobody needs
-another's part.
+A row with odds of `odds` to 1 against the positive class has `points` points, and `double` more points double the odds.
+The positive class must be the undesired one; a job may name it (`securevfl.models.class_labels`). Each party computes
+the lines of its columns from its part of the model. The party with labels has the intercept, as the base.
 
-A column's points are those of its own distance from the training's mean, so they add up with the base alone. Of columns
-in bins, of texts and of weights of evidence each bin has its points; a number has them at 0 and for each unit.
+A column's points measure its distance from the training's mean, so that they add up with the base. A column in bins, of
+texts or of weights of evidence has points for each bin; a number has points at 0 and per unit.
 """
 
 from __future__ import annotations
@@ -49,7 +48,13 @@ HEADS = ["party", "column", "bin", "points", "exact"]
 
 @dataclass(frozen=True)
 class ScorecardScale:
-    """What points mean: `points` at odds of `odds` to 1 against the positive class, twice these `double` points up."""
+    """The meaning of points.
+
+    Attributes:
+        points: points at odds of `odds` to 1 against the positive class.
+        odds: see `points`.
+        double: points that double the odds.
+    """
 
     points: float = 600.0
     odds: float = 50.0
@@ -57,20 +62,34 @@ class ScorecardScale:
 
     def __post_init__(self) -> None:
         if not (self.odds > 0 and self.double > 0 and math.isfinite(self.points + self.odds + self.double)):
-            raise ConfigError("points: odds and double above 0 were expected, as in 600:50:20; correct them")
+            raise ConfigError(
+                "points: odds and double must be above 0",
+                "write for example 600:50:20",
+                code="SVFL-JOB-OPTION",
+                option="points",
+            )
 
     @classmethod
     def read(cls, text: str) -> ScorecardScale:
-        """Read a scale from a text of the form POINTS:ODDS:DOUBLE. Raises ConfigError if it is not of that form."""
+        """Read a scale from a text of the form POINTS:ODDS:DOUBLE.
+
+        Raises:
+            ConfigError: if the text has another form.
+        """
         try:
-            points, odds, double = (float(each) for each in text.split(":"))
+            points, odds, double = (float(part) for part in text.split(":"))
         except ValueError:
-            raise ConfigError(f"points: POINTS:ODDS:DOUBLE was expected, as in 600:50:20, {text} came") from None
+            raise ConfigError(
+                f"points: {text} is not of the form POINTS:ODDS:DOUBLE",
+                "write for example 600:50:20",
+                code="SVFL-JOB-OPTION",
+                option="points",
+            ) from None
         return cls(points, odds, double)
 
     @property
     def factor(self) -> float:
-        """Points for each unit of the log odds."""
+        """Points per unit of the log odds."""
         return self.double / math.log(2)
 
     def of(self, f: Floats) -> Floats:
@@ -80,7 +99,7 @@ class ScorecardScale:
 
 @dataclass(frozen=True)
 class ScorecardLine:
-    """One bin of one column of one party, and what a row in it gains."""
+    """One bin of a column, and the points of a row in it."""
 
     party: str
     column: str
@@ -90,23 +109,22 @@ class ScorecardLine:
 
 @dataclass(frozen=True)
 class Scorecard:
-    """The lines of one party, or of all in one process."""
+    """The lines of one party, or of all parties in one process."""
 
     lines: tuple[ScorecardLine, ...]
     scale: ScorecardScale
 
     def csv(self) -> str:
-        """Return the scorecard as CSV, with a line for each bin: party, column, bin, points to the whole, and
-        exactly."""
+        """Return the scorecard as CSV, one line per bin: party, column, bin, rounded points, exact points."""
         text = io.StringIO()
         rows = csv.writer(text, lineterminator="\n")
         rows.writerow(HEADS)
-        rows.writerows([each.party, each.column, each.bin, round(each.points), each.points] for each in self.lines)
+        rows.writerows([line.party, line.column, line.bin, round(line.points), line.points] for line in self.lines)
         return text.getvalue()
 
     def page(self) -> str:
-        """One file of HTML, a table a party."""
-        scale, parties = self.scale, list(dict.fromkeys(each.party for each in self.lines))
+        """Return an HTML page with one table per party."""
+        scale, parties = self.scale, list(dict.fromkeys(line.party for line in self.lines))
         head = (
             f"{scale.points:g} points are odds of {scale.odds:g} to 1 against the positive class; {scale.double:g} "
             "more double them. A row's score is the base and the points of its bin in every column, of all parties; of "
@@ -115,26 +133,35 @@ class Scorecard:
         body = ["<h1>Scorecard</h1>", f"<p>{html.escape(head)}</p>"]
         for party in parties:
             rows: list[list[html.Cell]] = [
-                [each.column, each.bin, float(f"{each.points:.2f}")] for each in self.lines if each.party == party
+                [line.column, line.bin, float(f"{line.points:.2f}")] for line in self.lines if line.party == party
             ]
             body.append(html.section(party, html.table(["column", "bin", "points"], rows)))
         return html.page("Scorecard", body)
 
     def save(self, path: str | Path) -> None:
-        """Write the scorecard to a file: a page where the name ends in .html, else CSV."""
+        """Write the scorecard to a file: a page if the name ends in .html, otherwise CSV."""
         text = self.page() if Path(path).suffix == ".html" else self.csv()
         write_atomic(Path(path), text.encode())
 
     def _repr_html_(self) -> str:
-        rows: list[list[html.Cell]] = [[each.party, each.column, each.bin, each.points] for each in self.lines]
+        rows: list[list[html.Cell]] = [[line.party, line.column, line.bin, line.points] for line in self.lines]
         return html.table(HEADS[:4], rows)
 
 
 def scorecard(parts: Mapping[str, ModelPart] | Sequence[ModelPart], scale: ScorecardScale) -> Scorecard:
-    """Make the scorecard of these parts, the leading party's lines first. Raises ConfigError for a model that has no
-    points, or whose weights its parties do not know."""
-    own = list(parts.values()) if isinstance(parts, Mapping) else list(parts)
-    lines = [line for part in own if part.columns for line in _lines(part, scale)]
+    """Return the scorecard of these parts, the leading party's lines first.
+
+    Raises ConfigError for a model without points, or with weights that a party does not know.
+
+    Args:
+        parts: the parts.
+        scale: the meaning of points.
+
+    Returns:
+        The scorecard.
+    """
+    all_parts = list(parts.values()) if isinstance(parts, Mapping) else list(parts)
+    lines = [line for part in all_parts if part.columns for line in _lines(part, scale)]
     return Scorecard(tuple(lines), scale)
 
 
@@ -146,26 +173,34 @@ def _lines(part: ModelPart, scale: ScorecardScale) -> list[ScorecardLine]:
         lines.append(
             ScorecardLine(part.name, BASE, "", float(scale.of(part.theta[len(part.features) :].sum(axis=0))[0]))
         )
-    at = 0
+    start = 0
     for step in part.preparation.steps or [NumericTransform(column=name) for name in part.columns]:
-        own = slice(at, at + len(step.features))
-        at = own.stop
-        scaling = Scaling(part.scaling.mean[own], part.scaling.deviation[own], part.scaling.clip)
-        lost = scale.factor * part.theta[own, 0]
-        lines += [ScorecardLine(part.name, step.column, *each) for each in _points(step, scaling, lost)]
+        features = slice(start, start + len(step.features))
+        start = features.stop
+        scaling = Scaling(part.scaling.mean[features], part.scaling.deviation[features], part.scaling.clip)
+        lost = scale.factor * part.theta[features, 0]
+        lines += [ScorecardLine(part.name, step.column, *bin_points) for bin_points in _points(step, scaling, lost)]
     return lines
 
 
 def _points(step: ColumnTransform, scaling: Scaling, lost: Floats) -> list[tuple[str, float]]:
-    """Each bin of a step with its points, from the scaling of its features (k,) and the points that a deviation of each
-    loses (k,)."""
+    """Return each bin of a step with its points.
+
+    Args:
+        step: the step that prepares a column.
+        scaling: the scaling of its features (k,).
+        lost: the points that a deviation of each feature loses (k,).
+
+    Returns:
+        Name and points of each bin.
+    """
 
     def gained(values: Sequence[float], levels: tuple[str, ...] = ()) -> list[float]:
-        return [-float(each) for each in scaling(step.apply(np.array(values, np.float64), levels)) @ lost]
+        return [-float(value) for value in scaling(step.apply(np.array(values, np.float64), levels)) @ lost]
 
     match step:
         case NumericTransform(spread=None):
-            first, last = (float(each[0]) for each in scaling.ends)
+            first, last = (float(end[0]) for end in scaling.ends)
             first = max(first, -np.inf if step.low is None else step.low)
             last = min(last, np.inf if step.high is None else step.high)
             within = [
@@ -175,10 +210,10 @@ def _points(step: ColumnTransform, scaling: Scaling, lost: Floats) -> list[tuple
             unit = lost / scaling.deviation
             marked = scaling(np.array([[np.nan, 0.0]]))[0, 1] * lost[1] if step.indicator else 0.0
             zero = float(scaling.mean[0] * unit[0] - marked)
-            found = [(ZERO, zero), (UNIT + "".join(within), -float(unit[0]))]
+            points = [(ZERO, zero), (UNIT + "".join(within), -float(unit[0]))]
             if step.fill is not None:
-                found.append((MISSING, gained([np.nan])[0]))
-            return found
+                points.append((MISSING, gained([np.nan])[0]))
+            return points
         case NumericWoe() | BinTransform():
             ends = [-np.inf, *step.edges, np.inf]
             names = [f"[{format_number(low)}, {format_number(high)})" for low, high in pairwise(ends)]
@@ -194,16 +229,17 @@ def _points(step: ColumnTransform, scaling: Scaling, lost: Floats) -> list[tuple
             return list(zip(levels, gained([float(place) for place in range(len(levels))], levels), strict=True))
     remedy = 'prepare = { woe = {} }, prepare = { bins = 10 }, or prepare = { tails = "keep" }'
     if not isinstance(step, NumericTransform):  # of a date or of codes, which bins leave as they are
-        remedy = f'it left out: prepare = {{ drop = ["{step.column}"] }}, beside the other keys'
+        remedy = f'prepare = {{ drop = ["{step.column}"] }}, in addition to the other keys'
     raise ConfigError(
-        f"a scorecard: columns in bins were expected, {step.column} is neither parted nor a straight line; train with "
-        f"{remedy}"
+        f"a scorecard: column {step.column} is neither in bins nor linear",
+        f"train with {remedy}",
+        code="SVFL-MODEL-UNSUPPORTED",
+        column=step.column,
     )
 
 
 def scale_of(part: ModelPart, text: str) -> ScorecardScale:
-    """Read the scale for scores of this part's model from a text. Raises ConfigError if it is none, or if the scores
-    are no log odds."""
+    """Read the scale of points for this part's model from a text; raises as `ScorecardScale.read`."""
     _check_model(part)
     return ScorecardScale.read(text)
 
@@ -212,6 +248,8 @@ def _check_model(part: ModelPart) -> None:
     job = Job.from_dict(part.job)
     if job.model.loss.name != "logistic" or not job.model.by_column:
         raise ConfigError(
-            f"points: a linear logistic model was expected, {part.name}'s part is of a {job.model.name} model; train "
-            "model = logistic"
+            f"points: the part of {part.name} is of a {job.model.name} model, and points need a linear logistic one",
+            "train model = logistic",
+            code="SVFL-MODEL-UNSUPPORTED",
+            party=part.name,
         )

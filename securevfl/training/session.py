@@ -1,8 +1,8 @@
-"""One party's whole run, whatever carries its messages and whatever its method: meet, check, count, play.
+"""One party's run, from the hello messages to its part of the model, for any protocol family and transport.
 
-1. all <-> all        RunHello    (`securevfl.protocols.party_context`)
-2. per round          what the method's player exchanges (`securevfl.families`)
-3. where due          joint evaluation, then leading party -> all others: StopDecision, go on or stop
+1. all <-> all        RunHello    (`securevfl.protocols.handshake`)
+2. per round          the messages of the protocol family (`securevfl.families`)
+3. after evaluations  joint evaluation, then leading party -> all others: StopDecision
 4. at the end         joint evaluation on the held-out rows
 """
 
@@ -47,7 +47,8 @@ from securevfl.training.model_part import ModelPart, PartStatus
 from securevfl.training.run_setup import RunSetup, run_key, run_key_of, set_up_run
 from securevfl.training.training_loop import TrainingLoop
 
-MAX_ROUNDING_ROWS = 1 << 16  # rows by which it is judged what rounding does to coefficients
+MAX_ROUNDING_ROWS = 1 << 16
+"""Rows from which the effect of rounding on coefficients is estimated."""
 
 
 def take_part(
@@ -65,89 +66,108 @@ def take_part(
     consent: Callable[[ConsentSheet], None] | None = None,
     again: bool = True,
 ) -> ModelPart:
-    """Trains with the others over `channel` and returns this party's part. `parties`: everyone, the leading one first.
+    """Train with the other parties over a channel, and return this party's part of the model.
 
-    `on_round(done, of)` is called after every round. With checkpoints the run goes on from the last round that all
-    parties have a state for, and the part is on disk when this returns (`Checkpoints.final`). With a ledger of this
-    party what the run tells is entered there before it is told, and earlier runs count; without one the tables of all
-    parties are in this one process. `ahead`: a folder of work that was done ahead (`run_offline_phase`). `consent`
-    is given
-    this party's sheet before anything of its data is told, and after all that can be refused by then; it raises to take
-    no part. again: whether a training that
-    is over for this party, and not for all, may begin anew; ConfigError if not.
+    Args:
+        job: the job.
+        party: this party and its table.
+        channel: the channel to the other parties.
+        parties: names of all parties, the leading one first.
+        executor: runs expensive calls; None runs them in this thread.
+        workers: number of calls that the executor runs concurrently.
+        on_round: called after every round with the number of rounds that are done, and of all rounds.
+        checkpoints: this party's checkpoints. The run resumes from the last round of which all parties have one. The
+            part is on disk when this returns (`Checkpoints.final`).
+        ledger: this party's ledger. Disclosures are entered before they are sent, and earlier runs count. None means
+            that the tables of all parties are in this process.
+        ahead: folder of precomputed material (`run_offline_phase`).
+        consent: called with this party's consent sheet, after all checks that are possible by then and before any
+            message depends on its data; it raises an error to take no part.
+        again: whether the training may start again if it is complete for this party but not for all parties.
+
+    Returns:
+        This party's part.
+
+    Raises:
+        ConfigError: if the training is complete here, is not complete elsewhere, and `again` is False.
     """
     table = party.digest
     key = run_key_of(job, table)
-    met = set_up_run(job, party, channel, parties, key, checkpoints, ledger)
-    party, schedule, sizes = met.party, met.schedule, met.sizes
-    together = len({other.run for other in met.heard.values()}) == 1  # all states are of one training
-    start = common_round([other.saved for other in met.heard.values()]) if together else None
-    if checkpoints is not None and start == FINISHED_ROUND and (whole := checkpoints.final(key)) is not None:
-        whole.status = PartStatus.CONFIRMED
-        return whole
+    setup = set_up_run(job, party, channel, parties, key, checkpoints, ledger)
+    party, schedule, sizes = setup.party, setup.schedule, setup.sizes
+    same_training = len({hello.run for hello in setup.hellos.values()}) == 1
+    start = common_round([hello.saved for hello in setup.hellos.values()]) if same_training else None
+    if checkpoints is not None and start == FINISHED_ROUND and (part := checkpoints.final(key)) is not None:
+        part.status = PartStatus.CONFIRMED
+        return part
     if start is None:
         if not again and checkpoints is not None and checkpoints.final(key) is not None:
             raise ConfigError(
-                f"{channel.me}: the training of this job on this table is over here and its model kept, the others "
-                "have none that goes with it; to train anew, every party that has one runs join with --retrain"
+                f"{channel.me}: this training is complete here and its model is stored, but the other parties have no "
+                "part that belongs to it",
+                "to train again, run join with --retrain at every party that has a model",
+                code="SVFL-TRAINING-FINISHED",
+                party=channel.me,
             )
-        if any(other.saved for other in met.heard.values()):
-            why = "not all have states of one training: of this job, on a table that has not changed since"
-            eventlog.warn(channel.me, "begins anew", {"reason": why})
-    saved = None if checkpoints is None or start is None else checkpoints.load(key, start)
-    if job.prepare.woe is None:  # labels, classes and exposures that do not fit are refused before consent
-        _check_rounding(job, party.name, _data(job, party, schedule), len(parties))
-    run = channel.session.hex() if saved is None else saved.run
-    # A try that was cut off before all had a state is this very job to the ledger, whose entries are not another's.
-    account = run if checkpoints is None else checkpoints.begin(key, run)
-    session_id = SessionId(account, channel.session.hex())
-    if saved is not None:  # how many visits are done, and in which session the model was trained if these are all
-        done = (len(schedule), saved.session) if saved.over else (saved.round, "")
-        session_id = SessionId(account, channel.session.hex(), *done)
+        if any(hello.saved for hello in setup.hellos.values()):
+            reason = "the parties have no common checkpoint of this job on an unchanged table"
+            eventlog.warn(channel.me, "starts again", {"reason": reason})
+    checkpoint = None if checkpoints is None or start is None else checkpoints.load(key, start)
+    if job.prepare.woe is None:  # unsuitable labels, classes and exposures are refused before consent
+        _check_rounding(job, party.name, _training_data(job, party, schedule), len(parties))
+    run = channel.session.hex() if checkpoint is None else checkpoint.run
+    # An attempt that ended before all parties had a checkpoint counts as the same run in the ledger.
+    ledger_run = run if checkpoints is None else checkpoints.begin(key, run)
+    session_id = SessionId(ledger_run, channel.session.hex())
+    if checkpoint is not None:
+        done = (len(schedule), checkpoint.session) if checkpoint.over else (checkpoint.round, "")
+        session_id = SessionId(ledger_run, channel.session.hex(), *done)
 
-    def asked() -> None:
+    def ask_consent() -> None:
         if consent is not None:
-            consent(_sheet(job, met, ledger, "" if saved is None else saved.run))
+            consent(_sheet(job, setup, ledger, "" if checkpoint is None else checkpoint.run))
 
     def save(rounds: int, of: int, state: Callable[[], Checkpoint]) -> None:
         if checkpoints is not None and (checkpoints.due(rounds) or rounds == of):
             checkpoints.save(key, state())
 
-    ledger_session = LedgerSession(ledger, party.name, party.register, job, sizes, channel.gate, session_id, asked)
+    ledger_session = LedgerSession(
+        ledger, party.name, party.register, job, sizes, channel.gate, session_id, ask_consent
+    )
     if checkpoints is not None:
-        _take_up(checkpoints, key, saved, channel)
+        _prepare_folder(checkpoints, key, checkpoint, channel)
     meter = Meter(channel.clock, channel.counters, executor, workers)
-    folder = _own_folder(ahead, party, key)
+    folder = _material_folder(ahead, party, key)
     resources = LocalResources(run, folder, simulated=True)
     if ledger is not None:
         resources = LocalResources(
             run, folder, ledger.chunks_path, ledger.scores_path, simulated=False, evaluations_reserved=ledger.reserved
         )
-    context = _party_context(job, channel, met, meter, resources)
-    before = channel.counters.messages_sent()
+    context = _party_context(job, channel, setup, meter, resources)
+    messages_before = channel.counters.messages_sent()
     try:
-        party = _weighed(job, met, context, ledger_session, saved)
-        data = _data(job, party, schedule)
-        trainee = TrainingLoop(job, party, context, data, run, on_round, None if checkpoints is None else save, saved)
+        party = _with_evidence(job, setup, context, ledger_session, checkpoint)
+        data = _training_data(job, party, schedule)
+        loop = TrainingLoop(job, party, context, data, run, on_round, None if checkpoints is None else save, checkpoint)
         channel.clock.stage = Stage.TRAIN
-        trainee.train()
+        loop.train()
         channel.clock.stage = Stage.EVALUATE
-        part = trainee.finish()
+        part = loop.finish()
     except TransportError:
         ledger_session.record_disconnect()
         raise
     finally:
-        ledger_session.settle(silent=channel.counters.messages_sent() == before)
+        ledger_session.settle(silent=channel.counters.messages_sent() == messages_before)
     part.data = table.hex()
-    raw = met.raw.table  # what the training rows looked like, as they came
-    looked = baselines(raw, schedule.sample(max_baseline_rows(raw.X)))
-    part.baseline = [*(each for each in looked if each.column in part.columns), *part.baseline]
+    raw = setup.raw.table
+    column_baselines = baselines(raw, schedule.sample(max_baseline_rows(raw.X)))
+    part.baseline = [*(item for item in column_baselines if item.column in part.columns), *part.baseline]
     if checkpoints is not None:
         checkpoints.finish(key, part)
     return part
 
 
-def _data(job: Job, party: Party, schedule: Schedule) -> TrainingData:
+def _training_data(job: Job, party: Party, schedule: Schedule) -> TrainingData:
     return TrainingData(
         party,
         schedule,
@@ -160,8 +180,8 @@ def _data(job: Job, party: Party, schedule: Schedule) -> TrainingData:
     )
 
 
-def _check_rounding(job: Job, who: str, data: TrainingData, parties: int) -> None:
-    """Say, or refuse, how far coefficients of counts and amounts lie off by sums that are rounded at random."""
+def _check_rounding(job: Job, party: str, data: TrainingData, parties: int) -> None:
+    """Report, or refuse, the error of coefficients of counts and amounts if sums are rounded at random."""
     loss, rounding = job.model.loss, job.family.sum_rounding(job, len(data.schedule.train), parties)
     if not isinstance(loss, LogLinkLoss) or rounding is None or data.targets is None or data.target_classes is None:
         return
@@ -173,7 +193,8 @@ def _check_rounding(job: Job, who: str, data: TrainingData, parties: int) -> Non
     assert rated is not None, "it has targets"
     start = math.log(max(float(data.targets[rows].sum()), 0.5) / units)
     mean = float(data.target_classes[1]) if loss.counts else None
-    report_coefficient_error(who, coefficient_error(job.loss, rated, start, mean, rounding.deviation), rounding.remedy)
+    error = coefficient_error(job.loss, rated, start, mean, rounding.deviation)
+    report_coefficient_error(party, error, rounding.remedy)
 
 
 def run_offline_phase(
@@ -185,24 +206,37 @@ def run_offline_phase(
     folder: Path,
     on_round: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Do together with the others all work that can be done ahead of a training, and keep this party's in `folder`.
+    """Precompute, together with the other parties, all material of a training that does not depend on data.
 
-    on_round(done, of) counts the rounds that it is done for. ConfigError for a method without any.
+    Args:
+        job: the job. A family without an offline phase raises ConfigError.
+        party: this party and its table.
+        channel: the channel to the other parties.
+        parties: names of all parties, the leading one first.
+        folder: folder of this party's material.
+        on_round: called with the number of rounds that are covered, and of all rounds.
     """
     key = run_key(job, party)
-    met = set_up_run(job, party, channel, parties, key, None, None)
-    resources = LocalResources(channel.session.hex(), _own_folder(folder, party, key))
-    context = _party_context(job, channel, met, Meter(channel.clock, channel.counters), resources)
-    player = job.family.participant(job, context, met.party.X.shape[1], None)
-    data = _data(job, met.party, met.schedule)
-    for done in player.precompute(data):
+    setup = set_up_run(job, party, channel, parties, key, None, None)
+    resources = LocalResources(channel.session.hex(), _material_folder(folder, party, key))
+    context = _party_context(job, channel, setup, Meter(channel.clock, channel.counters), resources)
+    participant = job.family.participant(job, context, setup.party.X.shape[1], None)
+    data = _training_data(job, setup.party, setup.schedule)
+    for done in participant.precompute(data):
         if on_round is not None:
             on_round(done.number, done.of)
 
 
 class PreConsentView(NamedTuple):
-    """What a party knows of a job before its consent: its table as the job prepares it, which rows are held out, the
-    sizes of all, and its sheet."""
+    """What a party knows of a job before it consents.
+
+    Attributes:
+        job: the job.
+        party: the party, with its table as the job prepares it.
+        schedule: which rows are held out and which make a batch.
+        sizes: the public sizes of the run.
+        sheet: the party's consent sheet.
+    """
 
     job: Job
     party: Party
@@ -214,76 +248,94 @@ class PreConsentView(NamedTuple):
 def view_before_consent(
     job: Job, party: Party, channel: Channel, *, parties: Sequence[str], ledger: DisclosureLedger
 ) -> PreConsentView:
-    """Meet the others for a job without training it, and return what is known of it then."""
-    met = set_up_run(job, party, channel, parties, run_key(job, party), None, ledger)
-    _data(job, met.party, met.schedule)
-    return PreConsentView(job, met.party, met.schedule, met.sizes, _sheet(job, met, ledger, ""))
+    """Exchange public facts for a job without training it.
+
+    Args:
+        job: the job.
+        party: this party and its table.
+        channel: the channel to the other parties.
+        parties: names of all parties, the leading one first.
+        ledger: this party's ledger.
+
+    Returns:
+        What this party then knows.
+    """
+    setup = set_up_run(job, party, channel, parties, run_key(job, party), None, ledger)
+    _training_data(job, setup.party, setup.schedule)
+    return PreConsentView(job, setup.party, setup.schedule, setup.sizes, _sheet(job, setup, ledger, ""))
 
 
-def _sheet(job: Job, met: RunSetup, ledger: DisclosureLedger | None, run: str) -> ConsentSheet:
-    heard = met.heard
+def _sheet(job: Job, setup: RunSetup, ledger: DisclosureLedger | None, run: str) -> ConsentSheet:
+    hellos = setup.hellos
     return sheet_for_party(
         job,
-        met.party,
-        Roles.of((name, other.role) for name, other in heard.items()),
-        {name: other.columns for name, other in heard.items()},
-        outputs=heard[met.roles.lead].outputs,
-        module_parameters={name: other.parameters for name, other in heard.items()},
-        ledgers={} if ledger is None else {met.party.name: ledger},
+        setup.party,
+        Roles.of((name, hello.role) for name, hello in hellos.items()),
+        {name: hello.columns for name, hello in hellos.items()},
+        outputs=hellos[setup.roles.lead].outputs,
+        module_parameters={name: hello.parameters for name, hello in hellos.items()},
+        ledgers={} if ledger is None else {setup.party.name: ledger},
         run=run,
     )
 
 
-def _weighed(
-    job: Job, met: RunSetup, context: PartyContext, ledger_session: LedgerSession, saved: Checkpoint | None
+def _with_evidence(
+    job: Job, setup: RunSetup, context: PartyContext, ledger_session: LedgerSession, checkpoint: Checkpoint | None
 ) -> Party:
-    """Return the party with the weights of its bins, where the job asks for them: told anew, or as they were saved."""
+    """Return the party with weights of evidence if the job asks for them: computed now, or from a checkpoint."""
     if job.prepare.woe is None:
-        return met.party
-    if saved is not None:
-        return met.party.with_woe_weights(FittedPreparation.read(met.raw.columns, saved.preparation))
-    party = encode_evidence(job, met.party, met.schedule.batch_order, context)
+        return setup.party
+    if checkpoint is not None:
+        return setup.party.with_woe_weights(FittedPreparation.read(setup.raw.columns, checkpoint.preparation))
+    party = encode_evidence(job, setup.party, setup.schedule.batch_order, context)
     ledger_session.check(
         replace(
-            met.sizes,
-            recovery_thresholds={party.name: numbers_for_recovery(party.X[met.schedule.sample(MAX_SAMPLE_ROWS)])},
+            setup.sizes,
+            recovery_thresholds={party.name: numbers_for_recovery(party.X[setup.schedule.sample(MAX_SAMPLE_ROWS)])},
         )
     )
     return party
 
 
-def _party_context(job: Job, channel: Channel, met: RunSetup, meter: Meter, resources: LocalResources) -> PartyContext:
+def _party_context(
+    job: Job, channel: Channel, setup: RunSetup, meter: Meter, resources: LocalResources
+) -> PartyContext:
     return PartyContext(
         channel=channel,
-        roles=met.roles,
+        roles=setup.roles,
         meter=meter,
-        outputs=met.heard[met.roles.lead].outputs,
+        outputs=setup.hellos[setup.roles.lead].outputs,
         residual_bound=job.residual_bound,
-        parameters=met.sizes.parameters,
+        parameters=setup.sizes.parameters,
         seed=job.seed,
-        columns=met.sizes.columns,
+        columns=setup.sizes.columns,
         resources=resources,
-        model=met.party.model,
+        model=setup.party.model,
     )
 
 
-def _own_folder(ahead: Path | None, party: Party, key: bytes) -> Path | None:
-    """Return the folder of work done ahead for this job and table; None without a folder `ahead`."""
+def _material_folder(ahead: Path | None, party: Party, key: bytes) -> Path | None:
+    """Return the folder of precomputed material for this job and table."""
     return None if ahead is None else ahead / f"{party.name}.{key.hex()[:16]}"
 
 
-def _take_up(checkpoints: Checkpoints, key: bytes, saved: Checkpoint | None, channel: Channel) -> None:
-    """Make the folder ready for a run that goes on from this state, or starts anew."""
-    if saved is None:
-        checkpoints.clear(key, anew=True)
+def _prepare_folder(checkpoints: Checkpoints, key: bytes, checkpoint: Checkpoint | None, channel: Channel) -> None:
+    """Prepare the checkpoints for a run that resumes from a checkpoint, or that begins.
+
+    Log the round from which the run resumes, and peers whose certificate key differs from that of the checkpoint.
+    """
+    if checkpoint is None:
+        checkpoints.clear(key, same_run=True)
         return
     checkpoints.reopen(key)
-    if not saved.constant:
-        checkpoints.remove_after(key, saved.round)
-    # tell from where the run goes on, and whose certificate key is not the one of that state
-    eventlog.emit(channel.me, "resumed", {"round": saved.round})
-    for name, before in saved.identities.items():
-        if channel.keys.get(name, before) != before:
-            why = f"{name} shows another key than up to round {saved.round}; if it has not renewed it, stop and ask it"
-            facts = {"peer": name, "before": before, "now": channel.keys[name], "reason": why}
+    if not checkpoint.constant:
+        checkpoints.remove_after(key, checkpoint.round)
+    eventlog.emit(channel.me, "resumed", {"round": checkpoint.round})
+    for name, earlier_key in checkpoint.identities.items():
+        if channel.keys.get(name, earlier_key) != earlier_key:
+            reason = (
+                f"{name} has another key than up to round {checkpoint.round}; unless {name} has renewed its "
+                "certificate, stop and ask it"
+            )
+            facts = {"peer": name, "before": earlier_key, "now": channel.keys[name], "reason": reason}
             eventlog.emit(channel.me, "key changed", facts, logging.ERROR)

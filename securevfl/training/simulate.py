@@ -1,4 +1,4 @@
-"""Runs a job with all parties as threads of this process, in virtual time on a given network."""
+"""Simulation of a job: all parties are threads of this process, in virtual time on a given network."""
 
 from __future__ import annotations
 
@@ -38,29 +38,45 @@ def simulate(
     slowed: Mapping[str, float | Pauses] | None = None,
     progress: bool = False,
 ) -> Run:
-    """Trains and returns every party's part.
+    """Train, and return every party's part.
 
-    network: what lies between the parties; by default 300 Mbps, 20 ms there and back and .4 ms a message. executor:
-    takes the heavy calls of every party, `workers` of them at a time; without one, Paillier gets a pool of one process
-    a core. on_round(done, of) is called after each round. observe sees every message at both ends. checkpoints: each
-    party's own, by name.
-    ledgers: each party's own, by name; without them nothing is counted, as all data are in this one process and none is
-    told to anyone. slowed: parties whose computing takes so many times as long in virtual time, or that stop at random
-    (`vfl.Pauses`), by name. progress: shows a bar on a terminal or below a notebook's cell.
-    Raises ConfigError, DataError or LeakageError before anything runs.
+    Args:
+        job: the job.
+        parties: all parties.
+        network: the network between the parties; by default 300 Mbit/s, 20 ms round-trip time and 0.4 ms per message.
+        executor: runs expensive calls of all parties. Without one, Paillier uses a pool of one process per core.
+        workers: number of calls that run concurrently.
+        on_round: called after each round with the number of rounds that are done, and of all rounds.
+        observe: called with every message at both ends.
+        checkpoints: each party's checkpoints, by name.
+        ledgers: each party's ledger, by name. Without them nothing is counted, because all data are in this process.
+        slowed: by name, factors by which parties compute more slowly in virtual time, or random pauses (`vfl.Pauses`).
+        progress: shows a bar on a terminal or below a notebook's cell.
+
+    Returns:
+        The run. Raises ConfigError, DataError or LeakageError before anything runs.
+
+    Raises:
+        ConfigError: if `network` or `slowed` is invalid.
     """
     lead, others = check_parties(parties)
     cast = job.family.assign_roles([lead, *others])
     job = settle_job(job, parties)
     if network is not None and not isinstance(network, Network):
         raise ConfigError(
-            f"network: a Network was expected, {type(network).__name__} came; pass vfl.Network(mbps=300, rtt_ms=20)"
+            f"network is a {type(network).__name__}, not a Network",
+            "pass vfl.Network(mbps=300, rtt_ms=20)",
+            code="SVFL-JOB-OPTION",
+            option="network",
         )
     lines = network or Network()
     slow = slowed or {}
-    if strange := [name for name, how in slow.items() if name not in cast.parties or not _slows(how)]:
+    if invalid := [name for name, factor in slow.items() if name not in cast.parties or not _slows(factor)]:
         raise ConfigError(
-            f"slowed: parties of this run with factors above 0 or vfl.Pauses were expected, {strange[0]} came"
+            f"slowed: the entry {invalid[0]} is not allowed",
+            "name parties of this run, with factors above 0 or vfl.Pauses",
+            code="SVFL-JOB-OPTION",
+            option="slowed",
         )
     clocks = {name: VirtualClock(lines, slowed=slow.get(name, 1.0)) for name in cast.parties}
     label = f"{job.optimizer.label}, {job.family.cost_label(job, len(others))}"
@@ -83,14 +99,22 @@ def simulate(
     return Run(job, parts)
 
 
-def _slows(how: float | Pauses) -> bool:
-    return isinstance(how, Pauses) or how > 0
+def _slows(factor: float | Pauses) -> bool:
+    return isinstance(factor, Pauses) or factor > 0
 
 
 @contextmanager
 def pool_for(job: Job, executor: Executor | None, workers: int | None) -> Iterator[tuple[Executor | None, int]]:
-    """Yield the executor given, or a pool of one process a core where that gains, and how many pieces it takes at a
-    time."""
+    """Yield an executor and the number of calls that it runs concurrently.
+
+    Args:
+        job: the job.
+        executor: the executor, or None for a pool of one process per core if the job benefits from it.
+        workers: number of concurrent calls; the number of cores by default.
+
+    Yields:
+        The executor or None, and the number of calls.
+    """
     cores = workers or os.cpu_count() or 1
     if executor is not None or not job.protocol.pooled or cores < 2:
         yield executor, cores

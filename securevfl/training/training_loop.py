@@ -1,4 +1,4 @@
-"""One party while it trains: drives its player round by round, and evaluates, notes, keeps and stops in between."""
+"""The training loop of one party: runs rounds, evaluates, records, writes checkpoints and stops."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from securevfl.base.config import to_plain
 from securevfl.data.party import Party
@@ -37,23 +39,35 @@ from securevfl.models.standard_losses import LogisticLoss, SoftmaxLoss
 from securevfl.optim.block_descent import BlockDescent
 from securevfl.protocols.handshake import StopDecision
 from securevfl.protocols.party_context import PartyContext
-from securevfl.protocols.permits import permit_evaluated_decision as tell_verdict
+from securevfl.protocols.permits import permit_evaluated_decision
 from securevfl.runtime import eventlog
 from securevfl.runtime.costs import Kind, Stage
 from securevfl.runtime.disclosure_gate import Group
 from securevfl.training.checkpoint import Checkpoint
 from securevfl.training.model_part import ModelPart
 
-MAX_SEPARATION_ROWS = 65_536  # rows in which separated classes are looked for
+MAX_SEPARATION_ROWS = 65_536
+"""Rows in which columns that separate the classes are searched."""
 
-SaveCheckpoint = Callable[
-    [int, int, Callable[[], Checkpoint]], None
-]  # rounds done, of how many, and what there is to save
+SaveCheckpoint = Callable[[int, int, Callable[[], Checkpoint]], None]
+"""Called with the number of rounds that are done, the number of all rounds, and a function that returns the state."""
 
 
 @dataclass(eq=False)
 class TrainingLoop:
-    """A party of a run: its player, what it has noted so far, and the part that it takes home."""
+    """One party of a run: it drives its participant and collects its part of the model.
+
+    Attributes:
+        job: the job.
+        party: the party, with prepared columns.
+        context: the party's context in the protocol.
+        data: its training data.
+        run: id of the run.
+        on_round: called after every round with the number of rounds that are done, and of all rounds.
+        save: called when a checkpoint may be written.
+        checkpoint: the checkpoint from which the run resumes.
+        rounds: number of rounds that are done, including those before the checkpoint.
+    """
 
     job: Job
     party: Party
@@ -62,50 +76,58 @@ class TrainingLoop:
     run: str
     on_round: Callable[[int, int], None] | None
     save: SaveCheckpoint | None
-    saved: Checkpoint | None
+    checkpoint: Checkpoint | None
 
     def __post_init__(self) -> None:
-        saved, self._every = self.saved, self.job.evaluation_interval
-        self.rounds = self._start = 0 if saved is None else saved.round  # done so far, those before a resume among them
-        self._over = saved is not None and saved.over
-        self._history = [] if saved is None else saved.history
-        self._best = None if saved is None else saved.best
+        checkpoint, self._evaluation_interval = self.checkpoint, self.job.evaluation_interval
+        self.rounds = self._start = 0 if checkpoint is None else checkpoint.round
+        self._finished = checkpoint is not None and checkpoint.over
+        self._history = [] if checkpoint is None else checkpoint.history
+        self._best = None if checkpoint is None else checkpoint.best
         self._leads = self.party.name == self.context.roles.lead
-        state = None if saved is None else saved.state
-        self._player = self.job.family.participant(self.job, self.context, self.data.columns, state)
+        state = None if checkpoint is None else checkpoint.state
+        self._participant = self.job.family.participant(self.job, self.context, self.data.columns, state)
 
     def train(self) -> None:
-        """Plays until the rounds are over or the target is reached."""
+        """Run rounds until all are done or the training stops early.
+
+        Raises:
+            DivergenceError: if a value leaves the range in which the protocol computes.
+        """
         if not self._start:
-            self._tell_separating()
+            self._warn_of_separating_columns()
         if self.save is not None and not self._start:
-            self.save(0, len(self.data.schedule), lambda: self._saved(0, over=False))
+            self.save(0, len(self.data.schedule), lambda: self._state(0, finished=False))
         eventlog.emit(self.party.name, "begins", {}, logging.DEBUG)
-        rounds = self._player.train(self.data, len(self.data.schedule) if self._over else self._start)
+        first = len(self.data.schedule) if self._finished else self._start
+        rounds = self._participant.train(self.data, first)
         try:
             for done in rounds:
-                if self._after(done):
+                if self._after_round(done):
                     rounds.close()
         except BaseException as error:
             with suppress(BaseException):
-                rounds.throw(error)  # so that what the player has open ends with the reason, and waits for nobody
+                rounds.throw(error)  # the participant closes what it has open with this reason, and waits for nobody
             if isinstance(error, RangeError):
                 raise DivergenceError(
-                    f"{self.party.name}, round {self.rounds + 1}: {error}; a training that diverges comes to this: "
-                    "lower lr, or scale the columns"
+                    f"{self.party.name}, round {self.rounds + 1}: {error.problem}",
+                    "the training probably diverges: lower lr, or scale the columns",
+                    code="SVFL-TRAINING-RANGE",
+                    party=self.party.name,
+                    round=self.rounds + 1,
                 ) from error
             raise
         self.context.channel.clock.tick(Kind.LOCAL)
 
     def finish(self) -> ModelPart:
-        """Evaluate a last time and pack what this party takes home."""
+        """Evaluate the final model, and return this party's part of it."""
         context, data = self.context, self.data
-        exchanges = self._player.exchanges or self.rounds
+        exchanges = self._participant.exchanges or self.rounds
         if self._best is not None and self.job.patience is not None:
-            make = partial(self.job.family.participant, self.job, context, data.columns)
-            self._player = self._player.resume_from(self._best, make)
+            create = partial(self.job.family.participant, self.job, context, data.columns)
+            self._participant = self._participant.resume_from(self._best, create)
         measurement = self._evaluate(last=True)
-        self._tell_far(measurement.metrics)
+        self._warn_of_separated_classes(measurement.metrics)
         context.channel.clock.tick(Kind.LOCAL)
         return ModelPart(
             name=self.party.name,
@@ -114,7 +136,7 @@ class TrainingLoop:
             parties=list(context.parties),
             preparation=self.party.preparation or FittedPreparation(self.party.columns),
             scaling=data.scaling,
-            state=self._player.model_state(),
+            state=self._participant.model_state(),
             outputs=context.outputs,
             classes=data.classes,
             metrics=measurement.metrics,
@@ -132,56 +154,55 @@ class TrainingLoop:
         )
 
     @property
-    def _unbounded(self) -> bool:
-        """Whether nothing keeps the weights of this party's columns finite where classes are separated."""
+    def _weights_may_grow(self) -> bool:
+        """Whether nothing bounds the weights of this party's columns if they separate the classes."""
         model = self.job.model
-        held = model.l2 and not isinstance(self.job.optimizer, BlockDescent)  # whose l2 is in its steps alone
-        free = isinstance(model, LinearModel) and model.by_column and not held
-        return free and isinstance(model.loss, LogisticLoss | SoftmaxLoss) and self.data.columns > 0
+        bounded = model.l2 and not isinstance(self.job.optimizer, BlockDescent)  # which has l2 in its steps only
+        by_column = isinstance(model, LinearModel) and model.by_column and not bounded
+        return by_column and isinstance(model.loss, LogisticLoss | SoftmaxLoss) and self.data.columns > 0
 
-    def _tell_separating(self) -> None:
-        """Say in a DataNotice which of this party's own columns separate its labels."""
+    @property
+    def _features(self) -> NDArray[Any]:
+        return np.array((self.party.preparation or FittedPreparation(self.party.columns)).features)
+
+    def _warn_of_separating_columns(self) -> None:
+        """Warn of columns of this party that separate its labels."""
         rows, targets = self.data.schedule.train[:MAX_SEPARATION_ROWS], self.data.targets
-        if not self._unbounded or targets is None or len(self.data.schedule.train) > MAX_SEPARATION_ROWS:
+        if not self._weights_may_grow or targets is None or len(self.data.schedule.train) > MAX_SEPARATION_ROWS:
             return
-        names = np.array((self.party.preparation or FittedPreparation(self.party.columns)).features)
-        if (found := separating_columns(self.data.raw(rows), targets[rows] > 0)).any():
-            self._notice(
-                f"columns that separate the labels: {name_list(names[found].tolist())}; {GROWING_COEFFICIENTS}"
-            )
+        if (separating := separating_columns(self.data.raw(rows), targets[rows] > 0)).any():
+            columns = name_list(self._features[separating].tolist())
+            self._warn(f"columns that separate the labels: {columns}; {GROWING_COEFFICIENTS}")
 
-    def _tell_far(self, measured: dict[str, float]) -> None:
-        """Say in a DataNotice that the model separates classes, as far as this party knows by metrics or by weights of
-        its own."""
-        if not self._unbounded:
+    def _warn_of_separated_classes(self, measured: dict[str, float]) -> None:
+        """Warn if the model separates the classes, judged by metrics or by this party's weights."""
+        if not self._weights_may_grow:
             return
         if measured.get("auc") == 1.0:
-            self._notice(
-                f"the model ranks all rows that were measured right: classes may be separated; {GROWING_COEFFICIENTS}"
-            )
-        theta, rows = self._player.model_state().get("theta"), self.data.schedule.sample(MAX_SEPARATION_ROWS)
-        names = np.array((self.party.preparation or FittedPreparation(self.party.columns)).features)
+            self._warn(f"the model ranks all measured rows correctly: classes may be separated; {GROWING_COEFFICIENTS}")
+        theta, rows = self._participant.model_state().get("theta"), self.data.schedule.sample(MAX_SEPARATION_ROWS)
+        names = self._features
         if not isinstance(theta, np.ndarray) or theta.ndim != 2 or len(theta) < len(names):
             return
-        if (found := columns_with_large_effect(theta[: len(names)], self.data.scaled(rows))).any():
-            named = name_list(names[found].tolist())
-            what = f"columns that by themselves move f by more than {MAX_COLUMN_EFFECT:g}: {named}"
-            self._notice(f"{what}; where they separate classes {GROWING_COEFFICIENTS}")
+        if (large := columns_with_large_effect(theta[: len(names)], self.data.scaled(rows))).any():
+            columns = name_list(names[large].tolist())
+            problem = f"columns that by themselves move f by more than {MAX_COLUMN_EFFECT:g}: {columns}"
+            self._warn(f"{problem}; if they separate classes, {GROWING_COEFFICIENTS}")
 
-    def _notice(self, what: str) -> None:
+    def _warn(self, problem: str) -> None:
         descends = isinstance(self.job.optimizer, BlockDescent)
         remedy = "fewer epochs keep them small" if descends else "l2 in the model keeps them finite"
-        warnings.warn(f"party {self.party.name}: {what}; {remedy}", DataNotice, stacklevel=3)
+        warnings.warn(f"party {self.party.name}: {problem}; {remedy}", DataNotice, stacklevel=3)
 
-    def _after(self, done: Round) -> bool:
-        """All that happens between two rounds; whether to stop."""
+    def _after_round(self, done: Round) -> bool:
+        """Evaluate, record and save after a round as the job asks for, and return whether to stop."""
         stop = False
         self.rounds = done.number
         record = {"round": float(done.number), "epoch": float(done.epoch)}
         if done.loss is not None:
             record["batch_loss"] = done.loss
         measured = dict[str, float]()
-        if self._every and done.number % self._every == 0:
+        if self._evaluation_interval and done.number % self._evaluation_interval == 0:
             measured, stop = self._evaluate_and_decide()
             record |= measured
         if eventlog.LOGGER.isEnabledFor(logging.DEBUG):
@@ -196,69 +217,86 @@ class TrainingLoop:
             self.on_round(done.number, done.of)
         if self.save is not None:
             of = done.number if stop else done.of
-            self.save(done.number, of, lambda: self._saved(done.number, over=done.number == of))
+            self.save(done.number, of, lambda: self._state(done.number, finished=done.number == of))
         return stop
 
-    def _saved(self, rounds: int, *, over: bool) -> Checkpoint:
-        player, channel, prepared = self._player, self.context.channel, self.party.preparation
-        steps = [] if prepared is None else prepared.plain()
-        kept = player.state(), player.state_fits_any_round, steps, self._best
-        return Checkpoint(rounds, self.run, self._history, dict(channel.keys), *kept, channel.session.hex(), over)
+    def _state(self, rounds: int, *, finished: bool) -> Checkpoint:
+        participant, channel, preparation = self._participant, self.context.channel, self.party.preparation
+        return Checkpoint(
+            round=rounds,
+            run=self.run,
+            history=self._history,
+            identities=dict(channel.keys),
+            state=participant.state(),
+            constant=participant.state_fits_any_round,
+            preparation=[] if preparation is None else preparation.plain(),
+            best=self._best,
+            session=channel.session.hex(),
+            over=finished,
+        )
 
     def _evaluate(self, *, last: bool = False) -> Measurement:
-        """Metrics on the held-out rows, or without any on the training rows; empty where not for this party."""
+        """Measure the model on the held-out rows, or on the training rows if there are none.
+
+        The result is empty at parties that receive no metrics.
+        """
         rows: Group = "held out" if len(self.data.schedule.test) else "training"
         with self.context.channel.gate.about_rows(rows):
-            return self._player.measure(self.job.model.loss, self.data, self.rounds, last=last)
+            return self._participant.measure(self.job.model.loss, self.data, self.rounds, last=last)
 
-    def _enough(self, measured: dict[str, float]) -> bool:
-        """Whether the target is reached, or patience is at its end."""
+    def _is_good_enough(self, measured: dict[str, float]) -> bool:
+        """Return whether the target is reached or patience has ended."""
         target, patience = self.job.target, self.job.patience
         if target is not None and metrics.reached(target.metric, measured[target.metric], target.value):
             return True
         if patience is None or patience.metric not in measured or self.rounds <= self.data.schedule.subset_iterations:
             return False
-        now = [*self._past(patience.metric), measured[patience.metric]]
-        return metrics.stale(patience.metric, now, patience.evaluations, patience.tolerance)
+        values = [*self._past(patience.metric), measured[patience.metric]]
+        return metrics.stale(patience.metric, values, patience.evaluations, patience.tolerance)
 
     def _is_lost(self, measured: dict[str, float]) -> bool:
-        """Whether the loss says that the steps are too long; also where none is measured, so that nobody would see it
-        rise."""
+        """Return whether the loss shows that the steps are too long; an unmeasured loss counts as infinite."""
         losses = [record["loss"] for record in self._history if "loss" in record]
-        return self._player.should_roll_back([*losses, measured.get("loss", math.inf)])
+        return self._participant.should_roll_back([*losses, measured.get("loss", math.inf)])
 
     def _improves(self, measured: dict[str, float]) -> bool:
-        """Whether the model is better than at every evaluation before, by the metric that patience watches, or else by
-        the loss."""
+        """Return whether the model is the best so far, by the metric of patience or else by the loss."""
         metric = "loss" if self.job.patience is None else self.job.patience.metric
         if metric not in measured or self.rounds <= self.data.schedule.subset_iterations:
             return False
         return metrics.improves(metric, measured[metric], self._past(metric))
 
     def _past(self, metric: str) -> list[float]:
-        """Return the values of this metric in the evaluations so far, of models whose last visit was to all rows or to
-        the largest part of them: of models of fewer rows none is kept, nor does it end a training."""
+        """Return the values of a metric in the evaluations so far.
+
+        Only models count whose last step used all rows, or the largest subset of them. Earlier models are not stored
+        and do not end a training.
+        """
         settled = self.data.schedule.subset_iterations
         return [record[metric] for record in self._history if metric in record and record["round"] > settled]
 
     def _evaluate_and_decide(self) -> tuple[dict[str, float], bool]:
-        """Metrics, and whether to stop, which the leading party tells the others."""
+        """Return metrics and whether to stop; the leading party sends its decision to the others."""
         channel, roles = self.context.channel, self.context.roles
         channel.clock.tick(Kind.LOCAL)
         channel.clock.stage = Stage.EVALUATE
-        measured, verdict = self._evaluate().metrics, StopDecision(stop=False, is_best=False, roll_back=False)
-        watched = self.job.stops_early or self._player.can_roll_back
-        if watched and self._leads:
-            back = self._player.can_roll_back and self._is_lost(measured)
-            verdict = StopDecision(not back and self._enough(measured), not back and self._improves(measured), back)
+        measured, decision = self._evaluate().metrics, StopDecision(stop=False, is_best=False, roll_back=False)
+        decides = self.job.stops_early or self._participant.can_roll_back
+        if decides and self._leads:
+            roll_back = self._participant.can_roll_back and self._is_lost(measured)
+            decision = StopDecision(
+                stop=not roll_back and self._is_good_enough(measured),
+                is_best=not roll_back and self._improves(measured),
+                roll_back=roll_back,
+            )
             for name in roles.others(roles.lead):
-                channel.send(name, verdict, permit=tell_verdict(channel, name))
-        elif watched:
-            verdict = channel.recv(roles.lead, StopDecision)
-        if verdict.roll_back:
-            self._player.roll_back(self._best)
-        if watched and verdict.is_best:
-            self._best = self._player.model_state()
+                channel.send(name, decision, permit=permit_evaluated_decision(channel, name))
+        elif decides:
+            decision = channel.recv(roles.lead, StopDecision)
+        if decision.roll_back:
+            self._participant.roll_back(self._best)
+        if decides and decision.is_best:
+            self._best = self._participant.model_state()
         channel.clock.tick(Kind.LOCAL)
         channel.clock.stage = Stage.TRAIN
-        return measured, verdict.stop
+        return measured, decision.stop

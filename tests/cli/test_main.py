@@ -198,7 +198,7 @@ def test_a_report_that_cannot_be_written_is_told_before_training(tmp_path: Path,
 
 def test_a_report_is_strict_json() -> None:
     from securevfl.base.files import _finite
-    from securevfl.training.run import _by_stage
+    from securevfl.training.json_report import _by_stage
 
     assert _finite({"auc": float("nan"), "history": [{"loss": float("inf")}]}) == {
         "auc": None,

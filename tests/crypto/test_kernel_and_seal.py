@@ -19,7 +19,7 @@ from securevfl.crypto.kernel.residues import DEGREE
 from securevfl.crypto.kernel.ring_layout import RingLayout
 from securevfl.crypto.kernel.ring_sampling import NOISE_STD, uniform
 from securevfl.crypto.kernel.share_protocol import QUERY_HEADER, REPLY_HEADER
-from securevfl.crypto.kernel.shares import SECOND_LABEL, KernelShares, ShareParameters
+from securevfl.crypto.kernel.shares import QUERY_SECOND_LABEL, KernelShares, ShareParameters
 from securevfl.crypto.lattice.seal_io import SealIO
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_scheme import common_coin
@@ -87,7 +87,7 @@ def query(parameters, sealed):
     assert c == r
     shape = layout.points, r, layout.sample_blocks
     first = unpack(primes, memoryview(sealed)[QUERY_HEADER.size + 32 :], shape)
-    second = uniform(Prg(sealed[QUERY_HEADER.size :][:32], SECOND_LABEL), primes, shape)
+    second = uniform(Prg(sealed[QUERY_HEADER.size :][:32], QUERY_SECOND_LABEL), primes, shape)
     back = [transform(primes, layout.points).back(half) for half in (first, second)]
     return layout, np.stack(back).transpose(4, 0, 1, 2, 3).reshape(layout.sample_blocks, 2, len(primes), DEGREE)
 

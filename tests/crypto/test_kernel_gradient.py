@@ -274,7 +274,7 @@ def test_seal_decrypts_what_the_kernel_encrypts_and_multiplies(c) -> None:
     assert (r, layout.sample_blocks) == (c, 1)
     seed, body = sealed[SEALED_HEADER.size :][:32], memoryview(sealed)[SEALED_HEADER.size + 32 :]
     first = unpack(PRIMES, body, (layout.points, c, 1))[..., 0]
-    second = uniform(Prg(seed, gradient.SECOND_LABEL), PRIMES, (layout.points, r, 1))[..., 0]
+    second = uniform(Prg(seed, gradient.SEALED_SECOND_LABEL), PRIMES, (layout.points, r, 1))[..., 0]
     decrypted_rows = Reference().decrypted(secret, *(coefficients(layout, values) for values in (first, second)))
     scaled = np.rint(g * g_scale(PARAMETERS, layout, 1.0))
     message = coefficients(

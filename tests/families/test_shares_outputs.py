@@ -93,7 +93,7 @@ def test_what_is_read_from_tables_is_uniform_in_every_row_and_output(
             assert len(np.unique(values)) > 0.8 * len(values)
         else:
             assert np.diff(np.sort(values)).min() > 3
-    psi = np.concatenate([each.own.T for each in visits if each.own.size])  # two holders, each visit, each output
+    psi = np.concatenate([each.psi.T for each in visits if each.psi.size])  # two holders, each visit, each output
     assert len(psi) == 2 * 4 * outputs
     assert len(np.unique(psi)) == psi.size
 

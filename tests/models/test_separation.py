@@ -23,7 +23,7 @@ MODES: dict[str, dict[str, Any]] = {
 
 
 def notices(y: Any, own: Any, mode: str, model: Any) -> list[str]:
-    """What both parties are told of separated classes."""
+    """Return the notices about separated classes at both parties."""
     parties = [
         vfl.Party("bank", own, y, columns=["a", "b", "c"][: own.shape[1]], ids=range(N)),
         vfl.Party("shop", Z, columns=["d", "e"], ids=range(N)),
@@ -31,7 +31,7 @@ def notices(y: Any, own: Any, mode: str, model: Any) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         vfl.simulate(vfl.Job(model=model, **MODES[mode]), parties)
-    return [str(each.message) for each in caught if "are no estimates" in str(each.message)]
+    return [str(each.message) for each in caught if "are not estimates" in str(each.message)]
 
 
 @pytest.mark.parametrize("mode", MODES)

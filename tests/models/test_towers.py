@@ -7,6 +7,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from builders import raises_code  # noqa: E402
+
 import securevfl as vfl  # noqa: E402
 from benchmarks.papers.clicks import clicks  # noqa: E402
 from securevfl.errors import ConfigError  # noqa: E402
@@ -103,7 +105,7 @@ def test_a_step_goes_through_a_module_once(name: str, monkeypatch: pytest.Monkey
     g = np.random.default_rng(4).normal(size=(9, 1))
     found, through = steps(ROWS)
     assert through == 2
-    monkeypatch.setattr(torch_block, "TRACED", len(ROWS) - 1)
+    monkeypatch.setattr(torch_block, "MAX_TRACED_ROWS", len(ROWS) - 1)
     again, through = steps(ROWS)
     assert through == 5
     for one, other in zip(found, again, strict=True):
@@ -122,7 +124,7 @@ def test_wide_alone_is_a_number_for_each_code_and_a_weight_for_each_number() -> 
 
 
 def test_a_module_of_other_columns_is_refused() -> None:
-    with pytest.raises(ConfigError, match="rows of so many fail in it"):
+    with raises_code(ConfigError, "SVFL-JOB-MODULE"):
         TorchBlock("shop", vfl.TorchModel(MODULES["dssm"]), 2, 2, l2=0.0)
 
 

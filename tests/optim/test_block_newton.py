@@ -1,4 +1,4 @@
-"""BlockNewton against plain numpy: its parts, its rounds, its end."""
+"""BlockNewton against numpy: its solver, its rounds and its end."""
 
 import math
 from pathlib import Path
@@ -51,7 +51,7 @@ AT_THE_MEAN = {"gamma": math.log(4), "tweedie": MAX_LOG_MEAN}
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=list(LOSSES))
 def test_the_bound_of_a_loss_holds_everywhere_and_is_reached(loss: Loss) -> None:
-    """Second differences of the residual along random directions of f, at many f."""
+    """Return second differences of the residual along random directions at many f."""
     generator = np.random.default_rng(0)
     c, n = (1 if loss.single else 3), 40_000
     f, d = generator.normal(size=(2, n, c)) * 3
@@ -107,18 +107,18 @@ def pooled(vfl_job: vfl.Job, parties: list[vfl.Party], rounds: int) -> tuple[lis
     before, a, m, last, losses = [block.copy() for block in theta], [0] * K, INITIAL_MULTIPLE, {}, []
     c = loss.curvature
     assert c is not None
-    for visit in batches:
-        i = visit.rows
+    for scheduled in batches:
+        i = scheduled.rows
         z = [theta[k] + a[k] / (a[k] + 3) * (theta[k] - before[k]) for k in range(K)]
         others = sum(X[k][i] @ z[k] for k in range(1, K))
         own_P = preconditioner(first.gram(X[0][i]), len(i), c, first.decay, who="p")
-        f = solve(first, loss, X[0][i], t[i], others, own_P, within=1e-7 * last.get(visit.index, 1.0))
+        f = solve(first, loss, X[0][i], t[i], others, own_P, within=1e-7 * last.get(scheduled.index, 1.0))
         if len(losses) == rounds:  # it has ended by itself
             return [first.theta, *z[1:]], losses
         value = loss.value(f, t[i]).mean() + l2 / 2 * (first.theta[:-1] ** 2).sum()
-        if value > last.get(visit.index, np.inf) * (1 + 1e-9):
+        if value > last.get(scheduled.index, np.inf) * (1 + 1e-9):
             m = max(1.0, MULTIPLE_DECAY * m)
-        last[visit.index] = value
+        last[scheduled.index] = value
         losses.append(value)
         g = loss.residual(f, t[i])
         for k in range(1, K):
@@ -167,7 +167,7 @@ def test_it_ends_by_itself_at_the_optimum(model: vfl.Logistic, parties: int) -> 
 
 @pytest.mark.parametrize(("tolerance", "near"), [(0.0, 1e-6), (1e-2, 1e-1)])
 def test_the_active_block_is_solved_to_the_tolerance(tolerance: float, near: float) -> None:
-    """With a fixed floor of 1e-7 of the loss, the weights stayed 7e-4 off here however many rounds there were."""
+    """With a fixed precision of 1e-7 of the loss, the weights would stay 7e-4 off for any number of rounds."""
     parts = newton_parties(3, "logistic", rows=600)
     run = vfl.simulate(newton_job(epochs=120, optimizer=vfl.BlockNewton(tolerance=tolerance)), parts)
     X = np.hstack([(party.X - party.X.mean(0)) / party.X.std(0) for party in parts])
@@ -217,7 +217,7 @@ def test_all_parties_stop_in_the_same_round() -> None:
 
 @pytest.mark.parametrize("at", [1, 2, 4])
 @pytest.mark.parametrize("batch_size", ["all", 200])
-def test_taken_up_again_it_ends_with_the_same_bits(at: int, batch_size: object, tmp_path: Path) -> None:
+def test_a_resumed_run_ends_with_identical_bits(at: int, batch_size: object, tmp_path: Path) -> None:
     parts = vfl.datasets.breast_cancer(3)
     protocol = vfl.Protocol(sum="pairwise", residual="open")
     job = newton_job(protocol=protocol, epochs=7, test_fraction=0.2, batch_size=batch_size)
@@ -264,7 +264,7 @@ def test_collinear_columns_are_held_by_a_ridge_on_the_step() -> None:
     assert np.abs(other.parts["p1"].theta).max() < 10
 
 
-def test_what_cannot_work_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_combinations_are_rejected_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(LOSSES["smooth_hinge"]), "curvature", None)
     with raises_code(ConfigError, "SVFL-JOB-OPTION"):
         newton_job(model=vfl.SmoothHinge())

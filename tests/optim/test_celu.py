@@ -65,17 +65,17 @@ def test_networks_with_a_table_of_one_are_fedbcd(joint: str) -> None:
     assert same(vfl.simulate(celu_job(celu, model), data), vfl.simulate(celu_job(fedbcd, model), data))
 
 
-def pooled(own_job: vfl.Job, parties: list[vfl.Party]) -> list[Floats]:
+def pooled(job: vfl.Job, parties: list[vfl.Party]) -> list[Floats]:
     """Return all parties' theta by a plain loop with one table per party."""
-    loss, y, opt = LOSSES[own_job.model.name], parties[0].y, own_job.optimizer
+    loss, y, opt = LOSSES[job.model.name], parties[0].y, job.optimizer
     assert y is not None
     assert isinstance(opt, vfl.CeluVFL)
     t_y, n, K = loss.targets(y, loss.classes(y)), len(y), len(parties)
     X = [(party.X - party.X.mean(0)) / party.X.std(0) for party in parties]
     X[0] = np.column_stack([X[0], np.ones(n)])
     theta = [np.zeros((block.shape[1], t_y.shape[1])) for block in X]
-    theta[0] = starting_weights(parties[0].X[:INITIAL_WEIGHT_ROWS], X[0][:INITIAL_WEIGHT_ROWS, :-1], t_y, own_job.seed)
-    decay = [np.full((block.shape[1], 1), own_job.model.l2) for block in X]
+    theta[0] = starting_weights(parties[0].X[:INITIAL_WEIGHT_ROWS], X[0][:INITIAL_WEIGHT_ROWS, :-1], t_y, job.seed)
+    decay = [np.full((block.shape[1], 1), job.model.l2) for block in X]
     decay[0][-1] = 0
     tables: list[Workset[tuple[NDArray[np.intp], list[Floats], Floats]]] = [Workset(opt.W, opt.R) for _ in range(K)]
 
@@ -94,8 +94,8 @@ def pooled(own_job: vfl.Job, parties: list[vfl.Party]) -> list[Floats]:
             step(k, rows, weights[:, None] * g)
 
     history = []
-    for t, visit in enumerate(own_job.schedule(n).iterations()):
-        rows = visit.rows
+    for t, scheduled in enumerate(job.schedule(n).iterations()):
+        rows = scheduled.rows
         history.append([block.copy() for block in theta])
         H = [X[k][rows] @ history[max(0, t - opt.depth + 1)][k] for k in range(K)]
         for k in range(K):
@@ -104,7 +104,7 @@ def pooled(own_job: vfl.Job, parties: list[vfl.Party]) -> list[Floats]:
         g = loss.residual(X[0][rows] @ theta[0] + sum(H[1:]), t_y[rows])
         for k in range(K):
             step(k, rows, g)
-            tables[k].put(visit.index, (rows, H, g), t)
+            tables[k].put(scheduled.index, (rows, H, g), t)
     return theta
 
 
@@ -113,9 +113,9 @@ def pooled(own_job: vfl.Job, parties: list[vfl.Party]) -> list[Floats]:
 @pytest.mark.parametrize("parties", [2, 4])
 def test_equals_the_pooled_loop(xi: float | None, model: vfl.Logistic, classes: int, parties: int) -> None:
     data = celu_parties(parties, classes)
-    own_job = celu_job(vfl.CeluVFL(lr=0.2, R=4, W=3, xi=xi), model)
-    run = vfl.simulate(own_job, data)
-    for part, theta in zip(run.parts.values(), pooled(own_job, data), strict=True):
+    job = celu_job(vfl.CeluVFL(lr=0.2, R=4, W=3, xi=xi), model)
+    run = vfl.simulate(job, data)
+    for part, theta in zip(run.parts.values(), pooled(job, data), strict=True):
         np.testing.assert_allclose(part.theta, theta, rtol=1e-9, atol=1e-12)
 
 
@@ -123,9 +123,9 @@ def test_equals_the_pooled_loop(xi: float | None, model: vfl.Logistic, classes: 
 @pytest.mark.parametrize("xi", [None, 60.0])
 def test_with_several_exchanges_in_flight_too(depth: int, xi: float | None) -> None:
     data = celu_parties(3)
-    own_job = celu_job(vfl.CeluVFL(lr=0.1, R=4, W=3, xi=xi, depth=depth), evaluate_every=4, test_fraction=0.0)
-    run = vfl.simulate(own_job, data)
-    for part, theta in zip(run.parts.values(), pooled(own_job, data), strict=True):
+    job = celu_job(vfl.CeluVFL(lr=0.1, R=4, W=3, xi=xi, depth=depth), evaluate_every=4, test_fraction=0.0)
+    run = vfl.simulate(job, data)
+    for part, theta in zip(run.parts.values(), pooled(job, data), strict=True):
         np.testing.assert_allclose(part.theta, theta, rtol=1e-9, atol=1e-12)
 
 
@@ -142,8 +142,8 @@ def test_one_use_in_a_pipeline_is_the_pipeline() -> None:
 def test_networks_train_and_come_to_the_same_model_again(joint: str, parties: int) -> None:
     data = celu_parties(parties, rows=240)
     rule = vfl.AdaGrad()
-    own_job = celu_job(vfl.CeluVFL(lr=0.1, R=5, W=3, xi=60, rule=rule), vfl.Neural(joint=joint, width=4), epochs=8)
-    one, other = vfl.simulate(own_job, data), vfl.simulate(own_job, data)
+    job = celu_job(vfl.CeluVFL(lr=0.1, R=5, W=3, xi=60, rule=rule), vfl.Neural(joint=joint, width=4), epochs=8)
+    one, other = vfl.simulate(job, data), vfl.simulate(job, data)
     assert same(one, other)
     assert one.metrics["auc"] > 0.8
 
@@ -168,7 +168,7 @@ def test_evaluations_in_between_change_nothing() -> None:
     assert len([record for record in often.history if "auc" in record]) == often.costs.rounds
 
 
-def test_local_steps_are_taken_while_the_exchange_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_steps_run_during_the_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
     """The active party publishes a residual only once both have taken all local steps of that round: were these to wait
     for it, no party would continue."""
     rounds, steps, changed = 12, Counter[str](), threading.Condition()
@@ -193,7 +193,7 @@ def test_local_steps_are_taken_while_the_exchange_is_under_way(monkeypatch: pyte
 
 
 def seconds(optimizer: object, monkeypatch: pytest.MonkeyPatch, *, step: float, rtt: float) -> float:
-    """A round in virtual time, where every step takes `step` seconds and the network `rtt`."""
+    """Return the virtual seconds of a round with steps of `step` seconds and a round-trip time of `rtt`."""
     with monkeypatch.context() as patch:
         take = vfl.CeluVFL._step
 

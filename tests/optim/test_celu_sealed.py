@@ -31,7 +31,7 @@ def sealed_celu_job(residual: object, model: object = None, **keys: object) -> v
 @pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize("xi", [None, 60.0])
 @pytest.mark.parametrize("model", [vfl.Logistic(l2=0.01), vfl.Neural()], ids=lambda model: model.name)
-def test_under_ckks_it_comes_to_the_open_model(count: int, xi: float | None, model: vfl.Logistic) -> None:
+def test_ckks_gives_the_open_model(count: int, xi: float | None, model: vfl.Logistic) -> None:
     data = sealed_celu_parties(count)
     clear, sealed = (vfl.simulate(sealed_celu_job(residual, model, xi=xi), data) for residual in ("open", "ckks"))
     for name in clear.parts:
@@ -40,7 +40,7 @@ def test_under_ckks_it_comes_to_the_open_model(count: int, xi: float | None, mod
 
 
 @pytest.mark.exact_outputs
-def test_under_paillier_it_comes_to_the_open_model() -> None:
+def test_paillier_gives_the_open_model() -> None:
     data = sealed_celu_parties(rows=80)
     keys = {"xi": 60.0, "batch_size": 40, "epochs": 2}
     clear, sealed = (vfl.simulate(sealed_celu_job(residual, **keys), data) for residual in ("open", SMALL))
@@ -49,8 +49,8 @@ def test_under_paillier_it_comes_to_the_open_model() -> None:
         np.testing.assert_allclose(sealed.parts[name].theta, clear.parts[name].theta, atol=5e-5)
 
 
-def counted(monkeypatch: pytest.MonkeyPatch, own_job: vfl.Job) -> tuple[int, Counter[str]]:
-    """How many products shop makes in a run, and its messages by kind."""
+def counted(monkeypatch: pytest.MonkeyPatch, job: vfl.Job) -> tuple[int, Counter[str]]:
+    """Return the number of products that shop computes in a run, and its messages by class."""
     products, kinds = Counter[str](), Counter[str]()
     product_of = sealed_residual.product_of
 
@@ -64,7 +64,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, own_job: vfl.Job) -> tuple[int, Cou
 
     with monkeypatch.context() as patch:
         patch.setattr(sealed_residual, "product_of", count)
-        vfl.simulate(own_job, sealed_celu_parties(), observe=observe)
+        vfl.simulate(job, sealed_celu_parties(), observe=observe)
     return products["made"], kinds
 
 
@@ -76,9 +76,9 @@ def test_a_linear_party_makes_one_product_an_exchange(monkeypatch: pytest.Monkey
 def test_a_network_makes_one_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     products, kinds = counted(monkeypatch, sealed_celu_job("ckks", vfl.Neural()))
     table, steps = Workset[int](W, R), 0
-    for t, visit in enumerate(sealed_celu_job("open").schedule(len(sealed_celu_parties()[0])).iterations()):
+    for t, batch in enumerate(sealed_celu_job("open").schedule(len(sealed_celu_parties()[0])).iterations()):
         steps += 1 + sum(table.sample() is not None for _ in range(R - 1))
-        table.put(visit.index, t, t)
+        table.put(batch.index, t, t)
     assert products == kinds["BlindedProduct"] == steps
 
 

@@ -1,4 +1,4 @@
-"""Steps of a party whose columns add up to a constant, which is another party's to move."""
+"""Steps of a party whose columns sum to a constant, while another party has the intercept."""
 
 from __future__ import annotations
 

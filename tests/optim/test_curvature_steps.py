@@ -1,4 +1,4 @@
-"""Steps without a size: by the curvature of each party's columns, as far as tuned ones on the tables that ship."""
+"""Step sizes from the curvature of each party's columns, compared with tuned ones on the included tables."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ def test_untuned_steps_come_within_a_hair_of_tuned_ones(name: str, count: int) -
 @pytest.mark.parametrize("decay", ["none", "sqrt_t", "sqrt_tk", "inverse"])
 @pytest.mark.parametrize("before", [1, 3])
 def test_a_step_is_that_of_the_bound_on_the_curvature(decay: Any, before: int) -> None:
-    """One round of Q steps on all rows against a loop over the pooled table, and what decay leaves of them later on."""
+    """One round of Q steps on all rows against a loop over the pooled table, and the decay of later steps."""
     bank, shop = vfl.datasets.breast_cancer()
     optimizer = vfl.FedBCD(local_steps=3, decay=decay)
     step_job = curvature_job(vfl.Logistic(l2=0.01), optimizer, batch_size="all", epochs=before + 1)
@@ -71,7 +71,7 @@ def test_every_schedule_takes_them(optimizer: Any) -> None:
     assert area_under_curve(parties[0].y == 1, run.decision({party.name: party.X for party in parties})[:, 0]) > 0.99
 
 
-def test_a_training_that_goes_on_takes_the_same_steps(tmp_path: Any) -> None:
+def test_a_resumed_training_takes_the_same_steps(tmp_path: Any) -> None:
     def cut(done: int, of: int) -> None:
         if done == 7:
             raise RuntimeError("cut")

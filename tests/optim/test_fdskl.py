@@ -35,7 +35,7 @@ def kernel_job(model: Kernel, **keys: object) -> vfl.Job:
 
 
 def features(run: vfl.Run, X: Floats, worker: str, k: int) -> Floats:
-    """phi_k of one worker by the pooled columns (n x D), with the frequencies that the parties drew."""
+    """Return phi_k (n x D) of one worker from the pooled columns and the frequencies that the parties drew."""
     model = run.job.model
     assert isinstance(model, Kernel)
     drawn = {name: RandomFrequencies(model, part.state["key"], len(part.columns)) for name, part in run.parts.items()}
@@ -45,7 +45,7 @@ def features(run: vfl.Run, X: Floats, worker: str, k: int) -> Floats:
 
 
 def dsg(run: vfl.Run, parties: list[vfl.Party]) -> dict[str, Floats]:
-    """alpha (K x D) of every worker by the plain loop."""
+    """Return alpha (K x D) of every worker by a plain loop."""
     job, model = run.job, run.job.model
     assert isinstance(model, Kernel)
     assert isinstance(job.optimizer, vfl.FDSKL)
@@ -60,18 +60,18 @@ def dsg(run: vfl.Run, parties: list[vfl.Party]) -> dict[str, Floats]:
     assert len(X) <= PRECONDITIONER_ROWS, "the preconditioners are computed from all rows"
     alpha = {worker: np.zeros((model.blocks, model.block_size)) for worker in workers}
     turns = {worker: block_order(model.blocks, job.seed, i) for i, worker in enumerate(workers)}
-    for t, visit in enumerate(schedule.iterations()):
+    for t, batch in enumerate(schedule.iterations()):
         worker = workers[t % len(workers)]
         k = next(turns[worker])
-        rows = X[visit.rows]
+        rows = X[batch.rows]
         f = sum(features(run, rows, w, j) @ alpha[w][j] for w in workers for j in range(model.blocks))
-        g = loss.residual(f[:, None], targets[visit.rows, None])[:, 0]
+        g = loss.residual(f[:, None], targets[batch.rows, None])[:, 0]
         move = features(run, rows, worker, k).T @ g / len(rows) + model.l2 * alpha[worker][k]
         if job.optimizer.precondition:
             phi = features(run, X, worker, k)
             gram = model.loss.curvature / len(X) * phi.T @ phi
             move = np.linalg.solve(gram + job.optimizer.rho * np.eye(model.block_size), move)
-        eta = job.optimizer.lr / (1 if job.optimizer.decay == "none" else (visit.epoch + 1))
+        eta = job.optimizer.lr / (1 if job.optimizer.decay == "none" else (batch.epoch + 1))
         alpha[worker][k] -= eta * move
     return alpha
 
@@ -214,7 +214,7 @@ def test_parties_and_workers_draw_apart() -> None:
     assert "secret" in repr(one)
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_unsuitable_jobs_are_rejected() -> None:
     kernel, data = Kernel(gamma=0.3), kernel_parties(3, "logistic", labelled=2)
     with pytest.raises(ConfigError, match="fdskl trains kernel models only"):
         kernel_job(vfl.Logistic())  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""FedBCD against a plain loop over all parties' columns in one place (FedBCD 2019, Algorithm 1)."""
+"""FedBCD against a plain loop over all parties' columns in one table (FedBCD 2019, Algorithm 1)."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def fedbcd_parties(parties: int, loss: str, rows: int = 90) -> list[vfl.Party]:
 
 
 def pooled(job: vfl.Job, parties: list[vfl.Party], mode: str, Q: int, mu: float) -> list[Floats]:
-    """All parties' theta by the plain loop."""
+    """Return all parties' theta by a plain loop."""
     loss, y = LOSSES[job.model.name], parties[0].y
     assert y is not None
     t_y = loss.targets(y, loss.classes(y))
@@ -37,8 +37,8 @@ def pooled(job: vfl.Job, parties: list[vfl.Party], mode: str, Q: int, mu: float)
     theta[0] = starting_weights(parties[0].X[:INITIAL_WEIGHT_ROWS], X[0][:INITIAL_WEIGHT_ROWS, :-1], t_y, job.seed)
     decay = [np.full((block.shape[1], 1), job.model.l2) for block in X]
     decay[0][-1] = 0
-    for t, visit in enumerate(schedule.iterations()):
-        rows = visit.rows
+    for t, batch in enumerate(schedule.iterations()):
+        rows = batch.rows
         eta = job.optimizer.eta(t, K)
 
         def others(k: int, at: list[Floats], rows: NDArray[np.intp] = rows) -> Floats:

@@ -1,11 +1,11 @@
-"""Weights of rows against J with its rows scaled one by one, whatever J is and however large."""
+"""Instance weights against J with rows scaled one by one, for every kind and size of J."""
 
 import numpy as np
 import pytest
 
 import securevfl as vfl
 from securevfl.base import chunked_matrix
-from securevfl.models.block import Block, Place
+from securevfl.models.block import Block, BlockSpec
 from securevfl.optim.instance_weights import WeightedModel, cosines
 
 N, D = 40, 5
@@ -19,7 +19,7 @@ MODELS = {
 
 def block(name: str) -> Block:
     model, outputs = MODELS[name]
-    built = model.build(Place("shop", False, D, outputs, passives=3, place=1))
+    built = model.build(BlockSpec("shop", False, D, outputs, passives=3, index=1))
     built.theta = np.random.default_rng(1).normal(size=built.theta.shape)
     return built
 

@@ -1,4 +1,4 @@
-"""The pipeline against a plain loop, depth 1 as FedSGD, what overlap saves, and nothing lost between rounds."""
+"""The pipeline against a plain loop, depth 1 against FedSGD, the benefit of overlap, and resumed runs."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from securevfl.training.checkpoint import Checkpoints
 
 
 class Cut(Exception):
-    """What takes the place of a lost process."""
+    """The error of an interrupted process."""
 
 
 def pipeline_parties(count: int, rows: int = 96) -> list[vfl.Party]:
@@ -30,7 +30,7 @@ def pipeline_job(optimizer: object, residual: object = "open", sums: str = "auto
 
 
 def pooled(work: vfl.Job, parties: list[vfl.Party], depth: int) -> list[Floats]:
-    """Everybody's theta by a plain loop: H_k of a batch at the weights of depth - 1 rounds before."""
+    """Return all parties' theta by a plain loop, with H_k of a batch at the weights of depth - 1 rounds earlier."""
     y = parties[0].y
     assert y is not None
     t_y, n = np.where(y == 1, 1.0, -1.0)[:, None], len(y)
@@ -39,8 +39,8 @@ def pooled(work: vfl.Job, parties: list[vfl.Party], depth: int) -> list[Floats]:
     theta = [np.zeros((block.shape[1], 1)) for block in X]
     theta[0] = starting_weights(parties[0].X[:INITIAL_WEIGHT_ROWS], X[0][:INITIAL_WEIGHT_ROWS, :-1], t_y, work.seed)
     history = [[block.copy() for block in theta]]
-    for t, visit in enumerate(work.schedule(n).iterations()):
-        rows, old = visit.rows, history[max(0, t - depth + 1)]
+    for t, scheduled in enumerate(work.schedule(n).iterations()):
+        rows, old = scheduled.rows, history[max(0, t - depth + 1)]
         f = X[0][rows] @ theta[0] + sum(X[k][rows] @ old[k] for k in range(1, len(X)))
         g = work.loss.residual(f, t_y[rows])
         for k, block in enumerate(X):
@@ -100,7 +100,7 @@ def test_evaluations_in_between_change_nothing(every: int) -> None:
 
 @pytest.mark.parametrize("at", [2, 7, 11])
 @pytest.mark.parametrize("sums", ["direct", "pairwise"])
-def test_a_run_that_was_cut_goes_on_with_what_was_on_the_line(at: int, sums: str, tmp_path: Path) -> None:
+def test_a_resumed_run_uses_the_outputs_in_flight(at: int, sums: str, tmp_path: Path) -> None:
     data = pipeline_parties(3)
     work = pipeline_job(vfl.Pipeline(lr=0.3, depth=4), "open", sums)
     folders = {party.name: Checkpoints(tmp_path / party.name, party.name, every=2) for party in data}
@@ -127,8 +127,8 @@ def test_an_early_stop_leaves_nobody_waiting() -> None:
         assert len(run.history) < 12
 
 
-def test_overlap_shortens_rounds_and_virtual_time_says_so() -> None:
-    """At 200 ms there and back a round of FedSGD costs them all; of a pipeline of four, a quarter."""
+def test_overlap_shortens_rounds_in_virtual_time() -> None:
+    """With a round-trip time of 200 ms, a round of a pipeline of depth four takes a quarter of that of FedSGD."""
     data, line = pipeline_parties(2), vfl.Network(mbps=1e6, rtt_ms=200, message_ms=0)
     seconds = {
         depth: vfl.simulate(pipeline_job(vfl.Pipeline(lr=0.3, depth=depth), epochs=4), data, network=line).history[-1][

@@ -128,7 +128,7 @@ def test_every_rule_has_a_row() -> None:
 
 
 class Plain:
-    """Weights without a model."""
+    """A model that consists only of weights."""
 
     def __init__(self, theta: Floats, l2: float = 0.0) -> None:
         self.theta, self.l2 = theta, l2
@@ -138,7 +138,7 @@ class Plain:
 
 
 def steps(count: int = 12, size: int = 4) -> list[tuple[Floats, float, bool]]:
-    """Gradients, step sizes that fall, and where exchanges begin."""
+    """Return gradients, decreasing step sizes, and the starts of exchanges."""
     generator = np.random.default_rng(3)
     return [(generator.normal(size=size), 0.3 / math.sqrt(t + 1), t % 3 == 0) for t in range(count)]
 
@@ -178,7 +178,7 @@ def test_decay_is_in_the_gradient_that_a_rule_sees(rule: Rule, oracle: Oracle, l
 
 @dataclass(frozen=True)
 class Combined:
-    """A combination of one holder's shares (uint64, modulo 2^64) by numbers that are known beforehand: a vector."""
+    """A linear combination of one holder's shares (uint64, modulo 2^64) with public coefficients; a vector."""
 
     terms: dict[int, float]  # which share, times what
 
@@ -196,7 +196,7 @@ class Combined:
         return Combined({key: factor * coefficient for key, coefficient in self.terms.items()})
 
     def made(self, shares: list[NDArray[np.uint64]], bits: int) -> NDArray[np.uint64]:
-        """The combination itself, in units of 2^-bits of a share's; factors are rounded, shares are not."""
+        """Return the combination in units of 2^-bits of a share; factors are rounded, shares are not."""
         total = np.zeros_like(shares[0])
         for key, factor in self.terms.items():
             total += np.uint64(round(factor * 2**bits) % 2**64) * shares[key]
@@ -278,8 +278,8 @@ def pooled(job: vfl.Job, parties: list[vfl.Party], oracle: Oracle) -> list[Float
             sent = zip(courses[k], gradient[:, 0], strict=True)
             theta[k] = np.array([[course.send((float(g), eta, q == 0))] for course, g in sent])
 
-    for t, visit in enumerate(_visits(schedule)):
-        rows, eta, before = visit, job.optimizer.eta(t, K), [block.copy() for block in theta]
+    for t, batch in enumerate(_visits(schedule)):
+        rows, eta, before = batch, job.optimizer.eta(t, K), [block.copy() for block in theta]
 
         def g(outputs: Floats, at: list[Floats], rows: NDArray[np.intp] = rows) -> Floats:
             others = sum(X[j][rows] @ at[j] for j in range(1, K))
@@ -294,7 +294,7 @@ def pooled(job: vfl.Job, parties: list[vfl.Party], oracle: Oracle) -> list[Float
 
 
 def _visits(schedule: Schedule) -> Iterator[NDArray[np.intp]]:
-    return (visit.rows for visit in schedule.iterations())
+    return (batch.rows for batch in schedule.iterations())
 
 
 @by_row
@@ -316,7 +316,7 @@ def test_fedpbcd_is_proximal_steps_by_its_rule() -> None:
 
 
 class Cut(Exception):
-    """What takes the place of a lost process."""
+    """The error of an interrupted process."""
 
 
 def resumed(work: vfl.Job, parties: list[vfl.Party], folder: Path, at: int) -> vfl.Run:

@@ -17,7 +17,7 @@ ROWS = 200
 
 
 def alike(parties: int) -> list[vfl.Party]:
-    """Parties whose columns point much the same way, for which steps at the same time add up most."""
+    """Return parties with similar columns, for which simultaneous steps add up most."""
     generator = np.random.default_rng(parties)
     shared = generator.normal(size=(ROWS, 2))
     blocks = [shared + 0.1 * generator.normal(size=(ROWS, 2)) for _ in range(parties)]
@@ -84,7 +84,7 @@ def wave() -> tuple[Floats, Floats]:
 
 
 def test_errors_of_the_papers_fdskl_step_fall_as_one_over_t() -> None:
-    """Theorem 4: E |f_t - f*|^2 = O(1 / t) under a step that falls as theta / t, here for a strongly convex loss."""
+    """Theorem 4: E |f_t - f*|^2 = O(1 / t) for a step that decreases as theta / t and a strongly convex loss."""
     X, y = wave()
     model = Kernel(gamma=0.5, loss="square", blocks=3, block_size=16, l2=0.5)
     expansion, batches, phi = kept_features(model, X, 20)
@@ -103,7 +103,7 @@ def test_errors_of_the_papers_fdskl_step_fall_as_one_over_t() -> None:
 
 
 def test_shrinking_one_block_equals_shrinking_all_by_a_share() -> None:
-    """The paper's step shrinks every coefficient by eta lambda: with K blocks that is our l2 = K lambda."""
+    """The paper's step shrinks every coefficient by eta lambda; with K blocks this equals l2 = K lambda here."""
     X, y = wave()
     K, l2 = 4, 0.2
     model = Kernel(gamma=0.5, loss="square", blocks=K, block_size=16, l2=l2)

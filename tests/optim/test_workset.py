@@ -1,4 +1,4 @@
-"""The workset table against a slow reading of its rules, and against drawing at random as the published code does."""
+"""The workset table against a slow implementation of its rules, and against the random published sampler."""
 
 import random
 from collections import Counter
@@ -21,7 +21,7 @@ class Slow:
     history: list[tuple[str, int | None]]
 
     def table(self) -> list[int]:
-        """Batches by their last exchange, the newest first: the first W."""
+        """Return the W batches with the newest exchanges, the newest first."""
         exchanged = [batch for kind, batch in self.history if kind == "put" and batch is not None]
         return list(dict.fromkeys(reversed(exchanged)))[: self.W]
 
@@ -89,7 +89,7 @@ def test_a_table_of_one_is_stepped_on_again_and_again(R: int) -> None:
         assert [table.sample() for _ in range(R)] == [t] * (R - 1) + [None]
 
 
-def test_a_table_goes_on_from_its_rows() -> None:
+def test_a_table_resumes_from_its_rows() -> None:
     W, R = 3, 4
     one: Workset[int] = Workset(W, R)
     for t in range(30):

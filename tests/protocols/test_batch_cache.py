@@ -1,4 +1,4 @@
-"""A passive party keeps prepared batches up to a bound, and its model is the same whatever it keeps."""
+"""A passive party caches prepared batches up to a bound; the cache does not change its model."""
 
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ class Thing:
     nbytes: int
 
 
-def test_the_first_are_kept_until_the_shelf_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_batches_stay_until_the_cache_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_cache, "MAX_CACHED_BYTES", 10)
     cache, things = BatchCache(), [Thing(4), Thing(4), Thing(4), Thing(2)]
     for batch, thing in enumerate(things):
@@ -36,7 +36,7 @@ def test_the_first_are_kept_until_the_shelf_is_full(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("scheme", [LatticeGradient(), PaillierScheme(2048)], ids=["lattice", "paillier"])
-def test_prepared_batches_say_what_they_weigh(scheme: LinearScheme) -> None:
+def test_prepared_batches_report_their_size(scheme: LinearScheme) -> None:
     evaluator = scheme.evaluator(scheme.keygen().public)
     generator = np.random.default_rng(0)
     small, large = (evaluator.prepare(generator.normal(size=(n, 3))).nbytes for n in (200, 6000))
@@ -73,7 +73,7 @@ def train(prepared: list[int], monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 @pytest.mark.exact_outputs
-def test_the_model_is_the_same_with_an_empty_shelf(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_model_is_the_same_without_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
     anew: list[int] = []
     one = train(sizes, monkeypatch)

@@ -132,7 +132,7 @@ def test_a_job_can_name_its_defence(name: str) -> None:
         assert np.abs(sent[0]).max() > 0.6  # clean residuals are 1/2 at first
 
 
-def test_noise_goes_under_encryption_too() -> None:
+def test_noise_is_added_before_encryption() -> None:
     defence = Gaussian(sigma=0.5)
     protocol = vfl.Protocol(residual=vfl.SealedResidual(engine=vfl.Ckks(), defence=defence))
     job = vfl.Job(model=vfl.Logistic(), optimizer=vfl.FedBCD(lr=0.3), protocol=protocol, epochs=2)

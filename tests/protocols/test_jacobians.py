@@ -1,4 +1,4 @@
-"""A small two-layer network as a passive party's model, its Jacobian moving: J^T g is the analytic gradient."""
+"""A two-layer network as a passive party's model with a variable Jacobian: J^T g is the analytic gradient."""
 
 from typing import ClassVar
 
@@ -13,7 +13,7 @@ from securevfl.base.arrays import Floats
 from securevfl.base.roles import Roles
 from securevfl.errors import ProtocolError
 from securevfl.models import losses
-from securevfl.models.block import Place
+from securevfl.models.block import BlockSpec
 from securevfl.models.linear import LinearModel
 from securevfl.models.linear_block import Linear
 from securevfl.models.loss import Loss
@@ -61,13 +61,13 @@ class TwoLayer:
         return H
 
     def vjp(self, X: Floats, g: Floats) -> Floats:
-        """By back-propagation."""
+        """Return J^T g by back-propagation."""
         W, V = self.layers()
         hidden = np.tanh(X @ W)
         return np.concatenate([(X.T @ ((g @ V.T) * (1 - hidden**2))).ravel(), (hidden.T @ g).ravel()])
 
     def jacobian(self, X: Floats) -> Jacobian:
-        """Row by row and output by output, by the chain rule."""
+        """Return J row by row and output by output, by the chain rule."""
         W, V = self.layers()
         h, c = self.shapes[1]
         hidden = np.tanh(X @ W)
@@ -90,7 +90,7 @@ class TwoLayer:
 
 
 def finite_differences(model: TwoLayer, X: Floats, g: Floats) -> Floats:
-    """d <H, g> / d theta, from forward passes alone."""
+    """Return d <H, g> / d theta from forward passes only."""
     theta, columns, step = model.theta, [], 1e-6
     for j in range(len(theta)):
         ends = []
@@ -189,7 +189,7 @@ class Network(LinearModel):
     def parameters(self, columns: int, outputs: int) -> int:
         return TwoLayer(columns, outputs).parameters
 
-    def build(self, place: Place) -> Linear:
+    def build(self, place: BlockSpec) -> Linear:
         if place.active:
             return super().build(place)
         return TwoLayer(place.columns, place.outputs)  # type: ignore[return-value]

@@ -20,6 +20,7 @@ from securevfl.protocols.score_ledger import ledger as ledger_module
 from securevfl.protocols.score_ledger.database import LedgerDatabase
 from securevfl.protocols.score_ledger.ledger import NEW, REFUSED, STORED, ScoreLedger
 from securevfl.protocols.score_ledger.row_digests import COMMITMENT_BYTES
+from tests.builders import raises_code
 from tests.protocols.test_shares_predict import Model, Open, admit, names
 
 
@@ -136,7 +137,7 @@ def test_a_file_that_is_no_ledger_is_refused(tmp_path: Path):
     for text in ("", "[]", '{"key": "00"}\n{"peer": 3}', "no"):
         path = tmp_path / "scores"
         path.write_text(text)
-        with pytest.raises(ConfigError, match="ledger"):
+        with raises_code(ConfigError, "SVFL-LEDGER-FOREIGN"):
             ScoreLedger(path)
 
 

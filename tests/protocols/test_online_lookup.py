@@ -118,8 +118,8 @@ def test_a_malicious_client_learns_nothing_beyond_its_grant(
         run_session([["id 7", "new"]], deviate)
 
 
-def test_tags_tell_nothing_of_ids_without_the_key() -> None:
-    """Two tables of the same ids share no tag, and tags are uniform: six standard errors of 1,600 bytes' mean."""
+def test_tags_are_uniform_without_the_key() -> None:
+    """Two tables of the same ids have no tag in common; the mean of 1,600 bytes is within six standard errors."""
     tags = [bytes(TableServer(TABLE)._first.tobytes()) for _ in range(2)]
     halves = [{tags_of_run[at : at + 16] for at in range(0, len(tags_of_run), 16)} for tags_of_run in tags]
     assert not halves[0] & halves[1]

@@ -1,4 +1,4 @@
-"""Pieces of an exchange come in order, are waited for, and are held no longer than they serve."""
+"""Pieces of a ciphertext are returned in order, awaited if necessary, and deleted after use."""
 
 import threading
 from collections import deque
@@ -39,7 +39,7 @@ def test_waiting_takes_all_that_is_on_its_way() -> None:
     assert [*pieces] == [b"a", b"b"]
 
 
-def test_what_nobody_wants_is_dropped_as_it_comes() -> None:
+def test_unneeded_pieces_are_dropped_on_arrival() -> None:
     incoming = coming((b"b", True))
     pieces = Pieces((b"a", False), incoming.popleft, again=True)
     pieces.forget()

@@ -109,7 +109,7 @@ def payload(event: Event) -> int:
     return 0
 
 
-def test_what_sums_up_no_outputs_refuses_single_precision() -> None:
+def test_jobs_without_summed_outputs_reject_single_precision() -> None:
     protocol = vfl.Protocol(sum="tree", precision="single")
     with pytest.raises(ConfigError, match=r"protocol\.precision: phases sums up no outputs"):
         vfl.Job(model=vfl.Kernel(gamma=0.1), optimizer=vfl.FDSKL(), protocol=protocol, epochs=1)

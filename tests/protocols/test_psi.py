@@ -31,7 +31,7 @@ NAMES = ["bank", "shop", "telco", "clinic"]
 
 
 class Stop(Exception):
-    """A party that is cut off in mid-sentence."""
+    """The error of a party that is interrupted."""
 
 
 def play(
@@ -145,7 +145,7 @@ def aligned_here(
     executor: ThreadPoolExecutor | None = None,
     observe: Callable[[Event], None] | None = None,
 ) -> list[vfl.Party]:
-    """Each party with the common rows in the shared order."""
+    """Return each party with the common rows in the common order."""
     lead, *others = (party.name for party in parties)
 
     def role(party: vfl.Party) -> Callable[[Channel], np.ndarray]:
@@ -158,7 +158,7 @@ def aligned_here(
 
 
 def flow_of(ids: Sequence[int]) -> set[str]:
-    """The messages of an alignment of these ids with fewer."""
+    """Return the messages of an alignment of these ids with fewer ids."""
     events: list[Event] = []
     parties = parties_with_ids([ids, range(20)])
     aligned_here(parties, observe=events.append)

@@ -34,7 +34,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Cut:
-    """Lets a party send `messages` messages, then cuts it off."""
+    """Let a party send `messages` messages, then interrupt it."""
 
     def __init__(self, messages: int) -> None:
         self.left = messages
@@ -75,7 +75,7 @@ def sent(events: list[Event], kind: type[Message]) -> list[Message]:
 
 
 @pytest.mark.parametrize("parties", [2, 3])
-def test_what_has_been_done_is_not_done_again(
+def test_completed_work_is_not_repeated(
     parties: int, small_chunks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sets = [list(range(k, 40 + k)) for k in range(parties)]
@@ -179,7 +179,7 @@ def test_a_journal_leaves_other_files_alone(tmp_path: Path) -> None:
     assert [file.name for file in folder.iterdir()] == ["notes.txt"]
 
 
-def test_the_row_order_is_kept_beside_the_data(tmp_path: Path) -> None:
+def test_the_row_order_is_stored_next_to_the_data(tmp_path: Path) -> None:
     data = tmp_path / "shop.csv"
     rows = np.array([3, 0, 2])
     assert write_rows(data, rows) == rows_path(data) == tmp_path / "shop.csv.rows.npy"
@@ -196,6 +196,6 @@ def test_the_row_order_is_kept_beside_the_data(tmp_path: Path) -> None:
         read_rows(tmp_path / "none.csv", of=3)
 
 
-def test_kept_secrets_show_nothing() -> None:
+def test_stored_secrets_have_no_representation() -> None:
     stored = psi_work.Secrets(b"n" * 16, False, b"s" * 32, b"scalar" * 5, {"shop": b"pair key" * 4})
     assert repr(stored) == str(stored) == "<Secrets, secret>"

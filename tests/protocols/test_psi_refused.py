@@ -52,7 +52,7 @@ TAMPERED = [
 
 
 @pytest.mark.parametrize(("parties", "cheat", "twist"), TAMPERED)
-def test_points_that_are_none_are_refused(parties: int, cheat: str, twist: Twist) -> None:
+def test_invalid_points_are_rejected(parties: int, cheat: str, twist: Twist) -> None:
     with pytest.raises(CryptoError):
         play([list(range(20))] * parties, twist={cheat: twist})
 
@@ -98,7 +98,7 @@ def spoilt(kind: type[Message]) -> Twist:
         ("shop", VoleDigests),
     ],
 )
-def test_a_peer_that_strays_is_caught_and_nothing_is_kept(
+def test_a_cheating_peer_is_detected_and_the_journal_deleted(
     cheat: str, kind: type[Message], parties: int, tmp_path: Path
 ) -> None:
     with raises_code(CryptoError, "SVFL-PROTOCOL-CHEATING"):
@@ -159,12 +159,12 @@ BROKEN_TRANSFERS = [
 
 
 @pytest.mark.parametrize(("cheat", "twist"), BROKEN_TRANSFERS)
-def test_what_breaks_the_flow_of_large_sets_is_refused(cheat: str, twist: Twist) -> None:
+def test_invalid_messages_by_transfers_are_rejected(cheat: str, twist: Twist) -> None:
     with pytest.raises(ProtocolError):
         play([list(range(20))] * 2, twist={cheat: twist}, transfers=True)
 
 
 @pytest.mark.parametrize(("parties", "cheat", "twist"), BROKEN)
-def test_what_breaks_the_protocol_is_refused(parties: int, cheat: str, twist: Twist) -> None:
+def test_invalid_messages_are_rejected(parties: int, cheat: str, twist: Twist) -> None:
     with pytest.raises(ProtocolError):
         play([list(range(20))] * parties, twist={cheat: twist})

@@ -52,7 +52,7 @@ def state(name: str = "", at: tuple[int, ...] = ()) -> dict[str, Any]:
 
 def made(own: OfflinePhase, number: int = 0) -> OfflinePhase:
     """The same with a chunk of its state."""
-    own.store.put(number, NAME, own._visits, [b""] * VISITS, base=own._base())
+    own.store.put(number, NAME, own._iteration, [b""] * VISITS, base=own._base())
     return own
 
 
@@ -107,11 +107,11 @@ def test_states_behind_a_chunk_that_is_passed_over_are_stepped_by_the_number_of_
     """By a rule whose steps differ from visit to visit."""
     own, ring = ahead(7), ShareRing(64)
     steps = SimpleNamespace(step=lambda r, v, visit: r + v * np.uint64(visit))
-    own._ring, own._terms = ring, SimpleNamespace(columns={"b": 4, "c": 4}, outputs=3, rule_of=lambda name: steps)  # type: ignore[assignment]
+    own._ring, own._params = ring, SimpleNamespace(columns={"b": 4, "c": 4}, outputs=3, rule_of=lambda name: steps)  # type: ignore[assignment]
     ones = {name: np.ones((4, 3), np.uint64) for name in "bc"}
     record = _Record(0, b"", b"", {name: ring.pack(v) for name, v in ones.items()}, ())
     own.store.write(0, NAME, 7, 3, ((place, 1, msgspec.msgpack.encode(record)) for place in range(3)), base=own._base())
     own.skip_chunk(0)
-    assert own._visits == 10
+    assert own._iteration == 10
     for name, r in own._r.items():
         np.testing.assert_array_equal(r, state()[name] + np.uint64(7 + 8 + 9))

@@ -1,4 +1,4 @@
-"""A reply is asked late, again, with a J that moves, from another thread, while exchanges and keys come and go."""
+"""Replies are used late, repeatedly, with a variable J and in other threads, while exchanges and keys change."""
 
 import gc
 import threading
@@ -48,7 +48,7 @@ Ask = Callable[[PassiveResidual, Channel], None]
 
 
 class Given:
-    """A model with the Jacobian it is given; it may be given another one."""
+    """A model with a given Jacobian, which can be replaced."""
 
     def __init__(self, J: Floats, *, static: bool = True) -> None:
         self.J, self.static_jacobian = J, static
@@ -73,7 +73,7 @@ def play(
     *,
     timeout: float = 3600.0,
 ) -> list[Event]:
-    """The active party's and each passive party's script, over one channel; all messages."""
+    """Run the scripts of the active party and of each passive party over one channel; return all messages."""
 
     def context(channel: Channel) -> PartyContext:
         return PartyContext(
@@ -127,7 +127,7 @@ def check(reply: Reply, J: Floats, g: Floats, *, static: bool = True) -> None:
 
 @pytest.mark.parametrize("each_epoch", [1, 2, 100], ids=lambda epochs: f"a key for {epochs}")
 @pytest.mark.parametrize("residual", RESIDUALS, ids=lambda r: getattr(r, "engine", r).name)
-def test_replies_are_asked_late_in_any_order_and_again(residual: ResidualProtocol, each_epoch: int) -> None:
+def test_replies_can_be_used_late_repeatedly_and_in_any_order(residual: ResidualProtocol, each_epoch: int) -> None:
     gs, Js = drawn(5)
 
     def ask(role: PassiveResidual, channel: Channel) -> None:
@@ -182,7 +182,7 @@ def test_another_thread_asks_while_exchanges_and_keys_go_on(residual: ResidualPr
 
 
 @pytest.mark.parametrize("residual", RESIDUALS, ids=lambda r: getattr(r, "engine", r).name)
-def test_several_parties_are_served_each_at_its_own_pace(residual: ResidualProtocol) -> None:
+def test_each_party_is_served_at_its_pace(residual: ResidualProtocol) -> None:
     gs, _ = drawn(4)
     names = ("shop", "telco", "gym")
     batches = {name: drawn(4, seed=seed)[1] for seed, name in enumerate(names, 10)}

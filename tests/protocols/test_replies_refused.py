@@ -1,4 +1,4 @@
-"""Replies that are asked of exchanges without openings left, and errors on either side of an exchange."""
+"""Requests without remaining openings, and errors on either side of an exchange."""
 
 import threading
 import time
@@ -25,7 +25,7 @@ from tests.protocols.test_replies import SEALED, SOON, Batch, Given, batch, chec
 LONG = 6000  # rows: two sample blocks
 
 
-def test_more_gradients_than_agreed_are_not_asked_for() -> None:
+def test_a_party_requests_no_more_gradients_than_agreed() -> None:
     gs, Js = drawn(1)
 
     def ask(role: PassiveResidual, channel: Channel) -> None:
@@ -165,8 +165,8 @@ def test_a_party_that_never_closes_is_named() -> None:
 
 
 @pytest.mark.parametrize("kind", [ResidualCiphertext, OpenedProduct])
-def test_what_belongs_to_another_exchange_is_refused(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A piece of g or an opening under another number would be taken for this exchange's."""
+def test_messages_of_another_exchange_are_rejected(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece of g or an opening with another number must not be used for this exchange."""
     gs, Js = drawn(1)
     monkeypatch.setattr(row_plaintexts, "BLOCKS_PER_PIECE", 1)  # a message a sample block
 

@@ -1,4 +1,4 @@
-"""Every sum with every residual gives the same model, declares every message and costs what its frames weigh."""
+"""Every sum with every residual gives the same model, declares all messages and counts all bytes."""
 
 from collections import defaultdict
 

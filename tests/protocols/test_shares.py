@@ -97,7 +97,7 @@ class Watched:
     """Keeps what a party steps by, for the oracle: of g psi_A + delta at A, g_B at B."""
 
     def _step(self, visit, g):
-        self.seen.append((visit.piece, (visit.own if isinstance(self, LabelParty) else g).copy()))
+        self.seen.append((visit.block, (visit.psi if isinstance(self, LabelParty) else g).copy()))
         return super()._step(visit, g)
 
 
@@ -164,7 +164,7 @@ class Run:
                     continue
                 for state in (state for _ in range(self.repeat) for state in side.train(number, len(visits))):
                     self.states[name].append(state)
-                    if self.stop == (name, state.visits):
+                    if self.stop == (name, state.iterations):
                         raise Killed
 
         return play
@@ -184,8 +184,8 @@ class Run:
         """Weights as integers (d x c), opened."""
         ring, rule, opened = ShareRing(self.case.numbers.bits), self.case.rule, {}
         for name in self.case.names:
-            held = [self.states[name][visits].own]
-            held += [self.states[holder][visits].others[name] for holder in "ab" if holder != name]
+            held = [self.states[name][visits].own_share]
+            held += [self.states[holder][visits].peer_shares[name] for holder in "ab" if holder != name]
             opened[name] = ring.reduce(sum(rule.theta(state, visits) for state in held))
         return opened
 
@@ -240,7 +240,7 @@ SHAPES = {
 def run(request, monkeypatch_module):
     widths, block = request.param
     if block < ROWS_PER_BLOCK:
-        monkeypatch_module.setattr(offline_phase, "_AT_ONCE", 500)  # so that blocks come in several groups
+        monkeypatch_module.setattr(offline_phase, "_MAX_PENDING_VALUES", 500)  # so that blocks come in several groups
     case = Case(*breast(*widths), 120, block=block)
     visits = 4 if len(widths) == 2 else 1
     found = Run(case, [case.order * visits, case.order[::-1] * 3]).go()
@@ -386,7 +386,10 @@ def test_two_of_the_three_shares_of_a_third_partys_weights_are_noise(run):
     """Weights of a third party take its own share and both holders': two of the three are noise."""
     ring, numbers = ShareRing(run.case.numbers.bits), run.case.numbers
     for name in run.case.names[2:]:
-        shares_of = [run.states[name][-1].own[0], *(run.states[holder][-1].others[name][0] for holder in "ab")]
+        shares_of = [
+            run.states[name][-1].own_share[0],
+            *(run.states[holder][-1].peer_shares[name][0] for holder in "ab"),
+        ]
         theta = numbers.decode_weights(ring.reduce(sum(shares_of)))
         for left_out in range(3):
             rest = numbers.decode_weights(ring.reduce(sum(each for i, each in enumerate(shares_of) if i != left_out)))
@@ -403,11 +406,11 @@ def uniform(octets: bytes) -> float:
 def test_what_either_party_receives_in_visits_is_uniform(run):
     octets = run.case.numbers.bits // 8
     assert uniform(b"".join(turn.delta for turn in run.received(LookupRequest))) > UNIFORM
-    places = np.frombuffer(b"".join(turn.places for turn in run.received(LookupRequest)), np.uint8)
+    places = np.frombuffer(b"".join(turn.offsets for turn in run.received(LookupRequest)), np.uint8)
     assert stats.chisquare(np.bincount(places, minlength=64)).pvalue > UNIFORM
     assert uniform(b"".join(table.entries for table in run.received(MaskedTables))) > UNIFORM
     own = [np.concatenate([g.ravel() for _, g in run.seen["b"]]) & ShareRing(run.case.numbers.bits).mask]
-    own += [np.concatenate([state.own.ravel() for state in run.states[name][1:]]) for name in run.case.names]
+    own += [np.concatenate([state.own_share.ravel() for state in run.states[name][1:]]) for name in run.case.names]
     for words in own:
         assert uniform(words.astype("<u8").view(np.uint8).reshape(-1, 8)[:, :octets].tobytes()) > UNIFORM
     for kind, by in ((MaskedSum, "a"), *((MaskedResidual, name) for name in run.case.names[2:])):

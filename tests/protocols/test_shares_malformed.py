@@ -1,7 +1,7 @@
-"""A party of a training on shares that sends something malformed, or under another key, is told apart by a typed error.
+"""Malformed messages of a training on shares, and messages under another key, raise typed errors.
 
-Every kind of message is altered once on its way, in a whole job of three parties with a measurement and scores. What
-cannot be told is that words of a ring are the wrong ones: L is whole bytes, so any bytes are words (docs/shares.md).
+Each test alters one message of one kind, in a job of three parties with an evaluation and scores. Wrong words of a ring
+cannot be detected: L is a multiple of 8, so any bytes are words (docs/shares.md).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-import numpy as np
 import pytest
 
 import securevfl as vfl
@@ -20,6 +19,7 @@ from securevfl.crypto.kernel import share_protocol
 from securevfl.crypto.transfers import ot_extension
 from securevfl.errors import CryptoError, KeyMismatch, ProtocolError, RangeError, SecureVFLError
 from securevfl.runtime.channel import Channel
+from tests.builders import cancer_parties, raises_code
 
 
 def cut(data: bytes) -> bytes:
@@ -27,7 +27,7 @@ def cut(data: bytes) -> bytes:
 
 
 def ones(data: bytes) -> bytes:
-    """Residues beyond every prime, behind the header."""
+    """Replace the residues behind the header by numbers beyond every prime."""
     head = share_protocol.REPLY_HEADER.size
     return data[:head] + b"\xff" * (len(data) - head)
 
@@ -37,19 +37,19 @@ def other_key(data: bytes) -> bytes:
 
 
 def other_rows(data: bytes) -> bytes:
-    """A query that names a row more than it has."""
+    """Increase the number of rows in the header of a query."""
     magic, key, n, c, r, s = share_protocol.QUERY_HEADER.unpack_from(data)
     return share_protocol.QUERY_HEADER.pack(magic, key, n + 1, c, r, s) + data[share_protocol.QUERY_HEADER.size :]
 
 
 def other_columns(data: bytes) -> bytes:
-    """An answer that names more columns than it has."""
+    """Increase the number of columns in the header of a reply."""
     magic, key, c, r, s, d = share_protocol.REPLY_HEADER.unpack_from(data)
     return share_protocol.REPLY_HEADER.pack(magic, key, c, r, s, d + 4096) + data[share_protocol.REPLY_HEADER.size :]
 
 
-def odd(data: bytes) -> bytes:
-    """Columns that carry several choices, as a cheating chooser's would."""
+def inconsistent(data: bytes) -> bytes:
+    """Put several choices into one column, as a cheating receiver would."""
     message = bytearray(data)
     octets = (len(message) - 16 * (ot_extension.BASE_TRANSFERS + 1)) // ot_extension.BASE_TRANSFERS
     for j in range(ot_extension.BASE_TRANSFERS):
@@ -62,91 +62,115 @@ def beyond(data: bytes) -> bytes:
 
 
 def another_level(publics: tuple[bytes, ...]) -> tuple[bytes, ...]:
-    return tuple(each[:4] + bytes([each[4] - 8]) + each[5:] for each in publics)
+    return tuple(key[:4] + bytes([key[4] - 8]) + key[5:] for key in publics)
 
 
 @dataclass(frozen=True)
 class Case:
+    """One altered message. The bank is the active party, the shop its partner; telco has columns only."""
+
     kind: str
-    sender: str  # bank is the active party, shop its partner, telco has columns alone
+    sender: str
     field: str
     change: Callable[[Any], Any]
     error: type[SecureVFLError]
-    says: str
+    code: str
 
 
 CASES = {
-    "a nonce that is short": Case("ProductGreeting", "telco", "nonce", cut, ProtocolError, "nonce"),
-    "a key that is no point": Case("ProductGreeting", "shop", "public", lambda _: bytes(32), CryptoError, ""),
-    "a key too few": Case("HolderKeys", "bank", "publics", lambda own: own[:-1], ProtocolError, "public keys"),
-    "a key that is cut": Case("HolderKeys", "shop", "publics", lambda own: (cut(own[0]), *own[1:]), CryptoError, ""),
-    "a key for another ring": Case("HolderKeys", "shop", "publics", another_level, CryptoError, "one L"),
-    "a query under another key": Case("ProductQuery", "bank", "ciphertext", other_key, KeyMismatch, "another key"),
-    "a query that is cut": Case("ProductQuery", "shop", "ciphertext", cut, CryptoError, "expected"),
-    "a query of residues beyond": Case("ProductQuery", "bank", "ciphertext", ones, CryptoError, "refused"),
-    "a query of other rows": Case("ProductQuery", "shop", "ciphertext", other_rows, CryptoError, ""),
-    "a query about another batch": Case(
-        "ProductQuery", "bank", "batch", lambda own: own + 1, ProtocolError, "about batch"
+    "short nonce": Case("ProductGreeting", "telco", "nonce", cut, ProtocolError, "SVFL-PROTOCOL-SIZE"),
+    "invalid public key": Case(
+        "ProductGreeting", "shop", "public", lambda _: bytes(32), CryptoError, "SVFL-CRYPTO-KEY"
     ),
-    "an answer under another key": Case("ProductReply", "telco", "ciphertext", other_key, KeyMismatch, "another key"),
-    "an answer that is cut": Case("ProductReply", "shop", "ciphertext", cut, CryptoError, "expected"),
-    "an answer of residues beyond": Case("ProductReply", "telco", "ciphertext", ones, CryptoError, "refused"),
-    "an answer of other columns": Case("ProductReply", "shop", "ciphertext", other_columns, CryptoError, ""),
-    "an offer that is no point": Case("TransferOffer", "shop", "public", lambda _: b"\xff" * 32, CryptoError, ""),
-    "choices too few": Case("TransferChoices", "bank", "points", lambda own: own[:-32], ProtocolError, "choices"),
-    "odd columns of transfers": Case("TransferCorrections", "shop", "columns", odd, CryptoError, "cheating"),
-    "columns of transfers that are cut": Case("TransferCorrections", "shop", "columns", cut, CryptoError, "expected"),
-    "places beyond the table": Case("LookupRequest", "shop", "places", beyond, ProtocolError, "places below 64"),
-    "places too few": Case("LookupRequest", "shop", "places", cut, ProtocolError, "places below 64"),
-    "a turn of another chunk": Case("LookupRequest", "shop", "chunk", lambda own: own[::-1], ProtocolError, "chunk"),
-    "a part of another chunk": Case("MaskedSum", "telco", "chunk", lambda own: own[::-1], ProtocolError, "chunk"),
-    "a part that is cut": Case("MaskedSum", "telco", "words", cut, ProtocolError, "bytes"),
-    "tables that are cut": Case("MaskedTables", "bank", "entries", cut, ProtocolError, "tables"),
-    "a delta that is cut": Case("MaskedResidual", "shop", "words", cut, ProtocolError, "delta"),
-    "places of a measurement beyond": Case("TableOffsets", "shop", "places", beyond, ProtocolError, "below 64"),
-    "tables of a measurement cut": Case("MaskedEntries", "bank", "entries", cut, ProtocolError, "bytes"),
-    "a sum that is cut": Case("OutOfRangeCount", "shop", "total", cut, ProtocolError, "bytes"),
-    "settings too few": Case("SwitchSettings", "shop", "bits", cut, ProtocolError, "settings"),
-    "words of switches that are cut": Case("SwitchWords", "bank", "words", cut, ProtocolError, "bytes"),
-    "masked words that are cut": Case("MaskedWords", "bank", "words", cut, ProtocolError, "bytes"),
-    "words in their order that are cut": Case("ShuffledWords", "shop", "words", cut, ProtocolError, "bytes"),
-    "words in their order beyond their ring": Case(
-        "ShuffledWords", "shop", "words", lambda own: b"\xff" * len(own), RangeError, "beyond"
+    "missing public key": Case(
+        "HolderKeys", "bank", "publics", lambda keys: keys[:-1], ProtocolError, "SVFL-PROTOCOL-SIZE"
+    ),
+    "truncated public key": Case(
+        "HolderKeys", "shop", "publics", lambda keys: (cut(keys[0]), *keys[1:]), CryptoError, "SVFL-CRYPTO-CIPHERTEXT"
+    ),
+    "public key for another ring": Case("HolderKeys", "shop", "publics", another_level, CryptoError, "SVFL-CRYPTO-KEY"),
+    "query under another key": Case("ProductQuery", "bank", "ciphertext", other_key, KeyMismatch, "SVFL-CRYPTO-KEY"),
+    "truncated query": Case("ProductQuery", "shop", "ciphertext", cut, CryptoError, "SVFL-CRYPTO-CIPHERTEXT"),
+    "query with residues out of range": Case(
+        "ProductQuery", "bank", "ciphertext", ones, CryptoError, "SVFL-CRYPTO-CIPHERTEXT"
+    ),
+    "query about other rows": Case("ProductQuery", "shop", "ciphertext", other_rows, CryptoError, "SVFL-CRYPTO-SHAPE"),
+    "query about another batch": Case(
+        "ProductQuery", "bank", "batch", lambda batch: batch + 1, ProtocolError, "SVFL-PROTOCOL-MESSAGE"
+    ),
+    "reply under another key": Case("ProductReply", "telco", "ciphertext", other_key, KeyMismatch, "SVFL-CRYPTO-KEY"),
+    "truncated reply": Case("ProductReply", "shop", "ciphertext", cut, CryptoError, "SVFL-CRYPTO-CIPHERTEXT"),
+    "reply with residues out of range": Case(
+        "ProductReply", "telco", "ciphertext", ones, CryptoError, "SVFL-CRYPTO-CIPHERTEXT"
+    ),
+    "reply with other columns": Case(
+        "ProductReply", "shop", "ciphertext", other_columns, CryptoError, "SVFL-CRYPTO-CIPHERTEXT"
+    ),
+    "invalid offer": Case(
+        "TransferOffer", "shop", "public", lambda _: b"\xff" * 32, CryptoError, "SVFL-PROTOCOL-CHEATING"
+    ),
+    "missing choices": Case(
+        "TransferChoices", "bank", "points", lambda points: points[:-32], ProtocolError, "SVFL-PROTOCOL-SIZE"
+    ),
+    "inconsistent corrections": Case(
+        "TransferCorrections", "shop", "columns", inconsistent, CryptoError, "SVFL-PROTOCOL-CHEATING"
+    ),
+    "truncated corrections": Case("TransferCorrections", "shop", "columns", cut, CryptoError, "SVFL-PROTOCOL-SIZE"),
+    "offsets out of range": Case("LookupRequest", "shop", "offsets", beyond, ProtocolError, "SVFL-PROTOCOL-VALUES"),
+    "missing offsets": Case("LookupRequest", "shop", "offsets", cut, ProtocolError, "SVFL-PROTOCOL-SIZE"),
+    "request for another chunk": Case(
+        "LookupRequest", "shop", "chunk", lambda name: name[::-1], ProtocolError, "SVFL-PROTOCOL-MESSAGE"
+    ),
+    "sum of another chunk": Case(
+        "MaskedSum", "telco", "chunk", lambda name: name[::-1], ProtocolError, "SVFL-PROTOCOL-MESSAGE"
+    ),
+    "truncated sum": Case("MaskedSum", "telco", "words", cut, ProtocolError, "SVFL-PROTOCOL-SIZE"),
+    "truncated tables": Case("MaskedTables", "bank", "entries", cut, ProtocolError, "SVFL-PROTOCOL-SIZE"),
+    "truncated residual": Case("MaskedResidual", "shop", "words", cut, ProtocolError, "SVFL-PROTOCOL-SIZE"),
+    "look-up offsets out of range": Case(
+        "TableOffsets", "shop", "offsets", beyond, ProtocolError, "SVFL-PROTOCOL-VALUES"
+    ),
+    "truncated entries": Case("MaskedEntries", "bank", "entries", cut, ProtocolError, "SVFL-PROTOCOL-SIZE"),
+    "truncated count": Case("OutOfRangeCount", "shop", "total", cut, ProtocolError, "SVFL-PROTOCOL-SIZE"),
+    "missing switch settings": Case("SwitchSettings", "shop", "bits", cut, ProtocolError, "SVFL-PROTOCOL-SIZE"),
+    "truncated switch words": Case("SwitchWords", "bank", "words", cut, ProtocolError, "SVFL-PROTOCOL-SIZE"),
+    "truncated masked words": Case("MaskedWords", "bank", "words", cut, ProtocolError, "SVFL-PROTOCOL-SIZE"),
+    "truncated shuffled words": Case("ShuffledWords", "shop", "words", cut, ProtocolError, "SVFL-PROTOCOL-SIZE"),
+    "shuffled words out of range": Case(
+        "ShuffledWords", "shop", "words", lambda words: b"\xff" * len(words), RangeError, "SVFL-PROTOCOL-VALUES"
     ),
 }
 
 
 @pytest.fixture(scope="module")
-def game() -> tuple[vfl.Job, list[vfl.Party]]:
-    tables = vfl.datasets.breast_cancer(3)
-    shares = vfl.Protocol(shares=vfl.Shares(chunk=10, partner="shop"))
+def training() -> tuple[vfl.Job, list[vfl.Party]]:
     job = vfl.Job(
         model=vfl.Logistic(),
         optimizer=vfl.FedSGD(lr=0.3),
-        protocol=shares,
+        protocol=vfl.Protocol(shares=vfl.Shares(chunk=10, partner="shop")),
         batch_size="all",
         epochs=10,
         test_fraction=0.3,
     )
-    return job, [party.take(np.arange(70)) for party in tables]
+    return job, cancer_parties(3, rows=70)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_message_that_was_altered_ends_the_run_with_a_typed_error(
-    name: str, game: tuple[vfl.Job, list[vfl.Party]], monkeypatch: pytest.MonkeyPatch
+def test_an_altered_message_raises_a_typed_error(
+    name: str, training: tuple[vfl.Job, list[vfl.Party]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case, send, altered = CASES[name], Channel.send, []
 
-    def alters(self: Channel, to: str, message: Any, subchannel: str = "", *, permit: Any = None) -> None:
+    def alter(self: Channel, to: str, message: Any, subchannel: str = "", *, permit: Any = None) -> None:
         if type(message).__name__ == case.kind and self.me == case.sender and not altered:
             changed = case.change(getattr(message, case.field))
             message = msgspec.structs.replace(message, **{case.field: changed})
             altered.append(message)
         send(self, to, message, subchannel, permit=permit)
 
-    monkeypatch.setattr(Channel, "send", alters)
-    with pytest.raises(case.error, match=case.says or None) as raised:
-        vfl.simulate(*game, workers=1)
+    monkeypatch.setattr(Channel, "send", alter)
+    with raises_code(case.error, case.code) as caught:
+        vfl.simulate(*training, workers=1)
     assert altered
-    assert case.kind not in ("ProductQuery", "ProductReply") or type(raised.value) is case.error
-    assert not any(word in str(raised.value) for word in ("0x", "\\x"))  # nothing of what came
+    assert case.kind not in ("ProductQuery", "ProductReply") or type(caught.value) is case.error
+    assert not any(text in str(caught.value) for text in ("0x", "\\x"))  # no received bytes

@@ -46,6 +46,7 @@ from securevfl.runtime.meter import Meter
 from securevfl.runtime.network import Network
 from securevfl.runtime.observer import Event, Observer
 from securevfl.runtime.party_threads import run_threads
+from tests.builders import raises_code
 
 NUMBERS = FixedPointEncoding(256, 0.1)
 RING = ShareRing(NUMBERS.bits)
@@ -115,7 +116,9 @@ class Model:
                 asking = ScoringParams(model, ledgers.get(name) or Open(), levels, to, most, rounded)
                 met, rows = SharesSession(context, "b", SCHEME, NUMBERS), max(len(block["a"]) for block in blocks)
                 tops = None if levels.step == EXACT.step else lambda: met.top_transfers
-                side = ScoringSession(met.products, self.terms, self.states[name], asking, tops=tops, rows=rows)
+                side = ScoringSession(
+                    met.products, self.terms, self.states[name], asking, top_transfers=tops, rows=rows
+                )
                 return [
                     side.block(i, block[name], RowsToScore(ids[i][: len(block[name])], (raw or block)[name]))
                     for i, block in enumerate(blocks)
@@ -350,14 +353,14 @@ def test_each_score_has_a_dither_of_its_own():
     """
     held = {}
 
-    moved = ScoringSession._moved
+    moved = ScoringSession._move_overflow
 
     def watched(self, *given):
         held[self._context.me] = found = moved(self, *given)
         return found
 
     model = Model(4, 4, outputs=2)
-    with mock.patch.object(ScoringSession, "_moved", watched):
+    with mock.patch.object(ScoringSession, "_move_overflow", watched):
         model.ask([model.columns(2000)], [names(2000)], levels=HALVES)
     sent = next(event.message for event in model.events if type(event.message) is RoundedScores)
     told = ShareRing(HALVES.bits).unpack(sent.words, (2000, 2))
@@ -378,7 +381,7 @@ def test_a_level_has_no_bits_but_its_own():
 def test_commitments_of_another_number_end_it_with_a_word():
     model, short = Model(3, 4), ScoreLedger(None)
     short.commitments = lambda *given: ScoreLedger.commitments(short, *given)[:-1]
-    with pytest.raises(ProtocolError, match="5 commitments were expected"):
+    with raises_code(ProtocolError, "SVFL-PROTOCOL-SIZE"):
         model.ask([model.columns(5)], [names(5)], {"a": short, "b": Open()})
 
 
@@ -448,14 +451,14 @@ def test_scores_of_the_same_rows_by_many_models_tell_the_columns_of_the_peer(tmp
 def test_training_rows_and_unfinished_models_are_refused_and_nothing_is_noted(tmp_path: Path):
     path = tmp_path / "scores"
     ledger = ScoreLedger(path)
-    with pytest.raises(LeakageError, match="finish"):
+    with raises_code(LeakageError, "SVFL-MODEL-NOT-TRAINED"):
         admit(ledger, b"m", "bank", names(3))
     ledger.record_model(b"m", 9, names(3))
-    with pytest.raises(LeakageError, match="had 9 iterations"):
+    with raises_code(LeakageError, "SVFL-LIMIT-REACHED"):
         admit(ledger, b"m", "bank", names(3, 10))
     ledger.record_model(b"m", 10, names(3))
     assert admit(ledger, b"m", "bank", names(4, 2)).tolist() == [REFUSED, NEW, NEW, NEW]
-    with pytest.raises(ProtocolError, match="twice"):
+    with raises_code(ProtocolError, "SVFL-PROTOCOL-REPEATED"):
         admit(ledger, b"m", "bank", [b"x", b"x"])
     assert (admit(ledger, b"m", "bank", names(4, 3)) == NEW).all()
     question = ledger.query(b"m", "bank", names(4, 3), b"".join(name.ljust(COMMITMENT_BYTES) for name in names(4, 3)))
@@ -467,5 +470,5 @@ def test_blocks_of_other_sizes_end_the_session_with_a_word():
     model = Model(3, 4)
     block = model.columns(6)
     block["b"] = block["b"][:5]
-    with pytest.raises(ProtocolError, match="expected"):
+    with raises_code(ProtocolError, "SVFL-PROTOCOL-SIZE"):
         model.ask([block], [names(6)])

@@ -11,6 +11,7 @@ from securevfl.errors import ConfigError
 from securevfl.protocols.shares.fixed_point import FixedPointEncoding
 from securevfl.protocols.shares.shares_params import SharesParams
 from securevfl.protocols.shares.update_rules import FixedCoefficients
+from tests.builders import raises_code
 from tests.protocols.test_shares import LOSS, Case, Run, breast
 
 
@@ -62,7 +63,7 @@ def test_a_rule_is_that_of_its_coefficients_on_any_share():
 
 
 def test_a_rule_of_other_bits_than_agreed_is_refused():
-    with pytest.raises(ConfigError, match="coefficients"):
+    with raises_code(ConfigError, "SVFL-JOB-COMBINATION"):
         SharesParams(FixedPointEncoding(10, 0.1), (10,), {"a": 1, "b": 1}, "b", FixedCoefficients(lambda t: [1.0] * t))
 
 

@@ -1,4 +1,4 @@
-"""Every sum against a plain one, for reals and phases, several at a time over one channel."""
+"""Every sum protocol against a plain sum, for reals and phases, several at a time over one channel."""
 
 import threading
 from collections.abc import Callable
@@ -59,13 +59,13 @@ def plain_sum(names: list[str], exchange: int, space: Space) -> np.ndarray:
 
 
 def distance(got: np.ndarray, expected: np.ndarray, space: Circle) -> int:
-    """The largest distance on the circle, in steps."""
+    """Return the largest distance on the circle, in steps."""
     apart = (got.astype(np.int64) - expected.astype(np.int64)) % 2**space.bits
     return int(np.minimum(apart, 2**space.bits - apart).max())
 
 
 def slack(sums: SumProtocol, space: Circle) -> int:
-    """Steps that a sum of four phases may be off: only CKKS rounds, to 2^-26 of a turn a phase."""
+    """Return the tolerance of a sum of four phases in steps: only CKKS rounds, to 2^-26 of a turn per phase."""
     rounds = isinstance(sums, vfl.CipherSum) and isinstance(sums.engine, vfl.Ckks) and space.bits == 32
     return 4 * 2 ** (32 - 26) if rounds else 0
 
@@ -153,7 +153,7 @@ def test_a_masked_sum_of_one_part_is_refused(sums: SumProtocol) -> None:
         vfl.simulate(accepted, two)
 
 
-def test_who_must_collude_reads_as_a_sentence() -> None:
+def test_coalitions_are_described_in_a_sentence() -> None:
     passives = ["bank", "post", "shop"]
     descriptions = [
         (vfl.DirectSum(), "the active party learns the outputs of bank"),
@@ -163,7 +163,7 @@ def test_who_must_collude_reads_as_a_sentence() -> None:
         assert sums.coalition(passives).startswith(start)
 
 
-def test_jobs_name_masked_sums_and_explain_who_must_collude() -> None:
+def test_explain_describes_coalitions_of_masked_sums() -> None:
     parties = vfl.datasets.breast_cancer(parties=4)
     for sums in ({"name": "tree", "topology": "ring"}, {"name": "cipher", "topology": "star"}, {"name": "pairwise"}):
         job = vfl.Job.from_dict(

@@ -1,4 +1,4 @@
-"""Masked sums over two trees: which trees, how many bytes, how many latencies."""
+"""Masked sums over two trees: their trees, bytes and latencies."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ TOPOLOGIES: list[Topology] = ["tree", "star", "ring"]
 def one_sum(
     sums: vfl.TreeSum, parts: list[np.ndarray], space: Space, network: vfl.Network | None = None
 ) -> tuple[np.ndarray, list[Event], float]:
-    """The sum, the events and the active party's virtual seconds."""
+    """Return the sum, the events and the active party's virtual seconds."""
     names = ["active", *(f"p{k}" for k in range(len(parts)))]
     events: list[Event] = []
 
@@ -107,7 +107,7 @@ def test_bytes_a_value_and_pass(topology: Topology, space: Space, width: int) ->
 
 
 def longest(tree: SumTree) -> int:
-    """Messages on the longest way to the root."""
+    """Return the number of messages on the longest path to the root."""
     height = dict.fromkeys(tree.parties, 0)
     for level in tree.levels:
         for sender, to in level:

@@ -40,6 +40,7 @@ from securevfl.runtime.meter import Meter
 from securevfl.runtime.network import Network
 from securevfl.runtime.observer import Event
 from securevfl.runtime.party_threads import run_threads
+from tests.builders import raises_code
 
 COIN = bytes(32)
 
@@ -164,13 +165,13 @@ def test_blocks_have_nothing_in_common_within_a_shuffle_and_across() -> None:
 
 def test_a_shuffle_serves_once() -> None:
     """Used again its order and masks would stay: differences of two rows would come out beside each other."""
-    with pytest.raises(ProtocolError, match="nobody has used"):
+    with raises_code(ProtocolError, "SVFL-PROTOCOL-REPEATED"):
         Two(9, [split(np.arange(20), 9)], again=True).outcomes()
 
 
 @pytest.mark.parametrize("kind", [SwitchSettings, SwitchWords, MaskedWords, ShuffledWords])
 def test_messages_of_another_length_end_it_with_a_word(kind: type) -> None:
-    with pytest.raises(ProtocolError, match="expected"):
+    with raises_code(ProtocolError, "SVFL-PROTOCOL-SIZE"):
         Two(9, [split(np.arange(20), 9)], cut=kind).outcomes()
 
 

@@ -92,7 +92,7 @@ def test_silence_of_all_ends_in_a_timeout_that_names_them() -> None:
         channel.recv_any(["shop"], Ping, timeout=0.01)
 
 
-def test_a_failure_ends_the_wait_after_what_had_arrived() -> None:
+def test_messages_before_a_failure_are_still_received() -> None:
     inbox, channel = alone(timeout=60)
     inbox.deliver(frame("telco", 0))
     channel.fail(CryptoError("a key that cannot be used"))

@@ -113,7 +113,7 @@ def test_an_error_stops_all_parties_and_is_raised() -> None:
     assert stopped.is_set()
 
 
-def test_an_unexpected_error_is_told_by_a_code_alone() -> None:
+def test_peers_learn_only_the_reason_of_an_unexpected_error() -> None:
     heard: list[str] = []
 
     def bank(ch: Channel) -> None:

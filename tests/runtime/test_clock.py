@@ -1,4 +1,4 @@
-"""Two threads of one party take as long as the longer of them, in virtual time and on the wall."""
+"""Two threads of one party take as long as the longer of them, in virtual and in real time."""
 
 import threading
 
@@ -29,7 +29,7 @@ class Answer(Message, frozen=True):
 
 
 def overlapping(computing: float, answering: float) -> tuple[Path, int]:
-    """bank computes while a second thread of its asks shop, who works on the answer; bank's path, and bytes on it."""
+    """Return bank's path and bytes; bank computes while its second thread waits for an answer that shop computes."""
     paths: dict[str, Path] = {}
     sizes: dict[str, int] = {}
 
@@ -110,7 +110,7 @@ def test_a_pipeline_takes_as_long_as_its_slower_stage() -> None:
     assert path[0] == pytest.approx(0.12 + rounds * 0.2, abs=OWN_CPU)
 
 
-def test_a_thread_without_a_path_of_its_own_adds_to_its_partys() -> None:
+def test_a_thread_without_a_path_adds_to_its_partys_path() -> None:
     clock = VirtualClock(NETWORK)
     other = threading.Thread(target=clock.offloaded, args=(Kind.LOCAL, 1.0))
     other.start()
@@ -119,7 +119,7 @@ def test_a_thread_without_a_path_of_its_own_adds_to_its_partys() -> None:
     assert clock.path().sum() == 2.0
 
 
-def test_a_path_has_a_phase_of_its_own() -> None:
+def test_every_path_has_its_stage() -> None:
     clock = VirtualClock(NETWORK)
     clock.stage = Stage.TRAIN
     branch = clock.fork()
@@ -211,7 +211,7 @@ def test_a_serving_thread_does_not_turn_work_into_waiting() -> None:
     assert path[Stage.SETUP, Kind.COMMUNICATION] == pytest.approx(1.0)
 
 
-def test_handing_on_delays_each_message_and_holds_up_none() -> None:
+def test_message_cost_delays_each_message_and_blocks_none() -> None:
     network = Network(mbps=8, rtt_ms=20, message_ms=3)
     sender, receiver = VirtualClock(network), VirtualClock(network)
     stamps = [sender.departs(1000) for _ in range(5)]

@@ -33,7 +33,7 @@ def frame_of(message: Message, **changes: object) -> bytes:
 
 
 @given(hnp.arrays(np.float64, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=5)), st.text())
-def test_a_message_comes_back_as_it_went(values: NDArray[np.float64], note: str) -> None:
+def test_decoding_inverts_encoding(values: NDArray[np.float64], note: str) -> None:
     frame = decode_frame(frame_of(Vector(values, note), subchannel="a", seq=7))
     assert (frame.sender, frame.receiver, frame.subchannel, frame.seq, frame.kind) == ("bank", "shop", "a", 7, "Vector")
     back = decode_message(Vector, frame.payload)
@@ -57,7 +57,7 @@ def test_another_message_than_expected_is_refused() -> None:
         decode_message(Phases, encode_message(Vector(np.ones(2), "")))
 
 
-def test_an_array_whose_shape_lies_is_refused() -> None:
+def test_an_array_with_a_wrong_shape_is_rejected() -> None:
     data = encode_message(Vector(np.ones(4), ""))
     assert data.count(b"\x91\x04") == 1
     with pytest.raises(FrameError):
@@ -83,7 +83,7 @@ def test_mutated_frames_are_refused_or_equal_in_kind(data: st.DataObject) -> Non
         decode_message(Vector, decode_frame(cut).payload)
 
 
-def test_errors_do_not_show_what_came() -> None:
+def test_errors_do_not_show_the_received_values() -> None:
     secret = "4711-secret-value"
     with pytest.raises(FrameError) as caught:
         decode_message(Phases, encode_message(Vector(np.ones(2), secret)))
@@ -91,8 +91,8 @@ def test_errors_do_not_show_what_came() -> None:
     assert caught.value.__cause__ is None
 
 
-def test_what_decodes_a_type_is_made_where_nobody_else_makes_one() -> None:
-    """Two threads that have msgspec work out a dataclass at once end the process: no type is given at a call."""
+def test_decoders_are_created_in_one_place() -> None:
+    """msgspec crashes if two threads create decoders of a dataclass at once, so no call passes a type."""
     root = Path(securevfl.__file__).parent
     candidates = [
         path for folder in (root, *root.glob("*")) for path in folder.rglob("*.py") if "type=" in path.read_text()

@@ -30,7 +30,7 @@ DASK = shutil.which("dask", path=f"{Path(sys.executable).parent}{os.pathsep}{os.
 
 
 class Cluster:
-    """A scheduler, two workers, and a client of them."""
+    """A scheduler, two workers and a client."""
 
     def __init__(self, folder: Path, *, nanny: bool) -> None:
         self.logs = folder

@@ -1,4 +1,4 @@
-"""Heavy work on executors: the same results on each of them, nothing lost with a killed worker, nothing shown."""
+"""Executors: equal results on each of them, no loss with a killed worker, and no arguments in logs."""
 
 import hashlib
 import os
@@ -67,7 +67,7 @@ def slow(x: int) -> bytes:
 
 
 def submit_slow(executor: Executor, x: int) -> "Future[bytes]":
-    """`slow` by a function that other processes can import."""
+    """Run `slow`; other processes can import this function."""
     return executor.submit(hashlib.pbkdf2_hmac, "sha256", b"", bytes([x]), 100_000)
 
 
@@ -93,13 +93,13 @@ def test_a_pool_whose_worker_is_killed_in_mid_job_loses_nothing() -> None:
             pool.submit(os.getpid)
 
 
-def test_a_run_goes_on_when_a_worker_of_its_pool_is_killed(alone: Run) -> None:
+def test_a_run_continues_after_a_pool_worker_is_killed(alone: Run) -> None:
     with spawned() as pool:
         victim = pool.submit(os.getpid).result()
         same(train(pool, lambda done, of: kill(victim) if done == 1 else None), alone)
 
 
-def test_a_pool_of_our_own_is_made_anew() -> None:
+def test_a_broken_pool_is_created_again() -> None:
     pools: list[Executor] = []
 
     def make() -> Executor:
@@ -130,13 +130,13 @@ def test_an_error_of_the_work_is_raised_and_not_tried_again() -> None:
 
 
 class Silent(Executor):
-    """Takes work and never answers."""
+    """An executor that accepts work and never returns."""
 
     def submit(self, fn, /, *args, **kwargs):  # type: ignore[no-untyped-def]
         return Future()
 
 
-def test_work_that_never_comes_back_is_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_task_runs_in_the_waiting_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offload, "TASK_TIMEOUT", 0.05)
     outcome = TimedExecutor(Silent(), 1).submit(threading.get_ident)
     with pytest.raises(TimeoutError):

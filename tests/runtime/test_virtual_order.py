@@ -1,4 +1,4 @@
-"""Messages in the order of virtual time, those that have come by now, and parties that are slowed."""
+"""Messages in the order of virtual time, messages that are due, and slowed parties."""
 
 import threading
 import time
@@ -53,7 +53,7 @@ def test_simulated_messages_are_taken_in_order_of_departure() -> None:
     assert channel.recv_first(BOTH, Ping, awaited=("shop",)) == ("shop", Ping(1))
 
 
-def test_who_is_not_awaited_is_not_waited_for() -> None:
+def test_only_awaited_senders_are_awaited() -> None:
     channel, inbox = bank(VirtualClock(NETWORK))
     come(inbox, "shop", 1, 5.0)
     assert channel.recv_first(BOTH, Ping, awaited=("shop",)) == ("shop", Ping(1))
@@ -62,13 +62,13 @@ def test_who_is_not_awaited_is_not_waited_for() -> None:
         channel.recv_first(BOTH, Ping, awaited=BOTH)
 
 
-def test_on_the_wall_what_is_here_is_taken() -> None:
+def test_a_wall_clock_takes_messages_that_have_arrived() -> None:
     channel, inbox = bank(WallClock())
     come(inbox, "shop", 1, None)
     assert channel.recv_first(BOTH, Ping, awaited=BOTH) == ("shop", Ping(1))
 
 
-def test_what_has_not_arrived_in_virtual_time_is_not_here_yet() -> None:
+def test_a_message_in_flight_in_virtual_time_is_not_due() -> None:
     channel, inbox = bank(VirtualClock(NETWORK))
     assert channel.recv_due(BOTH, Ping) is None
     come(inbox, "shop", 1, 1.0)
@@ -82,7 +82,7 @@ def test_what_has_not_arrived_in_virtual_time_is_not_here_yet() -> None:
     assert channel.clock.path().sum() == pytest.approx(1.1, abs=0.05)  # it waited for nothing
 
 
-def test_on_the_wall_what_has_come_is_here() -> None:
+def test_messages_that_have_arrived_are_due_on_a_wall_clock() -> None:
     channel, inbox = bank(WallClock())
     assert channel.recv_due(BOTH, Ping) is None
     come(inbox, "shop", 1, None)

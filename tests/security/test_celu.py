@@ -74,7 +74,8 @@ def test_cached_exchanges_reveal_as_fedbcd_weighted_rows_more() -> None:
 def test_the_guard_counts_them_before_anything_runs() -> None:
     limited = celu_job(vfl.CeluVFL(lr=0.1, R=R, W=3, xi=60), 0).model_copy(update={"max_label_auc": 0.7})
     sheet = vfl.explain(limited, bank_and_stranger(0))
-    assert "would be refused: stranger: its opened gradients tell labels to an AUC of 0.98" in sheet
-    assert f"p = {COLUMNS} equations about n x c = {BATCH} residuals a batch, others in each of {EPOCHS * R}" in sheet
+    refusal = next(line for line in sheet.splitlines() if line.startswith("would be refused: stranger"))
+    assert "0.98" in refusal
+    assert f"p = {COLUMNS} equations about n x c = {BATCH}" in sheet
     alone = limited.model_copy(update={"optimizer": vfl.CeluVFL(lr=0.1, R=R, W=3)})
     assert "would be refused" not in vfl.explain(alone, bank_and_stranger(0))

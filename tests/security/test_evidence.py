@@ -163,7 +163,7 @@ def test_the_sheet_states_bins_and_the_ledger_counts_them_once(tmp_path: Path) -
     sheet = vfl.explain(woe_job(Woe()), parties)
     assert "for each of its bins the number of rows of the positive class, for weights of evidence:" in sheet
     assert "41 words of 11 bits and checks, 484 bits of the" in sheet
-    assert "its sign is the label" in vfl.explain(woe_job(Woe(), protocol="open"), parties)
+    assert "Residual from active: plain" in vfl.explain(woe_job(Woe(), protocol="open"), parties)
     ledgers = {name: DisclosureLedger(tmp_path / f"{name}.ledger", name) for name in ("bank", "shop")}
     ledgers["bank"].trust("shop")  # to repeat the same equations if accepted
     named = [vfl.Party(party.name, party.X, party.y, ids=[f"c{k}" for k in range(len(party))]) for party in parties]

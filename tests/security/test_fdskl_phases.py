@@ -115,4 +115,4 @@ def test_the_sheet_states_both() -> None:
     sheet = vfl.explain(job, parties)
     assert "distance" in sheet
     assert "linear map" in sheet
-    assert "its sign is the label" not in sheet
+    assert "Residual from active" not in sheet

@@ -61,7 +61,7 @@ def test_explain_states_refusals() -> None:
     assert "would be refused: shop: its opened gradient has 15 parameters" in sheet
     assert "accepted: shop: rows reshuffled" in sheet
     assert "p = 15 equations about n x c = 63" in vfl.explain(sealed_job(), parties)
-    assert "its sign is the label" in vfl.explain(sealed_job(protocol=vfl.Protocol(residual="open")), parties)
+    assert "Residual from active: plain" in vfl.explain(sealed_job(protocol=vfl.Protocol(residual="open")), parties)
 
 
 def noise_attack(epochs: int, *, reshuffle: bool, seed: int) -> float:

@@ -191,7 +191,7 @@ def steps_of_weighted_losses() -> None:
     bounded = [loss for loss in LOSSES.values() if loss.curvature is not None]
     assert len(bounded) > 5
     for loss in bounded:
-        assert WeightedLoss(loss, most=8.0).curvature == pytest.approx(8.0 * loss.curvature)
+        assert WeightedLoss(loss, max_weight=8.0).curvature == pytest.approx(8.0 * loss.curvature)
 
 
 PROBES = (
@@ -233,8 +233,8 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[[], None]]] = {
             range_count,
             "looked_up",
             (
-                'ring.uniform(Prg.fresh("masks of entries"), places.size)',
-                'np.repeat(ring.uniform(Prg.fresh("masks of entries"), 1), places.size)',
+                'ring.uniform(Prg.fresh("masks of entries"), indices.size)',
+                'np.repeat(ring.uniform(Prg.fresh("masks of entries"), 1), indices.size)',
             ),
         ),
         masks_of_counted_rows,

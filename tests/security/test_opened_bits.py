@@ -65,7 +65,7 @@ def steps_of(monkeypatch: pytest.MonkeyPatch, party: str, chosen: Any) -> None:
 
     def integers(self: LocalColumns, piece: Any) -> Any:
         X, W = honest(self, piece)
-        return X, chosen(piece.batch, self._numbers, *W.shape) if self.of == party else W
+        return X, chosen(piece.batch, self._encoding, *W.shape) if self.of == party else W
 
     def init(self: LocalColumns, numbers: FixedPointEncoding, rate: float, X: Any, *remaining: Any) -> None:
         generated(self, numbers, rate, X, *remaining)
@@ -177,7 +177,7 @@ def outputs_read(monkeypatch: pytest.MonkeyPatch, *, first: int | None, bits: in
 
         def train(self: Any, chunk: int, visits: int) -> Any:
             for state in honest(self, chunk, visits):
-                states[self._context.me, state.visits] = state
+                states[self._context.me, state.iterations] = state
                 yield state
 
         monkeypatch.setattr(kind, "train", train)
@@ -194,8 +194,8 @@ def outputs_read(monkeypatch: pytest.MonkeyPatch, *, first: int | None, bits: in
         seen["tables"].append(0)
         init(self, numbers, residual, y, least, smooth=smooth)
 
-    read, init = ResidualTables._made, ResidualTables.__init__
-    monkeypatch.setattr(ResidualTables, "_made", staticmethod(made))
+    read, init = ResidualTables._compute, ResidualTables.__init__
+    monkeypatch.setattr(ResidualTables, "_compute", staticmethod(made))
     monkeypatch.setattr(ResidualTables, "__init__", look_up)
     kept(LabelParty)
     kept(PartnerParty)
@@ -204,7 +204,8 @@ def outputs_read(monkeypatch: pytest.MonkeyPatch, *, first: int | None, bits: in
     run = vfl.simulate(chosen, both, observe=tape, workers=1)
     numbers, lowest = seen["numbers"], seen["lowest"]
     ring = ShareRing(numbers.bits)
-    theta = numbers.decode_weights(ring.reduce(states["shop", 1].own[0] + states["bank", 1].others["shop"][0]))
+    shares = states["shop", 1].own_share[0] + states["bank", 1].peer_shares["shop"][0]
+    theta = numbers.decode_weights(ring.reduce(shares))
     rows = chosen.schedule(both[0].register).partition(0)[LAST][: COLUMNS * a_weight]
     X = both[1].X
     H = ((X[rows] - X.mean(axis=0)) / X.std(axis=0) @ theta)[:, 0]

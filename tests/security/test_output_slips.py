@@ -36,15 +36,15 @@ SHUFFLES, SCORES = (
 
 SLIPS: dict[str, tuple[Callable[[], Patch], Callable[[], None]]] = {
     "no dither": (
-        lambda: edited(ScoringSession, "_made", ("h = h + (below", "h = h + 0 * (below")),
+        lambda: edited(ScoringSession, "_compute", ("h = h + (below", "h = h + 0 * (below")),
         SCORES["test_what_is_opened_is_rounded_at_random_and_says_no_more"],
     ),
     "one dither for all scores": (
-        lambda: edited(ScoringSession, "_made", ("array(h.shape, np.uint64)", "array((1, 1), np.uint64)")),
+        lambda: edited(ScoringSession, "_compute", ("array(h.shape, np.uint64)", "array((1, 1), np.uint64)")),
         SCORES["test_each_score_has_a_dither_of_its_own"],
     ),
     "one dither for all outputs of a row": (
-        lambda: edited(ScoringSession, "_made", ("array(h.shape, np.uint64)", "array((len(h), 1), np.uint64)")),
+        lambda: edited(ScoringSession, "_compute", ("array(h.shape, np.uint64)", "array((len(h), 1), np.uint64)")),
         SCORES["test_each_score_has_a_dither_of_its_own"],
     ),
     "one order for all shuffles": (
@@ -58,7 +58,7 @@ SLIPS: dict[str, tuple[Callable[[], Patch], Callable[[], None]]] = {
     "masks of a shuffle are zero": (
         lambda: edited(
             word_shuffle,
-            "_offered",
+            "_prepare_active",
             ("mask, start = entering.copy()", "entering[:] = 0; mask, start = entering.copy()"),
         ),
         SHUFFLES["test_what_is_received_is_uniform"],
@@ -265,7 +265,7 @@ CHECKS: dict[str, tuple[Any, str, list[Callable[[], None]]]] = {
     "a shuffle twice": (Shuffle, "spend", [SHUFFLES["test_a_shuffle_serves_once"]]),
     "settings": (
         word_shuffle,
-        "_offered",
+        "_prepare_active",
         [lambda: SHUFFLES["test_messages_of_another_length_end_it_with_a_word"](word_shuffle.SwitchSettings)],
     ),
     "commitments": (ScoringSession, "_agree", [SCORES["test_commitments_of_another_number_end_it_with_a_word"]]),

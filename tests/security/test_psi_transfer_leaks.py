@@ -80,12 +80,12 @@ def asked_for_as_many_as_fit() -> tuple[set[int], int]:
     def crowded(keys: okvs.Words, values: okvs.Words) -> tuple[bytes, okvs.Words]:
         return solved(expected, hashing[0].target(expected), okvs.table_rows(len(keys)))
 
-    def names(work: AlignmentWork, to: str, ids: int) -> DisclosurePermit:
+    def permit_ids(work: AlignmentWork, to: str, ids: int) -> DisclosurePermit:
         lines.append((work.me, ids))
         return work.channel.permit(DisclosureRecord(to, "ids", ids, 1, about=(work.me,)))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(AlignmentWork, "names", names)
+        patch.setattr(AlignmentWork, "permit_ids", permit_ids)
         patch.setattr(psi_transfers, "PrfHash", Noted)
         patch.setattr(psi_transfers, "okvs", SimpleNamespace(**vars(okvs) | {"encode": crowded}))
         view = PartyView([list(range(60)), list(range(20, 400))], transfers=True)

@@ -146,7 +146,7 @@ def test_a_spoilt_name_of_a_run_is_said(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"a", b"b", 1))
     with pytest.raises(DataError, match=r"begun.* remove the file"):
         states.begin(b"job", "cd" * 16)
-    states.clear(b"job", anew=True)
+    states.clear(b"job", same_run=True)
     assert path.exists()
     states.clear(b"job")
     assert not path.exists()

@@ -50,7 +50,7 @@ def parties(y: np.ndarray = Y, weights: bool = False) -> list[vfl.Party]:
         (None, None, None),
         ({"classes": "balanced"}, "balanced", None),
         ({"classes": {"no": 1, "yes": 5}}, {"no": 1, "yes": 5}, None),
-        ({"classes": "balanced", "column": "w", "most": 8}, "balanced", ROWS),
+        ({"classes": "balanced", "column": "w", "max_weight": 8}, "balanced", ROWS),
     ],
 )
 def test_weighted_models_and_coefficients_are_scikit_learns(
@@ -98,7 +98,7 @@ def test_balanced_classes_at_one_in_a_hundred_train_on_shares_to_what_scikit_lea
     with pytest.warns(errors.DataNotice):
         run = vfl.simulate(open_job, each)
     assert run.job.weights is not None
-    assert run.job.weights.most == 64
+    assert run.job.weights.max_weight == 64
     assert run.job.epochs == 4 * open_job.epochs
     sheet = str(vfl.explain(open_job, each))
     assert "no row counts more than 64 times the mean, and that its classes count the same" in sheet
@@ -113,7 +113,7 @@ def test_balanced_classes_at_one_in_a_hundred_train_on_shares_to_what_scikit_lea
         np.abs((theta - oracle.coef_[0]) / np.maximum(spread, 1e-9)).max() < 4.5
     )  # over 20 runs 1.0, with a deviation of 0.43
     assert run.metrics["auc"] == pytest.approx(roc_auc_score(y, oracle.decision_function(X)), abs=2e-3)
-    for given, sizes in (({"classes": "balanced", "most": 64}, 160), ({"classes": "balanced"}, 40)):
+    for given, sizes in (({"classes": "balanced", "max_weight": 64}, 160), ({"classes": "balanced"}, 40)):
         assert vfl.Job(model=vfl.Logistic(), weights=given, test_fraction=0.0).epochs == sizes
 
 
@@ -128,8 +128,8 @@ def test_weights_are_sealed_like_any_residual() -> None:
 @pytest.mark.parametrize(
     ("weights", "says"),
     [
-        ({"classes": {"no": 1, "yes": 500}, "most": 2}, "at most 2 times their mean .* raise weights.most"),
-        ({"classes": {"no": 1, "yes": 500}, "most": 2}, "raise weights.most to 8,"),
+        ({"classes": {"no": 1, "yes": 500}, "max_weight": 2}, "at most 2 times their mean .* set weights.max_weight"),
+        ({"classes": {"no": 1, "yes": 500}, "max_weight": 2}, "set weights.max_weight to 8,"),
         ({"classes": {"no": 1}}, "a weight for each class was expected, yes has none"),
         (
             {"classes": {"no": 1, "Yes": 5}},

@@ -27,7 +27,7 @@ def trained(rows: int, counts: Any, **keys: Any) -> tuple[vfl.Run, list[str]]:
     """A run, and what was said of it."""
     own = np.column_stack([OWN[:rows], counts[:rows]])
     bank = vfl.Party("bank", own, Y[:rows], columns=["a", "b", "count"], ids=range(rows))
-    job = vfl.Job(model="logistic", test_fraction=0.25, weights={"column": "count", "most": 8.0}, **keys)
+    job = vfl.Job(model="logistic", test_fraction=0.25, weights={"column": "count", "max_weight": 8.0}, **keys)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         run = vfl.simulate(job, [bank, vfl.Party("shop", OTHER[:rows], ids=range(rows))])

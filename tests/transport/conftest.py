@@ -27,7 +27,7 @@ from securevfl.runtime import eventlog
 from securevfl.errors import SecureVFLError
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.job import Job
-from securevfl.families.participant import BatchParticipant
+from securevfl.families.batch_participant import BatchParticipant
 from securevfl.organisations.join import join
 
 if "EXACT_OUTPUTS" in os.environ:
@@ -71,7 +71,7 @@ def a_job(residual: Any = "open", **options: Any) -> vfl.Job:
 
 
 @dataclass
-class RunHello:
+class LocalOrganisations:
     """Kits for the first parties of breast_cancer, on free ports of this machine."""
 
     folder: Path
@@ -144,7 +144,7 @@ class Meet:
 
     def __call__(
         self, count: int = 2, hub: str | None = None, job: vfl.Job | None = None, addressed: Sequence[str] = ()
-    ) -> RunHello:
+    ) -> LocalOrganisations:
         names = [party.name for party in vfl.datasets.breast_cancer(count)]
         own = addressed or ([hub] if hub else names)
         address = {name: f"127.0.0.1:{self.free_port()}" for name in own}
@@ -153,7 +153,7 @@ class Meet:
         init_certs(self.folder / "authority", peers)
         for name in peers.everyone:
             write_kit(self.folder / name, name, job, peers, self.folder / "authority")
-        return RunHello(self.folder, peers, job)
+        return LocalOrganisations(self.folder, peers, job)
 
 
 @pytest.fixture

@@ -129,7 +129,10 @@ def test_killed_and_started_again_from_the_same_copy(ready: Any, running: list[A
         np.testing.assert_array_equal(ModelPart.load(meeting.folder / f"{name}.model.json").theta, part.theta)
 
     told = through(start(meeting, "bank", "predict", "--out", "found.csv"), start(meeting, "shop", "predict"))
-    assert told == ["569 of 569 rows are scored; they are in found.csv\n", "569 rows predicted, for bank to see\n"]
+    assert told == [
+        "569 of 569 rows are scored; they are in found.csv\n",
+        "569 rows predicted; only bank sees the result\n",
+    ]
     found = csv.read_csv(meeting.folder / "found.csv")
     tables = {party.name: party.X for party in vfl.datasets.breast_cancer()}
     np.testing.assert_allclose(found["probability"].to_numpy(), run.predict_proba(tables)[:, 1], atol=1e-12)

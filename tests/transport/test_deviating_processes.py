@@ -52,7 +52,7 @@ ALTERS = """
 import numpy as np
 from securevfl.crypto.kernel.gradient import KernelGradientHolder
 from securevfl.crypto.lattice.lattice_gradient import LatticeHolder
-from securevfl.crypto.kernel.row_products import OPENED
+from securevfl.crypto.kernel.row_products import OPENED_HEADER
 from securevfl.protocols.residuals.sealed_residual import SealedActive
 
 publish = SealedActive.publish
@@ -62,9 +62,9 @@ SealedActive.publish = lambda self, g, **rest: publish(self, 0 * g, **rest)
 def moved(honest, levels):
     def opens(*given):
         opened = honest(*given)
-        values = np.frombuffer(opened, "<i4", offset=OPENED.size).copy()
+        values = np.frombuffer(opened, "<i4", offset=OPENED_HEADER.size).copy()
         values[0] += levels
-        return opened[: OPENED.size] + values.tobytes()
+        return opened[: OPENED_HEADER.size] + values.tobytes()
     return opens
 
 
@@ -98,7 +98,7 @@ import securevfl as vfl
 from securevfl.errors import SecureVFLError
 from securevfl.organisations.peer_session import PeerSettings
 from securevfl.organisations.join import join
-from securevfl.organisations.join import prepare
+from securevfl.organisations.prepare import prepare
 
 kit = Path(sys.argv[1])
 job, own = vfl.Job.load(kit / "job.toml"), {"timeout": 60, "patience": 20}

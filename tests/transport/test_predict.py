@@ -116,7 +116,7 @@ def test_rows_that_do_not_fit(meet: Any, run: vfl.Run, tables: dict[str, Any]) -
 
 
 def test_who_does_not_belong(meet: Any, run: vfl.Run, tables: dict[str, Any]) -> None:
-    with pytest.raises(PartiesError, match="bank, shop, telco was expected"):
+    with pytest.raises(PartiesError, match="the model belongs to bank, shop, telco"):
         predict_with(run.parts["bank"], tables["bank"], meet(2).peers)
     with pytest.raises(TableError, match="rows of 10 columns were expected"):
         predict_with(run.parts["bank"], tables["bank"][:, :3], meet(3).peers)
@@ -147,7 +147,7 @@ def test_the_same_rows_again_count_once_where_they_tell_the_same(tmp_path: Path)
     assert told(tmp_path, parts, X, ids) == 20
     assert told(tmp_path, parts, X | {"bank": X["bank"] + 1}, ids) == 20  # what the shop tells stays as it is
     X["shop"][3, 0] += 1e-9
-    with pytest.raises(LeakageError, match="20 scores were told before, with this run it would be 40"):
+    with pytest.raises(LeakageError, match="has received 20 scores and would have 40"):
         told(tmp_path, parts, X, ids)
     DisclosureLedger(tmp_path / "shop", "shop").set_limit("scores", None)
     assert told(tmp_path, parts, X, ids) == 40

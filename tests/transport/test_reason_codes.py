@@ -66,7 +66,7 @@ def predict(meeting: Any, run: vfl.Run, ids: Any = range(30), **code_policy: Rea
             "ledger": ledger,
             "timeout": 20,
             "patience": 5,
-            "giving": code_policy.get(name),
+            "code_policy": code_policy.get(name),
         }
         return predict_with(run.parts[name], TABLES[name], peers, **keys)
 
@@ -151,10 +151,10 @@ def test_codes_that_do_not_fit_are_refused(run: vfl.Run, tmp_path: Path) -> None
     part, codes = run.parts["shop"], dict(codes_of(run, "shop").codes)
     first = part.columns[0]
     for wrong, said in (
-        (ReasonCodePolicy(3, {first: "R1"}), "without one"),
+        (ReasonCodePolicy(3, {first: "R1"}), "without a code"),
         (ReasonCodePolicy(3, codes | {"z": "R9"}), "unknown: z"),
         (ReasonCodePolicy(11, codes), "1 to 10 codes"),
-        (ReasonCodePolicy(4, codes), "at most 3 codes a row were expected, as all parties agreed to"),
+        (ReasonCodePolicy(4, codes), "exceed the 3, as all parties agreed to"),
         (ReasonCodePolicy(3, codes | {first: "=1+1"}), "letters, digits and spaces"),
     ):
         with pytest.raises(ConfigError, match=said):
@@ -207,7 +207,7 @@ def test_more_codes_than_were_agreed_are_refused_before_anybody_is_met(how: str,
     else:
         own = limits(DisclosureLedger(ledger, "shop"))
         begin = partial(Server, part, held(run, "shop"), PeerSettings.of(peers), ledger=own)
-    with pytest.raises(ConfigError, match="at most 3 codes a row were expected"):
+    with pytest.raises(ConfigError, match="exceed the 3"):
         begin(code_policy=wrong)
 
 

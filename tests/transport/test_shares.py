@@ -303,4 +303,4 @@ def test_the_commands_prepare_train_and_score(meet: Any, monkeypatch: pytest.Mon
     np.testing.assert_allclose(points, 600 - 20 / np.log(2) * (f + np.log(50)), atol=0.01)
     size = meeting.job.protocol.shares.score_quantizer(meeting.job.model.loss.spacing).size
     np.testing.assert_allclose(f / size - 0.5, np.rint(f / size - 0.5), atol=1e-6)  # the points of levels
-    assert "30 rows predicted, for bank to see" in told[1][0]
+    assert "30 rows predicted; only bank sees the result" in told[1][0]

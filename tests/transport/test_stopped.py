@@ -87,8 +87,8 @@ def test_who_is_stopped_says_how_to_go_on_and_the_peer_reads_why(meeting: Any, s
     _, heard = bank.communicate(timeout=240)
     assert (shop.returncode, bank.returncode) == (128 + by, 2)
     name = signal.Signals(by).name
-    assert told.startswith(f"stopped by {name}; its state after ")
-    assert "rounds is kept in own.csv.states. Run the same command again, at every party, to go on.\n" in told
+    assert told.startswith(f"stopped by {name}; the checkpoint after ")
+    assert "rounds is in own.csv.states. Run the same command again at every party to resume.\n" in told
     assert heard.startswith("shop has stopped: its operator has stopped it; run the same command again at every party")
     assert told.count("\n") == heard.count("\n") == 1
     assert not (meeting.kit("shop") / "shop.model.json").exists()
@@ -105,7 +105,7 @@ def test_who_is_stopped_before_anyone_has_come_says_so(meeting: Any, start: Star
     _, told = shop.communicate(timeout=240)
     assert (shop.returncode, told) == (
         143,
-        "stopped by SIGTERM; no round of it was kept. Run the same command again, at every party, to go on.\n",
+        "stopped by SIGTERM; there is no checkpoint. Run the same command again at every party to resume.\n",
     )
 
 
@@ -117,7 +117,7 @@ def test_a_disk_without_room_is_a_line_at_both_ends(meeting: Any, start: Start, 
     _, heard = peer.communicate(timeout=240)
     assert (party.returncode, peer.returncode) == (2, 2)
     assert "File too large" in told
-    assert heard.startswith(f"{full} has stopped: a file of its own could not be written or read;")
+    assert heard.startswith(f"{full} has stopped: one of its files could not be written or read;")
     assert heard.count("\n") == 1
     assert str(meeting.folder) not in heard
     lines = [line for line in told.splitlines() if "the log cannot be written" not in line]
@@ -191,8 +191,8 @@ def test_the_command_says_that_its_model_is_an_earlier_one(meeting: Any, start: 
     out, errors = (bank := start("bank", "--patience", "2")).communicate(timeout=240)
     assert bank.returncode == 2
     assert out.startswith(
-        "nothing was trained: this model is of an earlier run, and the others were not there to confirm it; "
-        "job and table are the same (--retrain trains anew)\nauc 0."
+        "Nothing was trained, because job and table are the same as before. This model is of an earlier run, and the "
+        "others were not there to confirm it. Use --retrain to train again.\nauc 0."
     )
     path = meeting.kit("bank") / "own.csv"
     path.write_text(path.read_text().replace("\n3,", "\n3000,"))
@@ -212,7 +212,7 @@ def test_a_port_of_another_program_is_named(meeting: Any, start: Start) -> None:
             other.listen()
             out, errors = (shop := start("shop", "--listen", f"[::]:{port}")).communicate(timeout=240)
             assert (shop.returncode, out) == (2, "")
-            assert f"port {port} was expected to be free, another program listens on" in errors
+            assert f"cannot listen on port {port}: another program listens on" in errors
             assert '"listening"' not in meeting.log("shop")
 
 

@@ -31,7 +31,7 @@ from securevfl.families.participant import Round
 from securevfl.families.rounds.rounds_participant import INITIAL_WEIGHT_ROWS
 from securevfl.families.state import State
 from securevfl.families.training_data import TrainingData
-from securevfl.models.block import Place
+from securevfl.models.block import BlockSpec
 from securevfl.optim.rules import Updater
 from securevfl.protocols.joint_prediction import RowsToScore, predict
 from securevfl.protocols.link import ActiveLink, PassiveLink
@@ -72,7 +72,7 @@ class FdmlWorker(BatchParticipant):
         self._active, passives = context.me == context.active, context.passives
         position = 0 if self._active else passives.index(context.me)
         self.model = job.model.build(
-            Place(context.me, self._active, columns, context.outputs, context.model, len(passives), position)
+            BlockSpec(context.me, self._active, columns, context.outputs, context.model, len(passives), position)
         )
         stored = State() if state is None else state
         if state is not None:

@@ -11,7 +11,7 @@ from securevfl.families.participant import Participant, Round
 from securevfl.families.rounds.rounds_job import RoundsJob
 from securevfl.families.state import State
 from securevfl.families.training_data import TrainingData
-from securevfl.models.block import Place
+from securevfl.models.block import BlockSpec
 from securevfl.optim.rules import Updater
 from securevfl.protocols.joint_prediction import RowsToScore, predict
 from securevfl.protocols.link import ActiveLink, PassiveLink
@@ -43,7 +43,7 @@ class RoundsParticipant(BatchParticipant):
         )
         self._optimizer = job.optimizer
         self.model = job.model.build(
-            Place(context.me, self._active, columns, context.outputs, context.model, passives, position)
+            BlockSpec(context.me, self._active, columns, context.outputs, context.model, passives, position)
         )
         stored = State() if state is None else state
         if state is not None:

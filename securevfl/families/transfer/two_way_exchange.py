@@ -87,7 +87,7 @@ class TwoWayExchange(Link):
         for requester, values in asks.items():
             (sender,) = (name for name in context.parties if name != requester)
             tells: Literal["labels", "columns"] = "labels" if sender == context.roles.lead else "columns"
-            agreement = Agreement(openings, shares_outputs=False, tells=tells, group=context.channel.gate.group)
+            agreement = Agreement(openings, shares_outputs=False, subject=tells, group=context.channel.gate.group)
             direction = replace(
                 context,
                 roles=Roles.labelled(sender, [requester]),

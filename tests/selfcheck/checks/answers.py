@@ -70,9 +70,9 @@ def agreed_keys() -> Outcome:
             (_SUBCHANNEL + "2", "pairwise sum"),
             (_SUBCHANNEL, "shares" * 20),
         ):
-            got = pairs[0].agree(pairs[1].public, session=session, own=own, peer=peer, domain=domain)
+            got = pairs[0].agree(pairs[1].public, session=session, party=own, peer=peer, domain=domain)
             known = slow_reference.agreed(
-                privates[0], pairs[1].public, session=session, own=own, peer=peer, domain=domain
+                privates[0], pairs[1].public, session=session, party=own, peer=peer, domain=domain
             )
             if got != known:
                 outcome.add("derived", "agreement", "a key is not X25519's under its session, domain, names and keys")

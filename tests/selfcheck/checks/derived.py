@@ -73,7 +73,7 @@ def _challenge(coin: bytes, number: int, first: bytes, middle: bytes, last: byte
 
 
 def _agreed(pair: int, peer: int, session: str, own: str, name: str, domain: str) -> bytes:
-    return _pair(pair).agree(_pair(peer).public, session=session, own=own, peer=name, domain=domain)
+    return _pair(pair).agree(_pair(peer).public, session=session, party=own, peer=name, domain=domain)
 
 
 def _hashed(key: bytes, number: int, purpose: int, choice: int, x: int) -> bytes:

@@ -27,6 +27,7 @@ from securevfl.crypto.curve import Blinder
 from securevfl.crypto.kernel import gradient
 from securevfl.crypto.kernel import shares as kernel_shares
 from securevfl.crypto.kernel.gradient import KernelGradient
+from securevfl.crypto.kernel.residues import MAX_MODULUS_BITS
 from securevfl.crypto.kernel.shares import KernelShares
 from securevfl.crypto.key_agreement import KeyPair
 from securevfl.crypto.key_derivation import derive_key
@@ -34,7 +35,7 @@ from securevfl.crypto.lattice import residue_bytes
 from securevfl.crypto.lattice.lattice_gradient import LATTICE_PROFILE, LatticeGradient, LatticeGradientParameters
 from securevfl.crypto.lattice.lattice_shares import LatticeShares
 from securevfl.crypto.lattice.lattice_sum import LatticeSum
-from securevfl.crypto.lattice.polynomial_ring import MAX_MODULUS_BITS, SealRing
+from securevfl.crypto.lattice.polynomial_ring import SealRing
 from securevfl.crypto.paillier.paillier_keys import PublicKey, SecretKey
 from securevfl.crypto.paillier.paillier_product import PaillierHolder, PaillierScheme
 from securevfl.crypto.paillier.paillier_sum import PaillierSum
@@ -231,7 +232,7 @@ def _runs() -> Iterator[Protocol]:
 def keys_stay_home() -> Outcome:
     """No byte of a secret key in any frame, log or file of a run, a saved model or a report."""
     from securevfl.runtime.network import Network
-    from securevfl.training.run import write_report
+    from securevfl.training.json_report import write_report
 
     outcome = Outcome()
     rows = np.arange(96, dtype=np.intp)

@@ -55,7 +55,7 @@ def columns() -> Outcome:
         leaves = found[:, : count * each].reshape(ROWS, count, each)
         if ((leaves != 0).sum(axis=2) != 1).any():
             outcome.add("leaves", "bank", "some rows have no leaf in a tree, or several")
-        if not np.isin(leaves, [0.0, float(on_grid(np.array(made.curved * count**-0.5), 1.0))]).all():
+        if not np.isin(leaves, [0.0, float(on_grid(np.array(made.leaf_weight * count**-0.5), 1.0))]).all():
             outcome.add("leaves", "bank", "what stands in a leaf follows from the table")
     made = MODEL.inputs(spread, None, partial(_seen, _table(0)))
     assert isinstance(made, ForestInputs), "trees have these"

@@ -194,7 +194,7 @@ MUTANTS = [
         "whether to go on is told after each evaluation, and the ledger of the party with labels has none of it",
         "verdicts of early stopping",
         "count",
-        (training_loop, "tell_verdict", permit_stop_decision),
+        (training_loop, "permit_evaluated_decision", permit_stop_decision),
     ),
     _mutant(
         "ends: not entered",

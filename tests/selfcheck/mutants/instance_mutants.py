@@ -195,7 +195,9 @@ MUTANTS = [
         "two parties compare the first half of the digests of their jobs",
         _DIGESTS,
         "bound",
-        patched(edited(run_setup, "_check_meetings", ("other.job != own.job", "other.job[:16] != own.job[:16]"))),
+        patched(
+            edited(run_setup, "_check_hellos", ("hello.job != my_hello.job", "hello.job[:16] != my_hello.job[:16]"))
+        ),
     ),
     Mutant(
         "keys of a lattice by 8 bytes",

@@ -31,18 +31,20 @@ def _clear_partial(self: Any, values: Any, space: Any) -> None:
 
 
 def _clear_collect(self: Any, shape: Any, space: Any) -> Any:
-    return np.frombuffer(self._channel.recv(self._head, PartialSum, self._subchannel).ciphertext).reshape(shape)
+    return np.frombuffer(self._channel.recv(self._root, PartialSum, self._subchannel).ciphertext).reshape(shape)
 
 
 def _open_under_sealed_name(self: Any, g: Any, *, epoch: int, to: Any, resend_of: Any = None) -> None:
     number = self.__dict__.setdefault("_sent", 0)
     for passive in to:
-        self._context.channel.send(passive, ResidualCiphertext(number, np.ascontiguousarray(g).tobytes()), self._down)
+        self._context.channel.send(
+            passive, ResidualCiphertext(number, np.ascontiguousarray(g).tobytes()), self._residuals
+        )
     self._sent = number + 1
 
 
 def _read_open(self: Any) -> Any:
-    message = self._context.channel.recv(self._context.active, ResidualCiphertext, self._down)
+    message = self._context.channel.recv(self._context.active, ResidualCiphertext, self._residuals)
     return OpenReply(
         message.exchange, np.frombuffer(message.ciphertext).reshape(-1, self._context.outputs), self._context
     )

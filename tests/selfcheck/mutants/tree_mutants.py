@@ -20,7 +20,7 @@ from securevfl.options import JobOptions
 from selfcheck.mutants.mutant import Mutant, Stand, patched
 
 _beside, _breadth, _made, _outcome = (
-    ForestInputs._beside,
+    ForestInputs._features,
     Trees.breadth,
     SharesParticipant._fit_inputs,
     SharesParticipant.model_state,
@@ -114,7 +114,7 @@ MUTANTS = [
         "a party has inputs for leaves that hold rows alone, so their number tells its table",
         "trees: columns",
         "sizes",
-        patched((ForestInputs, "_beside", _filled)),
+        patched((ForestInputs, "_features", _filled)),
     ),
     Mutant(
         "no own score where it is of no use",
@@ -128,14 +128,14 @@ MUTANTS = [
         "a row without a number is in no leaf",
         "trees: columns",
         "leaves",
-        patched((ForestInputs, "_beside", _lacking)),
+        patched((ForestInputs, "_features", _lacking)),
     ),
     Mutant(
         "leaves scaled by their rows",
         "what stands in a leaf goes by how many rows it holds",
         "trees: columns",
         "leaves",
-        patched((ForestInputs, "_beside", _by_share)),
+        patched((ForestInputs, "_features", _by_share)),
     ),
     Mutant(
         "trees drawn anew at a resume",
