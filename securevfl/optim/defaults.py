@@ -115,7 +115,7 @@ def _protocol_for(model: Model, optimizer: Training | None) -> Protocol | None:
 def _schedule(model: Model, protocol: Protocol, job_keys: Mapping[str, Any]) -> dict[str, Any]:
     """Return an optimizer with its schedule for a job without one; empty if the user must choose an optimizer."""
     weights = job_keys.get("weights")
-    room = weights.get("most") if isinstance(weights, Mapping) else getattr(weights, "most", None)
+    room = weights.get("max_weight") if isinstance(weights, Mapping) else getattr(weights, "max_weight", None)
     factor = iteration_factor(room) if isinstance(room, (int, float)) else 1.0
     if model.defaults:
         keys = {"test_fraction": HELD_OUT_FRACTION, **model.defaults}

@@ -187,9 +187,9 @@ def test_ids_of_other_types() -> None:
 @pytest.mark.parametrize("parties", [2, 3])
 def test_rows_that_are_no_ids_are_named(parties: int) -> None:
     others = [[1, 2]] * (parties - 1)
-    with raises_code(IdError, "SVFL-ID-INVALID"):
+    with raises_code(IdError, "SVFL-ID-DUPLICATE"):
         play([[91234, 2, "91234"], *others])
-    with raises_code(IdError, "SVFL-ID-INVALID"):
+    with raises_code(IdError, "SVFL-ID-MISSING"):
         play([[1, None], *others])
     with raises_code(IdError, "SVFL-TABLE-EMPTY"):
         play([[], *others])

@@ -88,7 +88,7 @@ def test_numbers_about_columns(
 ) -> None:
     job = sealed_job(**keys)
     results = {
-        (item.learner, item.about): (item.count, item.of)
+        (item.learner, item.about): (item.count, item.capacity)
         for item in counts(job, sizes(job, columns, outputs=outputs))
         if item.kind == "columns" and item.group == "training"
     }
@@ -129,8 +129,8 @@ def is_part(event: object) -> bool:
 def test_equations_about_labels() -> None:
     job = sealed_job()
     first, second = (item for item in counts(job, sizes(job, THREE, outputs=2)) if item.kind == "labels")
-    assert (first.learner, first.count, first.of) == ("shop", 40, 100)
-    assert (second.learner, second.count, second.of) == ("post", 60, 100)
+    assert (first.learner, first.count, first.capacity) == ("shop", 40, 100)
+    assert (second.learner, second.count, second.capacity) == ("post", 60, 100)
     shuffled = sealed_job(reshuffle=True)
     assert next(iter(counts(shuffled, sizes(shuffled, TWO)))).count == 4 * 20
     opened = sealed_job(**OPEN)

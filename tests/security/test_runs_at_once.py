@@ -97,13 +97,13 @@ def test_a_killed_process_leaves_its_records_to_the_resumed_run(tmp_path: Path) 
     held_out = Forked([sys.executable, "-c", HOLDS, str(ledger.path)], stdin=-1, stdout=-1, text=True)
     assert held_out.stdout is not None
     assert held_out.stdout.readline() == "holds\n"
-    assert sum(entry.told.count for entry in ledger.before(REGISTER)) == 15
+    assert sum(entry.disclosure.count for entry in ledger.counted_for(REGISTER)) == 15
     for run in ("another", "run"):  # a second session of the same run must wait until the first one ends
         with pytest.raises(LeakageError):
             reserve(ledger, run, 10, session="second")
     held_out.send_signal(signal.SIGKILL)
     held_out.wait(60)
-    assert sum(entry.told.count for entry in ledger.before(REGISTER)) == 3
+    assert sum(entry.disclosure.count for entry in ledger.counted_for(REGISTER)) == 3
     taken_over = reserve(ledger, "run", 15, session="second")
     assert len(list((tmp_path / "l.runs").iterdir())) == 1  # the reservation of the killed process has expired
     with pytest.raises(LeakageError):

@@ -105,9 +105,9 @@ def test_limits_hold_over_jobs_with_omitted_ids(disclosed: Disclosure, tmp_path:
     ledger.set_limit(disclosed.kind, Limit(70))
     rows = list(chosen([party], 3))
     for k in range(2):
-        ledger.book(party.take(rows[k]).register, (f"run {k}", ""), [disclosed])
+        ledger.record(party.take(rows[k]).register, (f"run {k}", ""), [disclosed])
     with pytest.raises(LeakageError, match=r"(?s)60.*90"):
-        ledger.book(party.take(rows[2]).register, ("run 2", ""), [disclosed])
+        ledger.record(party.take(rows[2]).register, ("run 2", ""), [disclosed])
 
 
 def test_joint_statistics_add_up_over_omitted_ids(tmp_path: Path) -> None:
@@ -129,10 +129,12 @@ def test_a_small_set_of_rows_in_many_jobs_is_counted(disclosed: Disclosure, tmp_
     ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
     small, jobs = np.arange(50), 12
     for k in range(jobs):
-        ledger.book(register(np.concatenate([small, 1000 * (k + 1) + np.arange(500)])), (f"run {k}", ""), [disclosed])
-    before = [entry.told for entry in ledger.before(register(np.concatenate([small, 90_000 + np.arange(5000)])))]
+        ledger.record(register(np.concatenate([small, 1000 * (k + 1) + np.arange(500)])), (f"run {k}", ""), [disclosed])
+    before = [
+        entry.disclosure for entry in ledger.counted_for(register(np.concatenate([small, 90_000 + np.arange(5000)])))
+    ]
     assert sum(item.count for item in before) == 30 * jobs
-    alone = [entry.told for entry in ledger.before(register(3000 + np.arange(500)))]
+    alone = [entry.disclosure for entry in ledger.counted_for(register(3000 + np.arange(500)))]
     assert sum(item.count for item in alone) == 30
     if disclosed.group == "correlations":
         assert sum(item.share for item in before) == pytest.approx(jobs * 0.03 * 11, rel=0.02)  # 550 rows over 50

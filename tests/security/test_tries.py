@@ -47,7 +47,7 @@ def aborts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     monkeypatch.setattr(peer_session, "Channel", channel)
     monkeypatch.setattr(peer_session, "Credentials", lambda *args: None)
     monkeypatch.setattr(peer_session, "expiry_warnings", lambda *args: ())
-    monkeypatch.setattr(peer_session, "_part", lambda *args: None)
+    monkeypatch.setattr(peer_session, "_finish", lambda *args: None)
     return seen
 
 
@@ -90,7 +90,7 @@ def test_refused_attempts_do_not_reveal_120_labels(aborts: list[tuple[str, int]]
         try:
             ending(ledger, ("bank",), LeakageError("fewer rows of the rarest label than are asked for"))
         except LeakageError as error:
-            answers.append(f"fewer than {MAX_EARLY_ABORTS}" not in str(error))
+            answers.append(error.code != "SVFL-LIMIT-REACHED")
     print(f"{sum(answers)} of 260 answers")
     assert sum(answers) == MAX_EARLY_ABORTS == len(aborts)
 
@@ -146,7 +146,7 @@ def test_the_owner_forgives_by_a_command(aborts: list[tuple[str, int]], tmp_path
             ending(ledger, ("bank",), LeakageError("no"))
     command = ["ledger", "--ledger", str(ledger.path)]
     text = CliRunner().invoke(app, command).output
-    assert f"ended early with bank: {MAX_EARLY_ABORTS} of {MAX_EARLY_ABORTS}" in " ".join(text.split())
+    assert f"with bank: {MAX_EARLY_ABORTS} of" in " ".join(text.split())
     assert CliRunner().invoke(app, [*command, "--reset-aborts", "bank"]).exit_code == 0
     ending(ledger, ("bank",))
     assert not ledger.read().tries
@@ -179,4 +179,4 @@ def test_every_session_states_its_ledger() -> None:
                 (local,) = [keyword.value for keyword in node.keywords if keyword.arg == "ledger"]
                 if isinstance(local, ast.Constant):
                     without.append(path.name)
-    assert without == ["measure.py"]
+    assert without == ["line_measurement.py"]

@@ -47,12 +47,12 @@ def test_every_stop_decision_counts_as_bits_of_labels(protocol: str, watch: str,
     )
     run = vfl.simulate(job, parties, ledgers=ledgers)
     evaluated = sum("auc" in record and record["round"] < run.parts["shop"].rounds for record in run.history)
-    entries = [entry for entry in ledgers["bank"].read().entries if entry.told.group == "verdicts"]
+    entries = [entry for entry in ledgers["bank"].read().entries if entry.disclosure.group == "verdicts"]
     disclosed = total_to(entries, "labels", "shop").count
     print(f"{protocol}, {watch}: {evaluated} evaluations, {disclosed} bits counted")
     if watch == "neither":
         assert not entries
     else:
         assert disclosed >= STOP_DECISION_BITS * evaluated > 0
-        assert {entry.told.of for entry in entries} <= set(range(50, 61))  # the information in 60 labels
-    assert not [entry for entry in ledgers["shop"].read().entries if entry.told.group == "verdicts"]
+        assert {entry.disclosure.capacity for entry in entries} <= set(range(50, 61))  # the information in 60 labels
+    assert not [entry for entry in ledgers["shop"].read().entries if entry.disclosure.group == "verdicts"]
