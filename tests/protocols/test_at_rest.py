@@ -24,7 +24,7 @@ from securevfl.protocols.score_ledger.sealed_file import SealedFile
 from tests.builders import raises_code
 
 MODEL = b"m" * 16
-IDS = [b"%d" % each for each in range(40)]
+IDS = [b"%d" % item for item in range(40)]
 X = np.random.default_rng(0).normal(size=(40, 6))
 
 

@@ -29,8 +29,8 @@ def states(ledger: ScoreLedger, model: bytes, peer: str, rows: list[bytes], colu
 
 
 def keep(ledger: ScoreLedger, model: bytes, peer: str, rows: list[bytes]) -> None:
-    question = ledger.query(model, peer, rows, b"".join(each.ljust(COMMITMENT_BYTES) for each in rows))
-    ledger.store(question, [b"part of " + each for each in rows])
+    question = ledger.query(model, peer, rows, b"".join(row.ljust(COMMITMENT_BYTES) for row in rows))
+    ledger.store(question, [b"part of " + row for row in rows])
 
 
 def test_a_ledger_counts_across_runs_and_peers_together(tmp_path: Path):
@@ -56,7 +56,7 @@ def test_objects_that_share_a_file_know_what_the_others_have_let_out(tmp_path: P
     assert states(other, b"m", "bank", names(3, 12)) == [STORED, NEW, NEW]
     rows, X = names(2, 20), np.full((2, 40), 123.25)
     one.admit(one.query(b"m", "bank", rows, one.commitments(rows, X)), X)
-    whole = b"".join(each.read_bytes() for each in path.parent.glob(f"{path.name}*"))  # what is not merged yet too
+    whole = b"".join(item.read_bytes() for item in path.parent.glob(f"{path.name}*"))  # what is not merged yet too
     assert len(whole) > 10_000
     assert rows[0] not in whole
     assert X[:1].tobytes()[:8] not in whole
@@ -83,9 +83,9 @@ def test_a_row_that_another_scores_is_waited_for_and_not_longer_than_it_lives(
         with ThreadPoolExecutor(4) as pool:
             others = [pool.submit(states, ScoreLedger(path), b"m", "bank", names(3, 10)) for _ in range(4)]
             time.sleep(0.1)
-            assert not any(each.done() for each in others)
+            assert not any(other.done() for other in others)
             keep(ScoreLedger(path), b"m", "bank", names(3, 10))
-            assert [each.result() for each in others] == [[STORED] * 3] * 4
+            assert [other.result() for other in others] == [[STORED] * 3] * 4
     process = multiprocessing.get_context("spawn").Process(target=killed, args=(path, names(3, 20)))
     process.start()
     process.join()
@@ -162,12 +162,12 @@ def test_changes_of_several_threads_are_flushed_together_and_each_fails_alone(tm
     inside.wait()
     others = [threads.submit(change, row) for row in range(1, 8)]
     first.result()
-    for row, each in enumerate(others, 1):
+    for row, other in enumerate(others, 1):
         if row == 5:
             with pytest.raises(LeakageError):
-                each.result()
+                other.result()
         else:
-            each.result()
+            other.result()
     assert said.count("COMMIT") < 4
     with closing(sqlite3.connect(tmp_path / "file")) as other:
         assert sorted(other.execute("SELECT row FROM held")) == [(0,), (1,), (2,), (3,), (4,), (6,), (7,)]
@@ -184,7 +184,7 @@ def test_what_cannot_be_flushed_fails_every_change_of_its_group(tmp_path: Path) 
 
     with ThreadPoolExecutor(4) as threads:
         tried = [threads.submit(change, row) for row in range(4)]
-    assert all(isinstance(each.exception(), StorageError) for each in tried)
+    assert all(isinstance(item.exception(), StorageError) for item in tried)
     with closing(sqlite3.connect(tmp_path / "file")) as other:
         assert not other.execute("SELECT count(*) FROM held").fetchone()[0]
     file._connection.execute("PRAGMA max_page_count = 1000000")

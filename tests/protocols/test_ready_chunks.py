@@ -44,7 +44,7 @@ def ahead(visits: int = 0, r: dict[str, Any] | None = None) -> OfflinePhase:
 
 def state(name: str = "", at: tuple[int, ...] = ()) -> dict[str, Any]:
     """States of two parties (k x d x c); with a name that of this party has another number at a place."""
-    made = {each: np.arange(24, dtype=np.uint64).reshape(2, 4, 3) for each in ("b", "c")}
+    made = {item: np.arange(24, dtype=np.uint64).reshape(2, 4, 3) for item in ("b", "c")}
     if name:
         made[name][at] += np.uint64(1)
     return made

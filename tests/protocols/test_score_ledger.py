@@ -42,7 +42,7 @@ class Party:
     ) -> ScoreQuery:
         """salt: what has changed in the columns of the row `odd`."""
         committed = [(name + salt * (name == "odd")).encode().ljust(COMMITMENT_BYTES) for name in rows]
-        return (own or self.own).query(model, peer, [each.encode() for each in rows], b"".join(committed))
+        return (own or self.own).query(model, peer, [row.encode() for row in rows], b"".join(committed))
 
     def ask(
         self, rows: Sequence[str], model: bytes = b"m", peer: str = "bank", salt: str = "", bits: int = 3
@@ -56,7 +56,7 @@ class Party:
         return list(states)
 
     def codes(self, rows: Sequence[str], bits: float = 3.0, run: str = "run") -> list[int]:
-        own = [each.encode() for each in rows]
+        own = [row.encode() for row in rows]
         return list(self.own.admit_codes(run, own, columns(rows), bits=bits, max_bits=10.0))
 
 
@@ -66,7 +66,7 @@ def columns(rows: Sequence[str]) -> Floats:
 
 
 def trained(party: Party, rows: Sequence[str], peer: str) -> list[int]:
-    return party.ask(["trained" if each == "odd" else each for each in rows], peer=peer)
+    return party.ask(["trained" if row == "odd" else row for row in rows], peer=peer)
 
 
 def many_models(party: Party, rows: Sequence[str], peer: str) -> list[int]:

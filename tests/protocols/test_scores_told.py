@@ -33,8 +33,8 @@ def test_bits_of_all_outputs_are_noted_and_told(
     for name, own in ledgers.items():
         bits = [scored for scored, _ in own.disclosed_bits(names(12))]  # type: ignore[no-untyped-call]
         assert bits == [0 if name == to else 7 * outputs] * 12
-    opened = [each for each in left if each.kind is RoundedScores]
-    assert [(each.entry.to, each.entry.numbers, each.short) for each in opened] == [(to, 6 * outputs, False)] * 2
+    opened = [item for item in left if item.kind is RoundedScores]
+    assert [(item.entry.to, item.entry.numbers, item.short) for item in opened] == [(to, 6 * outputs, False)] * 2
 
 
 def test_no_stream_is_made_twice_over_blocks_of_several_outputs() -> None:

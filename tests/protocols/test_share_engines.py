@@ -64,7 +64,8 @@ def test_a_machine_whose_blas_is_odd_is_told_of_the_other_library(game, monkeypa
 
 
 def test_parties_agree_on_the_library():
-    jobs = [vfl.Job(model=vfl.Logistic(), protocol=vfl.Protocol(shares=vfl.Shares(library=each))) for each in LIBRARIES]
+    protocols = [vfl.Protocol(shares=vfl.Shares(library=library)) for library in LIBRARIES]
+    jobs = [vfl.Job(model=vfl.Logistic(), protocol=protocol) for protocol in protocols]
     assert len({job.digest for job in jobs}) == len(LIBRARIES)
 
 

@@ -276,7 +276,7 @@ def test_steps_on_parts_that_grow_are_those_of_the_residuals_on_each_part():
             W = case.numbers.encode_steps(X[case.batches[k]], case.rate)
             total[name] = ring.reduce(total[name] - ((W.T @ g) << lifts[k]).view(np.uint64))
             errors = ring.signed(ring.reduce(run.theta(visit + 1)[name] - total[name]))
-            assert np.abs(errors).max() <= sum(1 << lifts[each] for each, _ in run.residuals[: visit + 1])
+            assert np.abs(errors).max() <= sum(1 << lifts[item] for item, _ in run.residuals[: visit + 1])
     theta, _ = floats(case, [k for k, _ in run.residuals])
     assert np.abs(run.weights - theta).max() < 0.1  # w = 3, and g in steps of 2^-7 from a table 1 apart, of 40 rows
 
@@ -292,7 +292,7 @@ def test_each_residual_is_one_of_the_two_entries_around_the_sum(run):
         )
         y, got = case.y[case.batches[k]], np.ldexp(g.astype(float), -numbers.f_g)
         around = [case.loss.residual(f, y) for f in (np.floor(H), np.floor(H) + 1)]
-        near = [np.abs(got - each) <= 2.0**-numbers.f_g for each in around]
+        near = [np.abs(got - item) <= 2.0**-numbers.f_g for item in around]
         assert (near[0] | near[1]).all()
         upper += float((near[1] & ~near[0]).mean())
     assert upper > 0
@@ -379,7 +379,7 @@ def test_every_message_is_declared(run):
 
 def test_who_must_pool_what_they_hold_is_said():
     found = shares.coalitions("a", "b", ("b", "c", "d"))
-    assert {name: sorted(each) for name, each in found.items()} == {"c": ["a", "b"], "d": ["a", "b"]}
+    assert {name: sorted(item) for name, item in found.items()} == {"c": ["a", "b"], "d": ["a", "b"]}
 
 
 def test_two_of_the_three_shares_of_a_third_partys_weights_are_noise(run):
@@ -392,7 +392,7 @@ def test_two_of_the_three_shares_of_a_third_partys_weights_are_noise(run):
         ]
         theta = numbers.decode_weights(ring.reduce(sum(shares_of)))
         for left_out in range(3):
-            rest = numbers.decode_weights(ring.reduce(sum(each for i, each in enumerate(shares_of) if i != left_out)))
+            rest = numbers.decode_weights(ring.reduce(sum(item for i, item in enumerate(shares_of) if i != left_out)))
             assert np.abs(rest - theta).max() > 1
 
 

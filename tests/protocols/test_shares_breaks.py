@@ -312,7 +312,7 @@ def test_there_are_numbers_for_any_number_of_rows(parties: int, model: str) -> N
         assert numbers.bits <= 56
         bits.append((numbers.w, numbers.f_g))
     assert bits == sorted(bits, reverse=True)
-    assert all(each >= (5, 8) for each in bits[:4]) or parties > 2
+    assert all(bit >= (5, 8) for bit in bits[:4]) or parties > 2
     assert bits[-1] >= (3, 7)
 
 

@@ -224,7 +224,7 @@ def test_a_row_with_an_output_beyond_what_levels_cover_is_not_kept_as_known(tmp_
     (scores,) = model.ask([block], [names(2)], ledgers, levels=levels)
     np.testing.assert_array_equal(np.isinf(scores), far)
     question = ledgers["a"].query(b"model", "", names(2), ledgers["a"].commitments(names(2), block["a"]))
-    assert [each is None for each in ledgers["a"].stored(question, of="score")] == [False, True]
+    assert [item is None for item in ledgers["a"].stored(question, of="score")] == [False, True]
 
 
 def test_rows_far_out_on_either_side_are_counted_beside_the_loss():

@@ -50,9 +50,9 @@ def test_a_rule_is_that_of_its_coefficients_on_any_share():
     rng, ring = np.random.default_rng(0), ShareRing(48)
     rule = FixedCoefficients(lambda t: [0.5 + s - t for s in range(t)], m=4)
     shares_of = [rng.integers(0, 2**48, (5, 3, 2), dtype=np.uint64) for _ in range(2)]
-    states = [rule.start(each[0]) for each in shares_of]
+    states = [rule.start(item[0]) for item in shares_of]
     for t in range(1, 5):
-        states = [ring.reduce(rule.step(state, each[t], t - 1)) for state, each in zip(states, shares_of, strict=True)]
+        states = [ring.reduce(rule.step(state, item[t], t - 1)) for state, item in zip(states, shares_of, strict=True)]
     whole = [int(x) for x in sum(rule.theta(state, 4) for state in states).ravel() & ring.mask]
     total = sum(shares_of)
     slow = [

@@ -42,7 +42,7 @@ def test_a_name_that_finds_no_room_is_not_spent_and_the_next_is_whole(room: int,
     done = run_forked([sys.executable, "-c", FULL, str(path), str(room)], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("refused False\n", "")
     names = SpentChunks(path)
-    assert [names.contains(each) for each in (bytes(16), b"1" * 16, b"2" * 16)] == [True, False, True]
+    assert [names.contains(item) for item in (bytes(16), b"1" * 16, b"2" * 16)] == [True, False, True]
 
 
 @pytest.fixture
@@ -58,10 +58,10 @@ def test_a_last_line_that_is_cut_off_is_dropped_and_never_glued(path: Path) -> N
     for cut in range(last, len(whole)):
         path.write_bytes(whole[:cut])
         names = SpentChunks(path)
-        assert [names.contains(each) for each in NAMES] == [True, True, False, False, False]
+        assert [names.contains(name) for name in NAMES] == [True, True, False, False, False]
         names.spend(NAMES[3])
         again = SpentChunks(path)
-        assert [again.contains(each) for each in NAMES] == [True, True, False, True, False]
+        assert [again.contains(name) for name in NAMES] == [True, True, False, True, False]
 
 
 def test_any_bit_that_is_not_as_it_was_written_is_noticed(path: Path) -> None:

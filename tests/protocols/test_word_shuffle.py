@@ -88,7 +88,7 @@ class Two:
     def outcomes(self) -> list[Any]:
         roles = {name: self.play(name) for name in "ab"}
         made = run_threads(roles, lambda: VirtualClock(Network()), timeout=60, observe=self.watch)
-        assert all(each is None for each in made["b"])
+        assert all(item is None for item in made["b"])
         return made["a"]
 
     def received(self, kind: type) -> list[Any]:
@@ -152,7 +152,7 @@ def test_blocks_have_nothing_in_common_within_a_shuffle_and_across() -> None:
     rows, blocks, place = 100, 3, np.tile(np.arange(100, dtype=np.uint64), 3)
     same = (np.full(300, 7, np.uint64), np.zeros(300, np.uint64))
     session = Two(32, [split(place, 32), split(place, 32, seed=1), same, same], blocks)
-    orders = [each for found in session.outcomes()[:2] for each in found.reshape(blocks, rows)]
+    orders = [item for found in session.outcomes()[:2] for item in found.reshape(blocks, rows)]
     ring, masked = ShareRing(32), list[Any]()
     for kind in (MaskedWords, ShuffledWords):
         for message in session.received(kind)[2:]:
@@ -237,7 +237,7 @@ def test_metrics_of_pairs_are_those_of_scores_on_real_tables(name: str) -> None:
 
     def cut() -> Any:
         mine = ring.uniform(Prg.fresh("shares of a test"), h.shape)
-        return [levels.truncate(numbers, each) for each in (mine, ring.reduce(h - mine))]
+        return [levels.truncate(numbers, item) for item in (mine, ring.reduce(h - mine))]
 
     def measured(told: Any, marked: Any) -> dict[str, float]:
         return pair_metrics.class_metrics(loss, levels.dequantize(told)[:, None], marked[:, None], classes)
@@ -247,7 +247,7 @@ def test_metrics_of_pairs_are_those_of_scores_on_real_tables(name: str) -> None:
     in_order, shuffled = measured(a + b, y[held] == 1), measured(found >> np.uint64(1), (found & np.uint64(1)) == 1)
     assert shuffled == pytest.approx(in_order, abs=1e-9)
     draws = [measured(sum(cut()), y[held] == 1) for _ in range(25)]
-    off = {each: float(np.mean([abs(one[each] - exact[each]) for one in draws])) for each in in_order if each in BOUNDS}
+    off = {item: float(np.mean([abs(one[item] - exact[item]) for one in draws])) for item in in_order if item in BOUNDS}
     off["r2"] = abs(r2_off(X[chosen]))
-    print(name, len(held), {each: f"{value:.5f}" for each, value in off.items()})
-    assert all(off[each] <= most for each, most in BOUNDS.items()), off
+    print(name, len(held), {item: f"{value:.5f}" for item, value in off.items()})
+    assert all(off[item] <= most for item, most in BOUNDS.items()), off

@@ -20,9 +20,9 @@ def bitwise(battery: Battery, name: str, bits: NDArray[np.uint8]) -> None:
         return
     n, b = bits.shape
     rows, later = _packed(bits[: n - 1]), _packed(bits[1:])
-    whole = _packed(bits)
-    ones = np.abs(n - 2 * np.bitwise_count(whole).sum(axis=1, dtype=np.int64)).max()
-    within = max((_unlike(whole[i + 1 :], whole[i], n) for i in range(b - 1)), default=0)
+    packed = _packed(bits)
+    ones = np.abs(n - 2 * np.bitwise_count(packed).sum(axis=1, dtype=np.int64)).max()
+    within = max((_unlike(packed[i + 1 :], packed[i], n) for i in range(b - 1)), default=0)
     in_turn = max(_unlike(later, row, n - 1) for row in rows)
     battery.add(f"{name}: balance of bits", _least(int(ones), n, b))
     battery.add(f"{name}: bits of one draw", _least(within, n, b * (b - 1) // 2))

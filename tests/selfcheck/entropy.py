@@ -1,4 +1,5 @@
-"""Entropy written down: what each thread draws from the operating system, and the private keys that it makes.
+"""A record of entropy: the bytes that each thread draws from the operating system, and the private keys that it
+generates.
 
 A slow reference (`reference`) then works out from the draws what must have been sent. So what is lost between a long
 draw and a message shows, however random the message looks.
@@ -43,9 +44,9 @@ def recorded() -> Iterator[Drawn]:
 
     def noting(original: Any) -> Any:
         def draw(size: int) -> bytes:
-            found: bytes = original(size)
-            drawn.draws[threading.current_thread().name].append(found)
-            return found
+            drawn_bytes: bytes = original(size)
+            drawn.draws[threading.current_thread().name].append(drawn_bytes)
+            return drawn_bytes
 
         return draw
 

@@ -1,4 +1,4 @@
-"""One stored sum alone: workers push at versions of their own and pull sums, and all that anyone receives is kept."""
+"""One stored sum: workers push payloads at different versions and pull sums, and every received message is recorded."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class WorkerStep(NamedTuple):
 
 
 class PulledTotal(NamedTuple):
-    """What a reader made of a total (None if it refused it), and what it should have been."""
+    """The sum that a reader computed from a total (None if it refused), and the correct sum."""
 
     reader: str
     sum: Floats | None
@@ -101,14 +101,14 @@ def record_stored(
 
     def serve(channel: Channel) -> StoredServer:
         side = stored.server(context(channel), readers)
-        kept: dict[int, dict[str, StoredPush]] = {}
+        pushes: dict[int, dict[str, StoredPush]] = {}
         for step in outputs:
             push = channel.recv(step.worker, StoredPush)
-            own = kept.setdefault(push.batch, {})
+            own = pushes.setdefault(push.batch, {})
             own[step.worker] = push
             if step in truths:
-                total = side.add({name: each.payload for name, each in own.items()})
-                channel.send(step.worker, StoredTotal(total, {name: each.version for name, each in own.items()}))
+                total = side.add({name: item.payload for name, item in own.items()})
+                channel.send(step.worker, StoredTotal(total, {name: item.version for name, item in own.items()}))
         return side
 
     def work(channel: Channel) -> StoredWorker:
@@ -118,9 +118,9 @@ def record_stored(
                 continue
             channel.send(COLLECTS, StoredPush(step.batch, step.version, side.conceal(H, step.batch, step.version)))
             if step in truths:
-                told = channel.recv(COLLECTS, StoredTotal)
+                message = channel.recv(COLLECTS, StoredTotal)
                 try:
-                    found = side.reveal(told.total, told.versions, step.batch, (H.shape[0], H.shape[1]))
+                    found = side.reveal(message.total, message.versions, step.batch, (H.shape[0], H.shape[1]))
                 except SecureVFLError:
                     found = None
                 pulled.append(PulledTotal(channel.me, found, truths[step]))

@@ -8,8 +8,8 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.crypto.share_ring import ShareRing
+from securevfl.families.shares.shares_facts import SharesFacts
 from securevfl.families.shares.shares_job import SharesJob
-from securevfl.families.shares.shares_plan import plan_of
 from securevfl.families.state import State
 
 
@@ -17,13 +17,13 @@ def whole_weights(job: SharesJob, states: Mapping[str, State], active: str) -> d
     """Reconstruct the weights (d x c) of each party, which no party has, from what all of them keep, where that is all
     in one place."""
     lead = states[active]
-    made = plan_of(job, lead["sizes"], len(states))
-    ring, found = ShareRing(made.numbers.bits), {}
+    job_plan = SharesFacts.restore(job, lead["sizes"], len(states)).plan
+    ring, weights = ShareRing(job_plan.numbers.bits), {}
     for name, state in states.items():
-        held = [state["own"], *(other["others"][name] for other in states.values() if name in other["others"])]
-        rule = made.rule.with_intercept() if name == active else made.rule
+        shares = [state["own"], *(other["others"][name] for other in states.values() if name in other["others"])]
+        rule = job_plan.rule.with_intercept() if name == active else job_plan.rule
         total = np.zeros((1, 1), np.uint64)
-        for each in held:
-            total = ring.reduce(total + rule.theta(each, state["visits"]))
-        found[name] = made.numbers.decode_weights(total)
-    return found
+        for item in shares:
+            total = ring.reduce(total + rule.theta(item, state["visits"]))
+        weights[name] = job_plan.numbers.decode_weights(total)
+    return weights

@@ -1,1 +1,1 @@
-"""What is held against the declarations: transcripts, engines, frames, secrets, randomness."""
+"""Checks against the declarations: transcripts, engines, frames, secrets, randomness."""

@@ -1,10 +1,10 @@
-"""What looks at columns and scores of new rows tell and are counted as, and what a party has agreed to.
+"""Checks of joint statistics and scores of new rows: their disclosures, their records and the agreements.
 
-Kinds of findings beside those of `transcripts`:
+Kinds of findings, in addition to those of `transcripts`:
 
-rounding    a sum over rows that is told closer than it may be
-groups      a group that is told of with too few rows
-count       what was told and not entered, or entered as less
+rounding    a sum over rows is disclosed too precisely
+groups      a count of a group with too few rows
+count       a disclosure that is not recorded, or recorded as less
 consent     a sheet that passes without its owner's word, a training that is begun or not against it
 """
 
@@ -64,7 +64,7 @@ _N = 1000
 
 
 class _Looked(Observer):
-    """Bits that a party has told in words, and those that its door has entered."""
+    """Bits that a party has disclosed in words, and bits that its gate has recorded."""
 
     def __init__(self, me: str) -> None:
         self.me, self.sent, self.entered = me, 0, 0
@@ -85,7 +85,7 @@ def _tables(columns: int = 3) -> list[Party]:
 
 
 def _contexts(bank: Callable[[PartyContext], Any], shop: Callable[[PartyContext], Any]) -> Any:
-    """Return what the bank finds, of two sides of a protocol for two."""
+    """Run both sides of a protocol for two parties, and return the bank's result."""
     roles = Roles.of((("bank", ACTIVE), ("shop", PARTNER)))
 
     def side(own: Callable[[PartyContext], Any], channel: Channel) -> Any:
@@ -102,8 +102,8 @@ def _off(outcome: Outcome, errors: Floats) -> None:
 
 
 def _looks(outcome: Outcome, look: Callable[[DisclosureLedger, Observer], object], bits: float) -> None:
-    """Look twice, of a shop whose columns hold so many bits: what is told is entered at its door and in its ledger,
-    each time, and in bits."""
+    """Request statistics twice from a shop with this information content: disclosures are recorded at its gate and in
+    its ledger, each time, and in bits."""
     with tempfile.TemporaryDirectory() as folder:
         ledger, seen = DisclosureLedger(Path(folder) / "shop", "shop"), _Looked("shop")
         for _ in range(2):
@@ -117,7 +117,7 @@ def _looks(outcome: Outcome, look: Callable[[DisclosureLedger, Observer], object
 
 
 def groups() -> Outcome:
-    """Check counts by group: rounded at random, of groups of 100 rows or more, entered as what they may tell."""
+    """Check counts by group: rounded at random, of groups of at least 100 rows, and recorded with all of their bits."""
     outcome, names = Outcome(), [f"g{k}" for k in range(10)]
     marks = np.eye(10, dtype=np.int64)[np.arange(_N) % 10]
     cells = np.eye(OUTCOMES, dtype=np.int64)[np.arange(_N) % 7 % 4]
@@ -147,7 +147,7 @@ def groups() -> Outcome:
         with tempfile.TemporaryDirectory() as folder:
             for _ in range(2):
                 look(DisclosureLedger(Path(folder) / "shop", "shop"), _Looked("shop"))
-        outcome.add("count", "shop", "looks tell more of the bits of the groups than they may")
+        outcome.add("count", "shop", "statistics disclose more bits of the groups than permitted")
     except LeakageError:
         pass
     return outcome
@@ -177,15 +177,15 @@ def consent() -> Outcome:
     one, other = ConsentSheet("what is told"), ConsentSheet("what else is told")
     with tempfile.TemporaryDirectory() as folder:
         agreed = AgreedSheets(DisclosureLedger(Path(folder) / "shop", "shop"))
-        asked = [agreed.accepts(one, None), agreed.accepts(one, other.digest), agreed.accepts(one, one.digest)]
-        asked += [agreed.accepts(one, None), agreed.accepts(one, other.digest), agreed.accepts(other, None)]
-    if asked != [False, False, True, True, False, False]:
-        outcome.add("consent", "shop", "a sheet passes, or does not, against what its owner has said of it")
+        accepted = [agreed.accepts(one, None), agreed.accepts(one, other.digest), agreed.accepts(one, one.digest)]
+        accepted += [agreed.accepts(one, None), agreed.accepts(one, other.digest), agreed.accepts(other, None)]
+    if accepted != [False, False, True, True, False, False]:
+        outcome.add("consent", "shop", "a sheet passes, or does not, contrary to its owner's decision")
     return outcome
 
 
 def again() -> Outcome:
-    """Check that a training that is over is not begun again, unless its owner says so."""
+    """Check that a finished training does not start again without its owner's request."""
     outcome, came = Outcome(), list[tuple[bool, Any]]()
     job = Job(model=Logistic(), optimizer=FedBCD(lr=0.1), batch_size=60, epochs=1, accepts=("columns",))
     parties = [party.take(np.arange(120, dtype=np.intp)) for party in datasets.breast_cancer(parties=2)]
@@ -244,15 +244,14 @@ def _scored(c: int, held: float, codes: int) -> tuple[ScoringSession, _Kept]:
         _job=SimpleNamespace(
             loss=Logistic().loss, accepts=(), reason_codes=codes, protocol=SimpleNamespace(shares=options)
         ),
-        plan=SimpleNamespace(numbers=numbers),
-        _sizes={"held": held},
-        terms=SimpleNamespace(partner="shop", encoding=numbers, outputs=c, columns={"shop": 6}),
-        met=SimpleNamespace(products=products, top_transfers=None),
-        _noted=lambda: b"model",
+        facts=SimpleNamespace(plan=SimpleNamespace(numbers=numbers), information_bits=held),
+        params=SimpleNamespace(partner="shop", encoding=numbers, outputs=c, columns={"shop": 6}),
+        session=SimpleNamespace(products=products, top_transfers=None),
+        _record_model=lambda: b"model",
         ledger=ledger,
-        row_bits=held / 4,
+        max_bits_per_row=held / 4,
     )
-    return SharesParticipant._begin_scores(player, 1), ledger
+    return SharesParticipant._begin_scoring(player, 1), ledger
 
 
 def scores() -> Outcome:
@@ -270,9 +269,9 @@ def scores() -> Outcome:
         below = scoring._scoring.quantizer.bits - bits
         h = np.arange(0, 2**40, 2**20 + 1, dtype=np.uint64)[:, None]
         scoring._sums = SimpleNamespace(block=lambda *_, h=h: h)  # type: ignore[assignment]
-        made = scoring._compute(0, np.zeros((len(h), 6)), None)
-        if made is None or (made % 2**below).any():
-            outcome.add("limits", "shop", "what is told is finer than the bits that it is noted with")
+        shares = scoring._compute(0, np.zeros((len(h), 6)), None)
+        if shares is None or (shares % 2**below).any():
+            outcome.add("limits", "shop", "scores are finer than the recorded number of bits")
     return outcome
 
 
@@ -282,8 +281,8 @@ def tries() -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
         ledger = DisclosureLedger(Path(folder) / "ledger", "shop")
         told = [peer_session._record_abort(LeakageError("no"), ledger, ["bank"]) for _ in range(MAX_EARLY_ABORTS)]
-        if not all(isinstance(each, LeakageError) for each in told):
-            outcome.add("count", "shop", "an end that was entered is told as another one")
+        if not all(isinstance(item, LeakageError) for item in told):
+            outcome.add("count", "shop", "a recorded abort is reported as another error")
         refused = []
         for peers in (["bank"], ["telco"], ["bank", "telco"]):
             with contextlib.suppress(LeakageError):
@@ -315,8 +314,8 @@ def verdicts() -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
         ledgers = {party.name: DisclosureLedger(Path(folder) / party.name, party.name) for party in parties}
         simulate(job, parties, ledgers=ledgers, workers=1)
-        told = [each.disclosure for each in ledgers["bank"].read().entries if each.disclosure.group == "verdicts"]
-    if sum(each.count for each in told) < 3 * STOP_DECISION_BITS:
+        told = [entry.disclosure for entry in ledgers["bank"].read().entries if entry.disclosure.group == "verdicts"]
+    if sum(item.count for item in told) < 3 * STOP_DECISION_BITS:
         outcome.add("count", "bank", "verdicts that follow from labels are not in its ledger")
     return outcome
 

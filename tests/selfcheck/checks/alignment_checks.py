@@ -1,4 +1,4 @@
-"""Checks on private alignment: what is declared, what repeats, what order, points and pads hide."""
+"""Checks on private alignment: declarations, repeated values, and the order, points and pads that must hide ids."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _order(transcript: Transcript, outcome: Outcome) -> None:
 
 
 def _on_the_wire(transcript: Transcript, ids: dict[str, list[str]], outcome: Outcome) -> None:
-    """Neither ids nor anything that can be made of an id without a secret."""
+    """Check that messages contain neither ids nor values that follow from an id without a secret."""
     for name, own in ids.items():
         canonical = canonical_ids(own)
         known = set(_split(hash_to_group(canonical))) | {sha256(item).digest() for item in canonical}
@@ -116,10 +116,10 @@ def _split(data: bytes, size: int = POINT_BYTES) -> list[bytes]:
 
 
 def granted() -> Outcome:
-    """Who was granted three ids and asks about more, or by a store that may hold more, is told nothing."""
+    """Check that a party that queries more ids than it was granted, or uses a larger store, learns nothing."""
     outcome = Outcome()
-    for asked, many in ((10, psi.MIN_ROWS_FOR_TRANSFERS), (3, 1)):
-        ids = {"P0": [str(i) for i in range(asked)], "P1": ["1", "2", "40"]}
+    for request, many in ((10, psi.MIN_ROWS_FOR_TRANSFERS), (3, 1)):
+        ids = {"P0": [str(i) for i in range(request)], "P1": ["1", "2", "40"]}
         events: list[Event] = []
 
         def play(channel: Channel, ids: Mapping[str, Sequence[str]] = ids) -> None:
@@ -129,9 +129,9 @@ def granted() -> Outcome:
 
         with mock.patch.object(psi, "MIN_ROWS_FOR_TRANSFERS", many), suppress(LeakageError, PeerLost):
             run_threads(dict.fromkeys(ids, play), WallClock, timeout=60.0, observe=events.append)
-        told = [event for event in events if event.me == "P1" and event.direction == "send"]
-        if any(not isinstance(event.message, AlignmentHello | Abort) for event in told):
-            outcome.add("refusal", "P1", f"{asked} ids are asked about where 3 were granted, and answered")
+        sent = [event for event in events if event.me == "P1" and event.direction == "send"]
+        if any(not isinstance(event.message, AlignmentHello | Abort) for event in sent):
+            outcome.add("refusal", "P1", f"{request} ids are asked about where 3 were granted, and answered")
     return outcome
 
 
@@ -161,7 +161,7 @@ def points() -> Outcome:
 
 
 def blinders() -> Outcome:
-    """Every blinder has a scalar of its own."""
+    """Check that every blinder has a different scalar."""
     outcome = Outcome()
     base = hash_to_group([b"7"])
     if len({curve.Blinder().blind(base) for _ in range(8)}) < 8:
@@ -188,13 +188,13 @@ def base_transfers_hide() -> Outcome:
             outcome.add("output", "transfers", "a choice did not give its key and that alone")
             break
     if len(set(_split(points))) < len(keys):
-        outcome.add("hidden", "transfers", "equal choices send equal points: what comes back shows them")
+        outcome.add("hidden", "transfers", "equal choices send equal points, so the reply reveals them")
     for what, point in (("a point of small order", bytes(32)), ("the neutral point", b"\x01" + bytes(31))):
         try:
             base_transfers.receive_keys(point, [True])
         except CryptoError:
             continue
-        except RuntimeError:  # libsodium's own refusal comes too late to name the sender
+        except RuntimeError:  # libsodium's refusal is too late to name the sender
             pass
         outcome.add("refusal", "transfers", f"{what} passes as an offer")
     return outcome
@@ -207,19 +207,19 @@ def masks() -> Outcome:
     keys, (giver, taker), hashing = id_keys([b"%d" % i for i in range(600)]), ends(), PrfHash(bytes(32))
     seed, store = okvs.encode(keys, hashing.target(keys))
     size = VoleSize(len(store), 16, 8)
-    asked = taker.ask(0, size, os.urandom(vole_pieces.choice_bytes(size)))
-    answered, given = giver.answer(0, size, asked)
-    taken = taker.take(0, size, answered)
+    request = taker.ask(0, size, os.urandom(vole_pieces.choice_bytes(size)))
+    answered, seeds = giver.answer(0, size, request)
+    output = taker.take(0, size, answered)
     try:
-        taken.check(given.confirm(taken.response))
+        output.check(seeds.confirm(output.response))
     except CryptoError:
         outcome.add("output", "transfers", "a giver that keeps to the protocol is taken for one that does not")
-    unknown = set(_split(given._leaves.tobytes(), 16)) - set(_split(taken._leaves.tobytes(), 16))
+    unknown = set(_split(seeds._leaves.tobytes(), 16)) - set(_split(output._leaves.tobytes(), 16))
     if len(unknown) != size.trees or unknown & set(_split(answered, 16)):
         outcome.add("hidden", "transfers", "the taker has every leaf of a tree")
-    a, _ = taken.outcome()
+    a, _ = output.outcome()
     if (okvs.decode(seed, keys, a ^ store)[0] == hashing.target(keys)).any():
-        outcome.add("hidden", "transfers", "what asks answers ids with their hashes: it shows what is stored")
+        outcome.add("hidden", "transfers", "queries contain hashes of ids, which reveal the stored ids")
     return outcome
 
 
@@ -229,17 +229,17 @@ def strays() -> Outcome:
     size = VoleSize(60, 16, 3)
     for at in (-1, -16 * size.trees):  # sums of leaves, which every taker reads
         giver, taker = ends()
-        asked = taker.ask(0, size, os.urandom(vole_pieces.choice_bytes(size)))
-        answered, given = giver.answer(0, size, asked)
+        request = taker.ask(0, size, os.urandom(vole_pieces.choice_bytes(size)))
+        answered, seeds = giver.answer(0, size, request)
         altered = bytearray(answered)
         altered[at] ^= 1
-        taken = taker.take(0, size, bytes(altered))
-        given._challenge = giver._public.challenge(0, asked, bytes(altered))
+        output = taker.take(0, size, bytes(altered))
+        seeds._challenge = giver._public.challenge(0, request, bytes(altered))
         try:
-            taken.check(given.confirm(taken.response))
+            output.check(seeds.confirm(output.response))
         except CryptoError:
             continue
-        outcome.add("refusal", "taker", "takes trees in which a sum was altered")
+        outcome.add("refusal", "taker", "accepts trees with an altered sum")
     return outcome
 
 

@@ -1,4 +1,4 @@
-"""Known answers: keys, streams and first weights held against a slow reference, and against what they follow.
+"""Known answers: keys, streams and first weights are compared with a slow reference and with their specification.
 
 derived     a value is not what its document and its entropy make it, or does not follow from all it must
 bits        a bit of a draw is biased, or follows from another
@@ -26,7 +26,7 @@ from selfcheck.checks import slow_reference
 from selfcheck.entropy import recorded
 
 _KEY = bytes(range(7, 39))
-_LONG = (2**16 + 520) // 8 + 3  # words of a stream beyond the pieces in which it is made
+_LONG = (2**16 + 520) // 8 + 3  # words of a stream beyond the pieces that are generated at once
 _SUBCHANNEL = "0123456789abcdef" * 2 + "/to a worker with a name of some length"
 
 
@@ -38,12 +38,12 @@ def streams() -> Outcome:
         if not np.array_equal(long, slow_reference.stream(_KEY, "label", number, long)):
             outcome.add("derived", "keystreams", f"stream {number} is not ChaCha20's under the key of its label")
     with recorded() as drawn:
-        made = {label: Prg.fresh(label).array(40, np.uint32) for label in ("a fresh one", "another")}
+        streams = {label: Prg.fresh(label).array(40, np.uint32) for label in ("a fresh one", "another")}
     draws = drawn.here()
     if [len(draw) for draw in draws] != [32, 32]:
         outcome.add("derived", "keystreams", "a fresh keystream draws something else than 32 bytes")
     else:
-        for key, (label, got) in zip(draws, made.items(), strict=True):
+        for key, (label, got) in zip(draws, streams.items(), strict=True):
             if not np.array_equal(got, slow_reference.stream(key, label, 0, got)):
                 outcome.add("derived", "keystreams", f"{label}: not the stream of the key that was drawn for it")
     model = Kernel(gamma=0.5, blocks=1, block_size=64)
@@ -64,15 +64,15 @@ def agreed_keys() -> Outcome:
         pair = KeyPair.__new__(KeyPair)
         pair._private, pair.public = private, private.public_key().public_bytes_raw()
         pairs.append(pair)
-    for own, peer in (("bank", "shop"), ("shop", "bank"), ("bank", "telco"), ("bank" * 20 + "1", "bank" * 20 + "2")):
+    for party, peer in (("bank", "shop"), ("shop", "bank"), ("bank", "telco"), ("bank" * 20 + "1", "bank" * 20 + "2")):
         for session, domain in (
             (_SUBCHANNEL, "pairwise sum"),
             (_SUBCHANNEL + "2", "pairwise sum"),
             (_SUBCHANNEL, "shares" * 20),
         ):
-            got = pairs[0].agree(pairs[1].public, session=session, party=own, peer=peer, domain=domain)
+            got = pairs[0].agree(pairs[1].public, session=session, party=party, peer=peer, domain=domain)
             known = slow_reference.agreed(
-                privates[0], pairs[1].public, session=session, own=own, peer=peer, domain=domain
+                privates[0], pairs[1].public, session=session, party=party, peer=peer, domain=domain
             )
             if got != known:
                 outcome.add("derived", "agreement", "a key is not X25519's under its session, domain, names and keys")
@@ -81,12 +81,12 @@ def agreed_keys() -> Outcome:
             outcome.add("derived", "keys", "a derived key is not HKDF's of its context")
     with recorded() as drawn:
         publics = {KeyPair().public for _ in range(256)}
-    (found,) = drawn.keys.values()
-    raw = [int.from_bytes(private.private_bytes_raw(), "little") >> 3 for private in found]
+    (drawn_key,) = drawn.keys.values()
+    raw = [int.from_bytes(private.private_bytes_raw(), "little") >> 3 for private in drawn_key]
     battery = Battery()
     bitwise(battery, "private keys", bits_of_numbers(raw, 251))
     outcome.statistics("bits", "agreement", battery)
-    if len(publics) < 256 or {private.public_key().public_bytes_raw() for private in found} != publics:
+    if len(publics) < 256 or {private.public_key().public_bytes_raw() for private in drawn_key} != publics:
         outcome.add("derived", "agreement", "public keys are not those of the private keys made for them")
     return outcome
 
@@ -125,7 +125,7 @@ def noise() -> Outcome:
     blurred = Gaussian(sigma=0.5).apply(np.zeros((4000, 1)), Prg.fresh("noise"))[:, 0]
     battery.add("gaussian noise: KS", float(stats.kstest(blurred / 0.5, "norm").pvalue))
     if len(np.unique(blurred)) < len(blurred):
-        outcome.add("bits", "defences", "noise takes few values: what is left over shows g")
+        outcome.add("bits", "defences", "noise takes few values, so the remainder reveals g")
     outcome.statistics("bits", "defences", battery)
     return outcome
 

@@ -1,6 +1,6 @@
 """What signatures between organisations must be bound to: each field turned over, and the peer must refuse.
 
-bound       a signature serves another session, sender, receiver or offer than the one it was made for; a session does
+bound       a signature serves another session, sender, receiver or offer than its own; a session does
             not follow from the terms, everyone's name and everyone's nonce
 fresh       two meetings of the same parties are one session
 """
@@ -44,7 +44,7 @@ def _certified() -> Iterator[dict[str, Credentials]]:
 
 
 class _Endpoint:
-    """Lines within this process. What shop says when a session is agreed may be altered on its way."""
+    """Lines within this process. The shop's message of the handshake may be altered in transit."""
 
     meeting: dict[str, _Endpoint]
     forge: Forge
@@ -97,7 +97,7 @@ def _meet(
 
     with mock.patch.object(secure_transport, "Endpoint", endpoint):
         posts = [SecureTransport(credentials[name], _PEERS, {"job": "one"}) for name in ("bank", "shop")]
-    threads = [threading.Thread(target=play, args=(each,), name=each.me, daemon=True) for each in posts]
+    threads = [threading.Thread(target=play, args=(post,), name=post.me, daemon=True) for post in posts]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -180,7 +180,7 @@ def _proofs(outcome: Outcome, credentials: dict[str, Credentials]) -> None:
         "nothing else": None,
         "another receiver": lambda own, other: EndToEndSession._claim("shop", "telco", own, other),
         "another sender": lambda own, other: EndToEndSession._claim("telco", "bank", own, other),
-        "another offer of its own": lambda own, other: EndToEndSession._claim("shop", "bank", old, other),
+        "another offer of the same sender": lambda own, other: EndToEndSession._claim("shop", "bank", old, other),
         "another offer of the receiver's": lambda own, other: EndToEndSession._claim("shop", "bank", own, old),
     }
     for what, claim in claims.items():

@@ -1,8 +1,8 @@
-"""The checks by name: each runs a protocol, an engine or a guard as it is, and says what it found.
+"""The checks by name: each runs an unmodified protocol, engine or guard, and reports its findings.
 
 What runs over two sessions runs without an executor in the first and with one in the second, which are different ways
 through the code.
-A name is what the table of mutants refers to and what a test of the suite is called by. An empty outcome passes.
+The table of mutants and the tests of the suite refer to these names. An empty outcome passes.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ def parts(seed: int, space: Space, *, rounds: int = 4, rows: int = 120) -> list[
     base = {name: generator.normal(size=(rows, 1)) for name in _PASSIVES}
     found: list[dict[str, NDArray[Any]]] = []
     for _ in range(rounds):
-        own: dict[str, NDArray[Any]] = {
+        parts: dict[str, NDArray[Any]] = {
             name: values + 1e-3 * generator.normal(size=values.shape) for name, values in base.items()
         }
         if isinstance(space, Circle):
-            own = {name: (values * 100).astype(np.int64).astype(np.uint32) & 0xFFFF for name, values in own.items()}
-        found.append(own)
+            parts = {name: (values * 100).astype(np.int64).astype(np.uint32) & 0xFFFF for name, values in parts.items()}
+        found.append(parts)
     return found
 
 
@@ -125,7 +125,7 @@ def job_check(*, labelled: int = 1, **keys: Any) -> Outcome:
     lead, *others = small_parties() if family.max_parties is None else small_parties(family.max_parties)
     table = [
         lead,
-        *(Party(each.name, each.X, lead.y, aligned=True) for each in others[: labelled - 1]),
+        *(Party(other.name, other.X, lead.y, aligned=True) for other in others[: labelled - 1]),
         *others[labelled - 1 :],
         *(Helper(name, role) for name, role in family.example_helpers),
     ]
@@ -194,7 +194,7 @@ def _ways(engine: Engine) -> Sequence[Executor | None]:
 
 def _watch(work: Sequence[Check]) -> Outcome:
     with watched() as draws:
-        outcome = reduce(Outcome.merge, (each() for each in work))
+        outcome = reduce(Outcome.merge, (item() for item in work))
     return outcome.merge(draws.outcome())
 
 

@@ -34,7 +34,7 @@ def lattice_key() -> Outcome:
 
 
 def paillier_modulus() -> Outcome:
-    """n = p p r: powers of x do not reach all n-th residues, so that a reply would tell exponents modulo p."""
+    """n = p p r: powers of x do not reach all n-th residues, so that a reply would reveal exponents modulo p."""
     p, r = gmpy2.next_prime(mpz(1) << 683), gmpy2.next_prime(mpz(3) << 680)
     public = PublicKey(int(p * p * r), 4, [2] * PROOF_ROOTS)
     return _refused("n = p p r", lambda: PublicKey.load(public.data, _BITS))

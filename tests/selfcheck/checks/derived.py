@@ -1,6 +1,6 @@
-"""What a derived value is derived from: each input is changed by itself, and the value must change with it.
+"""Inputs of derived values: each input is changed separately, and the value must change.
 
-One row of `TABLE` for each digest, key, tag and claim: how it is made, from inputs by name, and another value of each.
+`TABLE` has one row for each digest, key, tag and claim: its function, its inputs by name, and another value of each.
 Nothing here is drawn by lot: a value that ignores an input is found every time.
 
 bound       a value that stays the same when one of its inputs changes
@@ -159,13 +159,13 @@ TABLE = (
         {"coin": _B, "z": 3, "x": 4},
     ),
     Derived(
-        "what a party signs of a session",
+        "a party's signature of a session",
         lambda session, sender, receiver: secure_transport._claim(session, sender, receiver),
         {"session": bytes(16), "sender": "shop", "receiver": "bank"},
         {"session": b"\1" * 16, "sender": "telco", "receiver": "telco"},
     ),
     Derived(
-        "what a party signs of a sealed conversation",
+        "a party's signature of a sealed session",
         lambda sender, receiver, own, other: EndToEndSession._claim(sender, receiver, _offer(own), _offer(other)),
         {"sender": "shop", "receiver": "bank", "own": 1, "other": 2},
         {"sender": "telco", "receiver": "telco", "own": 3, "other": 3},

@@ -1,6 +1,6 @@
 """Digests, tags and sealed bytes count to their last byte: each is altered at its first, its middle and its last.
 
-bound       a peer takes what was altered
+bound       a peer accepts an altered value
 """
 
 from __future__ import annotations
@@ -58,20 +58,20 @@ class Field:
 
 @contextmanager
 def altering(field: Field, place: str) -> Iterator[list[str]]:
-    """While the block runs, the first message of the kind that comes with something in the field comes altered."""
-    taken, done = Channel._decode_arrival, list[str]()
+    """While the block runs, alter the first received message of this kind whose field is not empty."""
+    decode, done = Channel._decode_arrival, list[str]()
 
     def turned(value: Any) -> Any:
         if isinstance(value, bytes):
             start, stop, _ = slice(*field.part).indices(len(value))
             return value[:start] + altered(value[start:stop], place) + value[stop:] if value[start:stop] else value
-        for number, each in enumerate(value):
-            if each:
-                return [*value[:number], turned(each), *value[number + 1 :]]
+        for number, item in enumerate(value):
+            if item:
+                return [*value[:number], turned(item), *value[number + 1 :]]
         return value
 
     def take(self: Channel, arrival: Any, kinds: Any) -> Any:
-        sender, message = taken(self, arrival, kinds)
+        sender, message = decode(self, arrival, kinds)
         if type(message) is not field.message or done or not getattr(message, field.name):
             return sender, message
         values = {name: getattr(message, name) for name in message.__struct_fields__}
@@ -109,7 +109,7 @@ FIELDS = (
     Field(RunHello, "job", _open),
     Field(RunHello, "order", _open),
 )
-# the digest of the key that an engine's message is for stands behind its first bytes
+# an engine's message contains the digest of its key behind its first bytes
 LATTICE = (
     Field(ResidualCiphertext, "ciphertext", _lattice, (4, 20)),
     Field(BlindedProduct, "ciphertext", _lattice, (4, 20)),

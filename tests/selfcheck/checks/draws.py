@@ -1,4 +1,4 @@
-"""Where randomness comes from, watched while a run goes on.
+"""Record of the sources of randomness during a run.
 
 generator   numpy or the standard library's generator is used inside crypto/ or protocols/
 short       fewer than 16 bytes are drawn from the operating system for one secret
@@ -44,32 +44,32 @@ _INSIDE = ("securevfl.crypto", "securevfl.protocols")
 
 
 class Draws:
-    """What was drawn, by whom. Threads of all parties write here."""
+    """The draws of all parties, whose threads write here."""
 
     def __init__(self) -> None:
         self.generators: set[str] = set()
         self.short: set[str] = set()
         self.streams: dict[tuple[bytes, bytes], Counter[str]] = defaultdict(Counter)
         self.keys: list[tuple[str, bytes]] = []
-        self.public: set[bytes] = set()  # keys of streams that may be made again
+        self.public: set[bytes] = set()  # keys of streams that may be derived again
         self.lock = threading.Lock()
 
     def outcome(self) -> Outcome:
         """Return the findings about the randomness that was watched."""
-        found = Outcome()
+        outcome = Outcome()
         for where in sorted(self.generators):
-            found.add("generator", where, "takes numbers from a generator that is not for secrets")
+            outcome.add("generator", where, "takes numbers from a generator that is not for secrets")
         for where in sorted(self.short):
-            found.add("short", where, f"draws fewer than {_FEWEST_BYTES} bytes for a secret")
+            outcome.add("short", where, f"draws fewer than {_FEWEST_BYTES} bytes for a secret")
         for (key, _), uses in self.streams.items():
             if key in self.public:
                 continue
             if max(uses.values()) > 1 or len(uses) > 2:
-                found.add("nonce", ", ".join(sorted(uses)), "one key and nonce make several streams")
+                outcome.add("nonce", ", ".join(sorted(uses)), "one key and nonce make several streams")
                 break
         if any(len(set(key)) < _FEWEST_DISTINCT for _, key in self.keys):
-            found.add("weak", "keys", "a 32-byte key has the bytes of a short one")
-        return found
+            outcome.add("weak", "keys", "a 32-byte key has the bytes of a short one")
+        return outcome
 
 
 def _caller() -> str | None:

@@ -2,8 +2,8 @@
 
 encrypt     two encryptions of one g share no randomness; the header holds public numbers only
 blind       two blindings of one product share no randomness, and open to different, uniform plaintexts
-open        what is returned of one ciphertext twice differs where the engine dithers
-unblind     gives J^T g; a mask serves once
+open        two replies to one ciphertext differ if the engine dithers
+unblind     returns J^T g; a mask is single-use
 add         a sum of the same vectors twice differs; the holder reads the sum
 refusal     another key's, altered and invalid ciphertexts are refused, alike whatever the plaintext, and wider products
 """
@@ -80,7 +80,7 @@ def linear(
             if np.abs(evaluator.unblind(opened, mask) - exact).max() > 1e-2:
                 outcome.add("output", "evaluator", "unblind gives another vector than J^T g")
         except OpeningMismatch:
-            outcome.add("output", "evaluator", "unblind refuses what its own product opens to")
+            outcome.add("output", "evaluator", "unblind refuses its valid product")
         sent.append((blinded, body(blinded, holder), body(opened, holder)))
     _distinct(outcome, "blind", [piece for _, part, _ in sent for piece in part.fresh])
     _distinct(outcome, "open", [piece for *_, part in sent for piece in part.fresh])
@@ -152,7 +152,7 @@ def _refuse_elements(outcome: Outcome, holder: KeyHolder, blinded: bytes) -> Non
         texts.add((text or "").split(";")[0])
     inside = {text for text in texts if "shares a factor" in text}
     if len(inside) > 1 or len(texts) > 2:
-        outcome.add("refusal", "holder", "invalid ciphertexts are told apart in the refusal")
+        outcome.add("refusal", "holder", "refusals distinguish invalid ciphertexts")
 
 
 def _refused(outcome: Outcome, what: str, error: type[CryptoError], work: Callable[[], Any]) -> str | None:

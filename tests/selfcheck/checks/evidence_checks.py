@@ -1,4 +1,4 @@
-"""What weights of evidence tell: counts of bins of enough rows, once, and no more of them than were counted before."""
+"""Disclosures of weights of evidence: counts of bins with enough rows, once, and no more bins than were recorded."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _tables() -> list[Party]:
 
 
 def counts() -> Outcome:
-    """Check that a passive party is told the positive class in bins of enough rows each, and everything else is as
+    """Check that a passive party learns the positive class in bins of enough rows only, and everything else is as
     declared."""
     transcript, _ = record_transcript(_job(_TOLD, accepts=("columns", "rank")), _tables())
     outcome = check_transcript(transcript)
@@ -58,13 +58,14 @@ def counts() -> Outcome:
         bits = _ENGINE.scheme().opened_bits(len(_tables()[0]), _TOLD.counts(width[name]), count_bits(len(_tables()[0])))
         if opened > 2 * bits / 8 + _HEAD:
             outcome.add("words", name, f"was sent more of its counts than the {bits} bits that words have")
-        told = [each for each in transcript.protocol_record.gradients[name] if each.subchannel == EVIDENCE_SUBCHANNEL]
-        if len(told) != 1:
-            outcome.add("output", name, f"was told its bins {len(told)} times, once was expected")
-        for each in told:
-            rows = each.J.dense.sum(axis=0)
+        recorded = transcript.protocol_record.gradients[name]
+        gradients = [gradient for gradient in recorded if gradient.subchannel == EVIDENCE_SUBCHANNEL]
+        if len(gradients) != 1:
+            outcome.add("output", name, f"received its bins {len(gradients)} times instead of once")
+        for gradient in gradients:
+            rows = gradient.J.dense.sum(axis=0)
             if (rows[rows > 0] < _TOLD.rows).any():
-                outcome.add("bins", name, f"was told the class in a bin of fewer than {_TOLD.rows} rows")
+                outcome.add("bins", name, f"received the class counts of a bin of fewer than {_TOLD.rows} rows")
     return outcome
 
 
@@ -77,7 +78,7 @@ def guarded() -> Outcome:
     near = Party("near", np.column_stack([place, place > 90]), aligned=True)  # halves of 90 and of 91 rows
     alone = Party("bank", bank.X, bank.y, aligned=True)
     for what, parties, woe in (
-        ("bins tell as much as the labels hold", [bank, *others], Woe(bins=9, rows=20)),
+        ("bins disclose all of the labels' information", [bank, *others], Woe(bins=9, rows=20)),
         ("bins differ by one row", [alone, near], _TOLD),
     ):
         try:

@@ -1,6 +1,6 @@
-"""Checks on keys and secrets: sizes, separation, silence, and that secret keys stay where they were made.
+"""Checks on keys and secrets: sizes, separation, silence, and that secret keys stay with their owner.
 
-The library writes no core file of its own and sets no handler that would; what an operating system dumps of a process
+The library writes no core file and sets no handler that would; the dump of a process by the operating system
 that it kills is beyond it.
 """
 
@@ -131,7 +131,7 @@ def secrets_are_silent() -> Outcome:
 def _succeeds(work: Callable[[Any], Any], thing: Any) -> bool:
     try:
         work(thing)
-    except Exception:  # whatever stands in the way: a refusal of ours, or of a library's object inside
+    except Exception:  # any refusal: ours, or that of a library's object inside
         return False
     return True
 
@@ -143,7 +143,7 @@ def _shows(text: str, number: int) -> bool:
 
 
 def errors_are_silent() -> Outcome:
-    """Check that what is raised for bad values names no value."""
+    """Check that errors about bad values contain no value."""
     outcome = Outcome()
     bad = np.full((4, 1), _TELLING)
     paillier = PaillierScheme(2048).keygen()
@@ -302,5 +302,5 @@ CHECKS: dict[str, Callable[[], Outcome]] = {
     "errors are silent": errors_are_silent,
     "secret keys stay home": keys_stay_home,
     "keys differ": keys_differ,
-    "streams serve once": streams_serve_once,
+    "streams are single-use": streams_serve_once,
 }

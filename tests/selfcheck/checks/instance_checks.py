@@ -1,7 +1,7 @@
 """What holds for the first of its kind must hold for the tenth, the second block and the third output.
 
 fresh       a number, a tweak or an encryption of zero that serves twice within a session or a message
-kept        a record made ahead that is handed out again, whatever its number
+kept        a precomputed record that is handed out again, whatever its number
 related     noise of one output that follows from that of another
 """
 
@@ -44,7 +44,7 @@ _NOISY = 4000  # rows
 
 
 def replies() -> Outcome:
-    """Check that a reply of several ciphertexts has an encryption of zero of its own in each, and so has the next
+    """Check that each ciphertext of a reply has a different encryption of zero, and so has the next
     reply."""
     outcome, scheme = Outcome(), LatticeShares(48)
     coin = common_coin(os.urandom(32), os.urandom(32), 0, "audit")
@@ -57,7 +57,7 @@ def replies() -> Outcome:
         reply, _ = evaluator.product(evaluator.prepare(nothing), sealed)
         pieces += _polynomials(scheme, reply)
     if len(pieces) < 6:
-        outcome.add("fresh", "audit", "replies of several ciphertexts were expected, so the check saw nothing")
+        outcome.add("fresh", "audit", "the check received no reply of several ciphertexts")
     if len(set(pieces)) < len(pieces):
         outcome.add("fresh", "evaluator", "ciphertexts of replies share one encryption of zero")
     return outcome
@@ -77,19 +77,19 @@ def _polynomials(scheme: LatticeShares, reply: bytes) -> Iterator[bytes]:
 @contextmanager
 def _tweaks() -> Iterator[list[bytes]]:
     """Collect the tweak of every block that is hashed while the block of code runs."""
-    found: list[bytes] = []
+    zeros: list[bytes] = []
     hash_ = RowHash.__call__
 
     def noting(self: RowHash, x: Words, tweak: Words) -> Words:
-        found.extend(row.tobytes() for row in np.broadcast_to(tweak, x.shape).reshape(-1, x.shape[-1]))
+        zeros.extend(row.tobytes() for row in np.broadcast_to(tweak, x.shape).reshape(-1, x.shape[-1]))
         return hash_(self, x, tweak)
 
     with mock.patch.object(RowHash, "__call__", noting):
-        yield found
+        yield zeros
 
 
 def blocks() -> Outcome:
-    """Over several blocks of transfers each choice is opened, and no tweak comes twice at the end that chooses."""
+    """Check that each choice of several blocks of transfers is opened, and that the receiver repeats no tweak."""
     outcome = Outcome()
     secret, choices = ot_extension.fresh_secret()
     base, coin = base_transfers.BaseSender(), os.urandom(32)
@@ -131,7 +131,7 @@ def numbers() -> Outcome:
 def noises() -> dict[str, tuple[int, Callable[[Floats], Floats]]]:
     """Return what blurs numbers, by name: how many outputs it blurs apart, and a function of (n x c).
 
-    MaxNorm draws one number for a row, along g: by its definition the outputs of a row go together.
+    MaxNorm draws one number for a row, along g, by its definition.
     """
     prg = Prg.fresh("audit")
     local = LocalNoiseSampler(LocalNoise(epsilon=2.0, delta=1e-5, clip=1.0), 1)

@@ -1,11 +1,11 @@
-"""The engines on small residues (crypto/kernel): what it draws, what its answers tell, what is exact.
+"""The engines on small residues (crypto/kernel): draws, disclosures of replies, and exactness.
 
 Kinds of findings:
 
-fresh     an answer from which the holder divides the evaluator's factor out
+fresh     a reply that reveals the evaluator's factor by division
 uniform   a mask that is not uniform below a unit of a share too
 keys      a public polynomial that follows no coin
-bias      a draw of another distribution than was said
+bias      a draw from another distribution than documented
 size      more modulus than the standard allows, or a layout that no party would choose
 bits      a bit of a dither that is biased, or follows from another
 exact     arithmetic that is not that of integers, or bytes that are not those of residues
@@ -48,7 +48,7 @@ _BITS = (40, 48, 56)
 _ALLOWED = 109  # bits of q at N = 4096
 _MANY = 600_000  # draws that a bias is looked for in
 _DITHERS = 4000
-_DISTANCE = 40  # bits, of a run with so many openings
+_DISTANCE = 40  # bits, of a run with this number of openings
 _LEVELS = 4  # that 64 openings of one value must take
 _DEVIATIONS = 8.0  # of a count from what it should be: of one that is 16 in the mean by chance once in 1e11
 
@@ -144,7 +144,7 @@ def _filled(primes: Primes, rows: Floats) -> bool:
 
 
 def _far(counts: Any, rates: Any) -> bool:
-    """Whether a count lies further from its rate times `_MANY`, or their sum, than chance explains."""
+    """Return whether a count, or the sum of counts, differs from its rate times `_MANY` by more than chance."""
     total = max(int(counts.sum()), 1) if abs(rates.sum() - 1) < 1e-9 else _MANY
     expected = rates * total
     return bool((np.abs(counts - expected) > _DEVIATIONS * np.sqrt(expected * (1 - rates)) + 1).any())
@@ -164,7 +164,7 @@ def sized() -> Outcome:
                 parameters.layout(n, c, r, s)
             except CryptoError:
                 continue
-            outcome.add("size", "evaluator", f"a layout of {n=}, {c=}, {r=}, {s=} is taken, and there is none such")
+            outcome.add("size", "evaluator", f"an impossible layout of {n=}, {c=}, {r=}, {s=} is accepted")
     return outcome
 
 
@@ -229,7 +229,7 @@ def _rounded(left: Floats, right: Floats, out: Floats) -> None:
 
 
 def opened() -> Outcome:
-    """Check that what a key holder adds to openings on the kernel is as wide as it should be and random in every bit,
+    """Check that the values a key holder adds to openings on the kernel have the right width and random bits,
     and that the masks of products are uniform modulo each prime."""
     outcome, battery = Outcome(), Battery()
     parameters = gradient.GradientParameters()

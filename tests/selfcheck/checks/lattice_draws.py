@@ -1,6 +1,6 @@
 """What hides in the lattice engines, taken out of their messages: masks, dithers and encryptions of zero.
 
-derived     a mask or a dither is not what was drawn for it
+derived     a mask or a dither does not follow from its draw
 size        dithers are too small for the noise that they hide
 bits        one of its bits is biased, or follows from another of the same draw or of the next
 related     an encryption of zero follows from others: by sign, a turn, a small factor, or as a sum of them
@@ -46,7 +46,7 @@ from selfcheck.entropy import recorded
 _ROWS, _REPLIES = 400, 4
 _WIDE, _NARROW = 200, 60  # columns: several ciphertexts a reply
 _LONG = 5000  # values of a vector: two ciphertexts
-_DISTANCE = 40  # bits, of a run with so many openings
+_DISTANCE = 40  # bits, of a run with this number of openings
 _MOST_ALIKE = 2  # of 4,096 residues of 46 bits each, up to sign
 
 
@@ -71,7 +71,7 @@ def _ends() -> tuple[LatticeGradientParameters, LatticeHolder, LatticeEvaluator]
 
 
 def _exchange(replies: int, columns: int) -> tuple[LatticeGradientParameters, Hidden]:
-    """Blinds one product several times and opens each reply, and takes out what was added on the way."""
+    """Blind one product several times, open each reply, and subtract the added values."""
     parameters, holder, evaluator = _ends()
     ring, hidden = parameters.ring, Hidden()
     generator = np.random.default_rng(6)
@@ -88,8 +88,8 @@ def _exchange(replies: int, columns: int) -> tuple[LatticeGradientParameters, Hi
         view, size = memoryview(reply), residue_bytes.packed_size(self.primes, DEGREE)
         second = residue_bytes.unpack(view, self.primes, DEGREE)
         first = residue_bytes.unpack(view[size:], self.primes, count)
-        whole = self.io.residues(zero, self.shape)  # what was summed into it, before the mask
-        hidden.masks.append((first + self.column - whole[0][:, layout.wanted[:count]]) % self.column)
+        mask_residues = self.io.residues(zero, self.shape)  # its summands, before the mask
+        hidden.masks.append((first + self.column - mask_residues[0][:, layout.wanted[:count]]) % self.column)
         hidden.zeros.append((second + self.column - bare[1]) % self.column)
         sent.append((first, second))
         return reply
@@ -97,7 +97,7 @@ def _exchange(replies: int, columns: int) -> tuple[LatticeGradientParameters, Hi
     def noting_decrypt(self: SealSecretKey, residues: Residues) -> Any:
         first, second = sent.pop(0)
         if not np.array_equal(second, residues[1]):
-            raise AssertionError("what is decrypted is not what was sent")
+            raise AssertionError("the decrypted value is not the encrypted one")
         full = residues[0][:, layout.wanted[: first.shape[1]]]
         hidden.dithers.append((full + ring.column - first) % ring.column)
         return decrypt(self, residues)
@@ -132,19 +132,19 @@ def masks() -> Outcome:
     primes, k = ring.primes, profile.k
     count = len(hidden.masks) // _REPLIES
     for reply in range(_REPLIES):
-        own = slice(reply * count, (reply + 1) * count)
-        if not _as_drawn(primes, hidden.masks[own], hidden.for_masks[reply]):
-            outcome.add("derived", "evaluator", "a mask is not what was drawn for it")
-        if not _as_opened(primes, k, hidden.dithers[own], hidden.for_openings[reply]):
-            outcome.add("derived", "holder", "a dither is not what was drawn for it")
+        reply_slice = slice(reply * count, (reply + 1) * count)
+        if not _as_drawn(primes, hidden.masks[reply_slice], hidden.for_masks[reply]):
+            outcome.add("derived", "evaluator", "a mask does not follow from its draw")
+        if not _as_opened(primes, k, hidden.dithers[reply_slice], hidden.for_openings[reply]):
+            outcome.add("derived", "holder", "a dither does not follow from its draw")
     for p, row in zip(primes, np.concatenate(hidden.masks, axis=1), strict=True):
         bitwise(battery, f"masks modulo {p}", bits_of(row)[:, : p.bit_length()])
     numbers = [_above_least(number, primes, k) for number in _joined(np.concatenate(hidden.dithers, axis=1), primes)]
     bitwise(battery, "dithers", bits_of_numbers(numbers, k))
     width = min(2 * float(np.std([float(number) for number in numbers])), 2.0**k)  # of each of three uniform summands
     if (far := width / (NOISE_STD * profile.T * math.sqrt(2 * FISHER_FACTOR * MAX_RUN_OPENINGS))) < 2.0**_DISTANCE:
-        said = f"2^{-math.log2(far):.1f} of its openings without noise, 2^-{_DISTANCE} is promised"
-        outcome.add("size", "holder", f"dithers bring a run within {said}")
+        distance_text = f"2^{-math.log2(far):.1f} of its openings without noise, 2^-{_DISTANCE} is promised"
+        outcome.add("size", "holder", f"dithers bring a run within {distance_text}")
     outcome.statistics("bits", "engine", battery)
     return outcome
 
@@ -158,7 +158,7 @@ class _Streams:
     """The numbered keystreams under a draw and a label, as 64-bit or 32-bit words."""
 
     def __init__(self, draws: Sequence[bytes], label: str) -> None:
-        (draw,) = (each for each in draws if len(each) == 32)
+        (draw,) = (draw for draw in draws if len(draw) == 32)
         self._key, self._number = derive_key(draw, "prg", label), 0
 
     def words(self, count: int, size: int) -> NDArray[np.uint64]:
@@ -173,12 +173,12 @@ def _as_drawn(primes: Sequence[int], masks: Sequence[Residues], draws: Sequence[
     streams = _Streams(draws, "what hides a product")
     for mask in masks:
         for p, row in zip(primes, mask, strict=True):
-            found = np.empty(0, np.uint64)
-            while len(found) < len(row):
-                left = len(row) - len(found)
+            accepted = np.empty(0, np.uint64)
+            while len(accepted) < len(row):
+                left = len(row) - len(accepted)
                 words = streams.words(left * 2 ** p.bit_length() // p + 64, 8) >> np.uint64(64 - p.bit_length())
-                found = np.concatenate([found, words[words < p][:left]])
-            if not np.array_equal(row, found):
+                accepted = np.concatenate([accepted, words[words < p][:left]])
+            if not np.array_equal(row, accepted):
                 return False
     return True
 
@@ -221,7 +221,7 @@ def _sum_zeros() -> tuple[SealRing, list[Residues]]:
     for _ in range(2):
         total = adder.add(*parts)
         for start in range(_SUM.size + size, len(total), 2 * size):
-            c1, *terms = (residue_bytes.unpack(each[start:], ring.primes, DEGREE) for each in (total, *parts))
+            c1, *terms = (residue_bytes.unpack(item[start:], ring.primes, DEGREE) for item in (total, *parts))
             for term in terms:
                 c1 = (c1 + column - term) % column
             zeros.append(c1)

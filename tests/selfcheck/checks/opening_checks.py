@@ -1,4 +1,4 @@
-"""What a key holder opens: changed values must be found by the checks beside them, and honest ones never refused.
+"""Openings of a key holder: accompanying checks must detect changed values, and never refuse honest ones.
 
 Each engine's answer is changed as a holder may that knows all but the checks' coefficients: a value, a value and the
 checks as if every coefficient were known, a check alone to either side, a value by as much as docs/proof.md says is
@@ -71,8 +71,8 @@ def _paillier_changes() -> Iterator[tuple[str, Change]]:
         windows = [int.from_bytes(opened[at : at + size], "big") for at in range(start, len(opened), size)]
         moved = [value] + [0] * (_COLUMNS - 1) + [check] * PAILLIER_CHECKS
         full = (1 << slots.width) - 1
-        found = [(window + by) & full for window, by in zip(windows, moved, strict=True)]
-        return opened[:start] + b"".join(window.to_bytes(size, "big") for window in found)
+        shifted = [(window + by) & full for window, by in zip(windows, moved, strict=True)]
+        return opened[:start] + b"".join(window.to_bytes(size, "big") for window in shifted)
 
     for value in (1, -1, 1 << 30, 1 << slots.width - 2, prime, prime * prime):
         yield "a value", partial(changed, value=value, check=0)
@@ -88,7 +88,7 @@ def _openings(scheme: LinearScheme, changes: Callable[[], Iterator[tuple[str, Ch
     J, g = generator.normal(size=(_ROWS, _COLUMNS)), generator.uniform(-1, 1, (_ROWS, 1))
 
     def learned(change: Change | None) -> bool:
-        """Whether the evaluator takes what is opened."""
+        """Return whether the evaluator accepts the opened values."""
         product: Any = evaluator.transpose_product(evaluator.prepare(J), holder.encrypt(g, bound=1.0))
         blinded, mask = evaluator.blind(product)
         opened = holder.open(blinded, OpeningShape(_ROWS, 1, _COLUMNS))
@@ -99,23 +99,23 @@ def _openings(scheme: LinearScheme, changes: Callable[[], Iterator[tuple[str, Ch
         return True
 
     if not all(learned(None) for _ in range(honest)):
-        outcome.add("false alarm", "evaluator", "what was opened as it should be is refused")
+        outcome.add("false alarm", "evaluator", "honestly opened values are refused")
     for what, change in changes():
         if learned(change):
-            outcome.add("opening", "evaluator", f"{what} of what was opened was changed, and is taken")
+            outcome.add("opening", "evaluator", f"{what} of the opened values was changed, and is accepted")
     return outcome
 
 
 def _rounded() -> Outcome:
-    """Check that outputs go up in whole steps, by one dither a row and run that is another in another run, and as they
-    are in the mean."""
+    """Check that outputs are sent in whole steps, with one dither for each row and run that differs between runs, and
+    as they are in the mean."""
     outcome, n, step = Outcome(), 4000, 0.125
     rows = np.arange(n)
     H = np.linspace(-1, 1, n)[:, None] + 0.03
     one, other = (RoundedOutputs(bytes([key]) * 32, n, 1, step) for key in (1, 2))
     sent, again = one(H, rows), one(H[::-1], rows[::-1])[::-1]
     if not np.array_equal(np.rint(sent / step) * step, sent):
-        outcome.add("rounding", "passive", "outputs go up in full precision, by which a change of any size shows")
+        outcome.add("rounding", "passive", "outputs are sent in full precision, which reveals a change of any size")
     if not np.array_equal(sent, again):
         outcome.add("rounding", "passive", "a row is rounded by another dither each time, so that it is averaged away")
     if np.array_equal(sent, other(H, rows)):

@@ -43,7 +43,7 @@ def _sent(data: bytes, kind: MessageKind) -> list[int]:
 
 
 def _product_of_zero() -> PaillierProduct:
-    """Compute the product with a table of zeros, so that what is blinded is the mask alone."""
+    """Compute the product with a table of zeros, so that the blinded value is the mask."""
     holder, evaluator = PaillierHolder(_key()), PaillierEvaluator(_key().public)
     prepared = evaluator.prepare(np.zeros((_ROWS, _COLUMNS)))
     return evaluator.transpose_product(prepared, holder.encrypt(np.zeros((_ROWS, 1)), bound=1.0))
@@ -71,7 +71,7 @@ def masks() -> Outcome:
 
 
 def recomputed() -> Outcome:
-    """Ciphertexts of the holder, an adder and an evaluator, each from what was drawn for it, here and elsewhere."""
+    """Check ciphertexts of the holder, an adder and an evaluator against their draws, in this process and in others."""
     outcome = Outcome()
     for who, work in (("holder", _by_holder), ("adder", _by_adder), ("evaluator", _by_evaluator)):
         for executor in WAYS:
@@ -98,7 +98,7 @@ def _by_holder(executor: Executor | None) -> bool:
 
 
 def _by_adder(executor: Executor | None) -> bool:
-    """[[v]] and [[0]] that an adder multiplies on: h^s, s of half as many bits as n."""
+    """Check [[v]] and the [[0]] that an adder multiplies: h^s, where s has half the bits of n."""
     public = _key().public
     adder = PaillierAdder(public, executor)
     v = np.zeros(90)

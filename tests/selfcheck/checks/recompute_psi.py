@@ -1,7 +1,7 @@
 """Private alignment recomputed: points, zero shares, stores and transfers from the entropy that was drawn for them.
 
 derived     a point, a share, a key or a value of a PRF is not what its document and its entropy make it
-bits        a bit of what is sent is biased, or follows from another
+bits        a bit of a message is biased, or follows from another one
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from selfcheck.entropy import Drawn, recorded
 
 _ROWS = 40
 _TRANSFERS = 64  # of 128: those that are worked out once more
-_OUTCOMES = 2000  # of a vector OLE: fewer are made of less noise than the battery takes for uniform
+_OUTCOMES = 2000  # of a vector OLE: fewer have too little noise to pass for uniform
 _ORDER = base_transfers._ORDER
-_USED: Any = psi_transfers  # what the protocol calls, by the names that it has for it
+_USED: Any = psi_transfers  # functions that the protocol calls, by its names for them
 
 
 def _split(data: bytes, size: int = 32) -> list[bytes]:
@@ -54,7 +54,7 @@ def _split(data: bytes, size: int = 32) -> list[bytes]:
 
 
 def alignment(parties: int) -> Outcome:
-    """Points and stores of an alignment by points: each is made of a scalar of 32 bytes and of agreed keys."""
+    """Check points and stores of an alignment by points: each follows from a scalar of 32 bytes and agreed keys."""
     return reduce(Outcome.merge, (_alignment(parties, executor) for executor in WAYS))
 
 
@@ -82,7 +82,7 @@ def _alignment(parties: int, executor: Executor | None) -> Outcome:
 def _stores(
     outcome: Outcome, transcript: Transcript, drawn: Drawn, hashed: dict[str, list[bytes]], keys: dict[str, Words]
 ) -> None:
-    """Each store answers F_i'(y) ^ s_i(y), and what its keys leave open is what was drawn."""
+    """Check that each store answers F_i'(y) ^ s_i(y), and that its free positions are drawn."""
     (nonce,) = {event.message.nonce for event in transcript.received if isinstance(event.message, AlignmentStart)}
     if nonce not in drawn.of_size("P0", NONCE_BYTES):
         outcome.add("derived", "P0", "the nonce of the alignment is not 16 bytes drawn for it")
@@ -101,7 +101,12 @@ def _stores(
             if peer != own:
                 public = drawn.keys[peer][0].public_key().public_bytes_raw()
                 key = slow_reference.agreed(
-                    drawn.keys[own][0], public, session=nonce.hex(), own=own, peer=peer, domain="alignment zero sharing"
+                    drawn.keys[own][0],
+                    public,
+                    session=nonce.hex(),
+                    party=own,
+                    peer=peer,
+                    domain="alignment zero sharing",
                 )
                 share ^= slow_reference.blocks(key, keys[own])
         (scalar,) = drawn.of_size(own, 32)
@@ -111,17 +116,17 @@ def _stores(
             outcome.add("derived", own, "its store holds other values than F ^ s of its scalar and its agreed keys")
         fill = [draw for draw in drawn.of_size(own, tables[own].nbytes) if _fills(draw, tables[own], len(points))]
         if seeds[own] not in drawn.of_size(own, okvs.OKVS_SEED_BYTES) or not fill:
-            outcome.add("derived", own, "the seed of its store, or what its keys leave open, is not what was drawn")
+            outcome.add("derived", own, "the seed of its store, or a free position, does not equal the draw")
 
 
 def _fills(draw: bytes, table: Words, keys: int) -> bool:
-    """Whether all slots but one a key are what was drawn."""
+    """Return whether all slots but one for each key equal the draws."""
     found = np.frombuffer(draw, "<u8").reshape(-1, 2)
     return bool((found == table).all(axis=1).sum() >= len(table) - keys)
 
 
 def transfers() -> Outcome:
-    """Check base transfers, trees and rows of a vector OLE and the PRF, each value against what was drawn for it."""
+    """Check each value of base transfers, trees and rows of a vector OLE and of the PRF against its draw."""
     outcome = Outcome()
     with recorded() as drawn:
         secret, bits = _USED.fresh_secret()
@@ -169,12 +174,12 @@ def _vole(outcome: Outcome, secret: bytes, pairs: list[tuple[bytes, bytes]], see
     (size,), coin, roots = vole_pieces.split_outcomes(_OUTCOMES), os.urandom(32), os.urandom(32)
     giver, taker = vole.VoleSender(secret, seeds, roots, coin), vole.VoleReceiver(pairs, coin)
     choices = os.urandom(vole_pieces.choice_bytes(size))
-    asked = taker.ask(0, size, choices)
+    request = taker.ask(0, size, choices)
     T, other = (_matrix([pair[which] for pair in pairs], len(choices)) for which in (0, 1))
-    U = np.frombuffer(asked, np.uint8)[: T.size].reshape(T.shape)
+    U = np.frombuffer(request, np.uint8)[: T.size].reshape(T.shape)
     if not np.array_equal(U, T ^ other ^ np.frombuffer(choices, np.uint8)):
         outcome.add("derived", "transfers", "rows that are asked for are not T ^ T' ^ r of the streams of both keys")
-    answered, given = giver.answer(0, size, asked)
+    answered, given = giver.answer(0, size, request)
     nodes = [slow_reference.stream(roots, "vector OLE trees", 0, np.empty((size.trees, 2), np.uint64))]
     sides = [slow_reference.derived(coin, "vector OLE trees", side)[:16] for side in range(2)]
     for _ in range(size.depth):
@@ -182,13 +187,13 @@ def _vole(outcome: Outcome, secret: bytes, pairs: list[tuple[bytes, bytes]], see
     leaves = np.stack(nodes).reshape(len(nodes), -1, 16, 2).transpose(1, 0, 2, 3)  # in groups of 16 trees
     if not np.array_equal(leaves.reshape(-1, 2), given._leaves):
         outcome.add("derived", "transfers", "leaves are not those of the roots that were drawn")
-    taken = taker.take(0, size, answered)
-    (a, c), b = taken.outcome(), given.outcome()
+    output = taker.take(0, size, answered)
+    (a, c), b = output.outcome(), given.outcome()
     if not np.array_equal(c, b ^ Multiplier(secret)(a)):
         outcome.add("derived", "transfers", "the ends of a vector OLE do not differ by a Delta")
     battery = Battery()
-    for name, each in (("a", a), ("b", b), ("c", c)):
-        bitwise(battery, name, bits_of(each).reshape(len(each), -1))
+    for name, item in (("a", a), ("b", b), ("c", c)):
+        bitwise(battery, name, bits_of(item).reshape(len(item), -1))
     bitwise(battery, "trees", bits_of(np.frombuffer(answered, np.uint64)).reshape(-1, 128))
     outcome.statistics("bits", "transfers", battery)
 
@@ -222,7 +227,7 @@ def _prf(outcome: Outcome, secret: bytes) -> None:
 def _matrix(keys: list[bytes], octets: int) -> NDArray[np.uint8]:
     """Octets (128, k): row j is the stream of key j."""
     streams = [slow_reference.keystream(key, "transfers by rows", 0, octets) for key in keys]
-    return np.array([np.frombuffer(each, np.uint8) for each in streams])
+    return np.array([np.frombuffer(stream, np.uint8) for stream in streams])
 
 
 def points() -> Outcome:
@@ -234,8 +239,8 @@ def points() -> Outcome:
     found["hashed ids"] = _split(hashed)
     found["blinded ids"] = _split(blinder.blind(hashed))
     found["one id under many scalars"] = [curve.Blinder().blind(hashed[:32]) for _ in range(200)]
-    for name, each in found.items():
-        rows = np.frombuffer(b"".join(each), np.uint8).reshape(-1, 32)
+    for name, item in found.items():
+        rows = np.frombuffer(b"".join(item), np.uint8).reshape(-1, 32)
         bitwise(battery, name, np.unpackbits(rows, axis=1, count=255, bitorder="little"))
     outcome.statistics("bits", "curve", battery)
     return outcome

@@ -1,4 +1,4 @@
-"""Masked sums recomputed: from what each party drew and from its private keys, the masks that it must have sent.
+"""Masked sums recomputed: the masks that each party must have sent follow from its draws and private keys.
 
 A mask may be uniform, never repeat, and still have 32 bits behind it, or none. Here every masked message of a run is
 compared with the one that a slow reference makes of the parts and of recorded entropy. Bits of the same masks then go
@@ -74,7 +74,7 @@ def _compare(outcome: Outcome, what: str, sent: Sent, expected: Sent) -> None:
 
 
 def tree(space: Space, rows: int = 24) -> Outcome:
-    """Every message of a tree sum: each party has drawn one key of 32 bytes, of which its masks are streams."""
+    """Check every message of a tree sum: each party draws one key of 32 bytes, and its masks are streams of it."""
     outcome = Outcome()
     transcript, drawn, parts = _play(TreeSum(), space, rows)
     keys = {name: drawn.of_size(name, 32) for name in _PASSIVES}
@@ -98,10 +98,10 @@ def tree(space: Space, rows: int = 24) -> Outcome:
 
 
 def _pair_key(
-    drawn: Drawn, own: str, peer: str, session: str, domain: str, number: int = 0
+    drawn: Drawn, party: str, peer: str, session: str, domain: str, number: int = 0
 ) -> tuple[bytes, X25519PrivateKey]:
-    private, public = drawn.keys[own][number], _public(drawn, peer, number)
-    return slow_reference.agreed(private, public, session=session, own=own, peer=peer, domain=domain), private
+    private, public = drawn.keys[party][number], _public(drawn, peer, number)
+    return slow_reference.agreed(private, public, session=session, party=party, peer=peer, domain=domain), private
 
 
 def _session(transcript: Transcript) -> str:
@@ -109,11 +109,11 @@ def _session(transcript: Transcript) -> str:
     return f"{session.hex()}/"
 
 
-def _pair_masks(keys: dict[str, bytes], own: str, number: int, like: Residues) -> Residues:
+def _pair_masks(keys: dict[str, bytes], party: str, number: int, like: Residues) -> Residues:
     total = np.zeros_like(like)
     for peer, key in keys.items():
         mask = slow_reference.stream(key, "pair mask", number, like)
-        total = total + mask if own < peer else total - mask
+        total = total + mask if party < peer else total - mask
     return total
 
 
@@ -155,7 +155,7 @@ def bits_of_masks() -> Outcome:
 
 
 def _leaf(transcript: Transcript, kind: type[Any]) -> str:
-    """Find a party that sends nothing but its own part, because it receives none from others."""
+    """Find a party that sends only its part, because it receives none from others."""
     receivers = {event.me for event in transcript.received if isinstance(event.message, kind)}
     return next(name for name in _PASSIVES if name not in receivers)
 

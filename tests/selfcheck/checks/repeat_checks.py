@@ -98,7 +98,7 @@ def _keeps(got: list[bytes]) -> Callable[[Event], None]:
 
 
 def ledger() -> Outcome:
-    """Each party's ledger has a run before it tells anything, and refuses a second one that asks new equations."""
+    """Check that each ledger records a run before any disclosure, and refuses a second one with new equations."""
     outcome = Outcome()
     late: set[str] = set()
     with TemporaryDirectory() as folder:
@@ -111,10 +111,10 @@ def ledger() -> Outcome:
         own["bank"].trust("shop")
         simulate(_job(), _tables(), ledgers=own, observe=observe)
         for name in sorted(late):
-            outcome.add("count", name, "tells something before it is in the ledger")
+            outcome.add("count", name, "discloses something before it is in the ledger")
         simulate(_job(seed=1), _tables(), ledgers=own)
-        for name, each in own.items():
-            if len({entry.run for entry in each.read().entries}) != 2:
+        for name, item in own.items():
+            if len({entry.run for entry in item.read().entries}) != 2:
                 outcome.add("count", name, "two runs are not two in the ledger")
         try:
             simulate(_job(batch_size=60), _tables(), ledgers=own)
@@ -144,13 +144,13 @@ def rows() -> Outcome:
 
 
 def at_once() -> Outcome:
-    """Check that a run which another one is in the way of is refused while that one goes on, as it would be after."""
+    """Check that a run that conflicts with another one is refused during that one, as it would be afterwards."""
     outcome = Outcome()
     refused = list[LeakageError]()
     with TemporaryDirectory() as folder:
         own = _ledgers(folder)
         own["bank"].trust("shop")
-        own["shop"].set_limit("columns", Limit(17))  # a run tells 9 numbers about each row
+        own["shop"].set_limit("columns", Limit(17))  # a run discloses 9 numbers about each row
 
         def another(done: int, of: int) -> None:
             if done == 1 and not refused:

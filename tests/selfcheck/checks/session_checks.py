@@ -64,7 +64,7 @@ def _expect(what: str, error: type[SecureVFLError], work: Callable[[], Any]) -> 
 
 
 def _meet(jobs: dict[str, Job], tables: list[Party]) -> None:
-    """Run each party with its own job, as organisations would."""
+    """Run each party with a separate job, as organisations would."""
     bank, shop = tables
 
     def play(party: Party) -> Callable[[Channel], Any]:
@@ -83,7 +83,7 @@ def other_order() -> Outcome:
     """Check that a peer whose rows are in another order is refused."""
     bank, shop = _tables()
     ids = np.arange(len(bank))
-    parties = [Party(own.name, own.X, own.y, ids=each) for own, each in ((bank, ids), (shop, ids[::-1]))]
+    parties = [Party(own.name, own.X, own.y, ids=item) for own, item in ((bank, ids), (shop, ids[::-1]))]
     return _expect("rows in another order", IdError, lambda: _meet(dict.fromkeys(("bank", "shop"), _job()), parties))
 
 
@@ -122,7 +122,7 @@ def frames() -> Outcome:
 
     for what, error, work in (
         ("a frame of another session", ProtocolError, deliver(frame(session=other))),
-        ("a frame that came before", FrameError, deliver(frame(), frame())),
+        ("a replayed frame", FrameError, deliver(frame(), frame())),
         ("a frame ahead of its turn", FrameError, deliver(frame(seq=1))),
         ("a frame in another's name", ProtocolError, deliver(frame(sender="telco"))),
         ("a frame from no peer", ProtocolError, deliver(frame(sender="clinic"), peer="clinic")),
@@ -152,7 +152,7 @@ def message_types() -> Outcome:
 
 
 def rank_guard() -> Outcome:
-    """Check that a gradient that determines g is refused where the job starts, and stands in the list of its leaks."""
+    """Check that a gradient that determines g is refused at the start, and is in the job's list of leaks."""
     tables = _tables()
     return _expect("p >= n c", LeakageError, lambda: simulate(_job(batch_size=14), tables)).merge(
         _named(_job(batch_size=14), 15, 14, "rank")
@@ -171,7 +171,7 @@ def single_guard() -> Outcome:
 
 
 def columns_guard() -> Outcome:
-    """Exchanges that span columns are refused, and far fewer where a party's own columns are 0 and 1."""
+    """Check that exchanges that span columns are refused, and far fewer exchanges if columns are 0 and 1."""
     outcome = _expect("exchanges that span columns", LeakageError, lambda: simulate(_job(epochs=8), _tables()))
     bank = _tables()[0]
     bits = Party("shop", np.random.default_rng(0).integers(0, 2, (128, 12)).astype(np.float64), aligned=True)
@@ -195,7 +195,7 @@ def _named(job: Job, columns: int, rows: int, name: str) -> Outcome:
 
 
 def consent_sheet() -> Outcome:
-    """Every message that a party receives in a run stands in its part of the sheet, with what it reveals."""
+    """Check that the sheet lists every message that a party receives in a run, with its disclosure."""
     outcome = Outcome()
     parties = [party.take(np.arange(128, dtype=np.intp)) for party in datasets.breast_cancer(parties=4)]
     for sums in (TreeSum(), PairwiseSum(), CipherSum()):
@@ -208,7 +208,7 @@ def consent_sheet() -> Outcome:
         for name, message in sorted(seen):
             own = ("\n" + sheet).split(places[name])[1].split("\n\n")[0]
             if f"{message} from" not in own:
-                outcome.add("declared", name, f"the sheet does not say that it receives {message}")
+                outcome.add("declared", name, f"the sheet does not state that it receives {message}")
     return outcome
 
 

@@ -1,10 +1,10 @@
 """What parties of a training on shares know of residuals, ask for, answer, keep and refuse.
 
-Kinds of findings beside those of `transcripts`:
+Kinds of findings, in addition to those of `transcripts`:
 
 keys        a public polynomial that a party could choose, or that two keys have in common
 choices     a transfer that opens more than its choice, or takes columns that carry several
-kept        work that could be gone through twice, states that do not go together
+kept        preprocessing that could be used twice, states that do not match
 limits      a score that a ledger should have refused
 numbers     a scale that follows the data
 weights     opened weights of more bits than they need, or that somebody has not entered
@@ -79,7 +79,7 @@ class _Seen(Observer):
 
 
 def _run() -> tuple[_Seen, ShareRing]:
-    """Five visits to 180 rows of three parties, each with work of its own ahead."""
+    """Five iterations on 180 rows of three parties, each with its preprocessing."""
     job = Job(
         model=Logistic(),
         optimizer=FedSGD(lr=0.3),
@@ -101,7 +101,7 @@ def seen() -> Outcome:
         _uniform(battery, f"what {name} knows of residuals", np.concatenate(own), runs[0][1])
     deltas = [[turn.delta for turn in seen.turns if turn.delta] for seen, _ in runs]
     ring = runs[0][1]
-    one, other = (ring.unpack(b"".join(each), (180 * len(each),)) for each in (deltas[0][:1], deltas[1][:1]))
+    one, other = (ring.unpack(b"".join(item), (180 * len(item),)) for item in (deltas[0][:1], deltas[1][:1]))
     _uniform(battery, "delta of two sessions", ring.signed(ring.reduce(one - other)).astype(np.float64), ring)
     outcome.statistics("uniform", "all", battery)
     return outcome
@@ -183,7 +183,7 @@ def _odd_columns() -> Outcome:
         message[j * octets] ^= 1 << j % 8
     with contextlib.suppress(CryptoError):
         offerer.extend(_ROWS, bytes(message))
-        outcome.add("choices", "active", "takes columns that carry several choices, and so tells bits of its secret")
+        outcome.add("choices", "active", "accepts columns with several choices, which disclose bits of its secret")
     return outcome
 
 
@@ -195,7 +195,7 @@ def _met() -> tuple[Any, Any]:
 
 
 def kept() -> Outcome:
-    """Check that work done ahead on disk serves once, even after a crash, and that states of two tries do not meet."""
+    """Check that preprocessing on disk is single-use, even after a crash, and that states of attempts do not mix."""
     outcome = Outcome()
     with tempfile.TemporaryDirectory() as folder:
         store = DiskStore(Path(folder) / "ahead")
@@ -211,7 +211,7 @@ def kept() -> Outcome:
         names = SpentChunks(Path(folder) / "names")
         names.spend(bytes(NAME_BYTES))
         if not SpentChunks(Path(folder) / "names").contains(bytes(NAME_BYTES)):
-            outcome.add("kept", "all", "a chunk that was gone through is not known by its name")
+            outcome.add("kept", "all", "a used chunk is not known by its name")
         names.spend(bytes([1] * NAME_BYTES))
         with contextlib.suppress(ProtocolError):
             names.spend(bytes(NAME_BYTES))
@@ -221,12 +221,12 @@ def kept() -> Outcome:
             states.save(key, Checkpoint(number, "run", [], {}, State()))
         states.remove_after(key, 4)
         if states.rounds(key) != (2, 4):
-            outcome.add("kept", "all", "states of a try that was given up stay beside those of the next one")
+            outcome.add("kept", "all", "states of an abandoned attempt remain next to those of the next one")
     return outcome
 
 
 def limited() -> Outcome:
-    """Check that a ledger refuses what tells weights, columns or residuals."""
+    """Check that a ledger refuses scores that disclose weights, columns or residuals."""
     outcome = Outcome()
     rows = [b"row %d" % number for number in range(40)]
     same = bytes(COMMITMENT_BYTES)
@@ -280,13 +280,13 @@ def limited() -> Outcome:
         ]
 
     refuses("scores a row twice by one model", twice)
-    refuses("scores a row with other columns of the one who asks", changed)
+    refuses("scores a row with other columns of the requesting party", changed)
     refuses("scores rows of the training", lambda ledger: ask(ledger, b"one", rows[9:11]))
     refuses("scores rows of the training under other ids", renamed)
     refuses("scores a model that was hardly trained", lambda ledger: ask(ledger, b"new", rows[20:]))
     refuses("scores rows under models whose bits are too many together", fine)
-    refuses("tells codes of rows whose scores leave no bits for them", coded)
-    refuses("tells codes of the same rows again after their columns have changed", coded_anew)
+    refuses("discloses codes of rows whose scores leave no bits for them", coded)
+    refuses("discloses codes of the same rows again after their columns have changed", coded_anew)
     refuses("measures few rows again and again", measured)
     return outcome
 
@@ -321,7 +321,7 @@ def weighed() -> Outcome:
         accepts=("small_metrics", "opened_weights"),
     )
     seen = _Weighed()
-    other = "what is served is another model than the one that was opened"
+    other = "the served model is not the one that was opened"
     try:
         run = simulate(job, parties, observe=seen)
     except DivergenceError:  # it is measured after it was opened
@@ -341,7 +341,7 @@ def weighed() -> Outcome:
 
 
 def scaled() -> Outcome:
-    """Columns and steps stand at scales that are agreed, whatever the columns are."""
+    """Check that columns and steps have the agreed scales, whatever the columns are."""
     outcome, numbers = Outcome(), FixedPointEncoding(64, 0.5)
     X = np.round(np.random.default_rng(0).normal(size=(64, 5)) * 64) / 64
     for what, made in (("columns", numbers.encode_columns), ("steps", lambda X: numbers.encode_steps(X, 0.5))):
@@ -354,7 +354,7 @@ CHECKS: dict[str, Callable[[], Outcome]] = {
     "shares: what parties know": seen,
     "shares: answers": answered,
     "shares: transfers": transferred,
-    "shares: what is kept": kept,
+    "shares: stored records": kept,
     "shares: limits of scores": limited,
     "shares: numbers": scaled,
     "shares: opened weights": weighed,

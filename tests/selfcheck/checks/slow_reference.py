@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 def context(*parts: str | bytes | int) -> bytes:
     """Parts with their types and lengths in front."""
-    found = b""
+    encoded = b""
     for part in parts:
         kind = b"s" if isinstance(part, str) else b"i" if isinstance(part, int) else b"b"
         raw = part if isinstance(part, bytes) else str(part).encode()
-        found += kind + len(raw).to_bytes(4, "little") + raw
-    return found
+        encoded += kind + len(raw).to_bytes(4, "little") + raw
+    return encoded
 
 
 def derived(key: bytes, *parts: str | bytes | int) -> bytes:
@@ -44,11 +44,11 @@ def stream(key: bytes, label: str, number: int, like: NDArray[np.unsignedinteger
     return np.frombuffer(raw, like.dtype.newbyteorder("<")).reshape(like.shape)
 
 
-def agreed(private: X25519PrivateKey, peer_public: bytes, *, session: str, own: str, peer: str, domain: str) -> bytes:
+def agreed(private: X25519PrivateKey, peer_public: bytes, *, session: str, party: str, peer: str, domain: str) -> bytes:
     """Derive the key of two parties: X25519, then HKDF-SHA256 without salt, over session, domain, names and public
     keys."""
     shared = private.exchange(X25519PublicKey.from_public_bytes(peer_public))
-    first, second = sorted([(own, private.public_key().public_bytes_raw()), (peer, peer_public)])
+    first, second = sorted([(party, private.public_key().public_bytes_raw()), (peer, peer_public)])
     info = context("securevfl", "agreement", session, domain, *first, *second)
     return hmac.digest(hmac.digest(bytes(32), shared, "sha256"), info + b"\x01", "sha256")
 

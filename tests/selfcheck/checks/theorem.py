@@ -1,9 +1,9 @@
 """FedBCD Theorem 1 as a program (Liu et al. 2019, section 3.2: security against one curious party).
 
-The theorem: a party that sees only the H_k = X_k theta_k of a party with d_k >= 2 columns cannot tell its data: for
-every orthogonal U with U theta_0 = theta_0 there is another table X_k U that sends the same. Training on X U gives the
-weights U^T theta_t: the gradient is U^T X^T g, so by induction X U U^T theta_t = X theta_t, and from the same H_k the
-other party answers the same g.
+The theorem: a party that sees only the H_k = X_k theta_k of a party with d_k >= 2 columns cannot determine its data:
+for every orthogonal U with U theta_0 = theta_0 there is another table X_k U that sends the same. Training on X U gives
+the weights U^T theta_t: the gradient is U^T X^T g, so by induction X U U^T theta_t = X theta_t, and from the same H_k
+the other party answers the same g.
 
 U is a Householder reflection I - 2 v v^T / v^T v with v orthogonal to theta_0. At d_k = 1 the only such U beside 1
 needs theta_0 = 0, where U = -1 flips the sign of the column: that is all that is left open.
@@ -32,7 +32,7 @@ from securevfl.training.simulate import simulate
 
 
 def householder(theta: Floats, seed: int = 0) -> Floats | None:
-    """Return an orthogonal U (d x d) other than I with U theta = theta (d x 1); None if there is none (d = 1, theta !=
+    """Return an orthogonal U (d x d) other than I with U theta = theta (d x 1), or None (d = 1, theta !=
     0)."""
     d = len(theta)
     v = np.random.default_rng(seed).normal(size=(d, 1))
@@ -46,7 +46,7 @@ def householder(theta: Floats, seed: int = 0) -> Floats | None:
 
 
 def exchanges(X: Floats, y: Floats, theta: Floats, *, rounds: int, local_steps: int, lr: float) -> list[Floats]:
-    """Return what a passive party of columns X and first weights theta sends and gets in FedBCD: H_k, g, H_k, g, ...
+    """Return the messages of a passive party with columns X and first weights theta in FedBCD: H_k, g, H_k, g, ...
 
     The other party, of no columns but an intercept, answers with the residual of the logistic loss.
     """

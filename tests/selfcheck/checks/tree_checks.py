@@ -56,7 +56,7 @@ def columns() -> Outcome:
         if ((leaves != 0).sum(axis=2) != 1).any():
             outcome.add("leaves", "bank", "some rows have no leaf in a tree, or several")
         if not np.isin(leaves, [0.0, float(on_grid(np.array(made.leaf_weight * count**-0.5), 1.0))]).all():
-            outcome.add("leaves", "bank", "what stands in a leaf follows from the table")
+            outcome.add("leaves", "bank", "the value of a leaf depends on the table")
     made = MODEL.inputs(spread, None, partial(_seen, _table(0)))
     assert isinstance(made, ForestInputs), "trees have these"
     kept = made.state(whole=True)
@@ -66,7 +66,7 @@ def columns() -> Outcome:
         outcome.add("kept", "bank", "a training that is taken up again has other trees")
     told = InputShape(active=False, columns=4, outputs=1, parties=2, rows=ROWS, opened=True)
     if MODEL.inputs(told, None, partial(_seen, _table(0))).state(whole=True)["cosines"] is not None:
-        outcome.add("mixed", "bank", "a party that is told its weights has cosines, which mix its columns")
+        outcome.add("mixed", "bank", "a party that receives its weights has cosines, which mix its columns")
     wide = np.random.default_rng(3).normal(size=(ROWS, 4))
     scored = MODEL.inputs(spread, None, lambda: _seen(wide))
     own = scored.trained(wide, np.arange(ROWS))[:, -2]
@@ -76,7 +76,7 @@ def columns() -> Outcome:
 
 
 def _run(held_out: float = 0.0, trained: float = 0.0, seed: int = 0) -> Any:
-    """Return what the shop keeps of a run, of rows held out and one trained on that have so much added."""
+    """Return the shop's stored state of a run, after adding numbers to held-out rows and to a training row."""
     rng = np.random.default_rng(0)
     A, B = rng.normal(size=(2, 80, 2))
     y = (A[:, 0] + B[:, 0] > 0).astype(int)
@@ -94,7 +94,7 @@ def drawn() -> Outcome:
     no cut; no part holds weights that nobody asked for."""
     outcome = Outcome()
     first, again, other, seeded, later = _run(), _run(), _run(trained=1.0), _run(seed=1), _run(held_out=50.0)
-    sides = [each["inputs"]["forest"]["sides"] for each in (first, again, other, seeded)]
+    sides = [item["inputs"]["forest"]["sides"] for item in (first, again, other, seeded)]
     if not np.array_equal(sides[0], sides[1]):
         outcome.add("repeated", "shop", "two runs of one job draw other trees")
     for what, own in (("a row", sides[2]), ("the seed", sides[3])):
@@ -102,15 +102,15 @@ def drawn() -> Outcome:
             outcome.add("draws", "shop", f"trees do not follow from {what}, so that others could draw them")
     if "theta" in first:
         outcome.add("weights", "shop", "its part holds its weights, which the job does not open")
-    if not np.array_equal(*(each["inputs"]["forest"]["cuts"] for each in (first, later))):
+    if not np.array_equal(*(item["inputs"]["forest"]["cuts"] for item in (first, later))):
         outcome.add("held out", "shop", "cuts follow from rows that are held out")
-    turned = [each["inputs"]["cosines"]["directions"] for each in (first, again, other, seeded)]
+    turned = [item["inputs"]["cosines"]["directions"] for item in (first, again, other, seeded)]
     if not np.array_equal(turned[0], turned[1]):
         outcome.add("repeated", "shop", "two runs of one job draw other cosines")
     for what, own in (("a row", turned[2]), ("the seed", turned[3])):
         if np.array_equal(turned[0], own):
             outcome.add("cosines", "shop", f"cosines do not follow from {what}, so that others could draw them")
-    if not np.array_equal(*(each["inputs"]["cosines"]["columns"]["mean"] for each in (first, later))):
+    if not np.array_equal(*(item["inputs"]["cosines"]["columns"]["mean"] for item in (first, later))):
         outcome.add("held out", "shop", "cosines are scaled by rows that are held out")
     return outcome
 
@@ -123,7 +123,7 @@ def refused() -> Outcome:
             Job.from_dict({"model": MODEL, "protocol": residual})
         except ConfigError:
             continue
-        outcome.add("refused", "shop", f"trees train under a residual ({residual}), which tells labels by every leaf")
+        outcome.add("refused", "shop", f"trees train under a residual ({residual}), which discloses labels")
     return outcome
 
 

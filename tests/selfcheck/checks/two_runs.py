@@ -38,7 +38,7 @@ class Inline(Executor):
         return future
 
 
-WAYS: tuple[Executor | None, ...] = (None, Inline())  # what a check that runs twice takes in turn
+WAYS: tuple[Executor | None, ...] = (None, Inline())  # the executors that a check that runs twice uses
 
 
 @contextmanager

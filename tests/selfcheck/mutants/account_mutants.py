@@ -1,4 +1,4 @@
-"""Mutants of looks at columns, of what scores are counted as, and of what a party has agreed to."""
+"""Mutants of joint statistics, of the recorded bits of scores, and of agreements."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ MUTANTS = [
     ),
     _mutant(
         "counts by group: groups of any size",
-        "groups of fewer than 100 rows are told of",
+        "counts of groups of fewer than 100 rows are disclosed",
         "counts by group",
         "groups",
         (fairness_by_group, "MIN_GROUP_ROWS", 1),
     ),
     _mutant(
-        "counts by group: what is left out follows",
-        "groups that are left out are told of together, however few rows these are",
+        "counts by group: omitted groups follow",
+        "omitted groups are merged and disclosed, however few rows they have",
         "counts by group",
         "groups",
         edited(
@@ -67,7 +67,7 @@ MUTANTS = [
     ),
     _mutant(
         "counts by group: not in the ledger",
-        "counts are told and entered nowhere on disk",
+        "counts are disclosed and not recorded on disk",
         "counts by group",
         "count",
         edited(fairness_by_group, "_provide", ("remedy, ledger, ", "remedy, None, ")),
@@ -117,14 +117,14 @@ MUTANTS = [
     ),
     _mutant(
         "scores: one output is noted",
-        "a ledger of scores counts the bits of one output, whatever the model has",
+        "a score ledger counts the bits of one output, whatever the number of outputs",
         "bits of scores",
         "count",
         edited(ScoringSession, "_judge", ("self._quantizer.bits * self._params.outputs", "self._quantizer.bits")),
     ),
     _mutant(
         "scores: bits whatever columns hold",
-        "a party whose columns hold little tells scores of as many bits as any other",
+        "a party whose columns have little information content discloses scores of the same number of bits as others",
         "bits of scores",
         "limits",
         edited(Shares, "permitted_quantizer", ("not MIN_SCORE_BITS <= max_bits < quantizer.bits", "True")),
@@ -134,18 +134,18 @@ MUTANTS = [
         "each output has the bits that the columns leave to all of them",
         "bits of scores",
         "limits",
-        edited(SharesParticipant, "_begin_scores", ("left / self._context.outputs", "left")),
+        edited(SharesParticipant, "_begin_scoring", (" - code_bits) / self._context.outputs", " - code_bits)")),
     ),
     _mutant(
-        "scores: bits beside codes",
+        "scores: bits in addition to codes",
         "scores have the bits that reason codes of the row have taken",
         "bits of scores",
         "limits",
-        edited(SharesParticipant, "_begin_scores", (" - reason_code_bits(", " - 0 * reason_code_bits(")),
+        edited(SharesParticipant, "_begin_scoring", (" - code_bits)", " - 0 * code_bits)")),
     ),
     _mutant(
         "scores: finer than noted",
-        "scores are noted with fewer bits and told with all",
+        "scores are recorded with fewer bits than are disclosed",
         "bits of scores",
         "limits",
         edited(
@@ -191,14 +191,14 @@ MUTANTS = [
     ),
     _mutant(
         "verdicts: not counted",
-        "whether to go on is told after each evaluation, and the ledger of the party with labels has none of it",
+        "stop decisions are disclosed, and the ledger of the party with labels does not record them",
         "verdicts of early stopping",
         "count",
         (training_loop, "permit_evaluated_decision", permit_stop_decision),
     ),
     _mutant(
         "ends: not entered",
-        "others are told that a party stops, as often as they like, and its ledger has none of it",
+        "others can make a party abort repeatedly, and its ledger does not record it",
         "ends of conversations",
         "count",
         edited(peer_session, "_record_abort", ("ledger.record_early_abort(others)", "pass")),

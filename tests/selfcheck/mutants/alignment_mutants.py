@@ -88,7 +88,7 @@ def _any_number(work: Any, begin: Any) -> None:
 MUTANTS = [
     Mutant(
         "alignment: any number of ids",
-        "who was granted some ids may ask about as many as it likes",
+        "a party may query more ids than it was granted",
         "granted ids are held to",
         "refusal",
         patched((psi, "check_granted", _any_number)),
@@ -130,7 +130,7 @@ MUTANTS = [
     ),
     Mutant(
         "alignment: hash straight to x",
-        "a hashed id shows on which side it lies",
+        "a hashed id reveals its side",
         "points are on the curve",
         "hidden",
         patched((curve, "_hash_one", _straight_to_x)),
@@ -151,7 +151,7 @@ MUTANTS = [
     ),
     Mutant(
         "vector OLE: any trees",
-        "a giver may alter sums and see by what the taker does next where its noise is",
+        "a sender may alter sums and learn the position of the noise from the receiver's reaction",
         "altered trees are refused",
         "refusal",
         patched((vole.VoleReceiverPiece, "check", _any_trees)),
@@ -165,7 +165,7 @@ MUTANTS = [
     ),
     Mutant(
         "transfers: one scalar for all",
-        "what comes back shows each choice",
+        "the reply reveals each choice",
         "transfers hide the other key",
         "hidden",
         patched((base_transfers, "receive_keys", _unshifted)),

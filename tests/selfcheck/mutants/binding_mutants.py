@@ -57,7 +57,7 @@ def _key_of_point(number: int, offer: bytes, point: bytes, shared: bytes) -> byt
 
 
 class _OfItsName:
-    """SHAKE-256 that takes in what it is made with and nothing else."""
+    """SHAKE-256 that absorbs only its initial input."""
 
     def __init__(self, data: bytes) -> None:
         self._inner = hashlib.shake_256(data)
@@ -85,13 +85,13 @@ _zero_share = AlignmentWork.zero_share
 
 def _shares_with_active(self: Any) -> Any:
     """Passive parties share with the active party alone: it knows every mask between them."""
-    kept = self.pair_keys
+    pair_keys = self.pair_keys
     if self.me != self.active:
-        self.pair_keys = {self.active: kept[self.active]} if kept else {}
+        self.pair_keys = {self.active: pair_keys[self.active]} if pair_keys else {}
     try:
         return _zero_share(self)
     finally:
-        self.pair_keys = kept
+        self.pair_keys = pair_keys
 
 
 MUTANTS = [

@@ -32,9 +32,9 @@ def _opens_whole(rows: int) -> Any:
 
 
 def _a_row_apart(column: str, values: Any, gaps: bool, options: Any) -> Any:
-    """Give the largest value a bin of its own."""
-    found = _number_bins(column, values, gaps, options)
-    return found.model_copy(update={"edges": (*found.edges[:-1], float(np.nanmax(values)))})
+    """Give the largest value a separate bin."""
+    bins = _number_bins(column, values, gaps, options)
+    return bins.model_copy(update={"edges": (*bins.edges[:-1], float(np.nanmax(values)))})
 
 
 def _counts_nothing(job: Any, sizes: Any) -> list[Any]:
@@ -48,7 +48,7 @@ def _sees_nobody(*_: Any) -> int:
 MUTANTS = [
     Mutant(
         "bins: labels in the clear",
-        "y goes down as it is before a training under encryption",
+        "y is sent in the clear before a training under encryption",
         "classes in bins",
         "declared",
         patched(
@@ -63,7 +63,7 @@ MUTANTS = [
         patched((bin_classes, "_agreement", _opens_whole)),
     ),
     Mutant(
-        "bins: a row of its own",
+        "bins: a single row",
         "the largest value of a column is a bin, and the count its label",
         "classes in bins",
         "bins",
@@ -71,7 +71,7 @@ MUTANTS = [
     ),
     Mutant(
         "bins: not counted",
-        "counts of bins are left out of what a run tells of labels",
+        "counts of bins are missing in a run's disclosures about labels",
         "classes in bins guarded",
         "count",
         patched((rounds_disclosures, "bin_disclosures", _counts_nothing)),

@@ -50,7 +50,7 @@ def _any_key(engine: str, shape: Any, magic: bytes, message: bytes, key: bytes) 
 MUTANTS = [
     Mutant(
         "gradient: no encryption of zero",
-        "c1 of the reply is c1(g) J, from which the holder divides J out",
+        "c1 of the reply is c1(g) J, so the holder recovers J by division",
         "engine ckks",
         "fresh",
         patched((KernelGradientEvaluator, "_zero", no_zero)),
@@ -85,14 +85,14 @@ MUTANTS = [
     ),
     Mutant(
         "gradient: dither on a grid",
-        "the dither is a multiple of 2^24, so that openings say more of the noise",
+        "the dither is a multiple of 2^24, so that openings reveal more of the noise",
         "kernel: openings",
         "bits",
         patched((gradient, "dither", _on_a_grid)),
     ),
     Mutant(
         "gradient: dither 24 bits short",
-        "openings say 2^24 times more of the noise than is promised",
+        "openings reveal 2^24 times more of the noise than stated",
         "kernel: openings",
         "size",
         patched((gradient, "dither", _short)),
@@ -112,7 +112,7 @@ MUTANTS = [
         patched((KernelGradientHolder, "encrypt_pieces", _scale_of_data)),
     ),
     Mutant(
-        "gradient: keys not told apart",
+        "gradient: keys not distinguished",
         "a ciphertext of another key is taken",
         "engine ckks",
         "refusal",

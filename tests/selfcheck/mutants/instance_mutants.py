@@ -95,7 +95,7 @@ _BLOCKS, _DIGESTS, _DERIVED = "several blocks of transfers", "whole digests of m
 
 
 def _beside_parts(owner: Any, name: str, secret: Callable[..., bytes]) -> Callable[[], AbstractContextManager[None]]:
-    """Write a secret beside every saved part; secret: turns what the maker of the key was given and what it made into
+    """Write a secret next to every saved part; secret: turns the inputs and the result of key generation into
     bytes."""
 
     @contextmanager
@@ -150,14 +150,14 @@ MUTANTS = [
     ),
     Mutant(
         "spent marks of one digit",
-        "marks of chunks from ten on are not looked for",
+        "marks of chunks from number ten on are ignored",
         "chunks from ten on",
         "kept",
         patched(edited(DiskStore, "_load", ("chunk-*.spent", "chunk-?.spent"))),
     ),
     Mutant(
-        "work ahead of one digit",
-        "chunks from ten on are forgotten with the process that made them",
+        "preprocessing of one digit",
+        "chunks from number ten on are lost with the process that generated them",
         "chunks from ten on",
         "kept",
         patched(edited(DiskStore, "_load", ("chunk-*.ready", "chunk-?.ready"))),
@@ -229,7 +229,7 @@ MUTANTS = [
     ),
     Mutant(
         "kernel: key written to a file",
-        "the secret key of a product on the kernel is saved beside a part",
+        "the secret key of a product on the kernel is saved next to a part",
         "secret keys stay home",
         "keys",
         _beside_parts(
@@ -238,7 +238,7 @@ MUTANTS = [
     ),
     Mutant(
         "lattice: key written to a file",
-        "the secret key of a product or a sum under SEAL is saved beside a part",
+        "the secret key of a product or a sum under SEAL is saved next to a part",
         "secret keys stay home",
         "keys",
         _beside_parts(SealRing, "keypair", lambda given, made: bytes(made[0].tobytes())),
@@ -249,7 +249,7 @@ MUTANTS = [
     ),
     Mutant(
         "commitments that are new each time",
-        "a row with the same columns has another commitment when it comes again",
+        "a row with the same columns has another commitment in a second query",
         _DERIVED,
         "fresh",
         patched(edited(ScoreLedger, "commitments", ("salt=id_salt(row_id)", "salt=np.random.bytes(16)"))),

@@ -133,7 +133,7 @@ MUTANTS = [
     ),
     Mutant(
         "encryptions of zero without errors",
-        "what is added to an answer is u times the key and no more",
+        "the value added to a reply is u times the key, without noise",
         "kernel: answers",
         "fresh",
         patched((KernelEvaluator, "_zero", _no_errors)),
@@ -196,14 +196,14 @@ MUTANTS = [
     ),
     Mutant(
         "half bytes swapped",
-        "of two primes that share five bytes the second comes first",
+        "two primes that share five bytes are in the wrong order",
         "kernel: arithmetic",
         "exact",
         patched((residue_bytes, "pack", _swapped)),
     ),
     Mutant(
         "residues beyond their prime",
-        "what a peer sends is not compared with its prime",
+        "received residues are not compared with their prime",
         "kernel: arithmetic",
         "exact",
         patched((residue_bytes, "unpack", _unchecked)),

@@ -1,4 +1,4 @@
-"""Mutants of the lattice engine and its sums, and of what errors say."""
+"""Mutants of the lattice engine and its sums, and of error messages."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _no_zero(self: Any) -> Any:
 
 
 def no_zero(ring: SealRing) -> Any:
-    """Return what hides nothing, in place of an encryption of zero: a ciphertext of which c1 = 0 is refused."""
+    """Return a value that hides nothing instead of an encryption of zero; a ciphertext with c1 = 0 would be refused."""
     residues = np.zeros(ring.shape, np.uint64)
     residues[1, :, 0] = 1
     return ring.io.ciphertext(ring.level, residues, ntt=False)
@@ -48,8 +48,8 @@ def _none(self: Any, prg: Any, shape: Any) -> Any:
 
 def _narrow_lattice_mask(self: Any, prg: Any, shape: Any) -> Any:
     high, low = (prg.array(shape, np.uint64).astype(object) for _ in range(2))
-    whole = (high << 21) + (low >> 43)  # 85 bits
-    return np.stack([np.asarray(whole % p, np.uint64) for p in self._parameters.ring.primes])
+    product = (high << 21) + (low >> 43)  # 85 bits
+    return np.stack([np.asarray(product % p, np.uint64) for p in self._parameters.ring.primes])
 
 
 @contextmanager
@@ -88,16 +88,16 @@ _lattice_add = LatticeAdder.add
 
 
 def _repeat(self: Any, parts: tuple[bytes, ...]) -> bytes:
-    """Return the same bytes whenever the same sum is made."""
-    kept: dict[tuple[bytes, ...], bytes] = self.__dict__.setdefault("_kept", {})
-    if parts not in kept:
-        kept[parts] = _lattice_add(self, *parts)
-    return kept[parts]
+    """Return the same bytes for the same sum."""
+    cache: dict[tuple[bytes, ...], bytes] = self.__dict__.setdefault("_kept", {})
+    if parts not in cache:
+        cache[parts] = _lattice_add(self, *parts)
+    return cache[parts]
 
 
 @contextmanager
 def _weak_rings() -> Iterator[None]:
-    """Neither our table nor SEAL's own check stands in the way of a ring below 128 bits."""
+    """Disable our table and SEAL's check of rings below 128 bits."""
     context = seal.SEALContext
 
     class Loose:
@@ -126,7 +126,7 @@ _fixed = fixed_point.encode
 MUTANTS = [
     Mutant(
         "lattice: no encryption of zero",
-        "c1 of the reply is c1(g) J, from which the holder divides J out",
+        "c1 of the reply is c1(g) J, so the holder recovers J by division",
         "engine ckks on SEAL",
         "fresh",
         patched((LatticeEvaluator, "_zero", _no_zero)),
@@ -167,7 +167,7 @@ MUTANTS = [
         patched((LatticeHolder, "encrypt", _lattice_data_scale)),
     ),
     Mutant(
-        "lattice: keys not told apart",
+        "lattice: keys not distinguished",
         "a ciphertext of another key is taken",
         "engine ckks on SEAL",
         "refusal",

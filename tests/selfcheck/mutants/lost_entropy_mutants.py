@@ -1,4 +1,4 @@
-"""Mutants that draw enough and lose it: keys with few secret bits behind them, and secrets made of what is public."""
+"""Mutants that draw enough entropy and lose it: keys with few secret bits, and secrets derived from public values."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ _agree = KeyPair.agree
 
 
 def _public_agreement(self: Any, peer_public: bytes, *, session: str, party: str, peer: str, domain: str) -> bytes:
-    _agree(self, peer_public, session=session, party=party, peer=peer, domain=domain)  # refuses what it must refuse
+    _agree(self, peer_public, session=session, party=party, peer=peer, domain=domain)  # still refuses invalid values
     return hashlib.sha256(encode_context(session, domain, *sorted([self.public, peer_public]))).digest()
 
 
@@ -144,20 +144,20 @@ MUTANTS = [
     ),
     Mutant(
         "pairwise: masks from 32-bit keys",
-        "pair keys are hashes of four bytes of what was agreed",
+        "pair keys are hashes of four bytes of the agreed secret",
         "pairwise masks recomputed",
         "derived",
         patched((pairwise_sum, "exchange_keys", _narrow_pair_keys)),
     ),
     Mutant(
-        "tree: masks of what is public",
+        "tree: masks from public values",
         "the key of the masks is a hash of the session and the party's name",
         "tree masks recomputed",
         "derived",
         patched((TreeSumRole, "__init__", _public_masks)),
     ),
     Mutant(
-        "agreement: keys of what is public",
+        "agreement: keys from public values",
         "pair keys are hashes of both public keys, without the shared secret",
         "agreed keys are known answers",
         "derived",
@@ -165,21 +165,21 @@ MUTANTS = [
     ),
     Mutant(
         "Paillier: exponents of 32 bits",
-        "the holder's randomness is h to the power of 32 bits of what it drew",
+        "the holder's randomness is h to the power of 32 drawn bits",
         "Paillier recomputed",
         "derived",
         patched((SecretKey, "encrypt", _narrow_exponents)),
     ),
     Mutant(
         "Paillier sums: noise of 32 bits",
-        "an adder's randomness is h to the power of 32 bits of what it drew",
+        "an adder's randomness is h to the power of 32 drawn bits",
         "Paillier recomputed",
         "derived",
         patched((paillier_workers, "noise", _narrow_noise)),
     ),
     Mutant(
         "Paillier: replies re-randomised by 32 bits",
-        "x of x^n has 32 bits of what was drawn",
+        "x of x^n has 32 drawn bits",
         "Paillier recomputed",
         "derived",
         patched((paillier_workers, "_unit", _narrow_unit)),
@@ -200,14 +200,14 @@ MUTANTS = [
     ),
     Mutant(
         "transfers: keys hashed to 24 bits",
-        "one id in 16 million beside the stored ones is answered",
+        "one id in 16 million that is not stored is answered",
         "transfers are known answers",
         "derived",
         patched((PrfHash, "target", _narrow_target)),
     ),
     Mutant(
         "defences: noise on a grid",
-        "noise takes 4,096 values, so that what is left over shows g",
+        "noise takes 4,096 values, so that the remainder reveals g",
         "noise is fine",
         "bits",
         patched((defences, "uniforms", _coarse_noise)),

@@ -33,7 +33,7 @@ _fill = Prg.fill
 
 
 def _one_chunk(self: Any, out: Any, *, number: int | None = None) -> None:
-    """Fill what is longer than 64 KiB by repeating its first 64 KiB."""
+    """Fill outputs longer than 64 KiB by repeating their first 64 KiB."""
     raw = out.reshape(-1).view(np.uint8)
     first = np.empty(min(-(-len(raw) // 8), _CHUNK // 8), np.uint64)
     _fill(self, first, number=number)
@@ -100,7 +100,7 @@ MUTANTS = [
     ),
     Mutant(
         "lattice: dither on a grid",
-        "the dither is a multiple of 2^24, so that openings say 2^24 times more of the noise",
+        "the dither is a multiple of 2^24, so that openings reveal 2^24 times more of the noise",
         "bits of lattice masks",
         "bits",
         patched((lattice_gradient, "dither", _coarse_dither)),
@@ -114,7 +114,7 @@ MUTANTS = [
     ),
     Mutant(
         "lattice: dither 24 bits short",
-        "openings say 2^24 times more of the noise than is promised",
+        "openings reveal 2^24 times more of the noise than stated",
         "bits of lattice masks",
         "size",
         patched((lattice_gradient, "dither", _short_dither)),
@@ -128,7 +128,7 @@ MUTANTS = [
     ),
     Mutant(
         "Paillier: a slot of cross terms unmasked",
-        "the mask leaves slot 0, from which the holder reads products of single rows",
+        "the mask leaves slot 0 open, so the holder reads products of single rows",
         "bits of Paillier masks",
         "bits",
         patched((PaillierEvaluator, "blind", _first_slot_bare)),

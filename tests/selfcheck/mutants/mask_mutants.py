@@ -88,7 +88,7 @@ def _pair_masks_of_round_zero(total: Any, me: str, pairs: Any, round: int) -> No
 
 
 class _KeepsFirst:
-    """A keystream of which only the first array is used."""
+    """A keystream that repeats its first array."""
 
     def __init__(self, key: bytes, label: str) -> None:
         self.inner, self.zero = Prg(key, label), None
@@ -155,11 +155,15 @@ def _declares_less(self: Any, passives: Any) -> Any:
 
 MUTANTS = [
     Mutant(
-        "tree: no mask", "parts go up T1 as they are", "sum tree", "uniform", patched((TreeSumRole, "_mask", _no_mask))
+        "tree: no mask",
+        "parts are sent up T1 in the clear",
+        "sum tree",
+        "uniform",
+        patched((TreeSumRole, "_mask", _no_mask)),
     ),
     Mutant(
         "tree: no mask on phases",
-        "phases go up T1 as they are",
+        "phases are sent up T1 in the clear",
         "phases tree",
         "uniform",
         patched((TreeSumRole, "_mask", _no_mask)),
@@ -187,14 +191,14 @@ MUTANTS = [
     ),
     Mutant(
         "tree: mask from numpy",
-        "the mask comes from numpy's generator",
+        "the mask is drawn by numpy's generator",
         "sum tree",
         "generator",
         patched((TreeSumRole, "_mask", _numpy_mask)),
     ),
     Mutant(
         "tree: mask from random",
-        "the mask comes from the standard library's Mersenne twister",
+        "the mask is drawn by the standard library's Mersenne twister",
         "sum tree",
         "generator",
         patched((TreeSumRole, "_mask", _stdlib_mask)),
@@ -222,7 +226,7 @@ MUTANTS = [
     ),
     Mutant(
         "tree: T2 is T1",
-        "masks go up the tree of the masked parts, so subtrees are shared",
+        "masks are sent up the tree of the masked parts, so subtrees are shared",
         "sum tree",
         "difference",
         patched((tree_sum, "two_passes", _one_tree)),
@@ -243,7 +247,7 @@ MUTANTS = [
     ),
     Mutant(
         "tree: a message more",
-        "parties tell the active one that they are contributing",
+        "parties report to the active one that they contribute",
         "sum tree",
         "declared",
         _undeclared_message,
@@ -292,7 +296,7 @@ MUTANTS = [
     ),
     Mutant(
         "pairwise: one key pair for ever",
-        "key pairs are made from the party's name",
+        "key pairs are derived from the party's name",
         "sum pairwise",
         "fresh",
         _one_key_pair,

@@ -1,4 +1,4 @@
-"""What a mutant is, and how one is applied."""
+"""Definition and application of mutants."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ class Mutant:
 
 
 class Edit:
-    """A change of the text of a function, made when applied: one that no longer fits fails its own mutant alone."""
+    """A change of the text of a function.
+
+    It is computed when it is applied, so an outdated change fails one mutant only.
+    """
 
     def __init__(self, owner: Any, name: str, changes: Sequence[tuple[str, str]]) -> None:
         self._owner, self._name, self._changes = owner, name, changes
@@ -39,15 +42,15 @@ class Edit:
 
     @property
     def made(self) -> Any:
-        """The changed function. AssertionError unless each old text stands in its source once."""
+        """The changed function. Raises AssertionError unless each old text occurs once in its source."""
         owner, name = self._owner, self._name
-        found = inspect.getattr_static(owner, name)
-        kind = type(found) if isinstance(found, staticmethod | classmethod | property) else None
-        function: Any = found.fget if isinstance(found, property) else getattr(found, "__func__", found)
+        attribute = inspect.getattr_static(owner, name)
+        kind = type(attribute) if isinstance(attribute, staticmethod | classmethod | property) else None
+        function: Any = attribute.fget if isinstance(attribute, property) else getattr(attribute, "__func__", attribute)
         source = textwrap.dedent(inspect.getsource(function))
         source = "\n".join(line for line in source.split("\n") if not line.startswith("@"))
         for old, new in self._changes:
-            assert source.count(old) == 1, f"{name}: {old!r} stands there {source.count(old)} times; correct the mutant"
+            assert source.count(old) == 1, f"{name}: {old!r} occurs {source.count(old)} times; correct the mutant"
             source = source.replace(old, new)
         source = source.replace("super()", f"super({getattr(owner, '__name__', '')}, self)")
         place = dict(function.__globals__)

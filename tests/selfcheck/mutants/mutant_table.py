@@ -1,6 +1,6 @@
 """Ways to break the library, each applied to the real code while a block runs, each with the check that catches it.
 
-A mutant is proof that its check can fail. They lie in mutants_*.py, by what they break.
+A mutant proves that its check can fail. The modules *_mutants.py group them by the code that they break.
 `table` makes a page of the docs of them (docs/made_pages.py).
 """
 
@@ -67,5 +67,5 @@ def table() -> str:
         "| mutant | what it does | caught by | as |",
         "|---|---|---|---|",
     ]
-    lines += [f"| {each.name} | {each.what} | {each.caught_by} | {each.finding} |" for each in MUTANTS]
+    lines += [f"| {mutant.name} | {mutant.what} | {mutant.caught_by} | {mutant.finding} |" for mutant in MUTANTS]
     return "\n".join(lines) + "\n"

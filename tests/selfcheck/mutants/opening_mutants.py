@@ -1,4 +1,4 @@
-"""Mutants of the checks beside what a key holder opens."""
+"""Mutants of the checks that accompany opened values."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def _first_prime(bits: int) -> int:
 MUTANTS = [
     Mutant(
         "opening: checks skipped, ckks",
-        "what is opened is taken whatever its checks say",
+        "opened values are accepted whatever their checks",
         "openings ckks",
         "opening",
         patched((row_products, "passes_checks", _taken)),
     ),
     Mutant(
         "opening: checks skipped, paillier",
-        "what is opened is taken whatever its checks say",
+        "opened values are accepted whatever their checks",
         "openings paillier",
         "opening",
         patched((PaillierChecks, "fits", _taken)),
@@ -98,14 +98,14 @@ MUTANTS = [
     ),
     Mutant(
         "outputs: in full precision",
-        "H goes up as it is, so that a change within the tolerance of a check is a raw column",
+        "H is sent without rounding, so that a change within the tolerance of a check is a raw column",
         "rounded outputs",
         "rounding",
         patched((RoundedOutputs, "__call__", lambda self, H, rows: H)),
     ),
     Mutant(
         "outputs: a fresh dither each time",
-        "H is rounded anew at each visit, so that a hundred of them average the dither away",
+        "H is rounded freshly in each iteration, so that a hundred of them average the dither away",
         "rounded outputs",
         "rounding",
         patched(edited(RoundedOutputs, "__call__", ("dither = (", "below = np.random.permutation("))),

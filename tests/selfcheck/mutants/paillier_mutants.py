@@ -44,12 +44,12 @@ def _as_it_is(self: Any, ciphertexts: list[int]) -> list[int]:
 
 
 def _here_alone(owner: Any, name: str, instead: Callable[..., list[int]]) -> tuple[Any, str, Any]:
-    """Return a patch that breaks a function where there is an executor, and leaves it as it was where there is none."""
+    """Return a patch that breaks a function only if there is an executor."""
     right = getattr(owner, name)
 
     def either(self: Any, items: list[int]) -> list[int]:
-        found: list[int] = (right if self._executor is None else instead)(self, items)
-        return found
+        checked: list[int] = (right if self._executor is None else instead)(self, items)
+        return checked
 
     return owner, name, either
 
@@ -87,12 +87,12 @@ def _no_check(self: Any, values: Any) -> list[mpz]:
 
 
 def _telling_check(self: Any, values: Any) -> list[mpz]:
-    """Says which ciphertext is bad and how: an answer for whoever sends forged ones."""
-    found = _check(self, [v for v in values if 0 < v < self.square and v % self.n])
+    """State which ciphertext is bad and how: an oracle for a sender of forged ones."""
+    checked = _check(self, [v for v in values if 0 < v < self.square and v % self.n])
     for value in values:
         if not 0 < value < self.square or value % self.n == 0:
-            raise CryptoError(f"a ciphertext shares a factor with n or is none: case {value % 7}")
-    return found
+            raise CryptoError(f"a ciphertext is invalid or shares a factor with n: case {value % 7}")
+    return checked
 
 
 _check = PublicKey.check_units
@@ -214,14 +214,14 @@ MUTANTS = [
         patched((PublicKey, "check_units", _no_check)),
     ),
     Mutant(
-        "Paillier: refusals that tell",
-        "the error says more than that a ciphertext is invalid",
+        "Paillier: informative refusals",
+        "the error states more than that a ciphertext is invalid",
         "engine paillier",
         "refusal",
         patched((PublicKey, "check_units", _telling_check)),
     ),
     Mutant(
-        "Paillier: keys not told apart",
+        "Paillier: keys not distinguished",
         "a ciphertext of another key is taken",
         "engine paillier",
         "refusal",
@@ -242,7 +242,7 @@ MUTANTS = [
         patched((PaillierAdder, "add", _no_refresh)),
     ),
     Mutant(
-        "Paillier sums: keys not told apart",
+        "Paillier sums: keys not distinguished",
         "vectors under two keys are added",
         "engine paillier sums",
         "refusal",
@@ -250,7 +250,7 @@ MUTANTS = [
     ),
     Mutant(
         "Paillier: key floor lowered",
-        "keys of any size are made",
+        "keys of any size are generated",
         "key sizes",
         "size",
         patched((paillier_keys, "MIN_PAILLIER_BITS", 512)),

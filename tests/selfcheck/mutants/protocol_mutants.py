@@ -196,14 +196,14 @@ MUTANTS = [
     ),
     Mutant(
         "open: defence forgotten",
-        "g goes down as it is where a defence is asked for",
+        "g is sent in the clear although a defence is configured",
         "residual open, blurred",
         "output",
         patched((OpenActive, "__init__", _forgets_defence)),
     ),
     Mutant(
-        "open: clear g beside the blurred",
-        "every second residual goes down as it is",
+        "open: clear g next to the blurred one",
+        "every second residual is sent in the clear",
         "residual open, blurred",
         "plain",
         patched((OpenActive, "publish", _half_blurred)),

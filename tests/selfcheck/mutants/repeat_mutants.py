@@ -54,15 +54,15 @@ MUTANTS = [
         patched((Schedule, "_divided", _seeded)),
     ),
     Mutant(
-        "noise: drawn anew",
-        "each release of a blurred residual has noise of its own",
+        "noise: drawn again",
+        "each release of a blurred residual has fresh noise",
         "replayed noise repeats",
         "repeat",
         patched((Noise, "take", _anew)),
     ),
     Mutant(
         "noise: the kept key is not used",
-        "a run that goes on draws a new key for its noise",
+        "a resumed run draws a new key for its noise",
         "replayed noise repeats",
         "repeat",
         patched((Noise, "__init__", _key_dropped)),
@@ -90,7 +90,7 @@ MUTANTS = [
     ),
     Mutant(
         "ledger: nothing is reserved",
-        "a run counts for others by what it has entered, some visits ahead",
+        "a run counts for others by its reservations, some iterations in advance",
         "ledgers reserve",
         "count",
         patched((LedgerContents, "counted", property(lambda self: self.entries))),

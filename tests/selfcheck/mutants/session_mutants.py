@@ -25,7 +25,7 @@ from selfcheck.mutants.mutant import Mutant, patched
 
 @contextmanager
 def _meeting_with(**forged: Any) -> Iterator[None]:
-    """Every RunHello that comes in reads as if it agreed."""
+    """Every received RunHello appears to agree."""
     recv = Channel.recv
 
     def accept(self: Any, sender: str, kind: Any, subchannel: str = "", **keys: Any) -> Any:
@@ -278,7 +278,7 @@ MUTANTS = [
     Mutant(
         "keystreams: numbers serve twice",
         "a stream may be read again",
-        "streams serve once",
+        "streams are single-use",
         "fresh",
         patched((Prg, "_take", _any_number)),
     ),

@@ -1,4 +1,4 @@
-"""Mutants of training on shares: of its products, transfers, visits, what is kept and what is refused."""
+"""Mutants of training on shares: of products, transfers, iterations, stored records and refusals."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def _modulo_t(self: Any, prg: Any, shape: Any) -> Any:
     primes, t = [int(p) for p in self._parameters.bfv.primes], 1 << self._parameters.ring.bits
     q = primes[0] * primes[1]
     words = self._parameters.ring.uniform(Prg.fresh("a mask modulo t"), shape)
-    whole = [(2 * q * int(word) + t) // (2 * t) % q for word in words.ravel()]
-    return np.array([[x % p for x in whole] for p in primes], np.uint64).reshape(-1, *shape)
+    scaled = [(2 * q * int(word) + t) // (2 * t) % q for word in words.ravel()]
+    return np.array([[x % p for x in scaled] for p in primes], np.uint64).reshape(-1, *shape)
 
 
 def _given(self: Any, coin: bytes) -> Any:
@@ -51,12 +51,12 @@ def _given(self: Any, coin: bytes) -> Any:
 
 def _one_key(self: Any, number: int, purposes: Any) -> Any:
     """Whatever the purpose, the key and the coin are those of the first."""
-    scheme, made = self.scheme, dict[bytes, Any]()
+    scheme, keys = self.scheme, dict[bytes, Any]()
 
     def keygen(coin: bytes) -> Any:
-        if coin not in made:
-            made[coin] = scheme.keygen(coin)
-        return made[coin]
+        if coin not in keys:
+            keys[coin] = scheme.keygen(coin)
+        return keys[coin]
 
     self.scheme = Stand(scheme, keygen=keygen)
     try:
@@ -74,7 +74,7 @@ class _Known(Prg):
 
 
 def _handed_out(self: Any, loss: Any, data: Any, rounds: int, *, last: bool) -> Any:
-    """Measure as before, but at the end have the active party give everyone what it holds of their weights."""
+    """Measure as before, but at the end have the active party send everyone its share of their weights."""
     for name, words in self._state.others.items() if last and self._active else ():
         self._context.channel.send(name, MaskedResidual(words.tobytes()), "weights")
     if last and not self._active:
@@ -114,7 +114,7 @@ def _unmarked(self: Any, number: int, place: int) -> None:
 
 
 def _by_place(self: Any, ids: Any) -> Any:
-    return [hashlib.sha256(b"%d" % number + each).digest()[:16] for number, each in enumerate(ids)]
+    return [hashlib.sha256(b"%d" % number + item).digest()[:16] for number, item in enumerate(ids)]
 
 
 MUTANTS = [
@@ -155,7 +155,7 @@ MUTANTS = [
     ),
     Mutant(
         "delta without gamma",
-        "the partner tells its share of a residual as it is",
+        "the partner sends its share of a residual in the clear",
         "shares: what parties know",
         "uniform",
         patched((OfflinePhase, "generate", _bare(PARTNER))),
@@ -220,30 +220,30 @@ MUTANTS = [
         patched((ot_extension, "os", Stand(os, urandom=bytes))),
     ),
     Mutant(
-        "work ahead without spent marks",
-        "a chunk that was begun is gone through again after a crash",
-        "shares: what is kept",
+        "preprocessing without marks of used records",
+        "a chunk that was begun is used again after a crash",
+        "shares: stored records",
         "kept",
         patched((DiskStore, "_mark_used", _unmarked)),
     ),
     Mutant(
-        "work ahead that is not bound",
+        "preprocessing in copied files",
         "a chunk counts wherever its file was copied from",
-        "shares: what is kept",
+        "shares: stored records",
         "kept",
         patched((DiskStore, "_is_original", lambda *_: True)),
     ),
     Mutant(
         "names that are not spent",
-        "a chunk of a folder that was put back is gone through again",
-        "shares: what is kept",
+        "a chunk of a restored folder is used again",
+        "shares: stored records",
         "kept",
         patched((SpentChunks, "spend", lambda *_: None)),
     ),
     Mutant(
         "states of two tries",
-        "later states stay when a run goes on from an earlier one",
-        "shares: what is kept",
+        "later states remain when a run resumes from an earlier one",
+        "shares: stored records",
         "kept",
         patched((Checkpoints, "remove_after", lambda *_: None)),
     ),
@@ -256,14 +256,14 @@ MUTANTS = [
     ),
     Mutant(
         "codes without a ledger",
-        "which columns weigh most in a row is told beside its score and counted nowhere",
+        "the columns with most weight in a row are disclosed with its score and not counted",
         "shares: limits of scores",
         "limits",
         patched((ScoreLedger, "admit_codes", lambda self, model, ids, *_, **__: np.ones(len(ids), np.bool_))),
     ),
     Mutant(
-        "codes beside the budget",
-        "codes of a row are noted, and its scores have as many bits as without them",
+        "codes outside of the budget",
+        "codes of a row are recorded, and do not reduce the bits of its scores",
         "shares: limits of scores",
         "limits",
         patched(
@@ -272,7 +272,7 @@ MUTANTS = [
     ),
     Mutant(
         "codes counted once a row",
-        "codes that follow from other columns of the same row count as those that were told before",
+        "codes from other columns of the same row count as a repetition of earlier codes",
         "shares: limits of scores",
         "limits",
         patched(edited(ScoreLedger, "admit_codes", ('f"{model} {content.hex()}" for content', "model for _"))),
@@ -286,14 +286,14 @@ MUTANTS = [
     ),
     Mutant(
         "weights in full",
-        "weights are opened in 27 bits each, by which powers of two tell 27 labels",
+        "weights are opened with 27 bits, so powers of two reveal 27 labels",
         "shares: opened weights",
         "weights",
         patched((WeightQuantizer, "of", classmethod(lambda kind, *_: kind(20)))),
     ),
     Mutant(
         "labels in weights not entered",
-        "the party with labels enters what weights tell of its columns, and nothing of its labels",
+        "the party with labels records disclosures about its columns, and none about its labels",
         "shares: opened weights",
         "weights",
         patched(

@@ -103,14 +103,14 @@ MUTANTS = [
     ),
     Mutant(
         "stored masks: keys for all",
-        "workers that are told no sums are sent everybody's key as well",
+        "workers that receive no sums are sent all keys as well",
         "stored masks recomputed",
         "keys",
         patched((masked_store, "exchange_mask_keys", _read_by_all)),
     ),
     Mutant(
         "stored masks: keys sent in the clear",
-        "whoever passes messages on reads the keys of all workers",
+        "the server that forwards messages reads the keys of all workers",
         "stored masks recomputed",
         "derived",
         patched((mask_keys, "wrap", _in_clear), (mask_keys, "unwrap", _cut)),
@@ -131,14 +131,14 @@ MUTANTS = [
     ),
     Mutant(
         "stored sum: one payload, and nobody looks at marks",
-        "a reader takes whatever comes for the sum",
+        "a reader accepts any message as the sum",
         "stored masks: answers",
         "answers",
         patched((MaskedWorker, "_reveal", _any_total)),
     ),
     Mutant(
         "stored sum: any versions",
-        "a reader takes a sum of fewer workers, or of older payloads, if the server says so",
+        "a reader accepts a sum of fewer workers or of older payloads if the server states so",
         "stored masks: answers",
         "answers",
         patched((StoredWorker, "_check_versions", lambda *_: None)),

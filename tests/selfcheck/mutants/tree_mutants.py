@@ -1,4 +1,4 @@
-"""Mutants of trees: of their draw, their columns, the own score, and of what is refused and kept."""
+"""Mutants of trees: of their draws, columns, boosted score, refusals and stored state."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from selfcheck.mutants.mutant import Mutant, Stand, patched
 _beside, _breadth, _made, _outcome = (
     ForestInputs._features,
     Trees.breadth,
-    SharesParticipant._made,
+    SharesParticipant._fit_inputs,
     SharesParticipant.model_state,
 )
 _cosines, _draw = Trees._cosines, CosineFeatures.__dict__["draw"].__func__
 
 
 def _filled(self: Any, X: Any, own: Any) -> Any:
-    found = _beside(self, X, own)
-    return found[:, found.any(axis=0)]
+    inputs = _beside(self, X, own)
+    return inputs[:, inputs.any(axis=0)]
 
 
 def _lacking(self: Any, X: Any, own: Any) -> Any:
-    found = _beside(self, X, own)
+    inputs = _beside(self, X, own)
     for source in self.forest.sources:
         if source.missing is not None:
-            found[X[:, source.missing] > 0, : self.forest.merged.size] = 0
-    return found
+            inputs[X[:, source.missing] > 0, : self.forest.merged.size] = 0
+    return inputs
 
 
 def _by_share(self: Any, X: Any, own: Any) -> Any:
-    found = _beside(self, X, own)
+    inputs = _beside(self, X, own)
     counts = np.maximum(self.forest.counts.ravel(), 1)
-    found[:, : len(counts)] *= np.sqrt(self.forest.counts.sum(axis=1).max() / counts)
-    return found
+    inputs[:, : len(counts)] *= np.sqrt(self.forest.counts.sum(axis=1).max() / counts)
+    return inputs
 
 
 def _known_cosines(cls: Any, X: Any, key: bytes, *, count: int, weight: float) -> Any:
@@ -83,14 +83,14 @@ MUTANTS = [
     ),
     Mutant(
         "cosines of a key that all know",
-        "a party's cosines are drawn by what others can draw as well",
+        "a party's cosines are drawn from values that others know",
         "trees: draws",
         "cosines",
         patched((CosineFeatures, "draw", classmethod(_known_cosines))),
     ),
     Mutant(
-        "cosines where weights are told",
-        "a party that is told its weights has inputs that mix its columns",
+        "cosines with opened weights",
+        "a party that receives its weights has inputs that mix its columns",
         "trees: columns",
         "mixed",
         patched((Trees, "_cosines", lambda self, spread: _cosines(self, _untold(spread)))),
@@ -100,7 +100,7 @@ MUTANTS = [
         "trees are drawn by rows that are held out too",
         "trees: draws",
         "held out",
-        patched((SharesParticipant, "_made", _all_rows)),
+        patched((SharesParticipant, "_fit_inputs", _all_rows)),
     ),
     Mutant(
         "weights in the part",
@@ -111,14 +111,14 @@ MUTANTS = [
     ),
     Mutant(
         "leaves without rows left out",
-        "a party has inputs for leaves that hold rows alone, so their number tells its table",
+        "a party has inputs for non-empty leaves only, so their number depends on its table",
         "trees: columns",
         "sizes",
         patched((ForestInputs, "_features", _filled)),
     ),
     Mutant(
         "no own score where it is of no use",
-        "whether a party has a score of its own follows from its labels",
+        "whether a party has a boosted score depends on its labels",
         "trees: columns",
         "sizes",
         patched((Trees, "breadth", lambda self, spread: _breadth(self, spread) - spread.active)),
@@ -132,14 +132,14 @@ MUTANTS = [
     ),
     Mutant(
         "leaves scaled by their rows",
-        "what stands in a leaf goes by how many rows it holds",
+        "the value of a leaf depends on its number of rows",
         "trees: columns",
         "leaves",
         patched((ForestInputs, "_features", _by_share)),
     ),
     Mutant(
-        "trees drawn anew at a resume",
-        "trees that were kept are not looked at",
+        "trees drawn again at a resume",
+        "stored trees are ignored",
         "trees: columns",
         "kept",
         patched((Trees, "inputs", lambda self, spread, kept, make: self._drawn(spread, make))),
@@ -153,7 +153,7 @@ MUTANTS = [
     ),
     Mutant(
         "trees under a residual",
-        "trees train where residuals go down",
+        "trees train in protocols that send residuals",
         "trees: residuals",
         "refused",
         patched((SharesFamily, "check_job", lambda self, job: None), (SharesFamily, "options", JobOptions)),

@@ -28,7 +28,7 @@ _SLOW = (
 )
 
 
-_FIRST = {each.caught_by: each.name for each in reversed(MUTANTS)}
+_FIRST = {mutant.caught_by: mutant.name for mutant in reversed(MUTANTS)}
 
 
 @cache
@@ -37,14 +37,14 @@ def _changed() -> frozenset[str]:
     base, root = os.environ.get("BASE"), Path(__file__).parents[3]
     if not base or not (root / ".git").exists():
         return frozenset()
-    found = subprocess.run(  # noqa: S603
+    listing = subprocess.run(  # noqa: S603
         ["git", "diff", "--name-only", base, "--", "securevfl", "crypto", "protocols"],  # noqa: S607
         cwd=root,
         capture_output=True,
         text=True,
         check=True,
     )
-    files = [name if name.startswith("securevfl") else f"securevfl/{name}" for name in found.stdout.split()]
+    files = [name if name.startswith("securevfl") else f"securevfl/{name}" for name in listing.stdout.split()]
     return frozenset(name.removesuffix(".py").replace("/", ".") for name in files)
 
 
@@ -56,7 +56,7 @@ def _later(mutant: Mutant) -> bool:
 
 
 @pytest.mark.parametrize(
-    "mutant", [pytest.param(each, id=each.name, marks=[pytest.mark.slow] * _later(each)) for each in MUTANTS]
+    "mutant", [pytest.param(mutant, id=mutant.name, marks=[pytest.mark.slow] * _later(mutant)) for mutant in MUTANTS]
 )
 def test_mutant_is_caught(mutant: Mutant) -> None:
     with mutant.apply():
@@ -74,5 +74,5 @@ def test_every_mutant_still_finds_what_it_changes() -> None:
 
 def test_there_are_forty_and_names_differ() -> None:
     assert len(MUTANTS) >= 40
-    assert len({each.name for each in MUTANTS}) == len(MUTANTS)
-    assert {each.caught_by for each in MUTANTS} <= set(CHECKS)
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+    assert {mutant.caught_by for mutant in MUTANTS} <= set(CHECKS)

@@ -65,7 +65,7 @@ def test_sum_shows_what_is_declared(protocol_under_test: Protocol, budget: Budge
 def test_residual_shows_what_is_declared(protocol_under_test: Protocol, budget: Budget) -> None:
     residual = protocol_under_test.residual
     if residual is None:
-        pytest.skip("nothing goes down in this protocol")
+        pytest.skip("this protocol sends no residual")
     _clean(budget, lambda: checks.residual_check(residual))
 
 
@@ -83,5 +83,5 @@ def test_sum_views_can_be_simulated(protocol_under_test: Protocol, budget: Budge
 def test_residual_views_can_be_simulated(protocol_under_test: Protocol, budget: Budget) -> None:
     residual = protocol_under_test.residual
     if residual is None:
-        pytest.skip("nothing goes down in this protocol")
+        pytest.skip("this protocol sends no residual")
     _clean(budget, lambda: simulators.residual_views(residual))
