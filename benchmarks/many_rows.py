@@ -52,8 +52,8 @@ from securevfl.data.readers import read_ids
 from securevfl.data.register import Register
 from securevfl.data.row_order import read_rows, write_rows
 from securevfl.data.store import store_table
+from securevfl.families.shares.shares_facts import SharesFacts
 from securevfl.families.shares.shares_job import SharesJob
-from securevfl.families.shares.shares_plan import plan_of
 from securevfl.models.metrics import area_under_curve
 from securevfl.organisations.join import join
 from securevfl.organisations.kit import init_certs, write_kit
@@ -282,7 +282,7 @@ def opened(folder: Path, arguments: argparse.Namespace) -> Floats:
     total = np.zeros(arguments.rows)
     for name, part in parts.items():
         sizes, visits = part.state["sizes"], part.state["visits"]
-        plan = plan_of(cast(SharesJob, job(arguments)), sizes, len(names))
+        plan = SharesFacts.restore(cast(SharesJob, job(arguments)), sizes, len(names)).plan
         rule = plan.rule.with_intercept() if name == names[0] else plan.rule
         held_out = [part.state["own"], *(item.state["others"][name] for item in parts.values() if item is not part)]
         words = np.stack([rule.theta(item, visits) for item in held_out]).sum(axis=0)

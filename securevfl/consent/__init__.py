@@ -1,1 +1,1 @@
-"""What a job tells whom, said and refused before anything runs."""
+"""What a job discloses to whom: described, consented to, and refused before anything runs."""

@@ -86,8 +86,7 @@ PARTIES = ("bank", "shop", "telco", "insurer", "clinic")
 
 
 def breast_cancer(parties: int = 2) -> list[Party]:
-    """Return a table of 569 rows x 30 columns with two classes (Wolberg et al. 1995); the first party has the
-    labels."""
+    """Return 569 rows x 30 columns with two classes (Wolberg et al. 1995); the first party has the labels."""
     return _split("load_breast_cancer", parties)
 
 

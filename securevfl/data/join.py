@@ -16,7 +16,8 @@ from securevfl.errors import IdError
 class Aligned(list[Party]):
     """Parties whose tables have the same rows in the same order.
 
-    Attributes:
+    Args:
+        parties: the parties.
         missing: for each party, the ids that other parties have and it lacks, as the others write them.
     """
 

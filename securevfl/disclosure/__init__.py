@@ -1,1 +1,1 @@
-"""What runs add up to: counted from public sizes, kept in a ledger, limited by its owner."""
+"""Disclosures of runs: counted from public sizes, recorded in a ledger, limited by its owner."""

@@ -43,6 +43,7 @@ class ForestInputs(SerializableFields, Inputs):
         return float(on_grid(np.array(self.leaf_weight * len(self.forest) ** -0.5), 1.0))
 
     def __call__(self, X: Floats) -> Floats:
+        """Return the inputs (m, breadth) of rows X (m, d)."""
         return self._features(X, None if self.score is None else self.score.trees(X))
 
     def trained(self, X: Floats, rows: NDArray[np.intp]) -> Floats:

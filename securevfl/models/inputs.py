@@ -127,6 +127,7 @@ class IdentityInputs(Inputs):
     intercept: bool
 
     def __call__(self, X: Floats) -> Floats:
+        """Return the inputs (m, breadth) of rows X (m, d)."""
         return np.column_stack([X, np.ones(len(X))]) if self.intercept else X
 
 

@@ -130,8 +130,10 @@ class PoissonLoss(LogLinkLoss):
         return growth(f) - y
 
     def invert_residual(self, g: Floats) -> InvertedResidual:
-        """Compute labels and sums. Rows with a positive g are assumed to have label 0, as most of them do, with mu =
-        g."""
+        """Compute labels and sums.
+
+        Rows with a positive g are assumed to have label 0, as most of them do: then mu = g.
+        """
         return _assuming_zeros(g, growth_inverse(g))
 
     def deviance(self, y: Floats, mu: Floats) -> Floats:
@@ -140,9 +142,9 @@ class PoissonLoss(LogLinkLoss):
 
 
 class GammaLoss(LogLinkLoss):
-    """Loss of positive amounts with Gamma distribution, whose deviation is proportional to the mean:
+    """Loss of positive amounts with Gamma distribution: y / mu - log(y / mu) - 1.
 
-    y / mu - log(y / mu) - 1.
+    The standard deviation is proportional to the mean.
     """
 
     name = "gamma"
@@ -202,8 +204,10 @@ class TweedieLoss(LogLinkLoss):
         return growth(f, 2 - self.power) - y * decay(f, self.power - 1)
 
     def invert_residual(self, g: Floats) -> InvertedResidual:
-        """Compute labels and sums. Rows with a positive g are assumed to have label 0, as most of them do, with g =
-        mu^(2 - p)."""
+        """Compute labels and sums.
+
+        Rows with a positive g are assumed to have label 0, as most of them do: then g = mu^(2 - p).
+        """
         return _assuming_zeros(g, growth_inverse(g, 2 - self.power))
 
     def deviance(self, y: Floats, mu: Floats) -> Floats:

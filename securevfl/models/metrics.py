@@ -142,8 +142,7 @@ def _area(positives: Floats, rows: Floats) -> float:
 
 
 def kolmogorov_smirnov(positive: NDArray[np.bool_], score: Floats, weights: Floats | None = None) -> float:
-    """Return the largest difference of the score distributions of positive and negative rows; nan if one kind is
-    absent.
+    """Return the largest difference of the score distributions of positive and negative rows; nan without both.
 
     Args:
         positive: which rows (n,) are positive.
@@ -164,8 +163,9 @@ def _distance(positives: Floats, rows: Floats) -> float:
 
 
 def average_precision(positive: NDArray[np.bool_], score: Floats, weights: Floats | None = None) -> float:
-    """Return the area under the precision-recall curve: the sum of precision times gain in recall; nan without
-    positives.
+    """Return the area under the precision-recall curve: the sum of precision times gain in recall.
+
+    It is nan without positive rows.
 
     Args:
         positive: which rows (n,) are positive.
@@ -185,8 +185,9 @@ def _precision(positives: Floats, rows: Floats) -> float:
 
 
 def lift(positive: NDArray[np.bool_], score: Floats, top: float = LIFT_SHARE, weights: Floats | None = None) -> float:
-    """Return the rate of positive rows among those with the highest scores, relative to all rows; nan without
-    positives.
+    """Return the rate of positive rows among those with the highest scores, relative to all rows.
+
+    It is nan without positive rows.
 
     Args:
         positive: which rows (n,) are positive.

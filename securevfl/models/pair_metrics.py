@@ -93,8 +93,7 @@ def residual_standard_errors(loss: Loss, r: Floats, targets: Floats, classes: ND
 
 
 def mean_average_precision(positive: NDArray[np.bool_], score: Floats) -> float:
-    """Return the mean of `average_precision` over all orders of rows with the same score (n,); nan without
-    positives."""
+    """Return the mean of `average_precision` over all orders of tied rows; nan without positive rows."""
     total = float(positive.sum())
     if not total:
         return float("nan")

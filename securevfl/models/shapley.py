@@ -143,8 +143,7 @@ def _shares(counts: NDArray[np.intp], leaf: int, depth: int) -> Floats:
 
 
 def _score(score: ScoreColumn, theta: Floats, owner: NDArray[np.intp], X: Floats, values: Floats) -> Floats:
-    """Add the contributions of the boosted score, with its weights theta (outputs, c), to `values`; return the base
-    (c,).
+    """Add the contributions of the boosted score to `values`, with its weights theta; return the base (c,).
 
     The error that rounding and clipping the score cause is divided in proportion to the contributions of a row's
     columns.

@@ -103,8 +103,7 @@ class SoftmaxLoss(Loss):
         return softmax(f) - y
 
     def invert_residual(self, g: Floats) -> InvertedResidual:
-        """Compute y and f: y is 1 at the only negative entry of g; g + y = softmax(f) gives f up to a constant a
-        row."""
+        """Compute y, which is 1 at the only negative entry of g, and f from g + y = softmax(f), up to a constant."""
         y = (g == g.min(axis=1, keepdims=True)).astype(np.float64)
         return InvertedResidual(y, self.revealed_outputs(np.log((g + y).clip(1e-300))))
 

@@ -1,5 +1,4 @@
-"""The top model: the active party applies a module of its own to the outputs of all parties (CELU-VFL 2022, Figure
-1).
+"""The top model: the active party applies a module to the outputs of all parties (CELU-VFL 2022, Figure 1).
 
     passive party k     Z_k = module_k(X_k)                  n x w
     active party        f = module(X, Z), Z = (Z_1, ..., Z_K)      n x c, its bottom and the top in one module

@@ -74,6 +74,7 @@ class Embedded(nn.Module):  # type: ignore[misc]
         return self.first + torch().where((code >= 0) & (code < self.rows), code, 0)
 
     def forward(self, x: Tensor) -> Any:
+        """Compute the outputs."""
         return self.at(x, self.positions(x))
 
     def at(self, x: Tensor, positions: Tensor) -> Any:
@@ -102,6 +103,7 @@ class WideDeep(nn.Module):  # type: ignore[misc]
         self.tower = tower(self.embedded.width, hidden, outputs)
 
     def forward(self, x: Tensor) -> Any:
+        """Compute the outputs."""
         positions = self.embedded.positions(x)
         deep = self.tower(self.embedded.at(x, positions))
         wide = self.wide.table(positions).sum(dim=1)
@@ -111,8 +113,7 @@ class WideDeep(nn.Module):  # type: ignore[misc]
 
 
 class WideDeepTop(nn.Module):  # type: ignore[misc]
-    """Top model of Wide & Deep, from the active party's columns (n, d) and the others' outputs (n, passives w) to f
-    (n, 1).
+    """Top model of Wide & Deep: from columns (n, d) and the others' outputs (n, passives w) to f (n, 1).
 
     f is the sum of the first outputs of all parties, which contain the wide parts, and a tower over all outputs.
     """
@@ -128,12 +129,13 @@ class WideDeepTop(nn.Module):  # type: ignore[misc]
         top: tuple[int, ...] = (32,),
     ) -> None:
         super().__init__()
-        self.own = WideDeep(fields, width, size=size, hidden=hidden)
+        self.bottom = WideDeep(fields, width, size=size, hidden=hidden)
         self.top = tower(width * (passives + 1), top, 1)
         self.width = width
 
     def forward(self, x: Tensor, z: Tensor) -> Any:
-        together = torch().cat([self.own(x), z], dim=1)
+        """Compute the outputs."""
+        together = torch().cat([self.bottom(x), z], dim=1)
         return together[:, :: self.width].sum(dim=1, keepdim=True) + self.top(torch().relu(together))
 
 
@@ -146,6 +148,7 @@ class Dssm(nn.Module):  # type: ignore[misc]
         self.tower = tower(self.embedded.width, hidden, outputs)
 
     def forward(self, x: Tensor) -> Any:
+        """Compute the outputs."""
         return torch().tanh(self.tower(self.embedded(x)))
 
 
@@ -159,15 +162,16 @@ class DssmTop(nn.Module):  # type: ignore[misc]
         self, fields: Fields, width: int, *, passives: int = 1, size: int = 8, hidden: tuple[int, ...] = (64,)
     ) -> None:
         super().__init__()
-        self.own = Dssm(fields, width, size=size, hidden=hidden)
+        self.bottom = Dssm(fields, width, size=size, hidden=hidden)
         self.linear = nn.Linear(2 * width, 1)
         self.sharpness = nn.Parameter(torch().tensor(3.0))
         self.passives = passives
 
     def forward(self, x: Tensor, z: Tensor) -> Any:
-        own, others = self.own(x), z.reshape(len(z), self.passives, -1).sum(dim=1)
-        cosine = nn.functional.cosine_similarity(own, others, dim=1, eps=1e-6)
-        return self.sharpness * cosine[:, None] + self.linear(torch().cat([own, others], dim=1))
+        """Compute the outputs."""
+        vector, others = self.bottom(x), z.reshape(len(z), self.passives, -1).sum(dim=1)
+        cosine = nn.functional.cosine_similarity(vector, others, dim=1, eps=1e-6)
+        return self.sharpness * cosine[:, None] + self.linear(torch().cat([vector, others], dim=1))
 
 
 def tower(width: int, hidden: tuple[int, ...], outputs: int) -> Any:

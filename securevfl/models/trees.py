@@ -47,8 +47,7 @@ BINARY_LEAF_WEIGHT, BINARY_LINEAR_WEIGHT = 0.5, 1.0
 
 
 class Trees(LinearModel):
-    """Random trees of each party's columns, whose leaf weights are trained on shares. No tree uses columns of two
-    parties."""
+    """Random trees of each party's columns, whose leaf weights are trained on shares."""
 
     model_config = ConfigDict(populate_by_name=True)
     name: ClassVar[str] = "trees"
@@ -158,8 +157,7 @@ class Trees(LinearModel):
         return leaves + lines + score + self._cosines(shape) + shape.active
 
     def _cosines(self, shape: InputShape) -> int:
-        """Return the number of cosine features of one party; none if it learns its weights, because they mix
-        columns."""
+        """Return the number of cosine features of one party; 0 if it learns its weights."""
         if shape.opened or (self.boosted_score and shape.active):
             return 0
         leaves: int = self.count(shape) * 2**self.depth

@@ -1,17 +1,16 @@
-"""What a party sees of its own table before a training: how each column was read, what it holds, and what goes with it.
+"""Description of a party's table before a training: how each column was read, its values, and related columns.
 
     missing     share of rows without a value
-    different   different values
-    commonest   share of rows that have the commonest value, missing being one
-    far         share of values more than three quartile distances outside the quartiles (Tukey 1977, far out)
-    VIF         variance inflation, 1 / (1 - R^2) of a column of numbers on the party's others, gaps at the median;
-                at most MOST_VIF. Columns of other parties are not in it
-    IV          information value of the column in bins (`securevfl.data.woe`), where there are labels of two
-                classes
-    AUC         of the column alone, for the positive class: of its numbers where it has any, below .5 if smaller ones
-                go with that class; of texts by the weights of evidence of their bins, from the same rows
+    different   number of different values
+    commonest   share of rows with the most common value; missing counts as a value
+    far         share of values more than three interquartile ranges outside the quartiles (Tukey 1977, far out)
+    VIF         variance inflation, 1 / (1 - R^2), of a numeric column regressed on the party's others, with gaps filled
+                by the median; at most MOST_VIF. Columns of other parties are not included
+    IV          information value of the column in bins (`securevfl.data.evidence`), for labels of two classes
+    AUC         of the column alone, for the positive class: from its numbers if it has any, below 0.5 if smaller ones
+                belong to that class; for texts from the weights of evidence of their bins, on the same rows
 
-All of it is about one party's own columns and labels, and is worked out where they are: nothing is sent.
+All figures are about one party's columns and labels and are computed locally: nothing is sent.
 """
 
 from __future__ import annotations
@@ -38,17 +37,33 @@ from securevfl.models.standard_losses import LogisticLoss
 
 Kind = Literal["number", "text", "date", "percent"]
 
-FAR = 3.0  # quartile distances
-NEARLY = 0.99  # of the rows have one value
+FAR = 3.0
+"""Interquartile ranges beyond which a value is far out."""
+NEARLY = 0.99
+"""Share of rows with one value from which a column is nearly constant."""
 MOST_VIF = 1e6
-WIDEST = 2_000  # columns of numbers, whose VIF is worked out
+WIDEST = 2_000
+"""Numeric columns up to which VIF is computed."""
 HEADS = ["column", "read as", "missing", "different", "commonest", "least", "25 %", "median", "75 %", "most", "far"]
 
 
 @dataclass(frozen=True)
 class ColumnFigures:
-    """One column. quartiles: least, 25 %, median, 75 % and most of its numbers, None for texts; dates are days since
-    1970-01-01. iv and auc are None without labels of two classes, vif for texts and constants."""
+    """Figures of one column.
+
+    Attributes:
+        column: its name.
+        kind: how it was read.
+        missing: see the module.
+        different: see the module.
+        commonest: see the module.
+        quartiles: minimum, 25 %, median, 75 % and maximum of numbers, None for texts; dates are days since 1970-01-01.
+        far: see the module.
+        vif: see the module; None for texts and constants.
+        iv: see the module; None without labels of two classes.
+        auc: see the module; None without labels of two classes.
+        notes: remarks.
+    """
 
     column: str
     kind: Kind
@@ -64,7 +79,7 @@ class ColumnFigures:
 
     @property
     def shown(self) -> list[html.Cell]:
-        """The quartiles as they are read: dates as dates."""
+        """The quartiles, with dates as dates."""
         if self.quartiles is None:
             return [None] * 5
         return [_day(quartile) for quartile in self.quartiles] if self.kind == "date" else list(self.quartiles)
@@ -72,8 +87,15 @@ class ColumnFigures:
 
 @dataclass(frozen=True)
 class Description:
-    """A party's table. doubled: rows that repeat an earlier one in all columns. positive: the class that AUC is of, of
-    two, with its share of the rows; None where there are no such labels."""
+    """Description of a party's table.
+
+    Attributes:
+        party: the party.
+        rows: number of rows.
+        doubled: rows that repeat an earlier one in all columns.
+        positive: the class of AUC and its share of the rows; None without labels of two classes.
+        columns: figures of the columns.
+    """
 
     party: str
     rows: int
@@ -107,28 +129,33 @@ class Description:
     @property
     def head(self) -> str:
         """A line about the whole table."""
-        said = f"{self.rows:,} rows, {len(self.columns)} columns, {self.doubled:,} rows that repeat an earlier one"
-        return said if self.positive is None else f"{said}; {self.positive[0]} is {self.positive[1]:.2%} of the labels"
+        summary = f"{self.rows:,} rows, {len(self.columns)} columns, {self.doubled:,} rows that repeat an earlier one"
+        return (
+            summary
+            if self.positive is None
+            else f"{summary}; {self.positive[0]} is {self.positive[1]:.2%} of the labels"
+        )
 
     def plain(self) -> dict[str, Any]:
-        """Return the description as JSON holds it, dates as texts."""
+        """Return the description as plain data for JSON, dates as texts."""
         positive = None if self.positive is None else {"class": self.positive[0], "share": self.positive[1]}
         columns = [vars(column) | {"quartiles": column.quartiles and column.shown} for column in self.columns]
         table = {"party": self.party, "rows": self.rows, "doubled": self.doubled, "positive": positive}
         return table | {"columns": columns}
 
     def page(self) -> str:
-        """Assemble the drift into one file of HTML."""
+        """Return the description as an HTML page."""
         body = [
             f"<h1>Columns of {html.escape(self.party)}</h1>",
             f"<p>{html.escape(self.head)}.</p>",
-            '<p class="soft">Figures of this party\'s own table: whoever sees the page sees them. VIF is among these '
+            '<p class="soft">Figures of this party\'s table; every reader of the page sees them. VIF is among these '
             "columns alone, and IV and AUC are of each column by itself.</p>",
             html.section("Columns", html.table(self.heads, self.cells())),
         ]
         return html.page(f"Columns of {self.party}", body)
 
     def __str__(self) -> str:
+        """Return the description as JSON."""
         return json.dumps(self.plain(), indent=2)
 
     def _repr_html_(self) -> str:
@@ -136,26 +163,26 @@ class Description:
 
 
 def describe(party: Party) -> Description:
-    """Say what this party's own table holds, column by column. Nothing is sent to anyone."""
+    """Describe this party's table, column by column. Nothing is sent to anyone."""
     table, positive = party.table, _positive(party)
     X = np.asarray(table.X)
     twins, vif = _twins(table, X), _inflation(table, X)
-    marked = None if positive is None else party.y == positive
-    columns = tuple(_figures(table, X[:, j], j, vif.get(j), twins.get(j), marked) for j in range(len(table.names)))
+    is_positive = None if positive is None else party.y == positive
+    columns = tuple(_figures(table, X[:, j], j, vif.get(j), twins.get(j), is_positive) for j in range(len(table.names)))
     doubled = len(X) - len(np.unique(_bytes_of_rows(X)))
-    named = None if marked is None else (class_name(positive), float(marked.mean()))
+    named = None if is_positive is None else (class_name(positive), float(is_positive.mean()))
     return Description(party.name, len(X), doubled, named, columns)
 
 
 def _positive(party: Party) -> Any:
-    """Return the positive one of two classes, None if the party has no labels of two."""
+    """Return the positive class; None if the party has no labels of two classes."""
     if party.y is None or len(np.unique(party.y)) != 2:
         return None
     return find_classes(party.name, LogisticLoss(), party.y)[1]
 
 
 def _figures(
-    table: Columns, values: Floats, j: int, vif: float | None, twin: str | None, marked: NDArray[np.bool_] | None
+    table: Columns, values: Floats, j: int, vif: float | None, twin: str | None, is_positive: NDArray[np.bool_] | None
 ) -> ColumnFigures:
     name, rows = table.names[j], len(values)
     lacks, levels = np.isnan(values), table.categories.get(table.names[j])
@@ -178,7 +205,7 @@ def _figures(
         notes.append(f"same as {twin}")
     elif vif == MOST_VIF:
         notes.append("a sum of others")
-    iv, auc = (None, None) if marked is None else _says(name, values, levels, marked)
+    iv, auc = (None, None) if is_positive is None else _iv_and_auc(name, values, levels, is_positive)
     kind = _kind(table, name)
     return ColumnFigures(
         name, kind, float(lacks.mean()), len(counts), commonest, quartiles, far, vif, iv, auc, tuple(notes)
@@ -191,10 +218,10 @@ def _kind(table: Columns, name: str) -> Kind:
     return "date" if name in table.dates else "percent" if name in table.percents else "number"
 
 
-def _says(
-    name: str, values: Floats, levels: Sequence[str] | None, marked: NDArray[np.bool_]
+def _iv_and_auc(
+    name: str, values: Floats, levels: Sequence[str] | None, is_positive: NDArray[np.bool_]
 ) -> tuple[float | None, float | None]:
-    """Return the information value of a column, and its AUC; None where they can't be told."""
+    """Return the information value of a column and its AUC; None if they are undefined."""
     lacks, options = np.isnan(values), Woe()
     if lacks.all():
         return None, None
@@ -204,47 +231,47 @@ def _says(
         step = text_bins(name, category_counts(values, tuple(levels)), options)
     places = step.bin_numbers(values, tuple(levels or ()))
     bins = BinIndicators(places[:, None], step.bins)
-    weighed = step.with_counts(bins.positives(marked), bins.rows, options)
+    weighed = step.with_counts(bins.positives(is_positive), bins.rows, options)
     if levels is not None:
-        return weighed.iv, area_under_curve(marked, weighed.weigh(places))
-    auc = area_under_curve(marked[~lacks], values[~lacks])
+        return weighed.iv, area_under_curve(is_positive, weighed.weigh(places))
+    auc = area_under_curve(is_positive[~lacks], values[~lacks])
     return weighed.iv, None if np.isnan(auc) else auc
 
 
 def _inflation(table: Columns, X: Floats) -> dict[int, float]:
-    """Return the VIF of each column of numbers that varies, by its place; empty of too many or fewer than two."""
+    """Return the VIF of each varying numeric column by position; empty for fewer than two or too many columns."""
     at = [j for j, name in enumerate(table.names) if name not in table.categories]
     if not 2 <= len(at) <= WIDEST:
         return {}
-    own = X[:, at].copy()
-    for column in own.T:
+    numbers = X[:, at].copy()
+    for column in numbers.T:
         lacks = np.isnan(column)
         if lacks.any():
             column[lacks] = np.median(column[~lacks]) if not lacks.all() else 0.0
-    Z, varies = standardised(own)
+    Z, varies = standardised(numbers)
     values, vectors = np.linalg.eigh(Z.T @ Z / len(Z))
-    found = np.minimum((vectors**2 / np.maximum(values, 1e-10)).sum(axis=1), MOST_VIF)
-    return dict(zip(np.array(at)[varies].tolist(), found.tolist(), strict=True))
+    inflation = np.minimum((vectors**2 / np.maximum(values, 1e-10)).sum(axis=1), MOST_VIF)
+    return dict(zip(np.array(at)[varies].tolist(), inflation.tolist(), strict=True))
 
 
 def _twins(table: Columns, X: Floats) -> dict[int, str]:
-    """Return, for the place of each column that repeats an earlier one, the name of that one."""
+    """Return, for each column that repeats an earlier one, the name of the earlier one."""
     seen: dict[tuple[bytes, tuple[str, ...]], str] = {}  # by a digest of its values
-    found = {}
+    twins = {}
     for j, name in enumerate(table.names):
         values = np.ascontiguousarray(X[:, j]) + 0.0  # one zero
         key = hashlib.sha256(values.tobytes()).digest(), tuple(table.categories.get(name, ()))
         if key in seen:
-            found[j] = seen[key]
+            twins[j] = seen[key]
         else:
             seen[key] = name
-    return found
+    return twins
 
 
 def _bytes_of_rows(X: Floats) -> NDArray[Any]:
-    """Each row as one value, alike for rows that are."""
-    whole = np.ascontiguousarray(X, np.float64) + 0.0
-    return whole.view(np.dtype((np.void, whole.shape[1] * 8))).ravel()
+    """Return each row as one value; equal rows have equal values."""
+    rows = np.ascontiguousarray(X, np.float64) + 0.0
+    return rows.view(np.dtype((np.void, rows.shape[1] * 8))).ravel()
 
 
 def _day(days: float) -> str:

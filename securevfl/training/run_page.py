@@ -1,6 +1,6 @@
-"""A run as a page for a browser and as a cell of a notebook: what came out, how it got there, what it cost.
+"""The report of a run as an HTML page and as a notebook cell.
 
-The page is one file without scripts; it holds figures of the whole run and no row of anyone's table.
+The page is one file without scripts. It contains figures of the whole run and no row of anybody's table.
 """
 
 from __future__ import annotations
@@ -35,20 +35,28 @@ def page(
     alone: Mapping[str, float] | None = None,
     sheet: str = "",
 ) -> str:
-    """Assemble the report of a run into one file of HTML: how good the model is, beside that of the leading party's
-    columns `alone` where these metrics are at hand; what was agreed to; how it went and what it cost. The first of
-    `parts` is the leading party's, if that is among them. sheet: the first screen of the consent sheet."""
+    """Return the report of a run as an HTML page.
+
+    Args:
+        job: the job.
+        parts: parts of the parties, the leading party's first if it is present.
+        alone: metrics of a model of the leading party's columns alone, for comparison.
+        sheet: the first screen of the consent sheet.
+
+    Returns:
+        The page.
+    """
     lead, costs = next(iter(parts.values())), Costs.of(job, parts)
     when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     who = f"{', '.join(lead.parties)}: a {job.model.name} model by {costs.algorithm}, {costs.protocol}"
-    told = html.section("Who learned what", learned(job, parts)) if len(parts) == len(lead.parties) else ""
+    disclosures = html.section("Who learned what", learned(job, parts)) if len(parts) == len(lead.parties) else ""
     if sheet:
-        told = html.section("What was agreed to", f"<pre>{html.escape(sheet)}</pre>")
+        disclosures = html.section("What was agreed to", f"<pre>{html.escape(sheet)}</pre>")
     how_good = [
         html.section(f"How good it is, on the {lead.evaluated_on}", comparison(lead, alone)),
         html.section("Lift and calibration", quality(lead)),
     ]
-    seconds = "<p class='soft'>Costs are not kept in model files.</p>"
+    seconds = "<p class='soft'>Model files do not store costs.</p>"
     if costs.measured:
         seconds = svg.share_bar(costs.parts, unit="s")
     facts: dict[str, html.Cell] = {
@@ -73,13 +81,13 @@ def page(
         if stage == Stage.TRAIN
     ]
     names = html.escape(", ".join(job.accepts) or "Nothing beyond what its protocol declares")
-    accepted = f"<p>{names}. <span class='soft'>explain(job, parties) says what each party learns.</span></p>"
+    accepted = f"<p>{names}. <span class='soft'>explain(job, parties) lists what each party learns.</span></p>"
     body = [
         "<header><h1>Training run</h1>",
         f'<p class="soft">{html.escape(who)}</p>',
         f'<p class="soft">Written {when} by securevfl {__version__}; job {job.digest.hex()[:16]}.</p></header>',
         *(how_good if lead.leads else []),
-        told,
+        disclosures,
         *([html.section("Convergence", convergence(lead.history))] if lead.leads else []),
         html.section("What it cost", seconds, html.facts(facts | (measured if costs.measured else {}))),
         html.section("Parties", html.table(["party", "role", "columns", "as prepared"], parties)),
@@ -89,35 +97,38 @@ def page(
         if operations
         else "",
         html.section("The job", html.facts(flatten(job.to_dict()))),
-        html.section("What the job accepts to tell", accepted),
+        html.section("Accepted leaks", accepted),
     ]
     return html.page("Training run", body)
 
 
 def write_report(path: Path, part: ModelPart, *, alone: Mapping[str, float] | None, sheet: str) -> None:
-    """Write the report of a run between organisations, as one party has it: its own part, its own counters."""
+    """Write the report of a run between organisations from one party's part."""
     job = Job.from_dict(part.job)
     write_atomic(path, page(job, {part.name: part}, alone=alone, sheet=sheet).encode())
 
 
 def comparison(lead: ModelPart, alone: Mapping[str, float] | None) -> str:
-    """Return the metrics of the model, beside those of the leading party's columns alone, and name the rows."""
+    """Return a table of the metrics, next to those of the leading party's columns alone, and name the rows."""
     names = [name for name in lead.metrics if REPEATS.get(name, "") not in lead.metrics]
     together = ", ".join(lead.parties) + ", together"
     models = ({f"{lead.name} alone": alone} if alone else {}) | {together: lead.metrics}
     errors = {together: lead.metric_std_errors}
     rows: list[list[html.Cell]] = []
     for name in names:
-        each = (figure(of[name], errors.get(who, {}).get(name)) if name in of else None for who, of in models.items())
-        rows.append([NAMES.get(name, name.replace("_", " ")), *each])
-    of = f"{lead.held_out:,} held-out rows; {lead.trained:,} rows trained it."
+        values = (
+            figure(measured[name], errors.get(columns, {}).get(name)) if name in measured else None
+            for columns, measured in models.items()
+        )
+        rows.append([NAMES.get(name, name.replace("_", " ")), *values])
+    caption = f"{lead.held_out:,} held-out rows; trained on {lead.trained:,} rows."
     if lead.positive is not None:
-        of += f" Positive class: {lead.positive}."
-    return html.table(["columns of", *models], rows) + f"<p class='soft'>{html.escape(of)}</p>"
+        caption += f" Positive class: {lead.positive}."
+    return html.table(["columns of", *models], rows) + f"<p class='soft'>{html.escape(caption)}</p>"
 
 
 def cell(job: Job, parts: Mapping[str, ModelPart]) -> str:
-    """Assemble a short report of the run, as HTML for a notebook."""
+    """Return a short report of the run as HTML for a notebook."""
     lead, costs = next(iter(parts.values())), Costs.of(job, parts)
     figures: list[html.Cell] = [figure(value, lead.metric_std_errors.get(name)) for name, value in lead.metrics.items()]
     head = f"{costs.algorithm} on a {job.model.name} model, {costs.protocol}, {', '.join(parts)}"
@@ -132,54 +143,61 @@ def cell(job: Job, parts: Mapping[str, ModelPart]) -> str:
 
 
 def convergence(history: list[dict[str, float]], over: Sequence[str] = ("round", "seconds")) -> str:
-    """Loss and the foremost metric by round and by second, as far as the run has noted them."""
-    drawn, names = [], metric_names(history)
-    foremost = next((name for name in NAMES if name in names), None)
+    """Return charts of the loss and the main metric by round and by second, as far as the run has recorded them."""
+    charts, names = [], metric_names(history)
+    main_metric = next((name for name in NAMES if name in names), None)
     for axis in over:
         losses = {words: curve(history, axis, name) for name, words in LOSSES.items()}
-        drawn.append(svg.line_chart(losses, x=AXES[axis], y="loss"))
-        if foremost is not None:
-            rest = {NAMES[foremost]: curve(history, axis, foremost)}
-            drawn.append(svg.line_chart(rest, x=AXES[axis], y=NAMES[foremost]))
-    return svg.side_by_side(drawn) if any(drawn) else "<p class='soft'>No round was noted.</p>"
+        charts.append(svg.line_chart(losses, x=AXES[axis], y="loss"))
+        if main_metric is not None:
+            series = {NAMES[main_metric]: curve(history, axis, main_metric)}
+            charts.append(svg.line_chart(series, x=AXES[axis], y=NAMES[main_metric]))
+    return svg.side_by_side(charts) if any(charts) else "<p class='soft'>No round was recorded.</p>"
 
 
 def metric_names(history: list[dict[str, float]]) -> list[str]:
-    """List the metrics that were taken while training, in the order in which they came."""
+    """Return the metrics of evaluations during training, in order of appearance."""
     return list(dict.fromkeys(name for record in history for name in record if name not in NO_METRICS))
 
 
 def curve(history: list[dict[str, float]], over: str, name: str) -> list[tuple[float, float]]:
-    """Return the points of one figure over rounds or seconds, where it was noted."""
+    """Return the points of one figure over rounds or seconds."""
     return [(record[over], record[name]) for record in history if over in record and name in record]
 
 
 def quality(lead: ModelPart) -> str:
-    """Return pictures of the model by tenths of the rows: lift, what was predicted beside what was seen, the ROC curve;
-    below them the figures that they are of."""
-    tenths = [[float(each) for each in row] for row in lead.calibration]
+    """Return charts of lift, calibration and ROC curve by tenths of the rows, and their table."""
+    tenths = [[float(value) for value in row] for row in lead.calibration]
     if not tenths:
-        return "<p class='soft'>None was taken of this model.</p>"
+        return "<p class='soft'>This model has no calibration.</p>"
     heads = ["mean prediction", "mean label", "rows"]
     if lead.positive is not None:
         heads = ["probability", f"share of {lead.positive}", "rows"]
-    seen = {"this model": [(said, found) for said, found, _ in tenths]}
-    ends = [each for said, found, _ in tenths for each in (said, found)]
-    whole = (0.0, 1.0) if lead.positive is not None else (min(ends), max(ends))
-    pictures = [svg.line_chart(seen | {"as predicted": [(end, end) for end in whole]}, x=heads[0], y=heads[1])]
+    seen = {"this model": [(predicted, observed) for predicted, observed, _ in tenths]}
+    values = [value for predicted, observed, _ in tenths for value in (predicted, observed)]
+    diagonal = (0.0, 1.0) if lead.positive is not None else (min(values), max(values))
+    pictures = [svg.line_chart(seen | {"as predicted": [(end, end) for end in diagonal]}, x=heads[0], y=heads[1])]
     if lead.positive is not None:
         lift = {"this model": lifts(tenths), "at random": [(0.1, 1.0), (1.0, 1.0)]}
         curves = {"this model": roc(tenths), "at random": [(0.0, 0.0), (1.0, 1.0)]}
         share = "share of rows, highest scores first"
         pictures.insert(0, svg.line_chart(lift, x=share, y=f"lift: {lead.positive} among them, as against all rows"))
         pictures.append(svg.line_chart(curves, x="false positives, share", y="true positives, share"))
-    rows: list[list[html.Cell]] = [[f"{said:.3f}", f"{found:.3f}", int(count)] for said, found, count in tenths]
+    rows: list[list[html.Cell]] = [
+        [f"{predicted:.3f}", f"{observed:.3f}", int(count)] for predicted, observed, count in tenths
+    ]
     return svg.side_by_side(pictures) + html.table(heads, rows)
 
 
 def lifts(tenths: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
-    """Points (share of the rows with the highest scores, how many times as many positives are among them as among as
-    many of all) from (probability, share positive, rows) by rising probability."""
+    """Return the lift curve.
+
+    Args:
+        tenths: (probability, share of positive rows, rows) by rising probability.
+
+    Returns:
+        Points (share of rows with the highest scores, ratio of the share of positives among them to that of all rows).
+    """
     rows, positives = sum(row[2] for row in tenths), sum(row[1] * row[2] for row in tenths)
     points, seen, up = list[tuple[float, float]](), 0.0, 0.0
     for _, share, count in reversed(tenths):
@@ -189,7 +207,7 @@ def lifts(tenths: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
 
 
 def learned(job: Job, parts: Mapping[str, ModelPart]) -> str:
-    """Return what each party learns of such a run, in the words of its consent sheet; sizes as letters."""
+    """Return what each party learns from such a run, in the words of its consent sheet, with sizes as letters."""
     roles = job.family.complete_roles(job, Roles.of((part.name, part.role) for part in parts.values()), {})
     rows: list[list[html.Cell]] = [
         [name, word, " ".join(text.split())]
@@ -202,9 +220,10 @@ def learned(job: Job, parts: Mapping[str, ModelPart]) -> str:
 
 
 def roc(tenths: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
-    """Points (false positives, true positives) from (probability, share positive, rows) by rising probability."""
-    positives = [found * count for _, found, count in reversed(tenths)]
-    negatives = [(1 - found) * count for _, found, count in reversed(tenths)]
+    """Return points (false positives, true positives) from (probability, share positive, rows) by rising
+    probability."""
+    positives = [share * count for _, share, count in reversed(tenths)]
+    negatives = [(1 - share) * count for _, share, count in reversed(tenths)]
     points, up, across = [(0.0, 0.0)], 0.0, 0.0
     for more, others in zip(positives, negatives, strict=True):
         up, across = up + more, across + others
@@ -213,16 +232,16 @@ def roc(tenths: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
 
 
 def coefficients(job: Job, parts: Mapping[str, ModelPart]) -> str:
-    """Return what one unit of each column adds, of the parties that know weights of theirs."""
+    """Return what one unit of each column adds, for parties that know their weights."""
     if not job.model.by_column:
         return "<p class='soft'>This model has no weights for columns.</p>"
     known = [part for part in parts.values() if part.columns and "theta" in part.state]
     if not known:
         return "<p class='soft'>All weights stay shared: no party knows any.</p>"
     rows: list[list[html.Cell]] = [
-        [part.name, feature, ", ".join(f"{each:.4g}" for each in own)]
+        [part.name, feature, ", ".join(f"{weight:.4g}" for weight in weights)]
         for part in known
-        for feature, own in part.coefficients().items()
+        for feature, weights in part.coefficients().items()
     ]
     return html.table(["party", "column", "per unit"], rows)
 

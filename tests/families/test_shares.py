@@ -27,6 +27,7 @@ from securevfl.protocols.shares.table_transfers import TransferOffer
 from securevfl.protocols.shares.word_shuffle import ShuffledWords
 from securevfl.runtime.costs import Kind, Stage
 from securevfl.runtime.observer import Event
+from tests.builders import raises_code
 
 STEPS = {
     "fedsgd": vfl.FedSGD(lr=0.3),
@@ -245,17 +246,17 @@ def test_work_ahead_is_booked_apart() -> None:
 
 def test_the_sheet_says_sizes_and_scores_and_nothing_else() -> None:
     sheet = vfl.explain(job(), parties(3))
-    assert "openings: (level, label) pairs of 120 rows in a hidden order, 1 times; 2 counts" in sheet
-    assert "a score tells at most 7 bits of a row" in sheet
+    assert "openings: (score, label) pairs of 120 rows in random order, 1 times; 2 counts" in sheet
+    assert "a score discloses at most 7 bits of a row" in sheet
     assert "shop (partner)" in sheet
-    assert sheet.count("learns    sizes: rows, columns of each party, batches, visits; nothing else") == 2
+    assert sheet.count("learns    sizes: rows, columns of each party, batches, iterations; nothing else") == 2
     assert "gradient" not in sheet
     assert sheet.count("would be refused") == 1  # of so few rows
     assert "bank and shop together learn every residual" in sheet
     named = job(protocol=vfl.Protocol(shares=vfl.Shares(partner="telco")))
     assert "telco (partner)" in vfl.explain(named, parties(3))
     assert "learns    sizes" in vfl.explain(job())
-    with pytest.raises(PartiesError, match="partner: one of shop, telco"):
+    with raises_code(PartiesError, "SVFL-PARTIES-NAME", party="nobody"):
         vfl.explain(job(protocol=vfl.Protocol(shares=vfl.Shares(partner="nobody"))), parties(3))
 
 

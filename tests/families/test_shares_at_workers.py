@@ -35,7 +35,7 @@ from securevfl.data.partitions import partition_party
 from securevfl.data.scaling import Scaling
 from securevfl.data.store import open_table, store_table
 from securevfl.errors import ConfigError, TableError, TransportError
-from securevfl.families.shares import shares_measures, shares_participant
+from securevfl.families.shares import shares_facts, shares_measures
 from securevfl.protocols.score_ledger.ledger import ScoreLedger
 from securevfl.protocols.shares import offline_phase, product_work
 from securevfl.protocols.shares.shares_params import SharesParams
@@ -66,7 +66,7 @@ def client() -> Iterator[Any]:
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several blocks, some of which lie at two workers, in several groups, and nothing drawn by threads of a pool."""
-    monkeypatch.setattr(shares_participant, "SharesParams", partial(SharesParams, block=BLOCK))
+    monkeypatch.setattr(shares_facts, "SharesParams", partial(SharesParams, block=BLOCK))
     monkeypatch.setattr(offline_phase, "_MAX_PENDING_VALUES", 10_000)
     monkeypatch.setattr(product_work, "_MIN_THREAD_SECONDS", np.inf)
 
@@ -221,7 +221,7 @@ def test_a_worker_that_is_killed_changes_nothing(
             killed.append(next(iter(client.run(os.getpid).values())))
             os.kill(killed[0], signal.SIGKILL)
 
-    run_placed, pairs = DaskObject.run, shares_measures.pairs
+    run_placed, pairs = DaskObject.run, shares_measures.open_pairs
 
     def run(self: Any, work: Any, /, *args: Any, **keys: Any) -> Any:
         if work.__name__ == where:
@@ -237,7 +237,7 @@ def test_a_worker_that_is_killed_changes_nothing(
     alone = vfl.simulate(of, [open_table(name, path) for name, path in paths.items()])
     parties = [open_table("bank", paths["bank"]), partition_party("shop", paths["shop"], DaskBackend(client))]
     monkeypatch.setattr(DaskObject, "run", run)
-    monkeypatch.setattr(shares_measures, "pairs", measured)
+    monkeypatch.setattr(shares_measures, "open_pairs", measured)
     draws()
     found = vfl.simulate(of, parties)
     assert killed

@@ -11,7 +11,7 @@ import pytest
 from selfcheck.whole_weights import whole_weights
 
 import securevfl as vfl
-from securevfl.families.shares import shares_participant
+from securevfl.families.shares import shares_facts
 from securevfl.protocols.shares import offline_phase
 from securevfl.protocols.shares.shares_params import SharesParams
 from securevfl.runtime.observer import Event
@@ -70,7 +70,7 @@ def test_several_blocks_give_the_weights_of_one(name: str, count: int, monkeypat
     own = parties(name, count)
     whole, one = trained(MODELS[name], own)
     with monkeypatch.context() as patch:
-        patch.setattr(shares_participant, "SharesParams", partial(SharesParams, block=BLOCK))
+        patch.setattr(shares_facts, "SharesParams", partial(SharesParams, block=BLOCK))
         patch.setattr(offline_phase, "_MAX_PENDING_VALUES", 150)  # so that blocks come in several groups
         parted, several = trained(MODELS[name], own)
     slope = 2.0 if name in ("poisson", "gamma", "tweedie", "negative_binomial") else 1.0

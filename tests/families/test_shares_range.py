@@ -83,7 +83,7 @@ def test_sums_of_rows_that_a_model_is_sure_of_are_covered(scale: float, warned: 
     assert (sums > 49).any() == warned
     far, _ = played(own, tmp_path, tables=tables)
     assert bool(far) == warned
-    assert all("table_bits one higher" in line for line in far)
+    assert all("table_bits by one" in line for line in far)
     job_file, files = tmp_path / "job.toml", {party.name: tmp_path / f"{party.name}.csv" for party in tables}
     job_file.write_text('model = "logistic"\ntest_fraction = 0\n')
     for party in tables:
@@ -94,7 +94,7 @@ def test_sums_of_rows_that_a_model_is_sure_of_are_covered(scale: float, warned: 
     data = [word for name, file in files.items() for word in ("--data", f"{name}={file}")]
     printed = CliRunner().invoke(app, ["train", str(job_file), *data])
     assert printed.exit_code == 0
-    assert ("table_bits one higher" in printed.output) == warned
+    assert ("table_bits by one" in printed.output) == warned
 
 
 def test_a_table_of_half_the_entries_trains_where_sums_reach_thirty() -> None:
@@ -119,8 +119,8 @@ def test_rows_are_counted_as_often_as_the_partner_s_ledger_lets_them(
     monkeypatch.setattr(session, "LocalResources", apart)  # as between organisations
     ledger = ScoreLedger(tmp_path / "scores")
     monkeypatch.setattr(Measurements, "check", lambda *_: None)
-    monkeypatch.setattr(Measurements, "_note_measure", lambda *_: None)
-    monkeypatch.setattr("securevfl.families.shares.shares_participant.Ledger", lambda _: ledger)
+    monkeypatch.setattr(Measurements, "_record_evaluation", lambda *_: None)
+    monkeypatch.setattr("securevfl.families.shares.shares_participant.ScoreLedger", lambda _: ledger)
     for told in (3, 0):
         _, opened = played(job(0.1, epochs=10, accepts=accepts), tmp_path)
         assert [bool(each.total) for each in opened] == [bool(accepts) or number < told for number in range(5)]

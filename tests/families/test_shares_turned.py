@@ -60,7 +60,7 @@ def test_a_training_that_swings_begins_again_with_half_the_step(count: int, monk
     run = vfl.simulate(job(), own, observe=events.append)
     losses = [record["loss"] for record in run.history if "loss" in record]
     assert losses[0] > np.log(2) > losses[1] == run.metrics["loss"]
-    assert [part.state["sizes"]["turned"] for part in run.parts.values()] == [[[6, 0]]] * count
+    assert [part.state["sizes"]["rollbacks"] for part in run.parts.values()] == [[[6, 0]]] * count
     received = [event for event in events if event.direction == "recv"]
     verdicts = [event.message for event in received if isinstance(event.message, StopDecision)]
     assert [each.roll_back for each in verdicts] == [True] * (count - 1) + [False] * (count - 1)
@@ -72,7 +72,7 @@ def test_a_training_that_swings_begins_again_with_half_the_step(count: int, monk
 
 def test_a_training_that_does_well_never_turns_back() -> None:
     run = vfl.simulate(job(protocol="shares"), vfl.datasets.breast_cancer())
-    assert run.active.state["sizes"]["turned"] == ()
+    assert run.active.state["sizes"]["rollbacks"] == []
 
 
 class Cut(Exception):
@@ -92,7 +92,7 @@ def test_a_run_that_was_cut_after_it_turned_back_goes_on_turned(at: int, tmp_pat
         vfl.simulate(job(), own, checkpoints=kept, on_round=on_round)
     kept = {party.name: Checkpoints(tmp_path / party.name, party.name, every=1) for party in own}
     again, whole = vfl.simulate(job(), own, checkpoints=kept), vfl.simulate(job(), own)
-    assert [part.state["sizes"]["turned"] for part in again.parts.values()] == [[[6, 0]]] * 2
+    assert [part.state["sizes"]["rollbacks"] for part in again.parts.values()] == [[[6, 0]]] * 2
     np.testing.assert_allclose(weights(again), weights(whole), atol=0.05)
 
 
@@ -101,7 +101,7 @@ def test_the_rule_goes_on_from_an_earlier_state(turned: tuple[tuple[int, int], .
     """Against the same steps in floats, one after the other."""
     own = job(optimizer=vfl.BlockDescent(lr=4.0))
     assert trains_on_shares(own)
-    rule = make_plan(own, rows=100, batches=1, parties=2, turned=turned).rule
+    rule = make_plan(own, rows=100, batches=1, parties=2, rollbacks=turned).rule
     changes = np.random.default_rng(0).integers(-1000, 1000, 12)
     state, turns = rule.start(np.zeros((1, 1), np.uint64)), dict(turned)
     before = point = 0.0
@@ -126,6 +126,6 @@ def test_steps_are_long_only_where_evaluations_watch_them() -> None:
     assert vfl.Job(model="logistic").optimizer.lr == 2
     assert vfl.Job(model="logistic", test_fraction=0).optimizer.lr == 1
     assert vfl.Job(model="logistic", evaluate_every=0).optimizer.lr == 1
-    sheet = "whether to go back and on by half the step"
+    sheet = "whether to roll back and halve the step"
     assert sheet in vfl.explain(vfl.Job(model="logistic"))
     assert sheet not in vfl.explain(vfl.Job(model="logistic", test_fraction=0))

@@ -8,8 +8,8 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.crypto.share_ring import ShareRing
+from securevfl.families.shares.shares_facts import SharesFacts
 from securevfl.families.shares.shares_job import SharesJob
-from securevfl.families.shares.shares_plan import plan_of
 from securevfl.families.state import State
 
 
@@ -17,7 +17,7 @@ def whole_weights(job: SharesJob, states: Mapping[str, State], active: str) -> d
     """Reconstruct the weights (d x c) of each party, which no party has, from what all of them keep, where that is all
     in one place."""
     lead = states[active]
-    job_plan = plan_of(job, lead["sizes"], len(states))
+    job_plan = SharesFacts.restore(job, lead["sizes"], len(states)).plan
     ring, weights = ShareRing(job_plan.numbers.bits), {}
     for name, state in states.items():
         shares = [state["own"], *(other["others"][name] for other in states.values() if name in other["others"])]

@@ -21,6 +21,7 @@ from securevfl.organisations import compare
 from securevfl.organisations.compare import compare_with
 from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.protocols.score_ledger.ledger import ScoreLedger
+from tests.builders import raises_code
 from tests.forked import Forked
 from tests.training.test_comparison import tables
 from tests.transport.processes import at_each
@@ -92,7 +93,7 @@ def test_commands_of_two_organisations_agree_once_and_compare(meet: Any, running
     assert not [*meeting.folder.rglob("*model.json")]
     pair = [start(meeting, name) for name in digests]
     running += pair
-    assert any("with this it would be 6" in each for _, _, each in ended(*pair))
+    assert any("at most" in each and "evaluations" in each for _, _, each in ended(*pair))
     assert ScoreLedger(ledgers["shop"].scores_path).evaluation_count(held_out(shop)) == 3
 
 
@@ -191,5 +192,5 @@ def test_two_comparisons_at_once_are_one(meet: Any, tmp_path: Path) -> None:
 def test_several_classes_are_refused_before_anything_is_sent(classes: int, meet: Any, tmp_path: Path) -> None:
     meeting, (bank, _) = meet(2, None, JOB), tables(1600)
     several = vfl.Party("bank", bank.X, np.arange(1600) % classes, ids=np.arange(1600))
-    with pytest.raises(LabelError, match=f"exactly two values were expected, {classes} came"):
+    with raises_code(LabelError, "SVFL-LABEL-CLASSES"):
         compare_with(JOB, several, venue(meeting.folder / "bank"), ledger=tmp_path / "bank.ledger")

@@ -109,7 +109,7 @@ def test_nothing_is_told_beyond_the_limits_of_the_ledger(meet: Any, run: vfl.Run
     assert isinstance(refused["shop"], LeakageError)
     assert not (meeting.folder / "shop.ledger.scores").exists()
     without = predict(meeting, run, ids=None, telco=codes_of(run, "telco"))
-    assert "rows with ids were expected" in str(without["telco"])
+    assert "rows without ids" in str(without["telco"])
 
 
 def test_a_party_that_serves_gives_codes_with_its_scores(meet: Any, run: vfl.Run) -> None:
@@ -152,7 +152,7 @@ def test_codes_that_do_not_fit_are_refused(run: vfl.Run, tmp_path: Path) -> None
     first = part.columns[0]
     for wrong, said in (
         (ReasonCodePolicy(3, {first: "R1"}), "without a code"),
-        (ReasonCodePolicy(3, codes | {"z": "R9"}), "unknown: z"),
+        (ReasonCodePolicy(3, codes | {"z": "R9"}), "unknown columns: z"),
         (ReasonCodePolicy(11, codes), "1 to 10 codes"),
         (ReasonCodePolicy(4, codes), "exceed the 3, as all parties agreed to"),
         (ReasonCodePolicy(3, codes | {first: "=1+1"}), "letters, digits and spaces"),

@@ -176,7 +176,7 @@ def test_states_of_a_table_that_was_edited_are_not_taken_up(meeting: Any, start:
     until_round(meeting, 3)
     events = [json.loads(line) for line in meeting.log("bank").splitlines()]
     assert next(each["round"] for each in events if each["event"] == "round") == 1
-    assert any(each["event"] == "begins anew" for each in events)
+    assert any(each["event"] == "starts again" for each in events)
 
 
 @pytest.mark.long
@@ -198,7 +198,7 @@ def test_the_command_says_that_its_model_is_an_earlier_one(meeting: Any, start: 
     path.write_text(path.read_text().replace("\n3,", "\n3000,"))
     out, errors = (bank := start("bank", "--timeout", "3")).communicate(timeout=240)
     assert (bank.returncode, out) == (2, "")
-    assert "is of another job, or of another table than is here now" in errors
+    assert "belongs to another job, or to another table" in errors
     assert "has waited 3 s for shop" in errors
 
 

@@ -1,4 +1,4 @@
-"""What a training on shares discloses, as numbers and bits."""
+"""The disclosures of a training on shares, as numbers and bits."""
 
 from __future__ import annotations
 
@@ -17,73 +17,97 @@ from securevfl.protocols.shares.opened_loss import MAX_LOSS_ROWS, MIN_LOSS_ROWS
 
 LARGE_SCORES = LeakKind(
     "scores",
-    "levels of new rows hold more than a fourth of what the others' columns do, or most of it is in one column",
+    "scores of new rows disclose more than a fourth of the others' columns, or one column dominates",
     'fewer levels (score_bits), or scores = "none"',
     ("score_sums", "linked_outputs"),
 )
 
 
-def disclosed_score_bits(job: SharesJob, sizes: RunShape, rounds: str) -> int:
-    """How many bits each score of a new row has, as far as the table of the party that rounds is at hand."""
-    held = sizes.information.get(rounds)
-    free = held is None or LARGE_SCORES.name in job.accepts
-    codes = reason_code_bits(job, rounds, sizes.columns[rounds])
-    most = inf if free or held is None else (SCORE_BIT_BUDGET * held.bits - codes) / sizes.outputs
-    return job.protocol.shares.permitted_quantizer(job.model.loss.spacing, most).bits
+def disclosed_score_bits(job: SharesJob, shape: RunShape, rounder: str) -> int:
+    """Return the number of bits of each score of a new row.
+
+    Args:
+        job: the job.
+        shape: the shape of the run.
+        rounder: the party that rounds scores; its table limits the bits if it is available.
+    """
+    information = shape.information.get(rounder)
+    codes = reason_code_bits(job, rounder, shape.columns[rounder])
+    limit = inf
+    if information is not None and LARGE_SCORES.name not in job.accepts:
+        limit = (SCORE_BIT_BUDGET * information.bits - codes) / shape.outputs
+    return job.protocol.shares.permitted_quantizer(job.model.loss.spacing, limit).bits
 
 
-def measured_rows(sizes: RunShape) -> int:
-    """How many rows metrics are taken of."""
-    rows = min(sizes.held_out or sizes.rows, MAX_LOSS_ROWS // sizes.outputs)
+def measured_rows(shape: RunShape) -> int:
+    """Return the number of rows on which metrics are measured; 0 if there are too few."""
+    rows = min(shape.held_out or shape.rows, MAX_LOSS_ROWS // shape.outputs)
     return rows if rows >= MIN_LOSS_ROWS else 0
 
 
-def count_measurements(job: JobOptions, sizes: RunShape) -> int:
-    """How often metrics are taken: where they are due between rounds, and at the end if they are not due there."""
-    rounds, every = sizes.epochs * sizes.batches, job.evaluation_interval
-    return rounds // every + (rounds % every > 0) if every else 1
+def measured_iterations(total: int, interval: int, start: int = 0) -> list[int]:
+    """Return the iterations after which metrics are measured.
+
+    Args:
+        total: number of iterations of the training.
+        interval: number of iterations between measurements; 0 measures at the end only.
+        start: number of iterations that were finished before a resume.
+    """
+    if not interval:
+        return [total]
+    between = range((start // interval + 1) * interval, total + 1, interval)
+    return [*between] if total % interval == 0 else [*between, total]
 
 
-def count_weights(job: SharesJob, sizes: RunShape, name: str) -> int:
-    """How many weights a party has, of all outputs."""
-    active, opened = name == sizes.active, name in job.protocol.shares.open_weights
-    spread = InputShape(active, sizes.columns[name], sizes.outputs, len(sizes.columns), sizes.rows, opened)
-    return job.model.breadth(spread) * sizes.outputs
+def count_measurements(job: JobOptions, shape: RunShape) -> int:
+    """Return how often metrics are measured in a complete run."""
+    return len(measured_iterations(shape.epochs * shape.batches, job.evaluation_interval))
 
 
-def weight_disclosures(job: SharesJob, sizes: RunShape) -> list[Disclosure]:
-    """Count the bits of weights that are told: about the labels, against what these hold, and about the columns of each
-    party but the one that learns them, as numbers of so many bits against what the columns of all rows hold."""
-    found, bits = [], weight_levels(job, sizes.rows).bits
-    labels = max(1, int(sizes.rows * (log2(sizes.outputs) if sizes.outputs > 1 else sizes.label_bits)))
-    for name in sorted(sizes.columns.keys() & set(job.protocol.shares.open_weights)):
-        count = count_weights(job, sizes, name)
-        if name != sizes.active:
-            about = (sizes.active,)
-            told = Disclosure("labels", name, about, count * bits, labels, group="weights", numbers=count)
-            found.append(told)
-        for other in sizes.columns:
+def count_weights(job: SharesJob, shape: RunShape, name: str) -> int:
+    """Return the number of weights of a party, of all outputs together."""
+    active, opened = name == shape.active, name in job.protocol.shares.open_weights
+    inputs = InputShape(active, shape.columns[name], shape.outputs, len(shape.columns), shape.rows, opened)
+    return job.model.breadth(inputs) * shape.outputs
+
+
+def weight_disclosures(job: SharesJob, shape: RunShape) -> list[Disclosure]:
+    """Count the bits of opened weights.
+
+    Bits about labels are compared with the bits of all labels. Weights about the columns of another party are compared
+    with the number of such weights that would have as many bits as these columns in all rows.
+    """
+    disclosures, bits = [], weight_levels(job, shape.rows).bits
+    labels = max(1, int(shape.rows * (log2(shape.outputs) if shape.outputs > 1 else shape.label_bits)))
+    for name in sorted(shape.columns.keys() & set(job.protocol.shares.open_weights)):
+        count = count_weights(job, shape, name)
+        if name != shape.active:
+            about = (shape.active,)
+            disclosures.append(Disclosure("labels", name, about, count * bits, labels, group="weights", numbers=count))
+        for other in shape.columns:
             if other != name:
-                held = sizes.information.get(other)
-                of = 0 if held is None else max(1, int(held.bits * sizes.rows / bits))
-                found.append(Disclosure("columns", name, (other,), count, of, group="weights", numbers=count))
-    return found
+                information = shape.information.get(other)
+                capacity = 0 if information is None else max(1, int(information.bits * shape.rows / bits))
+                disclosures.append(
+                    Disclosure("columns", name, (other,), count, capacity, group="weights", numbers=count)
+                )
+    return disclosures
 
 
 def partner_of(job: SharesJob, passives: Sequence[str], columns: Mapping[str, int]) -> str:
-    """Whom the job names, or who has the most columns, the first of several."""
+    """Return the partner: the passive party that the job names, or the first one with the most columns."""
     chosen = job.protocol.shares.partner
     if chosen is not None and chosen in passives:
         return chosen
     return max(passives, key=lambda name: columns.get(name, 0))
 
 
-def rounding_party(job: SharesJob, sizes: RunShape) -> str:
-    """Who rounds scores: the partner, or the active party where the partner asks."""
-    partner = partner_of(job, sizes.passives, sizes.columns)
-    return sizes.active if job.protocol.shares.scores_to == partner else partner
+def rounding_party(job: SharesJob, shape: RunShape) -> str:
+    """Return the party that rounds scores: the partner, or the active party if the partner requests scores."""
+    partner = partner_of(job, shape.passives, shape.columns)
+    return shape.active if job.protocol.shares.scores_to == partner else partner
 
 
-def count_chunks(job: SharesJob, sizes: RunShape) -> int:
-    """How many chunks a training has."""
-    return -(-job.epochs // chunk_epochs(job, sizes.rows, sizes.outputs))
+def count_chunks(job: SharesJob, shape: RunShape) -> int:
+    """Return the number of chunks of a training."""
+    return -(-job.epochs // chunk_epochs(job, shape.rows, shape.outputs))

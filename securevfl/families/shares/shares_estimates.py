@@ -16,74 +16,85 @@ from securevfl.families.shares.shares_plan import make_plan
 from securevfl.models.inputs import InputShape
 from securevfl.protocols.shares.shares_params import ROWS_PER_BLOCK
 
-# Measured, 16 visits to 40,000 rows at once, a row, output and visit
-PRODUCT_BYTES = 47  # of a holder's query and its reply, from each other party
+# Measured for 16 iterations on 40,000 rows at a time, for each row, output and iteration:
+PRODUCT_BYTES = 47  # of a holder's query and its reply, for each other party
+BASE_SECONDS = 7.4e-6  # processor time of two parties
+COLUMN_SECONDS = 4.8e-8  # processor time of each column
+PARTY_SECONDS = 1.8e-6  # processor time of each party beyond two
+WIDE_COLUMNS = 100  # beyond this number, a column has other costs:
+WIDE_COLUMN_SECONDS = 1.3e-8
+WIDE_COLUMN_BYTES = 0.35
 
-PROCESSOR = 7.4e-6, 4.8e-8, 1.8e-6  # seconds at all parties: of two, of each column, of each party more
-
-WIDE, WIDE_COLUMN, WIDE_BYTES = 100, 1.3e-8, 0.35  # columns beyond which one more takes so many seconds, and bytes
-
-# Of processes between organisations at their largest, trainings of 100,000 to 5,000,000 rows
-MEMORY, ROW, ENTRY, TABLES = 3.4e8, 100, 12, 8  # bytes; of a row of the table; of an entry of a block; times its tables
-
-INTEGERS = 6  # bytes of an entry as integers, on disk
-
-LINE = 300e6 / 8  # bytes a second
+# Measured peak of processes between organisations, for trainings on 100,000 to 5,000,000 rows, in bytes:
+PROCESS_BYTES = 3.4e8
+TABLE_ROW_BYTES = 100  # for each row of the table
+BLOCK_ENTRY_BYTES = 12  # for each entry of a block
+BLOCK_TABLE_FACTOR = 8  # times the lookup tables of a block
+INTEGER_BYTES = 6  # for each entry as an integer on disk
+LINE_BYTES_PER_SECOND = 300e6 / 8
 
 
-def resource_lines(job: SharesJob, schedule: Schedule, sizes: RunShape) -> list[str]:
-    """Describe in lines the visits of a run, the bits of its numbers, and what goes over the line, is kept and takes
-    time; or why it would be refused."""
-    visits, parties = list(schedule.iterations()), len(sizes.columns)
-    rows = max((len(part) for part in schedule.partition(0)), default=0)
+def resource_lines(job: SharesJob, schedule: Schedule, shape: RunShape) -> list[str]:
+    """Estimate the resources of a run.
+
+    Args:
+        job: the job.
+        schedule: the schedule of the run.
+        shape: the shape of the run.
+
+    Returns:
+        Lines about iterations and number formats, traffic and processor time, memory and disk; or one line that states
+        why the run would be refused.
+    """
+    iterations, parties = list(schedule.iterations()), len(shape.columns)
+    rows = max((len(batch) for batch in schedule.partition(0)), default=0)
     widths = {
-        name: job.model.breadth(InputShape(name == sizes.active, d, sizes.outputs, parties, len(schedule.train)))
-        for name, d in sizes.columns.items()
+        name: job.model.breadth(InputShape(name == shape.active, d, shape.outputs, parties, len(schedule.train)))
+        for name, d in shape.columns.items()
     }
-    if not (visits and rows):
+    if not (iterations and rows):
         return []
     try:
         numbers = make_plan(job, rows=rows, batches=schedule.batches, parties=parties).numbers
     except ConfigError as error:
-        return [f"more bits than there are, so it would be refused: {error}"]
-    by_rows = Counter(len(visit.rows) for visit in visits)
-    several = len(by_rows) > 1 and max(by_rows) > min(by_rows) + 1
-    visited = " then ".join(f"{times:,} to {each:,}" for each, times in sorted(by_rows.items())) if several else ""
-    total = sum(len(visit.rows) for visit in visits) * sizes.outputs
-    epochs = chunk_epochs(job, len(schedule.train), sizes.outputs)
-    chunk = max(sum(len(visit.rows) for visit in part) for _, part in split_chunks(visits, 0, epochs))
+        return [f"the run would be refused because its numbers need too many bits: {error}"]
+    sizes = Counter(len(iteration.rows) for iteration in iterations)
+    varies = len(sizes) > 1 and max(sizes) > min(sizes) + 1
+    by_size = " then ".join(f"{times:,} on {size:,}" for size, times in sorted(sizes.items())) + " rows"
+    row_iterations = sum(len(iteration.rows) for iteration in iterations) * shape.outputs
+    epochs = chunk_epochs(job, len(schedule.train), shape.outputs)
+    chunks = split_chunks(iterations, 0, epochs)
+    chunk_rows = max(sum(len(iteration.rows) for iteration in chunk) for _, chunk in chunks)
     octets = ShareRing(numbers.bits).octets
-    sent = float(numbers.entries * octets + octets + 1 + 16 * numbers.table_bits)
-    sent += 2 * (parties - 1) * (PRODUCT_BYTES + WIDE_BYTES * max(0, sum(widths.values()) / parties - WIDE))
-    sent += 2 * octets * (parties - 2)
-    seconds = total * _processor_seconds(sum(widths.values()), parties)
-    kept = chunk * sizes.outputs * (2 * octets + 16 * numbers.table_bits)
+    wide_columns = max(0, sum(widths.values()) / parties - WIDE_COLUMNS)
+    row_bytes = float(numbers.entries * octets + octets + 1 + 16 * numbers.table_bits)
+    row_bytes += 2 * (parties - 1) * (PRODUCT_BYTES + WIDE_COLUMN_BYTES * wide_columns)
+    row_bytes += 2 * octets * (parties - 2)
+    traffic = row_iterations * row_bytes
+    seconds = row_iterations * _processor_seconds(sum(widths.values()), parties)
+    preprocessing = chunk_rows * shape.outputs * (2 * octets + 16 * numbers.table_bits)
     n, widest = len(schedule.train) + len(schedule.test), max(widths.values())
-    own = 8 * n * max(sizes.columns.values())
-    tables = TABLES * numbers.entries * octets * sizes.outputs
-    memory = (
-        MEMORY
-        + ROW * n
-        + (own if own < MAX_IN_MEMORY_BYTES else 0)
-        + min(ROWS_PER_BLOCK, rows) * (ENTRY * widest + tables)
-    )
-    disk = kept + INTEGERS * rows * widest + (own / 2 if own >= MAX_IN_MEMORY_BYTES else 0)
+    table = 8 * n * max(shape.columns.values())
+    in_memory = table < MAX_IN_MEMORY_BYTES
+    lookup_tables = BLOCK_TABLE_FACTOR * numbers.entries * octets * shape.outputs
+    block = min(ROWS_PER_BLOCK, rows) * (BLOCK_ENTRY_BYTES * widest + lookup_tables)
+    memory = PROCESS_BYTES + TABLE_ROW_BYTES * n + (table if in_memory else 0) + block
+    disk = preprocessing + INTEGER_BYTES * rows * widest + (0 if in_memory else table / 2)
     return [
-        f"{len(visits):,} visits at most, {visited or f'to {rows:,} rows'}; {numbers.bits} bits a number, "
-        f"w = {numbers.w}",
-        f"some {_format_bytes(total * sent)} sent, {_format_bytes(kept)} of work ahead at the active party at a time "
-        f"(chunk = {epochs}), {seconds:,.0f} s of processor at all parties; evaluations come on top",
-        f"between organisations some {_format_bytes(memory)} of memory and {_format_bytes(disk)} of disk a party at "
-        f"most, {seconds / parties:,.0f} s by the clock with a core each, or {total * sent / LINE:,.0f} s where a line "
-        "of "
-        "300 Mbit/s takes longer",
+        f"at most {len(iterations):,} iterations, {by_size if varies else f'on {rows:,} rows'}; {numbers.bits} bits a "
+        f"number, w = {numbers.w}",
+        f"about {_format_bytes(traffic)} sent, {_format_bytes(preprocessing)} of preprocessing at the active party at "
+        f"a time (chunk = {epochs}), {seconds:,.0f} s of processor time at all parties, plus evaluations",
+        f"between organisations at most about {_format_bytes(memory)} of memory and {_format_bytes(disk)} of disk at "
+        f"each party, {seconds / parties:,.0f} s with one core for each party, or "
+        f"{traffic / LINE_BYTES_PER_SECOND:,.0f} s if a line of 300 Mbit/s takes longer",
     ]
 
 
 def _processor_seconds(columns: int, parties: int) -> float:
-    """Return the seconds of processor that a row and visit take at all parties, of so many columns in all."""
-    first, column, more = PROCESSOR
-    return first + column * min(columns, WIDE) + WIDE_COLUMN * max(0, columns - WIDE) + more * (parties - 2)
+    """Return the processor time of all parties for one row and iteration, with `columns` columns in all."""
+    seconds = BASE_SECONDS + COLUMN_SECONDS * min(columns, WIDE_COLUMNS)
+    return seconds + WIDE_COLUMN_SECONDS * max(0, columns - WIDE_COLUMNS) + PARTY_SECONDS * (parties - 2)
 
 
 def _format_bytes(count: float) -> str:

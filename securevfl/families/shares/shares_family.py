@@ -1,13 +1,14 @@
-"""Training on additive shares: weights, forward sums, residuals and gradients are seen by nobody, first to last.
+"""Training on additive secret shares: no party ever sees weights, forward sums, residuals or gradients.
 
-    ahead     every product of a stretch of visits, of random vectors with columns, and transfers for its tables
-    a visit   one round trip of the two holders of shares, the active party and its partner (three messages in a row
-              with more parties): the residual comes out of a table of the loss, in shares
-    scores    of rows that were agreed on, to the active party
+1. Offline phase: for a chunk of iterations, the share holders compute the products of random vectors with columns, and
+   the oblivious transfers for lookup tables.
+2. Iteration: one round trip between the two share holders, the active party and its partner (three messages in a row
+   with more parties). A lookup table of the loss yields shares of the residual.
+3. Scores: the active party, or the party that the job names, receives scores of agreed rows.
 
-Who learns what: sizes, and the agreed scores at the active party. See `securevfl.protocols.shares.iteration` and its
-siblings for the messages, `securevfl.families.shares.shares_plan` for which optimizers fit,
-`securevfl.families.shares.shares_participant` for a party.
+All parties learn sizes. The active party also learns metrics and the agreed scores. See
+`securevfl.protocols.shares.iteration` and its siblings for the messages, `securevfl.families.shares.shares_plan` for
+the optimizers that fit, and `securevfl.families.shares.shares_participant` for a party.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from securevfl.families.shares.shares_disclosures import (
     weight_disclosures,
 )
 from securevfl.families.shares.shares_estimates import resource_lines
+from securevfl.families.shares.shares_facts import SharesFacts
 from securevfl.families.shares.shares_job import SharesJob, check_optimizer
 from securevfl.families.shares.shares_leaks import (
     EXACT_SCORES,
@@ -46,7 +48,7 @@ from securevfl.families.shares.shares_leaks import (
     weight_leaks,
 )
 from securevfl.families.shares.shares_participant import SharesParticipant
-from securevfl.families.shares.shares_plan import plan_of, sum_rounding
+from securevfl.families.shares.shares_plan import sum_rounding
 from securevfl.families.shares.shares_statements import (
     SCORE_PARTS_TEXT,
     quality_text,
@@ -79,7 +81,7 @@ from securevfl.protocols.shares.shares_options import Shares
 
 
 class SharesFamily(Family[SharesJob]):
-    """Shares at two holders, for linear models whose loss is a table of one sum."""
+    """Shares at two holders, for linear models whose residual is a function of one sum."""
 
     name: ClassVar[str] = "shares"
     options: ClassVar[type[JobOptions]] = SharesJob
@@ -89,193 +91,221 @@ class SharesFamily(Family[SharesJob]):
     leak_kinds = (*Family.leak_kinds, SMALL_METRICS, LARGE_SCORES, EXACT_SCORES, OPENED_WEIGHTS)
 
     def check_job(self, job: JobOptions) -> None:
+        """Check that model, loss, optimizer and stopping rules work on shares."""
         if job.protocol.shares is None:
             if job.model.family == self.name:
                 raise ValueError(
-                    f"a {job.model.name} model trains on shares alone, as a residual, open or sealed, would tell each "
-                    "party an equation about labels for each leaf; set protocol.shares, as in [protocol.shares]"
+                    f"a {job.model.name} model can only be trained on shares, because any residual would disclose an "
+                    "equation about labels for each leaf; set protocol.shares, as in [protocol.shares]"
                 )
             raise ValueError(
                 f"optimizer {job.optimizer.name} trains on shares; set protocol.shares, as in [protocol.shares]"
             )
         if not job.model.loss.elementwise:
             raise ValueError(
-                f"loss {job.model.loss.name} mixes the sums of all classes in each residual, which no table of one sum "
-                "gives; use one_vs_rest"
+                f"loss {job.model.loss.name} combines the sums of all classes in each residual, and lookup tables take "
+                "one sum; use one_vs_rest"
             )
         check_optimizer(job)
-        reach = 0.0 if not isinstance(job.model, Trees) else job.model.reach
-        if job.protocol.shares.clip < reach:
+        largest_input = 0.0 if not isinstance(job.model, Trees) else job.model.reach
+        if job.protocol.shares.clip < largest_input:
             raise ValueError(
-                f"protocol.shares.clip: {reach:g} or more was expected, as columns of a {job.model.name} model "
-                "reach so far; leave it out, or lower model.linear"
+                f"protocol.shares.clip is below {largest_input:g}, the largest input of a {job.model.name} model; "
+                "leave it out, or lower model.linear"
             )
         if job.reshuffle:
-            raise ValueError("shares prepare batches ahead, which stay the same; set reshuffle = false")
-        told = pair_metrics.pair_metric_names(job.model.loss)
+            raise ValueError("shares preprocess batches, which therefore must not change; set reshuffle = false")
+        available = pair_metrics.pair_metric_names(job.model.loss)
         for key, stop in (("target", job.target), ("patience", job.patience)):
-            if stop is not None and stop.metric not in told:
+            if stop is not None and stop.metric not in available:
                 raise ValueError(
-                    f"{key}.metric must be one of {', '.join(told)} under shares, where no row's scores of several "
-                    "classes come together; choose one of these"
+                    f"{key}.metric must be one of {', '.join(available)} under shares, where scores of several classes "
+                    "of one row are never opened together; choose one of these"
                 )
 
     def accepts_role(self, role: Role, *, leads: bool) -> bool:
+        """Accept an active leading party and passive parties."""
         return role == (ACTIVE if leads else PASSIVE)
 
     def complete_roles(self, job: SharesJob, roles: Roles, columns: Mapping[str, int]) -> Roles:
-        """Assign the role of partner to the passive party that the job names, or else to the one with the most columns,
-        the first of several."""
+        """Assign the role of partner to the passive party that the job names, or to the one with the most columns.
+
+        Args:
+            job: the job.
+            roles: the roles so far.
+            columns: number of columns of each party; empty if unknown.
+
+        Returns:
+            The roles with a partner.
+
+        Raises:
+            PartiesError: if the job names parties that are not in the run.
+        """
         passives, chosen = roles.with_role(PASSIVE), job.protocol.shares.partner
         if PARTNER in roles.kinds:
             return roles
         if chosen is not None and chosen not in passives and columns:
-            raise PartiesError(f"protocol.shares.partner: one of {', '.join(passives)} was expected; name one of these")
-        asks = job.protocol.shares.scores_to
-        for key, named in (("open_weights", job.protocol.shares.open_weights), ("scores_to", (asks,) if asks else ())):
-            if columns and (strange := set(named) - set(roles.parties)):
+            raise PartiesError(
+                f"protocol.shares.partner names {chosen}, which is not a passive party of this run",
+                f"name one of {', '.join(passives)}",
+                code="SVFL-PARTIES-NAME",
+                party=chosen,
+            )
+        requester = job.protocol.shares.scores_to
+        named_parties = {
+            "open_weights": job.protocol.shares.open_weights,
+            "scores_to": (requester,) if requester else (),
+        }
+        for key, names in named_parties.items():
+            if columns and (unknown := sorted(set(names) - set(roles.parties))):
                 raise PartiesError(
-                    f"protocol.shares.{key}: some of {', '.join(roles.parties)} were expected, {', '.join(strange)} "
-                    "came; correct the names"
+                    f"protocol.shares.{key} names {', '.join(unknown)}, which is not in this run",
+                    f"name some of {', '.join(roles.parties)}",
+                    code="SVFL-PARTIES-NAME",
                 )
         partner = partner_of(job, passives, columns)
         return Roles.of((name, PARTNER if name == partner else role) for name, role in roles.cast)
 
     def score_requester(self, job: SharesJob, lead: str) -> str:
+        """Return the party that receives scores."""
         return job.protocol.shares.scores_to or lead
 
-    def score_bits(self, job: SharesJob, sizes: RunShape | None = None) -> int:
+    def score_bits(self, job: SharesJob, shape: RunShape | None = None) -> int:
+        """Return the number of bits of a score of a new row."""
         options = job.protocol.shares
         if options.scores == "levels":
-            if sizes is not None:
-                return disclosed_score_bits(job, sizes, rounding_party(job, sizes))
+            if shape is not None:
+                return disclosed_score_bits(job, shape, rounding_party(job, shape))
             return options.score_quantizer(job.model.loss.spacing).bits
         return 0 if options.scores == "none" else super().score_bits(job)
 
     def column_clip(self, job: SharesJob) -> float | None:
+        """Return the value at which scaled columns are clipped, if the model scales them."""
         return job.protocol.shares.clip if job.model.scales else None
 
     def example_jobs(self) -> dict[str, dict[str, Any]]:
-        own = {"model": Logistic(), "optimizer": FedSGD(lr=0.3)}
-        opened = Protocol(shares=Shares(open_weights=("shop",)))
+        """Return jobs with small chunks, opened weights, counts, trees, and scores for the partner."""
+        base = {"model": Logistic(), "optimizer": FedSGD(lr=0.3)}
         counts = {"model": Poisson(), "optimizer": FedSGD(lr=0.03), "protocol": Protocol(shares=Shares())}
         trees = {"model": Trees(trees=2, depth=2), "protocol": Protocol(shares=Shares()), "batch_size": "all"}
         return {
-            "shares": own | {"protocol": Protocol(shares=Shares(chunk=1))},
-            "shares, weights opened": own | {"protocol": opened},
-            "shares, counts": own | counts,
+            "shares": base | {"protocol": Protocol(shares=Shares(chunk=1))},
+            "shares, weights opened": base | {"protocol": Protocol(shares=Shares(open_weights=("shop",)))},
+            "shares, counts": counts,
             "shares, trees": trees | {"epochs": 10},
-            "shares, scores to another": own | {"protocol": Protocol(shares=Shares(scores_to="shop"))},
+            "shares, scores to another": base | {"protocol": Protocol(shares=Shares(scores_to="shop"))},
         }
 
     def sum_rounding(self, job: SharesJob, rows: int, parties: int) -> SumRounding | None:
+        """Return how the lookup tables round sums."""
         return sum_rounding(job)
 
     def declarations(self, job: SharesJob, roles: Roles) -> list[MessageDeclaration]:
-        asks = self.score_requester(job, roles.lead)
-        found = [
+        """Declare the messages of all phases between the roles of the run."""
+        requester = self.score_requester(job, roles.lead)
+        opens_pairs = pair_metrics.supports_pairs(job.model.loss)
+        messages = [
             *chunk_agreement.declares(),
             *offline_phase.declares(),
             *iteration.declares(),
-            *(score_label_pairs.declares if pair_metrics.supports_pairs(job.model.loss) else opened_loss.declares)(),
+            *(score_label_pairs.declares if opens_pairs else opened_loss.declares)(),
             *range_count.declares_counts(),
-            *opened_scores.declares(roles.role(asks) if asks in roles.parties else PASSIVE),
+            *opened_scores.declares(roles.role(requester) if requester in roles.parties else PASSIVE),
             *(opened_weights.declares() if job.protocol.shares.open_weights else ()),
         ]
-        return [each for each in dict.fromkeys(found) if roles.may_send(each.sender, each.receiver)]
+        return [item for item in dict.fromkeys(messages) if roles.may_send(item.sender, item.receiver)]
 
-    def disclosures(self, job: SharesJob, sizes: RunShape) -> list[Disclosure]:
-        """Count what a whole run discloses: a level of each output of each row, from the partner, or one sum of losses,
-        whenever metrics are taken, and one count a chunk; and the bits of weights that are told, about labels and
-        about the columns of each other party."""
-        fits, times, opened = (
-            pair_metrics.supports_pairs(job.model.loss),
-            count_measurements(job, sizes),
-            count_chunks(job, sizes),
-        )
-        found = [Disclosure("scores", sizes.active, sizes.passives, opened if fits else opened + 2 * times, 0)]
-        if fits and (told := times * measured_rows(sizes) * sizes.outputs):
-            rows, giver = evaluation_rows(job, sizes)[0], partner_of(job, sizes.passives, sizes.columns)
-            levels = Disclosure("scores", sizes.active, sizes.passives, told, 0, group=rows, numbers=told, sender=giver)
-            found.append(levels)
-        return [*found, *weight_disclosures(job, sizes)]
+    def disclosures(self, job: SharesJob, shape: RunShape) -> list[Disclosure]:
+        """Count the opened pairs or sums of losses, the range counts, and the bits of opened weights."""
+        opens_pairs, times = pair_metrics.supports_pairs(job.model.loss), count_measurements(job, shape)
+        counts = count_chunks(job, shape) + (0 if opens_pairs else 2 * times)
+        disclosures = [Disclosure("scores", shape.active, shape.passives, counts, 0)]
+        if opens_pairs and (pairs := times * measured_rows(shape) * shape.outputs):
+            group, sender = evaluation_rows(job, shape)[0], partner_of(job, shape.passives, shape.columns)
+            disclosures.append(
+                Disclosure("scores", shape.active, shape.passives, pairs, 0, group=group, numbers=pairs, sender=sender)
+            )
+        return [*disclosures, *weight_disclosures(job, shape)]
 
-    def leaks(self, job: SharesJob, sizes: RunShape, before: Sequence[Disclosure] = ()) -> list[Leak]:
+    def leaks(self, job: SharesJob, shape: RunShape, before: Sequence[Disclosure] = ()) -> list[Leak]:
+        """List leaks of opened weights, metrics and scores in addition to those of all families."""
         return [
-            *super().leaks(job, sizes, before),
-            *weight_leaks(job, self.disclosures(job, sizes), sizes, before),
-            *metric_leaks(job, sizes),
-            *score_leaks(job, sizes, rounding_party(job, sizes)),
+            *super().leaks(job, shape, before),
+            *weight_leaks(job, self.disclosures(job, shape), shape, before),
+            *metric_leaks(job, shape),
+            *score_leaks(job, shape, rounding_party(job, shape)),
         ]
 
     def message_protocols(self, job: SharesJob, roles: Roles) -> list[MessageProtocol]:
+        """Return no protocols: the audit checks a training on shares as a whole."""
         return []
 
     def title(self, job: SharesJob, roles: Roles) -> str:
+        """Name the protocol."""
         return "additive shares"
 
     def strength(self, job: SharesJob) -> str:
+        """Return the security assumption, and the accuracy of lookup tables."""
         options, loss = job.protocol.shares, job.model.loss
         step = 2.0 ** options.step_bits(loss.spacing)
         reach = (2 ** (options.table_bits - 1) - 1) * step
         return (
-            f"{options.strength}; residuals are read from tables of sums {step:g} apart, up to {reach:g} either side "
-            f"of each row's centre: near 0 to {table_error(loss, step):.2g}"
+            f"{options.strength}; lookup tables of residuals have steps of {step:g} and reach {reach:g} to either side "
+            f"of each row's centre; their error near 0 is at most {table_error(loss, step):.2g}"
         )
 
-    def opened_values(self, job: SharesJob, sizes: RunShape) -> str:
-        rows, times = measured_rows(sizes), count_measurements(job, sizes)
-        each = " of each class" if sizes.outputs > 1 else ""
+    def opened_values(self, job: SharesJob, shape: RunShape) -> str:
+        """State how many pairs, sums of losses and range counts are opened."""
+        rows, times, chunks = measured_rows(shape), count_measurements(job, shape), count_chunks(job, shape)
+        range_counts = f"{chunks} counts of rows near the table's end, one a chunk"
         if not pair_metrics.supports_pairs(job.model.loss):
-            return (
-                f"{times} sums of losses; {count_chunks(job, sizes)} counts of rows near the table's end, one a chunk"
-            )
-        return (
-            f"(level, label) pairs{each} of {rows} rows in a hidden order, {times} times; "
-            f"{count_chunks(job, sizes)} counts of rows near the table's end, one a chunk"
-        )
+            return f"{times} sums of losses; {range_counts}"
+        for_classes = " of each class" if shape.outputs > 1 else ""
+        return f"(score, label) pairs{for_classes} of {rows} rows in random order, {times} times; {range_counts}"
 
-    def resource_estimates(self, job: SharesJob, known: RunFacts) -> list[str]:
-        return resource_lines(job, known.schedule, known.shape)
+    def resource_estimates(self, job: SharesJob, facts: RunFacts) -> list[str]:
+        """Estimate time, traffic, memory and disk of the run."""
+        return resource_lines(job, facts.schedule, facts.shape)
 
-    def statements(self, job: SharesJob, roles: Roles, party: str, known: RunFacts | None) -> list[SheetStatement]:
-        shares_, asker = job.protocol.shares, self.score_requester(job, roles.lead)
-        own = [("learns", weights_text(job, party, known))] if party in shares_.open_weights else []
-        parts = [("", SCORE_PARTS_TEXT.format(asker=asker))] if asker in shares_.open_weights else []
-        scores = (
-            [("learns", scores_text(job, None if known is None else known.shape))]
-            if party == asker and shares_.scores != "none"
-            else []
-        )
+    def statements(self, job: SharesJob, roles: Roles, party: str, facts: RunFacts | None) -> list[SheetStatement]:
+        """State what a party learns from weights, scores and metrics."""
+        options, requester = job.protocol.shares, self.score_requester(job, roles.lead)
+        statements = []
+        if party in options.open_weights:
+            statements.append(("learns", weights_text(job, party, facts)))
+        if party == requester and options.scores != "none":
+            statements.append(("learns", scores_text(job, None if facts is None else facts.shape)))
         if roles.role(party) != ACTIVE:
-            told = f"sizes: rows, columns of each party, batches, visits{stop_decisions_text(job)}; nothing else"
-        elif known is None:
-            told = "(level, label) pairs in a hidden order, counts; sizes; nothing else"
+            learned = f"sizes: rows, columns of each party, batches, iterations{stop_decisions_text(job)}"
+        elif facts is None:
+            learned = "(score, label) pairs in random order, counts; sizes"
         else:
-            told = f"{quality_text(job, known.shape)}; sizes; nothing else"
-        return [*own, *scores, ("learns", told), *parts]
+            learned = f"{quality_text(job, facts.shape)}; sizes"
+        statements.append(("learns", f"{learned}; nothing else"))
+        if requester in options.open_weights:
+            statements.append(("", SCORE_PARTS_TEXT.format(asker=requester)))
+        return statements
 
     def coalitions(self, job: SharesJob, roles: Roles) -> str:
+        """State that only the two share holders can reconstruct the shares."""
         partner = roles.with_role(PARTNER) or ("its partner",)
         return (
-            f"{roles.lead} and {partner[0]} together learn every residual and sum, and their own weights; any others,\n"
-            "however many, learn nothing without both"
+            f"{roles.lead} and {partner[0]} together learn every residual and sum, and their own weights; no\n"
+            "coalition without both of them learns anything"
         )
 
     def participant(self, job: SharesJob, context: PartyContext, columns: int, state: State | None) -> Participant:
+        """Create the participant of one party."""
         return SharesParticipant(job, context, columns, state)
 
     def ideal_job(self, job: J) -> J:
-        """Return the job itself: what a party holds after it, messages aside, is uniform words and the agreed
-        scores."""
+        """Return the job itself: a party's result is uniform words and the agreed scores, whatever the messages."""
         return job
 
     def final_weights(self, job: SharesJob, state: State, parties: int) -> Floats:
-        """Return a party's share of its own weights, read as if it were the weights; the weights themselves if the job
-        opens them."""
+        """Return a party's share of its own weights as numbers, or the weights if the job opens them."""
         if "theta" in state:
             return super().final_weights(job, state, parties)
-        made = plan_of(job, state["sizes"], parties)
-        return made.numbers.decode_weights(
-            ShareRing(made.numbers.bits).reduce(made.rule.theta(state["own"], state["visits"]))
-        )
+        plan = SharesFacts.restore(job, state["sizes"], parties).plan
+        words = plan.rule.theta(state["own"], state["visits"])
+        return plan.numbers.decode_weights(ShareRing(plan.numbers.bits).reduce(words))

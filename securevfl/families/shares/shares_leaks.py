@@ -1,18 +1,19 @@
-"""What a training on shares gives away that its parties must agree to by name, before it begins.
+"""Disclosures of a training on shares that a job must accept by name before it begins.
 
-*Opened weights.* Weights that were trained on shares follow from all labels, and from the columns of all parties. A
-party that is told as many as there are labels may find each row's residual, and the party with labels from these the
-others' part of each row. One that deviates has every bit of them say what it likes: from half of the bits on that the
-labels, or the columns of another party, hold, the job must accept `opened_weights`.
+*Opened weights.* Weights that were trained on shares depend on all labels and on the columns of all parties. A party
+that learns as many weights as there are labels can solve for every residual; the label holder can then compute the
+other parties' contribution to every row. A malicious party can encode arbitrary information in every bit of its
+weights. The job must accept `opened_weights` if they have at least half as many bits as the labels, or as the columns
+of another party.
 
-*Small metrics.* Pairs (level, label) in a hidden order tell metrics, and of no row which pair is its own: but among
-few rows, or few of a label, those of the most extreme own part are well placed, and repeated measurements of the same
-rows tell them apart to a party that deviates.
+*Small metrics.* Pairs of a score and a label in random order determine metrics, and do not reveal which pair belongs to
+which row. With few rows, or few rows of a label, the rows with the most extreme values of a party's own part can still
+be matched. A malicious party can distinguish rows by repeated measurements of the same rows.
 
-*Scores.* c scores of k bits of a row, with the reason codes that a party told its weights may give beside them, are
-weighed against what that other party's columns hold: from a fourth of it on they tell too much, and so do they where
-one column holds half of it, or where several scores come together. The party that rounds them takes as many bits as
-its own columns allow, unless the job names a number.
+*Scores.* c scores of k bits of a row, with the reason codes of a party that learns its weights, are compared with the
+information in that party's columns. They disclose too much from a fourth of it on, if one column contains half of it,
+or if several scores belong to one row. The party that rounds the scores uses as many bits as its columns allow, unless
+the job names a number.
 """
 
 from __future__ import annotations
@@ -38,144 +39,165 @@ from securevfl.options import JobOptions
 from securevfl.protocols.score_ledger.limits import ROWS_PER_EVALUATION, SCORE_BIT_BUDGET
 from securevfl.protocols.shares.score_label_pairs import MIN_PAIR_ROWS, MIN_ROWS_PER_LABEL
 
-MAX_COLUMN_SHARE = 0.5  # of what columns hold
+MAX_COLUMN_SHARE = 0.5  # of the information in a row
 
 SMALL_METRICS = LeakKind(
     "small_metrics",
     "metrics of few rows, of few rows of a label, or of the same rows many times",
-    "hold out more rows (test_fraction), or evaluate less",
+    "hold out more rows (test_fraction), or evaluate less often",
     ("rank_matching", "marked_pairs"),
 )
 
 OPENED_WEIGHTS = LeakKind(
     "opened_weights",
-    "weights that are told have half as many bits as labels, or another party's columns, hold, or more",
+    "opened weights have at least half as many bits as the labels, or as another party's columns",
     "leave the party out of open_weights, fewer weights, or more rows",
     ("partial_score",),
 )
 
 EXACT_SCORES = LeakKind(
     "exact_scores",
-    'scores of new rows are told as they are (scores = "exact")',
+    'exact scores of new rows are disclosed (scores = "exact")',
     'scores = "levels"',
     ("score_sums",),
 )
 
 
 def weight_leaks(
-    job: SharesJob, counts: Sequence[Disclosure], sizes: RunShape, before: Sequence[Disclosure]
+    job: SharesJob, counts: Sequence[Disclosure], shape: RunShape, before: Sequence[Disclosure]
 ) -> Iterator[Leak]:
-    """Yield the parties whose weights are opened to them and are as many as there are labels, or have half as many bits
-    as labels hold, or as the columns of another party whose table is at hand."""
-    bits, remedy = weight_levels(job, sizes.rows).bits, "leave it out of open_weights, or train fewer weights "
-    remedy += "(fewer trees, a smaller depth, fewer columns) or on more rows"
-    for name in sorted(sizes.columns.keys() & set(job.protocol.shares.open_weights)):
-        count, of, told = count_weights(job, sizes, name), sizes.rows * sizes.outputs, list[str]()
-        own = [each for each in counts if (each.group, each.learner) == ("weights", name) and each.capacity]
-        labels = [earlier_share(each, before) for each in own if each.kind == "labels"]
-        total = count + ceil(sum(labels) * of)
-        if total >= of:
+    """Yield the parties that learn too many weights.
+
+    Args:
+        job: the job.
+        counts: the disclosures of the job.
+        shape: the shape of the run.
+        before: disclosures of earlier jobs.
+    """
+    bits = weight_levels(job, shape.rows).bits
+    remedy = (
+        "leave it out of open_weights, or train fewer weights (fewer trees, a smaller depth, fewer columns) or on more "
+        "rows"
+    )
+    for name in sorted(shape.columns.keys() & set(job.protocol.shares.open_weights)):
+        count, equations = count_weights(job, shape, name), shape.rows * shape.outputs
+        own = [item for item in counts if (item.group, item.learner) == ("weights", name) and item.capacity]
+        earlier_labels = [earlier_share(item, before) for item in own if item.kind == "labels"]
+        total = count + ceil(sum(earlier_labels) * equations)
+        is_active = name == shape.active
+        if total >= equations:
             yield Leak(
                 RANK,
                 name,
-                f"its weights, which are opened to it, are {count} numbers for {of} "
-                + ("residuals" if name == sizes.active else "labels")
+                f"its weights, which are opened to it, are {count} numbers for {equations} "
+                + ("residuals" if is_active else "labels")
                 + (f" (with those of earlier jobs {total})" if total > count else "")
                 + ", and can determine them"
-                + (", and so the others' part of each row" if name == sizes.active else ""),
+                + (", and so the others' part of each row" if is_active else ""),
                 remedy,
             )
             continue
-        for each in own:
-            share = each.share + earlier_share(each, before)
+        shares = []
+        for item in own:
+            share = item.share + earlier_share(item, before)
             if share >= MAX_NUMBERS_PER_COLUMN:
-                whose = "labels" if each.kind == "labels" else f"columns of {each.about[0]}"
-                told.append(f"{share:.0%} of what {whose} hold")
-        if told:
+                subject = "labels" if item.kind == "labels" else f"columns of {item.about[0]}"
+                shares.append(f"{share:.0%} of the information in the {subject}")
+        if shares:
             yield Leak(
                 OPENED_WEIGHTS,
                 name,
-                f"its weights, which are opened to it, have {count * bits:,} bits, by which a party that deviates "
-                f"reads what it likes, up to {' and '.join(told)} with those of earlier jobs",
+                f"its weights, which are opened to it, have {count * bits:,} bits; a malicious party chooses what they "
+                f"disclose, up to {' and '.join(shares)} with those of earlier jobs",
                 remedy,
                 apart=True,
             )
 
 
-def metric_leaks(job: JobOptions, sizes: RunShape) -> Iterator[Leak]:
-    rows, times = measured_rows(sizes), count_measurements(job, sizes)
+def metric_leaks(job: JobOptions, shape: RunShape) -> Iterator[Leak]:
+    """Yield leaks of metrics of few rows, or of too many metrics of the same rows."""
+    rows, times = measured_rows(shape), count_measurements(job, shape)
     if not rows:
         return
-    few, pairs = [], pair_metrics.supports_pairs(job.model.loss)  # where not, one sum of losses is told
-    if pairs and rows < MIN_PAIR_ROWS:
-        few.append(f"metrics are of {rows} rows, fewer than {MIN_PAIR_ROWS}")
-    if pairs and sizes.rarest_label_rows is not None and sizes.rarest_label_rows < MIN_ROWS_PER_LABEL:
-        few.append(
-            f"{sizes.rarest_label_rows} of the rows measured have the rarest label, fewer than {MIN_ROWS_PER_LABEL}"
+    reasons = []
+    opens_pairs = pair_metrics.supports_pairs(job.model.loss)  # otherwise one sum of losses is opened
+    if opens_pairs and rows < MIN_PAIR_ROWS:
+        reasons.append(f"metrics are of {rows} rows, fewer than {MIN_PAIR_ROWS}")
+    if opens_pairs and shape.rarest_label_rows is not None and shape.rarest_label_rows < MIN_ROWS_PER_LABEL:
+        reasons.append(
+            f"{shape.rarest_label_rows} of the measured rows have the rarest label, fewer than {MIN_ROWS_PER_LABEL}"
         )
-    if few:
-        share = ceil(100 * MIN_PAIR_ROWS / (sizes.rows + sizes.held_out)) / 100
-        enough = f" = {share}" if rows < MIN_PAIR_ROWS and sizes.held_out and share <= 0.5 else ""
+    if reasons:
+        fraction = ceil(100 * MIN_PAIR_ROWS / (shape.rows + shape.held_out)) / 100
+        enough = f" = {fraction}" if rows < MIN_PAIR_ROWS and shape.held_out and fraction <= 0.5 else ""
         yield Leak(
             SMALL_METRICS,
-            sizes.active,
-            f"{' and '.join(few)}, so that rows of the most extreme values are told apart",
+            shape.active,
+            f"{' and '.join(reasons)}, so that rows with the most extreme values can be identified",
             f"hold out more rows (test_fraction{enough})",
             apart=True,
         )
-    if times > (most := max(1, rows // ROWS_PER_EVALUATION)):
+    if times > (limit := max(1, rows // ROWS_PER_EVALUATION)):
         yield Leak(
             SMALL_METRICS,
-            sizes.active,
-            f"metrics of the same {rows} rows are taken {times} times, more than {most}, by which a party that "
-            "deviates tells rows apart",
+            shape.active,
+            f"metrics of the same {rows} rows are measured {times} times, more than {limit}; a malicious party can "
+            "identify rows by that",
             "use a larger evaluate_every or hold out more rows",
             apart=True,
         )
 
 
-def score_leaks(job: SharesJob, sizes: RunShape, rounds: str) -> Iterator[Leak]:
+def score_leaks(job: SharesJob, shape: RunShape, rounder: str) -> Iterator[Leak]:
+    """Yield leaks of scores that disclose too much about a row.
+
+    Args:
+        job: the job.
+        shape: the shape of the run.
+        rounder: the party that rounds scores.
+    """
     options = job.protocol.shares
-    asker, c = options.scores_to or sizes.active, sizes.outputs
+    requester, c = options.scores_to or shape.active, shape.outputs
     if options.scores == "none":
         return
     if options.scores == "exact":
-        what = "scores of new rows are exact, from which it reads columns of few values, and one column from few rows"
-        yield Leak(EXACT_SCORES, asker, what, 'use scores = "levels"', apart=True)
+        reason = "scores of new rows are exact and reveal low-cardinality columns, and any column from a few rows"
+        yield Leak(EXACT_SCORES, requester, reason, 'use scores = "levels"', apart=True)
         return
-    levels = options.score_quantizer(job.model.loss.spacing)
+    quantizer = options.score_quantizer(job.model.loss.spacing)
     if c > 1:
         yield Leak(
             LARGE_SCORES,
-            asker,
-            f"{c} scores of a new row come together, from which the others' columns follow",
+            requester,
+            f"{c} scores of one new row together determine the others' columns",
             'add scores = "none" to protocol.shares',
             apart=True,
         )
-    for name, own in sizes.information.items():
-        if name == asker:
+    for name, information in shape.information.items():
+        if name == requester:
             continue
-        bits = (disclosed_score_bits(job, sizes, rounds) if name == rounds else levels.bits) * c
-        codes = reason_code_bits(job, name, sizes.columns[name])
-        if bits + codes > SCORE_BIT_BUDGET * own.bits:
-            most = int((SCORE_BIT_BUDGET * own.bits - codes) / c)
-            beside = f" and {job.reason_codes} reason codes {codes:.1f} more" if codes else ""
-            fewer = "use fewer reason_codes, or " if codes else ""
+        bits = (disclosed_score_bits(job, shape, rounder) if name == rounder else quantizer.bits) * c
+        code_bits = reason_code_bits(job, name, shape.columns[name])
+        budget = SCORE_BIT_BUDGET * information.bits
+        if bits + code_bits > budget:
+            limit = int((budget - code_bits) / c)
+            codes = f" and {job.reason_codes} reason codes {code_bits:.1f} more" if code_bits else ""
+            fewer_codes = "use fewer reason_codes, or " if code_bits else ""
+            remedy = f'score_bits = {limit} or scores = "none"' if limit > 2 else 'scores = "none"'
             yield Leak(
                 LARGE_SCORES,
-                asker,
-                f"scores of a new row tell up to {bits} bits{beside}, a row of {name} holds {own.bits:.1f}, a "
-                f"fourth of which are {SCORE_BIT_BUDGET * own.bits:.1f}",
-                f'{fewer}add score_bits = {most} or scores = "none" to protocol.shares'
-                if most > 2
-                else f'{fewer}add scores = "none" to protocol.shares',
+                requester,
+                f"scores of a new row disclose up to {bits} bits{codes}; a row of {name} contains "
+                f"{information.bits:.1f} bits, and the limit is a fourth, {budget:.1f}",
+                f"{fewer_codes}add {remedy} to protocol.shares",
                 apart=True,
             )
-        if own.max_share > MAX_COLUMN_SHARE:
+        if information.max_share > MAX_COLUMN_SHARE:
             yield Leak(
                 LARGE_SCORES,
-                asker,
-                f"a single column holds {own.max_share:.0%} of what a row of {name} does, and is read from scores",
+                requester,
+                f"a single column contains {information.max_share:.0%} of the information in a row of {name}, and can "
+                "be read from scores",
                 'add scores = "none" to protocol.shares, or bring more columns',
                 apart=True,
             )

@@ -5,235 +5,300 @@ from __future__ import annotations
 import logging
 import warnings
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
 from securevfl.base.roles import PARTNER
-from securevfl.data.schedule import Iteration
+from securevfl.data.schedule import Iteration, Rows
 from securevfl.errors import DataNotice
-from securevfl.families.divergence import DIVERGENCE_FACTOR as FAR_ABOVE
-from securevfl.families.divergence import divergence_error
+from securevfl.families.divergence import DIVERGENCE_FACTOR, divergence_error
 from securevfl.families.score_results import Measurement
 from securevfl.families.shares.metric_labels import MetricLabels
+from securevfl.families.shares.shares_disclosures import measured_iterations
+from securevfl.families.shares.shares_facts import SharesFacts
 from securevfl.families.shares.shares_job import SharesJob
 from securevfl.families.shares.shares_plan import can_roll_back
 from securevfl.families.training_data import ScaledRows, TrainingData
 from securevfl.models import pair_metrics
 from securevfl.models.loss import Loss
 from securevfl.protocols.party_context import PartyContext
+from securevfl.protocols.score_ledger.ledger import ScoreLedger
+from securevfl.protocols.shares.forward_sums import ColumnSource
 from securevfl.protocols.shares.iteration import SharedState
 from securevfl.protocols.shares.opened_loss import MAX_LOSS_ROWS, MIN_LOSS_ROWS, LossTable, open_loss
 from securevfl.protocols.shares.quantizer import CLIP_FRACTION, Quantizer
 from securevfl.protocols.shares.range_count import MAX_COUNTED_SUMS, count_out_of_range
 from securevfl.protocols.shares.score_label_pairs import PairInputs, open_pairs
+from securevfl.protocols.shares.shares_params import SharesParams
 from securevfl.protocols.shares.shares_session import SharesSession
 from securevfl.protocols.shares.word_shuffle import Shuffle, prepare_shuffle
 from securevfl.runtime import eventlog
 from securevfl.runtime.costs import Stage
 
-if TYPE_CHECKING:
-    from securevfl.families.shares.shares_participant import SharesParticipant
-
-MAX_PRECOMPUTED_SHUFFLES = 4  # shuffles of a chunk that are made with it
-
-MAX_NEAR_END_SHARE = (
-    0.01  # part of the rows near the end of the table from which a party is warned where none are counted
-)
-
-OUTER_SHARE = 0.75  # of what levels cover: sums between this and the end say that others may have wrapped
+MAX_PRECOMPUTED_SHUFFLES = 4  # shuffles that are generated together with a chunk
+MAX_NEAR_END_SHARE = 0.01  # without a count, a larger share of rows near the end of the table causes a warning
+OUTER_SHARE = 0.75  # rows beyond this share of the covered range suggest that others have wrapped
 
 _OUT_OF_RANGE = (
-    "so many rows have scores beyond the largest that the training counts with, where they are taken for others and "
-    "draw weights further: set protocol.shares.table_bits one higher, by which scores may be twice as large and almost "
-    "twice as much is sent, or cut values off that lie far out (prepare.clip)"
+    "share of rows with model outputs outside the table's range; their residuals are wrong and push the weights "
+    "further out. Increase protocol.shares.table_bits by one, which doubles the range and almost doubles the traffic, "
+    "or clip extreme values (prepare.clip)"
 )
-
 _NEAR_RANGE_END = (
-    "so many rows have scores near the largest that the training counts with; beyond it they are taken for others, and "
-    "whether some are could not be counted: set protocol.shares.table_bits one higher if metrics get worse"
+    "share of rows with model outputs near the end of the table's range. Outputs beyond it get wrong residuals, and "
+    "they could not be counted. Increase protocol.shares.table_bits by one if metrics get worse"
+)
+_LEVELS_WRAP = (
+    "share of rows with model outputs near or beyond the range of metrics, where outputs wrap; the metrics may be "
+    "wrong. Set a larger metrics_range"
 )
 
-_LEVELS_WRAP = (
-    "so many rows have scores near the largest that metrics count with or beyond, where they are taken for others: "
-    "these may be wrong; set a larger metrics_range"
-)
+
+class MeasuredTraining(Protocol):
+    """The training that is measured, as `Measurements` sees it."""
+
+    @property
+    def facts(self) -> SharesFacts:
+        """The facts of the training."""
+
+    @property
+    def session(self) -> SharesSession:
+        """The session of the share holders for measurements and scores."""
+
+    @property
+    def params(self) -> SharesParams:
+        """The parameters of the training."""
+
+    @property
+    def ledger(self) -> ScoreLedger:
+        """This party's score ledger."""
+
+    def inputs_of(self, data: TrainingData, rows: Rows) -> ColumnSource:
+        """Return this party's inputs of rows of its table."""
 
 
 class Measurements:
-    """The measurements of one training, with the shuffles that were made ahead of them."""
+    """The measurements of one training, with the shuffles that were generated in advance.
 
-    def __init__(self, player: SharesParticipant, job: SharesJob, context: PartyContext) -> None:
-        """player: what it is asked about the model, each at its time."""
-        self._player, self._job, self._context = player, job, context
+    Args:
+        training: the training that is measured.
+        job: the job.
+        context: the context of this party.
+
+    Attributes:
+        zero_model_loss: loss of the zero model on the rows of the latest measurement, at the party with labels.
+    """
+
+    def __init__(self, training: MeasuredTraining, job: SharesJob, context: PartyContext) -> None:
+        self._training, self._job, self._context = training, job, context
         self._chunk = -1
         self._shuffles: dict[int, deque[Shuffle]] = {}
-        self.none = np.inf  # the loss without a model, of the rows last measured; known to the party with labels
-        self._far = 0.0  # the part of the rows that was warned of last
-        self._uncounted = False  # whether the partner told no count of rows beyond the table
+        self.zero_model_loss = np.inf
+        self._reported_share = 0.0  # share of rows in the latest warning
+        self._is_uncounted = False  # whether the partner did not permit a count of out-of-range rows
 
     def measure(self, loss: Loss, data: TrainingData, state: SharedState, rounds: int) -> Measurement:
-        """Return the metrics after `rounds` rounds; empty at a party that receives none.
+        """Measure the model on the evaluated rows.
 
-        DivergenceError if the loss is far above that of a model that says nothing.
+        Args:
+            loss: the loss of the job's model.
+            data: the training data of this party.
+            state: this party's shares of the weights.
+            rounds: number of rounds so far.
+
+        Returns:
+            The metrics; an empty measurement at a party that receives none.
         """
-        rows = self._evaluated(data)
+        rows = self._measured_rows(data)
         if len(rows) < MIN_LOSS_ROWS:
             if self._context.me == self._context.active:
-                what = f"{MIN_LOSS_ROWS} rows to take metrics of were expected, {len(rows)} came, so there are none"
                 warnings.warn(
-                    f"party {self._context.me}: {what}; hold out more (test_fraction)", DataNotice, stacklevel=2
+                    f"party {self._context.me}: metrics need at least {MIN_LOSS_ROWS} rows and there are {len(rows)}, "
+                    "so there are no metrics. Hold out more rows (test_fraction).",
+                    DataNotice,
+                    stacklevel=2,
                 )
             return Measurement()
-        self._note_measure(data, rows)
+        self._record_evaluation(data, rows)
         if not pair_metrics.supports_pairs(loss):
-            return self._sum_of_losses(data, rows, state, rounds)
+            return self._measure_loss(data, rows, state, rounds)
         labels, classes = data.labels(rows.rows), data.classes
-        own, levels = None, self._levels(loss)
+        metric_labels, quantizer = None, self._quantizer(loss)
         if labels is not None and classes is not None:
-            own = MetricLabels.of(loss, labels, classes, levels.reach)
-        met = self._player.met
-        held = loss.classifies and levels.can_clip(self._player.plan.numbers)
-        found = open_pairs(
-            met.products,
-            self._shuffle(len(rows)),
-            self._player.terms,
+            metric_labels = MetricLabels.of(loss, labels, classes, quantizer.reach)
+        session = self._training.session
+        clips = loss.classifies and quantizer.can_clip(self._training.facts.plan.numbers)
+        pairs = open_pairs(
+            session.products,
+            self._take_shuffle(len(rows)),
+            self._training.params,
             state,
-            self._player.inputs_of(data, rows.rows),
-            levels,
-            None if own is None else PairInputs(own.flags, own.subtracted),
-            met.top_transfers if held else None,
+            self._training.inputs_of(data, rows.rows),
+            quantizer,
+            None if metric_labels is None else PairInputs(metric_labels.flags, metric_labels.subtracted),
+            session.top_transfers if clips else None,
         )
-        if found is None or own is None:
+        if pairs is None or metric_labels is None:
             return Measurement()
-        told, curve = own.metrics(found)
-        self._watch(told["loss"], own.zero_model_loss, rounds)
-        if self._uncounted and own.subtracted is None:
-            self._warn(
-                float((np.abs(found.f) > CLIP_FRACTION * levels.reach).mean()), MAX_NEAR_END_SHARE, _NEAR_RANGE_END
-            )
-        if not held:
-            outer = (np.abs(found.f) > OUTER_SHARE * own.reach) & ((own.subtracted is None) | ~found.marked)
-            self._warn(float(outer.mean()), 0.0, _LEVELS_WRAP)
-        return Measurement(told, curve, own.standard_errors(found))
+        values, curve = metric_labels.metrics(pairs)
+        self._check_divergence(values["loss"], metric_labels.zero_model_loss, rounds)
+        is_residual = metric_labels.subtracted is not None
+        if self._is_uncounted and not is_residual:
+            near_end = float((np.abs(pairs.f) > CLIP_FRACTION * quantizer.reach).mean())
+            self._report(near_end, MAX_NEAR_END_SHARE, _NEAR_RANGE_END)
+        if not clips:
+            outer = np.abs(pairs.f) > OUTER_SHARE * metric_labels.reach
+            self._report(float((outer & ~pairs.marked if is_residual else outer).mean()), 0.0, _LEVELS_WRAP)
+        return Measurement(values, curve, metric_labels.standard_errors(pairs))
 
-    def _sum_of_losses(self, data: TrainingData, rows: ScaledRows, state: SharedState, rounds: int) -> Measurement:
-        """Return what one opened sum tells of a loss that pairs do not."""
-        targets = (
-            None
-            if (rated := data.loss_targets_by_output(rows.rows, self._context.outputs)) is None
-            else LossTable(self._job.loss.value, rated, self._job.loss.minimizer(rated))
+    def _measure_loss(self, data: TrainingData, rows: ScaledRows, state: SharedState, rounds: int) -> Measurement:
+        """Open the sum of the losses, for a loss whose metrics pairs do not determine."""
+        targets = data.loss_targets_by_output(rows.rows, self._context.outputs)
+        table = None
+        if targets is not None:
+            table = LossTable(self._job.loss.value, targets, self._job.loss.minimizer(targets))
+        session, inputs = self._training.session, self._training.inputs_of(data, rows.rows)
+        opened = open_loss(
+            session.products, session.transfers, self._training.params, state, state.iterations, inputs, table
         )
-        met, own = self._player.met, self._player.inputs_of(data, rows.rows)
-        found = open_loss(met.products, met.transfers, self._player.terms, state, state.iterations, own, targets)
-        if found is None or targets is None:
+        if opened is None or table is None:
             return Measurement()
-        none = float(targets.values(np.zeros_like(targets.minimizers), targets.targets).mean())
-        self._watch(found.loss * self._context.outputs, none * self._context.outputs, rounds)
-        if self._uncounted:
-            self._warn(found.far_share, MAX_NEAR_END_SHARE, _NEAR_RANGE_END)
-        counts = 1.0 if data.weights is None else float(data.weights[rows.rows].mean())
-        return Measurement({"loss": found.loss * self._context.outputs / counts})
+        outputs = self._context.outputs
+        zero_model_loss = float(table.values(np.zeros_like(table.minimizers), table.targets).mean())
+        self._check_divergence(opened.loss * outputs, zero_model_loss * outputs, rounds)
+        if self._is_uncounted:
+            self._report(opened.far_share, MAX_NEAR_END_SHARE, _NEAR_RANGE_END)
+        mean_weight = 1.0 if data.weights is None else float(data.weights[rows.rows].mean())
+        return Measurement({"loss": opened.loss * outputs / mean_weight})
 
-    def _watch(self, loss: float, none: float, rounds: int) -> None:
-        """Compare the loss with that of no model. DivergenceError if it is far above, and nothing turns back for it."""
-        self.none = none
-        if loss > FAR_ABOVE * none and not can_roll_back(self._job, self._player.rollbacks):
+    def _check_divergence(self, loss: float, zero_model_loss: float, rounds: int) -> None:
+        """Compare the loss with that of the zero model, unless the training can roll back."""
+        self.zero_model_loss = zero_model_loss
+        if loss > DIVERGENCE_FACTOR * zero_model_loss and not can_roll_back(self._job, self._training.facts.rollbacks):
             raise divergence_error(rounds)
 
-    def count_far(self, data: TrainingData, state: SharedState | None, visit: Iteration) -> None:
-        """Count, of some rows of the last visit, those whose sums are beyond the end of their table, as often as the
-        partner's ledger lets them be counted; warn of any."""
-        rows, met = visit.rows[: MAX_COUNTED_SUMS // self._context.outputs], self._player.met
+    def count_out_of_range(self, data: TrainingData, state: SharedState | None, iteration: Iteration) -> None:
+        """Count rows of an iteration whose sums are beyond the end of their table, and warn if there are any.
+
+        The partner's ledger limits the number of counts.
+
+        Args:
+            data: the training data of this party.
+            state: this party's shares of the weights.
+            iteration: the last iteration of a chunk.
+        """
+        rows, session = iteration.rows[: MAX_COUNTED_SUMS // self._context.outputs], self._training.session
         if len(rows) < MIN_LOSS_ROWS or state is None:
             return
         self._context.channel.clock.stage = Stage.EVALUATE
-        X, numbers = self._player.inputs_of(data, rows), self._player.plan.numbers
-        rated = data.loss_targets_by_output(rows, self._context.outputs)
-        limited = not (self._context.resources.simulated or "small_metrics" in self._job.accepts)
-        found = count_out_of_range(
-            met.products,
-            met.top_transfers,
-            self._player.terms,
+        X, numbers = self._training.inputs_of(data, rows), self._training.facts.plan.numbers
+        targets = data.loss_targets_by_output(rows, self._context.outputs)
+        is_limited = not (self._context.resources.simulated or "small_metrics" in self._job.accepts)
+        count = count_out_of_range(
+            session.products,
+            session.top_transfers,
+            self._training.params,
             state,
             state.iterations,
             X,
-            np.zeros(0) if rated is None else numbers.table_centres(self._job.loss.minimizer(rated)),
-            allowed=lambda: not limited or self._player.ledger.record_range_count(data.ids(rows)),
+            np.zeros(0) if targets is None else numbers.table_centres(self._job.loss.minimizer(targets)),
+            allowed=lambda: not is_limited or self._training.ledger.record_range_count(data.ids(rows)),
         )
-        self._uncounted = found is None
-        if found is not None:
-            self._warn(
-                found / (len(rows) * self._context.outputs),
-                *((0.0, _OUT_OF_RANGE) if numbers.has_headroom else (MAX_NEAR_END_SHARE, _NEAR_RANGE_END)),
-            )
+        self._is_uncounted = count is None
+        if count is not None:
+            share = count / (len(rows) * self._context.outputs)
+            if numbers.has_headroom:
+                self._report(share, 0.0, _OUT_OF_RANGE)
+            else:
+                self._report(share, MAX_NEAR_END_SHARE, _NEAR_RANGE_END)
 
-    def _warn(self, far: float, most: float, why: str) -> None:
-        """Warn of a part of the rows, if it is more than `most`."""
-        if far > most:
-            facts: dict[str, str | int | float] = {"part": round(far, 4), "reason": why}
-            level = logging.ERROR if far > 2 * self._far else logging.INFO
+    def _report(self, share: float, limit: float, reason: str) -> None:
+        """Warn of a share of the rows if it exceeds a limit."""
+        if share > limit:
+            facts: dict[str, str | int | float] = {"part": round(share, 4), "reason": reason}
+            level = logging.ERROR if share > 2 * self._reported_share else logging.INFO
             eventlog.emit(self._context.me, "far", facts, level)
-            self._far = far
+            self._reported_share = share
 
-    def _evaluated(self, data: TrainingData) -> ScaledRows:
-        """Return the rows that are measured: those to be evaluated, or as many as there is room for, spread evenly over
-        the table: one that is sorted by time is not judged by its first months."""
-        rows, most = np.sort(data.evaluated.rows), MAX_LOSS_ROWS // self._context.outputs
-        spread = np.linspace(0, len(rows) - 1, min(len(rows), most)).astype(np.intp)
-        return ScaledRows(data, rows[spread])
+    def _measured_rows(self, data: TrainingData) -> ScaledRows:
+        """Return the measured rows: all evaluated rows, or the maximum number spread evenly over the table.
 
-    def _levels(self, loss: Loss) -> Quantizer:
-        return self._job.protocol.shares.metric_quantizer(self._player.plan.numbers, classifies=loss.classifies)
+        A table that is sorted by time is therefore not judged by its first months.
+        """
+        rows, limit = np.sort(data.evaluated.rows), MAX_LOSS_ROWS // self._context.outputs
+        positions = np.linspace(0, len(rows) - 1, min(len(rows), limit)).astype(np.intp)
+        return ScaledRows(data, rows[positions])
 
-    def _shuffle(self, rows: int) -> Shuffle | None:
-        """Take a shuffle of so many rows at a holder, made with the chunk or now."""
-        made = self._shuffles.get(self._chunk)
-        return made.popleft() if made else self._prepared(self._player.met, rows)
+    def _quantizer(self, loss: Loss) -> Quantizer:
+        numbers = self._training.facts.plan.numbers
+        return self._job.protocol.shares.metric_quantizer(numbers, classifies=loss.classifies)
 
-    def _prepared(self, met: SharesSession, rows: int) -> Shuffle | None:
-        ends, holders = met.switch_transfers, (self._context.active, self._context.roles.only(PARTNER))
-        if ends is None:
+    def _take_shuffle(self, rows: int) -> Shuffle | None:
+        """Return a shuffle at a share holder: one of the current chunk, or a new one."""
+        shuffles = self._shuffles.get(self._chunk)
+        return shuffles.popleft() if shuffles else self._generate_shuffle(self._training.session, rows)
+
+    def _generate_shuffle(self, session: SharesSession, rows: int) -> Shuffle | None:
+        transfers, holders = session.switch_transfers, (self._context.active, self._context.roles.only(PARTNER))
+        if transfers is None:
             return None
         (peer,) = (name for name in holders if name != self._context.me)
-        bits = self._levels(self._job.model.loss).bits + 1
-        return prepare_shuffle(met.products.context, peer, ends, rows, bits, blocks=self._context.outputs)
+        bits = self._quantizer(self._job.model.loss).bits + 1
+        return prepare_shuffle(session.products.context, peer, transfers, rows, bits, blocks=self._context.outputs)
 
-    def enter(self, chunk: int) -> None:
-        """Go on to a chunk, by the number of its first visit; shuffles left from the one before serve no longer."""
+    def enter_chunk(self, chunk: int) -> None:
+        """Continue with a chunk, named by its first iteration; unused shuffles of the chunk before are discarded."""
         self._shuffles.pop(self._chunk, None)
         self._chunk = chunk
 
-    def prepare(self, met: SharesSession, data: TrainingData, first: int, visits: int, total: int) -> None:
-        """Make shuffles for the evaluations that come in a chunk of so many visits, of `total` in all; some of them."""
-        every, rows, last = self._job.evaluation_interval, len(self._evaluated(data)), first + visits
-        due = {number for number in range(first + 1, last + 1) if every and number % every == 0}
-        due |= {last} if last == total else set()
-        count = (
-            min(len(due), MAX_PRECOMPUTED_SHUFFLES)
-            if rows >= MIN_LOSS_ROWS and pair_metrics.supports_pairs(self._job.model.loss)
-            else 0
-        )
-        made = (self._prepared(met, rows) for _ in range(count))
-        self._shuffles[first] = deque(shuffle for shuffle in made if shuffle is not None)
+    def precompute(self, session: SharesSession, data: TrainingData, first: int, iterations: int, total: int) -> None:
+        """Generate shuffles for some of the measurements in a chunk.
 
-    def _note_measure(self, data: TrainingData, rows: ScaledRows) -> None:
-        """Enter at every other party that the active one measures these rows. LeakageError if that is too often."""
+        Args:
+            session: the session of the share holders.
+            data: the training data of this party.
+            first: number of the chunk's first iteration.
+            iterations: number of iterations of the chunk.
+            total: number of iterations of the training.
+        """
+        stop, rows = first + iterations, len(self._measured_rows(data))
+        every = self._job.evaluation_interval
+        due = {number for number in measured_iterations(total, every) if first < number <= stop}
+        count = 0
+        if rows >= MIN_LOSS_ROWS and pair_metrics.supports_pairs(self._job.model.loss):
+            count = min(len(due), MAX_PRECOMPUTED_SHUFFLES)
+        shuffles = (self._generate_shuffle(session, rows) for _ in range(count))
+        self._shuffles[first] = deque(shuffle for shuffle in shuffles if shuffle is not None)
+
+    def _record_evaluation(self, data: TrainingData, rows: ScaledRows) -> None:
+        """Record at every other party that the active one measures these rows, unless that is too often."""
         context = self._context
         if not (context.me == context.active or context.resources.simulated or context.resources.evaluations_reserved):
             limited = "small_metrics" not in self._job.accepts
-            self._player.ledger.record_evaluation(context.active, data.ids(rows.rows), limited=limited, me=context.me)
+            ids = data.ids(rows.rows)
+            self._training.ledger.record_evaluation(context.active, ids, limited=limited, me=context.me)
 
     def check(self, data: TrainingData, start: int) -> None:
-        """Raise LeakageError if the evaluations of the run from round `start` on would be too many. A DataNotice says
-        where rows that count more or less than others are measured alike."""
+        """Check that the ledger permits the measurements of a run. Too many raise LeakageError.
+
+        A DataNotice reports that metrics ignore row weights.
+
+        Args:
+            data: the training data of this party.
+            start: number of rounds that were finished before a resume.
+        """
+        context = self._context
         if data.metric_weights(data.evaluated.rows) is not None and pair_metrics.supports_pairs(self._job.model.loss):
-            what = "on shares metrics count every row alike, as nobody knows which row a score is of"
-            why = "weights.column counts in the training alone"
-            warnings.warn(f"party {self._context.me}: {what}; {why}", DataNotice, stacklevel=2)
-        context, rows, every = self._context, self._evaluated(data), self._job.evaluation_interval
+            warnings.warn(
+                f"party {context.me}: on shares, metrics count every row equally, because no party knows which row a "
+                "score belongs to. weights.column affects the training only.",
+                DataNotice,
+                stacklevel=2,
+            )
+        rows, interval = self._measured_rows(data), self._job.evaluation_interval
         if (
-            self._context.me == self._context.active
+            context.me == context.active
             or context.resources.simulated
             or context.resources.evaluations_reserved
             or "small_metrics" in self._job.accepts
@@ -241,6 +306,7 @@ class Measurements:
         ):
             return
         total = len(data.schedule)
-        measured_at_end = not every or total % every > 0 or (start > 0 and self._job.patience is not None)
-        times = (total // every - start // every if every else 0) + measured_at_end
-        self._player.ledger.check_evaluations(context.active, data.ids(rows.rows), times)
+        times = len(measured_iterations(total, interval, start))
+        if interval and total % interval == 0 and start > 0 and self._job.patience is not None:
+            times += 1  # an earlier model may be restored, and is measured again at the end
+        self._training.ledger.check_evaluations(context.active, data.ids(rows.rows), times)

@@ -1,17 +1,17 @@
-"""One party of a training on shares: makes work ahead, goes through visits, measures, and takes part in what is opened.
+"""One party of a training on shares: the offline phase, the iterations, measurements, opened weights and scores.
 
-Pairs of a level and a label come out in an order that nobody knows; of losses that pairs do not serve one sum is
-opened; and after each chunk it is counted how many sums are beyond the end of the table.
+Measurements open pairs of a rounded score and a label in a random order. For losses whose metrics such pairs do not
+determine, they open one sum of losses. After each chunk, the parties count the sums beyond the end of the table.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import chain
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
@@ -27,18 +27,12 @@ from securevfl.disclosure.information_content import InformationContent
 from securevfl.errors import ConfigError, LeakageError
 from securevfl.families.participant import Participant, Round
 from securevfl.families.score_results import Measurement, RowHistory, ScoreResult
-from securevfl.families.shares.chunk_pipeline import ChunkPipeline, chunk_epochs, split_chunks
+from securevfl.families.shares.chunk_pipeline import ChunkPipeline, split_chunks
+from securevfl.families.shares.shares_facts import SharesFacts
 from securevfl.families.shares.shares_inputs import INPUTS_FILE, InputRows, fitted_positions, read_inputs, remote_inputs
 from securevfl.families.shares.shares_job import SharesJob
 from securevfl.families.shares.shares_measures import Measurements
-from securevfl.families.shares.shares_plan import (
-    Plan,
-    Rollbacks,
-    can_roll_back,
-    plan_of,
-    reason_code_bits,
-    weight_levels,
-)
+from securevfl.families.shares.shares_plan import Rollbacks, can_roll_back, reason_code_bits, weight_levels
 from securevfl.families.state import State
 from securevfl.families.training_data import ScaledRows, TrainingData
 from securevfl.models.inputs import FittingData, Inputs, InputShape, inputs_at, private_stream
@@ -50,14 +44,13 @@ from securevfl.protocols.observations import IterationStarted
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.score_ledger.ledger import REFUSED, SELF, ScoreLedger
 from securevfl.protocols.score_ledger.limits import SCORE_BIT_BUDGET
-from securevfl.protocols.shares import iteration as shares
 from securevfl.protocols.shares import opened_weights
 from securevfl.protocols.shares.chunk_agreement import agree_on_chunk, wait_for_all
 from securevfl.protocols.shares.column_blocks import ColumnBlocks, LocalColumns
 from securevfl.protocols.shares.disk_store import DiskStore
 from securevfl.protocols.shares.fixed_point import FixedPointEncoding
 from securevfl.protocols.shares.forward_sums import ColumnSource
-from securevfl.protocols.shares.iteration import FeatureParty, LabelParty, PartnerParty, TrainingRole
+from securevfl.protocols.shares.iteration import FeatureParty, LabelParty, PartnerParty, SharedState, TrainingRole
 from securevfl.protocols.shares.offline_phase import OfflinePhase
 from securevfl.protocols.shares.opened_scores import ScoringParams, ScoringSession
 from securevfl.protocols.shares.preprocessing_store import NAME_BYTES, MemoryStore, PreprocessingStore
@@ -71,512 +64,594 @@ from securevfl.runtime import eventlog
 from securevfl.runtime.costs import Stage
 from securevfl.runtime.worker_backend import RemotePart
 
-# One party.
-
-
-SCORE_BLOCK_ROWS = 16_384  # rows that are scored at a time
-INPUT_BLOCK_ROWS = 4096  # rows of which inputs are made at a time
+SCORE_BLOCK_ROWS = 16_384  # number of rows that are scored at a time
+INPUT_BLOCK_ROWS = 4096  # number of rows whose inputs are computed at a time
 INPUT_KEY_BYTES = 32
-_ROLLBACK_REASON = "the loss rose: steps of twice the safe size were too long for these columns, and half of it follows"
-IMPORTANCE_ROWS = 512  # training rows by which columns are said to matter, to a party that is told its weights
+IMPORTANCE_ROWS = 512  # training rows that determine the importance of columns, at a party that learns its weights
+LARGE_TABLE_NUMBERS = 1 << 18  # after reading a table of more numbers, freed memory is returned to the system
+_ROLLBACK_REASON = (
+    "the loss increased: steps of twice the safe size were too long for these columns; the step is halved"
+)
 
 
-def _shared_weights(kept: State) -> shares.SharedState | None:
-    """Return the shares in what was kept, if there are any."""
-    return None if "own" not in kept else shares.SharedState(kept["visits"], kept["own"], kept["others"])
+def _restore_shares(state: State) -> SharedState | None:
+    """Return the shares of a state, if it contains any."""
+    return None if "own" not in state else SharedState(state["visits"], state["own"], state["others"])
 
 
-def _nothing() -> FittingData:
-    raise AssertionError("a model keeps its inputs")
-
-
-LARGE_TABLE_NUMBERS = 1 << 18  # numbers of a table
+def _no_data() -> FittingData:
+    raise AssertionError("the state of a model contains its inputs")
 
 
 @dataclass
 class _TrainingResources:
-    """What a player needs while it trains."""
+    """The objects that a participant needs while it trains."""
 
     data: TrainingData
-    ahead: OfflinePhase
-    side: TrainingRole
-    visits: list[Iteration]
-    rows: tuple[int, ...]
+    offline: OfflinePhase
+    role: TrainingRole
+    iterations: list[Iteration]
+    batch_rows: tuple[int, ...]
 
-    def give_back(self) -> None:
-        """Return freed memory to the system where there is much of it: of few numbers that costs more than it gives."""
+    def release_memory(self) -> None:
+        """Return freed memory to the system. For a small table that costs more time than it is worth."""
         if self.data.rows * self.data.columns > LARGE_TABLE_NUMBERS:
             release_freed_memory()
 
 
 class SharesParticipant(Participant):
-    """One party's shares: of its own weights, and as a holder of every other party's."""
+    """One party's shares: of its own weights and, at a share holder, of every other party's weights.
+
+    Args:
+        job: the job.
+        context: the context of this party.
+        columns: number of columns of this party.
+        state: the state to resume from, or the model state to predict with; None to start a training.
+    """
 
     def __init__(self, job: SharesJob, context: PartyContext, columns: int, state: State | None) -> None:
         self._job, self._context = job, context
         self._model, self._options = job.model, job.protocol.shares
         self._active, self._partner = context.me == context.active, context.roles.only(PARTNER)
-        own = State() if state is None else state
-        self._sizes: dict[str, Any] = own.get("sizes", {})
-        self._state = _shared_weights(own)
-        self._run: str = own.get("run", context.resources.run)
+        stored = State() if state is None else state
+        self._facts: SharesFacts | None = None
+        self._state = _restore_shares(stored)
+        self._run: str = stored.get("run", context.resources.run)
         self._training: _TrainingResources | None = None
-        self._scores: ScoringSession | None = None
-        self._weights: Floats | None = own.get("theta")
-        self._blocks = 0
+        self._scoring: ScoringSession | None = None
+        self._weights: Floats | None = stored.get("theta")
+        self._scored_blocks = 0
         self._measured: dict[int, Measurement] = {}
         self._inputs: Inputs | None = None
-        self._importance = {"importance": own["importance"]} if "importance" in own else {}
-        if self._sizes:
-            self._inputs = self._model.inputs(self._spread(columns, 0), own.get("inputs"), _nothing)
-        if self._sizes and len(self._sizes["columns"]) != len(context.parties):
-            raise ConfigError(
-                f"{context.me}: the parties of the training were expected, others have met; bring the same"
-            )
+        self._importance = {"importance": stored["importance"]} if "importance" in stored else {}
+        if stored.get("sizes"):
+            self._facts = SharesFacts.restore(job, stored["sizes"], len(context.parties))
+            self._inputs = self._model.inputs(self._input_shape(columns, 0), stored.get("inputs"), _no_data)
+            if len(self._facts.columns) != len(context.parties):
+                raise ConfigError(
+                    f"{context.me}: the model was trained by other parties than those of this run",
+                    "run the command with the parties of the training",
+                    code="SVFL-MODEL-MISMATCH",
+                )
+
+    @property
+    def facts(self) -> SharesFacts:
+        """The facts of the training; available when it has begun."""
+        assert self._facts is not None, "the training has begun"
+        return self._facts
 
     @property
     def max_bits_per_row(self) -> float:
-        free = "scores" in self._job.accepts or self._options.scores == "exact" or self._context.resources.simulated
-        return float("inf") if free else SCORE_BIT_BUDGET * float(self._sizes["held"])
+        """Maximum number of bits of a new row that scores and reason codes may disclose."""
+        options = self._options
+        if "scores" in self._job.accepts or options.scores == "exact" or self._context.resources.simulated:
+            return float("inf")
+        return SCORE_BIT_BUDGET * self.facts.information_bits
 
     @property
     def exchanges(self) -> int:
+        """Number of finished iterations."""
         return 0 if self._state is None else self._state.iterations
 
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
+        """Train chunk by chunk, and yield after every iteration."""
         with single_threaded_blas():
-            self._measures.check(data, start)
+            self._measurements.check(data, start)
             training = self._begin(data)
-            training.give_back()  # what reading the table took
+            training.release_memory()  # memory that reading the table has used
             try:
-                while start < len(training.visits):
-                    yield from self._stretch(training, start)
+                while start < len(training.iterations):
+                    yield from self._train_until_rollback(training, start)
                     start = self.exchanges
-            except GeneratorExit:  # stopped early, and well: what is left serves nobody
-                training.ahead.drop_from(0)
+            except GeneratorExit:  # the training has stopped early, so the remaining preprocessing is useless
+                training.offline.drop_from(0)
                 raise
             finally:
-                training.ahead.store.close()
+                training.offline.store.close()
 
     def model_state(self) -> State:
-        state = self._kept(whole=False)
+        """Return the shares, the facts and, if they were opened, the weights."""
+        state = self._stored_state(with_rows=False)
         return state if self._weights is None else State(state, theta=self._weights, **self._importance)
 
-    def resume_from(self, best: State, anew: Callable[[State], Participant]) -> Participant:
-        """Stay, with the shares of then: the end notes the rows of the training, and opens weights."""
-        self._state = _shared_weights(best)
+    def resume_from(self, best: State, create: Callable[[State], Participant]) -> Participant:
+        """Return this participant with the earlier shares: the end of a training needs its rows."""
+        self._state = _restore_shares(best)
         return self
 
     def precompute(self, data: TrainingData) -> Generator[Round]:
-        """Make every chunk of the training, on disk, as far as that is not done yet."""
+        """Generate every chunk of the training on disk, unless it exists; yield after each chunk.
+
+        Args:
+            data: the training data of this party.
+
+        Yields:
+            The last round of each chunk.
+
+        Raises:
+            ConfigError: if there is no folder for preprocessing.
+        """
         if self._context.resources.preprocessing is None:
-            raise ConfigError(f"{self._context.me}: a folder for work done ahead was expected; name one")
+            raise ConfigError(
+                f"{self._context.me}: preprocessing needs a folder",
+                "name one with --ahead",
+                code="SVFL-COMMAND-USAGE",
+            )
         with single_threaded_blas():
             training = self._begin(data)
-            training.give_back()
+            training.release_memory()
             try:
-                for first, part in split_chunks(training.visits, 0, self._epochs_ahead):
-                    self._make(training, first, part)
-                    yield Round(first + len(part), len(data.schedule), part[-1].epoch)
+                for first, chunk in split_chunks(training.iterations, 0, self._chunk_epochs):
+                    self._generate_chunk(training, first, chunk)
+                    yield Round(first + len(chunk), len(data.schedule), chunk[-1].epoch)
             finally:
-                training.ahead.store.close()
+                training.offline.store.close()
 
     def measure(self, loss: Loss, data: TrainingData, rounds: int, *, last: bool) -> Measurement:
-        """Metrics of pairs (level, label) of the evaluated rows, in a hidden order."""
+        """Measure metrics of shuffled pairs; after the last round also end the training."""
         if last and self._training is not None:
             self._end()
         if self._state is None:
             return Measurement()
         if self.exchanges not in self._measured:
-            self._measured[self.exchanges] = self._measures.measure(loss, data, self._state, rounds)
+            self._measured[self.exchanges] = self._measurements.measure(loss, data, self._state, rounds)
         return self._measured[self.exchanges]
 
     @cached_property
-    def _measures(self) -> Measurements:
+    def _measurements(self) -> Measurements:
         return Measurements(self, self._job, self._context)
 
     def model_outputs(self, rows: RowSlices, request: RowsToScore | None = None) -> Floats | None:
+        """Return the scores of rows (m, c) at the requesting party, None at all others."""
         return self.score(rows, request).outputs
 
-    def score(self, rows: RowSlices, asked: RowsToScore | None = None) -> ScoreResult:
+    def score(self, rows: RowSlices, request: RowsToScore | None = None) -> ScoreResult:
+        """Score rows in blocks.
+
+        Args:
+            rows: scaled columns of this party (m, d).
+            request: ids and unscaled columns of the rows, if the run has any.
+
+        Returns:
+            The scores, and which rows were scored.
+
+        Raises:
+            ConfigError: if the model has not been trained.
+        """
         if self._state is None:
-            raise ConfigError(f"{self._context.me}: a model was expected, this party has none yet; train first")
-        if self._scores is None:
-            self._scores = self._begin_scores(min(SCORE_BLOCK_ROWS, len(rows)))
-        found, agreed = [], []
+            raise ConfigError(
+                f"{self._context.me}: this party has no model yet", "train first", code="SVFL-MODEL-NOT-TRAINED"
+            )
+        if self._scoring is None:
+            self._scoring = self._begin_scoring(min(SCORE_BLOCK_ROWS, len(rows)))
+        outputs, decisions = [], []
         for start in range(0, len(rows), SCORE_BLOCK_ROWS):
             X = rows[start : start + SCORE_BLOCK_ROWS]
-            block = self._asked(rows, asked, slice(start, start + len(X)), X)
+            block = self._rows_to_score(rows, request, slice(start, start + len(X)), X)
             assert self._inputs is not None, "a model has its inputs"
-            scores = self._scores.block(self._blocks, self._inputs(X), block)
-            self._blocks += 1
-            agreed.append(self._scores.decisions)
+            scores = self._scoring.block(self._scored_blocks, self._inputs(X), block)
+            self._scored_blocks += 1
+            decisions.append(self._scoring.decisions)
             if scores is not None:
-                found.append(scores)
+                outputs.append(scores)
         return ScoreResult(
-            np.concatenate(found) if found else None,
-            np.concatenate([block.scored for block in agreed]),
-            np.concatenate([block.fresh for block in agreed]),
+            np.concatenate(outputs) if outputs else None,
+            np.concatenate([decision.scored for decision in decisions]),
+            np.concatenate([decision.fresh for decision in decisions]),
         )
 
-    def _stretch(self, training: _TrainingResources, start: int) -> Generator[Round]:
-        """Go through the visits from `start` on, to the last one or to where the training turns back."""
-        channel, ahead, of, turns_before = (
-            self._context.channel,
-            training.ahead,
-            len(training.visits),
-            len(self.rollbacks),
-        )
+    def _train_until_rollback(self, training: _TrainingResources, start: int) -> Generator[Round]:
+        """Run the iterations from `start` on, until the last one or until the training rolls back."""
+        channel, offline, total = self._context.channel, training.offline, len(training.iterations)
+        rollbacks = len(self.rollbacks)
 
-        def make(chunk: tuple[int, list[Iteration]]) -> None:
-            self._make(training, *chunk)
-            self._measures.prepare(training.ahead.session, training.data, chunk[0], len(chunk[1]), of)
+        def generate(chunk: tuple[int, list[Iteration]]) -> None:
+            self._generate_chunk(training, *chunk)
+            self._measurements.precompute(offline.session, training.data, chunk[0], len(chunk[1]), total)
 
-        chunks = list(split_chunks(training.visits, start, self._epochs_ahead))
-        turns = ChunkPipeline(channel, chunks, make, lambda chunk: ahead.has_room(len(chunk[1])))
-        with turns:
-            for first, part in turns:
-                chunk = self._chunk(training, first)
-                self._measures.enter(first)
+        chunks = list(split_chunks(training.iterations, start, self._chunk_epochs))
+        with ChunkPipeline(channel, chunks, generate, lambda chunk: offline.has_room(len(chunk[1]))) as pipeline:
+            for first, chunk in pipeline:
+                number = self._chunk_number(training, first)
+                self._measurements.enter_chunk(first)
                 channel.clock.stage = Stage.TRAIN
-                channel.gate.begin_iteration(first + 1)
-                channel.note(IterationStarted(part[0].index))
-                states = training.side.train(chunk, len(part))
-                for number, (visit, self._state) in enumerate(zip(part, states, strict=True), first + 1):
-                    yield Round(number, of, visit.epoch)
-                    if len(self.rollbacks) > turns_before:
-                        break
-                    if number - first < len(part):
-                        channel.gate.begin_iteration(number + 1)
-                        channel.note(IterationStarted(part[number - first].index))
-                else:
-                    ahead.store.drop(chunk)
-                    training.give_back()
-                    self._measures.count_far(training.data, self._state, part[-1])
-                    continue
-                break
-        if len(self.rollbacks) > turns_before:  # what was made rests on the steps before
-            ahead.drop_from(0)
-            training.side.set_params(self._terms_for(training.rows))
+                yield from self._train_chunk(training, number, first, chunk)
+                if len(self.rollbacks) > rollbacks:
+                    break
+                offline.store.drop(number)
+                training.release_memory()
+                self._measurements.count_out_of_range(training.data, self._state, chunk[-1])
+        if len(self.rollbacks) > rollbacks:  # the remaining preprocessing depends on the earlier step size
+            offline.drop_from(0)
+            training.role.set_params(self._params_for(training.batch_rows))
 
-    def _chunk(self, training: _TrainingResources, first: int) -> int:
-        """Return the number of a chunk by its first visit: no two of a session have one number, nor so their keys."""
-        return first + len(training.visits) * len(self.rollbacks)
+    def _train_chunk(
+        self, training: _TrainingResources, number: int, first: int, chunk: Sequence[Iteration]
+    ) -> Iterator[Round]:
+        """Run the iterations of one chunk, and yield after each; stop after a rollback."""
+        channel, rollbacks = self._context.channel, len(self.rollbacks)
+        channel.gate.begin_iteration(first + 1)
+        channel.note(IterationStarted(chunk[0].index))
+        states = training.role.train(number, len(chunk))
+        for done, (iteration, self._state) in enumerate(zip(chunk, states, strict=True), first + 1):
+            yield Round(done, len(training.iterations), iteration.epoch)
+            if len(self.rollbacks) > rollbacks:
+                return
+            if done - first < len(chunk):
+                channel.gate.begin_iteration(done + 1)
+                channel.note(IterationStarted(chunk[done - first].index))
+
+    def _chunk_number(self, training: _TrainingResources, first: int) -> int:
+        """Return the number of a chunk from its first iteration.
+
+        No two chunks of a session have the same number, so no two have the same keys.
+        """
+        return first + len(training.iterations) * len(self.rollbacks)
 
     @property
     def can_roll_back(self) -> bool:
+        """Whether an evaluation can make the training roll back."""
         return can_roll_back(self._job, self.rollbacks)
 
     def should_roll_back(self, losses: Sequence[float]) -> bool:
-        return not losses[-1] <= min([self._measures.none, *(self._model.risen * loss for loss in losses[:-1])])
+        """Whether the latest loss exceeds that of the zero model, or the smallest earlier one by too much."""
+        limits = [self._measurements.zero_model_loss, *(self._model.risen * loss for loss in losses[:-1])]
+        return not losses[-1] <= min(limits)
 
     def roll_back(self, best: State | None) -> None:
-        turned = [*self.rollbacks, [self.exchanges, 0 if best is None else best["visits"]]]
-        self._sizes = self._sizes | {"turned": turned}
+        """Record a rollback to an earlier model, or to the start; the next iterations use half the step size."""
+        target = 0 if best is None else best["visits"]
+        self._facts = self.facts.rolled_back(self.exchanges, target)
         self._measured.pop(self.exchanges, None)
-        eventlog.warn(
-            self._context.me, "turned back", {"visit": self.exchanges, "to": turned[-1][1], "reason": _ROLLBACK_REASON}
-        )
+        event = {"visit": self.exchanges, "to": target, "reason": _ROLLBACK_REASON}
+        eventlog.warn(self._context.me, "turned back", event)
 
-    def row_history(self, asked: RowsToScore) -> RowHistory:
+    def row_history(self, request: RowsToScore) -> RowHistory:
+        """Return facts from this party's ledger about rows before it requests their scores."""
         ledger = self.ledger
-        question = ledger.query(self._noted(), SELF, asked.ids, ledger.commitments(asked.ids, asked.raw))
-        states, trained = ledger.row_states(question), ledger.is_trained_on(question)
+        query = ledger.query(self._record_model(), SELF, request.ids, ledger.commitments(request.ids, request.raw))
+        states, trained = ledger.row_states(query), ledger.is_trained_on(query)
         scores = np.full((len(states), self._context.outputs), np.nan)
-        for at, score in enumerate(ledger.stored(question, of="score")):
+        for row, score in enumerate(ledger.stored(query, of="score")):
             if score is not None:
-                scores[at] = np.frombuffer(score, "<f8")
+                scores[row] = np.frombuffer(score, "<f8")
         return RowHistory(trained, (states == REFUSED) & ~trained, scores)
 
     def state(self) -> State:
-        return self._kept(whole=True)
+        """Return the shares, the facts and the inputs of this party's rows."""
+        return self._stored_state(with_rows=True)
 
-    def _kept(self, *, whole: bool) -> State:
-        """Return what is kept of the training; with `whole` also what only this party's own rows need."""
-        state = self._state
-        if state is None:
+    def _stored_state(self, *, with_rows: bool) -> State:
+        """Return the shares and the facts; `with_rows` adds inputs that only this party's own rows need."""
+        shares = self._state
+        if shares is None:
             return State(run=self._run)
-        kept = State(
-            own=state.own_share,
-            others=dict(state.peer_shares),
-            visits=state.iterations,
-            sizes=self._sizes,
+        state = State(
+            own=shares.own_share,
+            others=dict(shares.peer_shares),
+            visits=shares.iterations,
+            sizes=self.facts.plain(),
             run=self._run,
         )
-        own = {} if self._inputs is None else self._inputs.state(whole=whole)
-        return State(kept, inputs=own) if own else kept
+        inputs = {} if self._inputs is None else self._inputs.state(whole=with_rows)
+        return State(state, inputs=inputs) if inputs else state
 
     @cached_property
-    def met(self) -> SharesSession:
-        """What the session has for questions about the model."""
-        numbers = self.plan.numbers
-        return SharesSession(self._context, self._partner, self._scheme(numbers), numbers)
+    def session(self) -> SharesSession:
+        """The session of the share holders for measurements and scores."""
+        numbers = self.facts.plan.numbers
+        return SharesSession(self._context, self._partner, self._share_scheme(numbers), numbers)
 
-    def _scheme(self, numbers: FixedPointEncoding) -> ShareScheme:
-        """Return what multiplies shared vectors. ConfigError where this machine's linear algebra is not exact."""
+    def _share_scheme(self, numbers: FixedPointEncoding) -> ShareScheme:
+        """Return the scheme that multiplies shared vectors. Inexact linear algebra raises ConfigError."""
         return SHARE_SCHEMES[self._options.library](numbers.bits)
 
     def _begin(self, data: TrainingData) -> _TrainingResources:
+        """Compute the facts and create the objects of a training."""
         context, schedule = self._context, data.schedule
         if data.is_remote and self._options.library != "own":
             raise ConfigError(
-                f'{context.me}: protocol.shares.library = "own" was expected, as its rows lie at workers, where '
-                "products "
-                "are made without keys; leave it out, or use open_table"
+                f"{context.me}: protocol.shares.library = {self._options.library!r} cannot use rows at workers, where "
+                "products are computed without keys",
+                "leave protocol.shares.library out, or use open_table",
+                code="SVFL-JOB-COMBINATION",
             )
         if data.is_remote:
             data.remote_rows(schedule.batch_order)
-        parts = schedule.partition(0)
-        n = len(schedule.train)
-        columns = {name: self._model.breadth(self._spread(d, n, name)) for name, d in context.columns.items()}
-        turned = self.rollbacks
-        self._sizes = {"turned": turned, "columns": columns, "rows": max(map(len, parts)), "batches": schedule.batches}
-        self._sizes["named"], self._sizes["trained"] = data.has_ids, n
-        self._sizes["held"] = InformationContent.of(data.raw(schedule.sample(MAX_SAMPLE_ROWS))).bits
+        batches = schedule.partition(0)
+        rows = len(schedule.train)
+        self._facts = SharesFacts(
+            self._job,
+            len(context.parties),
+            {name: self._model.breadth(self._input_shape(d, rows, name)) for name, d in context.columns.items()},
+            max(map(len, batches)),
+            schedule.batches,
+            rows,
+            data.has_ids,
+            InformationContent.of(data.raw(schedule.sample(MAX_SAMPLE_ROWS))).bits,
+            self.rollbacks,
+        )
         if self._inputs is None:
-            self._inputs = self._made(data)
-        terms = self._terms_for(tuple(map(len, parts)))
-        own = self._columns(data, terms.encoding, parts)
-        ready: PreprocessingStore = (
-            MemoryStore() if context.resources.preprocessing is None else DiskStore(context.resources.preprocessing)
+            self._inputs = self._fit_inputs(data)
+        params = self._params_for(tuple(map(len, batches)))
+        columns = self._column_blocks(data, params.encoding, batches)
+        folder = context.resources.preprocessing
+        store: PreprocessingStore = MemoryStore() if folder is None else DiskStore(folder)
+        scheme = self._share_scheme(params.encoding)
+        offline = OfflinePhase(
+            context, params, scheme, columns.integers, store, remote=data.is_remote, base=self.session.base
         )
-        ahead = OfflinePhase(
-            context, terms, self._scheme(terms.encoding), own.integers, ready, remote=data.is_remote, base=self.met.base
-        )
-        side: TrainingRole
+        role: TrainingRole
         if self._active:
-            loss, numbers = self._job.loss, terms.encoding
+            loss, numbers = self._job.loss, params.encoding
 
             @lru_cache(maxsize=64)
-            def tables(piece: RowBlock) -> ResidualTables:
-                rated = data.loss_targets_by_output(parts[piece.batch][piece.start : piece.stop], context.outputs)
-                assert rated is not None, "the active party has labels"
-                return ResidualTables(numbers, loss.residual, rated, loss.minimizer, smooth=loss.smooth)
+            def tables(block: RowBlock) -> ResidualTables:
+                block_rows = batches[block.batch][block.start : block.stop]
+                targets = data.loss_targets_by_output(block_rows, context.outputs)
+                assert targets is not None, "the active party has labels"
+                return ResidualTables(numbers, loss.residual, targets, loss.minimizer, smooth=loss.smooth)
 
-            side = LabelParty(context, terms, own, ahead, tables, self._state)
+            role = LabelParty(context, params, columns, offline, tables, self._state)
         elif context.me == self._partner:
-            side = PartnerParty(context, terms, own, ahead, self._state)
+            role = PartnerParty(context, params, columns, offline, self._state)
         else:
-            side = FeatureParty(context, terms, own, ahead, self._state)
-        self._state = side.state
-        self._training = _TrainingResources(data, ahead, side, list(schedule.iterations()), terms.rows)
+            role = FeatureParty(context, params, columns, offline, self._state)
+        self._state = role.state
+        self._training = _TrainingResources(data, offline, role, list(schedule.iterations()), params.rows)
         return self._training
 
-    def _columns(self, data: TrainingData, numbers: FixedPointEncoding, parts: Sequence[Rows]) -> ColumnBlocks:
-        """Return this party's columns in all batches, wherever they lie."""
-        rate, P = self.plan.rate, self._turn(data)
+    def _column_blocks(self, data: TrainingData, numbers: FixedPointEncoding, batches: Sequence[Rows]) -> ColumnBlocks:
+        """Return this party's columns in all batches, wherever they are stored."""
+        rate, P = self.facts.plan.rate, self._preconditioner(data)
         if data.is_remote:
             return RemoteColumns(
-                numbers, rate, lambda batch: self._at_workers(data, parts[batch]), self._context.meter, P
+                numbers, rate, lambda batch: self._remote_inputs(data, batches[batch]), self._context.meter, P
             )
-        rows = lambda batch: InputRows(self._features, data, parts[batch])  # noqa: E731
+        rows = lambda batch: InputRows(self._inputs_of_rows, data, batches[batch])  # noqa: E731
         return LocalColumns(numbers, rate, rows, P, self._context.resources.preprocessing)
 
     def inputs_of(self, data: TrainingData, rows: Rows) -> ColumnSource:
-        """Return this party's inputs of rows of its table, where they lie."""
+        """Return this party's inputs of rows of its table, without moving remote rows."""
         if not data.is_remote:
-            return InputRows(self._features, data, rows)
-        tall = self._at_workers(data, rows)
-        return RemoteColumns(self.plan.numbers, self.plan.rate, lambda _: tall, self._context.meter)
+            return InputRows(self._inputs_of_rows, data, rows)
+        plan, inputs = self.facts.plan, self._remote_inputs(data, rows)
+        return RemoteColumns(plan.numbers, plan.rate, lambda _: inputs, self._context.meter)
 
-    def _at_workers(
-        self, data: TrainingData, rows: Rows, root: Floats | None = None, clip: float = np.inf
+    def _remote_inputs(
+        self, data: TrainingData, rows: Rows, roots: Floats | None = None, clip: float = np.inf
     ) -> ChunkedMatrix:
-        """Return this party's inputs (n x breadth) of rows that lie at workers, there; cut off at `clip`, and each by
-        its `root` (n,)."""
-        assert self._inputs is not None, "they are made first"
-        at, parts, breadth = fitted_positions(data, rows), list[RemotePart](), self._sizes["columns"][self._context.me]
+        """Return this party's inputs (n, width) of rows at workers.
+
+        Args:
+            data: the training data.
+            rows: positions of the rows.
+            roots: factors of the rows (n,); None for no factor.
+            clip: inputs are clipped to [-clip, clip].
+        """
+        assert self._inputs is not None, "inputs are fitted first"
+        width = self.facts.columns[self._context.me]
+        positions, parts = fitted_positions(data, rows), list[RemotePart]()
         for part in data.remote_rows(rows).parts:
-            assert isinstance(part, RemotePart), "they lie at workers"
-            own = slice(part.start, part.stop)
-            roots = None if root is None else root[own]
-            placed = part.derive(remote_inputs, self._inputs, at[own], roots, clip, breadth)
-            parts.append(RemotePart(part.start, part.stop - part.start, placed))
-        return ChunkedMatrix(parts, breadth)
+            assert isinstance(part, RemotePart), "the rows are stored at workers"
+            part_rows = slice(part.start, part.stop)
+            part_roots = None if roots is None else roots[part_rows]
+            derived = part.derive(remote_inputs, self._inputs, positions[part_rows], part_roots, clip, width)
+            parts.append(RemotePart(part.start, part.stop - part.start, derived))
+        return ChunkedMatrix(parts, width)
 
-    def _make(self, training: _TrainingResources, first: int, part: Sequence[Iteration]) -> None:
-        """Make a chunk, unless all parties have it already."""
-        ahead, number = training.ahead, self._chunk(training, first)
+    def _generate_chunk(self, training: _TrainingResources, first: int, chunk: Sequence[Iteration]) -> None:
+        """Generate the preprocessing of a chunk, unless all parties already have it."""
+        offline, number = training.offline, self._chunk_number(training, first)
         self._context.channel.clock.stage = Stage.OFFLINE
-        if ahead.is_holder:  # in the first chunk, before work goes on beside questions about the model
-            self.met.base.establish()
-        if agree_on_chunk(ahead.greet(), ahead, number, len(part)):
-            ahead.skip_chunk(number)
+        if offline.is_holder:  # in the first chunk, before measurements run concurrently
+            self.session.base.establish()
+        if agree_on_chunk(offline.greet(), offline, number, len(chunk)):
+            offline.skip_chunk(number)
         else:
-            ahead.generate(number, [visit.index for visit in part])
+            offline.generate(number, [iteration.index for iteration in chunk])
 
-    def _turn(self, data: TrainingData) -> Floats | None:
-        """P (d x d), the matrix that this party's steps are turned by, if its optimizer has one."""
+    def _preconditioner(self, data: TrainingData) -> Floats | None:
+        """Return P (d, d), which multiplies this party's gradients, if the optimizer has one."""
         optimizer, loss = self._job.optimizer, self._job.loss
         if not isinstance(optimizer, BlockDescent):
             return None
-        d, rows, clip = self._sizes["columns"][self._context.me], data.schedule.batch_order, self._options.clip
+        d, rows, clip = self.facts.columns[self._context.me], data.schedule.batch_order, self._options.clip
         roots = None if data.weights is None else np.sqrt(data.weights[rows])
-        stretches: Iterable[Floats]
+        chunks: Iterable[Floats]
         if data.is_remote:
-            tall = self._at_workers(data, rows, roots, clip)
-            stretches = [cast(Floats, tall)]
+            remote = self._remote_inputs(data, rows, roots, clip)
+            chunks = [cast(Floats, remote)]
         else:
-            blocks = (slice(at, at + INPUT_BLOCK_ROWS) for at in range(0, len(rows), INPUT_BLOCK_ROWS))
-            own = ((self._features(data, rows[block]).clip(-clip, clip), block) for block in blocks)
-            stretches = (X if roots is None else X * roots[block][:, None] for X, block in own)
-        if data.weights is not None:  # who has labels knows what each row counts; others allow for the most
+            blocks = (slice(start, start + INPUT_BLOCK_ROWS) for start in range(0, len(rows), INPUT_BLOCK_ROWS))
+            inputs = ((self._inputs_of_rows(data, rows[block]).clip(-clip, clip), block) for block in blocks)
+            chunks = (X if roots is None else X * roots[block][:, None] for X, block in inputs)
+        if data.weights is not None:
+            # A party with labels knows all row weights. Other parties use the bound of the weighted loss.
             loss = self._job.model.loss
         ridge = self._model.ridge_of(len(rows))
-        held_back = np.full((d, 1), (optimizer.ridge if ridge is None else ridge) + self._job.model.l2)
-        assert self._inputs is not None, "they are made first"
+        penalty = np.full((d, 1), (optimizer.ridge if ridge is None else ridge) + self._job.model.l2)
+        assert self._inputs is not None, "inputs are fitted first"
         constant = self._inputs.constant(d)
-        P = preconditioner_of_rows(
-            stretches, lambda X: X.T @ X, loss, held_back, who=self._context.me, constant=constant
-        )
+        P = preconditioner_of_rows(chunks, lambda X: X.T @ X, loss, penalty, who=self._context.me, constant=constant)
         if data.is_remote:
-            self._context.meter.add_worker_seconds(tall.makespan())
+            self._context.meter.add_worker_seconds(remote.makespan())
         return P
 
-    def _features(self, data: TrainingData, rows: Rows) -> Floats:
-        """Return this party's inputs (m x d) of rows of its table."""
-        assert self._inputs is not None, "they are made first"
+    def _inputs_of_rows(self, data: TrainingData, rows: Rows) -> Floats:
+        """Compute this party's inputs (m, width) of rows of its table."""
+        assert self._inputs is not None, "inputs are fitted first"
         return inputs_at(self._inputs, data.scaled(rows), fitted_positions(data, rows))
 
-    def _made(self, data: TrainingData) -> Inputs:
-        """Return this party's inputs: those on which work done ahead rests, if there is any, or new ones."""
+    def _fit_inputs(self, data: TrainingData) -> Inputs:
+        """Return the stored inputs that existing preprocessing depends on, or fit new ones."""
         rows, folder = data.schedule.fitting_rows, self._context.resources.preprocessing
         file = None if folder is None else folder / INPUTS_FILE
-        kept = None if file is None or not file.exists() else read_inputs(file)
+        stored = None if file is None or not file.exists() else read_inputs(file)
 
-        def seen() -> FittingData:
+        def fitting_data() -> FittingData:
             targets = None if data.targets is None else data.targets[rows]
             weights = None if data.weights is None else data.weights[rows]
             by_ids = data.schedule.by_ids
             order, X = np.searchsorted(rows, by_ids[np.isin(by_ids, rows)]), data.scaled(rows)
-            own = [each[order] for each in (X, targets, weights) if each is not None]
-            key = private_stream(f"inputs of {self._context.me} {self._job.seed}", *own)(INPUT_KEY_BYTES)
+            ordered = [values[order] for values in (X, targets, weights) if values is not None]
+            key = private_stream(f"inputs of {self._context.me} {self._job.seed}", *ordered)(INPUT_KEY_BYTES)
             return FittingData(self._context.me, X, data.sources, targets, weights, key, order)
 
-        made = self._model.inputs(self._spread(data.columns, len(data.schedule.train)), kept, seen)
-        own = made.state(whole=True)
-        if file is not None and kept is None and own:
-            write_checked_json(file, State(own).plain())
-        return made
+        shape = self._input_shape(data.columns, len(data.schedule.train))
+        inputs = self._model.inputs(shape, stored, fitting_data)
+        state = inputs.state(whole=True)
+        if file is not None and stored is None and state:
+            write_checked_json(file, State(state).plain())
+        return inputs
 
-    def _spread(self, columns: int, rows: int, name: str | None = None) -> InputShape:
-        """Return the sizes of a party, its own if none is named."""
+    def _input_shape(self, columns: int, rows: int, name: str | None = None) -> InputShape:
+        """Return the shape of a party's inputs; of this party's by default."""
         context, party = self._context, name or self._context.me
         opened = party in self._options.open_weights
         return InputShape(party == context.active, columns, context.outputs, len(context.parties), rows, opened)
 
     @property
-    def plan(self) -> Plan:
-        return plan_of(self._job, self._sizes, len(self._context.parties))
-
-    @property
-    def _epochs_ahead(self) -> int:
-        return chunk_epochs(self._job, self._sizes["trained"], self._context.outputs)
+    def _chunk_epochs(self) -> int:
+        return self.facts.chunk_epochs(self._context.outputs)
 
     @property
     def rollbacks(self) -> Rollbacks:
-        """Return where the training has turned back."""
-        turned: Rollbacks = self._sizes.get("turned", ())
-        return turned
+        """Where the training has rolled back."""
+        return () if self._facts is None else self._facts.rollbacks
 
     @property
-    def terms(self) -> SharesParams:
-        """The terms of the training, without the rows of single batches."""
-        return self._terms_for((self._sizes["rows"],))
+    def params(self) -> SharesParams:
+        """The parameters of the training, without the sizes of single batches."""
+        return self._params_for((self.facts.rows,))
 
-    def _terms_for(self, rows: tuple[int, ...]) -> SharesParams:
-        context, made = self._context, self.plan
-        chunks = -(-self._job.epochs // self._epochs_ahead)
-        columns = self._sizes["columns"]
-        return SharesParams(
-            made.numbers, rows, columns, self._partner, made.rule, context.outputs, chunks, context.active
-        )
+    def _params_for(self, batch_rows: tuple[int, ...]) -> SharesParams:
+        context = self._context
+        return self.facts.params(batch_rows, partner=self._partner, active=context.active, outputs=context.outputs)
 
     def _end(self) -> None:
-        """End the training: open the weights that the job names, and note the model, which has these, in the ledger."""
-        state = self._state
-        assert state is not None, "it has been trained"
-        terms, named, levels = self.terms, self._options.open_weights, weight_levels(self._job, self._sizes["trained"])
-        leave = opened_weights.record_weights(self._context, terms, levels, named)
+        """End the training: open the weights that the job names, and record the model in the ledger."""
+        shares = self._state
+        assert shares is not None, "the model has been trained"
+        params, learners = self.params, self._options.open_weights
+        levels = weight_levels(self._job, self.facts.trained_rows)
+        permit = opened_weights.record_weights(self._context, params, levels, learners)
         wait_for_all(self._context)
-        self._state = state = opened_weights.open_weights(self._context, terms, state, levels, leave, named)
-        self._noted()
-        if self._context.me in named:
-            theta = terms.rule_of(self._context.me).theta(state.own_share, state.iterations)
-            self._weights = terms.encoding.decode_weights(theta)
+        self._state = shares = opened_weights.open_weights(self._context, params, shares, levels, permit, learners)
+        self._record_model()
+        if self._context.me in learners:
+            theta = params.rule_of(self._context.me).theta(shares.own_share, shares.iterations)
+            self._weights = params.encoding.decode_weights(theta)
         if self._weights is not None and self._training is not None and self._inputs is not None:
             data = self._training.data
-            found = self._inputs.importance(self._weights, data.scaled(data.schedule.sample(IMPORTANCE_ROWS)))
-            self._importance = {"importance": found} if found else {}
+            importance = self._inputs.importance(self._weights, data.scaled(data.schedule.sample(IMPORTANCE_ROWS)))
+            self._importance = {"importance": importance} if importance else {}
 
-    def _begin_scores(self, rows: int) -> ScoringSession:
-        state, resources = self._state, self._context.resources
-        assert state is not None, "it has been asked"
+    def _begin_scoring(self, rows: int) -> ScoringSession:
+        """Create the session in which rows are scored, in blocks of `rows` rows."""
+        shares, resources = self._state, self._context.resources
+        assert shares is not None, "the model has been trained"
         options = self._options
         if options.scores == "none" and not resources.simulated:
             raise LeakageError(
-                f"{self._context.me}: a job whose scores are told was expected, this one's are told to nobody; agree "
-                "to "
-                'scores = "levels" and train again'
+                f"{self._context.me}: the job of this model permits no scores of new rows",
+                'agree on scores = "levels" and train again',
+                code="SVFL-LEAK-NOT-ACCEPTED",
             )
         exact = resources.simulated or options.scores == "exact"
-        spacing, to = self._job.loss.spacing, options.scores_to or self._context.active
-        numbers = self.plan.numbers
+        spacing, requester = self._job.loss.spacing, options.scores_to or self._context.active
+        params, numbers = self.params, self.facts.plan.numbers
         levels = Quantizer.exact(numbers) if exact else options.score_quantizer(spacing).within(numbers)
-        left = self.max_bits_per_row - reason_code_bits(
-            self._job, self._context.me, self.terms.columns[self._context.me]
+        code_bits = reason_code_bits(self._job, self._context.me, params.columns[self._context.me])
+        bits_per_score = (self.max_bits_per_row - code_bits) / self._context.outputs
+        rounding = None if exact else options.permitted_quantizer(spacing, bits_per_score).within(numbers)
+        scoring = ScoringParams(
+            self._record_model(),
+            None if resources.simulated else self.ledger,
+            levels,
+            requester,
+            self.max_bits_per_row,
+            rounding,
+            resources.charge_scores,
         )
-        rounded = None if exact else options.permitted_quantizer(spacing, left / self._context.outputs).within(numbers)
-        ledger = None if resources.simulated else self.ledger
-        asking = ScoringParams(
-            self._noted(), ledger, levels, to, self.max_bits_per_row, rounded, resources.charge_scores
-        )
-        tops = None if exact else lambda: self.met.top_transfers
         return ScoringSession(
-            self.met.products, self.terms, state, asking, top_transfers=tops, number=state.iterations, rows=rows
+            self.session.products,
+            params,
+            shares,
+            scoring,
+            top_transfers=None if exact else lambda: self.session.top_transfers,
+            number=shares.iterations,
+            rows=rows,
         )
 
     @cached_property
     def ledger(self) -> ScoreLedger:
+        """This party's score ledger."""
         return ScoreLedger(self._context.resources.score_ledger)
 
-    def _noted(self) -> bytes:
-        """Note the finished model in this party's ledger, and return the name under which it is noted."""
-        state, training, resources = self._state, self._training, self._context.resources
-        assert state is not None, "it has been asked"
+    def _record_model(self) -> bytes:
+        """Record the finished model in this party's ledger, and return the model's name there."""
+        shares, training, resources = self._state, self._training, self._context.resources
+        assert shares is not None, "the model has been trained"
         digest = hashlib.sha256(self._run.encode())
-        for words in (state.own_share, *(state.peer_shares[name] for name in sorted(state.peer_shares))):
+        for words in (shares.own_share, *(shares.peer_shares[name] for name in sorted(shares.peer_shares))):
             digest.update(np.ascontiguousarray(words, "<u8").tobytes())
         model = digest.digest()[:NAME_BYTES]
-        if (
-            not resources.simulated
-            and (training is not None or resources.score_ledger is None)
-            and not self.ledger.knows_model(model)
-        ):
+        can_record = not resources.simulated and (training is not None or resources.score_ledger is None)
+        if can_record and not self.ledger.knows_model(model):
             if training is None:
-                self.ledger.record_model(model, state.iterations, [])
+                self.ledger.record_model(model, shares.iterations, [])
             else:
                 data, rows = training.data, training.data.schedule.batch_order
                 X = data.remote_rows(rows, raw=True) if data.is_remote else InputRows(TrainingData.raw, data, rows)
-                stretches = (rows[at : at + INPUT_BLOCK_ROWS] for at in range(0, len(rows), INPUT_BLOCK_ROWS))
-                ids = chain.from_iterable(map(data.ids, stretches))
-                self.ledger.record_model(model, state.iterations, ids, X)
+                blocks = (rows[start : start + INPUT_BLOCK_ROWS] for start in range(0, len(rows), INPUT_BLOCK_ROWS))
+                ids = chain.from_iterable(map(data.ids, blocks))
+                self.ledger.record_model(model, shares.iterations, ids, X)
         return model
 
-    def _asked(self, rows: RowSlices, asked: RowsToScore | None, block: slice, X: Floats) -> RowsToScore:
-        """Ids and columns of a block. Rows of the training's table have theirs, others bring them or are new here."""
-        if asked is not None and self._context.resources.score_ledger is not None and not self._sizes["named"]:
+    def _rows_to_score(self, rows: RowSlices, request: RowsToScore | None, block: slice, X: Floats) -> RowsToScore:
+        """Return ids and columns of a block of rows.
+
+        Rows of the training table have ids there, requested rows bring them, and all others are new in this process.
+        """
+        score_ledger = self._context.resources.score_ledger
+        if request is not None and score_ledger is not None and not self.facts.has_ids:
             raise ConfigError(
-                f"{self._context.me}: a model of rows with ids was expected, this one's had none, so nobody can tell "
-                "them "
-                "from new ones; align the tables by ids, and train again"
+                f"{self._context.me}: cannot score new rows: the model was trained on a table without ids, so training "
+                "rows cannot be recognised",
+                "align the tables by id and train again",
+                code="SVFL-ID-MISSING",
             )
-        if asked is not None:
-            barred = None if asked.barred is None else asked.barred[block]
-            return RowsToScore(asked.ids[block], asked.raw[block], barred)
+        if request is not None:
+            barred = None if request.barred is None else request.barred[block]
+            return RowsToScore(request.ids[block], request.raw[block], barred)
         if isinstance(rows, ScaledRows) and self._training is not None:
-            of = rows.rows[block]
-            return RowsToScore(self._training.data.ids(of), self._training.data.raw(of))
-        if self._context.resources.score_ledger is not None:
-            raise ConfigError(f"{self._context.me}: rows with ids were expected, as each is scored once; bring ids")
-        return RowsToScore([b"new %d" % place for place in range(block.start, block.stop)], X)
+            table_rows = rows.rows[block]
+            return RowsToScore(self._training.data.ids(table_rows), self._training.data.raw(table_rows))
+        if score_ledger is not None:
+            raise ConfigError(
+                f"{self._context.me}: the rows have no ids, and each row is scored only once",
+                "add ids to the rows",
+                code="SVFL-ID-MISSING",
+            )
+        return RowsToScore([b"new %d" % position for position in range(block.start, block.stop)], X)

@@ -1,19 +1,20 @@
-"""The coefficients of a training on shares, from its optimizer: how weights are combined of gradients, known ahead.
+"""The coefficients of a training on shares: how weights are combined from gradients, which is known in advance.
 
-An optimizer fits if its steps are linear in the residual of a visit with numbers that are fixed beforehand. All Q local
-steps of a visit are taken on the residual of that visit, at the active party as well, so they are one linear map: a
-local step more costs nothing, and is worth no more than a larger step. Each visit leaves
+An optimizer fits if its steps are linear in the residual of an iteration, with coefficients that are fixed in advance.
+All Q local steps of an iteration use the residual of that iteration, at the active party as well, so together they are
+one linear map. Another local step costs nothing and is worth no more than a larger step. Each iteration computes
 
     theta' = a theta - b u,      u = X^T g / n
 
-with a, b from the update rule run on numbers, and where the rule remembers earlier visits (momentum), theta is a
-combination of all u whose coefficients come from the same rule run on vectors with one entry a visit.
+where a and b result from the update rule applied to numbers. If the rule remembers earlier iterations (momentum), theta
+is a combination of all u. The coefficients result from the same rule applied to vectors with one entry for each
+iteration.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,39 +37,55 @@ from securevfl.protocols.shares.update_rules import (
     ScheduledDescent,
 )
 
-RESIDUAL_BITS = 8  # of residuals up to 64
-MEAN_WEIGHT_POWER = 2  # the power of the number of a visit that its point counts by in the mean
-ROUNDING_CARRY = 1.4  # times what is rounded in a visit is in the next ones (simulated: 1.24 to 1.55)
-MAX_REMEMBERED_ITERATIONS = 2048  # visits of a rule that remembers all of them
+RESIDUAL_BITS = 8  # fractional bits of residuals up to 64
+MEAN_WEIGHT_POWER = 2  # iteration t has the weight t^2 in the mean of all points
+ROUNDING_CARRY = 1.4  # momentum amplifies rounding by this factor (simulated: 1.24 to 1.55)
+MAX_REMEMBERED_ITERATIONS = 2048
+
+Rollbacks = Sequence[tuple[int, int]]
+"""For each rollback, the number of iterations before it and the number of the iteration that it returned to."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """rate: the step size that is in W; rule: what its changes are combined by; numbers: the bits of everything."""
+    """The coefficients and number formats of a training.
+
+    Attributes:
+        rate: the step size, which is a factor of the precomputed matrix W.
+        rule: combines changes into weights.
+        numbers: the bits of all numbers.
+    """
 
     rate: float
     rule: LinearRule
     numbers: FixedPointEncoding
 
 
-Rollbacks = Sequence[tuple[int, int]]  # by turn: the visits so far, and of them those gone back to
+def make_plan(job: SharesJob, *, rows: int, batches: int, parties: int, rollbacks: Rollbacks = ()) -> Plan:
+    """Compute the plan of a job.
 
+    Numbers that need too many bits, and momentum over more than `MAX_REMEMBERED_ITERATIONS`, raise ConfigError.
 
-def make_plan(job: SharesJob, *, rows: int, batches: int, parties: int, turned: Rollbacks = ()) -> Plan:
-    """Make the plan of a job whose largest batch has `rows` rows, and that has turned back so often. Raises ConfigError
-    if its numbers need more bits than there are, or a rule would have to remember more visits than MOST_REMEMBERED."""
-    optimizer, visits = job.optimizer, job.epochs * batches
-    rate, rule = (
-        _block_descent(optimizer, visits, parties, turned, smoothed=job.model.loss.reports_standard_errors)
-        if isinstance(optimizer, BlockDescent)
-        else _steps(job, optimizer, batches, parties)
-    )
+    Args:
+        job: the job.
+        rows: number of rows of the largest batch.
+        batches: number of batches of an epoch.
+        parties: number of parties.
+        rollbacks: where the training has rolled back.
+    """
+    optimizer, iterations = job.optimizer, job.epochs * batches
+    if isinstance(optimizer, BlockDescent):
+        smoothed = job.model.loss.reports_standard_errors
+        rate, rule = _block_descent(optimizer, iterations, parties, rollbacks, smoothed=smoothed)
+        curvature = job.loss.curvature or 1.0
+    else:
+        rate, rule = _descent(job, optimizer, batches, parties)
+        curvature = 1.0
     shares = job.protocol.shares
-    curved = job.loss.curvature if isinstance(optimizer, BlockDescent) else None
     numbers = FixedPointEncoding.finest(
         rows,
         rate,
-        curvature=curved or 1.0,
+        curvature=curvature,
         m=rule.m,
         table_bits=shares.table_bits,
         f_g=_residual_bits(job.residual_bound),
@@ -81,57 +98,71 @@ def make_plan(job: SharesJob, *, rows: int, batches: int, parties: int, turned: 
 
 
 def sum_rounding(job: SharesJob) -> SumRounding:
-    """Return how sums of f are rounded: each visit by sqrt(1/6) steps of the table, which the mean over late visits
-    takes most of out again. What momentum carries from one visit to the next adds two fifths."""
+    """Return how sums f are rounded.
+
+    Each iteration rounds by sqrt(1/6) steps of the table, and the mean over late iterations removes most of it.
+    Momentum carries rounding from one iteration to the next and adds two fifths.
+    """
     step = 2.0 ** job.protocol.shares.step_bits(job.model.loss.spacing)
     remedy = (
-        f"to have less of it, set a smaller protocol.shares.step than {step:g} and table_bits = 8, which cover sums of "
-        "128 steps; amounts, and counts that vary far more than Poisson's, are as exact as labels in model = 'gamma'"
+        f"to reduce it, set protocol.shares.step below {step:g} and table_bits = 8, which cover sums of 128 steps; "
+        "for amounts, and for counts that vary far more than Poisson counts, use model = 'gamma'"
     )
     return SumRounding(ROUNDING_CARRY * step / math.sqrt(6) * math.sqrt(2 / max(2, job.epochs)), remedy)
 
 
 def weight_levels(job: SharesJob, rows: int) -> WeightQuantizer:
-    """Return the levels in which weights that were trained on so many rows are told."""
+    """Return the quantizer of opened weights that were trained on `rows` rows."""
     return WeightQuantizer.of(rows, job.model.loss.curvature or 1.0)
 
 
 def reason_code_bits(job: SharesJob, name: str, columns: int) -> float:
-    """How many bits of a scored row a party of so many columns leaves for its reason codes; 0 where it gives none."""
+    """Return how many bits of a scored row a party's reason codes disclose; 0 if it sends none.
+
+    Args:
+        job: the job.
+        name: the party.
+        columns: number of columns of the party.
+    """
     return code_bits(columns, job.reason_codes) if name in job.protocol.shares.open_weights else 0.0
 
 
 def _residual_bits(bound: float) -> int:
-    """f_g: a bit less for each doubling of a residual's bound beyond that of scaled numbers."""
+    """Return f_g: one bit less for each doubling of the residual bound above 64."""
     return RESIDUAL_BITS - max(0, math.ceil(math.log2(bound / 64)))
 
 
-def _steps(job: SharesJob, optimizer: FedBCD, batches: int, parties: int) -> tuple[float, LinearRule]:
-    l2, visits = job.model.l2, job.epochs * batches
-    etas = [optimizer.eta(t, parties) for t in range(visits)]
+def _descent(job: SharesJob, optimizer: FedBCD, batches: int, parties: int) -> tuple[float, LinearRule]:
+    """Return the step size and the rule of an optimizer whose update rule is linear in gradients."""
+    l2, iterations = job.model.l2, job.epochs * batches
+    etas = [optimizer.eta(t, parties) for t in range(iterations)]
     if _has_memory(optimizer):
-        _check_remembered(visits)
-        rows, last = _responses(optimizer, etas, l2), _responses(optimizer, etas, 0.0) if l2 else None
-        rate = float(rows[1][0])
-        return rate, FixedCoefficients(_scaled(rows, rate), last=None if last is None else _scaled(last, rate))
-    moves: dict[float, tuple[float, float]] = {}
+        _check_remembered(iterations)
+        responses = _responses(optimizer, etas, l2)
+        intercept = _responses(optimizer, etas, 0.0) if l2 else None
+        rate = float(responses[1][0])
+        return rate, FixedCoefficients(
+            _scaled(responses, rate), last=None if intercept is None else _scaled(intercept, rate)
+        )
+    decay_and_step: dict[float, tuple[float, float]] = {}
     for eta in etas:
-        if eta not in moves:
-            moves[eta] = _iterate(optimizer, eta, l2, 1.0, 0.0)[0], -_iterate(optimizer, eta, l2, 0.0, 1.0)[0]
-    taken = [moves[eta][1] for eta in etas]
-    rate = max(taken)
-    rates = tuple(each / rate for each in taken) if len(moves) > 1 else ()
+        if eta not in decay_and_step:
+            decay = _iterate(optimizer, eta, l2, 1.0, 0.0)[0]
+            decay_and_step[eta] = decay, -_iterate(optimizer, eta, l2, 0.0, 1.0)[0]
+    steps = [decay_and_step[eta][1] for eta in etas]
+    rate = max(steps)
+    rates = tuple(step / rate for step in steps) if len(decay_and_step) > 1 else ()
     decays: tuple[float, ...] = ()
     if l2:
-        kept = np.array([moves[eta][0] for eta in etas]).reshape(job.epochs, batches)
-        decays = tuple(kept.prod(axis=1).tolist())
+        by_iteration = np.array([decay_and_step[eta][0] for eta in etas]).reshape(job.epochs, batches)
+        decays = tuple(by_iteration.prod(axis=1).tolist())
     if not rates and not decays:
         return rate, Descent()
     return rate, ScheduledDescent(rates, decays, batches, rate_bits=6 if decays else 8)
 
 
 def _iterate(optimizer: FedBCD, eta: float, l2: float, theta: Any, g: Any, memory: Any = None) -> tuple[Any, Any]:
-    """theta and the rule's memory after the local steps of one visit, on a gradient that stays."""
+    """Return theta and the rule's memory after the local steps of one iteration on a constant gradient."""
     rule = optimizer.update
     memory = rule.begin(rule.init(theta) if memory is None else memory)
     for _ in range(optimizer.steps):
@@ -141,67 +172,70 @@ def _iterate(optimizer: FedBCD, eta: float, l2: float, theta: Any, g: Any, memor
 
 
 def _has_memory(optimizer: FedBCD) -> bool:
-    """Whether a visit still moves weights in the next one."""
+    """Whether an iteration still moves the weights in the next one."""
     first, memory = _iterate(optimizer, 1.0, 0.0, 0.0, 1.0)
     return bool(_iterate(optimizer, 1.0, 0.0, first, 0.0, memory)[0] != first)
 
 
 def _responses(optimizer: FedBCD, etas: Sequence[float], l2: float) -> list[Floats]:
-    """Row t: what each of the first t gradients has taken off theta."""
-    visits, memory = len(etas), None
-    theta, rows = np.zeros(visits), [np.zeros(0)]
+    """Return, in row t, how much each of the first t gradients has reduced theta."""
+    iterations, memory = len(etas), None
+    theta, responses = np.zeros(iterations), [np.zeros(0)]
     for s, eta in enumerate(etas):
-        theta, memory = _iterate(optimizer, eta, l2, theta, np.eye(1, visits, s)[0], memory)
-        rows.append(-theta[: s + 1])
-    return rows
+        theta, memory = _iterate(optimizer, eta, l2, theta, np.eye(1, iterations, s)[0], memory)
+        responses.append(-theta[: s + 1])
+    return responses
 
 
-def plan_of(job: SharesJob, sizes: Mapping[str, Any], parties: int) -> Plan:
-    """Return the plan of a training by the sizes that its states keep."""
-    rows, batches = sizes["rows"], sizes["batches"]
-    return make_plan(job, rows=rows, batches=batches, parties=parties, turned=sizes.get("turned", ()))
+def can_roll_back(job: SharesJob, rollbacks: Rollbacks = ()) -> bool:
+    """Whether an evaluation can make the training roll back.
 
-
-def can_roll_back(job: SharesJob, turned: Rollbacks = ()) -> bool:
-    """Whether the training turns back at an evaluation that shows it lost: its steps are longer than those that are
-    safe whatever the columns, and it is evaluated in between."""
-    step = job.optimizer.first / 2 ** len(turned)
+    That is so if steps are longer than the size that is safe for any columns, and the job evaluates between rounds.
+    """
+    step = job.optimizer.first / 2 ** len(rollbacks)
     optimizer = job.optimizer
     return isinstance(optimizer, BlockDescent) and optimizer.momentum and step > 1 and job.evaluation_interval > 0
 
 
 def _block_descent(
-    optimizer: BlockDescent, visits: int, parties: int, turned: Rollbacks, *, smoothed: bool
+    optimizer: BlockDescent, iterations: int, parties: int, rollbacks: Rollbacks, *, smoothed: bool
 ) -> tuple[float, LinearRule]:
-    """Gradients are taken at the extrapolated point y, and y is what the last visit leaves.
+    """Return the step size and the rule of block descent.
 
-    smoothed: it leaves the mean of all points instead (Polyak and Juditsky 1992), each counted by the square of its
-    number: so most of what sums were rounded by comes out again, and little of where the training began stays in
-    (`sum_rounding`).
+    Gradients are computed at the extrapolated point y, and the result is the last y. After a rollback the training
+    continues from the y of an earlier iteration with half the step and without momentum. Gradients since then have no
+    effect.
 
-    A training that turns back goes on from the y of an earlier visit with half the step and no momentum yet, so the
-    gradients since then have no part in it any more.
+    Args:
+        optimizer: the optimizer.
+        iterations: number of iterations.
+        parties: number of parties.
+        rollbacks: where the training has rolled back.
+        smoothed: whether the result is the mean of all points (Polyak and Juditsky 1992), weighted by the square of
+            their numbers. That removes most of the rounding of sums and most of the influence of the start
+            (`sum_rounding`).
     """
-    rate, turns = optimizer.first / parties, dict(turned)
+    rate, targets = optimizer.first / parties, dict(rollbacks)
     if not optimizer.momentum:
         return rate, Descent()
-    _check_remembered(visits)
-    step, start, before, y, rows = 1.0, 0, np.zeros(visits), np.zeros(visits), [np.zeros(0)]
-    for s in range(visits + 1):
-        if s in turns:
+    _check_remembered(iterations)
+    step, start = 1.0, 0
+    previous, y, rows = np.zeros(iterations), np.zeros(iterations), [np.zeros(0)]
+    for s in range(iterations + 1):
+        if s in targets:
             step, start = step / 2, s
-            before = y = -np.pad(rows[turns[s]], (0, visits - turns[s]))
+            previous = y = -np.pad(rows[targets[s]], (0, iterations - targets[s]))
             rows[s] = -y[:s]
-        if s == visits:
+        if s == iterations:
             break
-        after = y - step * np.eye(1, visits, s)[0]
-        y = after + optimizer.extrapolation(s + 1 - start) * (after - before)
-        before = after
+        point = y - step * np.eye(1, iterations, s)[0]
+        y = point + optimizer.extrapolation(s + 1 - start) * (point - previous)
+        previous = point
         rows.append(-y[: s + 1])
     if smoothed:
-        late = rows[min(start + 1, visits) :]
-        padded = [np.pad(row, (0, visits - len(row))) for row in late]
-        rows[visits] = np.average(padded, axis=0, weights=np.arange(1.0, len(late) + 1) ** MEAN_WEIGHT_POWER)
+        late = rows[min(start + 1, iterations) :]
+        padded = [np.pad(row, (0, iterations - len(row))) for row in late]
+        rows[iterations] = np.average(padded, axis=0, weights=np.arange(1.0, len(late) + 1) ** MEAN_WEIGHT_POWER)
     return rate, FixedCoefficients(_scaled(rows, 1.0))
 
 
@@ -209,9 +243,12 @@ def _scaled(rows: Sequence[Floats], rate: float) -> Coefficients:
     return lambda t: (rows[t] / rate).tolist()
 
 
-def _check_remembered(visits: int) -> None:
-    if visits > MAX_REMEMBERED_ITERATIONS:
+def _check_remembered(iterations: int) -> None:
+    if iterations > MAX_REMEMBERED_ITERATIONS:
         raise ConfigError(
-            f"momentum on shares remembers every visit, up to {MAX_REMEMBERED_ITERATIONS}, and there are {visits}; use "
-            'larger batches (batch_size = "all") or fewer epochs'
+            f"momentum on shares can remember at most {MAX_REMEMBERED_ITERATIONS} iterations, and this job has "
+            f"{iterations}",
+            'use larger batches (batch_size = "all") or fewer epochs',
+            code="SVFL-JOB-TOO-LARGE",
+            limit=MAX_REMEMBERED_ITERATIONS,
         )

@@ -244,15 +244,14 @@ def _scored(c: int, held: float, codes: int) -> tuple[ScoringSession, _Kept]:
         _job=SimpleNamespace(
             loss=Logistic().loss, accepts=(), reason_codes=codes, protocol=SimpleNamespace(shares=options)
         ),
-        plan=SimpleNamespace(numbers=numbers),
-        _sizes={"held": held},
-        terms=SimpleNamespace(partner="shop", encoding=numbers, outputs=c, columns={"shop": 6}),
-        met=SimpleNamespace(products=products, top_transfers=None),
-        _noted=lambda: b"model",
+        facts=SimpleNamespace(plan=SimpleNamespace(numbers=numbers), information_bits=held),
+        params=SimpleNamespace(partner="shop", encoding=numbers, outputs=c, columns={"shop": 6}),
+        session=SimpleNamespace(products=products, top_transfers=None),
+        _record_model=lambda: b"model",
         ledger=ledger,
         max_bits_per_row=held / 4,
     )
-    return SharesParticipant._begin_scores(player, 1), ledger
+    return SharesParticipant._begin_scoring(player, 1), ledger
 
 
 def scores() -> Outcome:

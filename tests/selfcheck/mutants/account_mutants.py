@@ -134,14 +134,14 @@ MUTANTS = [
         "each output has the bits that the columns leave to all of them",
         "bits of scores",
         "limits",
-        edited(SharesParticipant, "_begin_scores", ("left / self._context.outputs", "left")),
+        edited(SharesParticipant, "_begin_scoring", (" - code_bits) / self._context.outputs", " - code_bits)")),
     ),
     _mutant(
         "scores: bits in addition to codes",
         "scores have the bits that reason codes of the row have taken",
         "bits of scores",
         "limits",
-        edited(SharesParticipant, "_begin_scores", (" - reason_code_bits(", " - 0 * reason_code_bits(")),
+        edited(SharesParticipant, "_begin_scoring", (" - code_bits)", " - 0 * code_bits)")),
     ),
     _mutant(
         "scores: finer than noted",

@@ -22,7 +22,7 @@ from selfcheck.mutants.mutant import Mutant, Stand, patched
 _beside, _breadth, _made, _outcome = (
     ForestInputs._features,
     Trees.breadth,
-    SharesParticipant._made,
+    SharesParticipant._fit_inputs,
     SharesParticipant.model_state,
 )
 _cosines, _draw = Trees._cosines, CosineFeatures.__dict__["draw"].__func__
@@ -100,7 +100,7 @@ MUTANTS = [
         "trees are drawn by rows that are held out too",
         "trees: draws",
         "held out",
-        patched((SharesParticipant, "_made", _all_rows)),
+        patched((SharesParticipant, "_fit_inputs", _all_rows)),
     ),
     Mutant(
         "weights in the part",

@@ -1,0 +1,93 @@
+"""The facts of one training on shares: sizes that its states contain, and the values that follow from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from securevfl.families.shares.chunk_pipeline import chunk_epochs
+from securevfl.families.shares.shares_job import SharesJob
+from securevfl.families.shares.shares_plan import Plan, Rollbacks, make_plan
+from securevfl.protocols.shares.shares_params import SharesParams
+
+
+@dataclass(frozen=True, eq=False)
+class SharesFacts:
+    """The facts of one training on shares. The plan is computed once for each instance.
+
+    Attributes:
+        job: the job.
+        parties: number of parties.
+        columns: for each party, the number of its inputs.
+        rows: number of rows of the largest batch.
+        batches: number of batches of an epoch.
+        trained_rows: number of training rows.
+        has_ids: whether the rows of the table have ids.
+        information_bits: information content of a row of this party's columns.
+        rollbacks: where the training has rolled back.
+    """
+
+    job: SharesJob
+    parties: int
+    columns: Mapping[str, int]
+    rows: int
+    batches: int
+    trained_rows: int
+    has_ids: bool
+    information_bits: float
+    rollbacks: Rollbacks = ()
+
+    @classmethod
+    def restore(cls, job: SharesJob, stored: Mapping[str, Any], parties: int) -> SharesFacts:
+        """Restore the facts of a training from the return value of `plain`."""
+        return cls(
+            job,
+            parties,
+            stored["columns"],
+            stored["rows"],
+            stored["batches"],
+            stored["trained_rows"],
+            stored["has_ids"],
+            float(stored["information_bits"]),
+            tuple((iteration, target) for iteration, target in stored["rollbacks"]),
+        )
+
+    def plain(self) -> dict[str, Any]:
+        """Return the facts as a part of a state, without the job."""
+        return {
+            "columns": dict(self.columns),
+            "rows": self.rows,
+            "batches": self.batches,
+            "trained_rows": self.trained_rows,
+            "has_ids": self.has_ids,
+            "information_bits": self.information_bits,
+            "rollbacks": [list(rollback) for rollback in self.rollbacks],
+        }
+
+    def rolled_back(self, iteration: int, target: int) -> SharesFacts:
+        """Return the facts after a rollback from one iteration to an earlier one."""
+        return replace(self, rollbacks=(*self.rollbacks, (iteration, target)))
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The coefficients and the number format of the training."""
+        return make_plan(self.job, rows=self.rows, batches=self.batches, parties=self.parties, rollbacks=self.rollbacks)
+
+    def chunk_epochs(self, outputs: int) -> int:
+        """Return the number of epochs in a chunk, for c outputs of a row."""
+        return chunk_epochs(self.job, self.trained_rows, outputs)
+
+    def params(self, batch_rows: tuple[int, ...], *, partner: str, active: str, outputs: int) -> SharesParams:
+        """Return the parameters that both share holders use.
+
+        Args:
+            batch_rows: number of rows of each batch.
+            partner: the partner.
+            active: the active party.
+            outputs: c, number of outputs of a row.
+        """
+        chunks = -(-self.job.epochs // self.chunk_epochs(outputs))
+        plan = self.plan
+        return SharesParams(plan.numbers, batch_rows, dict(self.columns), partner, plan.rule, outputs, chunks, active)
