@@ -25,11 +25,11 @@ from securevfl.data.columns import Columns
 from securevfl.data.party import Helper
 from securevfl.disclosure.counts import Disclosure
 from securevfl.errors import ProtocolError, SecureVFLError, TransportError
-from securevfl.families.fdml import fdml_family
+from securevfl.families.fdml import fdml_disclosures
 from securevfl.families.fdml.fdml_family import FdmlFamily
 from securevfl.families.run_facts import pooled_run_facts
 from securevfl.families.transfer.transfer_family import TransferFamily
-from securevfl.organisations import predict, prediction_session
+from securevfl.organisations import prediction_session
 from securevfl.organisations.reason_codes import ReasonCodePolicy
 from securevfl.protocols.alignment.psi_many import IntersectionTags
 from securevfl.protocols.alignment.psi_work import AlignmentWork, Points
@@ -75,7 +75,9 @@ def counts_of_numbers() -> None:
                     if item.kind in rows and item.group in ("training", "held out") and not capped:
                         seen.add((name, outputs))
                         if item.kind == "columns" and again:
-                            columns[name, epochs, item.like, outputs] = item.count + outputs * (name in FEWER)
+                            columns[name, epochs, (item.learner, item.about, item.group), outputs] = (
+                                item.count + outputs * (name in FEWER)
+                            )
                         most = item.count + outputs * (name in FEWER)
                         assert most * rows[item.kind] * (1 + (name in PADDED)) >= item.numbers, (name, outputs, item)
     both = [which for *which, outputs in columns if outputs == 1 and (*which, 3) in columns]
@@ -88,7 +90,7 @@ def counts_of_numbers() -> None:
 
 def names_of_questions() -> None:
     """Check that the name of a repeated question covers the model, requester, rows, columns and codes, in any block."""
-    ledger: Any = SimpleNamespace(named=lambda content: hashlib.sha256(content).hexdigest())
+    ledger: Any = SimpleNamespace(pseudonym=lambda content: hashlib.sha256(content).hexdigest())
     X = np.arange(24.0).reshape(6, 4)
     codes = {"a": "R1", "b": "R2"}
 
@@ -130,7 +132,7 @@ def alarms_of_looks() -> None:
     new.X[:60] = new.X[draw.integers(0, 20, 60)]
     for names in (["number"], ["few"], ["gaps"], ["town"], before.names):
         at = [before.names.index(name) for name in names]
-        levels = {name: value for name, value in before.levels.items() if name in names}
+        levels = {name: value for name, value in before.categories.items() if name in names}
         stored = baselines(Columns(before.X[:, at], names, levels), np.arange(n))
         fresh = Columns(new.X[:, at], names, levels)
         for item in drift.measure_drift(stored, fresh):
@@ -150,12 +152,14 @@ def expired_authorities(folder: Path) -> None:
         place = folder / f"{authority}-{local}"
         certs.init(place, days=authority, now=now)
         # a certificate that outlives its authority, which no command creates
-        longer = edited(certs, "issue", ("min(now + _days(days), authority.not_valid_after_utc)", "now + _days(days)"))
+        longer = edited(
+            certs, "issue", ("min(now + _validity(days), authority.not_valid_after_utc)", "now + _validity(days)")
+        )
         with mock.patch.object(*longer):
             certs.issue(place, "bank", days=local, now=now)
         ca, bank = read_pem(place / "ca.pem"), read_pem(place / "bank.pem")
         certificate_checks.check_peer(bank, ca, "bank", now + timedelta(days=5))
-        for when, what in ((50, "has expired"), (-5, "is not yet valid")):
+        for when, what in ((50, "expired"), (-5, "not valid")):
             with pytest.raises(TransportError, match=what):
                 certificate_checks.check_peer(bank, ca, "bank", now + timedelta(days=when))
 
@@ -190,35 +194,39 @@ PROBES = (counts_of_numbers, names_of_questions, alarms_of_looks, expired_author
 SLIPS: dict[str, tuple[Callable[[], Edit], Callable[..., None]]] = {
     "evaluations of FDML without the outputs": (
         lambda: edited(
-            fdml_family,
-            "_evaluated",
+            fdml_disclosures,
+            "evaluation_disclosures",
             (
-                "told = evaluations(job, sizes) * job.model.output_width(sizes.outputs)",
-                "told = evaluations(job, sizes)",
+                "numbers_per_row = count_evaluations(job, shape) * job.model.output_width(shape.outputs)",
+                "numbers_per_row = count_evaluations(job, shape)",
             ),
         ),
         counts_of_numbers,
     ),
     "visits of FDML without the outputs": (
         lambda: edited(
-            FdmlFamily, "disclosures", ("job.model.output_width(sizes.outputs) * sizes.epochs", "sizes.epochs")
+            FdmlFamily, "disclosures", ("job.model.output_width(shape.outputs) * shape.epochs", "shape.epochs")
         ),
         counts_of_numbers,
     ),
     "moments of transfer once a run": (
-        lambda: edited(TransferFamily, "disclosures", ("moments * sizes.epochs,", "moments,")),
+        lambda: edited(
+            TransferFamily,
+            "disclosures",
+            ("+ moments) * visits", "* visits + moments)".replace(" * visits + moments)", ") * visits + moments")),
+        ),
         counts_of_numbers,
     ),
     "a question by its first block": (
-        lambda: edited(predict, "_question", ("in rows.blocks():", "in list(rows.blocks())[:1]:")),
+        lambda: edited(prediction_session, "_question", ("in rows.blocks():", "in list(rows.blocks())[:1]:")),
         names_of_questions,
     ),
     "a question without its codes": (
-        lambda: edited(predict, "_question", ("rows.order.hex(), codes)", "rows.order.hex())")),
+        lambda: edited(prediction_session, "_question", ("rows.order.hex(), codes)", "rows.order.hex())")),
         names_of_questions,
     ),
     "a question without who asks": (
-        lambda: edited(predict, "_question", ("(part.run, part.asker, ", "(part.run, ")),
+        lambda: edited(prediction_session, "_question", ("(part.run, part.asker, ", "(part.run, ")),
         names_of_questions,
     ),
     "alarms shared among half of the looks": (
@@ -226,11 +234,11 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[..., None]]] = {
         alarms_of_looks,
     ),
     "an authority that has expired": (
-        lambda: edited(certs, "check_peer", (', ("the authority behind", issuer)):', ",):")),
+        lambda: edited(certificate_checks, "check_peer", (', ("the authority of", issuer)):', ",):")),
         expired_authorities,
     ),
     "points by the order within a chunk": (
-        lambda: edited(AlignmentWork, "blind_theirs", ("POINT_BYTES, last)", 'POINT_BYTES, b"")')),
+        lambda: edited(AlignmentWork, "blind_theirs", ("POINT_BYTES, previous)", 'POINT_BYTES, b"")')),
         order_over_chunks,
     ),
 }

@@ -231,7 +231,7 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[[], None]]] = {
     "one mask for all rows": (
         lambda: edited(
             range_count,
-            "looked_up",
+            "look_up_shares",
             (
                 'ring.uniform(Prg.fresh("masks of entries"), indices.size)',
                 'np.repeat(ring.uniform(Prg.fresh("masks of entries"), 1), indices.size)',
@@ -244,7 +244,7 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[[], None]]] = {
         draws_of_defences,
     ),
     "curvature without the largest weight": (
-        lambda: edited(WeightedLoss, "__init__", ("most * loss.curvature", "loss.curvature")),
+        lambda: edited(WeightedLoss, "__init__", ("max_weight * loss.curvature", "loss.curvature")),
         steps_of_weighted_losses,
     ),
 }

@@ -30,12 +30,12 @@ def line(engine: Engine | str, **keys: object) -> str:
 
 def checks_of(text: str) -> int:
     """Return the largest number of checks of the run."""
-    return int(re.search(r"([\d,]+) checks at most", text)[1].replace(",", ""))
+    return int(re.search(r"([\d,]+) check values", text)[1].replace(",", ""))
 
 
 def figures(text: str) -> tuple[int, float, float, float]:
     """Return the number of values of the run, and the distances (bits) for run, key and value."""
-    values = int(re.search(r"([\d,]+) values in a run", text)[1].replace(",", ""))
+    values = int(re.search(r"at most ([\d,]+) values", text)[1].replace(",", ""))
     run, key, one = (float(result) for result in re.findall(r"2\^-([\d.]+)", text)[:3])
     return values, run, key, one
 
@@ -70,9 +70,9 @@ def test_without_openings_nothing_is_stated() -> None:
 def test_a_run_beyond_the_stated_openings_is_warned() -> None:
     residual = SealedResidual(engine=vfl.Ckks())
     checked = MAX_RUN_OPENINGS // 16 // MAX_CHECKS
-    assert "is meant" not in residual.openings(MAX_RUN_OPENINGS // 16, 16, columns=0)
+    assert "the target is" not in residual.openings(MAX_RUN_OPENINGS // 16, 16, columns=0)
     beyond = residual.openings(MAX_RUN_OPENINGS // 16, 16, columns=checked)
-    assert "2^-40 is meant, so use fewer epochs or larger batches" in beyond
+    assert "the target is 2^-40" in beyond
 
 
 SEALED = {
@@ -97,7 +97,7 @@ def test_the_figures_of_one_page_agree(name: str, count: int) -> None:
     def numbers(pattern: str) -> list[int]:
         return [int(result.replace(",", "")) for result in re.findall(pattern, page)]
 
-    (values,), opened = numbers(r"([\d,]+) values in a run"), numbers(r"opens\s+([\d,]+)\s+numbers")
+    (values,), opened = numbers(r"at most ([\d,]+) values"), numbers(r"opens\s+([\d,]+)\s+numbers")
     bins = sum(numbers(r"([\d,]+) of these values are counts in bins"))
     assert (bins > 0) == (name == "bins")
     assert len(opened) == count - 1

@@ -194,8 +194,8 @@ def under_many_models() -> None:
 def beyond_the_bits() -> None:
     ledger = new_ledger()
     ledger.record_model(b"n", 20, ids(200))
-    ask(ledger, ids(1), model=b"n", bits=6, most=10.0)
-    assert ask(ledger, ids(1), bits=6, most=10.0) == [REFUSED]
+    ask(ledger, ids(1), model=b"n", bits=6, max_bits=10.0)
+    assert ask(ledger, ids(1), bits=6, max_bits=10.0) == [REFUSED]
 
 
 def with_other_columns() -> None:
@@ -268,7 +268,7 @@ CHECKS: dict[str, tuple[Any, str, list[Callable[[], None]]]] = {
         "_prepare_active",
         [lambda: SHUFFLES["test_messages_of_another_length_end_it_with_a_word"](word_shuffle.SwitchSettings)],
     ),
-    "commitments": (ScoringSession, "_agree", [SCORES["test_commitments_of_another_number_end_it_with_a_word"]]),
+    "commitments": (ScoringSession, "_decide", [SCORES["test_commitments_of_another_number_end_it_with_a_word"]]),
 }
 
 

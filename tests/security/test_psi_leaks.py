@@ -172,7 +172,7 @@ def evaluated(work: AlignmentWork, passive: str, keys: okvs.Words) -> okvs.Words
     """Return what P_1 can compute of F_i on any keys, from its journal."""
     chunk = work.journal.chunk("request", 0)
     slots = (len(chunk) - okvs.OKVS_SEED_BYTES) // okvs.VALUE_BYTES
-    _, c = psi_transfers._take_vole(work, passive, slots, 1 << 40)
+    _, c = psi_transfers._receive_vole(work, passive, slots, 1 << 40)
     return vole_prf.evaluate_stored(PrfHash(psi_transfers._coin(work, "all")), chunk[: okvs.OKVS_SEED_BYTES], c, keys)
 
 

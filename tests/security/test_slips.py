@@ -44,7 +44,7 @@ SLIPS: dict[str, tuple[Callable[[], Patch], str, str, dict[str, Any]]] = {
         {"method": "FedSGD", "scale": "robust", "weights": None},
     ),
     "balanced weights by all rows": (
-        lambda: edited(row_weights, "_of_classes", ("place[train], minlength", "place, minlength")),
+        lambda: edited(row_weights, "_class_weights", ("class_index[train], minlength", "class_index, minlength")),
         HELD_OUT,
         "test_no_bit_of_a_weight",
         {"method": "FedSGD", "scale": "none", "weights": BALANCED},
