@@ -235,10 +235,6 @@ CATALOGUE: Final[dict[str, ErrorCode]] = {
         "The service needs limits that the ledger does not have.",
         "Set the limits that the message names.",
     ),
-    "SVFL-ROW-REFUSED": ErrorCode(
-        "A row may not be scored or measured. All reasons have this code, so that a refusal reveals none of them.",
-        "Leave the row out. The requesting party's own records may explain the refusal.",
-    ),
     "SVFL-DISCLOSURE-UNDECLARED": ErrorCode(
         "A message would disclose something that has not been declared and counted.",
         "Report this error: it is a fault of securevfl or of an extension.",

@@ -26,8 +26,6 @@ WITH_BUILT_IN_CODE = {"PeerStopped", "StorageError"}
 MAX_CODES = 150
 TABLE_VALUES = re.compile(r"^(values?|cells?|labels?|ids?|identifiers?|targets?|column_values?|X|Y|y)(\[.*\])?$")
 """Expressions that would put the contents of a table into a message."""
-WITHOUT_CODES = frozenset((ROOT / "tests" / "without_error_codes.txt").read_text(encoding="utf-8").split())
-"""Modules whose errors have no codes yet."""
 
 
 @cache
@@ -75,7 +73,7 @@ def test_a_code_has_a_cause_and_a_remedy(code: str) -> None:
 
 def test_every_error_is_created_with_a_code() -> None:
     lacking = {_module(path) for path in SOURCES for call in _created_errors(path) if _lacks_code(call)}
-    assert sorted(lacking - WITHOUT_CODES) == []
+    assert sorted(lacking) == []
 
 
 def test_codes_are_those_of_the_catalogue_and_all_are_used() -> None:
@@ -87,8 +85,7 @@ def test_codes_are_those_of_the_catalogue_and_all_are_used() -> None:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.fullmatch(r"SVFL-[A-Z-]+", node.value)
     }
     assert used <= CATALOGUE.keys()
-    if not WITHOUT_CODES:
-        assert sorted(CATALOGUE.keys() - used) == []
+    assert sorted(CATALOGUE.keys() - used) == []
 
 
 def test_every_error_has_a_problem_and_a_remedy() -> None:
@@ -96,7 +93,7 @@ def test_every_error_has_a_problem_and_a_remedy() -> None:
     wrong = []
     for path in SOURCES:
         for call in _created_errors(path):
-            if _module(path) in WITHOUT_CODES or _name(call) in WITH_BUILT_IN_CODE:
+            if _name(call) in WITH_BUILT_IN_CODE:
                 continue
             problem = call.args[0] if call.args else _keyword(call, "problem")
             text = _last_text(problem)

@@ -63,7 +63,7 @@ def test_the_demo_runs_from_an_empty_folder_without_any_extra(tmp_path: Path) ->
     assert len(lines) <= 40
     assert max(map(len, lines)) <= 80
     assert "\x1b" not in done.stdout + done.stderr
-    order = ["the bank alone", "What each learned", "What it costs", "by other modes", "Go on", "securevfl-demo.html"]
+    order = ["the bank alone", "What each learned", "Costs", "other modes", "Next steps", "securevfl-demo.html"]
     places = [done.stdout.index(words) for words in order]
     assert places == sorted(places)
     alone, shared, pooled = (float(line.split()[-1]) for line in lines[4:7])

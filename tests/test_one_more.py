@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from builders import raises_code
 from selfcheck.checks import check_table as checks
 from selfcheck.checks import simulator_checks, stored_checks
 from selfcheck.mutants.mutant import Mutant, patched
@@ -239,7 +240,7 @@ def test_a_leak_that_nothing_looks_for_is_named(load: Load, monkeypatch: pytest.
         "leak seen_by_server names the attack eavesdropping, which is not in ATTACKS; add it",
         "no simulator covers family relayed; return its message protocols, or set reveals_only_outputs",
     ]
-    with pytest.raises(ConfigError, match="leak seen_by_server is none of relayed; add it to its leak_kinds"):
+    with raises_code(ConfigError, "SVFL-JOB-EXTENSION", leak="seen_by_server"):
         vfl.simulate(relayed, own)
     with pytest.raises(ConfigError, match="accepts: hidden: no leak has this name; choose from rank, fresh_equations"):
         job(accepts=["hidden"])

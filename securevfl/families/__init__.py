@@ -31,7 +31,7 @@ class FamilyRegistry(Registry[Family[Any]]):
 
     Args:
         what: the word for an entry in messages.
-        families: the initial entries.
+        *families: the initial entries.
     """
 
     def __init__(self, what: str, *families: type[Family[Any]]) -> None:

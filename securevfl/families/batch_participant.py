@@ -74,6 +74,9 @@ class BatchParticipant(Participant):
             rows: positions of the rows in the table.
             table_rows: number of rows of the table.
             trained_rows: number of rows that are used in the training.
+
+        Returns:
+            The outputs H (n, c) of these rows as this party may send them.
         """
         if not (self._seals and self._sends_outputs and self._job.model.static_jacobian):
             return H

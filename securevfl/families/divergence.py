@@ -8,7 +8,7 @@ the loss of the zero model. The error ends the training at all parties.
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 
@@ -40,7 +40,7 @@ class DivergenceDetector:
         self._window: deque[_BatchLoss] = deque()  # the latest batch is the last entry
 
     def add_batch(self, round_number: int, f: Floats, y: Floats) -> float:
-        """Add the outputs of one batch to the window.
+        """Add the outputs of one batch to the window. A diverging training raises DivergenceError.
 
         Args:
             round_number: the current round, for the error message.
@@ -49,9 +49,6 @@ class DivergenceDetector:
 
         Returns:
             The mean loss of the batch.
-
-        Raises:
-            DivergenceError: if the training diverges.
         """
         loss, zero_model_loss = _loss_sums(self._loss, f, y)
         self._window.append(_BatchLoss(len(f), loss, zero_model_loss))
@@ -60,11 +57,13 @@ class DivergenceDetector:
         rows, window_loss, window_zero_loss = (sum(column) for column in zip(*self._window, strict=True))
         too_large = rows >= self._window_rows and window_loss > DIVERGENCE_FACTOR * window_zero_loss
         if not np.isfinite(loss) or too_large:
-            raise divergence_error(round_number)
+            raise_divergence(round_number)
         return loss / len(f)
 
     def check_residual_bound(self, round_number: int, g: Floats, y: Floats) -> None:
         """Check that no residual exceeds the bound up to which residuals can be encrypted.
+
+        If only residuals of the current model exceed it, the training diverges, which raises DivergenceError.
 
         Args:
             round_number: the current round, for the error message.
@@ -73,7 +72,6 @@ class DivergenceDetector:
 
         Raises:
             LabelError: if the residuals of the zero model already exceed the bound.
-            DivergenceError: if only the residuals of the current model exceed it.
         """
         bound = self._loss.bound
         if np.abs(g).max(initial=0.0) <= bound:
@@ -86,29 +84,33 @@ class DivergenceDetector:
                 code="SVFL-LABEL-RANGE",
                 loss=self._loss.name,
             )
-        raise divergence_error(round_number)
+        raise_divergence(round_number)
 
 
 def check_final_loss(loss: Loss, f: Floats, y: Floats, rounds: int) -> None:
-    """Check that a model is not far worse than the zero model.
+    """Check that the loss of a model is at most ten times that of the zero model, or raise DivergenceError.
 
     Args:
         loss: the loss of the training.
         f: model outputs (n, c).
         y: targets (n, c).
         rounds: number of rounds so far, for the error message.
-
-    Raises:
-        DivergenceError: if the loss exceeds ten times the loss of the zero model.
     """
     model_loss, zero_model_loss = _loss_sums(loss, f, y)
     if not model_loss <= DIVERGENCE_FACTOR * zero_model_loss:
-        raise divergence_error(rounds)
+        raise_divergence(rounds)
 
 
-def divergence_error(round_number: int) -> DivergenceError:
-    """Return the error of a training that diverges in this round."""
-    return DivergenceError(
+def raise_divergence(round_number: int) -> NoReturn:
+    """Raise the error of a training that diverges in this round.
+
+    Args:
+        round_number: the current round.
+
+    Raises:
+        DivergenceError: always.
+    """
+    raise DivergenceError(
         f"the training diverges in round {round_number}: the loss is not finite or far above that of the zero model",
         "lower lr; no model was stored",
         code="SVFL-TRAINING-DIVERGED",

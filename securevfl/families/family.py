@@ -152,6 +152,9 @@ class Family(NamedOption, ABC, Generic[O]):
             job: the job.
             roles: the roles so far.
             columns: d_k, number of columns of each party; empty if unknown.
+
+        Returns:
+            The completed roles.
         """
         return roles
 
@@ -165,6 +168,9 @@ class Family(NamedOption, ABC, Generic[O]):
         Args:
             job: the job.
             shape: the shape of the run, if it is known.
+
+        Returns:
+            The number of bits that each score of a new row discloses.
         """
         return 64
 
@@ -250,6 +256,9 @@ class Family(NamedOption, ABC, Generic[O]):
             roles: the roles of the run.
             party: the party whose consent sheet contains the statements.
             facts: the facts of the run; without them, formulas take the place of numbers.
+
+        Returns:
+            Words of the consent sheet, each with a text.
         """
 
     @abstractmethod
@@ -265,6 +274,9 @@ class Family(NamedOption, ABC, Generic[O]):
             context: the context of the party.
             columns: d, number of columns of the party.
             state: the state to resume from, or the model state to predict with; None to start a training.
+
+        Returns:
+            The participant.
         """
 
     def drawn_secrets(self, state: State) -> State | None:
@@ -272,6 +284,9 @@ class Family(NamedOption, ABC, Generic[O]):
 
         Args:
             state: the state of the participant.
+
+        Returns:
+            The random values that a participant drew before its training began.
         """
         return None
 

@@ -132,6 +132,9 @@ class Participant(ABC):
 
         Args:
             best: model state of an earlier evaluation; None returns to the start.
+
+        Raises:
+            NotImplementedError: if the family cannot roll back.
         """
         raise NotImplementedError(f"{type(self).__name__} cannot roll back")
 
@@ -169,5 +172,8 @@ class Participant(ABC):
         Args:
             best: model state of the earlier model.
             create: creates a participant from a model state.
+
+        Returns:
+            The participant that finishes the training from an earlier model.
         """
         return create(best)

@@ -117,6 +117,9 @@ def positive_rows(job: JobOptions, lead: str, labels: NDArray[Any], train: Rows)
         lead: the party with labels.
         labels: labels of the table (m,).
         train: positions of the training rows.
+
+    Returns:
+        Which training rows are of the positive class.
     """
     classes = find_classes(lead, job.model.loss, labels, job.positive)
     check_split(job.model.loss, labels[train], labels[:0], classes)

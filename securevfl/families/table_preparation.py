@@ -20,13 +20,15 @@ J = TypeVar("J", bound=JobOptions)
 def prepare_party(job: JobOptions, party: Party, register: Register) -> Party:
     """Prepare a party's columns, fitted on its training rows.
 
+    A job that has to change columns on disk raises TableError.
+
     Args:
         job: the job.
         party: the party; one that is already prepared is returned unchanged.
         register: the register of the rows, which determines the schedule.
 
-    Raises:
-        TableError: if the job requires a change of columns that are stored on disk.
+    Returns:
+        The party with prepared columns.
     """
     if party.preparation is not None or not party.columns:
         return party

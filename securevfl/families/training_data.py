@@ -229,6 +229,9 @@ class TrainingData:
         Args:
             iteration: the iteration that uses the batch.
             columns: whether to read the columns of the rows.
+
+        Returns:
+            This party's side of a batch.
         """
         if self._only_batch is not None and columns:
             return replace(self._only_batch, index=iteration.index, epoch=iteration.epoch, rows=iteration.rows)

@@ -188,7 +188,7 @@ def _same(save: Path, job: Job, party: Party) -> ModelPart | None:
     except (ConfigError, DataError):
         pass
     reason = f"the model in {save} belongs to another job, or to another table than the current one"
-    eventlog.emit(party.name, "trains anew", {"reason": reason}, logging.ERROR)
+    eventlog.emit(party.name, "trains again", {"reason": reason}, logging.ERROR)
     return None
 
 

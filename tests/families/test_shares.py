@@ -294,7 +294,7 @@ def test_shares_stand_alone() -> None:
     with pytest.raises(ConfigError, match="power of two"):
         vfl.Shares(step=0.3)
     slow = vfl.FedSGD(lr=0.1, rule=vfl.Momentum())
-    with pytest.raises(ConfigError, match="remembers every visit"):
+    with raises_code(ConfigError, "SVFL-JOB-TOO-LARGE"):
         vfl.simulate(job(optimizer=slow, batch_size=1, epochs=10), parties())
 
 

@@ -16,6 +16,7 @@ from securevfl.protocols.shares.preprocessing_store import NAME_BYTES, MemorySto
 from securevfl.runtime.clock import VirtualClock
 from securevfl.runtime.network import Network
 from securevfl.runtime.party_threads import run_threads
+from tests.builders import raises_code
 
 
 def alone(work):
@@ -151,7 +152,7 @@ def test_a_store_knows_its_room():
     store = MemoryStore(limit=100)
     store.put(0, bytes(NAME_BYTES), 0, [b"x" * 30] * 2)
     assert store.free_bytes == 40
-    with pytest.raises(SecureVFLError, match=r"set protocol\.shares\.chunk lower"):
+    with raises_code(SecureVFLError, "SVFL-JOB-TOO-LARGE"):
         store.put(1, bytes(NAME_BYTES), 2, [np.zeros(41, np.uint8).tobytes()])
     store.drop(0)
     assert store.free_bytes == 100

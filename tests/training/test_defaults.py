@@ -149,7 +149,7 @@ def test_what_is_left_out_is_the_safest_that_fits(keys: dict[str, object], label
     assert bool(why_not_on_shares(job.model, job.optimizer)) == (label != "shares")
     if sealed_for and keys["model"] == "logistic":
         sheet = str(vfl.explain(job, vfl.datasets.breast_cancer()))
-        assert f"not on shares, as {why_not_on_shares(job.model, job.optimizer)}" in sheet
+        assert f"not on shares, because {why_not_on_shares(job.model, job.optimizer)}" in sheet
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from builders import raises_code
 
 import securevfl as vfl
 from securevfl.display.svg import COLOURS
@@ -166,7 +167,7 @@ def test_what_files_do_not_keep_is_not_shown_as_measured(run: vfl.Run, tmp_path:
 )
 def test_each_kind_of_bad_model_file_is_named(text: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "bank.json").write_text(text)
-    with pytest.raises(DataError, match=says):
+    with raises_code(DataError, "SVFL-MODEL-FILE"):
         vfl.Run.load(tmp_path)
 
 

@@ -176,7 +176,7 @@ def test_states_of_a_table_that_was_edited_are_not_taken_up(meeting: Any, start:
     until_round(meeting, 3)
     events = [json.loads(line) for line in meeting.log("bank").splitlines()]
     assert next(each["round"] for each in events if each["event"] == "round") == 1
-    assert any(each["event"] == "begins anew" for each in events)
+    assert any(each["event"] == "starts again" for each in events)
 
 
 @pytest.mark.long

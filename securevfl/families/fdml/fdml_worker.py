@@ -200,6 +200,9 @@ class FdmlWorker(BatchParticipant):
         Args:
             pulls: this worker's side of pushes and pulls.
             link: the link to the workers without labels, which wait for residuals; None if all have labels.
+
+        Yields:
+            Each finished round.
         """
         pending: deque[_PendingStep] = deque()
         for t in range(self._finished, len(self._iterations)):

@@ -107,6 +107,9 @@ class StoredWorker(ABC):
             versions: the version of each worker's payload in the total.
             batch: number of the batch.
             shape: (n, c).
+
+        Returns:
+            The sum (n, c) that a total contains, at a reader.
         """
         self._check_versions(versions, batch)
         return self._reveal(total, versions, batch, shape)
@@ -215,6 +218,9 @@ class StoredSum(MessageProtocol):
         Args:
             context: the context of a sum whose collector is the server.
             readers: the workers that receive sums.
+
+        Returns:
+            The worker's side.
         """
 
     @abstractmethod
@@ -224,6 +230,9 @@ class StoredSum(MessageProtocol):
         Args:
             context: the context of a sum whose collector is the server.
             readers: the workers that receive sums.
+
+        Returns:
+            The server's side.
         """
 
     @abstractmethod

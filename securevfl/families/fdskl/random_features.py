@@ -60,6 +60,9 @@ class RandomFrequencies(Secret):
             worker: the worker whose features are computed.
             k: the block of features.
             bits: number of bits of a phase.
+
+        Returns:
+            X_l w_l (n, D) of each row on the circle Z_2^bits, rounded to the nearest residue.
         """
         w = self.w(worker, k)
         steps: Floats = X @ w

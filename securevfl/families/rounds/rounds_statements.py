@@ -113,6 +113,9 @@ def column_lines(
         learner: the party that receives the numbers.
         facts: the facts of the run; without them, the lines contain formulas.
         count: counts the disclosures of the family.
+
+    Returns:
+        Lines for the consent sheet.
     """
     if facts is None:
         return [

@@ -75,6 +75,9 @@ def chunk_epochs(job: SharesJob, rows: int, outputs: int) -> int:
         job: the job.
         rows: number of training rows.
         outputs: c, number of outputs of a row.
+
+    Returns:
+        The number of epochs in a chunk.
     """
     options = job.protocol.shares
     if options.chunk is not None:
@@ -90,6 +93,10 @@ def split_chunks(iterations: Sequence[Iteration], start: int, epochs: int) -> It
         iterations: all iterations of the training.
         start: number of the first iteration.
         epochs: number of epochs in a chunk.
+
+    Yields:
+        The iterations from `start` on in chunks of whole epochs, with the number of each chunk's first
+        iteration.
     """
     for _, group in groupby(enumerate(iterations), key=lambda item: item[1].epoch // epochs):
         chunk = list(group)

@@ -50,6 +50,9 @@ class MetricLabels:
             labels: labels (n,).
             classes: the classes of the training.
             reach: the largest score that can be represented, on either side.
+
+        Returns:
+            Targets and flags of the rows.
         """
         targets = loss.targets(labels, classes)
         if loss.classifies:

@@ -30,6 +30,9 @@ def disclosed_score_bits(job: SharesJob, shape: RunShape, rounder: str) -> int:
         job: the job.
         shape: the shape of the run.
         rounder: the party that rounds scores; its table limits the bits if it is available.
+
+    Returns:
+        The number of bits of each score of a new row.
     """
     information = shape.information.get(rounder)
     codes = reason_code_bits(job, rounder, shape.columns[rounder])
@@ -52,6 +55,9 @@ def measured_iterations(total: int, interval: int, start: int = 0) -> list[int]:
         total: number of iterations of the training.
         interval: number of iterations between measurements; 0 measures at the end only.
         start: number of iterations that were finished before a resume.
+
+    Returns:
+        The iterations after which metrics are measured.
     """
     if not interval:
         return [total]

@@ -87,6 +87,9 @@ class SharesFacts:
             partner: the partner.
             active: the active party.
             outputs: c, number of outputs of a row.
+
+        Returns:
+            The parameters that both share holders use.
         """
         chunks = -(-self.job.epochs // self.chunk_epochs(outputs))
         plan = self.plan

@@ -78,6 +78,9 @@ def remote_inputs(
         roots: square roots of the row weights (m,), by which inputs are multiplied; None for equal weights.
         clip: inputs are clipped to [-clip, clip].
         width: number of inputs of a row.
+
+    Returns:
+        A party's inputs of a chunk of its rows, at the worker process that stores them.
     """
     return RowChunk(_RemoteInputs(chunk.rows, inputs, positions, roots, clip, width))
 

@@ -73,6 +73,9 @@ def weight_leaks(
         counts: the disclosures of the job.
         shape: the shape of the run.
         before: disclosures of earlier jobs.
+
+    Yields:
+        The parties that learn too many weights.
     """
     bits = weight_levels(job, shape.rows).bits
     remedy = (
@@ -81,8 +84,8 @@ def weight_leaks(
     )
     for name in sorted(shape.columns.keys() & set(job.protocol.shares.open_weights)):
         count, equations = count_weights(job, shape, name), shape.rows * shape.outputs
-        own = [item for item in counts if (item.group, item.learner) == ("weights", name) and item.capacity]
-        earlier_labels = [earlier_share(item, before) for item in own if item.kind == "labels"]
+        opened = [item for item in counts if (item.group, item.learner) == ("weights", name) and item.capacity]
+        earlier_labels = [earlier_share(item, before) for item in opened if item.kind == "labels"]
         total = count + ceil(sum(earlier_labels) * equations)
         is_active = name == shape.active
         if total >= equations:
@@ -98,7 +101,7 @@ def weight_leaks(
             )
             continue
         shares = []
-        for item in own:
+        for item in opened:
             share = item.share + earlier_share(item, before)
             if share >= MAX_NUMBERS_PER_COLUMN:
                 subject = "labels" if item.kind == "labels" else f"columns of {item.about[0]}"

@@ -12,7 +12,7 @@ import numpy as np
 from securevfl.base.roles import PARTNER
 from securevfl.data.schedule import Iteration, Rows
 from securevfl.errors import DataNotice
-from securevfl.families.divergence import DIVERGENCE_FACTOR, divergence_error
+from securevfl.families.divergence import DIVERGENCE_FACTOR, raise_divergence
 from securevfl.families.score_results import Measurement
 from securevfl.families.shares.metric_labels import MetricLabels
 from securevfl.families.shares.shares_disclosures import measured_iterations
@@ -176,7 +176,7 @@ class Measurements:
         """Compare the loss with that of the zero model, unless the training can roll back."""
         self.zero_model_loss = zero_model_loss
         if loss > DIVERGENCE_FACTOR * zero_model_loss and not can_roll_back(self._job, self._training.facts.rollbacks):
-            raise divergence_error(rounds)
+            raise_divergence(rounds)
 
     def count_out_of_range(self, data: TrainingData, state: SharedState | None, iteration: Iteration) -> None:
         """Count rows of an iteration whose sums are beyond the end of their table, and warn if there are any.

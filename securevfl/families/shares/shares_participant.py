@@ -107,6 +107,9 @@ class SharesParticipant(Participant):
         context: the context of this party.
         columns: number of columns of this party.
         state: the state to resume from, or the model state to predict with; None to start a training.
+
+    Raises:
+        ConfigError: if the state is of a training with other parties.
     """
 
     def __init__(self, job: SharesJob, context: PartyContext, columns: int, state: State | None) -> None:
@@ -448,6 +451,9 @@ class SharesParticipant(Participant):
             rows: positions of the rows.
             roots: factors of the rows (n,); None for no factor.
             clip: inputs are clipped to [-clip, clip].
+
+        Returns:
+            This party's inputs (n, width) of rows at workers.
         """
         assert self._inputs is not None, "inputs are fitted first"
         width = self.facts.columns[self._context.me]

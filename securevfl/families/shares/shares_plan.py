@@ -72,6 +72,9 @@ def make_plan(job: SharesJob, *, rows: int, batches: int, parties: int, rollback
         batches: number of batches of an epoch.
         parties: number of parties.
         rollbacks: where the training has rolled back.
+
+    Returns:
+        The plan.
     """
     optimizer, iterations = job.optimizer, job.epochs * batches
     if isinstance(optimizer, BlockDescent):
@@ -123,6 +126,9 @@ def reason_code_bits(job: SharesJob, name: str, columns: int) -> float:
         job: the job.
         name: the party.
         columns: number of columns of the party.
+
+    Returns:
+        How many bits of a scored row a party's reason codes disclose.
     """
     return code_bits(columns, job.reason_codes) if name in job.protocol.shares.open_weights else 0.0
 
@@ -214,6 +220,9 @@ def _block_descent(
         smoothed: whether the result is the mean of all points (Polyak and Juditsky 1992), weighted by the square of
             their numbers. That removes most of the rounding of sums and most of the influence of the start
             (`sum_rounding`).
+
+    Returns:
+        The step size and the rule of block descent.
     """
     rate, targets = optimizer.first / parties, dict(rollbacks)
     if not optimizer.momentum:

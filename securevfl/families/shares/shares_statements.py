@@ -106,6 +106,9 @@ def table_error(loss: Loss, step: float) -> float:
     Args:
         loss: the loss.
         step: distance of two entries.
+
+    Returns:
+        The largest error of linear interpolation of g between table entries.
     """
     f = np.linspace(-1, 1, 2049)[:, None]
     y = np.full_like(f, 0.0 if isinstance(loss, NumberLoss) else 1.0)

@@ -57,6 +57,9 @@ def guest_vector(y: Floats, phi: Floats, U: Floats, gamma: float) -> Floats:
         phi: Phi (d,).
         U: representations U^A (n, d).
         gamma: weight of the distance of representations.
+
+    Returns:
+        The vector that the host needs from the guest.
     """
     b = -0.5 * y[:, None] * phi - 2 * gamma * U
     return np.concatenate([b.T.ravel(), upper_half(np.outer(phi, phi))])

@@ -186,31 +186,31 @@ def consent() -> Outcome:
 
 def again() -> Outcome:
     """Check that a finished training does not start again without its owner's request."""
-    outcome, came = Outcome(), list[tuple[bool, Any]]()
+    outcome, sessions = Outcome(), list[tuple[bool, Any]]()
     job = Job(model=Logistic(), optimizer=FedBCD(lr=0.1), batch_size=60, epochs=1, accepts=("columns",))
     parties = [party.take(np.arange(120, dtype=np.intp)) for party in datasets.breast_cancer(parties=2)]
     part = simulate(job, parties, workers=1).parts["shop"]
     peers = Peers(active="bank", passives=("shop",), address={"bank": "localhost:1", "shop": "localhost:2"})
 
-    def meets(*terms: Any, kept: Callable[[], Any], **_: Any) -> Any:
-        found = kept()
-        came.append((found is not None, terms[3].args[0].keywords["again"]))
-        return part if found is None else found
+    def run_session(*arguments: Any, stored_result: Callable[[], Any], **_: Any) -> Any:
+        stored = stored_result()
+        sessions.append((stored is not None, arguments[3].args[0].keywords["again"]))
+        return part if stored is None else stored
 
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(join, "run_session", meets):
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(join, "run_session", run_session):
         save = Path(folder) / "shop.model.json"
         part.save(save)
-        for anew in (False, True):
+        for retrain in (False, True):
             states = Checkpoints(Path(folder) / "states", "shop")
-            own = DisclosureLedger(Path(folder) / "ledger", "shop")
-            join.join(job, parties[1], peers, checkpoints=states, save=save, ledger=own, workers=1, retrain=anew)
-    if came != [(True, False), (False, True)]:
-        outcome.add("consent", "shop", "a training that is over is begun again, or is not, against its owner's word")
+            ledger = DisclosureLedger(Path(folder) / "ledger", "shop")
+            join.join(job, parties[1], peers, checkpoints=states, save=save, ledger=ledger, workers=1, retrain=retrain)
+    if sessions != [(True, False), (False, True)]:
+        outcome.add("consent", "shop", "a finished training starts again, or does not, contrary to its owner's request")
     return outcome
 
 
 class _Kept(ScoreLedger):
-    """A ledger of scores that notes how many bits of a row it was to admit."""
+    """A score ledger that records the bits of a row that it was asked to admit."""
 
     bits = 0.0
 
