@@ -204,7 +204,8 @@ class JobOptions(Config):
 
         A constant Jacobian gives the same equations every epoch unless rows are reshuffled. A Jacobian that changes
         with the weights, or rows that are weighted again, give different equations in every local step with its own
-        opening."""
+        opening.
+        """
         if self.equations_change:
             return self.epochs * self.model.openings(self.optimizer.steps)
         return self.epochs if self.reshuffle else 1

@@ -123,7 +123,7 @@ def rows_of_file(
         part: the party's part of the model.
         path: the file.
         id_column: name of the id column.
-        on_rows: called with the number of rows that are read, and of all rows, of a Parquet file.
+        on_progress: called with the number of rows that are read, and of all rows, of a Parquet file.
         ordered: whether to use the row order next to the file, if there is one.
 
     Returns:
