@@ -273,7 +273,7 @@ def test_explain_says_which_columns_a_size_counts(tmp_path: Path) -> None:
     asked = run("explain", tmp_path / "job.toml", f"--data=shop={shop}")
     made = len(prepared(vfl.Job.load(tmp_path / "job.toml"), shop).columns)
     assert made > 3
-    line = f"the others give --size shop={made} for you, of 3 in your file"
+    line = f"other parties give --size shop={made} for you (3 in your file)"
     assert (asked.exit_code, asked.stdout) == (2, "")
     assert line in asked.stderr
     done = run("explain", tmp_path / "job.toml", f"--data=shop={shop}", "--size=bank=1")

@@ -77,10 +77,10 @@ def test_explain_counts_what_was_told_before(trained: list[str], tmp_path: Path)
     run("ledger", "--party", "shop", "--limit", "columns=6")
     sheet = run("explain", *trained).stdout
     assert (
-        "  bank      was told 4 numbers about each row (27% of the columns) in 1 run, with this job 8 (53%); at most 6"
+        "  bank      has received 4 numbers about each row (27% of the columns) in 1 run, with this job 8 (53%); at most 6"
     ) in sheet
-    assert "shop      was told 15 numbers about the labels (14% of the residuals) in 1 run" in sheet
-    assert "would be refused: party shop: its ledger lets bank" in sheet
+    assert "shop      has received 15 numbers about the labels (14% of the residuals) in 1 run" in sheet
+    assert "would be refused: party shop: its ledger allows bank at most 6" in sheet
     assert "it receives 9 numbers about each row" in sheet  # 4 then, 4 now, and an evaluation
     elsewhere = tmp_path / "elsewhere.ledger"
     default_ledger("shop").rename(elsewhere)

@@ -169,7 +169,7 @@ def test_weights_in_place_of_columns_read_no_more_than_the_ledger_counts(tmp_pat
     mark = np.random.default_rng(8).integers(0, 2, N)
     bank, shop = vfl.Party("bank", pooled()[:, :3], ids=range(N)), vfl.Party("shop", mark[:, None], ids=range(N))
     numbers, raw, read = CorrelationEncoding(N), list[Any](), list[bool]()
-    low, high = np.unique(numbers.answering(OwnColumns.of("shop", shop.table).Z)).tolist()
+    low, high = np.unique(numbers.encode_partner(OwnColumns.of("shop", shop.table).Z)).tolist()
     asked = module.rounded_correlations
 
     def telling(context: Any, *words: Any) -> Any:
@@ -180,7 +180,7 @@ def test_weights_in_place_of_columns_read_no_more_than_the_ledger_counts(tmp_pat
     def look() -> None:
         blocks = [weights[:, :3], weights[:, 3:]]
         with (
-            mock.patch.object(CorrelationEncoding, "asked", side_effect=blocks),
+            mock.patch.object(CorrelationEncoding, "encode_active", side_effect=blocks),
             mock.patch.object(module, "rounded_correlations", telling),
         ):
             correlate([bank, shop], ledgers={"shop": DisclosureLedger(tmp_path / "shop", "shop")})

@@ -64,7 +64,7 @@ def test_the_page_has_the_figures_of_metrics(free_port: Callable[[], int]) -> No
     assert [name for name, each in found.items() if each.shifted] == ["moved<"]
     assert f'securevfl_drift_psi{{column="moved<"}} {found["moved<"].psi}' in metrics
     assert "securevfl_drift_shifted_columns 1.0" in metrics
-    assert "<th>reason codes a row</th><td>3</td>" in page
+    assert "<th>reason codes per row</th><td>3</td>" in page
     assert "<th>status</th><td>ok</td>" in page
     assert "Shifted: moved&lt;." in page
     assert "2096" in page  # when the certificate ends
