@@ -64,6 +64,13 @@ class IndexedRows:
     def of(cls, name: str, rows: NewRows) -> IndexedRows:
         """Collect all rows.
 
+        Args:
+            name: name of the party, for the error.
+            rows: the rows, by block.
+
+        Returns:
+            The rows with an index of their ids.
+
         Raises:
             IdError: if there are no rows, or they have no ids.
         """
