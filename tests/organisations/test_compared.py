@@ -28,9 +28,9 @@ PARTY = vfl.Party("bank", np.random.default_rng(0).normal(size=(ROWS, 2)), np.ar
 
 
 def changed(digest: bytes, place: int) -> bytes:
-    found = bytearray(digest)
-    found[place] ^= 1
-    return bytes(found)
+    altered = bytearray(digest)
+    altered[place] ^= 1
+    return bytes(altered)
 
 
 class Line:
