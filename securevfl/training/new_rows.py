@@ -2,8 +2,8 @@
 
 A Parquet file of numbers is read block by block. It is also read once before that, so that all its problems are
 reported before anything is sent. If an alignment has stored a row order next to it, it is first copied into that order
-(`securevfl.data.store.borrow_table`). Other files, and those that the model prepares, are stored in memory, and so are
-ids and their digests while they are compared.
+(`securevfl.data.store.copy_to_temporary_table`). Other files, and those that the model prepares, are stored in memory,
+and so are ids and their digests while they are compared.
 """
 
 from __future__ import annotations
@@ -64,6 +64,13 @@ class IndexedRows:
     def of(cls, name: str, rows: NewRows) -> IndexedRows:
         """Collect all rows.
 
+        Args:
+            name: name of the party, for the error.
+            rows: the rows, by block.
+
+        Returns:
+            The rows with an index of their ids.
+
         Raises:
             IdError: if there are no rows, or they have no ids.
         """
@@ -123,7 +130,7 @@ def rows_of_file(
         part: the party's part of the model.
         path: the file.
         id_column: name of the id column.
-        on_rows: called with the number of rows that are read, and of all rows, of a Parquet file.
+        on_progress: called with the number of rows that are read, and of all rows, of a Parquet file.
         ordered: whether to use the row order next to the file, if there is one.
 
     Returns:
