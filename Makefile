@@ -48,6 +48,7 @@ selfcheck: $(VENV)/.installed
 check: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/pydoclint --quiet securevfl crypto protocols
 	$(BIN)/mypy
 	PYTHONPATH=tests $(BIN)/lint-imports
 

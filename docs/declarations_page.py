@@ -1,6 +1,4 @@
-"""Every message of every protocol with what it reveals, as data that `explain` and the checker go by, and as a page
-(docs/made_pages.py).
-"""
+"""The page that lists every message of every protocol and what it reveals."""
 
 from __future__ import annotations
 

@@ -170,8 +170,7 @@ class Job(JobOptions):
 
     @property
     def digest(self) -> bytes:
-        """SHA-256 of the job, and of the code of a family from another package; parties compare it before they
-        start."""
+        """SHA-256 of the job and of a foreign family's code; parties compare it before they start."""
         keys = self.to_dict() | ({} if (outside := self.extension) is None else {"extension": astuple(outside)})
         return hashlib.sha256(json.dumps(keys, sort_keys=True).encode()).digest()
 

@@ -204,7 +204,8 @@ class JobOptions(Config):
 
         A constant Jacobian gives the same equations every epoch unless rows are reshuffled. A Jacobian that changes
         with the weights, or rows that are weighted again, give different equations in every local step with its own
-        opening."""
+        opening.
+        """
         if self.equations_change:
             return self.epochs * self.model.openings(self.optimizer.steps)
         return self.epochs if self.reshuffle else 1
@@ -227,6 +228,12 @@ class JobOptions(Config):
 
 def _required(value: Any) -> Any:
     """Return a value that was passed or filled in.
+
+    Args:
+        value: the option's value; None if there is none.
+
+    Returns:
+        The value.
 
     Raises:
         ValueError: if there is none, because some models have no default.

@@ -42,7 +42,7 @@ class _Server:
         own, other = socket.socketpair()
         with other:
             command = [sys.executable, __file__, str(other.fileno()), NAME[1:]]
-            process = Popen(  # noqa: S603
+            process = Popen(
                 command, pass_fds=[other.fileno()], stdin=subprocess.DEVNULL, env=os.environ | WITHOUT_THREADS
             )
 
@@ -221,7 +221,7 @@ def _become(request: dict[str, Any]) -> None:
         sys.path.insert(0, "")
         sys.argv = ["-c", *words]
         main = sys.modules["__main__"] = types.ModuleType("__main__")
-        exec(compile(what, "<string>", "exec"), main.__dict__)  # noqa: S102
+        exec(compile(what, "<string>", "exec"), main.__dict__)
 
 
 def _import_all() -> None:

@@ -197,7 +197,7 @@ class TrainingRole(ABC):
 
     @property
     def theta(self) -> Words:
-        """s (d, c), this party's share of its weights."""
+        """S (d, c), this party's share of its weights."""
         rule = self._params.rule_of(self._context.me)
         return self._ring.reduce(rule.theta(self.state.own_share, self.state.iterations))
 

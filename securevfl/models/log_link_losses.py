@@ -276,8 +276,10 @@ class NegativeBinomialLoss(LogLinkLoss):
         return (mu - y) / (1 + self.dispersion * mu)
 
     def invert_residual(self, g: Floats) -> InvertedResidual:
-        """Compute labels and sums. Rows with a positive g are assumed to have label 0, as most of them do, with g = mu
-        / (1 + a mu)."""
+        """Compute labels and sums.
+
+        Rows with a positive g are assumed to have label 0, as most of them do, with g = mu / (1 + a mu).
+        """
         odds = np.clip(self.dispersion * g, TINY, 1 - 1e-12)
         return _assuming_zeros(g, growth_inverse(odds / (1 - odds) / self.dispersion))
 

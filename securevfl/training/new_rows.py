@@ -64,6 +64,13 @@ class IndexedRows:
     def of(cls, name: str, rows: NewRows) -> IndexedRows:
         """Collect all rows.
 
+        Args:
+            name: name of the party, for the error.
+            rows: the rows, by block.
+
+        Returns:
+            The rows with an index of their ids.
+
         Raises:
             IdError: if there are no rows, or they have no ids.
         """
@@ -123,7 +130,7 @@ def rows_of_file(
         part: the party's part of the model.
         path: the file.
         id_column: name of the id column.
-        on_rows: called with the number of rows that are read, and of all rows, of a Parquet file.
+        on_progress: called with the number of rows that are read, and of all rows, of a Parquet file.
         ordered: whether to use the row order next to the file, if there is one.
 
     Returns:

@@ -108,7 +108,7 @@ class Run:
 
     @property
     def intercept(self) -> list[float]:
-        """f (c) if all columns are 0; in a regression the label, or its logarithm."""
+        """F (c) if all columns are 0; in a regression the label, or its logarithm."""
         unit, shift = self._units
         total = np.sum([part.constant() for part in self.parts.values() if part.columns], axis=0) * unit
         return [float(value) + shift for value in total]

@@ -220,8 +220,14 @@ def learned(job: Job, parts: Mapping[str, ModelPart]) -> str:
 
 
 def roc(tenths: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
-    """Return points (false positives, true positives) from (probability, share positive, rows) by rising
-    probability."""
+    """Return the points (false positive rate, true positive rate) of the ROC curve.
+
+    Args:
+        tenths: probability, share of positives and number of rows, by rising probability.
+
+    Returns:
+        The points, from (0, 0) to (1, 1).
+    """
     positives = [share * count for _, share, count in reversed(tenths)]
     negatives = [(1 - share) * count for _, share, count in reversed(tenths)]
     points, up, across = [(0.0, 0.0)], 0.0, 0.0

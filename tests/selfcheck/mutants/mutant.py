@@ -54,7 +54,7 @@ class Edit:
             source = source.replace(old, new)
         source = source.replace("super()", f"super({getattr(owner, '__name__', '')}, self)")
         place = dict(function.__globals__)
-        exec(compile(f"from __future__ import annotations\n{source}", f"<mutant of {name}>", "exec"), place)  # noqa: S102
+        exec(compile(f"from __future__ import annotations\n{source}", f"<mutant of {name}>", "exec"), place)
         changed = place[function.__name__]
         return changed if kind is None else kind(changed)
 

@@ -37,8 +37,8 @@ def _changed() -> frozenset[str]:
     base, root = os.environ.get("BASE"), Path(__file__).parents[3]
     if not base or not (root / ".git").exists():
         return frozenset()
-    listing = subprocess.run(  # noqa: S603
-        ["git", "diff", "--name-only", base, "--", "securevfl", "crypto", "protocols"],  # noqa: S607
+    listing = subprocess.run(
+        ["git", "diff", "--name-only", base, "--", "securevfl", "crypto", "protocols"],
         cwd=root,
         capture_output=True,
         text=True,
