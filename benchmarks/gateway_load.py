@@ -45,7 +45,7 @@ NAMES = ("bank", "shop")
 
 
 async def load(url: str, ids: Sequence[int], concurrent: int, rate: float = 0.0) -> dict[str, Any]:
-    """Request each id separately, `concurrent` of them at a time, and `rate` a second unless that is 0; return the figures."""
+    """Request each id alone, `concurrent` at a time, at most `rate` a second unless that is 0; return the figures."""
     seconds, states, left = list[float](), Counter[str](), iter(ids)
     headers = {"Authorization": f"Bearer {TOKEN}"}
 

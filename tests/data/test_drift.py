@@ -127,7 +127,8 @@ def test_the_command_from_training_to_page(tmp_path: Path) -> None:
     model = str(tmp_path / "shop.json")
     assert CliRunner().invoke(app, ["drift", model, "--data", str(same)]).exit_code == 0
     page, figures = tmp_path / "drift.html", tmp_path / "drift.json"
-    shifted = CliRunner().invoke(app, ["drift", model, "--data", str(other), "--html", str(page), "--json", str(figures)])
+    words = ["drift", model, "--data", str(other), "--html", str(page), "--json", str(figures)]
+    shifted = CliRunner().invoke(app, words)
     assert shifted.exit_code == 1
     values = json.loads(figures.read_text())
     assert values["shifted"] == [shop.columns[at]]
