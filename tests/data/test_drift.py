@@ -19,7 +19,7 @@ from securevfl.data.baseline import Baseline, baselines
 from securevfl.data.columns import Columns, columns_of
 from securevfl.data.drift import MIN_NEW_ROWS, _chi_square, _kolmogorov, _psi, _share_test, measure_drift
 from securevfl.errors import DataError, TableError
-from securevfl.training.model_part import ModelPart
+from securevfl.training.model_part import SCHEMA, ModelPart
 
 N, M = 6000, 3000
 NAMES = ["a", "b", "flag", "skewed", "gaps", "town"]
@@ -98,12 +98,12 @@ def test_tables_that_cannot_be_compared_are_told() -> None:
 def test_a_sorted_table_is_not_judged_by_its_top(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("securevfl.data.baseline.MAX_BASELINE_ROWS", 50)
     X = np.arange(400.0)[:, None]
-    own = [vfl.Party("bank", X % 7, (X[:, 0] % 2).astype(int), aligned=True), vfl.Party("shop", X, aligned=True)]
+    parties = [vfl.Party("bank", X % 7, (X[:, 0] % 2).astype(int), aligned=True), vfl.Party("shop", X, aligned=True)]
     job = vfl.Job(model=vfl.Logistic(), protocol="open", batch_size="all", epochs=1, accepts=["columns"])
-    kept = vfl.simulate(job, own).parts["shop"].baseline[0]
-    assert kept.rows == 50
-    assert kept.points[0] < 10
-    assert kept.points[-1] > 390
+    baseline = vfl.simulate(job, parties).parts["shop"].baseline[0]
+    assert baseline.rows == 50
+    assert baseline.points[0] < 10
+    assert baseline.points[-1] > 390
 
 
 def write(path: Path, columns: list[str], X: np.ndarray) -> Path:
@@ -115,11 +115,11 @@ def write(path: Path, columns: list[str], X: np.ndarray) -> Path:
 
 
 def test_the_command_from_training_to_page(tmp_path: Path) -> None:
-    own = vfl.datasets.breast_cancer(parties=2)
+    parties = vfl.datasets.breast_cancer(parties=2)
     job = vfl.Job(model=vfl.Logistic(), protocol="open", batch_size="all", epochs=3, accepts=["columns"])
-    run = vfl.simulate(job, own)
+    run = vfl.simulate(job, parties)
     run.save(tmp_path)
-    shop, at = own[1], 4
+    shop, at = parties[1], 4
     same = write(tmp_path / "same.csv", shop.columns, shop.X)
     moved = np.array(shop.X)
     moved[:, at] *= 1.4
@@ -127,39 +127,37 @@ def test_the_command_from_training_to_page(tmp_path: Path) -> None:
     model = str(tmp_path / "shop.json")
     assert CliRunner().invoke(app, ["drift", model, "--data", str(same)]).exit_code == 0
     page, figures = tmp_path / "drift.html", tmp_path / "drift.json"
-    found = CliRunner().invoke(app, ["drift", model, "--data", str(other), "--html", str(page), "--json", str(figures)])
-    assert found.exit_code == 1
-    told = json.loads(figures.read_text())
-    assert told["shifted"] == [shop.columns[at]]
-    psi = next(each["psi"] for each in told["columns"] if each["column"] == shop.columns[at])
+    words = ["drift", model, "--data", str(other), "--html", str(page), "--json", str(figures)]
+    shifted = CliRunner().invoke(app, words)
+    assert shifted.exit_code == 1
+    values = json.loads(figures.read_text())
+    assert values["shifted"] == [shop.columns[at]]
+    psi = next(item["psi"] for item in values["columns"] if item["column"] == shop.columns[at])
     assert f"{psi:.4g}" in page.read_text()
-    proba = run.predict_proba({party.name: party.X for party in own})[:, 1]
+    proba = run.predict_proba({party.name: party.X for party in parties})[:, 1]
     scores = write(tmp_path / "predictions.csv", ["probability"], proba[:, None])
-    bank = write(tmp_path / "bank.csv", own[0].columns, own[0].X)
+    bank = write(tmp_path / "bank.csv", parties[0].columns, parties[0].X)
     words = ["drift", str(tmp_path / "bank.json"), "--data", str(bank), "--scores", str(scores)]
     assert "(score)" in CliRunner().invoke(app, words).output
     refused = CliRunner().invoke(app, ["drift", model, "--data", str(same), "--scores", str(scores)])
     assert refused.exit_code == 2
-    assert "was told scores" in refused.output
+    assert "[SVFL-MODEL-UNSUPPORTED]" in refused.output
+    assert "--scores" in refused.output
 
 
-def test_parts_of_earlier_schemas_are_read_and_others_refused(tmp_path: Path) -> None:
-    own = vfl.datasets.breast_cancer(parties=2)
+def test_parts_of_other_schemas_are_refused(tmp_path: Path) -> None:
+    parties = vfl.datasets.breast_cancer(parties=2)
     job = vfl.Job(model=vfl.Logistic(), protocol="open", batch_size="all", epochs=1, accepts=["columns"])
-    vfl.simulate(job, own).save(tmp_path)
+    vfl.simulate(job, parties).save(tmp_path)
     path = tmp_path / "shop.json"
     now, _ = read_checked_json(path)
-    assert ModelPart.load(path).baseline == [Baseline(**each) for each in now["baseline"]]
-    for schema, lacks in (("4", []), ("3", ["baseline"]), ("2", ["baseline", "preparation", "data", "calibration"])):
-        before = {key: value for key, value in now.items() if key not in lacks} | {"schema": f"securevfl.part/{schema}"}
-        path.write_text(json.dumps(before))
-        part = ModelPart.load(path)
-        assert part.columns == own[1].columns
-        assert bool(part.baseline) == (not lacks)
-    for schema in ("1", "6"):
-        path.write_text(json.dumps(now | {"schema": f"securevfl.part/{schema}"}))
-        with raises_code(DataError, "SVFL-TABLE-UNREADABLE"):
+    assert ModelPart.load(path).baseline == [Baseline(**item) for item in now["baseline"]]
+    assert now["schema"] == SCHEMA
+    for schema in ("securevfl.part/1", "securevfl.part/5", "securevfl.part/7", "another", None):
+        path.write_text(json.dumps(now | {"schema": schema}))
+        with raises_code(DataError, "SVFL-MODEL-FILE") as caught:
             ModelPart.load(path)
+        assert SCHEMA in str(caught.value)
 
 
 def test_columns_come_by_name() -> None:

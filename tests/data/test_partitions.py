@@ -189,7 +189,7 @@ def test_a_number_of_partitions_that_cannot_be(tables: Path, partitions: int) ->
 
 def test_paillier_says_that_it_takes_arrays(tables: Path) -> None:
     parties = [open_table("bank", tables / "bank.table"), partition_party("shop", tables / "shop.table", Rooms())]
-    with raises_code(ConfigError, "SVFL-JOB-OPTION"):
+    with raises_code(ConfigError, "SVFL-JOB-UNSUPPORTED"):
         vfl.simulate(job(vfl.Paillier(bits=2048)), parties, workers=1)
 
 

@@ -124,7 +124,7 @@ def test_rows_in_another_order_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "t.parquet")
     bank = Party("bank", X[:, :2], Y, ids=IDS)
     stored = store_table("shop", path, tmp_path / "t.table", rows=np.roll(np.arange(N), 1))
-    with raises_code(errors.IdError, "SVFL-ID-INVALID"):
+    with raises_code(errors.IdError, "SVFL-ID-ORDER"):
         vfl.simulate(job(), [bank, stored])
 
 
