@@ -307,7 +307,7 @@ def test_weights_are_opened_to_those_named_and_nobody_else() -> None:
         np.testing.assert_array_equal(run.parts[name].theta, exact[name])
     assert "theta" not in run.parts["shop"].state
     sheet = vfl.explain(named, own)
-    assert sheet.count("its own weights, as the job says") == 2
+    assert sheet.count("its own weights, as the job permits") == 2
     assert "OpenedWeights" in sheet
     assert "OpenedWeights" not in vfl.explain(job(), own)
     with pytest.raises(PartiesError, match="open_weights"):

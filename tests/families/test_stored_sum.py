@@ -250,5 +250,5 @@ def test_a_job_written_before_is_told_the_new_place() -> None:
     text = (
         'model = "logistic"\noptimizer = {name = "fdml", lr = 0.3}\nprotocol = {residual = "open", stored = "masks"}\n'
     )
-    with pytest.raises(ConfigError, match="stored is a key of FDML; write optimizer ="):
+    with pytest.raises(ConfigError, match=r'"stored" is a key of FDML; write optimizer = \{name = "fdml", stored'):
         vfl.Job.from_dict(tomllib.loads(text))
