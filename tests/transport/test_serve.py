@@ -185,9 +185,7 @@ def test_several_askers_are_answered_at_once_and_one_that_stops_holds_up_nobody(
         until(lambda: sum(thread.name == "session" for thread in threading.enumerate()) == 2)  # of two parties
         answered, _ = ask(meeting, run, held(run, "bank", slice(0, 5)))
         assert answered == ScoreCounts(5, 5)
-        until(
-            lambda: sum(thread.name.startswith("read ") for thread in threading.enumerate()) == 3
-        )  # two lines
+        until(lambda: sum(thread.name.startswith("read ") for thread in threading.enumerate()) == 3)  # two lines
         may_end[0].set()
         clients[0].join(240)
     assert scored == [3, 3]
