@@ -284,7 +284,7 @@ def test_a_methods_examples_are_checked_whole(load: Load, monkeypatch: pytest.Mo
 def test_a_method_that_is_missing_is_named(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     module = load("relayed_method")
     register(monkeypatch, OPTIMIZERS, module.Relaying)
-    with pytest.raises(ConfigError, match="optimizer relaying belongs to method relayed, which is not registered"):
+    with pytest.raises(ConfigError, match="optimizer relaying belongs to family relayed, which is not registered"):
         job(model=module.Means(), optimizer={"name": "relaying", "lr": 0.5}, protocol=vfl.Protocol())
     with pytest.raises(TypeError, match="participant"):
         type("Half", (Family,), {"name": "half", "__module__": __name__})()
