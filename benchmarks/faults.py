@@ -402,11 +402,11 @@ def weights(setting: Setting, keys: Mapping[str, bytes] | None) -> dict[str, Any
 
 def campaign(
     seeds: Sequence[int],
-    at_once: int,
+    concurrent: int,
     on_outcome: Callable[[Outcome], None],
     settings: Sequence[Setting] = SETTINGS,
 ) -> list[Outcome]:
-    """Run one job for each seed, over the settings in turn, `at_once` of them concurrently."""
+    """Run one job for each seed, over the settings in turn, `concurrent` of them at a time."""
     PROCESSES.set_forkserver_preload(
         ["securevfl.organisations.join", "securevfl.organisations.kit", "sklearn.datasets", "tenseal"]
     )
@@ -417,7 +417,7 @@ def campaign(
         on_outcome(outcome)
         return outcome
 
-    with ThreadPoolExecutor(at_once) as pool:
+    with ThreadPoolExecutor(concurrent) as pool:
         return list(pool.map(one, seeds))
 
 
@@ -426,7 +426,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--first", type=int, default=0, help="seed of the first run")
-    parser.add_argument("--max-sessions", type=int, default=2)
+    parser.add_argument("--concurrent", type=int, default=2, help="number of runs at a time")
     parser.add_argument("--only", default="", help="settings whose names begin like this")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -440,7 +440,7 @@ def main() -> None:
             options.json.write_text(json.dumps([asdict(item) for item in outcomes], indent=1))
 
     settings = [setting for setting in SETTINGS if setting.name.startswith(options.only)]
-    campaign(range(options.first, options.first + options.runs), options.at_once, show, settings)
+    campaign(range(options.first, options.first + options.runs), options.concurrent, show, settings)
     right = sum(set(item.ends.values()) == {"model"} for item in outcomes)
     faults = sum(bool(item.fault) for item in outcomes)
     print(

@@ -1,6 +1,6 @@
 """Load on the service with a real HTTP client: answers a second, quantiles of their time, refusals.
 
-    python -m benchmarks.gateway_load --rows 1000000 --requests 20000 --max-sessions 100 --rtt-ms 20
+    python -m benchmarks.gateway_load --rows 1000000 --requests 20000 --concurrent 100 --rtt-ms 20
 
 Two parties train a model on secret shares and get a generated table of new rows each. `securevfl serve` and `securevfl
 score --http` run as an operator runs them, on an artificially slow link (`benchmarks.delay`), with ledgers that are
@@ -44,8 +44,8 @@ TRAINED, COLUMNS, FIRST = 4000, 10, 1_000_000  # rows and columns of the trainin
 NAMES = ("bank", "shop")
 
 
-async def load(url: str, ids: Sequence[int], at_once: int, rate: float = 0.0) -> dict[str, Any]:
-    """Request each id separately, `at_once` concurrently, and `rate` a second unless that is 0; return the figures."""
+async def load(url: str, ids: Sequence[int], concurrent: int, rate: float = 0.0) -> dict[str, Any]:
+    """Request each id alone, `concurrent` at a time, at most `rate` a second unless that is 0; return the figures."""
     seconds, states, left = list[float](), Counter[str](), iter(ids)
     headers = {"Authorization": f"Bearer {TOKEN}"}
 
@@ -62,11 +62,11 @@ async def load(url: str, ids: Sequence[int], at_once: int, rate: float = 0.0) ->
                 states[answer.json()["scores"][0]["state"] if ok else f"HTTP {answer.status_code}"] += 1
 
     turn, start = count(), time.monotonic()
-    await asyncio.gather(*(ask() for _ in range(at_once)))
+    await asyncio.gather(*(ask() for _ in range(concurrent)))
     full = time.monotonic() - start
     p50, p99 = np.quantile(seconds, [0.5, 0.99]) * 1e3
     figures = {"answers a second": round(len(seconds) / full, 1), "p50 ms": round(p50, 1), "p99 ms": round(p99, 1)}
-    return {"requests": len(seconds), "at once": at_once} | figures | {"states": dict(states)}
+    return {"requests": len(seconds), "concurrent": concurrent} | figures | {"states": dict(states)}
 
 
 def table(name: str, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -122,10 +122,10 @@ def carry(port: int, to: int, delay: float, rate: float) -> None:
     threading.Event().wait()
 
 
-def held(process: subprocess.Popen[bytes]) -> str:
+def memory_of(process: subprocess.Popen[bytes]) -> str:
     """Return the number of threads of a process and its resident memory."""
     status = Path(f"/proc/{process.pid}/status").read_text().splitlines()
-    text = dict(statu.split(":", 1) for statu in status)
+    text = dict(line.split(":", 1) for line in status)
     return f"{text['Threads'].strip()} threads, {int(text['VmRSS'].split()[0]) >> 10} MB"
 
 
@@ -138,24 +138,24 @@ def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     )
     line.start()  # a separate process, so that it waits for no application
     words = ["--http", f"127.0.0.1:{port}", "--http-token", str(folder / "bank" / "token")]
-    words += ["--sessions", str(arguments.conversations)]
+    words += ["--sessions", str(arguments.sessions)]
     parties = {"shop": started(folder, "shop", "serve"), "bank": started(folder, "bank", "score", *words)}
     url, result = f"http://127.0.0.1:{port}", dict[str, Any]()
     try:
         wait_for(url, parties)
         fresh = np.random.default_rng(0).permutation(arguments.rows)[: arguments.requests] + FIRST
         before = fresh[: -(-arguments.requests // 100)]
-        asyncio.run(load(url, before.tolist(), arguments.at_once))  # rows that were requested before
+        asyncio.run(load(url, before.tolist(), arguments.concurrent))  # rows that were requested before
         requested = np.random.default_rng(1).permutation(fresh).tolist()
         first = requested[: len(requested) // 10]
-        result["warm"] = asyncio.run(load(url, first, arguments.at_once))
-        held_before = {name: held(process) for name, process in parties.items()}
+        result["warm"] = asyncio.run(load(url, first, arguments.concurrent))
+        memory_before = {name: memory_of(process) for name, process in parties.items()}
         result["at rate"] = asyncio.run(
-            load(url, requested[len(first) : 5 * len(first)], arguments.at_once, arguments.rate)
+            load(url, requested[len(first) : 5 * len(first)], arguments.concurrent, arguments.rate)
         )
-        result |= asyncio.run(load(url, requested[5 * len(first) :], arguments.at_once))
+        result |= asyncio.run(load(url, requested[5 * len(first) :], arguments.concurrent))
         for name, process in parties.items():
-            result[name] = f"{held_before[name]}; at the end {held(process)}"
+            result[name] = f"{memory_before[name]}; at the end {memory_of(process)}"
     finally:
         for process in parties.values():
             process.terminate()
@@ -184,9 +184,9 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--rows", type=int, default=100_000, help="of the tables that are served")
     options.add_argument("--requests", type=int, default=5000)
-    options.add_argument("--max-sessions", type=int, default=100)
+    options.add_argument("--concurrent", type=int, default=100, help="number of requests under way at a time")
     options.add_argument("--rate", type=float, default=120.0, help="requests a second of a part of them")
-    options.add_argument("--conversations", type=int, default=4)
+    options.add_argument("--sessions", type=int, default=4)
     options.add_argument("--rtt-ms", type=float, default=20.0)
     options.add_argument("--mbps", type=float, default=1000.0)
     options.add_argument("--folder", type=Path, help="where files go, and logs stay; a temporary one")

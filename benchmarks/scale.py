@@ -146,7 +146,7 @@ def predict(folder: Path, name: str) -> dict[str, Any]:
         folder / f"{name}.json",
         data,
         kit / "peers.toml",
-        meeting=SessionOptions(certs=kit, timeout=WAIT),
+        session=SessionOptions(certs=kit, timeout=WAIT),
         out=folder / f"{name}.csv",
         ledger=folder / f"{name}.ledger",
     )

@@ -67,7 +67,7 @@ class SecureVFLError(Exception):
         problem: what is wrong, without a final full stop and without any value of a table.
         remedy: what to do about it; by default the remedy of the code's entry in the catalogue.
         code: a key of `securevfl.error_codes.CATALOGUE`.
-        fields: facts about the error for programs, such as the name of a column or the number of a row.
+        **fields: facts about the error for programs, such as the name of a column or the number of a row.
 
     Attributes:
         stop_reason: what other parties receive when this error ends a run.
@@ -197,7 +197,7 @@ class TransportError(SecureVFLError):
         remedy: see `SecureVFLError`.
         code: see `SecureVFLError`.
         away: name of that peer if it is known; other parties may read it.
-        fields: see `SecureVFLError`.
+        **fields: see `SecureVFLError`.
     """
 
     stop_reason = "away"

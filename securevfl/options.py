@@ -229,6 +229,12 @@ class JobOptions(Config):
 def _required(value: Any) -> Any:
     """Return a value that was passed or filled in.
 
+    Args:
+        value: the option's value; None if there is none.
+
+    Returns:
+        The value.
+
     Raises:
         ValueError: if there is none, because some models have no default.
     """

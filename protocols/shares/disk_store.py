@@ -189,6 +189,12 @@ def _damaged(path: Path) -> ConfigError:
 def _lock_folder(folder: Path) -> int:
     """Return the file descriptor of the folder's lock, which the operating system releases with the process.
 
+    Args:
+        folder: the preprocessing folder.
+
+    Returns:
+        The file descriptor.
+
     Raises:
         ConfigError: another process uses the folder.
     """

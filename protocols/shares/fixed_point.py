@@ -116,7 +116,7 @@ class FixedPointEncoding:
             rate: the largest step size.
             curvature: a curvature that steps are divided by (`block_descent`). If it is above 1, W is smaller by this
                 factor and receives the corresponding bits, as far as there are any.
-            sizes: further attributes of the encoding.
+            **sizes: further attributes of the encoding.
 
         Returns:
             The encoding.

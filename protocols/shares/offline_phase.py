@@ -314,15 +314,14 @@ class OfflinePhase:
     ) -> Generator[Record, None, tuple[ByBatch, dict[str, ByBatch]]]:
         """Compute the products W^T psi, and yield psi of each block and iteration for the store.
 
+        Each yielded record holds psi of one block in one iteration.
+
         Args:
             executor: computes the products.
             vectors: the number of vectors of each block.
             indices: the iterations on each batch.
             holders: this party's keys, if it is a holder.
             evaluators: the evaluators under the other holders' keys.
-
-        Yields:
-            The records of psi.
 
         Returns:
             This party's shares (d, E c), added up; and v of every other party, if this party is a holder.

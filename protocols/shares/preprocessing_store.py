@@ -129,6 +129,12 @@ class PreprocessingStore(ABC):
     def chunk(self, number: int) -> PreprocessingChunk:
         """Return the description of a chunk.
 
+        Args:
+            number: number of the chunk.
+
+        Returns:
+            The description of the chunk.
+
         Raises:
             ProtocolError: the chunk is not stored.
         """

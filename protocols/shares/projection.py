@@ -40,6 +40,9 @@ def projected(
         first: the first knot of each grid (m,).
         knots: the number of knots of each grid.
         spacing: the distance h between two knots.
+
+    Returns:
+        The coefficients (m, knots).
     """
     intervals = knots + 2 * MARGIN + 1
     starts = first[:, None] + spacing * (np.arange(intervals) - MARGIN - 1)

@@ -212,8 +212,8 @@ class RemoteColumns(ColumnBlocks):
         Args:
             remote: the object at the worker.
             work: the function to call with it.
-            args: further arguments.
-            kwargs: further keyword arguments.
+            *args: further arguments.
+            **kwargs: further keyword arguments.
 
         Returns:
             A function that waits for the result. It also counts the time, by the clock of the slowest worker.

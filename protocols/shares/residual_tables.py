@@ -21,7 +21,20 @@ _UNCLIPPED_RANGE = 1.0  # no residual of a sum within this range may be clipped
 
 
 class ResidualTables:
-    """The tables of one batch: the residual g at each entry, for the label of each row."""
+    """The tables of one batch: the residual g at each entry, for the label of each row.
+
+    There is one table for every distinct target.
+
+    Args:
+        encoding: the agreed fixed-point encoding.
+        residual: g (n, 1) of outputs f (n, 1) and targets y (n, k), elementwise.
+        y: the targets of the rows of the batch (n, k).
+        minimizer: the output of least loss (n, 1) of targets (n, k), at which their tables are centred; 0 by
+            default.
+        smooth: True if g has a continuous derivative and is not linear. Entries are then the coefficients of its
+            projection on linear splines (`projection`), so that interpolation has no bias. Otherwise they are
+            values of g.
+    """
 
     def __init__(
         self,
@@ -32,18 +45,6 @@ class ResidualTables:
         *,
         smooth: bool = False,
     ) -> None:
-        """Compute the table of every distinct target.
-
-        Args:
-            encoding: the agreed fixed-point encoding.
-            residual: g (n, 1) of outputs f (n, 1) and targets y (n, k), elementwise.
-            y: the targets of the rows of the batch (n, k).
-            minimizer: the output of least loss (n, 1) of targets (n, k), at which their tables are centred; 0 by
-                default.
-            smooth: True if g has a continuous derivative and is not linear. Entries are then the coefficients of its
-                projection on linear splines (`projection`), so that interpolation has no bias. Otherwise they are
-                values of g.
-        """
         targets, table_of_row = np.unique(y, axis=0, return_inverse=True)
         size = max(1, min(_MAX_TARGETS_PER_CHUNK, _MAX_ENTRIES_PER_CHUNK // encoding.entries))
         chunks = (targets[start : start + size] for start in range(0, len(targets), size))

@@ -174,6 +174,9 @@ class Products:
     def greet(self) -> bool:
         """Exchange nonces and keys with everyone, once; return False if that was done before.
 
+        Returns:
+            True if the exchange took place, False if it was done before.
+
         Raises:
             ProtocolError: a nonce has the wrong length.
         """

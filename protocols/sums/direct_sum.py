@@ -5,7 +5,7 @@
 
 The collector learns each H_k, n x c numbers a round. Because theta_k changes from round to round, these outputs span
 the columns X_k after at most d_k rounds. Columns with few distinct values can then be reconstructed, and a few known
-rows determine all others (the leak `columns`; `securevfl.disclosure.exposure` computes the number of rounds).
+rows determine all others (the leak `columns`; `securevfl.disclosure.column_recovery` computes the number).
 Contributors learn nothing.
 """
 

@@ -84,6 +84,13 @@ def fairness(
 def _read_predictions(party: Party, file: Path) -> list[str]:
     """Return the predicted class of each row of a party, matched by id.
 
+    Args:
+        party: the party whose rows need predictions.
+        file: CSV file with the columns id and prediction.
+
+    Returns:
+        The predicted class of each row, in the order of the party's rows.
+
     Raises:
         ConfigError: a column is missing.
         IdError: a row has no prediction.

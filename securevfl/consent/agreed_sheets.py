@@ -45,6 +45,9 @@ class AgreedSheets:
     def add(self, sheet: ConsentSheet) -> None:
         """Record that the owner agrees to this text.
 
+        Args:
+            sheet: the consent sheet that the owner has accepted.
+
         Raises:
             StorageError: if the file cannot be written.
         """

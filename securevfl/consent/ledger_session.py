@@ -110,6 +110,9 @@ class LedgerSession:
     def check(self, sizes: RunShape) -> None:
         """Check the job again, with what this party knows about its columns now.
 
+        Args:
+            sizes: the public sizes of the run.
+
         Raises:
             LeakageError: if a guard refuses it.
         """

@@ -109,6 +109,10 @@ def with_allowed_epochs(job: Job, facts: RunFacts) -> Job:
 def check_settled(job: Job, party: str) -> None:
     """Check that a job between organisations sets its number of epochs.
 
+    Args:
+        job: the job to check.
+        party: name of the party, for the error.
+
     Raises:
         ConfigError: if it leaves the number to the guards, each of which sees one table only.
     """

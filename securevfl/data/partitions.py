@@ -1,14 +1,14 @@
 """A party whose table is larger than one machine: its rows are in partitions at the workers of an engine.
 
     client = distributed.Client("tls://scheduler.example.org:8786", security=security)
-    shop = partition_party("shop", "shop.table", DaskPlacing(client))
+    shop = partition_party("shop", "shop.table", DaskBackend(client))
     join(job, shop, "peers.toml")
 
 The table is written by `store_table` to a folder that every worker and the party's own process can read. Each worker
 loads one partition, a range of the file, and keeps it in memory. If a batch contains all rows (`batch_size = "all"`), a
 worker receives its blocks of [[g]] and returns ciphertexts, which are added up. Forward outputs, moments and X^T X are
 returned in the clear, one block of rows or one (d, d) matrix at a time. On secret shares a worker computes the products
-of its rows with ciphertexts and with shares (`securevfl.protocols.shares.placed_columns`). The process that is
+of its rows with ciphertexts and with shares (`securevfl.protocols.shares.remote_columns`). The process that is
 connected to the other parties reads ids and labels, samples of rows, and batches that are smaller than the table.
 
 No row leaves a worker: when an engine moves or spills a partition, it transfers only where to read it.

@@ -15,7 +15,7 @@ an active party that trains five columns, and an attacker with d columns of nois
 squares. Reshuffled batches beyond 10 epochs at a share of 1/4, and beyond 5 at 3/4, were not measured; the table has 1
 there because fewer epochs had reached it. Columns that correlate with the label disclose more. So do attacks that use
 more than least squares: if g takes two known values, as before the first step from zero weights, see
-`securevfl.audit.attacks.opened_gradients`.
+`securevfl.audit.attacks.two_values`.
 """
 
 from __future__ import annotations

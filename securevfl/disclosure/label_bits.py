@@ -3,7 +3,7 @@
 A count is sent as a word of log2(2n) bits (`securevfl.protocols.bin_classes`), which discloses at most that many bits
 of the labels, whatever the party has multiplied them by. The n labels hold n times the entropy of one label. Words of
 as many bits as that may determine all labels. Integers of two values are found by lattice reduction from far fewer
-equations than unknowns (`securevfl.audit.attacks.opened_gradients`). This is an average: rows of rare bins, or bins of
+equations than unknowns (`securevfl.audit.attacks.two_values`). This is an average: rows of rare bins, or bins of
 one class, are found earlier.
 """
 

@@ -163,6 +163,9 @@ class DisclosureLedger:
     def read(self) -> LedgerContents:
         """Read the contents; empty contents if the file does not exist.
 
+        Returns:
+            The ledger's contents.
+
         Raises:
             DataError: if it is another party's ledger, or cannot be read.
         """
@@ -312,6 +315,9 @@ class DisclosureLedger:
         """Check that another session with these peers may begin.
 
         Each early abort may disclose one bit of this party's table, so this is called before the table is inspected.
+
+        Args:
+            peers: names of the session's other parties.
 
         Raises:
             LeakageError: if too many sessions with these peers have ended early.
@@ -583,6 +589,12 @@ class DisclosureLedger:
     def _check_newest(self, lock: int) -> bytes:
         """Check that the file is the one that was last written, and return its first line; called with the lock.
 
+        Args:
+            lock: file descriptor of the lock file, which the caller holds.
+
+        Returns:
+            The first line of the ledger's file; empty if there is no file.
+
         Raises:
             DataError: if the first line is not one that the lock file lists.
         """
@@ -643,6 +655,9 @@ class Reservation:
 
     def lease(self, disclosures: Sequence[Disclosure]) -> None:
         """Enter what the session is about to disclose, replacing its earlier entries.
+
+        Args:
+            disclosures: the disclosures of the whole session so far, with the next ones.
 
         Raises:
             LeakageError: if it would exceed a limit. This happens if limits have changed, or if it is more than was

@@ -140,6 +140,12 @@ def _checksum(body: bytes) -> str:
 def read_contents(path: Path) -> LedgerContents:
     """Read a ledger's file.
 
+    Args:
+        path: the ledger's file.
+
+    Returns:
+        The ledger's contents.
+
     Raises:
         DataError: if the file is missing, damaged or of another version.
     """

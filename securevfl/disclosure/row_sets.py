@@ -109,6 +109,13 @@ class RowSets:
     def known(self, name: str, sets: Mapping[str, RowSet]) -> TableRows:
         """Return the rows of a table that has a set.
 
+        Args:
+            name: name of the table.
+            sets: the row set of each table, by its name.
+
+        Returns:
+            The table's rows as bits; `new` is empty.
+
         Raises:
             DataError: if a file is damaged.
         """
@@ -119,6 +126,9 @@ class RowSets:
 
     def check(self, sets: Mapping[str, RowSet]) -> None:
         """Check the files of these sets.
+
+        Args:
+            sets: the row sets to check, by the name of their table.
 
         Raises:
             DataError: if a file is damaged.

@@ -131,6 +131,12 @@ def compare_with(
 def _only_comparison(ledger: DisclosureLedger) -> Iterator[None]:
     """Prevent another comparison with this ledger, whose sessions could meet those of this one.
 
+    Args:
+        ledger: this party's ledger, next to which the lock file is stored.
+
+    Yields:
+        Nothing; the lock is released afterwards.
+
     Raises:
         ConfigError: another comparison is running.
     """
@@ -152,6 +158,12 @@ def _only_comparison(ledger: DisclosureLedger) -> Iterator[None]:
 
 def _count_measurements(views: list[PreConsentView], ledger: DisclosureLedger, active: str, *, reserve: bool) -> None:
     """Check that the held-out rows may be measured for all models, or record that they are.
+
+    Args:
+        views: the pre-consent view of each model's job; all have the same held-out rows.
+        ledger: this party's ledger.
+        active: name of the party with labels, which receives the metrics.
+        reserve: True to record the measurements, False to check the limit only.
 
     Raises:
         LeakageError: the limit on measurements would be exceeded.

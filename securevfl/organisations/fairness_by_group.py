@@ -113,7 +113,7 @@ def request_group_rates(
         predictions: the predicted class of each row (n,).
         peers: the file of peers, or its content.
         positive: the positive class that the model's job names, if it names one (`securevfl.models.class_labels`).
-        keys: certs, listen, timeout and patience as in `join`.
+        **keys: certs, listen, timeout and patience as in `join`.
 
     Returns:
         The rates by name of the group (`securevfl.models.group_metrics.rates_from_counts`).
@@ -140,7 +140,7 @@ def provide_groups(
         ledger: see `join`.
         consent: receives this party's consent sheet before anything about its data is disclosed. It raises ConsentError
             to refuse.
-        keys: certs, listen, timeout and patience as in `join`.
+        **keys: certs, listen, timeout and patience as in `join`.
 
     Returns:
         The names of the groups that the other party learns.

@@ -149,6 +149,12 @@ def _key_of(files: TrainingFiles) -> str:
 
     The key of a damaged part is empty, which matches no training.
 
+    Args:
+        files: the files of the training.
+
+    Returns:
+        The key in hexadecimal; empty if the part is damaged.
+
     Raises:
         ConfigError: the file is not a part of a model, or belongs to another party.
     """

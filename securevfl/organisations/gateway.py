@@ -203,6 +203,9 @@ class Gateway:
     def _next_block(self, max_rows: int) -> list[_QueuedRow] | None:
         """Wait for the rows of the next block, which have different ids.
 
+        Args:
+            max_rows: the largest number of rows of a block.
+
         Returns:
             The rows; an empty list if none arrive for a while, None when the gateway stops.
         """

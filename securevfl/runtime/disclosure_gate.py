@@ -6,7 +6,7 @@
 A message that reveals more than random bits and ciphertexts is a `DisclosingMessage`. No channel sends one without the
 permit that `permit` returns, so the record exists before the first byte leaves:
 
-1. The party's recorder stores the record, or refuses it (`securevfl.consent.booking` writes it to disk).
+1. The party's recorder stores the record, or refuses it (`securevfl.consent.ledger_session` writes it to disk).
 2. An observer in this process receives the record.
 3. The message is sent.
 

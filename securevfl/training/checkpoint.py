@@ -117,6 +117,13 @@ class Checkpoints:
     def load(self, job: bytes, rounds: int) -> Checkpoint:
         """Load the checkpoint after `rounds` rounds: the newest if it fits every round, otherwise the first after them.
 
+        Args:
+            job: digest that identifies the job.
+            rounds: the number of rounds that all parties have finished.
+
+        Returns:
+            The checkpoint, with `rounds` as its round.
+
         Raises:
             DataError: if the file is missing, damaged or of another version.
         """
@@ -188,6 +195,12 @@ class Checkpoints:
 
     def final(self, job: bytes) -> ModelPart | None:
         """Load the party's part if the job has ended for this party, without its counters; None if it has not.
+
+        Args:
+            job: digest that identifies the job.
+
+        Returns:
+            The party's part, or None.
 
         Raises:
             DataError: if the file is damaged.

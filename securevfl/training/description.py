@@ -6,7 +6,7 @@
     far         share of values more than three interquartile ranges outside the quartiles (Tukey 1977, far out)
     VIF         variance inflation, 1 / (1 - R^2), of a numeric column regressed on the party's others, with gaps filled
                 by the median; at most MOST_VIF. Columns of other parties are not included
-    IV          information value of the column in bins (`securevfl.data.evidence`), for labels of two classes
+    IV          information value of the column in bins (`securevfl.data.woe`), for labels of two classes
     AUC         of the column alone, for the positive class: from its numbers if it has any, below 0.5 if smaller ones
                 belong to that class; for texts from the weights of evidence of their bins, on the same rows
 

@@ -97,6 +97,9 @@ def reasons(
 def check_single(part: ModelPart) -> None:
     """Check that the model has one output.
 
+    Args:
+        part: this party's part of the model.
+
     Raises:
         ConfigError: if it has several.
     """

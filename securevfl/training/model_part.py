@@ -188,6 +188,9 @@ class ModelPart:
         On shares this holds within `ends`, and values are rounded to steps of 1/256 standard deviation. With `counted`
         in place of the columns, the coefficients give f to the last digit.
 
+        Returns:
+            The coefficients (c) by name of the feature.
+
         Raises:
             DataError: if the model has no weights of columns.
         """
@@ -225,6 +228,12 @@ class ModelPart:
 
     def explain(self, X: ArrayLike) -> ShapleyValues:
         """Return the exact Shapley value of each column of this party, for new rows (m, d) of a model of trees.
+
+        Args:
+            X: new rows (m, d) of this party's columns.
+
+        Returns:
+            The Shapley values of this party's columns.
 
         Raises:
             DataError: if the model has no trees.
@@ -323,6 +332,12 @@ class ModelPart:
     @classmethod
     def load(cls, path: str | Path) -> ModelPart:
         """Load a part that `save` wrote.
+
+        Args:
+            path: the file.
+
+        Returns:
+            The party's part of the model.
 
         Raises:
             DataError: if the file is missing, damaged or of another kind or version.

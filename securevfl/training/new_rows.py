@@ -2,8 +2,8 @@
 
 A Parquet file of numbers is read block by block. It is also read once before that, so that all its problems are
 reported before anything is sent. If an alignment has stored a row order next to it, it is first copied into that order
-(`securevfl.data.store.borrow_table`). Other files, and those that the model prepares, are stored in memory, and so are
-ids and their digests while they are compared.
+(`securevfl.data.store.copy_to_temporary_table`). Other files, and those that the model prepares, are stored in memory,
+and so are ids and their digests while they are compared.
 """
 
 from __future__ import annotations
@@ -63,6 +63,13 @@ class IndexedRows:
     @classmethod
     def of(cls, name: str, rows: NewRows) -> IndexedRows:
         """Collect all rows.
+
+        Args:
+            name: name of the party, for the error.
+            rows: the rows, by block.
+
+        Returns:
+            The rows with an index of their ids.
 
         Raises:
             IdError: if there are no rows, or they have no ids.

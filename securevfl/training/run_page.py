@@ -224,6 +224,9 @@ def roc(tenths: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
 
     Args:
         tenths: probability, share of positives and number of rows, by rising probability.
+
+    Returns:
+        The points, from (0, 0) to (1, 1).
     """
     positives = [share * count for _, share, count in reversed(tenths)]
     negatives = [(1 - share) * count for _, share, count in reversed(tenths)]

@@ -73,6 +73,12 @@ class ScorecardScale:
     def read(cls, text: str) -> ScorecardScale:
         """Read a scale from a text of the form POINTS:ODDS:DOUBLE.
 
+        Args:
+            text: the points, the odds at these points, and the points that double the odds.
+
+        Returns:
+            The scale.
+
         Raises:
             ConfigError: if the text has another form.
         """

@@ -73,10 +73,11 @@ def simulate(
     slow = slowed or {}
     if invalid := [name for name, factor in slow.items() if name not in cast.parties or not _slows(factor)]:
         raise ConfigError(
-            f"slowed: the entry {invalid[0]} is not allowed",
+            f"slowed: {invalid[0]!r} is not a party of this run, or its value is not a factor above 0",
             "name parties of this run, with factors above 0 or vfl.Pauses",
             code="SVFL-JOB-OPTION",
             option="slowed",
+            name=invalid[0],
         )
     clocks = {name: VirtualClock(lines, slowed=slow.get(name, 1.0)) for name in cast.parties}
     label = f"{job.optimizer.label}, {job.family.cost_label(job, len(others))}"

@@ -102,6 +102,14 @@ def _signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bo
 def _revoked_on(certificate: x509.Certificate, issuer: x509.Certificate, ca: bytes) -> datetime | None:
     """Return the time at which the issuer revoked a certificate according to ca.pem, or None.
 
+    Args:
+        certificate: the certificate to look up.
+        issuer: the certificate of the authority that signed it.
+        ca: content of ca.pem: the authorities and their revocation lists.
+
+    Returns:
+        The time of the revocation, or None.
+
     Raises:
         ConfigError: none of the authorities in `ca` signed one of its revocation lists.
     """

@@ -215,6 +215,13 @@ def show(path: Path, now: datetime | None = None) -> CertificateSummary:
 def _authority(folder: Path, now: datetime) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     """Read the certificate and the key of the authority in a folder.
 
+    Args:
+        folder: the folder with ca.pem and ca.key.
+        now: the time at which the authority must be valid.
+
+    Returns:
+        The authority's certificate and private key.
+
     Raises:
         ConfigError: a file is missing, the key belongs to another certificate, or the authority has expired.
     """

@@ -306,6 +306,15 @@ class Listener:
 def listen_on(me: str, host: str, port: int, *, tls: bool = True) -> Listener:
     """Return a listener on this port of a host; "::" stands for all addresses of both families.
 
+    Args:
+        me: name of this party, for the error.
+        host: a host name or an address.
+        port: the port.
+        tls: True if connections use TLS.
+
+    Returns:
+        The listener.
+
     Raises:
         ConfigError: another program listens on one of the addresses, or none of them belongs to this machine.
     """
@@ -329,6 +338,13 @@ def listen_on(me: str, host: str, port: int, *, tls: bool = True) -> Listener:
 
 def _addresses(host: str, port: int) -> list[tuple[int, tuple[str, int]]]:
     """Return the family and address of every address of the host that this machine has.
+
+    Args:
+        host: a host name or an address.
+        port: the port.
+
+    Returns:
+        Pairs of the address family and the address with its port.
 
     Raises:
         OSError: the host has none.

@@ -355,6 +355,12 @@ def _claim(session: bytes, sender: str, receiver: str) -> bytes:
 def _difference(peer: str, theirs: str, me: str, ours: str) -> tuple[str, str]:
     """Compare two handshakes, which are public to all parties.
 
+    Args:
+        peer: name of the peer.
+        theirs: the peer's handshake as JSON.
+        me: name of this party.
+        ours: this party's handshake as JSON.
+
     Returns:
         The first keys in which they differ, with both values, and the remedy.
 

@@ -49,7 +49,7 @@ ON_TABLES = {  # benchmarks that need the real tables
 }
 FIXED = {  # their measurements depend on full size and are tested in parts elsewhere; only their help is tested here
     "first_speed": "bounds for 30,000 and 266,667 rows",
-    "gateway_load": "a gateway that is up; tests/transport/test_gateway.py asks one many at once",
+    "gateway_load": "a gateway that is up; tests/transport/test_gateway.py sends one many requests at a time",
     "kernel_bars": "bars for batches of 256 and 4,096 rows and trainings on 200,000",
     "screens": "a browser, and every command that has a screen",
 }

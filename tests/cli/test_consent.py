@@ -50,7 +50,9 @@ def kits(tmp_path: Path) -> Path:
 
 
 def sizes(*names: str) -> list[str]:
-    return [f"--size={each.name}={len(each.columns)}" for each in vfl.datasets.breast_cancer(3) if each.name in names]
+    return [
+        f"--size={party.name}={len(party.columns)}" for party in vfl.datasets.breast_cancer(3) if party.name in names
+    ]
 
 
 def a_job(**options: Any) -> vfl.Job:
@@ -68,7 +70,7 @@ def a_job(**options: Any) -> vfl.Job:
 
 @pytest.mark.parametrize("name", ["bank", "shop"])
 def test_a_party_alone_sees_the_sheet_that_the_run_shows_it(kits: Path, name: str) -> None:
-    others = [each for each in ("bank", "shop", "telco") if each != name]
+    others = [party for party in ("bank", "shop", "telco") if party != name]
     data = f"--data={name}={kits.parent / name}.npz"
     done = run("explain", kits / name / "job.toml", data, *sizes(*others))
     assert done.exit_code == 0, done.output
@@ -89,31 +91,33 @@ def test_a_party_alone_sees_the_sheet_that_the_run_shows_it(kits: Path, name: st
     assert f"digest: {seen[name].digest} " in done.stdout
     assert seen[name].first_screen in done.stdout
     assert "sends" not in done.stdout
-    whole = run("explain", kits / name / "job.toml", data, *sizes(*others), "--details")
-    assert str(seen[name]) in whole.stdout
-    assert f"digest: {seen[name].digest} " in whole.stdout
+    details = run("explain", kits / name / "job.toml", data, *sizes(*others), "--details")
+    assert str(seen[name]) in details.stdout
+    assert f"digest: {seen[name].digest} " in details.stdout
     assert "telco" in done.stdout
 
 
 EXAMPLES = [(family, name) for family in FAMILIES.values() for name in family().example_jobs() if "neural" not in name]
 
 
-@pytest.mark.parametrize(("family", "name"), EXAMPLES, ids=lambda each: getattr(each, "name", each))
+@pytest.mark.parametrize(("family", "name"), EXAMPLES, ids=lambda value: getattr(value, "name", value))
 def test_the_first_screen_has_all_that_is_learned_and_refused_and_no_message(family: Any, name: str) -> None:
     """Of every family: what is learned, pooled and refused stands on it as on the whole sheet, names of messages do
     not; whoever agrees to it agrees to the details as well."""
     job = vfl.Job(**({"batch_size": 64, "epochs": 1} | family().example_jobs()[name]))
-    own = [*vfl.datasets.breast_cancer(2), *(vfl.Helper(*each) for each in family.example_helpers)]
-    sheet = vfl.explain(job, own)
-    first, whole = sheet.first_screen.splitlines(), sheet.splitlines()
-    learned = [line for line in whole if line.startswith(("  learns", "  opens", "  keeps", "  scores", "  pooling"))]
-    refused = [line for line in whole if line.startswith(("would be refused", "accepted"))]
+    parties = [*vfl.datasets.breast_cancer(2), *(vfl.Helper(*arguments) for arguments in family.example_helpers)]
+    sheet = vfl.explain(job, parties)
+    first, lines = sheet.first_screen.splitlines(), sheet.splitlines()
+    learned = [line for line in lines if line.startswith(("  learns", "  opens", "  keeps", "  scores", "  pooling"))]
+    refused = [line for line in lines if line.startswith(("would be refused", "accepted"))]
     assert learned
     assert set(learned) | set(refused) <= set(first)
     words = set(re.findall(r"[A-Z]\w+", sheet.first_screen))
-    roles = job.family.complete_roles(job, job.family.assign_roles(own), {each.name: len(each.columns) for each in own})
+    roles = job.family.complete_roles(
+        job, job.family.assign_roles(parties), {each.name: len(each.columns) for each in parties}
+    )
     assert not words & {each.message.__name__ for each in run_declarations(job.family, job, roles)}
-    assert len(first) < len(whole)
+    assert len(first) < len(lines)
     assert (
         ConsentSheet(str(sheet) + " ", sheet.first_screen).digest
         != sheet.digest
@@ -122,7 +126,7 @@ def test_the_first_screen_has_all_that_is_learned_and_refused_and_no_message(fam
 
 
 def test_nothing_but_the_meeting_is_told_before_consent() -> None:
-    told: list[str] = []
+    message_types: list[str] = []
     job = a_job()
 
     def refuse(sheet: ConsentSheet) -> None:
@@ -130,14 +134,18 @@ def test_nothing_but_the_meeting_is_told_before_consent() -> None:
 
     parties = vfl.datasets.breast_cancer(2)
     roles = {
-        each.name: lambda channel, each=each: take_part(job, each, channel, parties=["bank", "shop"], consent=refuse)
-        for each in parties
+        party.name: lambda channel, party=party: take_part(
+            job, party, channel, parties=["bank", "shop"], consent=refuse
+        )
+        for party in parties
     }
     with pytest.raises(ConsentError):
         run_threads(
-            roles, lambda: VirtualClock(Network()), observe=lambda event: told.append(type(event.message).__name__)
+            roles,
+            lambda: VirtualClock(Network()),
+            observe=lambda event: message_types.append(type(event.message).__name__),
         )
-    assert set(told) <= {RunHello.__name__, "Abort"}
+    assert set(message_types) <= {RunHello.__name__, "Abort"}
 
 
 def test_sizes_and_classes_that_are_missing_are_asked_for(kits: Path) -> None:
@@ -232,19 +240,23 @@ def _drain(terminal: int) -> None:
 
 @pytest.mark.parametrize("name", ["bank", "shop"])
 def test_stand_ins_have_the_sizes_and_labels_that_were_asked_for(name: str) -> None:
-    own = next(each for each in vfl.datasets.breast_cancer(2) if each.name == name)
-    parties = with_noise_parties(a_job(), own, {"other": 7, "third": 2}, 2)
-    assert [each.name for each in parties if each.active] == [parties[0].name]
-    assert {each.name: len(each.columns) for each in parties} == {"other": 7, "third": 2, name: len(own.columns)}
-    assert next(each for each in parties if each.name == name) is own
+    local_party = next(party for party in vfl.datasets.breast_cancer(2) if party.name == name)
+    parties = with_noise_parties(a_job(), local_party, {"other": 7, "third": 2}, 2)
+    assert [party.name for party in parties if party.active] == [parties[0].name]
+    assert {party.name: len(party.columns) for party in parties} == {
+        "other": 7,
+        "third": 2,
+        name: len(local_party.columns),
+    }
+    assert next(party for party in parties if party.name == name) is local_party
     assert vfl.simulate(a_job(protocol=vfl.Protocol(residual="open"), epochs=3), parties).metrics["auc"] > 0.6
 
 
 def test_a_party_audits_its_own_columns_alone(kits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
 
-    def run_audit(*given: Any, on_step: Any, noise_parties: Any) -> None:
-        seen.append((*given, noise_parties))
+    def run_audit(*arguments: Any, on_step: Any, noise_parties: Any) -> None:
+        seen.append((*arguments, noise_parties))
         raise typer.Exit(1)
 
     monkeypatch.setattr("securevfl.audit.report.run_audit", run_audit)
@@ -252,31 +264,31 @@ def test_a_party_audits_its_own_columns_alone(kits: Path, monkeypatch: pytest.Mo
     assert run("audit", kits / "shop" / "job.toml", data, *sizes("bank", "telco")).exit_code == 1
     ((_, parties, noise_parties),) = seen
     assert noise_parties == ["bank", "telco"]
-    assert [each.name for each in parties] == ["bank", "shop", "telco"]
+    assert [party.name for party in parties] == ["bank", "shop", "telco"]
     np.testing.assert_array_equal(parties[1].X, vfl.datasets.breast_cancer(3)[1].X)
 
 
 def prepared(job: vfl.Job, path: Path) -> vfl.Party:
-    own = read_aligned("shop", path, job, id_column="id", label_column="y")
-    return prepare_party(job, own, own.register)
+    party = read_aligned("shop", path, job, id_column="id", label_column="y")
+    return prepare_party(job, party, party.register)
 
 
 def test_explain_says_which_columns_a_size_counts(tmp_path: Path) -> None:
     """Gaps and texts make more columns of a file's; the number that the others give is of those."""
     shop = tmp_path / "shop.csv"
     cells = [(row, row % 7, "" if row % 5 == 0 else row % 11, ("early", "late")[row % 2]) for row in range(400)]
-    rows = [",".join(map(str, each)) for each in cells]
+    rows = [",".join(map(str, row_cells)) for row_cells in cells]
     shop.write_text("\n".join(["id,visits,spent,habit", *rows]))
     bank = tmp_path / "bank.csv"
     bank.write_text("\n".join(["id,y,income", *(f"{row},{row % 3 % 2},{row % 13}" for row in range(400))]))
     (tmp_path / "job.toml").write_text('model = "logistic"\n')
-    asked = run("explain", tmp_path / "job.toml", f"--data=shop={shop}")
-    made = len(prepared(vfl.Job.load(tmp_path / "job.toml"), shop).columns)
-    assert made > 3
-    line = f"the others give --size shop={made} for you, of 3 in your file"
-    assert (asked.exit_code, asked.stdout) == (2, "")
-    assert line in asked.stderr
+    refusal = run("explain", tmp_path / "job.toml", f"--data=shop={shop}")
+    prepared_columns = len(prepared(vfl.Job.load(tmp_path / "job.toml"), shop).columns)
+    assert prepared_columns > 3
+    line = f"other parties give --size shop={prepared_columns} for you (3 in your file)"
+    assert (refusal.exit_code, refusal.stdout) == (2, "")
+    assert line in refusal.stderr
     done = run("explain", tmp_path / "job.toml", f"--data=shop={shop}", "--size=bank=1")
     assert (done.exit_code, line in done.stdout) == (0, True), done.output
-    given = run("explain", tmp_path / "job.toml", f"--data=bank={bank}", f"--size=shop={made}")
-    assert "The other parties give --size bank=1 for you. Ask each" in given.stdout
+    sheet = run("explain", tmp_path / "job.toml", f"--data=bank={bank}", f"--size=shop={prepared_columns}")
+    assert "The other parties give --size bank=1 for you. Ask each" in sheet.stdout

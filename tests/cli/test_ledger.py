@@ -65,22 +65,21 @@ def test_limits_are_set_shown_kept_and_taken_away(trained: list[str]) -> None:
     done = run("ledger", "--party", "shop", "--limit", "columns=6", "--limit", "scores=1000")
     assert "limits for each table and peer: columns 6, scores 1,000" in done.stdout
     assert ["6", "2"] in [line.split()[-3:-1] for line in done.stdout.splitlines() if "columns" in line]
-    told = refused("train", *trained, "--ledger", default_ledger("any").parent)
-    assert "party shop: its ledger allows bank at most 6 numbers about each row; bank has received 4 numbers" in told
-    assert "securevfl ledger --party shop --limit columns=8" in told
+    message = refused("train", *trained, "--ledger", default_ledger("any").parent)
+    assert "party shop: its ledger allows bank at most 6 numbers about each row; bank has received 4 numbers" in message
+    assert "securevfl ledger --party shop --limit columns=8" in message
     done = run("ledger", "--party", "shop", "--limit", "columns=none")
     assert "limits for each table and peer: scores 1,000" in done.stdout
     assert run("train", *trained, "--ledger", default_ledger("any").parent).exit_code == 0
 
 
-def test_explain_counts_what_was_told_before(trained: list[str], tmp_path: Path) -> None:
+def test_explain_counts_earlier_disclosures(trained: list[str], tmp_path: Path) -> None:
     run("ledger", "--party", "shop", "--limit", "columns=6")
     sheet = run("explain", *trained).stdout
-    assert (
-        "  bank      was told 4 numbers about each row (27% of the columns) in 1 run, with this job 8 (53%); at most 6"
-    ) in sheet
-    assert "shop      was told 15 numbers about the labels (14% of the residuals) in 1 run" in sheet
-    assert "would be refused: party shop: its ledger lets bank" in sheet
+    numbers = "has received 4 numbers about each row (27% of the columns) in 1 run, with this job 8 (53%); at most 6"
+    assert f"  bank      {numbers}" in sheet
+    assert "shop      has received 15 numbers about the labels (14% of the residuals) in 1 run" in sheet
+    assert "would be refused: party shop: its ledger allows bank at most 6" in sheet
     assert "it receives 9 numbers about each row" in sheet  # 4 then, 4 now, and an evaluation
     elsewhere = tmp_path / "elsewhere.ledger"
     default_ledger("shop").rename(elsewhere)
@@ -121,6 +120,6 @@ def test_there_may_be_none_yet_and_a_limit_may_come_first() -> None:
 def test_a_damaged_ledger_is_refused_by_name(trained: list[str]) -> None:
     path = default_ledger("shop")
     path.write_bytes(path.read_bytes().replace(b'"count": 4', b'"count": 3'))
-    told = refused("ledger")
-    assert str(path) in told.replace(" ", "")
-    assert "[SVFL-LEDGER-DAMAGED]" in told
+    message = refused("ledger")
+    assert str(path) in message.replace(" ", "")
+    assert "[SVFL-LEDGER-DAMAGED]" in message

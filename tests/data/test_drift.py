@@ -19,7 +19,7 @@ from securevfl.data.baseline import Baseline, baselines
 from securevfl.data.columns import Columns, columns_of
 from securevfl.data.drift import MIN_NEW_ROWS, _chi_square, _kolmogorov, _psi, _share_test, measure_drift
 from securevfl.errors import DataError, TableError
-from securevfl.training.model_part import ModelPart
+from securevfl.training.model_part import SCHEMA, ModelPart
 
 N, M = 6000, 3000
 NAMES = ["a", "b", "flag", "skewed", "gaps", "town"]
@@ -39,7 +39,7 @@ KEPT = baselines(table(N, 0), np.arange(N))
 
 
 def shifted(new: Columns) -> set[str]:
-    return {each.column for each in measure_drift(KEPT, new) if each.shifted}
+    return {drift.column for drift in measure_drift(KEPT, new) if drift.shifted}
 
 
 @pytest.mark.parametrize("column", NAMES)
@@ -67,23 +67,23 @@ def test_figures_are_scipys() -> None:
     draw = np.random.default_rng(5)
     one, other = draw.normal(size=700), draw.normal(0.1, 1, size=500)
     exact = stats.ks_2samp(one, other, method="asymp")
-    (found,) = measure_drift(baselines(Columns(one[:, None], ["x"]), np.arange(700)), Columns(other[:, None], ["x"]))
-    assert found.ks is not None
-    assert exact.statistic - 0.02 <= found.ks <= exact.statistic  # at a hundred points
+    (drift,) = measure_drift(baselines(Columns(one[:, None], ["x"]), np.arange(700)), Columns(other[:, None], ["x"]))
+    assert drift.ks is not None
+    assert exact.statistic - 0.02 <= drift.ks <= exact.statistic  # at a hundred points
     assert _kolmogorov(0.08, 700, 500) == pytest.approx(stats.kstwobign.sf(0.08 * (700 * 500 / 1200) ** 0.5), rel=0.15)
     a, b = np.array([100.0, 50, 30, 7]), np.array([70.0, 66, 30, 9])
     assert _chi_square(a, b) == pytest.approx(stats.chi2_contingency([a, b], correction=False).pvalue, rel=0.02)
     share, new = np.full(10, 0.1), np.histogram(other, np.quantile(one, np.linspace(0, 1, 11)))[0] / 500
-    assert found.psi == pytest.approx(float(((new - share) * np.log(new / share)).sum()), abs=0.03)
+    assert drift.psi == pytest.approx(float(((new - share) * np.log(new / share)).sum()), abs=0.03)
 
 
 def test_unseen_texts_are_told() -> None:
     new = table(M, 3)
     new.X[:600, 5] = 4
-    found = measure_drift(KEPT, Columns(new.X, NAMES, {"town": (*TOWNS.tolist(), "Rom")}))[-1]
-    assert found.shifted
-    assert found.unseen == pytest.approx(0.2)
-    assert found.size == "large"
+    drift = measure_drift(KEPT, Columns(new.X, NAMES, {"town": (*TOWNS.tolist(), "Rom")}))[-1]
+    assert drift.shifted
+    assert drift.unseen == pytest.approx(0.2)
+    assert drift.size == "large"
 
 
 def test_tables_that_cannot_be_compared_are_told() -> None:
@@ -98,12 +98,12 @@ def test_tables_that_cannot_be_compared_are_told() -> None:
 def test_a_sorted_table_is_not_judged_by_its_top(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("securevfl.data.baseline.MAX_BASELINE_ROWS", 50)
     X = np.arange(400.0)[:, None]
-    own = [vfl.Party("bank", X % 7, (X[:, 0] % 2).astype(int), aligned=True), vfl.Party("shop", X, aligned=True)]
+    parties = [vfl.Party("bank", X % 7, (X[:, 0] % 2).astype(int), aligned=True), vfl.Party("shop", X, aligned=True)]
     job = vfl.Job(model=vfl.Logistic(), protocol="open", batch_size="all", epochs=1, accepts=["columns"])
-    kept = vfl.simulate(job, own).parts["shop"].baseline[0]
-    assert kept.rows == 50
-    assert kept.points[0] < 10
-    assert kept.points[-1] > 390
+    baseline = vfl.simulate(job, parties).parts["shop"].baseline[0]
+    assert baseline.rows == 50
+    assert baseline.points[0] < 10
+    assert baseline.points[-1] > 390
 
 
 def write(path: Path, columns: list[str], X: np.ndarray) -> Path:
@@ -115,11 +115,11 @@ def write(path: Path, columns: list[str], X: np.ndarray) -> Path:
 
 
 def test_the_command_from_training_to_page(tmp_path: Path) -> None:
-    own = vfl.datasets.breast_cancer(parties=2)
+    parties = vfl.datasets.breast_cancer(parties=2)
     job = vfl.Job(model=vfl.Logistic(), protocol="open", batch_size="all", epochs=3, accepts=["columns"])
-    run = vfl.simulate(job, own)
+    run = vfl.simulate(job, parties)
     run.save(tmp_path)
-    shop, at = own[1], 4
+    shop, at = parties[1], 4
     same = write(tmp_path / "same.csv", shop.columns, shop.X)
     moved = np.array(shop.X)
     moved[:, at] *= 1.4
@@ -127,57 +127,55 @@ def test_the_command_from_training_to_page(tmp_path: Path) -> None:
     model = str(tmp_path / "shop.json")
     assert CliRunner().invoke(app, ["drift", model, "--data", str(same)]).exit_code == 0
     page, figures = tmp_path / "drift.html", tmp_path / "drift.json"
-    found = CliRunner().invoke(app, ["drift", model, "--data", str(other), "--html", str(page), "--json", str(figures)])
-    assert found.exit_code == 1
-    told = json.loads(figures.read_text())
-    assert told["shifted"] == [shop.columns[at]]
-    psi = next(each["psi"] for each in told["columns"] if each["column"] == shop.columns[at])
+    words = ["drift", model, "--data", str(other), "--html", str(page), "--json", str(figures)]
+    shifted = CliRunner().invoke(app, words)
+    assert shifted.exit_code == 1
+    values = json.loads(figures.read_text())
+    assert values["shifted"] == [shop.columns[at]]
+    psi = next(item["psi"] for item in values["columns"] if item["column"] == shop.columns[at])
     assert f"{psi:.4g}" in page.read_text()
-    proba = run.predict_proba({party.name: party.X for party in own})[:, 1]
+    proba = run.predict_proba({party.name: party.X for party in parties})[:, 1]
     scores = write(tmp_path / "predictions.csv", ["probability"], proba[:, None])
-    bank = write(tmp_path / "bank.csv", own[0].columns, own[0].X)
+    bank = write(tmp_path / "bank.csv", parties[0].columns, parties[0].X)
     words = ["drift", str(tmp_path / "bank.json"), "--data", str(bank), "--scores", str(scores)]
     assert "(score)" in CliRunner().invoke(app, words).output
     refused = CliRunner().invoke(app, ["drift", model, "--data", str(same), "--scores", str(scores)])
     assert refused.exit_code == 2
-    assert "was told scores" in refused.output
+    assert "[SVFL-MODEL-UNSUPPORTED]" in refused.output
+    assert "--scores" in refused.output
 
 
-def test_parts_of_earlier_schemas_are_read_and_others_refused(tmp_path: Path) -> None:
-    own = vfl.datasets.breast_cancer(parties=2)
+def test_parts_of_other_schemas_are_refused(tmp_path: Path) -> None:
+    parties = vfl.datasets.breast_cancer(parties=2)
     job = vfl.Job(model=vfl.Logistic(), protocol="open", batch_size="all", epochs=1, accepts=["columns"])
-    vfl.simulate(job, own).save(tmp_path)
+    vfl.simulate(job, parties).save(tmp_path)
     path = tmp_path / "shop.json"
     now, _ = read_checked_json(path)
-    assert ModelPart.load(path).baseline == [Baseline(**each) for each in now["baseline"]]
-    for schema, lacks in (("4", []), ("3", ["baseline"]), ("2", ["baseline", "preparation", "data", "calibration"])):
-        before = {key: value for key, value in now.items() if key not in lacks} | {"schema": f"securevfl.part/{schema}"}
-        path.write_text(json.dumps(before))
-        part = ModelPart.load(path)
-        assert part.columns == own[1].columns
-        assert bool(part.baseline) == (not lacks)
-    for schema in ("1", "6"):
-        path.write_text(json.dumps(now | {"schema": f"securevfl.part/{schema}"}))
-        with raises_code(DataError, "SVFL-TABLE-UNREADABLE"):
+    assert ModelPart.load(path).baseline == [Baseline(**item) for item in now["baseline"]]
+    assert now["schema"] == SCHEMA
+    for schema in ("securevfl.part/1", "securevfl.part/5", "securevfl.part/7", "another", None):
+        path.write_text(json.dumps(now | {"schema": schema}))
+        with raises_code(DataError, "SVFL-MODEL-FILE") as caught:
             ModelPart.load(path)
+        assert SCHEMA in str(caught.value)
 
 
 def test_columns_come_by_name() -> None:
     new = table(M, 2)
     order = [3, 1, 0, 2, 4, 5]
     mixed = Columns(new.X[:, order], [NAMES[j] for j in order], new.categories)
-    assert {each.column: each.psi for each in measure_drift(KEPT, mixed)} == {
-        each.column: each.psi for each in measure_drift(KEPT, new)
+    assert {drift.column: drift.psi for drift in measure_drift(KEPT, mixed)} == {
+        drift.column: drift.psi for drift in measure_drift(KEPT, new)
     }
     assert columns_of("shop", new.X[:, :5], NAMES[:5]).names == NAMES[:5]
 
 
 def test_psi_gives_every_part_half_a_row_more() -> None:
     """So that one that is empty on a side counts, and one that is empty on both does not."""
-    own, other = np.array([30.0, 70.0, 0.0, 0.0]), np.array([50.0, 40.0, 10.0, 0.0])
+    training, other = np.array([30.0, 70.0, 0.0, 0.0]), np.array([50.0, 40.0, 10.0, 0.0])
     p, q = np.array([30.5, 70.5, 0.5]) / 101.5, np.array([50.5, 40.5, 10.5]) / 101.5
-    assert _psi(own, other) == pytest.approx(((q - p) * np.log(q / p)).sum())
-    assert _psi(own, own) == 0.0
+    assert _psi(training, other) == pytest.approx(((q - p) * np.log(q / p)).sum())
+    assert _psi(training, training) == 0.0
 
 
 def test_as_few_rows_as_are_asked_for_are_compared() -> None:
@@ -213,10 +211,10 @@ def test_both_ends_are_open(training: np.ndarray, new: np.ndarray) -> None:
     half = np.random.default_rng(1).permutation(training)[: len(training) // 2]
     for sign in (1.0, -1.0):
         (base,) = baselines(Columns(sign * training[:, None].astype(float), ["x"]), np.arange(len(training)))
-        (found,) = measure_drift([base], Columns(sign * new[:, None], ["x"]))
-        assert found.shifted
-        assert found.psi > 0.25
-        assert found.ks == pytest.approx(stats.ks_2samp(training, new).statistic, abs=0.012)
+        (drift,) = measure_drift([base], Columns(sign * new[:, None], ["x"]))
+        assert drift.shifted
+        assert drift.psi > 0.25
+        assert drift.ks == pytest.approx(stats.ks_2samp(training, new).statistic, abs=0.012)
         (same,) = measure_drift([base], Columns(sign * half[:, None].astype(float), ["x"]))
         assert not same.shifted
         assert same.psi < 0.02

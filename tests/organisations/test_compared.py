@@ -28,9 +28,9 @@ PARTY = vfl.Party("bank", np.random.default_rng(0).normal(size=(ROWS, 2)), np.ar
 
 
 def changed(digest: bytes, place: int) -> bytes:
-    found = bytearray(digest)
-    found[place] ^= 1
-    return bytes(found)
+    altered = bytearray(digest)
+    altered[place] ^= 1
+    return bytes(altered)
 
 
 class Line:
@@ -150,7 +150,7 @@ def test_a_query_of_other_vectors_than_were_agreed_is_not_answered(
     monkeypatch.setattr(Products, "_products", lambda *_: iter([(b"", np.zeros((5, vectors), np.uint64))]))
     monkeypatch.setattr(Products, "send", lambda self, name, message, permit=None: sent.append(message))
     evaluators: Any = {"shop": None}
-    with raises_code(ProtocolError, "SVFL-PROTOCOL-MESSAGE"):
+    with raises_code(ProtocolError, "SVFL-PROTOCOL-SIZE", party="shop"):
         products.answer_queries(SimpleNamespace(), evaluators, {7: 3}, lambda batch: None)  # type: ignore[arg-type]
     assert not sent
 

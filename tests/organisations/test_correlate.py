@@ -94,12 +94,12 @@ def test_three_parties_and_several_stretches_of_rows() -> None:
     cuts = {"bank": slice(0, 3), "shop": slice(3, 6), "telco": slice(6, 9)}
     tables = [vfl.Party(name, X[:, at], ids=ids) for name, at in cuts.items()]
     with mock.patch.object(summed_products, "ROWS_PER_SUMMED_PRODUCT", 500):
-        found = correlate(tables)
-    whole = np.corrcoef(X.T)
-    for name, own in found.items():
-        assert [each.other for each in own] == [other for other in cuts if other != name]
-        for each_pair in own:
-            assert np.abs(each_pair.R - whole[cuts[name], cuts[each_pair.other]]).max() < 1 / CORRELATION_LEVELS + 1e-3
+        results = correlate(tables)
+    exact = np.corrcoef(X.T)
+    for name, pairs in results.items():
+        assert [result.other for result in pairs] == [other for other in cuts if other != name]
+        for pair in pairs:
+            assert np.abs(pair.R - exact[cuts[name], cuts[pair.other]]).max() < 1 / CORRELATION_LEVELS + 1e-3
 
 
 def test_texts_constants_and_gaps() -> None:
@@ -168,28 +168,30 @@ def test_weights_in_place_of_columns_read_no_more_than_the_ledger_counts(tmp_pat
     of 3,000 until it is refused."""
     mark = np.random.default_rng(8).integers(0, 2, N)
     bank, shop = vfl.Party("bank", pooled()[:, :3], ids=range(N)), vfl.Party("shop", mark[:, None], ids=range(N))
-    numbers, raw, read = CorrelationEncoding(N), list[Any](), list[bool]()
-    low, high = np.unique(numbers.answering(OwnColumns.of("shop", shop.table).Z)).tolist()
-    asked = module.rounded_correlations
+    encoding, raw, read = CorrelationEncoding(N), list[Any](), list[bool]()
+    low, high = np.unique(encoding.encode_partner(OwnColumns.of("shop", shop.table).Z)).tolist()
+    run_protocol = module.rounded_correlations
 
     def telling(context: Any, *words: Any) -> Any:
-        found = asked(context, *words)
-        raw.extend(found if context.me == "bank" else [])
-        return found
+        matrices = run_protocol(context, *words)
+        raw.extend(matrices if context.me == "bank" else [])
+        return matrices
 
     def look() -> None:
         blocks = [weights[:, :3], weights[:, 3:]]
         with (
-            mock.patch.object(CorrelationEncoding, "asked", side_effect=blocks),
+            mock.patch.object(CorrelationEncoding, "encode_active", side_effect=blocks),
             mock.patch.object(module, "rounded_correlations", telling),
         ):
             correlate([bank, shop], ledgers={"shop": DisclosureLedger(tmp_path / "shop", "shop")})
 
     for start in (0, 30):
         rows, weights = start + np.arange(30).reshape(6, 5), np.zeros((N, 6), np.int64)
-        weights[rows, np.arange(6)[:, None]] = np.rint(2.0 ** (numbers.bits - 1 - np.arange(5)) / (high - low))
+        weights[rows, np.arange(6)[:, None]] = np.rint(2.0 ** (encoding.bits - 1 - np.arange(5)) / (high - low))
         look()
-        sums = np.concatenate(raw, axis=0)[:, 0] * CORRELATION_LEVELS - (weights.sum(axis=0) * low / 2.0**numbers.shift)
+        sums = np.concatenate(raw, axis=0)[:, 0] * CORRELATION_LEVELS - (
+            weights.sum(axis=0) * low / 2.0**encoding.shift
+        )
         levels = np.mod(np.rint(np.mod(sums, 64) / 2), 32).astype(int)
         read += ((levels[:, None] >> np.arange(4, -1, -1)) & 1).astype(bool).ravel().tolist()
         raw.clear()
@@ -200,10 +202,10 @@ def test_weights_in_place_of_columns_read_no_more_than_the_ledger_counts(tmp_pat
 
 
 def test_a_training_counts_earlier_correlations_by_their_share() -> None:
-    told = Disclosure("columns", "bank", ("shop",), 40, 4000, group="correlations")
-    own = Disclosure("columns", "bank", ("shop",), 3, 10)
-    assert earlier_share(own, [told]) == 0.01
-    assert earlier_share(own, [Disclosure("columns", "bank", ("shop",), 4, 10)]) == 0.4
+    earlier = Disclosure("columns", "bank", ("shop",), 40, 4000, group="correlations")
+    planned = Disclosure("columns", "bank", ("shop",), 3, 10)
+    assert earlier_share(planned, [earlier]) == 0.01
+    assert earlier_share(planned, [Disclosure("columns", "bank", ("shop",), 4, 10)]) == 0.4
 
 
 @pytest.mark.parametrize(

@@ -21,36 +21,36 @@ from securevfl.organisations.serve import RequestOutcome
 SERVED = SimpleNamespace(max_ids=5000, code_policy=SimpleNamespace(codes_per_row=3))
 
 
-def monitor(found: Sequence[Drift], port: int) -> Monitor:
+def monitor(drifts: Sequence[Drift], port: int) -> Monitor:
     """A monitor that has counted three requests."""
     pytest.importorskip("prometheus_client")
-    made = Monitor(f"127.0.0.1:{port}", "shop", 4e9)
-    made.shifts(found)
-    made.watch(cast(Any, SimpleNamespace(answering=False, sessions=0, served=SERVED)))
+    page_monitor = Monitor(f"127.0.0.1:{port}", "shop", 4e9)
+    page_monitor.shifts(drifts)
+    page_monitor.watch(cast(Any, SimpleNamespace(answering=False, sessions=0, served=SERVED)))
     for ended in (
         RequestOutcome("answered", 0.5, ScoreCounts(1200, 1100), 70_000),
         RequestOutcome("answered", 0.5, ScoreCounts(300, 300), 5_000),
         RequestOutcome("refused", 0.1, sent=10, reason="limit"),
     ):
-        made.count(ended)
-    made._http.server_close()
-    return made
+        page_monitor.count(ended)
+    page_monitor._http.server_close()
+    return page_monitor
 
 
-def status_page(found: Sequence[Drift], port: int) -> str:
-    return monitor(found, port).page()
+def status_page(drifts: Sequence[Drift], port: int) -> str:
+    return monitor(drifts, port).page()
 
 
 def drifted() -> list[Drift]:
     draw = np.random.default_rng(0)
-    own = columns_of("shop", draw.normal(size=(3000, 2)), ["still", "moved<"])
+    training = columns_of("shop", draw.normal(size=(3000, 2)), ["still", "moved<"])
     new = columns_of("shop", draw.normal((0, 1), size=(2000, 2)), ["still", "moved<"])
-    return measure_drift(baselines(own, np.arange(3000)), new)
+    return measure_drift(baselines(training, np.arange(3000)), new)
 
 
 def test_the_page_has_the_figures_of_metrics(free_port: Callable[[], int]) -> None:
-    made = monitor(drifted(), free_port())
-    page, metrics = made.page(), made.metrics().decode()
+    page_monitor = monitor(drifted(), free_port())
+    page, metrics = page_monitor.page(), page_monitor.metrics().decode()
     for name, words in (
         ('requests_total{outcome="answered"}', "requests answered"),
         ('requests_total{outcome="refused"}', "requests refused"),
@@ -60,11 +60,11 @@ def test_the_page_has_the_figures_of_metrics(free_port: Callable[[], int]) -> No
     ):
         (value,) = re.findall(rf"^securevfl_{re.escape(name)} (\S+)$", metrics, re.MULTILINE)
         assert f"<th>{words}</th><td>{int(float(value)):,}</td>" in page
-    found = {each.column: each for each in drifted()}
-    assert [name for name, each in found.items() if each.shifted] == ["moved<"]
-    assert f'securevfl_drift_psi{{column="moved<"}} {found["moved<"].psi}' in metrics
+    drifts = {drift.column: drift for drift in drifted()}
+    assert [name for name, drift in drifts.items() if drift.shifted] == ["moved<"]
+    assert f'securevfl_drift_psi{{column="moved<"}} {drifts["moved<"].psi}' in metrics
     assert "securevfl_drift_shifted_columns 1.0" in metrics
-    assert "<th>reason codes a row</th><td>3</td>" in page
+    assert "<th>reason codes per row</th><td>3</td>" in page
     assert "<th>status</th><td>ok</td>" in page
     assert "Shifted: moved&lt;." in page
     assert "2096" in page  # when the certificate ends
@@ -74,13 +74,13 @@ def test_it_is_down_before_it_serves_and_once_its_certificate_has_ended(
     free_port: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("prometheus_client")
-    made = Monitor(f"127.0.0.1:{free_port()}", "shop", 4e9)
-    made._http.server_close()
-    assert made.health()[0] == HTTPStatus.SERVICE_UNAVAILABLE
-    made.watch(cast(Any, SimpleNamespace(answering=False, sessions=0, served=SERVED)))
-    assert made.health()[0] == HTTPStatus.OK
+    page_monitor = Monitor(f"127.0.0.1:{free_port()}", "shop", 4e9)
+    page_monitor._http.server_close()
+    assert page_monitor.health()[0] == HTTPStatus.SERVICE_UNAVAILABLE
+    page_monitor.watch(cast(Any, SimpleNamespace(answering=False, sessions=0, served=SERVED)))
+    assert page_monitor.health()[0] == HTTPStatus.OK
     monkeypatch.setattr("securevfl.organisations.monitor.time.time", lambda: 4e9 + 1)
-    status, state = made.health()
+    status, state = page_monitor.health()
     assert (status, state["status"], state["certificate"]) == (HTTPStatus.SERVICE_UNAVAILABLE, "down", "expired")
 
 

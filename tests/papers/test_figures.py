@@ -18,10 +18,11 @@ FIGURE = re.compile(
     r"(?<![\w.^-])(?:\d[\d,]*)?\.\d{2,}(?![\w.])"  # .95, 12.25
     r"|\b\d[\d,.]* (?:%|x(?! \d)|ms|s|seconds|minutes|MB|GB|kB|MiB|rounds)(?!\w)"
 )
-# the name of a program, a test or a page of figures, or words for figures without one
+VERSIONS = re.compile(r"Python \d[\d.]*\d(?: to \d[\d.]*\d)?")  # these are no measurements
+# the name of a program, a test or a page of figures, the call that prints them, or words for figures without one
 SOURCE = re.compile(
     r"python (?:-m )?benchmarks\b|benchmarks/\w+\.py|securevfl bench|tests/[\w/]+\.py|(?:results|benchmarks)\.md"
-    r"|measured by hand",
+    r"|`vfl\.compare\(job, \[bank, shop\]\)`|`make demo`|measured by hand",
     re.IGNORECASE,
 )
 
@@ -38,7 +39,7 @@ def lost(page: str) -> list[str]:
     results = []
     for blocks in sections(page):
         for number, block in enumerate(blocks):
-            figures = FIGURE.findall(re.sub(r"`[^`]*`", "", block))
+            figures = FIGURE.findall(VERSIONS.sub("", re.sub(r"`[^`]*`", "", block)))
             near = "\n".join(blocks[: number + 2])
             if figures and not block.startswith("```") and not SOURCE.search(re.sub(r"\s+", " ", near)):
                 results.append(f"{page}, {blocks[0].splitlines()[0]}: {', '.join(figures[:6])}")

@@ -45,24 +45,24 @@ def role(
 ) -> list[tuple[str, int, int, Phases]]:
     others = tuple(name for name in NAMES if name != workers[0])
     context = PartyContext(channel, Roles.labelled(workers[0], others), Meter(channel.clock, channel.counters))
-    sums, phases = PhaseSums(chosen, context, workers), []
+    sums, results = PhaseSums(chosen, context, workers), []
     for batch in range(BATCHES):
         for worker in workers:
 
-            def own(k: int, worker: str = worker, batch: int = batch) -> Phases:
+            def local_phases(k: int, worker: str = worker, batch: int = batch) -> Phases:
                 if channel.me == slow:
                     time.sleep(0.002)
-                    ends = time.monotonic() + 20
-                    while [slow] == workers and lead.furthest <= WINDOW and time.monotonic() < ends:
+                    deadline = time.monotonic() + 20
+                    while [slow] == workers and lead.furthest <= WINDOW and time.monotonic() < deadline:
                         time.sleep(0.001)  # the others are given the time that they need to run ahead
                 elif channel.me != worker:
-                    lead.furthest = max(lead.furthest, sums._summed[worker] - lead.summed[worker])
+                    lead.furthest = max(lead.furthest, sums._summed_phases[worker] - lead.summed[worker])
                 return part(channel.me, batch, k)
 
-            for k, phases in sums.phases(worker, BLOCKS, ROWS, SIZE, own):
-                lead.summed[worker] = sums._summed[worker]
-                phases.append((worker, batch, k, phases.copy()))
-    return phases
+            for k, phases in sums.phases(worker, BLOCKS, ROWS, SIZE, local_phases):
+                lead.summed[worker] = sums._summed_phases[worker]
+                results.append((worker, batch, k, phases.copy()))
+    return results
 
 
 @pytest.mark.parametrize("chosen", [DirectSum(), TreeSum(), PairwiseSum()], ids=lambda chosen: chosen.name)
@@ -74,8 +74,8 @@ def test_nobody_is_more_than_two_windows_ahead(
     monkeypatch.setattr(phase_sums, "WINDOW_PHASES", WINDOW)
     monkeypatch.setattr(phase_sums, "MESSAGE_PHASES", BLOCK)
     lead = Lead()
-    play = partial(role, lead=lead, chosen=chosen, workers=workers, slow=slow)
-    results = run_threads(dict.fromkeys(NAMES, play), lambda: VirtualClock(vfl.Network()), timeout=30)
+    run_role = partial(role, lead=lead, chosen=chosen, workers=workers, slow=slow)
+    results = run_threads(dict.fromkeys(NAMES, run_role), lambda: VirtualClock(vfl.Network()), timeout=30)
     for worker in workers:
         assert len(results[worker]) == BATCHES * BLOCKS
         for _, batch, k, phases in results[worker]:

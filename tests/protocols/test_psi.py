@@ -115,9 +115,9 @@ def test_every_party_gets_the_rows_of_the_plain_intersection(
             play(spelled, transfers=transfers)
         return
     rows = play(spelled, transfers=transfers)
-    common = [[ids[row] for row in indices] for ids, indices in zip(sets, rows, strict=True)]
-    assert sorted(common[0]) == sorted(common)
-    assert all(ids == common[0] for ids in common)
+    aligned = [[ids[row] for row in indices] for ids, indices in zip(sets, rows, strict=True)]
+    assert sorted(aligned[0]) == sorted(common)
+    assert all(ids == aligned[0] for ids in aligned)
 
 
 @flows

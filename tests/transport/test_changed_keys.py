@@ -78,7 +78,7 @@ def test_a_changed_key_is_told(meet: Any, tmp_path: Path, caplog: pytest.LogCapt
         assert {event["party"] for event in changed} == {"bank", "shop"}
         for event in changed:
             assert (event["peer"], event["before"], event["now"]) == ("bank", before["bank"], now)
-            assert "bank shows another key than up to round 4" in event["reason"]
+            assert "bank has another key than up to round 4" in event["reason"]
         assert {record.levelname for record in caplog.records if "key changed" in record.getMessage()} == {"ERROR"}
     else:
         assert changed == []

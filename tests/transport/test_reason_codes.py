@@ -27,6 +27,7 @@ from securevfl.organisations.serve import Server
 from securevfl.protocols.score_ledger.ledger import ScoreLedger
 from securevfl.protocols.score_ledger.limits import MIN_ITERATIONS
 from securevfl.training.explanations import shapley
+from tests.builders import raises_code
 from tests.transport.processes import each
 from tests.transport.test_serve import held, limits, serving
 
@@ -153,8 +154,8 @@ def test_codes_that_do_not_fit_are_refused(run: vfl.Run, tmp_path: Path) -> None
     for wrong, said in (
         (ReasonCodePolicy(3, {first: "R1"}), "without a code"),
         (ReasonCodePolicy(3, codes | {"z": "R9"}), "unknown columns: z"),
-        (ReasonCodePolicy(11, codes), "1 to 10 codes"),
-        (ReasonCodePolicy(4, codes), "exceed the 3, as all parties agreed to"),
+        (ReasonCodePolicy(11, codes), "Choose 1 to 10"),
+        (ReasonCodePolicy(4, codes), "exceed the 3 to which all parties agreed"),
         (ReasonCodePolicy(3, codes | {first: "=1+1"}), "letters, digits and spaces"),
     ):
         with pytest.raises(ConfigError, match=said):
@@ -163,7 +164,7 @@ def test_codes_that_do_not_fit_are_refused(run: vfl.Run, tmp_path: Path) -> None
     file.write_text(json.dumps(codes))
     assert given_codes(3, file) == ReasonCodePolicy(3, codes)
     assert given_codes(None, None) is None
-    with pytest.raises(ConfigError, match="together"):
+    with raises_code(ConfigError, "SVFL-COMMAND-USAGE"):
         given_codes(3, None)
 
     class Sent:
@@ -179,7 +180,7 @@ def test_codes_that_do_not_fit_are_refused(run: vfl.Run, tmp_path: Path) -> None
         ReasonCodes(("a", "=b"), bytes(8)),
         ReasonCodes((), bytes(8)),
     ):
-        with pytest.raises(ProtocolError, match="codes for each of 2 rows"):
+        with raises_code(ProtocolError, "SVFL-PROTOCOL-VALUES", peer="shop"):
             receive_codes("shop", Sent(message), 2, 2)  # type: ignore[arg-type]
     assert receive_codes("shop", Sent(ReasonCodes(("a", "b"), bytes(8))), 2, 2) == [["a", ""]] * 2  # type: ignore[arg-type]
 

@@ -1,8 +1,8 @@
 """Labels ranked by scores that a party computes itself, from its network and from disclosed second moments.
 
 Transfer learning with `linearised` discloses Phi^T Phi in every exchange, which determines Phi up to its sign
-(`securevfl.families.transfer.transfer`). Phi u_j is the score of row j, and the attacker knows u_j. So it ranks its
-rows by the finished model without requesting a score. The ideal attacker receives no moments.
+(`securevfl.families.transfer.transfer_model`). Phi u_j is the score of row j, and the attacker knows u_j. So it ranks
+its rows by the finished model without requesting a score. The ideal attacker receives no moments.
 """
 
 from __future__ import annotations
