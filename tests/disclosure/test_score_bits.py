@@ -75,9 +75,7 @@ def fewer(bits: int) -> vfl.Protocol:
 
 def test_where_no_score_is_told_none_is_weighed() -> None:
     options = {"model": vfl.Logistic(), "optimizer": vfl.FedSGD(lr=0.1)}
-    assert "compared with the col" not in sheet(
-        options | {"protocol": vfl.Protocol(shares=vfl.Shares(scores="none"))}
-    )
+    assert "compared with the col" not in sheet(options | {"protocol": vfl.Protocol(shares=vfl.Shares(scores="none"))})
 
 
 def test_what_is_told_is_a_part_of_what_a_row_holds_or_all_of_it() -> None:
