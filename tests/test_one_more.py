@@ -194,7 +194,7 @@ def test_a_loss(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     phases = job(model=kernel, optimizer=vfl.FDSKL(), protocol=vfl.Protocol(), batch_size=128, epochs=5)
     assert vfl.simulate(phases, own).metrics["r2"] > 0.1
     monkeypatch.setattr(type(loss), "curvature", None)
-    with pytest.raises(ConfigError, match="loss log_cosh states no curvature"):
+    with pytest.raises(ConfigError, match="loss log_cosh defines no curvature"):
         job(model=kernel, optimizer=vfl.FDSKL(), protocol=vfl.Protocol())
     with pytest.raises(ConfigError, match="must be one of logistic"):
         vfl.GeneralLinear(loss="absolute")
