@@ -158,17 +158,19 @@ def test_a_round_trip_that_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.mark.parametrize(
-    "message",
+    ("message", "code"),
     [
-        Probe(bytes((1 << 17) + 1)),
-        ProbeResult(0.1, 0.1, 1 << 17),
-        ProbeResult(0.1, float("inf"), 1 << 17),
-        ProbeResult(float("nan"), 1.0, 1 << 17),
-        ProbeResult(0.1, 0.2, 0),
+        (Probe(bytes((1 << 17) + 1)), "SVFL-PROTOCOL-SIZE"),
+        (ProbeResult(0.1, 0.1, 1 << 17), "SVFL-PROTOCOL-VALUES"),
+        (ProbeResult(0.1, float("inf"), 1 << 17), "SVFL-PROTOCOL-VALUES"),
+        (ProbeResult(float("nan"), 1.0, 1 << 17), "SVFL-PROTOCOL-VALUES"),
+        (ProbeResult(0.1, 0.2, 0), "SVFL-PROTOCOL-VALUES"),
     ],
     ids=["too large", "no longer", "for ever", "no number", "nothing"],
 )
-def test_a_party_that_asks_refuses_what_cannot_be(monkeypatch: pytest.MonkeyPatch, message: Message) -> None:
+def test_a_measuring_party_refuses_impossible_messages(
+    monkeypatch: pytest.MonkeyPatch, message: Message, code: str
+) -> None:
     monkeypatch.setattr(line_measurement, "_MAX_BYTES", 1 << 17)
 
     def bank(channel: Channel) -> None:
@@ -182,7 +184,7 @@ def test_a_party_that_asks_refuses_what_cannot_be(monkeypatch: pytest.MonkeyPatc
         "bank": bank,
         "shop": lambda channel: line_measurement._LineMeasurement(channel, PEERS, credentials, None).run(),
     }
-    with pytest.raises(ProtocolError, match=r"bank was expected to (send at most|find that large)"):
+    with raises_code(ProtocolError, code, peer="bank"):
         run_threads(refusing, WallClock, timeout=20)
 
 

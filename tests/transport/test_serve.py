@@ -154,8 +154,8 @@ def test_limits_hold_and_the_next_request_is_answered(meet: Any, run: vfl.Run, m
 
 
 def test_several_askers_are_answered_at_once_and_one_that_stops_holds_up_nobody(meet: Any, run: vfl.Run) -> None:
-    """Two conversations stay open; the third asker is told to come again, and gets its answer once one has ended."""
-    meeting, held_open, asked = meet(3), [threading.Event(), threading.Event()], list[int]()
+    """Two sessions stay open. The third client is refused, and receives its scores once one of them has ended."""
+    meeting, held_open, scored = meet(3), [threading.Event(), threading.Event()], list[int]()
     may_end = [threading.Event(), threading.Event()]
 
     def stay(number: int) -> None:
@@ -166,30 +166,30 @@ def test_several_askers_are_answered_at_once_and_one_that_stops_holds_up_nobody(
             held_open[number].set()
             assert may_end[number].wait(240)
             rows = held(run, "bank", slice(number, number + 3))
-            asked.append(asker.ask(rows.ids, rows.X).counts.scored)
+            scored.append(asker.ask(rows.ids, rows.X).counts.scored)
             asker.end()
 
         venue = PeerSettings.of(meeting.kit("bank") / "peers.toml", timeout=20, patience=5)
         run_session("bank", scoring_settings(venue), scoring_handshake(run.parts["bank"]), talk, ledger=None)
 
     with serving(meeting, run, 3, session_limits=SessionLimits(max_sessions=2, max_waiting=0)) as ended:
-        open_ones = [threading.Thread(target=stay, args=(number,), daemon=True) for number in range(2)]
-        for number, each in enumerate(open_ones):
-            each.start()
+        clients = [threading.Thread(target=stay, args=(number,), daemon=True) for number in range(2)]
+        for number, client in enumerate(clients):
+            client.start()
             assert held_open[number].wait(240)
         with pytest.raises(TransportError, match="maximum of 2 sessions"):
             ask(meeting, run, held(run, "bank", slice(0, 5)))
         may_end[1].set()
-        open_ones[1].join(240)
-        assert asked == [3]
-        until(lambda: sum(each.name == "conversation" for each in threading.enumerate()) == 2)  # of two parties
+        clients[1].join(240)
+        assert scored == [3]
+        until(lambda: sum(thread.name == "session" for thread in threading.enumerate()) == 2)  # of two parties
         answered, _ = ask(meeting, run, held(run, "bank", slice(0, 5)))
         assert answered == ScoreCounts(5, 5)
-        until(lambda: sum(each.name.startswith("read ") for each in threading.enumerate()) == 3)  # two lines, two ways
+        until(lambda: sum(thread.name.startswith("read ") for thread in threading.enumerate()) == 3)  # two lines
         may_end[0].set()
-        open_ones[0].join(240)
-    assert asked == [3, 3]
-    assert [each.outcome for each in ended["shop"]] == ["answered"] * 3
+        clients[0].join(240)
+    assert scored == [3, 3]
+    assert [request.outcome for request in ended["shop"]] == ["answered"] * 3
 
 
 def until(true: Callable[[], bool]) -> None:
