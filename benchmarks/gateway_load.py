@@ -122,10 +122,10 @@ def carry(port: int, to: int, delay: float, rate: float) -> None:
     threading.Event().wait()
 
 
-def held(process: subprocess.Popen[bytes]) -> str:
+def memory_of(process: subprocess.Popen[bytes]) -> str:
     """Return the number of threads of a process and its resident memory."""
     status = Path(f"/proc/{process.pid}/status").read_text().splitlines()
-    text = dict(statu.split(":", 1) for statu in status)
+    text = dict(line.split(":", 1) for line in status)
     return f"{text['Threads'].strip()} threads, {int(text['VmRSS'].split()[0]) >> 10} MB"
 
 
@@ -138,7 +138,7 @@ def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     )
     line.start()  # a separate process, so that it waits for no application
     words = ["--http", f"127.0.0.1:{port}", "--http-token", str(folder / "bank" / "token")]
-    words += ["--sessions", str(arguments.conversations)]
+    words += ["--sessions", str(arguments.sessions)]
     parties = {"shop": started(folder, "shop", "serve"), "bank": started(folder, "bank", "score", *words)}
     url, result = f"http://127.0.0.1:{port}", dict[str, Any]()
     try:
@@ -149,13 +149,13 @@ def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         requested = np.random.default_rng(1).permutation(fresh).tolist()
         first = requested[: len(requested) // 10]
         result["warm"] = asyncio.run(load(url, first, arguments.concurrent))
-        held_before = {name: held(process) for name, process in parties.items()}
+        memory_before = {name: memory_of(process) for name, process in parties.items()}
         result["at rate"] = asyncio.run(
             load(url, requested[len(first) : 5 * len(first)], arguments.concurrent, arguments.rate)
         )
         result |= asyncio.run(load(url, requested[5 * len(first) :], arguments.concurrent))
         for name, process in parties.items():
-            result[name] = f"{held_before[name]}; at the end {held(process)}"
+            result[name] = f"{memory_before[name]}; at the end {memory_of(process)}"
     finally:
         for process in parties.values():
             process.terminate()
@@ -186,7 +186,7 @@ def main() -> None:
     options.add_argument("--requests", type=int, default=5000)
     options.add_argument("--concurrent", type=int, default=100, help="number of requests under way at a time")
     options.add_argument("--rate", type=float, default=120.0, help="requests a second of a part of them")
-    options.add_argument("--conversations", type=int, default=4)
+    options.add_argument("--sessions", type=int, default=4)
     options.add_argument("--rtt-ms", type=float, default=20.0)
     options.add_argument("--mbps", type=float, default=1000.0)
     options.add_argument("--folder", type=Path, help="where files go, and logs stay; a temporary one")

@@ -39,7 +39,7 @@ KEPT = baselines(table(N, 0), np.arange(N))
 
 
 def shifted(new: Columns) -> set[str]:
-    return {each.column for each in measure_drift(KEPT, new) if each.shifted}
+    return {drift.column for drift in measure_drift(KEPT, new) if drift.shifted}
 
 
 @pytest.mark.parametrize("column", NAMES)
@@ -67,23 +67,23 @@ def test_figures_are_scipys() -> None:
     draw = np.random.default_rng(5)
     one, other = draw.normal(size=700), draw.normal(0.1, 1, size=500)
     exact = stats.ks_2samp(one, other, method="asymp")
-    (found,) = measure_drift(baselines(Columns(one[:, None], ["x"]), np.arange(700)), Columns(other[:, None], ["x"]))
-    assert found.ks is not None
-    assert exact.statistic - 0.02 <= found.ks <= exact.statistic  # at a hundred points
+    (drift,) = measure_drift(baselines(Columns(one[:, None], ["x"]), np.arange(700)), Columns(other[:, None], ["x"]))
+    assert drift.ks is not None
+    assert exact.statistic - 0.02 <= drift.ks <= exact.statistic  # at a hundred points
     assert _kolmogorov(0.08, 700, 500) == pytest.approx(stats.kstwobign.sf(0.08 * (700 * 500 / 1200) ** 0.5), rel=0.15)
     a, b = np.array([100.0, 50, 30, 7]), np.array([70.0, 66, 30, 9])
     assert _chi_square(a, b) == pytest.approx(stats.chi2_contingency([a, b], correction=False).pvalue, rel=0.02)
     share, new = np.full(10, 0.1), np.histogram(other, np.quantile(one, np.linspace(0, 1, 11)))[0] / 500
-    assert found.psi == pytest.approx(float(((new - share) * np.log(new / share)).sum()), abs=0.03)
+    assert drift.psi == pytest.approx(float(((new - share) * np.log(new / share)).sum()), abs=0.03)
 
 
 def test_unseen_texts_are_told() -> None:
     new = table(M, 3)
     new.X[:600, 5] = 4
-    found = measure_drift(KEPT, Columns(new.X, NAMES, {"town": (*TOWNS.tolist(), "Rom")}))[-1]
-    assert found.shifted
-    assert found.unseen == pytest.approx(0.2)
-    assert found.size == "large"
+    drift = measure_drift(KEPT, Columns(new.X, NAMES, {"town": (*TOWNS.tolist(), "Rom")}))[-1]
+    assert drift.shifted
+    assert drift.unseen == pytest.approx(0.2)
+    assert drift.size == "large"
 
 
 def test_tables_that_cannot_be_compared_are_told() -> None:
@@ -164,18 +164,18 @@ def test_columns_come_by_name() -> None:
     new = table(M, 2)
     order = [3, 1, 0, 2, 4, 5]
     mixed = Columns(new.X[:, order], [NAMES[j] for j in order], new.categories)
-    assert {each.column: each.psi for each in measure_drift(KEPT, mixed)} == {
-        each.column: each.psi for each in measure_drift(KEPT, new)
+    assert {drift.column: drift.psi for drift in measure_drift(KEPT, mixed)} == {
+        drift.column: drift.psi for drift in measure_drift(KEPT, new)
     }
     assert columns_of("shop", new.X[:, :5], NAMES[:5]).names == NAMES[:5]
 
 
 def test_psi_gives_every_part_half_a_row_more() -> None:
     """So that one that is empty on a side counts, and one that is empty on both does not."""
-    own, other = np.array([30.0, 70.0, 0.0, 0.0]), np.array([50.0, 40.0, 10.0, 0.0])
+    training, other = np.array([30.0, 70.0, 0.0, 0.0]), np.array([50.0, 40.0, 10.0, 0.0])
     p, q = np.array([30.5, 70.5, 0.5]) / 101.5, np.array([50.5, 40.5, 10.5]) / 101.5
-    assert _psi(own, other) == pytest.approx(((q - p) * np.log(q / p)).sum())
-    assert _psi(own, own) == 0.0
+    assert _psi(training, other) == pytest.approx(((q - p) * np.log(q / p)).sum())
+    assert _psi(training, training) == 0.0
 
 
 def test_as_few_rows_as_are_asked_for_are_compared() -> None:
@@ -211,10 +211,10 @@ def test_both_ends_are_open(training: np.ndarray, new: np.ndarray) -> None:
     half = np.random.default_rng(1).permutation(training)[: len(training) // 2]
     for sign in (1.0, -1.0):
         (base,) = baselines(Columns(sign * training[:, None].astype(float), ["x"]), np.arange(len(training)))
-        (found,) = measure_drift([base], Columns(sign * new[:, None], ["x"]))
-        assert found.shifted
-        assert found.psi > 0.25
-        assert found.ks == pytest.approx(stats.ks_2samp(training, new).statistic, abs=0.012)
+        (drift,) = measure_drift([base], Columns(sign * new[:, None], ["x"]))
+        assert drift.shifted
+        assert drift.psi > 0.25
+        assert drift.ks == pytest.approx(stats.ks_2samp(training, new).statistic, abs=0.012)
         (same,) = measure_drift([base], Columns(sign * half[:, None].astype(float), ["x"]))
         assert not same.shifted
         assert same.psi < 0.02

@@ -36,12 +36,12 @@ class Room(RemoteObject[Any]):
         self.thing = thing
 
     def run(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        found: Future[Any] = Future()
+        future: Future[Any] = Future()
         try:
-            found.set_result(Task(work, *args, **kwargs).run(self.thing))
+            future.set_result(Task(work, *args, **kwargs).run(self.thing))
         except Exception as error:
-            found.set_exception(error)
-        return found
+            future.set_exception(error)
+        return future
 
     def derive(self, make: Callable[..., Any], /, *args: Any, **kwargs: Any) -> RemoteObject[Any]:
         return Room(self.worker, make(self.thing, *args, **kwargs))
@@ -64,9 +64,9 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     X = generator.normal(size=(ROWS, 12)) * np.linspace(0.5, 8, 12) + 3
     y = (X @ generator.normal(size=12) + generator.logistic(size=ROWS) * 4 > 0).astype(np.int8)
     for name, columns in (("bank", slice(0, 4)), ("shop", slice(4, 12))):
-        own = {"id": np.arange(ROWS)} | ({"y": y} if name == "bank" else {})
-        own |= {f"c{j}": column for j, column in enumerate(X[:, columns].T)}
-        parquet.write_table(pa.table(own), folder / f"{name}.parquet")
+        content = {"id": np.arange(ROWS)} | ({"y": y} if name == "bank" else {})
+        content |= {f"c{j}": column for j, column in enumerate(X[:, columns].T)}
+        parquet.write_table(pa.table(content), folder / f"{name}.parquet")
         store_table(name, folder / f"{name}.parquet", folder / f"{name}.table")
     return folder
 
@@ -77,7 +77,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def job(residual: Engine | str, **keys: Any) -> vfl.Job:
-    own: dict[str, Any] = {
+    options: dict[str, Any] = {
         "model": vfl.Logistic(l2=1e-3),
         "optimizer": vfl.FedBCD(lr=0.5, local_steps=2),
         "protocol": vfl.Protocol(residual=residual),  # type: ignore[arg-type]
@@ -86,7 +86,7 @@ def job(residual: Engine | str, **keys: Any) -> vfl.Job:
         "test_fraction": 0.2,
         "accepts": ["columns"],
     }
-    return vfl.Job(**(own | keys))
+    return vfl.Job(**(options | keys))
 
 
 @pytest.mark.exact_outputs
@@ -122,12 +122,12 @@ def test_both_parties_may_be_in_partitions(tables: Path) -> None:
 
 
 def test_the_party_s_own_process_asks_for_few_rows(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, fetch = [0], PartitionedTable.__getitem__
+    row_counts, fetch = [0], PartitionedTable.__getitem__
 
     def counted(self: PartitionedTable, rows: Any) -> Any:
-        found = fetch(self, rows)
-        asked.append(len(found))
-        return found
+        values = fetch(self, rows)
+        row_counts.append(len(values))
+        return values
 
     for module in ("training.session", "families.run_shape"):
         monkeypatch.setattr(f"securevfl.{module}.MAX_SAMPLE_ROWS", 50)
@@ -136,7 +136,7 @@ def test_the_party_s_own_process_asks_for_few_rows(tables: Path, monkeypatch: py
     monkeypatch.setattr(PartitionedTable, "__getitem__", counted)
     parted = partition_party("shop", tables / "shop.table", Rooms())
     vfl.simulate(job(vfl.Ckks()), [open_table("bank", tables / "bank.table"), parted])
-    assert 0 < max(asked) <= 50
+    assert 0 < max(row_counts) <= 50
 
 
 def test_smaller_batches_are_read_from_the_table(tables: Path) -> None:
@@ -151,11 +151,11 @@ def test_smaller_batches_are_read_from_the_table(tables: Path) -> None:
 def test_a_table_on_disk_is_never_whole_in_memory(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a batch that is larger than what is read at a time, the model is the same but for rounding."""
     parties = [open_table(name, tables / f"{name}.table") for name in ("bank", "shop")]
-    whole = vfl.simulate(job("open"), parties)
+    in_memory = vfl.simulate(job("open"), parties)
     monkeypatch.setattr(store, "MAX_BATCH_BYTES", 0)
     monkeypatch.setattr("securevfl.base.chunked_matrix.BLOCK_NUMBERS", 8 * 100)
     blocks = vfl.simulate(job("open"), parties)
-    for name, part in whole.parts.items():
+    for name, part in in_memory.parts.items():
         np.testing.assert_allclose(part.theta, blocks.parts[name].theta, atol=1e-9)
 
 

@@ -63,31 +63,31 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("order", [None, job(), job(test=0.0), job(reshuffle=True)], ids=str)
 def test_rows_are_those_of_the_table_in_memory(tmp_path: Path, kind: str, order: vfl.Job | None) -> None:
     path = write(tmp_path / "t.parquet", 100 * X, labels=True, kind=kind)
-    kept = read_party("bank", path).take(ROWS)
+    in_memory = read_party("bank", path).take(ROWS)
     stored = store_table("bank", path, tmp_path / "t.table", rows=ROWS, job=order)
-    assert (len(stored), stored.columns, stored.active) == (len(kept), kept.columns, True)
-    assert stored.X.shape == kept.X.shape
-    assert stored.order == kept.order != b""
+    assert (len(stored), stored.columns, stored.active) == (len(in_memory), in_memory.columns, True)
+    assert stored.X.shape == in_memory.X.shape
+    assert stored.order == in_memory.order != b""
     assert stored.has_ids
-    assert stored.register == kept.register
-    np.testing.assert_array_equal(stored.register.order, kept.register.order)
-    assert stored.content == kept.content
-    np.testing.assert_array_equal(stored.y, kept.y)
-    np.testing.assert_array_equal(stored.X[:], kept.X)
-    for asked in (GENERATOR.permutation(250)[:40], np.arange(3, 9), np.array([5]), np.array([7, 7, 2]), np.arange(0)):
-        np.testing.assert_array_equal(stored.X[asked], kept.X[asked])
-        assert stored.keys_of(asked) == kept.keys_of(asked)  # by which a model of stored rows knows them later
-    np.testing.assert_array_equal(stored.take(np.arange(9)).X, kept.X[:9])
+    assert stored.register == in_memory.register
+    np.testing.assert_array_equal(stored.register.order, in_memory.register.order)
+    assert stored.content == in_memory.content
+    np.testing.assert_array_equal(stored.y, in_memory.y)
+    np.testing.assert_array_equal(stored.X[:], in_memory.X)
+    for rows in (GENERATOR.permutation(250)[:40], np.arange(3, 9), np.array([5]), np.array([7, 7, 2]), np.arange(0)):
+        np.testing.assert_array_equal(stored.X[rows], in_memory.X[rows])
+        assert stored.keys_of(rows) == in_memory.keys_of(rows)  # by which a model of stored rows knows them later
+    np.testing.assert_array_equal(stored.take(np.arange(9)).X, in_memory.X[:9])
     again = open_table("bank", tmp_path / "t.table")
-    np.testing.assert_array_equal(again.X[10:20], kept.X[10:20])
-    assert [found.name for found in tmp_path.iterdir() if found.name not in ("t.parquet", "t.table")] == []
+    np.testing.assert_array_equal(again.X[10:20], in_memory.X[10:20])
+    assert [file.name for file in tmp_path.iterdir() if file.name not in ("t.parquet", "t.table")] == []
 
 
 def test_a_batch_is_one_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, own = write(tmp_path / "t.parquet"), job()
-    ordered = store_table("shop", path, tmp_path / "a.table", job=own)
+    path, work = write(tmp_path / "t.parquet"), job()
+    ordered = store_table("shop", path, tmp_path / "a.table", job=work)
     shared = store_table("shop", path, tmp_path / "b.table")
-    schedule = own.schedule(ordered.register)
+    schedule = work.schedule(ordered.register)
     reads = []
     fill = StoredTable._fill
 
@@ -108,16 +108,16 @@ def test_a_batch_is_one_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("test", [0.0, 0.2])
 def test_the_model_is_the_one_of_tables_in_memory(tmp_path: Path, test: float) -> None:
-    own = job(test=test)
+    work = job(test=test)
     bank = Party("bank", X[:, :2], Y, ids=IDS)
     path = write(tmp_path / "t.parquet")
     shop = read_party("shop", path)
-    stored = store_table("shop", path, tmp_path / "t.table", job=own)
-    one, other = vfl.simulate(own, [bank, shop]), vfl.simulate(own, [bank, stored])
+    stored = store_table("shop", path, tmp_path / "t.table", job=work)
+    one, other = vfl.simulate(work, [bank, shop]), vfl.simulate(work, [bank, stored])
     for name, part in one.parts.items():
         np.testing.assert_array_equal(part.theta, other.parts[name].theta)
     assert one.metrics == other.metrics
-    assert vfl.explain(own, [bank, stored]) == vfl.explain(own, [bank, shop])
+    assert vfl.explain(work, [bank, stored]) == vfl.explain(work, [bank, shop])
 
 
 def test_rows_in_another_order_are_refused(tmp_path: Path) -> None:
@@ -129,10 +129,10 @@ def test_rows_in_another_order_are_refused(tmp_path: Path) -> None:
 
 
 def spoiled(j: int, value: float) -> np.ndarray:
-    own = 100 * X
-    own[17, j] = value
-    own[3, j] = SECRET
-    return own
+    values = 100 * X
+    values[17, j] = value
+    values[3, j] = SECRET
+    return values
 
 
 def problems() -> dict[str, pa.Table]:
@@ -191,14 +191,14 @@ def test_gaps_and_texts_are_for_tables_in_memory(tmp_path: Path, column: pa.Arra
 
 
 def test_a_column_that_does_not_vary_is_noticed_alike(tmp_path: Path) -> None:
-    own = X.copy()
-    own[:, 2] = SECRET
-    parquet.write_table(pa.table({"id": IDS, **{f"c{j}": own[:, j] for j in range(D)}}), tmp_path / "t.parquet")
+    values = X.copy()
+    values[:, 2] = SECRET
+    parquet.write_table(pa.table({"id": IDS, **{f"c{j}": values[:, j] for j in range(D)}}), tmp_path / "t.parquet")
     with pytest.warns(errors.DataNotice) as expected:
         party = read_party("shop", tmp_path / "t.parquet")
-    with pytest.warns(errors.DataNotice) as found:
+    with pytest.warns(errors.DataNotice) as notices:
         stored = store_table("shop", tmp_path / "t.parquet", tmp_path / "t.table")
-    assert [str(each.message) for each in found] == [str(each.message) for each in expected]
+    assert [str(notice.message) for notice in notices] == [str(notice.message) for notice in expected]
     assert stored.constant == open_table("shop", tmp_path / "t.table").constant == party.constant == ["c2"]
 
 
@@ -242,8 +242,8 @@ def test_what_is_no_whole_table_is_refused(tmp_path: Path) -> None:
     with raises_code(errors.DataError, "SVFL-FILE-UNUSABLE"):
         open_table("shop", table)
     stored = store_table("shop", write(tmp_path / "t.parquet"), table, job=job())
-    whole = table.read_bytes()
-    for content in (b"", whole[:-1], whole[:40], whole[:600], whole + b"\0", b"x" + whole[1:]):
+    intact = table.read_bytes()
+    for content in (b"", intact[:-1], intact[:40], intact[:600], intact + b"\0", b"x" + intact[1:]):
         table.write_bytes(content)
         with raises_code(errors.DataError, "SVFL-TABLE-CHANGED"):
             open_table("shop", table)
@@ -256,15 +256,15 @@ def test_a_bit_that_the_disk_changes_is_named_and_the_table_stored_anew(tmp_path
     """In every part of the file: what it says of itself, labels, places, ids and rows."""
     table, source = tmp_path / "t.table", write(tmp_path / "t.parquet", labels=True)
     before = store_table("bank", source, table, job=job()).X[:]
-    whole = table.read_bytes()
-    for bit in np.linspace(0, 8 * len(whole) - 1, 300).astype(int).tolist():
-        changed = bytearray(whole)
+    intact = table.read_bytes()
+    for bit in np.linspace(0, 8 * len(intact) - 1, 300).astype(int).tolist():
+        changed = bytearray(intact)
         changed[bit // 8] ^= 1 << bit % 8
         table.write_bytes(changed)
         with raises_code(errors.DataError, "SVFL-TABLE-CHANGED"):
             open_table("bank", table)
     np.testing.assert_array_equal(store_table("bank", source, table, job=job()).X[:], before)
-    assert table.read_bytes() == whole
+    assert table.read_bytes() == intact
 
 
 @given(

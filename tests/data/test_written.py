@@ -113,17 +113,17 @@ def test_every_reader_reads_them_alike(tmp_path: Path) -> None:
         assert table.X.tolist() == [[1000.5 + k, 3.0 * k, EXPECTED[k]] for k in range(3)], path
         assert table.dates == {"since"}
         assert not table.categories
-        held = read_table(path, chosen=["since", "sum"], texts=["sum"]).columns
-        assert held.categories["sum"] == ("1,000.50", "1,001.50", "1,002.50"), path
+        selected = read_table(path, chosen=["since", "sum"], texts=["sum"]).columns
+        assert selected.categories["sum"] == ("1,000.50", "1,001.50", "1,002.50"), path
 
 
 @pytest.mark.parametrize("kind", ["datetime64[s]", "datetime64[ns]", object])
 def test_arrays_of_dates_are_columns_of_dates(kind: object) -> None:
     moments = np.array(DAYS, dtype="datetime64[s]").astype(kind)
     moments = np.append(moments, np.array([None if kind is object else "NaT"], dtype=moments.dtype))
-    own = columns_of("shop", pa.table({"since": pa.array(moments), "n": [1.0, 2.0, 3.0, 4.0]}))
-    assert own.dates == {"since"}
-    np.testing.assert_array_equal(own.X[:, 0], [*EXPECTED, np.nan])
+    columns = columns_of("shop", pa.table({"since": pa.array(moments), "n": [1.0, 2.0, 3.0, 4.0]}))
+    assert columns.dates == {"since"}
+    np.testing.assert_array_equal(columns.X[:, 0], [*EXPECTED, np.nan])
 
 
 def test_what_can_be_read_in_two_ways_is_refused_with_its_row(tmp_path: Path) -> None:
@@ -134,12 +134,12 @@ def test_what_can_be_read_in_two_ways_is_refused_with_its_row(tmp_path: Path) ->
 
 
 def test_a_date_becomes_days_and_the_parts_that_vary() -> None:
-    own = columns_of(
+    columns = columns_of(
         "shop", pa.table({"since": [*DAYS, None], "in_may": [f"2024-05-{day:02}" for day in (1, 2, 3, 6)]})
     )
-    made = fit_preparation("shop", own, np.arange(4), Preparation())
-    assert made.features == ["since", "since=month", "since=weekday", "in_may", "in_may=weekday"]
-    X = made.apply(own)
+    preparation = fit_preparation("shop", columns, np.arange(4), Preparation())
+    assert preparation.features == ["since", "since=month", "since=weekday", "in_may", "in_may=weekday"]
+    X = preparation.apply(columns)
     assert X[:3, 1].tolist() == [2, 1, 12]
     assert X[:3, 2].tolist() == [datetime.date.fromisoformat(day).weekday() for day in DAYS]
     assert X[3, 0] == np.median(EXPECTED)
@@ -155,15 +155,15 @@ def test_new_rows_are_prepared_as_those_of_the_training() -> None:
     parties = [vfl.Party("bank", table, late, ids=rows), vfl.Party("shop", other, ids=rows)]
     run = vfl.simulate(vfl.Job(model="logistic", protocol="open", epochs=5, accepts=["columns"]), parties)
     assert run.metrics["auc"] > 0.99
-    found = run.predict_proba({"bank": table.slice(0, 3), "shop": other[:3]})
-    np.testing.assert_array_equal(found, run.predict_proba({"bank": table, "shop": other})[:3])
+    proba = run.predict_proba({"bank": table.slice(0, 3), "shop": other[:3]})
+    np.testing.assert_array_equal(proba, run.predict_proba({"bank": table, "shop": other})[:3])
 
 
 def test_columns_left_out_take_no_part() -> None:
     table = pa.table({"a": [1.0, 2.0, 3.0, 4.0] * 20, "note": ["x", "y"] * 40, "since": [DAYS[0], DAYS[1]] * 40})
     bank = vfl.Party("bank", table, np.arange(80) % 2, ids=np.arange(80))
     job = vfl.Job(model="logistic", prepare={"drop": ["note", "since", "nowhere"]})
-    own = prepare_party(job, bank, bank.register)
-    assert (own.columns, own.X.shape, bank.columns) == (["a"], (80, 1), ["a", "note", "since"])
+    prepared = prepare_party(job, bank, bank.register)
+    assert (prepared.columns, prepared.X.shape, bank.columns) == (["a"], (80, 1), ["a", "note", "since"])
     with raises_code(TableError, "SVFL-TABLE-EMPTY"):
         prepare_party(vfl.Job(model="logistic", prepare={"drop": ["a", "note", "since"]}), bank, bank.register)

@@ -126,7 +126,7 @@ def test_equations_of_a_jacobian_that_moves_are_counted() -> None:
     few = many.model_copy(update={"optimizer": vfl.FedSGD(lr=0.3)})
     sheet = vfl.explain(few, own)
     assert "different in each of 2 local steps of a run because J changes" in sheet
-    assert "140 values in a run" in sheet
+    assert "a run decrypts at most 140 values" in sheet
     assert "fresh_equations" not in sheet
 
 
