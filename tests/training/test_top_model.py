@@ -97,7 +97,7 @@ def test_residuals_are_cut_to_what_was_agreed() -> None:
 
 
 def test_what_it_shows_is_said_and_sums_that_would_hide_are_refused() -> None:
-    with pytest.raises(ConfigError, match="a top model is fed every party's outputs apart and pairwise hides none"):
+    with pytest.raises(ConfigError, match="a top model needs the outputs of each party, which pairwise hides"):
         job(protocol=vfl.Protocol(sum="pairwise", residual="open"))
     own = parties(2)
     sheet = vfl.explain(job(), own)
