@@ -1,7 +1,7 @@
 """A party whose table is larger than one machine: its rows are in partitions at the workers of an engine.
 
     client = distributed.Client("tls://scheduler.example.org:8786", security=security)
-    shop = partition_party("shop", "shop.table", DaskPlacing(client))
+    shop = partition_party("shop", "shop.table", DaskBackend(client))
     join(job, shop, "peers.toml")
 
 The table is written by `store_table` to a folder that every worker and the party's own process can read. Each worker

@@ -28,10 +28,10 @@ def parties(count: int = 3) -> list[vfl.Party]:
 
 
 def job(protocol: vfl.Protocol = OPEN, stored: str = "open", **options: Any) -> vfl.Job:
-    own: dict[str, Any] = {"lr": 0.3, "tau": 4, "shows_labels": protocol.residual is None, "stored": stored}
-    own |= {name: options.pop(name) for name in list(options) if name in vfl.FDML.model_fields}
+    fdml_options: dict[str, Any] = {"lr": 0.3, "tau": 4, "shows_labels": protocol.residual is None, "stored": stored}
+    fdml_options |= {name: options.pop(name) for name in list(options) if name in vfl.FDML.model_fields}
     base = {"model": vfl.Logistic(l2=1e-3), "batch_size": 64, "epochs": 4, "test_fraction": 0.25, "seed": 1}
-    return vfl.Job(**base | options, optimizer=vfl.FDML(**own), protocol=protocol, accepts=("columns", "rank"))
+    return vfl.Job(**base | options, optimizer=vfl.FDML(**fdml_options), protocol=protocol, accepts=("columns", "rank"))
 
 
 def weights(run: vfl.Run) -> np.ndarray:
@@ -63,22 +63,22 @@ IN_STEP = {  # protocol, how payloads lie at the server, whether there is a serv
 @pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize(("protocol", "stored", "server", "near"), IN_STEP.values(), ids=IN_STEP)
 def test_in_step_it_is_fedsgd(protocol: vfl.Protocol, stored: str, server: bool, near: float, count: int) -> None:
-    own = job(protocol, stored, tau=0, epochs=2)
+    chosen_job = job(protocol, stored, tau=0, epochs=2)
     tables = [*parties(count), *([SERVER] if server else [])]
-    found = weights(vfl.simulate(own, tables))
-    base = own.model_copy(update={"optimizer": vfl.FedSGD(lr=0.3), "protocol": vfl.Protocol(residual="open")})
-    assert np.abs(found - weights(vfl.simulate(base, parties(count)))).max() < near
+    theta = weights(vfl.simulate(chosen_job, tables))
+    base = chosen_job.model_copy(update={"optimizer": vfl.FedSGD(lr=0.3), "protocol": vfl.Protocol(residual="open")})
+    assert np.abs(theta - weights(vfl.simulate(base, parties(count)))).max() < near
 
 
 @pytest.mark.parametrize("rule", [vfl.Momentum(), vfl.AdaGrad()])
 def test_steps_go_by_the_rule_named(rule: Any) -> None:
-    own = job(tau=0, epochs=2, rule=rule, lr=0.1)
-    base = own.model_copy(
+    chosen_job = job(tau=0, epochs=2, rule=rule, lr=0.1)
+    base = chosen_job.model_copy(
         update={"optimizer": vfl.FedSGD(lr=0.1, rule=rule), "protocol": vfl.Protocol(residual="open")}
     )
-    found = vfl.simulate(own, [*parties(), SERVER])
-    assert np.abs(weights(found) - weights(vfl.simulate(base, parties()))).max() < 1e-10
-    assert found.costs.algorithm == f"FDML tau=0 {rule.name}"
+    run = vfl.simulate(chosen_job, [*parties(), SERVER])
+    assert np.abs(weights(run) - weights(vfl.simulate(base, parties()))).max() < 1e-10
+    assert run.costs.algorithm == f"FDML tau=0 {rule.name}"
 
 
 @pytest.mark.parametrize(
@@ -111,14 +111,16 @@ def test_regret_falls_as_one_by_the_root_of_the_iterations() -> None:
         vfl.Party("shop", X[:, 3:6], aligned=True),
         vfl.Party("telco", X[:, 6:], aligned=True),
     ]
-    own = job(model=vfl.Logistic(), batch_size=8, epochs=epochs, test_fraction=0.0, tau=8, decay="sqrt_t", lr=1.0)
-    run = vfl.simulate(own, [*tables, SERVER], slowed={"shop": 40.0})
+    chosen_job = job(
+        model=vfl.Logistic(), batch_size=8, epochs=epochs, test_fraction=0.0, tau=8, decay="sqrt_t", lr=1.0
+    )
+    run = vfl.simulate(chosen_job, [*tables, SERVER], slowed={"shop": 40.0})
     losses = np.array([record["batch_loss"] for record in run.history])
     best = vfl.simulate(
         vfl.Job(model=vfl.Logistic(), protocol=vfl.Protocol(residual="open"), epochs=60, accepts=("columns",)), tables
     ).metrics["loss"]
     T = np.array([100 * 2**k for k in range(7)])
-    regret = np.array([losses[:each].mean() for each in T]) - best
+    regret = np.array([losses[:iterations].mean() for iterations in T]) - best
     slope = np.polyfit(np.log(T), np.log(regret), 1)[0]
     assert (regret > 0).all()
     assert -0.75 < slope < -0.4, slope
@@ -127,8 +129,8 @@ def test_regret_falls_as_one_by_the_root_of_the_iterations() -> None:
 @pytest.mark.parametrize("residual", [None, "open"])
 def test_neural_parties(residual: str | None) -> None:
     pytest.importorskip("torch")
-    own = job(vfl.Protocol(residual=residual), "masks", model=vfl.Neural(), epochs=8)
-    run = vfl.simulate(own, [*parties(), SERVER])
+    chosen_job = job(vfl.Protocol(residual=residual), "masks", model=vfl.Neural(), epochs=8)
+    run = vfl.simulate(chosen_job, [*parties(), SERVER])
     assert run.metrics["auc"] > 0.98
     new = {party.name: party.X[:20] for party in parties()}
     assert run.predict(new).shape == (20,)
@@ -146,7 +148,7 @@ def test_a_slow_party_costs_less_where_others_need_not_wait() -> None:
 @pytest.mark.parametrize(("residual", "server"), [(None, True), (None, False), ("open", True)])
 def test_each_goes_on_where_it_was(residual: str | None, server: bool, tmp_path: Path) -> None:
     """A server starts empty, and has all that was pushed when it answers first."""
-    own = job(vfl.Protocol(residual=residual), tau=3, batch_size=32, epochs=12)
+    chosen_job = job(vfl.Protocol(residual=residual), tau=3, batch_size=32, epochs=12)
     tables = [*parties(), *([SERVER] if server else [])]
     states = {name: Checkpoints(tmp_path / name, name, every=1) for name in [party.name for party in tables]}
 
@@ -155,10 +157,12 @@ def test_each_goes_on_where_it_was(residual: str | None, server: bool, tmp_path:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        vfl.simulate(own, tables, checkpoints=states, on_round=cut, slowed={"shop": 30.0})
+        vfl.simulate(chosen_job, tables, checkpoints=states, on_round=cut, slowed={"shop": 30.0})
     watch, begun = Watch(), {}
     rounds: list[int] = []
-    run = vfl.simulate(own, tables, checkpoints=states, observe=watch, on_round=lambda done, _: rounds.append(done))
+    run = vfl.simulate(
+        chosen_job, tables, checkpoints=states, observe=watch, on_round=lambda done, _: rounds.append(done)
+    )
     for pull in watch.pulls:
         begun.setdefault(pull.worker, pull.iteration)
         assert min(pull.versions.values()) >= 0
@@ -167,14 +171,14 @@ def test_each_goes_on_where_it_was(residual: str | None, server: bool, tmp_path:
     assert min(begun.values()) > 40
     if residual:
         assert set(begun.values()) == {59}
-    whole = vfl.simulate(own, tables)
+    uninterrupted = vfl.simulate(chosen_job, tables)
     assert run.metrics["auc"] > 0.99
-    assert np.corrcoef(weights(run), weights(whole))[0, 1] > 0.99
+    assert np.corrcoef(weights(run), weights(uninterrupted))[0, 1] > 0.99
 
 
 def test_joint_evaluations_and_a_target_stop_everyone() -> None:
-    own = job(tau=5, epochs=40, target=vfl.Target(metric="auc", value=0.98), evaluate_every=3)
-    run = vfl.simulate(own, [*parties(), SERVER], slowed={"telco": 50.0})
+    chosen_job = job(tau=5, epochs=40, target=vfl.Target(metric="auc", value=0.98), evaluate_every=3)
+    run = vfl.simulate(chosen_job, [*parties(), SERVER], slowed={"telco": 50.0})
     assert run.metrics["auc"] >= 0.98
     assert run.active.rounds < 40 * 7
     assert run.active.rounds % 3 == 0
@@ -210,12 +214,12 @@ def test_who_must_be_there() -> None:
 
 
 def test_its_sheet_says_who_sees_what() -> None:
-    shown = vfl.explain(job(stored="masks"), [*parties(), SERVER])
-    assert "TrainingLabels from active: plain: the label of every training row" in shown
-    assert "Push from passive: uniform" in shown.split("server (server)")[1]
-    kept = vfl.explain(job(vfl.Protocol(residual="ckks")), [*parties(), SERVER])
-    assert "TrainingLabels" not in kept
-    assert "PullReply from server: public" in kept.split("shop (passive)")[1].split("telco")[0]
+    masks_sheet = vfl.explain(job(stored="masks"), [*parties(), SERVER])
+    assert "TrainingLabels from active: plain: the label of every training row" in masks_sheet
+    assert "Push from passive: uniform" in masks_sheet.split("server (server)")[1]
+    ckks_sheet = vfl.explain(job(vfl.Protocol(residual="ckks")), [*parties(), SERVER])
+    assert "TrainingLabels" not in ckks_sheet
+    assert "PullReply from server: public" in ckks_sheet.split("shop (passive)")[1].split("telco")[0]
     peers = vfl.explain(job(), parties())
     assert "open payloads at all workers" in peers
     assert "Push from active: plain" in peers.split("shop (passive)")[1]
@@ -223,15 +227,15 @@ def test_its_sheet_says_who_sees_what() -> None:
 
 def test_each_has_the_sheet_alone_that_it_is_shown_when_all_meet() -> None:
     """The server too, which has no table."""
-    own, tables = job(vfl.Protocol(residual="ckks")), [*parties(), SERVER]
+    chosen_job, tables = job(vfl.Protocol(residual="ckks")), [*parties(), SERVER]
     columns = {party.name: len(party.columns) for party in tables}
-    shown: dict[str, str] = {}
+    sheets: dict[str, str] = {}
 
     def play(party: vfl.Party, channel: Channel) -> Any:
-        return take_part(own, party, channel, parties=[*columns], consent=partial(shown.setdefault, party.name))
+        return take_part(chosen_job, party, channel, parties=[*columns], consent=partial(sheets.setdefault, party.name))
 
     run_threads({party.name: partial(play, party) for party in tables}, WallClock, timeout=30)
     for party in tables:
         others = {name: size for name, size in columns.items() if name != party.name}
-        assert vfl.explain(own, [party], others=others) == shown[party.name]
-    assert shown["server"].startswith("for server, without a table")
+        assert vfl.explain(chosen_job, [party], others=others) == sheets[party.name]
+    assert sheets["server"].startswith("for server, without a table")

@@ -39,9 +39,9 @@ STEPS = {
 
 
 def job(**keys: Any) -> vfl.Job:
-    own: dict[str, Any] = {"model": vfl.Logistic(), "optimizer": STEPS["fedsgd"], "batch_size": 120, "epochs": 4}
-    own |= {"protocol": vfl.Protocol(shares=vfl.Shares(chunk=2)), "test_fraction": 0.3}
-    return vfl.Job(**(own | keys))
+    options: dict[str, Any] = {"model": vfl.Logistic(), "optimizer": STEPS["fedsgd"], "batch_size": 120, "epochs": 4}
+    options |= {"protocol": vfl.Protocol(shares=vfl.Shares(chunk=2)), "test_fraction": 0.3}
+    return vfl.Job(**(options | keys))
 
 
 def parties(count: int = 2, rows: int = 400) -> list[vfl.Party]:
@@ -65,45 +65,45 @@ class Pooled:
         return gradient + self.decay * self.theta
 
 
-def in_floats(run: vfl.Run, own: list[vfl.Party]) -> Any:
+def in_floats(run: vfl.Run, all_parties: list[vfl.Party]) -> Any:
     """Weights by the optimizer's rule on pooled columns, the residual of a visit being that of its beginning."""
-    options, parts = run.job, [run.parts[party.name] for party in own]
-    columns = [np.clip(part.scaling(party.X), -8, 8) for part, party in zip(parts, own, strict=True)]
-    X = np.hstack([columns[0], np.ones((len(own[0]), 1)), *columns[1:]])
+    options, parts = run.job, [run.parts[party.name] for party in all_parties]
+    columns = [np.clip(part.scaling(party.X), -8, 8) for part, party in zip(parts, all_parties, strict=True)]
+    X = np.hstack([columns[0], np.ones((len(all_parties[0]), 1)), *columns[1:]])
     loss = options.model.loss
-    y = loss.targets(own[0].y, loss.classes(own[0].y))
+    y = loss.targets(all_parties[0].y, loss.classes(all_parties[0].y))
     model = Pooled(X.shape[1], y.shape[1], options.model.l2, columns[0].shape[1])
     updater = Updater(options.optimizer.update, model)
-    for t, visit in enumerate(options.schedule(own[0].register).iterations()):
+    for t, visit in enumerate(options.schedule(all_parties[0].register).iterations()):
         rows = visit.rows
         gradient = X[rows].T @ loss.residual(X[rows] @ model.theta, y[rows]) / len(rows)
         updater.begin()
         for _ in range(options.optimizer.steps):
-            updater.step(gradient, options.optimizer.eta(t, len(own)))
+            updater.step(gradient, options.optimizer.eta(t, len(all_parties)))
     return model.theta
 
 
 @pytest.mark.parametrize(("name", "count"), [*((name, 2) for name in STEPS), ("falling steps", 3)])
 def test_the_model_is_that_of_floats(name: str, count: int) -> None:
-    own = parties(count)
-    run = vfl.simulate(job(optimizer=STEPS[name], model=vfl.Logistic(l2=0.02 if count == 3 else 0.0)), own)
-    np.testing.assert_allclose(np.concatenate(list(opened(run).values())), in_floats(run, own), atol=0.06)
+    all_parties = parties(count)
+    run = vfl.simulate(job(optimizer=STEPS[name], model=vfl.Logistic(l2=0.02 if count == 3 else 0.0)), all_parties)
+    np.testing.assert_allclose(np.concatenate(list(opened(run).values())), in_floats(run, all_parties), atol=0.06)
     assert run.metrics["auc"] > 0.97
 
 
 def test_other_losses_and_several_classes() -> None:
-    numbers = [vfl.Party(each.name, each.X, each.y, aligned=True) for each in vfl.datasets.diabetes()]
+    numbers = [vfl.Party(party.name, party.X, party.y, aligned=True) for party in vfl.datasets.diabetes()]
     steps = vfl.FedSGD(lr=0.3)
     run = vfl.simulate(job(model=vfl.Square(), optimizer=steps, batch_size="all", epochs=12), numbers)
     np.testing.assert_allclose(np.concatenate(list(opened(run).values())), in_floats(run, numbers), atol=0.03)
     assert run.metrics["r2"] > 0.3
-    own = parties()
-    label = np.digitize(own[0].X[:, 0], np.quantile(own[0].X[:, 0], [0.3, 0.7]))
-    several = [vfl.Party("bank", own[0].X, label, ids=own[0].ids), own[1]]
+    all_parties = parties()
+    label = np.digitize(all_parties[0].X[:, 0], np.quantile(all_parties[0].X[:, 0], [0.3, 0.7]))
+    several = [vfl.Party("bank", all_parties[0].X, label, ids=all_parties[0].ids), all_parties[1]]
     run = vfl.simulate(job(model=vfl.OneVsRest(), optimizer=vfl.FedSGD(lr=1.0), epochs=4), several)
     np.testing.assert_allclose(np.concatenate(list(opened(run).values())), in_floats(run, several), atol=0.15)
     assert run.metrics["auc"] > 0.85
-    assert run.predict_proba({each.name: each.X[:7] for each in several}).sum(axis=1) == pytest.approx(np.ones(7))
+    assert run.predict_proba({party.name: party.X[:7] for party in several}).sum(axis=1) == pytest.approx(np.ones(7))
 
 
 @pytest.mark.parametrize("batch_size", ["all", "growing"])
@@ -111,15 +111,21 @@ def test_steps_by_matrices_of_ones_own_take_few_visits(batch_size: Any, monkeypa
     """Against the same in floats: each party's own block of the bound on the Hessian of all rows, Nesterov's points."""
     for name, value in (("MIN_GROWING_ROWS", 100), ("MIN_SUBSET_ROWS", 50)):
         monkeypatch.setattr(f"securevfl.data.schedule.{name}", value)
-    own = parties(3)
+    all_parties = parties(3)
     fine = vfl.Protocol(shares=vfl.Shares(table_bits=8, step=0.125))
-    run = vfl.simulate(job(optimizer=vfl.BlockDescent(ridge=0.1), batch_size=batch_size, epochs=12, protocol=fine), own)
-    schedule = run.job.schedule(own[0].register)
+    run = vfl.simulate(
+        job(optimizer=vfl.BlockDescent(ridge=0.1), batch_size=batch_size, epochs=12, protocol=fine), all_parties
+    )
+    schedule = run.job.schedule(all_parties[0].register)
     rows = schedule.batch_order
-    columns = [np.clip(run.parts[party.name].scaling(party.X), -8, 8)[rows] for party in own]
+    columns = [np.clip(run.parts[party.name].scaling(party.X), -8, 8)[rows] for party in all_parties]
     columns[0] = np.hstack([columns[0], np.ones((len(rows), 1))])
     turns = [np.linalg.inv(X.T @ X / (4 * len(X)) + 0.1 * np.eye(X.shape[1])) for X in columns]
-    X, loss, y = np.hstack(columns), run.job.model.loss, np.where(own[0].y[rows] == own[0].y.max(), 1.0, -1.0)[:, None]
+    X, loss, y = (
+        np.hstack(columns),
+        run.job.model.loss,
+        np.where(all_parties[0].y[rows] == all_parties[0].y.max(), 1.0, -1.0)[:, None],
+    )
     at = np.cumsum([0, *(part.shape[1] for part in columns)])
     before = point = np.zeros((X.shape[1], 1))
     for t, visit in enumerate(schedule.iterations(), 1):
@@ -136,46 +142,46 @@ def test_steps_by_matrices_of_ones_own_take_few_visits(batch_size: Any, monkeypa
 
 def test_no_score_is_told_and_metrics_come_from_pairs_in_a_hidden_order() -> None:
     """Of held-out rows or of training rows, at any visit, and once where the last visit is due anyway."""
-    own, events = parties(), list[Event]()
-    run = vfl.simulate(job(evaluate_every=4, epochs=4), own, observe=events.append)
-    told = [type(event.message) for event in events if event.direction == "recv" and event.me == "bank"]
-    assert (told.count(ShuffledWords), told.count(OutOfRangeCount)) == (-(-len(run.history) // 4), 2)
-    assert not told.count(RoundedScores)
+    all_parties, events = parties(), list[Event]()
+    run = vfl.simulate(job(evaluate_every=4, epochs=4), all_parties, observe=events.append)
+    received = [type(event.message) for event in events if event.direction == "recv" and event.me == "bank"]
+    assert (received.count(ShuffledWords), received.count(OutOfRangeCount)) == (-(-len(run.history) // 4), 2)
+    assert not received.count(RoundedScores)
     assert {"auc", "accuracy", "loss", "pr_auc"} <= set(run.history[3])
     assert set(run.metrics) == set(run.history[3]) - {"round", "epoch", "seconds"}
     assert len(run.calibration) == 10
-    run = vfl.simulate(job(test_fraction=0.0), own)
+    run = vfl.simulate(job(test_fraction=0.0), all_parties)
     assert run.metrics["auc"] > 0.98
 
 
 def test_metrics_are_those_of_the_scores() -> None:
     """To the rounding of levels at random: few rows here; tests of real tables ask more."""
-    own = parties()
+    all_parties = parties()
     for name, model in (("auc", vfl.Logistic()), ("loss", vfl.Logistic())):
-        run = vfl.simulate(job(epochs=4, model=model), own)
-        f, rows = in_scores(run, own), run.job.schedule(own[0].register).test
-        exact = metrics.evaluate(run.job.model.loss, f[rows], own[0].y[rows], run.active.classes)
+        run = vfl.simulate(job(epochs=4, model=model), all_parties)
+        f, rows = in_scores(run, all_parties), run.job.schedule(all_parties[0].register).test
+        exact = metrics.evaluate(run.job.model.loss, f[rows], all_parties[0].y[rows], run.active.classes)
         assert run.metrics[name] == pytest.approx(exact[name], abs=0.005)
 
 
 @pytest.mark.parametrize("every", [0, 4, 5])  # of 12 rounds
 def test_metrics_are_taken_as_often_as_is_counted(every: int) -> None:
-    made, own, events = job(evaluate_every=every), parties(), list[Event]()
-    vfl.simulate(made, own, observe=events.append)
-    told = [each for each in events if each.direction == "recv" and isinstance(each.message, ShuffledWords)]
-    assert len(told) == count_measurements(made, pooled_run_facts(made, own).shape)
+    shares_job, all_parties, events = job(evaluate_every=every), parties(), list[Event]()
+    vfl.simulate(shares_job, all_parties, observe=events.append)
+    shuffles = [event for event in events if event.direction == "recv" and isinstance(event.message, ShuffledWords)]
+    assert len(shuffles) == count_measurements(shares_job, pooled_run_facts(shares_job, all_parties).shape)
 
 
 @pytest.mark.parametrize("classes", [3, 4, 10])
 def test_a_label_of_many_classes_holds_the_logarithm_of_their_number(classes: int) -> None:
-    own = parties()
-    made = job(
+    all_parties = parties()
+    shares_job = job(
         model=vfl.GeneralLinear(loss="one_vs_rest"), protocol=vfl.Protocol(shares=vfl.Shares(open_weights=["shop"]))
     )
-    sizes = replace(pooled_run_facts(made, own).shape, outputs=classes)
-    assert {told.capacity for told in weight_disclosures(made, sizes) if told.kind == "labels"} == {
-        int(280 * np.log2(classes))
-    }
+    sizes = replace(pooled_run_facts(shares_job, all_parties).shape, outputs=classes)
+    assert {
+        disclosure.capacity for disclosure in weight_disclosures(shares_job, sizes) if disclosure.kind == "labels"
+    } == {int(280 * np.log2(classes))}
 
 
 def test_patience_takes_the_best_model_by_auc() -> None:
@@ -188,7 +194,7 @@ def test_patience_takes_the_best_model_by_auc() -> None:
 def test_the_model_that_patience_keeps_is_noted_opened_and_measured_once(tmp_path: Path) -> None:
     """Its rows are in every ledger, so that new rows are scored by it and rows of the training are not."""
     bank, shop = parties()
-    made = job(
+    shares_job = job(
         optimizer=vfl.FedSGD(lr=0.3),
         patience={"metric": "loss", "evaluations": 6},
         evaluate_every=9,
@@ -198,34 +204,36 @@ def test_the_model_that_patience_keeps_is_noted_opened_and_measured_once(tmp_pat
     )
     # labels of a fifth of the rows held out are turned round, so that every nine visits the loss rises by .04 or more,
     # more than ten times what levels, which are rounded at random, move it by
-    turned = made.schedule(bank.register).test
+    turned = shares_job.schedule(bank.register).test
     turned = turned[: len(turned) // 5]
     labels = bank.y.copy()
     labels[turned] = 1 - labels[turned]
-    own = [vfl.Party("bank", bank.X, labels, ids=bank.ids, columns=list(bank.columns)), shop]
-    ledgers = {party.name: DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name) for party in own}
-    run = vfl.simulate(made, own, ledgers=ledgers)
-    kept, rows = run.parts["shop"].state["visits"], run.job.schedule(own[0].register).train
+    all_parties = [vfl.Party("bank", bank.X, labels, ids=bank.ids, columns=list(bank.columns)), shop]
+    ledgers = {party.name: DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name) for party in all_parties}
+    run = vfl.simulate(shares_job, all_parties, ledgers=ledgers)
+    stored_visits, rows = run.parts["shop"].state["visits"], run.job.schedule(all_parties[0].register).train
     evaluated = [record["round"] for record in run.history if "loss" in record]
-    assert 9 == kept < evaluated[-1] == 54
-    assert set(run.parts["shop"].coefficients()) == set(own[1].columns)
+    assert 9 == stored_visits < evaluated[-1] == 54
+    assert set(run.parts["shop"].coefficients()) == set(all_parties[1].columns)
     with closing(sqlite3.connect(ledgers["shop"].scores_path)) as tables:
-        assert tables.execute("SELECT visits FROM models").fetchall() == [(kept,)]
+        assert tables.execute("SELECT visits FROM models").fetchall() == [(stored_visits,)]
         assert tables.execute("SELECT count(*) FROM trained").fetchall() == [(len(rows),)]
         assert tables.execute("SELECT DISTINCT count FROM times").fetchall() == [(len(evaluated),)]
 
 
-def in_scores(run: vfl.Run, own: list[vfl.Party]) -> Any:
+def in_scores(run: vfl.Run, all_parties: list[vfl.Party]) -> Any:
     theta = opened(run)
-    total = sum(np.clip(run.parts[p.name].scaling(p.X), -8, 8) @ theta[p.name][: len(p.columns)] for p in own)
-    return total + theta[own[0].name][-1]
+    total = sum(np.clip(run.parts[p.name].scaling(p.X), -8, 8) @ theta[p.name][: len(p.columns)] for p in all_parties)
+    return total + theta[all_parties[0].name][-1]
 
 
 def test_scores_of_new_rows_are_those_of_the_weights() -> None:
-    own = parties(3)
-    run = vfl.simulate(job(epochs=4), own)
-    new = {party.name: party.X[:50] for party in own}
-    np.testing.assert_allclose(run.decision(new), in_scores(run, [p.take(np.arange(50)) for p in own]), atol=0.05)
+    all_parties = parties(3)
+    run = vfl.simulate(job(epochs=4), all_parties)
+    new = {party.name: party.X[:50] for party in all_parties}
+    np.testing.assert_allclose(
+        run.decision(new), in_scores(run, [p.take(np.arange(50)) for p in all_parties]), atol=0.05
+    )
 
 
 @pytest.mark.parametrize(("metric", "value"), [("loss", 0.3), ("auc", 0.97)])
@@ -299,19 +307,19 @@ def test_shares_stand_alone() -> None:
 
 
 def test_weights_are_opened_to_those_named_and_nobody_else() -> None:
-    own = parties(3)
+    all_parties = parties(3)
     named = job(protocol=vfl.Protocol(shares=vfl.Shares(chunk=2, open_weights=("telco", "bank"))))
-    run = vfl.simulate(named, own)
+    run = vfl.simulate(named, all_parties)
     exact = opened(run)
     for name in ("telco", "bank"):
         np.testing.assert_array_equal(run.parts[name].theta, exact[name])
     assert "theta" not in run.parts["shop"].state
-    sheet = vfl.explain(named, own)
+    sheet = vfl.explain(named, all_parties)
     assert sheet.count("its own weights, as the job permits") == 2
     assert "OpenedWeights" in sheet
-    assert "OpenedWeights" not in vfl.explain(job(), own)
+    assert "OpenedWeights" not in vfl.explain(job(), all_parties)
     with pytest.raises(PartiesError, match="open_weights"):
-        vfl.explain(job(protocol=vfl.Protocol(shares=vfl.Shares(open_weights=("nobody",)))), own)
+        vfl.explain(job(protocol=vfl.Protocol(shares=vfl.Shares(open_weights=("nobody",)))), all_parties)
 
 
 def test_one_set_of_base_transfers_serves_a_session_and_no_seed_serves_two_purposes(monkeypatch):

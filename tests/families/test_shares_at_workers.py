@@ -59,9 +59,9 @@ def client() -> Iterator[Any]:
         distributed.LocalCluster(
             n_workers=2, threads_per_worker=1, dashboard_address=None, local_directory=folder
         ) as cluster,
-        distributed.Client(cluster) as own,
+        distributed.Client(cluster) as connection,
     ):
-        yield own
+        yield connection
 
 
 @pytest.fixture(autouse=True)
@@ -106,9 +106,9 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     X = draw.normal(size=(ROWS, 16))
     f = X @ draw.normal(size=16) + draw.logistic(size=ROWS)
     labels = {"y": (f > 0).astype(np.int8), "four": np.digitize(f, [-3, 0, 3])}
-    for name, own in zip(NAMES, COLUMNS, strict=True):
+    for name, positions in zip(NAMES, COLUMNS, strict=True):
         register = {"id": np.arange(ROWS)} | (labels if name == "bank" else {})
-        columns = {f"c{j}": column for j, column in enumerate(X[:, own].T)}
+        columns = {f"c{j}": column for j, column in enumerate(X[:, positions].T)}
         for label in labels:
             id_and_label = {key: value for key, value in register.items() if key in ("id", label)}
             parquet.write_table(pa.table(id_and_label | columns), folder / f"{name}.{label}.parquet")
@@ -282,10 +282,10 @@ def test_products_of_parts_are_hidden_as_one(cuts: tuple[int, ...], turned: bool
     sealed = holder.encrypt(V, columns=factor.shape[1])
     parts = []
     for start, stop in pairwise(cuts):
-        own = np.zeros_like(W)
-        own[start:stop] = W[start:stop]
-        parts.append(scheme.multiply(own.T if turned else own, sealed))
-        assert parts[-1] == scheme.multiply(own.T if turned else own, sealed)  # whoever repeats it repeats it whole
+        part = np.zeros_like(W)
+        part[start:stop] = W[start:stop]
+        parts.append(scheme.multiply(part.T if turned else part, sealed))
+        assert parts[-1] == scheme.multiply(part.T if turned else part, sealed)  # whoever repeats it repeats it whole
     reply, share = scheme.evaluator(holder.public, coin).hide(sealed, factor.shape[1], parts)
     error = ring.signed(ring.reduce(share + holder.open(reply) - ring.of(factor.T) @ V))
     assert np.abs(error).max() <= 1
@@ -324,9 +324,9 @@ def test_what_cannot_be_is_refused_before_anything_is_sent(tables: Path) -> None
 
 def test_a_ledger_notes_rows_at_workers_as_those_of_a_table(tables: Path, tmp_path: Path) -> None:
     path = stored(tables, ("shop",), job())["shop"]
-    own, placed = open_table("shop", path), partition_party("shop", path, Rooms(), partitions=3)
-    rows, noted, outside = job().schedule(own.register).batch_order, list[Any](), cast(ExternalTable, placed.X)
-    for name, X in ((b"1" * 16, own.X[rows]), (b"2" * 16, outside.scaled_matrix(rows, Scaling.none(8)))):
+    local, placed = open_table("shop", path), partition_party("shop", path, Rooms(), partitions=3)
+    rows, noted, outside = job().schedule(local.register).batch_order, list[Any](), cast(ExternalTable, placed.X)
+    for name, X in ((b"1" * 16, local.X[rows]), (b"2" * 16, outside.scaled_matrix(rows, Scaling.none(8)))):
         ledger = ScoreLedger(tmp_path / "scores")
         ledger.record_model(name, 20, [b"%d" % row for row in rows], X)
         with ledger._file.reading() as tables_:

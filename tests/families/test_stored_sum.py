@@ -50,21 +50,21 @@ def met(sums: StoredSum, workers: tuple[str, ...] = WORKERS, readers: tuple[str,
     """All sides of one session, which has exchanged its keys; all workers read unless told otherwise."""
 
     def play(channel: Channel) -> StoredServer | StoredWorker:
-        own = context(channel, workers)
-        told = readers or workers
-        return sums.server(own, told) if channel.me == "server" else sums.worker(own, told)
+        party_context = context(channel, workers)
+        reading = readers or workers
+        return sums.server(party_context, reading) if channel.me == "server" else sums.worker(party_context, reading)
 
-    made = run_threads(dict.fromkeys(("server", *workers), play), lambda: VirtualClock(vfl.Network()), timeout=60)
-    server = made.pop("server")
+    roles = run_threads(dict.fromkeys(("server", *workers), play), lambda: VirtualClock(vfl.Network()), timeout=60)
+    server = roles.pop("server")
     assert isinstance(server, StoredServer)
-    return server, made
+    return server, roles
 
 
 @pytest.fixture(scope="module")
 def sides() -> Callable[[StoredSum], Sides]:
     """One session for each kind; tests take batches of their own."""
-    made: dict[str, Sides] = {}
-    return lambda sums: made.setdefault(repr(sums), met(sums))
+    sessions: dict[str, Sides] = {}
+    return lambda sums: sessions.setdefault(repr(sums), met(sums))
 
 
 def outputs(*seed: int) -> np.ndarray:
@@ -72,7 +72,7 @@ def outputs(*seed: int) -> np.ndarray:
 
 
 def test_every_registered_kind_is_tested() -> None:
-    assert {type(each) for each in SUMS} == set(STORED.values())
+    assert {type(stored_sum) for stored_sum in SUMS} == set(STORED.values())
 
 
 @pytest.mark.parametrize("sums", SUMS, ids=repr)
@@ -190,13 +190,13 @@ def test_payloads_of_another_session_do_not_open(sums: StoredSum, sides: Callabl
     """Who comes back after a kill has another key: what a server kept is worth nothing, and no version meets itself."""
     server, workers = sides(sums)
     again, others = met(sums)
-    kept = {name: workers[name].conceal(outputs(8), 10, 0) for name in WORKERS}
+    payloads = {name: workers[name].conceal(outputs(8), 10, 0) for name in WORKERS}
     fresh = {name: others[name].conceal(outputs(8), 10, 0) for name in WORKERS}
-    assert all(kept[name][-64:] != fresh[name][-64:] for name in WORKERS)
+    assert all(payloads[name][-64:] != fresh[name][-64:] for name in WORKERS)
     with pytest.raises(CryptoError):
-        others["a"].reveal(server.add(kept), dict.fromkeys(WORKERS, 0), 10, SHAPE)
+        others["a"].reveal(server.add(payloads), dict.fromkeys(WORKERS, 0), 10, SHAPE)
     with pytest.raises(CryptoError):
-        others["a"].reveal(again.add(fresh | {"b": kept["b"]}), dict.fromkeys(WORKERS, 0), 10, SHAPE)
+        others["a"].reveal(again.add(fresh | {"b": payloads["b"]}), dict.fromkeys(WORKERS, 0), 10, SHAPE)
 
 
 @pytest.mark.parametrize("sums", HIDING, ids=repr)
@@ -215,8 +215,8 @@ def test_a_worker_that_is_told_no_sums_has_no_key_but_its_own(sums: StoredSum) -
     total, versions = server.add(stored), dict.fromkeys(WORKERS, 0)
     np.testing.assert_allclose(workers["b"].reveal(total, versions, 0, SHAPE), 3 * outputs(9), atol=1e-3)
     for name in ("a", "c"):
-        held = [value for value in vars(workers[name]).values() if isinstance(value, Secret)]
-        assert [set(value._keys) for value in held if hasattr(value, "_keys")] == [{name}]
+        secrets = [value for value in vars(workers[name]).values() if isinstance(value, Secret)]
+        assert [set(value._keys) for value in secrets if hasattr(value, "_keys")] == [{name}]
 
 
 def test_who_reads_must_be_a_worker() -> None:
@@ -233,14 +233,14 @@ def test_the_open_sum_may_be_of_those_that_have_pushed() -> None:
 
 def test_secrets_do_not_show(sides: Callable[[StoredSum], Sides]) -> None:
     for sums in HIDING:
-        own = vars(sides(sums)[1]["a"])
-        assert not any(isinstance(value, bytes) for value in own.values())
-        assert any(repr(value).endswith(", secret>") for value in own.values())
+        attributes = vars(sides(sums)[1]["a"])
+        assert not any(isinstance(value, bytes) for value in attributes.values())
+        assert any(repr(value).endswith(", secret>") for value in attributes.values())
 
 
 def test_jobs_name_stored_sums() -> None:
-    for given, expected in (("open", vfl.StoredOpen()), ("masks", vfl.StoredMasks()), (None, None)):
-        assert vfl.FDML(lr=0.1, stored=given).stored == expected
+    for option, expected in (("open", vfl.StoredOpen()), ("masks", vfl.StoredMasks()), (None, None)):
+        assert vfl.FDML(lr=0.1, stored=option).stored == expected
     for wrong in ("ckks", {"name": "paillier"}):
         with pytest.raises(ConfigError, match="stored: stored sum name must be one of open, masks"):
             vfl.FDML(lr=0.1, stored=wrong)

@@ -75,7 +75,7 @@ class _Known(Prg):
 
 def _handed_out(self: Any, loss: Any, data: Any, rounds: int, *, last: bool) -> Any:
     """Measure as before, but at the end have the active party send everyone its share of their weights."""
-    for name, words in self._state.others.items() if last and self._active else ():
+    for name, words in self._state.peer_shares.items() if last and self._active else ():
         self._context.channel.send(name, MaskedResidual(words.tobytes()), "weights")
     if last and not self._active:
         self._context.channel.recv(self._context.active, MaskedResidual, "weights")
