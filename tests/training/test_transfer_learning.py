@@ -122,7 +122,7 @@ def test_resumes_where_it_was(tmp_path: Path) -> None:
 def test_refuses_what_it_cannot_do() -> None:
     with pytest.raises(ConfigError, match="parallel"):
         job(optimizer=vfl.FedBCD(lr=1.0, mode="sequential"))
-    with pytest.raises(ConfigError, match="protocol.residual is missing"):
+    with pytest.raises(ConfigError, match=r"protocol\.residual is missing"):
         job(protocol=vfl.Protocol())
     with raises_code(PartiesError, "SVFL-PARTIES-COUNT"):
         vfl.simulate(job(), vfl.datasets.breast_cancer(parties=3))
