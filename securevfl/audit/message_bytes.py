@@ -23,7 +23,7 @@ from securevfl.crypto.kernel import share_protocol, shares
 from securevfl.crypto.kernel.ciphertexts import column_groups
 from securevfl.crypto.kernel.gradient import GradientParameters
 from securevfl.crypto.kernel.opening_checks import columns_with_checks
-from securevfl.crypto.kernel.residue_encoding import packed_size, unpack
+from securevfl.crypto.kernel.residue_bytes import packed_size, unpack
 from securevfl.crypto.kernel.residues import DEGREE
 from securevfl.crypto.kernel.ring_layout import RingLayout, checked_layout
 from securevfl.crypto.kernel.row_parameters import BLINDED_HEADER, OPENED_HEADER, SEALED_HEADER

@@ -14,7 +14,7 @@ import gmpy2
 import numpy as np
 import pytest
 from gmpy2 import mpz
-from securevfl.crypto.kernel.residue_encoding import packed_size
+from securevfl.crypto.kernel.residue_bytes import packed_size
 
 import securevfl as vfl
 from securevfl.crypto.kernel import gradient
