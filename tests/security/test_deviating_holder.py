@@ -14,11 +14,11 @@ import gmpy2
 import numpy as np
 import pytest
 from gmpy2 import mpz
-from securevfl.crypto.kernel.residue_bytes import packed_size
 
 import securevfl as vfl
 from securevfl.crypto.kernel import gradient
 from securevfl.crypto.kernel.gradient import KernelGradient, KernelGradientHolder
+from securevfl.crypto.kernel.residue_bytes import packed_size
 from securevfl.crypto.kernel.residues import DEGREE
 from securevfl.crypto.kernel.row_parameters import BLINDED_HEADER, SEALED_HEADER
 from securevfl.crypto.kernel.row_products import _fingerprint
