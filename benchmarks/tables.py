@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.data.join import align
+from securevfl.data.join_tables import align
 from securevfl.data.party import Party
 from securevfl.errors import DataError
 

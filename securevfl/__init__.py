@@ -20,7 +20,7 @@ from securevfl.base.version import __version__ as __version__
 if TYPE_CHECKING:  # the one list of public names: type checkers see it here, and `_homes` reads it
     from securevfl.consent.consent_sheet import explain as explain
     from securevfl.data import datasets as datasets
-    from securevfl.data.join import align as align
+    from securevfl.data.join_tables import align as align
     from securevfl.data.party import Helper as Helper
     from securevfl.data.party import Party as Party
     from securevfl.data.preparation import Preparation as Preparation

@@ -97,7 +97,13 @@ class SecureVFLError(Exception):
         if not self.remedy:
             return self.problem
         problem, remedy = self.problem.rstrip("."), self.remedy.rstrip(".")
-        return f"{problem}. {remedy[:1].upper()}{remedy[1:]}."
+        stop = "" if self.ends_with_command else "."
+        return f"{problem}. {remedy[:1].upper()}{remedy[1:]}{stop}"
+
+    @property
+    def ends_with_command(self) -> bool:
+        """Whether the last line of the remedy is an indented command, which a user may copy as it is."""
+        return self.remedy is not None and (self.remedy.splitlines() or [""])[-1].startswith("    ")
 
 
 def _restored(kind: type[SecureVFLError], problem: str, remedy: str | None) -> SecureVFLError:

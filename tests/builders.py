@@ -181,7 +181,7 @@ def write_tables(folder: Path, parties: Sequence[vfl.Party], suffix: str = ".csv
 
 @contextmanager
 def raises_code(
-    kind: type[SecureVFLError], code: str, **fields: object
+    kind: type[SecureVFLError], code: str, /, **fields: object
 ) -> Iterator[pytest.ExceptionInfo[SecureVFLError]]:
     """Check that the block raises an error of this type with this code and, among others, these fields."""
     with pytest.raises(kind) as caught:

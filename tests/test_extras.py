@@ -71,7 +71,7 @@ def test_the_demo_runs_from_an_empty_folder_without_any_extra(tmp_path: Path) ->
     assert shared > alone + 0.05
     cost = done.stdout[places[2] :]
     total = float(re.findall(r"(\d+\.\d+) s:", cost)[0])
-    words = "encryption", "other work", "network", "work ahead", "evaluation"
+    words = "encryption", "other work", "network", "offline phase", "evaluation"
     assert sum(float(re.findall(rf"{word} (\d+\.\d+)", cost)[0]) for word in words) == pytest.approx(total, abs=1e-9)
     for mode in ("shares", "CKKS", "Paillier", "open"):
         assert re.search(rf"^{mode} +0\.\d{{3}} ", done.stdout, re.MULTILINE), mode

@@ -75,7 +75,7 @@ MORE = {  # functions with more, and how many; no other may, and none may have m
     "join.join": 17,
     "session.take_part": 12,
     "simulate.simulate": 11,
-    "run_shape.sizes_of": 9,
+    "run_shape.derive_run_shape": 9,
     "predict.predict_with": 10,
     "align.align_privately": 9,
 }

@@ -194,7 +194,7 @@ def test_a_loss(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     phases = job(model=kernel, optimizer=vfl.FDSKL(), protocol=vfl.Protocol(), batch_size=128, epochs=5)
     assert vfl.simulate(phases, own).metrics["r2"] > 0.1
     monkeypatch.setattr(type(loss), "curvature", None)
-    with pytest.raises(ConfigError, match="loss log_cosh states no curvature"):
+    with pytest.raises(ConfigError, match="loss log_cosh defines no curvature"):
         job(model=kernel, optimizer=vfl.FDSKL(), protocol=vfl.Protocol())
     with pytest.raises(ConfigError, match="must be one of logistic"):
         vfl.GeneralLinear(loss="absolute")
@@ -284,7 +284,7 @@ def test_a_methods_examples_are_checked_whole(load: Load, monkeypatch: pytest.Mo
 def test_a_method_that_is_missing_is_named(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     module = load("relayed_method")
     register(monkeypatch, OPTIMIZERS, module.Relaying)
-    with pytest.raises(ConfigError, match="optimizer relaying belongs to method relayed, which is not registered"):
+    with pytest.raises(ConfigError, match="optimizer relaying belongs to family relayed, which is not registered"):
         job(model=module.Means(), optimizer={"name": "relaying", "lr": 0.5}, protocol=vfl.Protocol())
     with pytest.raises(TypeError, match="participant"):
         type("Half", (Family,), {"name": "half", "__module__": __name__})()

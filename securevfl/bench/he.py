@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.bench import baselines, comparison
+from securevfl.bench import baselines, comparison_table
 from securevfl.bench.result_file import Row
 from securevfl.bench.stopwatch import Stopwatch, median_of
 from securevfl.crypto.scheme import OpeningShape
@@ -115,8 +115,8 @@ def run(
     Returns:
         Rows by size, the baselines first.
     """
-    comparison.check_names("--against", against, BASELINES)
-    comparison.check_names("--engines", engines, [*ENGINES])
+    comparison_table.check_names("--against", against, BASELINES)
+    comparison_table.check_names("--engines", engines, [*ENGINES])
     baselines = {name: partial(baseline, name, bits) for name in against}
     ours = {name: partial(measure, name, ENGINES[name](bits)) for name in engines}
-    return comparison.rows_of(sizes, baselines, ours, on_row)
+    return comparison_table.rows_of(sizes, baselines, ours, on_row)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.bench import baselines, comparison
+from securevfl.bench import baselines, comparison_table
 from securevfl.bench.he import ENGINES
 from securevfl.bench.result_file import Row
 from securevfl.bench.stopwatch import Stopwatch, median_of
@@ -94,8 +94,8 @@ def run(
     Returns:
         Rows, the baselines first.
     """
-    comparison.check_names("--against", against, BASELINES)
-    comparison.check_names("--engines", engines, SUMMING)
+    comparison_table.check_names("--against", against, BASELINES)
+    comparison_table.check_names("--engines", engines, SUMMING)
     baselines = {name: partial(baseline, bits) for name in against}
     ours = {name: partial(measure, name, ENGINES[name](bits)) for name in engines}
-    return comparison.rows_of([(parties, size)], baselines, ours, on_row)
+    return comparison_table.rows_of([(parties, size)], baselines, ours, on_row)

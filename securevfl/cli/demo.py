@@ -50,7 +50,7 @@ def demo(out: Console, report: Path = Path(REPORT)) -> dict[str, Run]:
     job = Job(model=Logistic())
     out.print(
         f"A bank wants to predict who will pay late. It has {len(bank.columns)} columns about {len(bank):,} clients\n"
-        f"and knows who paid late. A shop has {len(shop.columns)} other columns about them. (All data are made up.)"
+        f"and knows who paid late. A shop has {len(shop.columns)} other columns. (All data are synthetic.)"
     )
     jobs = {DEFAULT: job}
     for name, (protocol, *_) in MODES.items():
@@ -70,7 +70,7 @@ def demo(out: Console, report: Path = Path(REPORT)) -> dict[str, Run]:
         ("the bank with the shop, on secret shares", run.metrics["auc"]),
         ("both tables in one place", pooled["auc"]),
     ):
-        out.print(f"  {words:<34}  {auc:.3f}")
+        out.print(f"  {words:<40}  {auc:.3f}")
     _learned(out, job, [bank, shop], run)
     costs = run.costs
     *first, preprocessing, evaluation = (f"{word} {seconds}" for word, seconds in rounded_parts(costs.parts, 2).items())
@@ -92,7 +92,7 @@ def demo(out: Console, report: Path = Path(REPORT)) -> dict[str, Run]:
     out.print(grid)
     out.print("\nNext steps", style="bold")
     for command, purpose in (
-        ("securevfl compare --help", "what a partner's columns are worth, with your own two files"),
+        ("securevfl compare --help", "what a partner's columns add, on two files"),
         ("securevfl explain --help", "what each party would learn, before anything runs"),
         ("securevfl train --help", "then train with another organisation: docs/start.md"),
     ):

@@ -106,7 +106,8 @@ class Commands(TyperGroup):
 
 
 def _with_code(error: SecureVFLError) -> str:
-    return f"{error} [{error.code}]"
+    separator = "\n" if error.ends_with_command else " "
+    return f"{error}{separator}[{error.code}]"
 
 
 app = typer.Typer(

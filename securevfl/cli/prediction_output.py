@@ -102,7 +102,7 @@ def predict_files(run: Run, files: Mapping[str, Path], out: Path | None, *, id_c
         DataError: a table cannot be used.
     """
     from securevfl.data.id_keys import id_keys
-    from securevfl.data.join import join_ids
+    from securevfl.data.join_tables import join_ids
     from securevfl.errors import PartiesError
     from securevfl.organisations.prediction import prediction_of
     from securevfl.training.new_rows import IndexedRows, rows_of_file

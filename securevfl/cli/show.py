@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from securevfl.runtime.clock import Path
-from securevfl.training.costs import Costs, split_seconds
+from securevfl.training.run_costs import Costs, split_seconds
 from securevfl.training.run_page import REPEATS, figure
 
 Cell = str | int | float | None

@@ -14,7 +14,7 @@ import numpy as np
 
 from securevfl.data.composite_ids import count_rule_matches
 from securevfl.data.id_keys import Keys
-from securevfl.data.join import join_ids
+from securevfl.data.join_tables import join_ids
 from securevfl.data.parquet_source import ParquetSource
 from securevfl.data.party import Party
 from securevfl.data.readers import errors_name, open_parquet, read_party

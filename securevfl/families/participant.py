@@ -12,7 +12,7 @@ from securevfl.base.arrays import Floats, RowSlices
 from securevfl.data.baseline import SCORE, Baseline, numeric_baseline
 from securevfl.errors import ConfigError
 from securevfl.families.divergence import check_final_loss
-from securevfl.families.score_results import Measurement, RowHistory, ScoreResult
+from securevfl.families.score_results import Measurement, RowHistory, RowScores
 from securevfl.families.state import State
 from securevfl.families.training_data import TrainingData
 from securevfl.models import metrics
@@ -63,9 +63,9 @@ class Participant(ABC):
             Outputs (m, c), nan for rows that a party refused; None at a party that receives no outputs.
         """
 
-    def score(self, rows: RowSlices, request: RowsToScore | None = None) -> ScoreResult:
+    def score(self, rows: RowSlices, request: RowsToScore | None = None) -> RowScores:
         """Return the model outputs of these rows and which of the rows were scored; by default all of them."""
-        return ScoreResult.of_all(len(rows), self.model_outputs(rows, request))
+        return RowScores.of_all(len(rows), self.model_outputs(rows, request))
 
     def row_history(self, request: RowsToScore) -> RowHistory:
         """Return facts that this party, the requesting one, knows about new rows (m,) before the request."""

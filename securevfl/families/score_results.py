@@ -28,7 +28,7 @@ class RowHistory:
 
 
 @dataclass(frozen=True)
-class ScoreResult:
+class RowScores:
     """The outcome of one request for scores of m rows.
 
     Attributes:
@@ -42,7 +42,7 @@ class ScoreResult:
     fresh: NDArray[np.bool_]
 
     @classmethod
-    def of_all(cls, rows: int, outputs: Floats | None) -> ScoreResult:
+    def of_all(cls, rows: int, outputs: Floats | None) -> RowScores:
         """Return the result of a request in which all rows were scored."""
         return cls(outputs, np.ones(rows, np.bool_), np.ones(rows, np.bool_))
 

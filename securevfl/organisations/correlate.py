@@ -22,7 +22,7 @@ from pathlib import Path
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import Roles
 from securevfl.consent.consent_sheet import ASSUMPTIONS, ConsentSheet
-from securevfl.consent.joint_statistics import Consent, record_joint_statistics
+from securevfl.consent.statistics_consent import Consent, record_joint_statistics
 from securevfl.data.correlations import Correlations, OwnColumns
 from securevfl.data.party import Party
 from securevfl.disclosure.counts import Disclosure

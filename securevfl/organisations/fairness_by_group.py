@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from securevfl.base.roles import Roles
 from securevfl.consent.consent_sheet import ASSUMPTIONS, ConsentSheet
-from securevfl.consent.joint_statistics import Consent, record_joint_statistics
+from securevfl.consent.statistics_consent import Consent, record_joint_statistics
 from securevfl.data.party import Party
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger

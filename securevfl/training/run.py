@@ -25,8 +25,8 @@ from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.meter import Meter
 from securevfl.runtime.party_threads import run_threads
-from securevfl.training.costs import Costs
 from securevfl.training.model_part import ModelPart
+from securevfl.training.run_costs import Costs
 from securevfl.training.run_page import cell, page
 from securevfl.training.scorecard import Scorecard, ScorecardScale, scorecard
 

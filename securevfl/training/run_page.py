@@ -17,8 +17,8 @@ from securevfl.base.version import __version__
 from securevfl.display import html, svg
 from securevfl.job import Job
 from securevfl.runtime.costs import Stage
-from securevfl.training.costs import Costs
 from securevfl.training.model_part import ModelPart
+from securevfl.training.run_costs import Costs
 
 LOSSES = {"batch_loss": "of the batch", "loss": "evaluated"}
 AXES = {"round": "round", "seconds": "seconds without evaluation"}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from securevfl.base.extras import import_extra
 from securevfl.display.svg import COLOURS
-from securevfl.training.costs import Costs
+from securevfl.training.run_costs import Costs
 from securevfl.training.run_page import AXES, LOSSES, curve, metric_names
 
 if TYPE_CHECKING:

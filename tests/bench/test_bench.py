@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from benchmarks.memory import MemoryHeld
-from securevfl.bench import baselines, comparison, he, start, stopwatch, sums
+from securevfl.bench import baselines, comparison_table, he, start, stopwatch, sums
 from securevfl.cli.main import app
 
 KEYS = {
@@ -26,7 +26,7 @@ def run(*arguments: object) -> Result:
 @pytest.fixture(autouse=True)
 def _inline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use no process pool and short measurements, because the tests are about rows and not about speed."""
-    monkeypatch.setattr(comparison, "process_pool", comparison.nullcontext)
+    monkeypatch.setattr(comparison_table, "process_pool", comparison_table.nullcontext)
     for module in (he, sums):
         monkeypatch.setattr(module, "median_of", lambda once, *, seconds, max_repetitions: (once(), 1))
 
@@ -64,7 +64,7 @@ def test_tenseal_above_its_slots_is_a_row_with_an_error() -> None:
 def test_without_phe_there_is_no_ratio_and_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = he.run([(8, 2)], ["ckks"], [], bits=2048)
     assert rows[0]["ratio_to_phe"] is None
-    monkeypatch.setattr(comparison, "find_spec", lambda name: None)
+    monkeypatch.setattr(comparison_table, "find_spec", lambda name: None)
     done = run("he", "--sizes", "8x2", "--against", "phe")
     assert done.exit_code == 2
     assert "pip install 'securevfl[phe]'" in done.stderr

@@ -244,7 +244,7 @@ def test_the_same_job_counts_each_time_unless_the_peer_is_trusted(tmp_path: Path
     both = sealed(accepts=["columns", "fresh_equations"])
     vfl.simulate(both, parties, ledgers=own)
     vfl.simulate(both, parties, ledgers=own)
-    with pytest.raises(LeakageError, match="lets shop be told 25%"):
+    with pytest.raises(LeakageError, match="allows shop at most 25%"):
         vfl.simulate(both, parties, ledgers=own)
     assert total_to(own["bank"].read().entries, "labels", "shop").count == 2 * 3
 

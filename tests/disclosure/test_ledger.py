@@ -137,9 +137,9 @@ def test_a_limit_refuses_before_anything_is_told_and_says_what_would_do(tmp_path
     with pytest.raises(LeakageError) as refused:
         vfl.simulate(job(seed=1), parties, ledgers=own, observe=observe)
     assert str(refused.value) == (
-        "party shop: its ledger lets bank be told 6 numbers about each row at most, 4 numbers about each row (27% of "
-        "the columns) were told before, with this run it would be 8 numbers about each row (53% of the columns); run "
-        "fewer epochs, or raise the limit: securevfl ledger --party shop --limit columns=8"
+        "party shop: its ledger allows bank at most 6 numbers about each row; bank has received 4 numbers about each "
+        "row (27% of the columns) and would have 8 numbers about each row (53% of the columns) with this run. To "
+        "disclose less, run fewer epochs. To raise the limit: securevfl ledger --party shop --limit columns=8"
     )
     assert set(sent) <= {"RunHello", "Abort"}
     assert own["shop"].path.read_bytes() == before
@@ -156,7 +156,7 @@ def test_a_limit_that_is_reached_lets_pass_what_tells_nothing_new(tmp_path: Path
     own["bank"].set_limit("labels", Limit(0.01, share=True))
     vfl.simulate(job(seed=1), parties, ledgers=own)
     accepting = job(batch_size=100, accepts=["columns", "fresh_equations"])
-    with pytest.raises(LeakageError, match=r"lets shop be told 1% of the residuals at most.*--limit labels=\d+%"):
+    with pytest.raises(LeakageError, match=r"allows shop at most 1% of the residuals;.*--limit labels=\d+%"):
         vfl.simulate(accepting, parties, ledgers=own)
 
 

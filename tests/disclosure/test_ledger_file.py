@@ -174,7 +174,7 @@ def test_scores_of_a_model_count_with_the_table_it_was_trained_on(full: Disclosu
     assert [entry.table for entry in entries[-2:]] == [REGISTER.name, "model another training"]
     assert total_to(full.forecast(REGISTER, [])[0], "scores", "bank") == DisclosureTotal(700, 0.0, 1)
     full.set_limit("scores", Limit(1000))
-    with pytest.raises(LeakageError, match=r"lets bank be told 1,000 scores at most.*evaluate or predict less"):
+    with pytest.raises(LeakageError, match=r"allows bank at most 1,000 scores;.*evaluate or predict less"):
         full.record_answer("run 2", "session c", scores)
 
 

@@ -98,7 +98,7 @@ def test_any_damage_to_the_rows_of_a_table_is_refused_by_name(full: DisclosureLe
         flips = [whole[:at] + bytes([whole[at] ^ 16]) + whole[at + 1 :] for at in (0, len(whole) // 2, len(whole) - 1)]
         for spoilt in (*flips, whole[:-1], whole + b"\0", other, b"", None):
             path.write_bytes(spoilt) if spoilt is not None else path.unlink()
-            why = f"{path.name}: the rows of a table as its ledger has noted them were expected.*put a copy"
+            why = f"{path.name}: the file of a table's rows is missing or damaged.*backup"
             with pytest.raises(DataError, match=why):
                 full.record(new, ("another", ""), told(1))
             with pytest.raises(DataError, match=why):

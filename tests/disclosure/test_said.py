@@ -49,10 +49,10 @@ def test_opened_weights_as_many_as_labels_are_refused(rows: int, refused: bool) 
 
 def test_a_sheet_says_what_scores_are_to_who_knows_its_weights() -> None:
     both = tables(120, 4)
-    said = "what it takes its own part off is the sum of the"
-    assert said in str(vfl.explain(trains_on_shares(open_weights=("shop",), scores_to="shop"), both))
-    assert said in str(vfl.explain(trains_on_shares(open_weights=("bank",)), both))
-    assert said not in str(vfl.explain(trains_on_shares(open_weights=("shop",)), both))
+    sentence = "learns its own weights and scores: a score without its own part is the sum of the"
+    assert sentence in str(vfl.explain(trains_on_shares(open_weights=("shop",), scores_to="shop"), both))
+    assert sentence in str(vfl.explain(trains_on_shares(open_weights=("bank",)), both))
+    assert sentence not in str(vfl.explain(trains_on_shares(open_weights=("shop",)), both))
 
 
 def test_a_sheet_says_what_reason_codes_tell_and_who_may_give_them() -> None:
@@ -60,7 +60,7 @@ def test_a_sheet_says_what_reason_codes_tell_and_who_may_give_them() -> None:
     without = trains_on_shares(score_bits=3)
     job = without.model_copy(update={"reason_codes": 2})
     bank, shop = str(vfl.explain(job, both)).split("\nshop (")
-    assert "shop: at most 9.8 bits of a row, beside its score" in bank  # log2(30 * 29)
+    assert "shop: at most 9.8 bits of a row, in addition to its score" in bank  # log2(30 * 29)
     assert "may tell" not in bank  # what it knows of its own rows stays with it
     assert "up to 2 codes, at most 9.8 bits of a row, under names that it chooses" in " ".join(shop.split())
     assert "reason codes" not in str(vfl.explain(without, both))
@@ -73,7 +73,7 @@ def test_codes_and_scores_are_weighed_together_before_a_run() -> None:
     both = tables(1200, 10)
     few, many = (trains_on_shares(score_bits=3).model_copy(update={"reason_codes": k}) for k in (1, 5))
     assert "would be refused" not in str(vfl.explain(few, both)).split("reason codes", 1)[1]
-    assert "tell up to 3 bits and 5 reason codes 14.9 more" in str(vfl.explain(many, both))
+    assert "disclose up to 3 bits and 5 reason codes 14.9 more" in str(vfl.explain(many, both))
 
 
 @pytest.mark.parametrize(
@@ -95,8 +95,8 @@ def test_a_sheet_says_that_a_verdict_follows_from_labels() -> None:
     early = trains_on_shares(open_weights=()).model_copy(
         update={"target": vfl.Target(metric="loss", value=0.3), "evaluate_every": 1}
     )
-    assert "follows from labels" in str(vfl.explain(early, both))
-    assert "follows from labels" not in str(vfl.explain(trains_on_shares(open_weights=()), both))
+    assert "which depends on labels" in str(vfl.explain(early, both))
+    assert "which depends on labels" not in str(vfl.explain(trains_on_shares(open_weights=()), both))
 
 
 def test_the_party_with_labels_is_told_of_rows_that_stand_alone() -> None:

@@ -34,7 +34,7 @@ def sheet(options: dict[str, Any], classes: int = 2) -> str:
 def test_every_sheet_weighs_scores_against_columns(name: str) -> None:
     options = EXAMPLES[name]
     bits = 6 if "counts" in name else 7 if "shares" in name or "trees" in name else 64
-    lines = sheet(options).split("  scores    of a new row, weighed against the columns of\n")[1].splitlines()
+    lines = sheet(options).split("  scores    of a new row, compared with the columns of\n")[1].splitlines()
     who = "bank" if "to another" in name else "shop"
     assert lines[0].strip().startswith(f"{who}: one number of {bits} bits; its row holds")
 
@@ -51,19 +51,19 @@ def test_a_score_has_as_many_bits_as_columns_allow_and_too_few_are_refused_in_on
     bank = vfl.Party("bank", rng.normal(size=(2400, 3)), rng.integers(0, 2, 2400), aligned=True)
     X = rng.normal(size=(2400, columns))
     shop = vfl.Party("shop", X > 0 if columns == 10 else X, aligned=True)
-    told = str(vfl.explain(vfl.Job(model="logistic"), [shop], others={"bank": 3}))
-    assert ("would be refused" in told) == (bits < 4)
+    text = str(vfl.explain(vfl.Job(model="logistic"), [shop], others={"bank": 3}))
+    assert ("would be refused" in text) == (bits < 4)
     if bits < 3:
-        assert 'add scores = "none" to protocol.shares, or accept it with accepts' in told
+        assert 'add scores = "none" to protocol.shares, or accept it with accepts' in text
         return
     if bits < 4:
-        assert f'add score_bits = {bits} or scores = "none" to protocol.shares, or accept it with accepts' in told
-        told = str(vfl.explain(vfl.Job(model="logistic", protocol=fewer(bits)), [shop], others={"bank": 3}))
-        assert "would be refused" not in told
-    assert f"tells at most {bits} bits" in told
-    assert ("7 were asked for, shop's columns allow no more" in told) == (4 <= bits < 7)
+        assert f'add score_bits = {bits} or scores = "none" to protocol.shares, or accept it with accepts' in text
+        text = str(vfl.explain(vfl.Job(model="logistic", protocol=fewer(bits)), [shop], others={"bank": 3}))
+        assert "would be refused" not in text
+    assert f"discloses at most {bits} bits" in text
+    assert ("7 were requested, shop's columns allow no more" in text) == (4 <= bits < 7)
     accepted = str(vfl.explain(vfl.Job(model="logistic", accepts=["scores"]), [shop], others={"bank": 3}))
-    assert "tells at most 7 bits" in accepted
+    assert "discloses at most 7 bits" in accepted
     if bits < 7:  # a number that the job names is told or refused
         named = str(vfl.explain(vfl.Job(model="logistic", protocol=fewer(7)), [bank, shop]))
         assert f"add score_bits = {bits} " in named
@@ -75,13 +75,13 @@ def fewer(bits: int) -> vfl.Protocol:
 
 def test_where_no_score_is_told_none_is_weighed() -> None:
     options = {"model": vfl.Logistic(), "optimizer": vfl.FedSGD(lr=0.1)}
-    assert "weighed against" not in sheet(options | {"protocol": vfl.Protocol(shares=vfl.Shares(scores="none"))})
+    assert "compared with the col" not in sheet(options | {"protocol": vfl.Protocol(shares=vfl.Shares(scores="none"))})
 
 
 def test_what_is_told_is_a_part_of_what_a_row_holds_or_all_of_it() -> None:
     assert (
         InformationContent(19.0, 0.2).in_words(6, 1)
-        == "one number of 6 bits; its row holds 19 bits, of which it tells 32% at most"
+        == "one number of 6 bits; its row holds 19 bits, of which it reveals at most 32%"
     )
     assert InformationContent(8.0, 0.2).in_words(6, 2).endswith("its row holds 8 bits, so all of it may follow")
     assert InformationContent(0.0, 0.0).in_words(6, 1).endswith("so all of it may follow")

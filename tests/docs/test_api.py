@@ -26,6 +26,6 @@ def test_every_public_class_of_options_names_them() -> None:
         assert list(lines) == list(inspect.signature(kind).parameters), kind
         required = [field.alias or name for name, field in kind.model_fields.items() if field.is_required()]
         assert [name for name, default in lines.items() if default is None] == required, kind
-    page = package["optim.rules.AdaGrad"]
+    page = package["optim.adagrad.AdaGrad"]
     eps = page.parameters["eps"]
     assert (eps.name, str(eps.annotation), eps.default) == ("eps", "float", "1e-10")

@@ -154,7 +154,7 @@ def figures_out(text: str) -> str:
 def test_the_page_follows_the_whole_sheet() -> None:
     """Everything the page quotes is on the sheet of the default job, in its order, and the whole sheet is quoted."""
     quoted = [item for row in table("The sheet says") for item in re.findall(r'"([^"]+)"', row[0])]
-    sheet = figures_out(vfl.explain(vfl.Job(model=vfl.Logistic()), list(vfl.datasets.loans())).first)
+    sheet = figures_out(vfl.explain(vfl.Job(model=vfl.Logistic()), list(vfl.datasets.loans())).first_screen)
     at = 0
     for item in map(figures_out, quoted):
         place = sheet.find(item, at if item != "nothing else" else 0)

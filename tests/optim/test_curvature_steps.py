@@ -48,8 +48,8 @@ def test_a_step_is_that_of_the_bound_on_the_curvature(decay: Any, before: int) -
     assert bank.y is not None
     y = np.where(bank.y == 1, 1.0, -1.0)[:, None]
     theta = at["shop"].theta
-    theta = at["bank"].theta
-    g = loss.residual(X @ theta + bank_X @ theta[:-1] + theta[-1], y)
+    bank_theta = at["bank"].theta
+    g = loss.residual(X @ theta + bank_X @ bank_theta[:-1] + bank_theta[-1], y)
     left = {
         "none": 1.0,
         "sqrt_t": (before + 1) ** -0.5,

@@ -380,12 +380,10 @@ def test_a_public_key_that_makes_pair_keys_known_is_refused(key: bytes, monkeypa
 
     send, events = Channel.send, []
 
-    def sends_bad_key(
-        self: Channel, to: str, message: object, subchannel: str = "", *, disclosed: object = None
-    ) -> None:
+    def sends_bad_key(self: Channel, to: str, message: object, subchannel: str = "", *, permit: object = None) -> None:
         if self.me == "shop" and isinstance(message, SumPublicKey):
             message = SumPublicKey(key)
-        send(self, to, message, subchannel, permit=disclosed)
+        send(self, to, message, subchannel, permit=permit)
 
     monkeypatch.setattr(Channel, "send", sends_bad_key)
     protocol = vfl.Protocol(sum="pairwise", residual="open")

@@ -25,7 +25,7 @@ from securevfl.data.columns import Columns
 from securevfl.data.party import Helper
 from securevfl.disclosure.counts import Disclosure
 from securevfl.errors import ProtocolError, SecureVFLError, TransportError
-from securevfl.families.fdml import fdml_disclosures
+from securevfl.families.fdml import fdml_family
 from securevfl.families.fdml.fdml_family import FdmlFamily
 from securevfl.families.run_facts import pooled_run_facts
 from securevfl.families.transfer.transfer_family import TransferFamily
@@ -194,7 +194,7 @@ PROBES = (counts_of_numbers, names_of_questions, alarms_of_looks, expired_author
 SLIPS: dict[str, tuple[Callable[[], Edit], Callable[..., None]]] = {
     "evaluations of FDML without the outputs": (
         lambda: edited(
-            fdml_disclosures,
+            fdml_family,
             "evaluation_disclosures",
             (
                 "numbers_per_row = count_evaluations(job, shape) * job.model.output_width(shape.outputs)",
@@ -213,7 +213,7 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[..., None]]] = {
         lambda: edited(
             TransferFamily,
             "disclosures",
-            ("+ moments) * visits", "* visits + moments)".replace(" * visits + moments)", ") * visits + moments")),
+            ("moments * shape.epochs,", "moments,"),
         ),
         counts_of_numbers,
     ),

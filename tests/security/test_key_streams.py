@@ -33,7 +33,7 @@ def agreed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[tuple[str, ...]]
 
     def agreeing(pair: KeyPair, public: bytes, **context: str) -> bytes:
         with lock:
-            result[tuple(context[key] for key in ("own", "peer", "session", "domain"))] += 1
+            result[tuple(context[key] for key in ("party", "peer", "session", "domain"))] += 1
         return agree(pair, public, **context)
 
     monkeypatch.setattr(KeyPair, "agree", agreeing)

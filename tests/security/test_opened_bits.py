@@ -15,6 +15,7 @@ from securevfl.crypto.share_ring import ShareRing
 from securevfl.disclosure.counts import Disclosure
 from securevfl.errors import LeakageError
 from securevfl.families.run_facts import pooled_run_facts
+from securevfl.families.score_results import Measurement
 from securevfl.families.shares.shares_measures import Measurements
 from securevfl.families.shares.shares_plan import weight_levels
 from securevfl.protocols.shares import opened_weights
@@ -69,10 +70,10 @@ def steps_of(monkeypatch: pytest.MonkeyPatch, party: str, chosen: Any) -> None:
 
     def init(self: LocalColumns, numbers: FixedPointEncoding, rate: float, X: Any, *remaining: Any) -> None:
         generated(self, numbers, rate, X, *remaining)
-        self.of = X(0).of.__self__._context.me  # type: ignore[attr-defined]
+        self.of = X(0).compute.__self__._context.me  # type: ignore[attr-defined]
 
     monkeypatch.setattr(PreparedWords, "check", lambda self, columns: None)  # the party's state, not that of a peer
-    monkeypatch.setattr(Measurements, "measure", lambda *_: ({}, [], {}))  # the evaluated model has diverged
+    monkeypatch.setattr(Measurements, "measure", lambda *_: Measurement())  # the evaluated model has diverged
     monkeypatch.setattr(LocalColumns, "__init__", init)
     monkeypatch.setattr(LocalColumns, "_integers", integers)
 

@@ -139,7 +139,7 @@ def test_outputs_are_multiples_of_a_step_with_one_dither_a_row(family: str, monk
 
     def noted(self: RoundedOutputs, H: Floats, rows: Any) -> Floats:
         result = rounded(self, H, rows)
-        for row, tables in zip(rows.tolist(), self._below[rows], strict=True):
+        for row, tables in zip(rows.tolist(), self._dither[rows], strict=True):
             assert np.array_equal(below.setdefault(row, tables), tables)
         sent.append(result)
         return result

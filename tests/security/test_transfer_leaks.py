@@ -273,4 +273,4 @@ def test_the_audit_scores_rows_by_disclosed_moments() -> None:
     score = attack.score(RealIdealPair(linearised, tables, 0))
     assert max(score.real, 1 - score.real) > 0.8
     assert score.simulated == score.chance == 0.5
-    assert (attack.skip_reason(linearised), attack.skip_reason(job)) == ("", "no moments are shown in this job")
+    assert (attack.skip_reason(linearised), attack.skip_reason(job)) == ("", "the job discloses no moments")

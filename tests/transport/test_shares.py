@@ -162,8 +162,8 @@ def test_scores_between_organisations_are_limited_and_logged(meet: Any, tmp_path
             code_policy = (
                 ReasonCodePolicy(k, {each: each for each in party.columns}) if k and party.name == "shop" else None
             )
-            keys: dict[str, Any] = {"ledger": ledgers[party.name], "timeout": 20, "patience": 5, "giving": code_policy}
-            return predict_with(parts[party.name], X, kit / "peers.toml", ids=own, **keys)
+            keys: dict[str, Any] = {"ledger": ledgers[party.name], "timeout": 20, "patience": 5}
+            return predict_with(parts[party.name], X, kit / "peers.toml", ids=own, code_policy=code_policy, **keys)
 
         return at_each(meeting, predict)
 
@@ -186,7 +186,7 @@ def test_scores_between_organisations_are_limited_and_logged(meet: Any, tmp_path
     coded = ask(range(40, 60), k=2)
     assert {len(own) for own in coded["bank"].reasons["shop"]} == {2}
     noted = ScoreLedger(ledgers["shop"].with_name("shop.ledger.scores"))
-    coded = noted.bits_told([id_digest("shop", f"new {row}") for row in range(40, 60)])
+    coded = noted.disclosed_bits([id_digest("shop", f"new {row}") for row in range(40, 60)])
     assert [codes for _, codes in coded] == pytest.approx([np.log2(15 * 14)] * 20)
     with pytest.raises(ConfigError, match="open_weights"):
         ReasonCodePolicy(1, {each: each for each in tables["bank"].columns}).check(parts["bank"])

@@ -26,7 +26,7 @@ from securevfl.disclosure.column_recovery import MAX_SAMPLE_ROWS
 from securevfl.disclosure.information_content import InformationContent
 from securevfl.errors import ConfigError, LeakageError
 from securevfl.families.participant import Participant, Round
-from securevfl.families.score_results import Measurement, RowHistory, ScoreResult
+from securevfl.families.score_results import Measurement, RowHistory, RowScores
 from securevfl.families.shares.chunk_pipeline import ChunkPipeline, split_chunks
 from securevfl.families.shares.shares_facts import SharesFacts
 from securevfl.families.shares.shares_inputs import INPUTS_FILE, InputRows, fitted_positions, read_inputs, remote_inputs
@@ -228,7 +228,7 @@ class SharesParticipant(Participant):
         """Return the scores of rows (m, c) at the requesting party, None at all others."""
         return self.score(rows, request).outputs
 
-    def score(self, rows: RowSlices, request: RowsToScore | None = None) -> ScoreResult:
+    def score(self, rows: RowSlices, request: RowsToScore | None = None) -> RowScores:
         """Score rows in blocks.
 
         Args:
@@ -257,7 +257,7 @@ class SharesParticipant(Participant):
             decisions.append(self._scoring.decisions)
             if scores is not None:
                 outputs.append(scores)
-        return ScoreResult(
+        return RowScores(
             np.concatenate(outputs) if outputs else None,
             np.concatenate([decision.scored for decision in decisions]),
             np.concatenate([decision.fresh for decision in decisions]),

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from securevfl.audit.transcript_checks import Outcome
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import ACTIVE, PARTNER, Roles
-from securevfl.consent import joint_statistics
+from securevfl.consent import statistics_consent
 from securevfl.consent.agreed_sheets import AgreedSheets
 from securevfl.consent.consent_sheet import ConsentSheet
 from securevfl.data import datasets
@@ -141,7 +141,7 @@ def groups() -> Outcome:
         }
         run_threads(sides, WallClock, observe=seen)
 
-    with mock.patch.object(joint_statistics, "check_statistics", return_value=None):
+    with mock.patch.object(statistics_consent, "check_statistics", return_value=None):
         _looks(outcome, look, _N)
     try:  # where each look is 2.8% of the bits, a second is one too many
         with tempfile.TemporaryDirectory() as folder:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from securevfl.consent import joint_statistics
+from securevfl.consent import statistics_consent
 from securevfl.consent.agreed_sheets import AgreedSheets
 from securevfl.disclosure import summed_bits
 from securevfl.disclosure.ledger import DisclosureLedger
@@ -92,7 +92,7 @@ MUTANTS = [
         "looks are counted and never refused",
         "counts by group",
         "count",
-        (joint_statistics, "check_statistics", lambda *_: None),
+        (statistics_consent, "check_statistics", lambda *_: None),
     ),
     _mutant(
         "correlations: cut",

@@ -122,4 +122,7 @@ def split_seconds(path: LongestPath) -> dict[str, float]:
     because which of their parts are on the critical path differs from run to run.
     """
     by_kind = {word: float(path[[Stage.SETUP, Stage.TRAIN], kind].sum()) for kind, word in COST_KINDS.items()}
-    return by_kind | {"work ahead": float(path[Stage.OFFLINE].sum()), "evaluation": float(path[Stage.EVALUATE].sum())}
+    return by_kind | {
+        "offline phase": float(path[Stage.OFFLINE].sum()),
+        "evaluation": float(path[Stage.EVALUATE].sum()),
+    }
