@@ -16,7 +16,7 @@ from securevfl.data.party import register_of
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, LeakageError
 from securevfl.models.metrics import area_under_curve
-from securevfl.protocols.score_ledger.ledger import ScoreLedger
+from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.training.comparison import Comparison, compared_jobs
 from securevfl.training.local_baseline import local_metrics
 
