@@ -26,7 +26,7 @@ from securevfl.crypto.kernel.row_parameters import Profile, RowParameters
 from securevfl.crypto.kernel.row_products import RowEvaluator, RowHolder, RowScheme
 from securevfl.crypto.lattice.lattice_shares import blocks
 from securevfl.crypto.lattice.polynomial_ring import SPECIAL_NOISE, SealProductHider, SealRing, SealSecretKey
-from securevfl.crypto.lattice.residue_bytes import Residues, pack, packed_size
+from securevfl.crypto.lattice.residue_encoding import Residues, pack, packed_size
 from securevfl.crypto.prg import Prg
 
 LATTICE_GRADIENT_ENGINE = "lattice"

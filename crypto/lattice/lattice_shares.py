@@ -30,7 +30,7 @@ from securevfl.crypto.kernel.share_protocol import (
     RingShares,
 )
 from securevfl.crypto.lattice.polynomial_ring import SPECIAL_NOISE, SealProductHider, SealRing, SealSecretKey
-from securevfl.crypto.lattice.residue_bytes import Residues, pack, packed_size, unpack
+from securevfl.crypto.lattice.residue_encoding import Residues, pack, packed_size, unpack
 from securevfl.crypto.lattice.seal_io import SEAL_SEED_BYTES
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import Integers, Words

@@ -32,7 +32,7 @@ from securevfl.base.arrays import Floats
 from securevfl.crypto.kernel.residues import DEGREE
 from securevfl.crypto.key_derivation import SYMMETRIC_KEY_BYTES as SEED_BYTES
 from securevfl.crypto.lattice.polynomial_ring import SealRing, SealSecretKey
-from securevfl.crypto.lattice.residue_bytes import Residues, pack, packed_size, unpack
+from securevfl.crypto.lattice.residue_encoding import Residues, pack, packed_size, unpack
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.scheme import Adder, AdditiveScheme, SumHolder
 from securevfl.errors import CryptoError, KeyMismatch, RangeError

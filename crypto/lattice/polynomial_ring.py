@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.crypto.kernel.residues import DEGREE, MAX_MODULUS_BITS
 from securevfl.crypto.kernel.ring_layout import RingLayout
-from securevfl.crypto.lattice.residue_bytes import Residues, pack, packed_size, unpack
+from securevfl.crypto.lattice.residue_encoding import Residues, pack, packed_size, unpack
 from securevfl.crypto.lattice.seal_io import SEAL_SEED_BYTES, SealIO
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.secret import Secret

@@ -34,7 +34,7 @@ import numpy as np
 import tenseal.sealapi as seal
 
 from securevfl.base.platform_files import read_at
-from securevfl.crypto.lattice.residue_bytes import Residues
+from securevfl.crypto.lattice.residue_encoding import Residues
 from securevfl.crypto.share_ring import Words
 from securevfl.errors import CryptoError
 

@@ -19,7 +19,7 @@ import numpy as np
 from gmpy2 import mpz
 from numpy.typing import NDArray
 
-from securevfl.crypto.paillier.fixed_point import Ints
+from securevfl.crypto.paillier.fixed_point_integers import Ints
 
 MAX_TABLE_ENTRIES = 1 << 17
 """Largest number of entries of a table: 70 MB for a modulus of 4096 bits."""

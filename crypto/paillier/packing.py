@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import isqrt, log2
 
-from securevfl.crypto.paillier.fixed_point import Ints, column_bits
+from securevfl.crypto.paillier.fixed_point_integers import Ints, column_bits
 from securevfl.errors import ConfigError
 
 GAP_BITS = 60

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import gmpy2
 import numpy as np
 
-from securevfl.crypto.paillier.fixed_point import Ints
+from securevfl.crypto.paillier.fixed_point_integers import Ints
 from securevfl.crypto.secret import Secret
 
 PAILLIER_CHECKS = 2

@@ -27,7 +27,7 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.base.chunked_matrix import ChunkedMatrix, as_array
-from securevfl.crypto.paillier import fixed_point
+from securevfl.crypto.paillier import fixed_point_integers
 from securevfl.crypto.paillier.multiexp import BaseRange, ExponentTerms, plan
 from securevfl.crypto.paillier.packing import MAX_SAMPLES, PackedLayout, choose_packing, distance_bits, pack
 from securevfl.crypto.paillier.paillier_checks import PAILLIER_CHECKS, PaillierChecks
@@ -128,7 +128,7 @@ class PaillierHolder(KeyHolder):
         n, c = G.shape
         public = self._key.public
         slots = choose_packing(public.bits, n)
-        ints = fixed_point.encode(G, bound, slots.residual_bits)
+        ints = fixed_point_integers.encode(G, bound, slots.residual_bits)
         plaintexts = [m for k in range(c) for m in pack(ints[:, k], slots.samples, slots.pitch)]
         if self._executor is None:
             sealed = self._key.encrypt(plaintexts)
@@ -242,7 +242,7 @@ class PaillierEvaluator(Evaluator):
             raise RangeError(f"J of shape {np.shape(matrix)} is not a matrix with entries", code="SVFL-CRYPTO-SHAPE")
         n, d = np.shape(matrix)
         slots = choose_packing(self._public.bits, n)
-        ints, scales = fixed_point.encode_columns(matrix, slots.column_bits)
+        ints, scales = fixed_point_integers.encode_columns(matrix, slots.column_bits)
         checks = PaillierChecks(d, slots.column_bits)
         ints, width = np.concatenate([ints, checks.columns(ints)], axis=1), d + PAILLIER_CHECKS
         i, j = np.nonzero(ints)
@@ -336,7 +336,7 @@ class PaillierEvaluator(Evaluator):
                 "stop, and ask the key holder for the reason: it returned other values, or g exceeds its bound",
                 code="SVFL-CRYPTO-OPENING",
             )
-        reals = [fixed_point.decode(t, header.bound, slots.residual_bits) for t in targets]
+        reals = [fixed_point_integers.decode(t, header.bound, slots.residual_bits) for t in targets]
         return np.array(reals, dtype=np.float64).reshape(c, width).T[:-PAILLIER_CHECKS] / mask.scales[:, None]
 
 

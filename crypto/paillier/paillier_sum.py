@@ -17,7 +17,7 @@ from typing import ClassVar
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.crypto.paillier import fixed_point, paillier_messages
+from securevfl.crypto.paillier import fixed_point_integers, paillier_messages
 from securevfl.crypto.paillier.packing import pack, unpack
 from securevfl.crypto.paillier.paillier_keys import PublicKey, SecretKey, check_bits
 from securevfl.crypto.paillier.paillier_messages import (
@@ -99,7 +99,7 @@ class PaillierSumHolder(SumHolder):
         for plaintext in plaintexts:
             signed = plaintext - n if plaintext > n // 2 else plaintext
             values += unpack(signed, min(per, m - len(values)), pitch)
-        return np.array([fixed_point.decode(v, header.bound, VALUE_BITS) for v in values], dtype=np.float64)
+        return np.array([fixed_point_integers.decode(v, header.bound, VALUE_BITS) for v in values], dtype=np.float64)
 
 
 class PaillierAdder(Adder):
@@ -127,7 +127,7 @@ class PaillierAdder(Adder):
                 f"use 1 to {MAX_PAILLIER_TERMS} terms",
                 code="SVFL-CRYPTO-PARAMETERS",
             )
-        ints = fixed_point.encode(values, bound, VALUE_BITS)
+        ints = fixed_point_integers.encode(values, bound, VALUE_BITS)
         plaintexts = list(pack(ints, _per(public, terms), _pitch(terms)))
         header = PaillierHeader(MessageKind.SUM, public.fingerprint, (values.size, terms, 1), float(bound))
         return write_message(header, self._with_noise(plaintexts), public.size)

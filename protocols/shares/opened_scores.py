@@ -45,8 +45,8 @@ from securevfl.crypto.share_ring import ShareRing, Words
 from securevfl.errors import ProtocolError
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.joint_prediction import RowsToScore
-from securevfl.protocols.score_ledger.ledger import NEW, REFUSED, SELF, STORED, ScoreLedger, ScoreQuery
 from securevfl.protocols.score_ledger.row_digests import COMMITMENT_BYTES
+from securevfl.protocols.score_ledger.row_ledger import NEW, REFUSED, SELF, STORED, ScoreLedger, ScoreQuery
 from securevfl.protocols.shares import forward_sums
 from securevfl.protocols.shares.forward_sums import ForwardSums
 from securevfl.protocols.shares.iteration import SharedState

@@ -34,7 +34,7 @@ from securevfl.protocols.number_spaces import Phases, Space
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.sums.base import TOTAL, SumProtocol, SumRole, permit_summand
 from securevfl.protocols.sums.mask_keys import SumPublicKey, exchange_keys
-from securevfl.protocols.sums.residues import Residues, from_residues, pack, residue_type, to_residues, unpack
+from securevfl.protocols.sums.residue_sums import Residues, from_residues, pack, residue_type, to_residues, unpack
 from securevfl.runtime.disclosure_gate import DisclosingMessage
 
 

@@ -29,7 +29,7 @@ from securevfl.crypto.kernel.ring_layout import RingLayout, checked_layout
 from securevfl.crypto.kernel.row_parameters import BLINDED_HEADER, OPENED_HEADER, SEALED_HEADER
 from securevfl.crypto.kernel.row_plaintexts import BLOCKS_PER_PIECE
 from securevfl.crypto.key_derivation import SYMMETRIC_KEY_BYTES as SEED
-from securevfl.crypto.lattice import lattice_shares, residue_bytes, seal_io
+from securevfl.crypto.lattice import lattice_shares, residue_encoding, seal_io
 from securevfl.crypto.lattice.lattice_gradient import LatticeGradientParameters
 from securevfl.crypto.paillier import paillier_messages
 from securevfl.crypto.paillier.packing import choose_packing
@@ -226,8 +226,8 @@ def _wire(parameters: Any) -> _Wire:
         primes = ring.primes
         return _Wire(
             primes,
-            lambda count: residue_bytes.packed_size(primes, count),
-            lambda view, count: residue_bytes.unpack(view, primes, count),
+            lambda count: residue_encoding.packed_size(primes, count),
+            lambda view, count: residue_encoding.unpack(view, primes, count),
             True,
         )
     column = np.array(parameters.primes.values)[:, None]
@@ -295,10 +295,10 @@ def _summed(data: bytes) -> Body:
     """Parse ciphertexts of a lattice sum."""
     _, _, m, terms, summed, noises, bound = _SUM.unpack_from(data)
     primes = _sum_primes()
-    size = residue_bytes.packed_size(primes, DEGREE)
+    size = residue_encoding.packed_size(primes, DEGREE)
     parts, fresh = [], []
     for index, start in enumerate(range(_SUM.size, len(data), size)):
-        parts.append(_residues(residue_bytes.unpack(data[start:], primes, DEGREE), primes))
+        parts.append(_residues(residue_encoding.unpack(data[start:], primes, DEGREE), primes))
         if index % 2:
             fresh.append(data[start : start + 64])
     return _joined("ciphertext", ("SLS2", m, terms, summed, noises, bound), parts, fresh)

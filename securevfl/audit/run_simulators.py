@@ -23,7 +23,7 @@ from securevfl.audit.simulators import compare
 from securevfl.audit.statistics import Battery, add_two_sample_tests
 from securevfl.audit.transcript_checks import Outcome
 from securevfl.data.party import Party, check_parties
-from securevfl.families.declarations import run_declarations, run_roles
+from securevfl.families.message_declarations import run_declarations, run_roles
 from securevfl.job import Job
 from securevfl.training.simulate import simulate
 

@@ -353,7 +353,7 @@ def _with_helpers(job: Job, parties: list[Party]) -> list[Party]:
     """Return the parties, and parties without a table if the job needs them, such as FDML's server."""
     from securevfl.data.party import Helper
     from securevfl.errors import PartiesError
-    from securevfl.families.declarations import run_roles
+    from securevfl.families.message_declarations import run_roles
 
     try:
         run_roles(job.family, job, parties)

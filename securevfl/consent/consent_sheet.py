@@ -16,7 +16,7 @@ from securevfl.disclosure.leaks import Leak
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.display.html import escape
 from securevfl.errors import ConfigError, LabelError
-from securevfl.families.declarations import run_declarations, run_roles
+from securevfl.families.message_declarations import run_declarations, run_roles
 from securevfl.families.run_facts import RunFacts, local_run_facts, pooled_run_facts
 from securevfl.families.table_preparation import prepare_party
 from securevfl.job import Job

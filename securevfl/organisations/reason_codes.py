@@ -34,7 +34,7 @@ from securevfl.disclosure.information_content import code_bits
 from securevfl.errors import ConfigError, ProtocolError
 from securevfl.job import Job
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
-from securevfl.protocols.score_ledger.ledger import ScoreLedger
+from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureRecord
 from securevfl.training.explanations import check_single, check_weights, heaviest

@@ -26,7 +26,7 @@ from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.models.trees import Trees
 from securevfl.protocols.protocol_options import Protocol
-from securevfl.protocols.score_ledger.ledger import ScoreLedger
+from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.protocols.shares.opened_loss import MAX_LOSS_ROWS
 from securevfl.runtime.network import Network
 from securevfl.training.local_baseline import local_metrics

@@ -23,7 +23,7 @@ from securevfl.data.load import read_aligned
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, ConsentError
 from securevfl.families import FAMILIES
-from securevfl.families.declarations import run_declarations
+from securevfl.families.message_declarations import run_declarations
 from securevfl.families.table_preparation import prepare_party
 from securevfl.protocols.handshake import RunHello
 from securevfl.runtime.clock import VirtualClock

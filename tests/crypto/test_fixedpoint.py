@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from securevfl.crypto.paillier.fixed_point import column_bits, decode, encode, encode_columns
+from securevfl.crypto.paillier.fixed_point_integers import column_bits, decode, encode, encode_columns
 from securevfl.errors import RangeError
 
 bounds = st.floats(1e-6, 1e6)

@@ -21,7 +21,7 @@ from securevfl.crypto.kernel.row_parameters import (
     SEALED_HEADER,
 )
 from securevfl.crypto.kernel.row_plaintexts import PLAINTEXT_CACHE_KEY
-from securevfl.crypto.lattice import residue_bytes, seal_io
+from securevfl.crypto.lattice import residue_encoding, seal_io
 from securevfl.crypto.lattice.lattice_gradient import (
     LATTICE_PROFILE,
     LatticeEvaluator,
@@ -61,8 +61,8 @@ def transformed(ring, rows, ntt):
 def reply(parameters, blinded, count):
     """c1 and the wanted coefficients of c0 of the only ciphertext in a reply."""
     primes, view = parameters.ring.primes, memoryview(blinded)[BLINDED_HEADER.size :]
-    size = residue_bytes.packed_size(primes, 4096)
-    return residue_bytes.unpack(view, primes, 4096), residue_bytes.unpack(view[size:], primes, count)
+    size = residue_encoding.packed_size(primes, 4096)
+    return residue_encoding.unpack(view, primes, 4096), residue_encoding.unpack(view[size:], primes, count)
 
 
 def crt(residues, primes):
@@ -210,9 +210,9 @@ def test_cross_terms_never_leave(parameters):
     blinded, _ = evaluator.blind(product)
     primes, width = parameters.ring.primes, 5 + MAX_CHECKS
     assert product.scale.width == width
-    assert len(blinded) == BLINDED_HEADER.size + residue_bytes.packed_size(primes, 4096) + residue_bytes.packed_size(
-        primes, width
-    )
+    assert len(blinded) == BLINDED_HEADER.size + residue_encoding.packed_size(
+        primes, 4096
+    ) + residue_encoding.packed_size(primes, width)
     assert len(holder.open(blinded, OpeningShape(9, 1, 5))) == OPENED_HEADER.size + 4 * width
 
 

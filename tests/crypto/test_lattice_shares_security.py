@@ -16,7 +16,7 @@ import pytest
 from securevfl.crypto.kernel import share_protocol
 from securevfl.crypto.kernel.ring_sampling import NOISE_STD
 from securevfl.crypto.kernel.share_protocol import QUERY_HEADER, REPLY_HEADER
-from securevfl.crypto.lattice import residue_bytes
+from securevfl.crypto.lattice import residue_encoding
 from securevfl.crypto.lattice.lattice_shares import (
     BfvParameters,
     LatticeShareEvaluator,
@@ -28,7 +28,7 @@ PARAMETERS = BfvParameters(56)
 BFV, N = PARAMETERS.bfv, 4096
 P0, P1 = BFV.primes
 Q, T = P0 * P1, 2**56
-POLYNOMIAL = residue_bytes.packed_size(BFV.primes, N)
+POLYNOMIAL = residue_encoding.packed_size(BFV.primes, N)
 
 
 def coin():
@@ -101,7 +101,7 @@ def query(sealed):
 def answer(reply, count):
     """c1 (primes, N) and the wanted coefficients of c0 (primes, wanted) of the only ciphertext of a reply."""
     view = memoryview(reply)[REPLY_HEADER.size :]
-    return residue_bytes.unpack(view, BFV.primes, N), residue_bytes.unpack(view[POLYNOMIAL:], BFV.primes, count)
+    return residue_encoding.unpack(view, BFV.primes, N), residue_encoding.unpack(view[POLYNOMIAL:], BFV.primes, count)
 
 
 def test_secret_and_noise_are_what_they_should_be():
@@ -109,7 +109,7 @@ def test_secret_and_noise_are_what_they_should_be():
     mine = coin()
     holder = KnowingHolder(PARAMETERS, mine)
     assert {centred(x) for x in holder.secret} == {-1, 0, 1}
-    first = residue_bytes.unpack(memoryview(holder.public)[5:], BFV.key_primes, N)[:2]
+    first = residue_encoding.unpack(memoryview(holder.public)[5:], BFV.key_primes, N)[:2]
     b, a = from_ntt(first), from_ntt(PARAMETERS.second(mine)[:2])
     error = np.array([centred((x + y) % Q) for x, y in zip(b, negacyclic(a, holder.secret), strict=True)])
     assert np.abs(error).max() <= 21
@@ -310,7 +310,7 @@ def test_zeros_in_w_change_no_step_but_a_sum(monkeypatch):
 def test_cross_terms_never_leave():
     holder, evaluator = pair()
     reply, _ = evaluator.product(evaluator.prepare(np.ones((9, 5), int)), holder.encrypt(words(9, 1), columns=5))
-    assert len(reply) == REPLY_HEADER.size + residue_bytes.packed_size(BFV.primes, N + 5)
+    assert len(reply) == REPLY_HEADER.size + residue_encoding.packed_size(BFV.primes, N + 5)
 
 
 def test_a_crafted_reply_reveals_nothing_to_its_sender():
@@ -322,7 +322,7 @@ def test_a_crafted_reply_reveals_nothing_to_its_sender():
     for value in (0, Q // 8):
         residues = np.full((2, N), 0, np.uint64)
         residues[:, 0] = [value % p for p in BFV.primes]
-        crafted = reply[:head] + residue_bytes.pack(residues, BFV.primes) + bytes(len(reply) - head - size)
+        crafted = reply[:head] + residue_encoding.pack(residues, BFV.primes) + bytes(len(reply) - head - size)
         assert holder.open(crafted).shape == (4, 1)
 
 

@@ -11,7 +11,7 @@ import tenseal.sealapi as seal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from securevfl.crypto.lattice import residue_bytes
+from securevfl.crypto.lattice import residue_encoding
 from securevfl.crypto.lattice.polynomial_ring import SealRing, uniform
 from securevfl.crypto.prg import Prg
 from securevfl.errors import CryptoError
@@ -30,14 +30,16 @@ def uniform_residues(primes, count):
 @given(st.lists(st.sampled_from([3, 257, 114689, 2**46 - 21, 2**54 - 33]), min_size=1, max_size=4), st.integers(1, 20))
 def test_packing_is_lossless_and_as_wide_as_each_prime(primes, count):
     residues = uniform_residues(primes, count)
-    packed = residue_bytes.pack(residues, primes)
-    assert len(packed) == residue_bytes.packed_size(primes, count)
+    packed = residue_encoding.pack(residues, primes)
+    assert len(packed) == residue_encoding.packed_size(primes, count)
     assert packed == b"".join(
-        int(x).to_bytes(residue_bytes.width(p), "little") for p, row in zip(primes, residues, strict=True) for x in row
+        int(x).to_bytes(residue_encoding.width(p), "little")
+        for p, row in zip(primes, residues, strict=True)
+        for x in row
     )
-    assert np.array_equal(residue_bytes.unpack(packed, primes, count), residues)
+    assert np.array_equal(residue_encoding.unpack(packed, primes, count), residues)
     with raises_code(CryptoError, "SVFL-CRYPTO-CIPHERTEXT"):
-        residue_bytes.unpack(packed[:-1], primes, count)
+        residue_encoding.unpack(packed[:-1], primes, count)
 
 
 @pytest.mark.parametrize("ntt", [True, False])

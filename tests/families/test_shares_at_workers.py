@@ -36,7 +36,7 @@ from securevfl.data.scaling import Scaling
 from securevfl.data.store import open_table, store_table
 from securevfl.errors import ConfigError, TableError, TransportError
 from securevfl.families.shares import shares_facts, shares_measures
-from securevfl.protocols.score_ledger.ledger import ScoreLedger
+from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.protocols.shares import offline_phase, product_work
 from securevfl.protocols.shares.shares_params import SharesParams
 from securevfl.runtime import worker_backend

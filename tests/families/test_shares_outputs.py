@@ -15,7 +15,7 @@ from securevfl.crypto.share_ring import ShareRing, Words
 from securevfl.data.id_keys import id_digest
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.families import leak_kinds
-from securevfl.protocols.score_ledger.ledger import ScoreLedger
+from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.protocols.shares import table_transfers
 from securevfl.protocols.shares.iteration import MaskedTables
 from securevfl.protocols.shares.offline_phase import OfflinePhase, PreprocessedBlock

@@ -14,7 +14,7 @@ from securevfl.cli.main import app
 from securevfl.errors import DivergenceError
 from securevfl.families.shares.shares_measures import Measurements
 from securevfl.protocols.party_context import LocalResources
-from securevfl.protocols.score_ledger.ledger import ScoreLedger
+from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.protocols.shares.range_count import COUNT_BITS, OutOfRangeCount
 from securevfl.runtime import eventlog
 from securevfl.runtime.observer import Event

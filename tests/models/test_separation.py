@@ -52,7 +52,7 @@ def test_classes_that_columns_of_both_separate_are_said_by_metrics(mode: str) ->
     kept = np.where(np.abs(total) < 0.4, np.sign(total) * 2, 0)
     own = X + np.column_stack([kept, np.zeros(N)])
     said = notices((total > 0).astype(int), own, mode, vfl.Logistic())
-    assert any("party bank: the model ranks all rows that were measured right" in each for each in said)
+    assert any("party bank: the model ranks all measured rows correctly" in each for each in said)
     if mode == "open":
         assert any("party shop: columns that by themselves move f by more than 20: d;" in each for each in said)
 

@@ -14,7 +14,7 @@ from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.number_spaces import Phases, Space
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.sums.base import SumProtocol, SumRole, permit_summand
-from securevfl.protocols.sums.residues import from_residues, pack, residue_type, to_residues, unpack
+from securevfl.protocols.sums.residue_sums import from_residues, pack, residue_type, to_residues, unpack
 from securevfl.runtime.codec import Message
 from securevfl.runtime.disclosure_gate import DisclosingMessage
 

@@ -279,5 +279,5 @@ def test_invalid_combinations_are_rejected_with_a_remedy(monkeypatch: pytest.Mon
     few = vfl.Party("shop", wide.X[:, :2], aligned=True)
     with raises_code(TableError, "SVFL-TABLE-TOO-FEW-ROWS"):
         vfl.simulate(newton_job(model=vfl.Logistic(), batch_size=3), [bank, few])
-    with pytest.raises(ConfigError, match="lr: is no option here"):
+    with pytest.raises(ConfigError, match="lr: unknown option"):
         vfl.Job.from_dict(newton_job().to_dict() | {"optimizer": {"name": "block_newton", "lr": 0.1}})

@@ -220,7 +220,7 @@ def test_unsuitable_jobs_are_rejected() -> None:
         kernel_job(vfl.Logistic())  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="use optimizer fdskl"):
         kernel_job(kernel, optimizer=vfl.FedBCD(lr=0.1), protocol=vfl.Protocol(residual="open"))
-    with pytest.raises(ConfigError, match="residual: is missing"):
+    with pytest.raises(ConfigError, match=r"protocol\.residual is missing"):
         kernel_job(vfl.Logistic(), optimizer=vfl.FedBCD(lr=0.1))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="leave protocol"):
         kernel_job(kernel, protocol=vfl.Protocol(residual="open"))

@@ -17,7 +17,7 @@ from securevfl.organisations.prediction_session import PredictionHandshake
 from securevfl.organisations.reason_codes import ReasonCodePolicy, ReasonCodes
 from securevfl.organisations.scoring import ScoreClient, ServedTable, ServerLimits, serve_requests
 from securevfl.protocols.alignment.online_lookup import TableTags
-from securevfl.protocols.score_ledger.ledger import ScoreLedger
+from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.protocols.sums.direct_sum import Summand
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock

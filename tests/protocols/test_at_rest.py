@@ -19,7 +19,7 @@ from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.limits import Limit
 from securevfl.errors import ConfigError, DataError, SecureVFLError
-from securevfl.protocols.score_ledger.ledger import NEW, ScoreLedger
+from securevfl.protocols.score_ledger.row_ledger import NEW, ScoreLedger
 from securevfl.protocols.score_ledger.sealed_file import SealedFile
 from tests.builders import raises_code
 

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 from securevfl.errors import ConfigError, LeakageError, StorageError
-from securevfl.protocols.score_ledger import ledger as ledger_module
+from securevfl.protocols.score_ledger import row_ledger as ledger_module
 from securevfl.protocols.score_ledger.database import LedgerDatabase
-from securevfl.protocols.score_ledger.ledger import NEW, REFUSED, STORED, ScoreLedger
 from securevfl.protocols.score_ledger.row_digests import COMMITMENT_BYTES
+from securevfl.protocols.score_ledger.row_ledger import NEW, REFUSED, STORED, ScoreLedger
 from tests.builders import raises_code
 from tests.protocols.test_shares_predict import Model, Open, admit, names
 

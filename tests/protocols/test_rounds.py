@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.families.declarations import run_declarations
+from securevfl.families.message_declarations import run_declarations
 from securevfl.optim.optimizer import Training
 from securevfl.protocols.engines import Engine
 from securevfl.protocols.sums.base import SumProtocol

@@ -11,9 +11,9 @@ import pytest
 
 from securevfl.base.arrays import Floats
 from securevfl.errors import LeakageError
-from securevfl.protocols.score_ledger.ledger import NEW, REFUSED, ScoreLedger, ScoreQuery
-from securevfl.protocols.score_ledger.limits import MIN_ITERATIONS, ROWS_PER_EVALUATION
 from securevfl.protocols.score_ledger.row_digests import COMMITMENT_BYTES
+from securevfl.protocols.score_ledger.row_ledger import NEW, REFUSED, ScoreLedger, ScoreQuery
+from securevfl.protocols.score_ledger.score_limits import MIN_ITERATIONS, ROWS_PER_EVALUATION
 from tests.builders import raises_code
 
 D = 12  # columns: 2 models a row

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from selfcheck.checks import draws
 
-from securevfl.protocols.score_ledger.ledger import ScoreLedger
-from securevfl.protocols.score_ledger.limits import MIN_ITERATIONS
+from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
+from securevfl.protocols.score_ledger.score_limits import MIN_ITERATIONS
 from securevfl.protocols.shares.opened_scores import RoundedScores, ScoreShare, ShareStored
 from securevfl.protocols.shares.share_products import Products
 from securevfl.runtime.codec import Message

@@ -22,8 +22,8 @@ from securevfl.families.shares.shares_plan import make_plan
 from securevfl.models import MODELS
 from securevfl.protocols.joint_prediction import RowsToScore
 from securevfl.protocols.party_context import PartyContext
-from securevfl.protocols.score_ledger.ledger import NEW, REFUSED, STORED, ScoreLedger
 from securevfl.protocols.score_ledger.row_digests import COMMITMENT_BYTES
+from securevfl.protocols.score_ledger.row_ledger import NEW, REFUSED, STORED, ScoreLedger
 from securevfl.protocols.shares import opened_loss, opened_scores
 from securevfl.protocols.shares.fixed_point import FixedPointEncoding
 from securevfl.protocols.shares.forward_sums import ForwardSumShare

@@ -13,7 +13,7 @@ from securevfl.crypto.sum_trees import SumTree, star_tree
 from securevfl.errors import ConfigError, ProtocolError, RangeError
 from securevfl.protocols.number_spaces import Circle, Reals, Space
 from securevfl.protocols.party_context import PartyContext
-from securevfl.protocols.sums.residues import unpack
+from securevfl.protocols.sums.residue_sums import unpack
 from securevfl.protocols.sums.topologies import Topology, one_pass, protects, two_passes
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import VirtualClock

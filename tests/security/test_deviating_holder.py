@@ -22,7 +22,7 @@ from securevfl.crypto.kernel.residue_bytes import packed_size
 from securevfl.crypto.kernel.residues import DEGREE
 from securevfl.crypto.kernel.row_parameters import BLINDED_HEADER, SEALED_HEADER
 from securevfl.crypto.kernel.row_products import _fingerprint
-from securevfl.crypto.lattice import lattice_sum, residue_bytes
+from securevfl.crypto.lattice import lattice_sum, residue_encoding
 from securevfl.crypto.lattice.lattice_gradient import (
     LatticeEvaluator,
     LatticeGradient,
@@ -30,7 +30,7 @@ from securevfl.crypto.lattice.lattice_gradient import (
     LatticeHolder,
 )
 from securevfl.crypto.lattice.lattice_sum import LatticeSum, LatticeSumHolder
-from securevfl.crypto.paillier import fixed_point
+from securevfl.crypto.paillier import fixed_point_integers
 from securevfl.crypto.paillier.packing import choose_packing, pack, unpack
 from securevfl.crypto.paillier.paillier_checks import PAILLIER_CHECKS
 from securevfl.crypto.paillier.paillier_keys import PublicKey, SecretKey, noise
@@ -80,7 +80,7 @@ def quotient(holder: LatticeHolder, evaluator: LatticeEvaluator, J: np.ndarray) 
     sealed = holder.encrypt(np.full((n, 1), 0.5), bound=1.0)
     product = evaluator.transpose_product(evaluator.prepare(J), sealed)
     blinded, _ = evaluator.blind(product)
-    second = residue_bytes.unpack(memoryview(blinded)[BLINDED_HEADER.size :], ring.primes, DEGREE)
+    second = residue_encoding.unpack(memoryview(blinded)[BLINDED_HEADER.size :], ring.primes, DEGREE)
     flat = ring.io.ciphertext(ring.level, np.stack([second, second]), ntt=False)
     ring.evaluator.transform_to_ntt_inplace(flat)
     unsealed = ring.unsealed(
@@ -121,7 +121,7 @@ class AcceptsBothHalves(LatticeEvaluator):
         ring = parameters.ring
         super().__init__(parameters, LatticeHolder(parameters, 1).public)
         body, half = memoryview(public)[4:], parameters.key_size
-        b, a = (residue_bytes.unpack(part, ring.key_primes, DEGREE) for part in (body[:half], body[half:]))
+        b, a = (residue_encoding.unpack(part, ring.key_primes, DEGREE) for part in (body[:half], body[half:]))
         self._encryptor = ring.encryptor(b, a)
         self._fingerprint = _fingerprint(public)
 
@@ -160,7 +160,7 @@ class ChoosesB(LatticeHolder):
 
     def __init__(self, b: np.ndarray) -> None:
         super().__init__(PARAMETERS, 4)
-        self.public = self.public[: -PARAMETERS.key_size] + residue_bytes.pack(b, PARAMETERS.ring.key_primes)
+        self.public = self.public[: -PARAMETERS.key_size] + residue_encoding.pack(b, PARAMETERS.ring.key_primes)
         self._fingerprint = _fingerprint(self.public)
 
 
@@ -192,8 +192,8 @@ def assert_reply_is_uniform(holder: LatticeHolder, evaluator: LatticeEvaluator) 
         evaluator.prepare(np.ones((1, columns))), holder.encrypt(np.ones((1, 1)), bound=1.0)
     )
     body, width = memoryview(evaluator.blind(product)[0])[BLINDED_HEADER.size :], product.scale.width
-    second = residue_bytes.unpack(body, ring.primes, DEGREE)
-    first = residue_bytes.unpack(body[residue_bytes.packed_size(ring.primes, DEGREE) :], ring.primes, width)
+    second = residue_encoding.unpack(body, ring.primes, DEGREE)
+    first = residue_encoding.unpack(body[residue_encoding.packed_size(ring.primes, DEGREE) :], ring.primes, width)
     for row, p in [*zip(second, ring.primes, strict=True), *zip(first, ring.primes, strict=True)]:
         for bins in (row * 16 // np.uint64(p), row & np.uint64(15)):
             counts = np.bincount(bins.astype(int), minlength=16)
@@ -213,7 +213,7 @@ def test_a_chosen_key_for_sums_reveals_only_the_sum(kind: str) -> None:
         else np.random.default_rng(2).integers(p, size=DEGREE, dtype=np.uint64)
         for p in ring.key_primes
     ]
-    key = residue_bytes.pack(np.stack(rows), ring.key_primes)
+    key = residue_encoding.pack(np.stack(rows), ring.key_primes)
     adder = scheme.adder(holder.public[: -len(key)] + key)
     v = np.linspace(-1, 1, 50)
     totals = [adder.add(*(adder.encrypt(x, bound=2.0, terms=2) for x in (v + shift, -shift))) for shift in (0 * v, v)]
@@ -304,7 +304,7 @@ def rows_read(evaluator_type: type[PaillierEvaluator]) -> tuple[np.ndarray, np.n
     table = np.random.default_rng(0).normal(size=(12, 2))
     slots = choose_packing(BITS, len(table))
     gamma = gmpy2.powmod(7, n, square)  # only the first ciphertext is randomised
-    packed = pack(fixed_point.encode(np.full(12, 0.5), 1.0, slots.residual_bits), slots.samples, slots.pitch)
+    packed = pack(fixed_point_integers.encode(np.full(12, 0.5), 1.0, slots.residual_bits), slots.samples, slots.pitch)
     sealed = [int(public.shift(m) * (gamma if i == 0 else 1) % square) for i, m in enumerate(packed)]
     evaluator = evaluator_type(PublicKey.load(public.data, BITS))
     prepared = evaluator.prepare(table)

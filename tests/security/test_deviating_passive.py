@@ -16,7 +16,7 @@ from securevfl.crypto.kernel.residues import DEGREE
 from securevfl.crypto.kernel.ring_layout import RingLayout
 from securevfl.crypto.kernel.row_encoding import g_scale
 from securevfl.crypto.kernel.row_parameters import BLINDED_HEADER, OPENED_HEADER, SEALED_HEADER
-from securevfl.crypto.lattice import residue_bytes
+from securevfl.crypto.lattice import residue_encoding
 from securevfl.crypto.lattice.lattice_gradient import LatticeGradientParameters, LatticeHolder
 from securevfl.crypto.lattice.polynomial_ring import SealRing
 from securevfl.crypto.paillier.paillier_keys import SecretKey
@@ -134,7 +134,7 @@ def crafted(ring: SealRing, key: bytes, shape: OpeningShape, s: int, offset: int
         c1[:, (offset + i) % DEGREE] = [sign * step * 3**i % p for p in ring.primes]
     zeros = np.zeros((len(ring.primes), width(shape, s)), np.uint64)
     header = BLINDED_HEADER.pack(b"SLB4", key, shape.rows, shape.outputs, 1, s, shape.columns)
-    return header + residue_bytes.pack(c1, ring.primes) + residue_bytes.pack(zeros, ring.primes)
+    return header + residue_encoding.pack(c1, ring.primes) + residue_encoding.pack(zeros, ring.primes)
 
 
 def width(shape: OpeningShape, s: int) -> int:

@@ -20,9 +20,9 @@ import pytest
 from selfcheck.mutants.mutant import Patch, edited
 
 from securevfl.errors import LeakageError, ProtocolError
-from securevfl.protocols.score_ledger import ledger as ledger_module
-from securevfl.protocols.score_ledger.ledger import NEW, REFUSED, STORED, ScoreLedger
+from securevfl.protocols.score_ledger import row_ledger as ledger_module
 from securevfl.protocols.score_ledger.row_digests import COMMITMENT_BYTES
+from securevfl.protocols.score_ledger.row_ledger import NEW, REFUSED, STORED, ScoreLedger
 from securevfl.protocols.shares import word_shuffle
 from securevfl.protocols.shares.opened_scores import ScoringSession
 from securevfl.protocols.shares.quantizer import Quantizer

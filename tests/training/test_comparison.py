@@ -16,7 +16,7 @@ from securevfl.data.party import register_of
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, LeakageError
 from securevfl.models.metrics import area_under_curve
-from securevfl.protocols.score_ledger.ledger import ScoreLedger
+from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.training.comparison import Comparison, compared_jobs
 from securevfl.training.local_baseline import local_metrics
 
@@ -124,9 +124,9 @@ def test_ledgers_are_asked_for_all_models_before_anything_is_told(tmp_path: Path
     held = JOB.schedule(register_of(own)).test
     measured = ScoreLedger(ledgers["shop"].scores_path)
     for _ in range(2):
-        measured.measure("bank", [own[1].keys[row].tobytes() for row in held])
+        measured.record_evaluation("bank", [own[1].keys[row].tobytes() for row in held])
     seen: list[str] = []
-    with pytest.raises(LeakageError, match="measured 4 times at most"):
+    with raises_code(LeakageError, "SVFL-LIMIT-REACHED", peer="bank", limit=4):
         vfl.compare(JOB, own, ledgers=ledgers, on_model=seen.append)
     assert not seen
     assert not any(ledger.read().entries for ledger in ledgers.values())

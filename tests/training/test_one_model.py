@@ -246,7 +246,7 @@ def test_no_reader_gives_columns_a_share_of_what_mixes_them(boosted_score: bool)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataNotice)
         run = vfl.simulate(job, own)
-    assert "cosines of all their columns at once" in vfl.explain(job, own)
+    assert "cosine features, unless open_weights names them: they mix all columns of a party" in vfl.explain(job, own)
     bank, shop = run.parts["bank"], run.parts["shop"]
     assert bank.state["inputs"]["cosines"] is None
     assert len(shop.state["inputs"]["cosines"]["phases"]) > 0

@@ -52,7 +52,7 @@ def test_a_weighted_run_counts_rows_by_their_weights_in_its_metrics() -> None:
 def test_on_shares_it_is_said_that_rows_count_alike() -> None:
     run, said = trained(N, COUNTS, **SHARES)
     assert run.evaluated_on == "held-out rows, each counted once"
-    assert any("metrics count every row alike" in each for each in said)
+    assert any("metrics count every row equally" in each for each in said)
 
 
 @pytest.mark.parametrize("keys", [OPEN, SHARES], ids=["open", "shares"])
@@ -100,7 +100,7 @@ def test_metrics_of_levels_are_within_the_spread_that_is_printed_and_reported(
 def test_metrics_of_too_few_rows_are_said_to_be_missing() -> None:
     run, said = trained(60, COUNTS, **SHARES)
     assert run.metrics == {}
-    assert any("20 rows to take metrics of were expected, 15 came, so there are none" in each for each in said)
+    assert any("metrics need at least 20 rows and there are 15" in each for each in said)
     assert figures(run.metrics, run.positive, run.metric_std_errors).startswith("no metrics")
 
 

@@ -85,7 +85,7 @@ def test_a_run_from_files_has_a_page_without_costs(run: vfl.Run, tmp_path: Path)
     run.save(tmp_path / "model")
     vfl.Run.load(tmp_path / "model").report(tmp_path / "run.html")
     page = (tmp_path / "run.html").read_text(encoding="utf-8")
-    assert "Costs are not kept in model files" in page
+    assert "Model files do not store costs" in page
     assert f"<td>{run.metrics['auc']:.4f} +- {run.metric_std_errors['auc']:.4f}</td>" in page
 
 
@@ -130,13 +130,13 @@ def test_the_page_says_rows_class_weights_and_how_probabilities_turn_out(run: vf
     page = (tmp_path / "run.html").read_text(encoding="utf-8")
     assert f"Positive class: {run.positive}." in page
     assert run.active.trained + run.active.held_out == 569
-    assert f"{run.active.held_out} held-out rows; {run.active.trained} rows trained it." in page
+    assert f"{run.active.held_out} held-out rows; trained on {run.active.trained} rows." in page
     for part in run.parts.values():
         assert f"<td>{len(part.columns)}</td><td>{len(part.features)}</td>" in page.replace(' class="figure"', "")
         name, (weight,) = next(iter(part.coefficients().items()))
         assert f"{weight:.4g}" in page
         assert name in page
-    tenths = [[float(each) for each in row] for row in run.calibration]
+    tenths = [[float(value) for value in row] for row in run.calibration]
     points = roc(tenths)
     assert (points[0], points[-1]) == ((0.0, 0.0), pytest.approx((1.0, 1.0)))
     area = sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in pairwise(points))

@@ -97,12 +97,12 @@ def test_residuals_are_cut_to_what_was_agreed() -> None:
 
 
 def test_what_it_shows_is_said_and_sums_that_would_hide_are_refused() -> None:
-    with pytest.raises(ConfigError, match="a top model is fed every party's outputs apart and pairwise hides none"):
+    with pytest.raises(ConfigError, match="a top model needs the outputs of each party, which pairwise hides"):
         job(protocol=vfl.Protocol(sum="pairwise", residual="open"))
     own = parties(2)
     sheet = vfl.explain(job(), own)
     assert "T c = 2 x 3 numbers" in sheet
     assert "learns    f and every Z_k" in sheet
     own[0].model = vfl.TorchModel(bottom(15))
-    with pytest.raises(ConfigError, match="bank: a module of 15 and 3 columns was expected"):
+    with pytest.raises(ConfigError, match="bank: the module fails on rows with 15 and 3 columns"):
         vfl.simulate(job(), own)

@@ -20,7 +20,7 @@ from securevfl.errors import ConfigError, ConsentError, LabelError, PeerStopped,
 from securevfl.organisations import compare
 from securevfl.organisations.compare import compare_with
 from securevfl.organisations.peer_settings import PeerSettings
-from securevfl.protocols.score_ledger.ledger import ScoreLedger
+from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from tests.builders import raises_code
 from tests.forked import Forked
 from tests.training.test_comparison import tables

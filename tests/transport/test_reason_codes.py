@@ -24,8 +24,8 @@ from securevfl.organisations.prediction import Prediction
 from securevfl.organisations.reason_codes import ReasonCodePolicy, ReasonCodes, receive_codes
 from securevfl.organisations.scoring import score_rows
 from securevfl.organisations.serve import Server
-from securevfl.protocols.score_ledger.ledger import ScoreLedger
-from securevfl.protocols.score_ledger.limits import MIN_ITERATIONS
+from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
+from securevfl.protocols.score_ledger.score_limits import MIN_ITERATIONS
 from securevfl.training.explanations import shapley
 from tests.builders import raises_code
 from tests.transport.processes import each

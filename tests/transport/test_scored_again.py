@@ -19,7 +19,7 @@ from securevfl.organisations.predict import predict_rows
 from securevfl.organisations.prediction import ScoreCounts
 from securevfl.organisations.scoring import score_rows
 from securevfl.organisations.serve import Server
-from securevfl.protocols.score_ledger.ledger import ScoreLedger
+from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.training import new_rows
 from securevfl.training.new_rows import IndexedRows, rows_of_array
 from tests.transport.processes import at_each

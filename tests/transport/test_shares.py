@@ -22,7 +22,7 @@ from securevfl.organisations.predict import predict_with
 from securevfl.organisations.prepare import prepare
 from securevfl.organisations.reason_codes import ReasonCodePolicy
 from securevfl.organisations.scoring import score_rows
-from securevfl.protocols.score_ledger.ledger import ScoreLedger
+from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.runtime import eventlog
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart

@@ -20,7 +20,7 @@ from securevfl.audit.recording.party_recording import Recording
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.crypto.sum_trees import SumTree
 from securevfl.protocols.number_spaces import Reals
-from securevfl.protocols.sums.residues import to_residues
+from securevfl.protocols.sums.residue_sums import to_residues
 from securevfl.protocols.sums.tree_sum import MaskedPartial, MaskPartial, TreeSum
 from securevfl.runtime.codec import Message
 

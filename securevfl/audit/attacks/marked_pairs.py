@@ -19,7 +19,7 @@ from securevfl.audit.attacks.base import Score, fixed_remedy
 from securevfl.audit.attacks.evaluated_rows import EvaluatedRows, PairsAttack, evaluated_rows
 from securevfl.audit.attacks.new_row_scores import added_variance
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
-from securevfl.protocols.score_ledger.limits import ROWS_PER_EVALUATION
+from securevfl.protocols.score_ledger.score_limits import ROWS_PER_EVALUATION
 
 
 class MarkedPairs(PairsAttack):

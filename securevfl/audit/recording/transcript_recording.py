@@ -17,7 +17,7 @@ from securevfl.audit.recording.transcript import Transcript
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import CONTRIBUTOR, Roles
 from securevfl.data.party import Party, check_parties, register_of
-from securevfl.families.declarations import run_declarations, run_roles
+from securevfl.families.message_declarations import run_declarations, run_roles
 from securevfl.job import Job
 from securevfl.models.class_labels import find_classes
 from securevfl.protocols.declarations import MessageDeclaration

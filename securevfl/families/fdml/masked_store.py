@@ -28,7 +28,7 @@ from securevfl.families.fdml.stored_sum import OUTPUT_SPACE, SUM_OF_OTHERS, Stor
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.sums.mask_keys import KEY_MESSAGES, exchange_mask_keys
-from securevfl.protocols.sums.residues import from_residues, to_residues
+from securevfl.protocols.sums.residue_sums import from_residues, to_residues
 
 CHECK_WORDS = 2  # zero words at the end of every payload
 _DOMAIN = "stored sum under masks"

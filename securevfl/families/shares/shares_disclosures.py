@@ -12,7 +12,7 @@ from securevfl.families.shares.shares_job import SharesJob
 from securevfl.families.shares.shares_plan import reason_code_bits, weight_levels
 from securevfl.models.inputs import InputShape
 from securevfl.options import JobOptions
-from securevfl.protocols.score_ledger.limits import SCORE_BIT_BUDGET
+from securevfl.protocols.score_ledger.score_limits import SCORE_BIT_BUDGET
 from securevfl.protocols.shares.opened_loss import MAX_LOSS_ROWS, MIN_LOSS_ROWS
 
 LARGE_SCORES = LeakKind(

@@ -36,7 +36,7 @@ from securevfl.families.shares.shares_job import SharesJob
 from securevfl.families.shares.shares_plan import reason_code_bits, weight_levels
 from securevfl.models import pair_metrics
 from securevfl.options import JobOptions
-from securevfl.protocols.score_ledger.limits import ROWS_PER_EVALUATION, SCORE_BIT_BUDGET
+from securevfl.protocols.score_ledger.score_limits import ROWS_PER_EVALUATION, SCORE_BIT_BUDGET
 from securevfl.protocols.shares.score_label_pairs import MIN_PAIR_ROWS, MIN_ROWS_PER_LABEL
 
 MAX_COLUMN_SHARE = 0.5  # of the information in a row

@@ -23,7 +23,7 @@ from securevfl.families.training_data import ScaledRows, TrainingData
 from securevfl.models import pair_metrics
 from securevfl.models.loss import Loss
 from securevfl.protocols.party_context import PartyContext
-from securevfl.protocols.score_ledger.ledger import ScoreLedger
+from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.protocols.shares.forward_sums import ColumnSource
 from securevfl.protocols.shares.iteration import SharedState
 from securevfl.protocols.shares.opened_loss import MAX_LOSS_ROWS, MIN_LOSS_ROWS, LossTable, open_loss

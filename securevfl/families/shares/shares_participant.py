@@ -42,8 +42,8 @@ from securevfl.optim.curvature import preconditioner_of_rows
 from securevfl.protocols.joint_prediction import RowsToScore
 from securevfl.protocols.observations import IterationStarted
 from securevfl.protocols.party_context import PartyContext
-from securevfl.protocols.score_ledger.ledger import REFUSED, SELF, ScoreLedger
-from securevfl.protocols.score_ledger.limits import SCORE_BIT_BUDGET
+from securevfl.protocols.score_ledger.row_ledger import REFUSED, SELF, ScoreLedger
+from securevfl.protocols.score_ledger.score_limits import SCORE_BIT_BUDGET
 from securevfl.protocols.shares import opened_weights
 from securevfl.protocols.shares.chunk_agreement import agree_on_chunk, wait_for_all
 from securevfl.protocols.shares.column_blocks import ColumnBlocks, LocalColumns

@@ -42,8 +42,8 @@ from securevfl.organisations import correlate, fairness_by_group, join, peer_ses
 from securevfl.protocols.joint_prediction import RowsToScore
 from securevfl.protocols.party_context import LocalResources, PartyContext
 from securevfl.protocols.permits import STOP_DECISION_BITS
-from securevfl.protocols.score_ledger.ledger import NEW, ScoreLedger
 from securevfl.protocols.score_ledger.row_digests import COMMITMENT_BYTES
+from securevfl.protocols.score_ledger.row_ledger import NEW, ScoreLedger
 from securevfl.protocols.shares import column_correlations, group_counts
 from securevfl.protocols.shares.column_correlations import CORRELATION_LEVELS, RoundedProducts
 from securevfl.protocols.shares.fixed_point import FixedPointEncoding

@@ -14,7 +14,7 @@ from gmpy2 import mpz
 
 from securevfl.audit.transcript_checks import Outcome
 from securevfl.crypto.kernel.residues import DEGREE
-from securevfl.crypto.lattice import residue_bytes
+from securevfl.crypto.lattice import residue_encoding
 from securevfl.crypto.lattice.lattice_gradient import LatticeGradient, LatticeGradientParameters
 from securevfl.crypto.paillier.modulus_proof import PROOF_ROOTS
 from securevfl.crypto.paillier.paillier_keys import PublicKey, SecretKey
@@ -28,7 +28,7 @@ _BITS = 2048
 
 def lattice_key() -> Outcome:
     """Check that a public key that names its second half is refused: the evaluator expands that half from a seed."""
-    half = residue_bytes.packed_size(LatticeGradientParameters().ring.key_primes, DEGREE)
+    half = residue_encoding.packed_size(LatticeGradientParameters().ring.key_primes, DEGREE)
     magic = LatticeGradient().keygen().public[:4]
     return _refused("a lattice key with both halves", lambda: LatticeGradient().evaluator(magic + bytes(2 * half)))
 

@@ -30,7 +30,7 @@ from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedSGD
 from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.residuals.defences import Noise
-from securevfl.protocols.score_ledger.ledger import ScoreLedger
+from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.protocols.shares import table_transfers
 from securevfl.transport import secure_transport
 from securevfl.transport.end_to_end import EndToEndSession, KeyOffer

@@ -31,7 +31,7 @@ from securevfl.crypto.kernel.residues import MAX_MODULUS_BITS
 from securevfl.crypto.kernel.shares import KernelShares
 from securevfl.crypto.key_agreement import KeyPair
 from securevfl.crypto.key_derivation import derive_key
-from securevfl.crypto.lattice import residue_bytes
+from securevfl.crypto.lattice import residue_encoding
 from securevfl.crypto.lattice.lattice_gradient import LATTICE_PROFILE, LatticeGradient, LatticeGradientParameters
 from securevfl.crypto.lattice.lattice_shares import LatticeShares
 from securevfl.crypto.lattice.lattice_sum import LatticeSum
@@ -199,7 +199,7 @@ def captured_keys() -> Iterator[list[tuple[str, bytes]]]:
     def residues(self: Any, second: Any) -> Any:
         secret, first = ring_pair(self, second)
         found.extend((RINGS[self.bits], row[:8].tobytes()) for row in secret)
-        packed = (residue_bytes.pack(row[None, :8], [p]) for row, p in zip(secret, self.key_primes, strict=True))
+        packed = (residue_encoding.pack(row[None, :8], [p]) for row, p in zip(secret, self.key_primes, strict=True))
         found.extend((RINGS[self.bits], pattern) for pattern in packed)
         return secret, first
 

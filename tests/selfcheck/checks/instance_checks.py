@@ -25,7 +25,7 @@ from securevfl.crypto.kernel.residues import DEGREE
 from securevfl.crypto.kernel.share_protocol import REPLY_HEADER
 from securevfl.crypto.lattice.lattice_shares import BfvParameters, LatticeShares
 from securevfl.crypto.lattice.lattice_shares import blocks as _ciphertexts
-from securevfl.crypto.lattice.residue_bytes import packed_size
+from securevfl.crypto.lattice.residue_encoding import packed_size
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing, Words
 from securevfl.crypto.share_scheme import common_coin

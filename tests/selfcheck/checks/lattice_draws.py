@@ -28,7 +28,7 @@ from securevfl.crypto.kernel.ring_layout import RingLayout
 from securevfl.crypto.kernel.ring_sampling import NOISE_STD
 from securevfl.crypto.kernel.row_parameters import FISHER_FACTOR, MAX_RUN_OPENINGS
 from securevfl.crypto.key_derivation import derive_key
-from securevfl.crypto.lattice import residue_bytes
+from securevfl.crypto.lattice import residue_encoding
 from securevfl.crypto.lattice.lattice_gradient import (
     LatticeEvaluator,
     LatticeGradient,
@@ -38,7 +38,7 @@ from securevfl.crypto.lattice.lattice_gradient import (
 from securevfl.crypto.lattice.lattice_shares import blocks
 from securevfl.crypto.lattice.lattice_sum import _SUM, LatticeSum
 from securevfl.crypto.lattice.polynomial_ring import SealRing, SealSecretKey
-from securevfl.crypto.lattice.residue_bytes import Residues
+from securevfl.crypto.lattice.residue_encoding import Residues
 from securevfl.crypto.scheme import OpeningShape
 from selfcheck.bits import bits_of, bits_of_numbers, bitwise
 from selfcheck.entropy import recorded
@@ -85,9 +85,9 @@ def _exchange(replies: int, columns: int) -> tuple[LatticeGradientParameters, Hi
     def noting_answer(self: SealRing, layout: RingLayout, total: Any, zero: Any, mask: Residues) -> bytes:
         bare = np.zeros(self.shape, np.uint64) if total is None else _flat(self, total)
         reply, count = answer(self, layout, total, zero, mask), mask.shape[1]
-        view, size = memoryview(reply), residue_bytes.packed_size(self.primes, DEGREE)
-        second = residue_bytes.unpack(view, self.primes, DEGREE)
-        first = residue_bytes.unpack(view[size:], self.primes, count)
+        view, size = memoryview(reply), residue_encoding.packed_size(self.primes, DEGREE)
+        second = residue_encoding.unpack(view, self.primes, DEGREE)
+        first = residue_encoding.unpack(view[size:], self.primes, count)
         mask_residues = self.io.residues(zero, self.shape)  # its summands, before the mask
         hidden.masks.append((first + self.column - mask_residues[0][:, layout.wanted[:count]]) % self.column)
         hidden.zeros.append((second + self.column - bare[1]) % self.column)
@@ -217,11 +217,11 @@ def _sum_zeros() -> tuple[SealRing, list[Residues]]:
     v = np.linspace(-1, 1, _LONG)
     parts = [adder.encrypt(v, bound=2.0, terms=4) for _ in range(2)]
     column = np.array(ring.primes, np.uint64)[:, None]
-    size, zeros = residue_bytes.packed_size(ring.primes, DEGREE), []
+    size, zeros = residue_encoding.packed_size(ring.primes, DEGREE), []
     for _ in range(2):
         total = adder.add(*parts)
         for start in range(_SUM.size + size, len(total), 2 * size):
-            c1, *terms = (residue_bytes.unpack(item[start:], ring.primes, DEGREE) for item in (total, *parts))
+            c1, *terms = (residue_encoding.unpack(item[start:], ring.primes, DEGREE) for item in (total, *parts))
             for term in terms:
                 c1 = (c1 + column - term) % column
             zeros.append(c1)

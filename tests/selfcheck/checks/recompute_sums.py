@@ -27,7 +27,7 @@ from securevfl.audit.transcript_checks import Outcome
 from securevfl.protocols.number_spaces import Circle, Reals, Space
 from securevfl.protocols.sums.base import SumProtocol
 from securevfl.protocols.sums.pairwise_sum import MaskedSummand, PairwiseSum
-from securevfl.protocols.sums.residues import residue_type, to_residues
+from securevfl.protocols.sums.residue_sums import residue_type, to_residues
 from securevfl.protocols.sums.topologies import two_passes
 from securevfl.protocols.sums.tree_sum import MaskedPartial, MaskPartial, TreeSum
 from selfcheck.bits import bits_of, bitwise

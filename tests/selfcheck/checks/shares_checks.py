@@ -43,8 +43,8 @@ from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedSGD
 from securevfl.protocols.observations import SharedResidual
 from securevfl.protocols.protocol_options import Protocol
-from securevfl.protocols.score_ledger.ledger import NEW, ScoreLedger
 from securevfl.protocols.score_ledger.row_digests import COMMITMENT_BYTES
+from securevfl.protocols.score_ledger.row_ledger import NEW, ScoreLedger
 from securevfl.protocols.shares.disk_store import DiskStore
 from securevfl.protocols.shares.fixed_point import FixedPointEncoding
 from securevfl.protocols.shares.iteration import LookupRequest

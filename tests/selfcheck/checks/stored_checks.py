@@ -27,7 +27,7 @@ from securevfl.families.fdml.masked_store import StoredMasks
 from securevfl.families.fdml.stored_sum import OUTPUT_SPACE, StoredSum
 from securevfl.families.fdml.stored_sums import STORED
 from securevfl.protocols.sums.mask_keys import SumPublicKey, WrappedMaskKey
-from securevfl.protocols.sums.residues import to_residues
+from securevfl.protocols.sums.residue_sums import to_residues
 from selfcheck.checks import slow_reference
 from selfcheck.checks.draws import watched
 from selfcheck.checks.two_runs import same_shape

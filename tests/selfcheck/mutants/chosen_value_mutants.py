@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from securevfl.crypto.kernel.residues import DEGREE
-from securevfl.crypto.lattice import residue_bytes
+from securevfl.crypto.lattice import residue_encoding
 from securevfl.crypto.lattice.lattice_gradient import LatticeEvaluator
 from securevfl.crypto.paillier import paillier_keys
 from securevfl.crypto.paillier.paillier_keys import noise
@@ -18,7 +18,7 @@ def _takes_both(self: Any, parameters: Any, public: bytes) -> None:
     """Read a lattice key as (b, a), both of the holder's choosing."""
     ring, body = parameters.ring, public[4:]
     parts = body[: len(body) // 2], body[len(body) // 2 :]
-    first, second = (residue_bytes.unpack(part, ring.key_primes, DEGREE) for part in parts)
+    first, second = (residue_encoding.unpack(part, ring.key_primes, DEGREE) for part in parts)
     self._parameters, self._engine, self._fingerprint = parameters, parameters.engine, bytes(16)
     self._encryptor = ring.encryptor(first, second)
 

@@ -23,7 +23,7 @@ from securevfl.data.register import Register
 from securevfl.families.fdml.local_noise import LocalNoiseSampler
 from securevfl.protocols.alignment import psi_many
 from securevfl.protocols.residuals.defences import Gaussian, Noise
-from securevfl.protocols.score_ledger.ledger import ScoreLedger
+from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.protocols.shares import table_transfers
 from securevfl.protocols.shares.disk_store import DiskStore
 from securevfl.training import run_setup

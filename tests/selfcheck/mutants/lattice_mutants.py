@@ -16,7 +16,7 @@ from securevfl.crypto.lattice import polynomial_ring
 from securevfl.crypto.lattice.lattice_gradient import LatticeEvaluator, LatticeHolder
 from securevfl.crypto.lattice.lattice_sum import LatticeAdder
 from securevfl.crypto.lattice.polynomial_ring import SealRing
-from securevfl.crypto.paillier import fixed_point
+from securevfl.crypto.paillier import fixed_point_integers
 from securevfl.errors import RangeError
 from selfcheck.mutants.mutant import Mutant, patched
 
@@ -120,7 +120,7 @@ def _speaking_encode(values: Any, bound: float, bits: int) -> Any:
     return _fixed(values, bound, bits)
 
 
-_fixed = fixed_point.encode
+_fixed = fixed_point_integers.encode
 
 
 MUTANTS = [
@@ -195,6 +195,6 @@ MUTANTS = [
         "an overflow names the largest value",
         "errors are silent",
         "silent",
-        patched((fixed_point, "encode", _speaking_encode)),
+        patched((fixed_point_integers, "encode", _speaking_encode)),
     ),
 ]

@@ -108,7 +108,7 @@ MUTANTS = [
         "H is rounded freshly in each iteration, so that a hundred of them average the dither away",
         "rounded outputs",
         "rounding",
-        patched(edited(RoundedOutputs, "__call__", ("dither = (", "below = np.random.permutation("))),
+        patched(edited(RoundedOutputs, "__call__", ("dither = (", "dither = np.random.permutation("))),
     ),
     Mutant(
         "outputs: rounded down",

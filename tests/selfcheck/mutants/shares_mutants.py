@@ -15,7 +15,7 @@ from securevfl.crypto.transfers import ot_extension
 from securevfl.crypto.transfers.ot_extension import OtSender
 from securevfl.crypto.transfers.row_hash import RowHash
 from securevfl.families.shares.shares_participant import SharesParticipant
-from securevfl.protocols.score_ledger.ledger import ScoreLedger
+from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.protocols.shares import iteration as shares
 from securevfl.protocols.shares import offline_phase, opened_weights
 from securevfl.protocols.shares.disk_store import DiskStore

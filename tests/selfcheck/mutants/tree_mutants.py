@@ -69,7 +69,7 @@ def _in_fold(X: Any, targets: Any, key: bytes, *, classifies: bool, weights: Any
 
 def _with_weights(self: Any) -> Any:
     state = _outcome(self)
-    state["theta"] = self.plan.numbers.decode_weights(state["own"][0])
+    state["theta"] = self.params.encoding.decode_weights(state["own"][0])
     return state
 
 

@@ -52,7 +52,16 @@ from securevfl.base.chunked_matrix import ChunkedMatrix
 from securevfl.errors import LeakageError, ProtocolError
 from securevfl.protocols.score_ledger.claims import RowClaims
 from securevfl.protocols.score_ledger.database import LedgerDatabase
-from securevfl.protocols.score_ledger.limits import (
+from securevfl.protocols.score_ledger.row_digests import (
+    COMMITMENT_BYTES,
+    DIGEST_BYTES,
+    DIGEST_CHUNK_ROWS,
+    block_digests,
+    content_digests,
+    id_salt,
+    sorted_digests,
+)
+from securevfl.protocols.score_ledger.score_limits import (
     CLAIM_TIMEOUT,
     EVALUATION,
     MAX_ATTEMPTS,
@@ -62,15 +71,6 @@ from securevfl.protocols.score_ledger.limits import (
     check_evaluations,
     max_count,
     max_evaluations,
-)
-from securevfl.protocols.score_ledger.row_digests import (
-    COMMITMENT_BYTES,
-    DIGEST_BYTES,
-    DIGEST_CHUNK_ROWS,
-    block_digests,
-    content_digests,
-    id_salt,
-    sorted_digests,
 )
 from securevfl.protocols.score_ledger.tables import (
     DELETE_UNUSED,
