@@ -89,7 +89,7 @@ def sealed_aucs() -> list[str]:
     )
     return [
         f"step {number(rows[0]['step'])}, {rows[0]['rounds']:g} rounds) the held-out AUC is {plain[0]} in the open and "
-        f"{sealed[0]} under CKKS, and with xi = 60 {plain[1]} and {sealed[1]}"
+        f"{sealed[0]} under CKKS. With xi = 60 it is {plain[1]} and {sealed[1]}"
     ]
 
 
@@ -107,8 +107,8 @@ def kept_exchanges() -> list[str]:
     plain = [row for row in rows if row["method"] == "plain" and row["rounds"] is not None]
     assert min(plain, key=lambda row: row["rounds"])["step"] == 0.045
     return [
-        f"At .02 R = 5 takes {rounds('celu', 0.02)} rounds to an AUC of .80 and plain training "
-        f"{rounds('plain', 0.02)}; at .045, the best step for plain training, they take "
+        f"At .02, R = 5 takes {rounds('celu', 0.02)} rounds to an AUC of .80 and plain training "
+        f"{rounds('plain', 0.02)}. At .045, the best step for plain training, they take "
         f"{rounds('celu', 0.045)} and {rounds('plain', 0.045)}",
         *small_steps(),
         *sealed_aucs(),
@@ -134,9 +134,10 @@ def small_steps() -> list[str]:
         )
     ]
     return [
-        f"at .005 R = 5 reaches .80 in {celu} rounds, with two in flight in {two} and plain training in {plain}",
+        f"at .005, R = 5 reaches .80 in {celu} rounds. With two in flight it takes {two} rounds, and plain training "
+        f"{plain}",
         f"that is {took[2] / took[0]:.1f} and {took[2] / took[1]:.1f} times faster than plain training in double",
-        "At .02 they take {}, {} and {} rounds to .82".format(*rounds(0.02, 0.82)),
+        "At .02, they take {}, {} and {} rounds to .82".format(*rounds(0.02, 0.82)),
     ]
 
 
@@ -152,10 +153,12 @@ def convolutional_rounds() -> list[str]:
         pick(small, q=q, algorithm=name) for q, name in ((1, "FedSGD"), (3, "FedBCD-p"), (5, "FedBCD-s"))
     )
     return [
-        f"FedSGD takes {plain:g} rounds to an AUC of .95, -s with Q = 3 {s:g} ({share(s, plain)}) and with Q = 5 "
-        f"{five:g} ({share(five, plain)}), -p with Q = 3 {p:g} ({share(p, plain)}); -p with Q = 5 diverges",
-        f"FedSGD takes {sgd['rounds']:g} rounds to .95 with eta0 = {sgd['step']:g}, -p with Q = 3 {three['rounds']:g} "
-        f"with {three['step']:g} and -s with Q = 5 {last['rounds']:.1f} with {last['step']:g}".replace("0.", "."),
+        f"FedSGD takes {plain:g} rounds to an AUC of .95. FedBCD-s takes {s:g} rounds with Q = 3 ({share(s, plain)} of "
+        f"FedSGD) and {five:g} with Q = 5 ({share(five, plain)}). FedBCD-p takes {p:g} with Q = 3 ({share(p, plain)}) and "
+        "diverges with Q = 5",
+        f"FedSGD takes {sgd['rounds']:g} rounds to .95 with eta0 = {sgd['step']:g}. FedBCD-p takes {three['rounds']:g} "
+        f"with Q = 3 and eta0 = {three['step']:g}, and FedBCD-s takes {last['rounds']:.1f} with Q = 5 and eta0 = "
+        f"{last['step']:g}",
     ]
 
 
@@ -165,7 +168,7 @@ def noise() -> list[str]:
     rows = results("fdml", "noise")
     none, eight, two = (number(pick(rows, epsilon=epsilon)["auc"], 3) for epsilon in (None, 8.0, 2.0))
     assert pick(rows, epsilon=1.0)["ended"] == 0
-    return [f"the held-out AUC is {none} without noise, {eight} at epsilon 8 and {two} at 2, and at 1 no run ends"]
+    return [f"the held-out AUC is {none} without noise, {eight} at epsilon 8 and {two} at 2. At epsilon 1 no run ends"]
 
 
 QUOTED = {"fdskl": fdskl_errors, "rounds": kept_exchanges, "neural": convolutional_rounds, "fdml": noise}
