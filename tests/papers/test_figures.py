@@ -154,8 +154,8 @@ def convolutional_rounds() -> list[str]:
     )
     return [
         f"FedSGD takes {plain:g} rounds to an AUC of .95. FedBCD-s takes {s:g} rounds with Q = 3 ({share(s, plain)} of "
-        f"FedSGD) and {five:g} with Q = 5 ({share(five, plain)}). FedBCD-p takes {p:g} with Q = 3 ({share(p, plain)}) and "
-        "diverges with Q = 5",
+        f"FedSGD) and {five:g} with Q = 5 ({share(five, plain)}). FedBCD-p takes {p:g} with Q = 3 "
+        f"({share(p, plain)}) and diverges with Q = 5",
         f"FedSGD takes {sgd['rounds']:g} rounds to .95 with eta0 = {sgd['step']:g}. FedBCD-p takes {three['rounds']:g} "
         f"with Q = 3 and eta0 = {three['step']:g}, and FedBCD-s takes {last['rounds']:.1f} with Q = 5 and eta0 = "
         f"{last['step']:g}",
