@@ -12,9 +12,10 @@ A connection has three phases, and each is bounded:
    `HANDSHAKE_SECONDS`.
 3. established: the client has answered. It ends when one of the two sides closes it.
 
-If an address has more than `per_address` connections in the first two phases, or if there are more than `in_all`
-connections, the one that has been idle for the longest time is closed, silent ones first. A client that proceeds at
-once is therefore served even while strangers hold as many connections as they can.
+If an address has more than `per_address` connections in the first two phases, those that have been idle for more than
+`GRACE_SECONDS` are closed. If there are more than `in_all` connections, the one that has been idle for the longest time
+is closed at once, silent ones first. A client that proceeds at once is therefore served even while strangers hold as
+many connections as they can.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from securevfl.errors import ConfigError
 
 FIRST_BYTE_SECONDS = 5.0
 HANDSHAKE_SECONDS = 10.0
+GRACE_SECONDS = 1.0  # until an idle connection counts against its address, so that clients may come in bursts
 CONNECTIONS_PER_ADDRESS = 16
 CONNECTIONS_IN_ALL = 256
 _TLS_HANDSHAKE = 0x16  # the first byte of a TLS record that begins a handshake
@@ -173,12 +175,6 @@ class Listener:
             self._connections.add(connection)
             self._handshakes[connection.address] += 1
             self._selector.register(client, selectors.EVENT_READ, connection)
-            if self._handshakes[connection.address] > self._per_address:
-                self._evict(
-                    other
-                    for other in self._connections
-                    if other.address == connection.address and other.phase < 2 and other is not connection
-                )
             if len(self._connections) > self._in_all:
                 self._evict(other for other in self._connections if other is not connection)
 
@@ -196,6 +192,18 @@ class Listener:
                 connection.phase == 1 and age > HANDSHAKE_SECONDS
             ):
                 self._close(connection)
+        for address, count in list(self._handshakes.items()):
+            if count > self._per_address:
+                idle = [
+                    connection
+                    for connection in self._connections
+                    if connection.address == address
+                    and connection.phase < 2
+                    and now - connection.active > GRACE_SECONDS
+                ]
+                idle.sort(key=lambda connection: (connection.phase, connection.active))
+                for connection in idle[: count - self._per_address]:
+                    self._close(connection)
 
     def _close(self, connection: _Connection) -> None:
         if connection not in self._connections:

@@ -37,7 +37,7 @@ def test_rates_are_those_of_each_group_and_small_groups_are_left_out() -> None:
         assert own["rate"] == pytest.approx(Y[rows].mean())
         assert own["predicted"] == pytest.approx(proba[rows].mean())
         assert own["auc"] == pytest.approx(roc_auc_score(Y[rows], proba[rows]))
-    with raises_code(TableError, "SVFL-TABLE-TYPE"):
+    with raises_code(TableError, "SVFL-TABLE-SHAPE"):
         trained.evaluate_by_group(tables, Y, GROUP[:5])
 
 

@@ -243,7 +243,7 @@ def test_labels_that_cannot_be_used_are_told() -> None:
         train("negative_binomial", parties(LABELS["poisson"] * 100))
     far = LABELS["gamma"].copy()
     far[0] = far.mean() * 1400
-    with raises_code(errors.LabelError, "SVFL-LABEL-VALUES"):
+    with raises_code(errors.LabelError, "SVFL-LABEL-RANGE"):
         train("gamma", parties(far), "sealed", epochs=2)
     with raises_code(errors.DataError, "SVFL-TABLE-WEIGHTS"):
         train("poisson", parties(LABELS["poisson"], columns=["a", "b"]), exposure="b")

@@ -214,7 +214,7 @@ def test_the_party_whose_labels_rare_rows_open_is_warned(noise_parties: tuple[st
     assert list(audit.exposed_labels) == ["bank"]
     disclosed = " ".join(audit.exposed_labels["bank"])
     if noise_parties:
-        assert "ask it for that line of its sheet" in disclosed
+        assert "ask it for this line of its sheet" in disclosed
     else:
         assert "shop: 1 rows of 120 are nearly unique" in disclosed
         assert disclosed in str(vfl.explain(job, [bank, shop]))
