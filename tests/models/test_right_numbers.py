@@ -140,9 +140,9 @@ def test_coefficients_are_those_of_statsmodels_to_a_part_of_a_standard_error(cas
     assert above <= LOSS
 
 
-@pytest.mark.parametrize(("kind", "remedy"), [("ckks", "train on shares"), ("shares", "protocol.shares.step")])
+@pytest.mark.parametrize(("kind", "remedy"), [("ckks", "secret sharing"), ("shares", "protocol.shares.step")])
 def test_counts_that_rounding_moves_by_more_than_chance_are_refused(kind: str, remedy: str) -> None:
-    with pytest.raises(LabelError, match=rf"within 1 standard error .* expected, they may lie \d.*{remedy}"):
+    with pytest.raises(LabelError, match=rf"off by \d.* standard errors; at most 1 .*{remedy}"):
         vfl.simulate(job_of("poisson", kind), parties_of("poisson", LARGE))
 
 

@@ -124,11 +124,11 @@ def test_a_party_that_has_its_weights_may_ask() -> None:
 def test_others_are_refused_with_the_remedy(tmp_path: Any) -> None:
     found, own = run()
     for ask in (lambda: found.explain("bank", own[0].X[:7]), lambda: found.importance("bank")):
-        with raises_code(ConfigError, "SVFL-JOB-OPTION"):
+        with raises_code(ConfigError, "SVFL-MODEL-NO-WEIGHTS"):
             ask()
     assert found.active.trees[0].weights is None
     assert "+" not in str(found.active.trees[0])
-    with raises_code(PartiesError, "SVFL-PARTIES-ROLE"):
+    with raises_code(PartiesError, "SVFL-PARTIES-NAME"):
         found.explain("telco", own[0].X[:7])
     found.save(tmp_path)
     again = vfl.Run.load(tmp_path)

@@ -201,9 +201,9 @@ def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) 
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
     monkeypatch.setattr("securevfl.base.extras.import_module", missing)
-    with raises_code(ConfigError, "SVFL-JOB-OPTION"):
+    with raises_code(ConfigError, "SVFL-EXTRA-MISSING"):
         vfl.TorchModel(lambda: nn.Linear(D, C))
-    with raises_code(ConfigError, "SVFL-JOB-OPTION"):
+    with raises_code(ConfigError, "SVFL-EXTRA-MISSING"):
         vfl.Neural().build(BlockSpec("shop", False, D, C))
 
 

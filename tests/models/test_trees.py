@@ -201,7 +201,7 @@ def test_a_saved_part_predicts_and_has_no_training_row(tmp_path: Path) -> None:
     score = ForestInputs.read(again.active.state["inputs"]).score
     assert score is not None
     assert not len(score.trained)
-    with raises_code(DataError, "SVFL-TABLE-UNREADABLE"):
+    with raises_code(DataError, "SVFL-MODEL-NO-WEIGHTS"):
         again.active.coefficients()
 
 

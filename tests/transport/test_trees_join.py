@@ -65,7 +65,7 @@ def test_trees_are_prepared_trained_asked_and_served(
 
     made: list[Any] = []
     with monkeypatch.context() as patched:
-        patched.setattr(OfflinePhase, "make", lambda *own: made.append(own))
+        patched.setattr(OfflinePhase, "generate", lambda *own: made.append(own))
         ledgers = {name: DisclosureLedger(tmp_path / f"{name}.ledger", name) for name in files}
 
         def train(party: vfl.Party, kit: Path) -> ModelPart:
