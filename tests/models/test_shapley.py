@@ -134,5 +134,5 @@ def test_others_are_refused_with_the_remedy(tmp_path: Any) -> None:
     again = vfl.Run.load(tmp_path)
     assert again.importance("shop") == found.importance("shop")
     line = vfl.Job(model=vfl.Logistic(), optimizer=vfl.FedSGD(lr=0.3), protocol="shares", epochs=1)
-    with raises_code(DataError, "SVFL-TABLE-UNREADABLE"):
+    with raises_code(DataError, "SVFL-MODEL-UNSUPPORTED"):
         _ = vfl.simulate(line, own).active.trees
