@@ -276,7 +276,7 @@ class DataNotice(UserWarning):
 
 
 class DivergenceError(SecureVFLError):
-    """The loss of a training grows beyond that of a model without weights; no model is stored."""
+    """The training loss has grown far beyond that of the zero model f = 0; no model is stored."""
 
     stop_reason = "diverged"
     default_code = "SVFL-TRAINING-DIVERGED"

@@ -222,7 +222,7 @@ class JobOptions(Config):
 
     @property
     def decision_interval(self) -> int:
-        """Rounds between evaluations after which the leading party sends a decision; 0 if it sends none."""
+        """Rounds between two decisions of the leading party to continue, stop or roll back; 0 if it sends none."""
         return self.evaluation_interval if self.stops_early or self.optimizer.may_overshoot else 0
 
 

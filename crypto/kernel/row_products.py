@@ -543,7 +543,7 @@ class RowEvaluator(Evaluator):
                 f"{self._engine}: messages of one g have different headers", code="SVFL-CRYPTO-CIPHERTEXT"
             )
         if not onto.missing:
-            raise CryptoError(f"{self._engine}: messages contain more blocks than g has", code="SVFL-CRYPTO-CIPHERTEXT")
+            raise CryptoError(f"{self._engine}: a peer sent more blocks than agreed", code="SVFL-CRYPTO-CIPHERTEXT")
         return onto, self._blocks(onto, sealed)
 
     def unblind(self, opened: bytes, mask: RowMask, word: int | None = None) -> Floats:

@@ -147,8 +147,8 @@ class PaillierAdder(Adder):
             header, ciphertexts = _read(public, part)
             if header.sizes[:2] != (m, terms) or header.bound != first.bound:
                 raise CryptoError(
-                    "the vectors differ in length, bound or terms",
-                    "use the same values at all parties",
+                    "the encrypted vectors differ in length, bound or number of summands",
+                    "set these three alike at all parties",
                     code="SVFL-CRYPTO-SHAPE",
                 )
             added += header.sizes[2]

@@ -190,12 +190,12 @@ def text_bins(column: str, counts: dict[str, int], options: Woe) -> CategoricalW
 
 
 class BinIndicators:
-    """The 0/1 matrix (n, k slots) of the bins of k columns, computed when rows of it are read.
+    """One-hot matrix (n, k * slots) of the bins of k columns; its rows are computed on access.
 
     Args:
         bin_numbers: the bin of each value (n, k).
         slots: the number of matrix columns for each column of the table. Bin i of column j is matrix column
-            j slots + i; matrix columns without a bin are 0.
+            `j * slots + i`; matrix columns without a bin are 0.
     """
 
     def __init__(self, bin_numbers: Floats, slots: int) -> None:

@@ -109,7 +109,7 @@ class BlockModel(Model):
     """A model of which every party has a block of weights."""
 
     def collected_width(self, outputs: int, passives: int) -> int:
-        """Return how many numbers a row are collected from all passive parties together, for f with c outputs."""
+        """Return the number of values for each row that all passive parties send together, if f has c outputs."""
         return outputs
 
     @abstractmethod

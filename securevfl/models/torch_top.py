@@ -27,7 +27,7 @@ from securevfl.models.torch_block import TorchBlock
 
 
 class TorchTop(TorchBlock):
-    """The active party's module of its rows X (n, d) and of the outputs of the others (n, K w)."""
+    """The active party's module; its inputs are the party's rows (n, d) and the others' outputs (n, K * w)."""
 
     def __init__(
         self, party: str, source: TorchModel, columns: int, outputs: int, *, l2: float, fed: int, bound: float

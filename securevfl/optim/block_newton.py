@@ -55,7 +55,7 @@ MAX_FLAT_ITERATIONS_PRECISE = 20  # the same for losses with standard errors
 
 
 class BlockNewton(RoundsTraining):
-    """A few rounds for a linear model; meant for `batch_size = "all"`, or for large batches."""
+    """Block Newton steps: a linear model converges in few rounds. Use `batch_size = "all"` or large batches."""
 
     name: ClassVar[str] = "block_newton"
     tolerance: float | None = Field(default=None, ge=0, lt=1)

@@ -196,7 +196,7 @@ class Endpoint:
                 reported = self._report_failed_handshakes(failed)
 
     def _report_failed_handshakes(self, failed: int) -> bool:
-        """Report failed handshakes to this party's operator; return whether a neighbour is awaited at all."""
+        """Report failed handshakes to the operator; return True if a neighbour is not connected yet."""
         missing = [
             line for line in self.lines.values() if not line.opened and not self._peers.calls(self.me, line.peer)
         ]

@@ -10,11 +10,12 @@ torch = pytest.importorskip("torch")
 from builders import raises_code  # noqa: E402
 
 import securevfl as vfl  # noqa: E402
-from benchmarks.papers.clicks import clicks  # noqa: E402
 from securevfl.errors import ConfigError  # noqa: E402
 from securevfl.models import torch_block  # noqa: E402
 from securevfl.models.torch_block import TorchBlock  # noqa: E402
 from securevfl.models.torch_top import TorchTop  # noqa: E402
+
+clicks = pytest.importorskip("benchmarks.papers.clicks", reason="not in a checkout").clicks
 
 torch.set_num_threads(1)
 REAL = Path(__file__).parents[3] / "shared" / "data"
