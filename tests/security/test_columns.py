@@ -223,7 +223,7 @@ def test_the_columns_of_the_credit_table() -> None:
     long = RealIdealPair(linear_job(residual=vfl.Ckks(), epochs=20, **keys), parties, 0)
     score = ATTACKS["column_space"].score(long)
     assert score.real > 0.999999
-    assert "14 known rows give them" in score.detail
+    assert "14 known rows determine them" in score.detail
     short = RealIdealPair(linear_job(residual=vfl.Ckks(), epochs=5, **keys), parties, 0)  # 4 are sometimes too few
     for pair in (long, short):
         assert ATTACKS["binary_columns"].score(pair).real == 1
