@@ -191,7 +191,7 @@ CATALOGUE: Final[dict[str, ErrorCode]] = {
         "Read the id column as text or integers.",
     ),
     "SVFL-ID-NO-MATCH": ErrorCode(
-        "The parties' tables have no id in common.",
+        "The parties' tables have no id in common, or rows that must be the same have different ids.",
         "Check that the right id column is named, and that ids are written alike at all parties.",
     ),
     "SVFL-ID-COLUMN": ErrorCode(

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.errors import DataNotice, IdError, LabelError, TableError
+from securevfl.errors import DataNotice, LabelError, TableError
 
 MISSING = frozenset(
     [
@@ -136,40 +136,16 @@ def _is_missing_label(value: Any) -> bool:
     return is_missing(value) or (isinstance(value, float) and not np.isfinite(value))
 
 
-def index_ids(name: str, X: Any, y: Any) -> NDArray[Any] | None:
-    """Return the index of a frame as ids.
-
-    Args:
-        name: the party, for messages.
-        X: the columns.
-        y: the labels, or None.
-
-    Returns:
-        The index (n,) if it has a name or differs from 0 to n - 1; None otherwise, and for arrays.
-
-    Raises:
-        IdError: if the labels have another index than the columns.
-    """
-    index = _index(X)
-    if index is None:
-        return None
-    values = np.asarray(index)
-    label_index = _index(y)
-    if label_index is not None and not np.array_equal(np.asarray(label_index), values):
-        raise IdError(
-            f"party {name}: the index of the labels differs from that of the columns",
-            "reindex the labels to the rows of the columns",
-            code="SVFL-ID-ORDER",
-            party=name,
-        )
-    has_name = getattr(index, "name", None) is not None
-    return values if has_name or not np.array_equal(values, np.arange(len(values))) else None
-
-
-def _index(table: Any) -> Any:
+def index_of(table: Any) -> Any:
     """Return the index of a frame or series; None for others, such as a list, whose `index` is a method."""
     index = getattr(table, "index", None)
     return None if index is None or callable(index) else index
+
+
+def names_rows(index: Any) -> bool:
+    """Return whether an index identifies rows: it has a name, or differs from 0 to n - 1."""
+    values = np.asarray(index)
+    return getattr(index, "name", None) is not None or not np.array_equal(values, np.arange(len(values)))
 
 
 def name_list(names: Sequence[str], limit: int = 5) -> str:

@@ -91,9 +91,11 @@ def test_an_index_that_says_something_is_the_ids(index: np.ndarray, name: str | 
     np.testing.assert_array_equal(aligned[1].X, X)
 
 
-def test_labels_of_other_rows_are_refused() -> None:
-    with raises_code(errors.IdError, "SVFL-ID-ORDER"):
-        vfl.Party("bank", Frame(X, IDS, "id"), Frame(Y[:, None], IDS[::-1], "id"))
+def test_labels_of_other_rows_are_refused_and_others_joined() -> None:
+    with raises_code(errors.IdError, "SVFL-ID-NO-MATCH"):
+        vfl.Party("bank", Frame(X, IDS, "id"), Frame(Y[:, None], IDS + 1, "id"))
+    party = vfl.Party("bank", Frame(X, IDS, "id"), Frame(Y[::-1, None], IDS[::-1], "id"))
+    np.testing.assert_array_equal(party.labels, Y)
 
 
 @pytest.mark.parametrize(
