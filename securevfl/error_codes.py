@@ -100,6 +100,10 @@ CATALOGUE: Final[dict[str, ErrorCode]] = {
         "A line has more or fewer fields than the header.",
         "Correct the line that the message names; quotes that are not closed are a usual cause.",
     ),
+    "SVFL-TABLE-QUOTES": ErrorCode(
+        "A quotation mark in a CSV file encloses complete rows, which would disappear.",
+        "Remove the quotation mark in the line that the message names, or write it twice within a quoted value.",
+    ),
     "SVFL-TABLE-EMPTY": ErrorCode(
         "The table has no rows or no columns.",
         "Export the table again, and check that it contains what you expect.",

@@ -19,7 +19,7 @@ from securevfl.data.id_keys import ID_DIGEST, Keys, id_keys, order_digest
 from securevfl.data.preparation import FittedPreparation
 from securevfl.data.register import Register
 from securevfl.data.row_matching import ids_of_rows, match_values
-from securevfl.data.validation import check_extremes, check_labels, index_of, name_list, names_rows
+from securevfl.data.validation import check_extremes, check_labels, index_of, name_list, names_rows, unmasked
 from securevfl.errors import IdError, PartiesError, TableError
 
 ALIGN = "align the tables with parties = vfl.align(parties)"
@@ -333,7 +333,7 @@ def _labels_of_rows(
 
 def _checked_ids(name: str, ids: Sequence[Any] | NDArray[Any], rows: int) -> tuple[NDArray[Any], Keys]:
     """Return ids as an array, and their digests."""
-    array = np.asarray(ids)
+    array = np.asarray(unmasked(ids))
     if array.shape != (rows,):
         raise TableError(
             f"party {name} has {rows} rows and ids of shape {array.shape}",

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from securevfl.data.id_keys import id_digest
-from securevfl.data.validation import index_of, name_list, names_rows
+from securevfl.data.validation import index_of, name_list, names_rows, unmasked
 from securevfl.errors import DataNotice, IdError, TableError
 
 RowOrder = NDArray[np.intp] | None
@@ -73,7 +73,7 @@ def match_values(what: str, values: Any, ids: NDArray[Any] | None, order: RowOrd
     value_ids = _index_ids(values)
     if value_ids is not None and ids is not None:
         if len(value_ids) == len(ids) and np.array_equal(value_ids, ids):
-            return np.asanyarray(values)
+            return take_rows(values, None)
         return take_rows(values, _order(what, value_ids, "the table", ids))
     if value_ids is not None:
         warnings.warn(
@@ -84,7 +84,7 @@ def match_values(what: str, values: Any, ids: NDArray[Any] | None, order: RowOrd
 
 def take_rows(values: Any, order: RowOrder) -> NDArray[Any]:
     """Return an array of the values in this order; of all of them as they are if the order is None."""
-    array = np.asanyarray(values)
+    array = np.asarray(unmasked(values))
     return array if order is None or len(array) != len(order) else array[order]
 
 
@@ -124,7 +124,7 @@ def _index_ids(table: Any) -> NDArray[Any] | None:
 
 
 def _one_dimensional(ids: ArrayLike | Sequence[Any]) -> NDArray[Any]:
-    array = np.asarray(ids)
+    array = np.asarray(unmasked(ids))
     if array.ndim != 1:
         raise TableError(f"the ids have shape {array.shape}", "pass one id for each row", code="SVFL-TABLE-SHAPE")
     return array

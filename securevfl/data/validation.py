@@ -31,6 +31,22 @@ def is_missing(value: Any) -> bool:
     return isinstance(value, float) and value != value
 
 
+def unmasked(values: Any) -> Any:
+    """Return a masked array of numpy with NaN or None in place of masked values, and everything else unchanged."""
+    if not np.ma.isMaskedArray(values):
+        return values
+    if values.dtype.kind == "f":
+        return values.filled(np.nan)
+    if values.dtype.kind == "M":
+        return values.filled(np.datetime64("NaT"))
+    mask = np.ma.getmaskarray(values)
+    if not mask.any():
+        return values.data
+    if values.dtype.kind in "biu":
+        return values.astype(np.float64).filled(np.nan)
+    return np.where(mask, None, values.data.astype(object))
+
+
 def check_extremes(name: str, low: Floats, high: Floats, columns: Sequence[str], rows: int) -> list[str]:
     """Find the columns that do not vary, and warn that they get no weight.
 
@@ -100,7 +116,7 @@ def check_labels(name: str, y: ArrayLike, rows: int) -> NDArray[Any]:
         TableError: if the shape is wrong.
         LabelError: if labels are missing or infinite.
     """
-    labels = np.asarray(y)
+    labels = np.asarray(unmasked(y))
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.shape != (rows,):

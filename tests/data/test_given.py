@@ -229,3 +229,21 @@ def test_the_command_says_what_it_leaves_out(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "party shop: columns that do not vary get no weight: b\n" in done.stderr
     assert "Warning" not in done.stderr
+
+
+def test_masked_values_are_missing() -> None:
+    masked = np.ma.array(X, mask=np.zeros_like(X, bool))
+    masked[3:9, 1] = np.ma.masked
+    holes = X.copy()
+    holes[3:9, 1] = np.nan
+    np.testing.assert_array_equal(vfl.Party("shop", masked, ids=IDS).X, holes)
+    run = vfl.simulate(a_job(), [labelled(Y), vfl.Party("shop", masked, ids=IDS)])
+    np.testing.assert_array_equal(
+        run.predict_proba({"bank": X, "shop": masked}), run.predict_proba({"bank": X, "shop": holes})
+    )
+    with raises_code(errors.LabelError, "SVFL-LABEL-MISSING"):
+        labelled(np.ma.array(Y, mask=IDS == 3))
+    with raises_code(errors.LabelError, "SVFL-LABEL-MISSING"):
+        run.evaluate({"bank": X, "shop": X}, np.ma.array(Y, mask=IDS == 3))
+    with raises_code(errors.IdError, "SVFL-ID-MISSING"):
+        vfl.Party("shop", X, ids=np.ma.array(IDS, mask=IDS == 3))
