@@ -47,9 +47,12 @@ HELD = {  # the beginning of a sentence and the test that checks it
     "Each party learns which": "tests/protocols/test_psi.py::test_every_party_gets_the_rows_of_the_plain_intersection",
     "That somebody is a client": "tests/protocols/test_psi.py::test_every_message_is_declared",
     "About persons who are not": "tests/security/test_psi_leaks.py::test_the_active_party_learns_no_single_membership",
-    "If the parties choose to compare columns": "tests/organisations/test_correlate.py::test_all_that_passes_is_declared_and_entered",
-    "The program limits these": "tests/organisations/test_correlate.py::test_ledgers_count_them_and_refuse_what_goes_too_far",
-    "A correlation is an average": "tests/organisations/test_correlate.py::test_ledgers_count_them_and_refuse_what_goes_too_far",
+    "If the parties choose to compare columns": "tests/organisations/test_correlate.py::"
+    "test_all_that_passes_is_declared_and_entered",
+    "The program limits these": "tests/organisations/test_correlate.py::"
+    "test_ledgers_count_them_and_refuse_what_goes_too_far",
+    "A correlation is an average": "tests/organisations/test_correlate.py::"
+    "test_ledgers_count_them_and_refuse_what_goes_too_far",
     "If the parties choose to compare how": "tests/organisations/test_fairness_by_group.py::"
     "test_groups_under_100_rows_are_not_told_nor_follow",
     "All parties learn": SIZES,
@@ -57,11 +60,13 @@ HELD = {  # the beginning of a sentence and the test that checks it
     "A score is a fact": "tests/transport/test_serve.py::test_scores_are_those_of_the_run_for_rows_that_all_have",
     "The program uses fewer": "tests/disclosure/test_score_bits.py::"
     "test_a_score_has_as_many_bits_as_columns_allow_and_too_few_are_refused_in_one_line",
-    "The active party can subtract": "tests/transport/test_serve.py::test_scores_of_a_party_with_one_column_tell_the_column",
+    "The active party can subtract": "tests/transport/test_serve.py::"
+    "test_scores_of_a_party_with_one_column_tell_the_column",
     "If one column of another": "tests/security/test_audit_levels.py::test_levels_reveal_a_column_with_a_large_weight",
     "A repeated question": SCORED,
     "The program refuses to score": SCORED,
-    "The active party learns the distribution": "tests/protocols/test_word_shuffle.py::test_what_is_received_is_uniform",
+    "The active party learns the distribution": "tests/protocols/test_word_shuffle.py::"
+    "test_what_is_received_is_uniform",
     "It cannot assign": "tests/protocols/test_word_shuffle.py::test_every_order_is_as_likely",
     "With few persons": "tests/security/test_audit_shares.py::test_nothing_exceeds_what_is_declared",
     "The active party learns one count": SIZES,
@@ -69,7 +74,8 @@ HELD = {  # the beginning of a sentence and the test that checks it
     "A passive party's columns": "tests/disclosure/test_score_bits.py::test_every_sheet_weighs_scores_against_columns",
     "If the active party and its partner": SHARES + "test_who_must_pool_what_they_hold_is_said",
     "No other group of parties": "tests/protocols/test_shares_predict.py::test_parts_of_further_parties_are_uniform",
-    "After each evaluation the passive": "tests/disclosure/test_said.py::test_a_sheet_says_that_a_verdict_follows_from_labels",
+    "After each evaluation the passive": "tests/disclosure/test_said.py::"
+    "test_a_sheet_says_that_a_verdict_follows_from_labels",
     "The proof applies": SHEET,
     "SECURITY.md, a file": HERE + "test_security_states_what_a_malicious_party_can_read",
     "Below these lines": "tests/disclosure/test_said.py::test_the_sheet_that_counts_a_ledger_has_its_own_digest",
