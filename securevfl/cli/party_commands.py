@@ -65,9 +65,9 @@ def align(
     typer.echo(f"{count:,} of {len(ids):,} rows are common to all parties; their order is in {data}.rows.npy")
     if not count:
         typer.echo(
-            f"Check that the ids are written alike. With 9 for a digit, the pattern of yours is {id_spelling(ids)}. With "
-            "a comma after the column, as in --id COLUMN, at all parties, capitals, blanks, punctuation and accents are "
-            "ignored, but no sign, decimal point or leading zero of a number.",
+            f"Check that the ids are written alike. With 9 for a digit, the pattern of yours is {id_spelling(ids)}. "
+            "With a comma after the column, as in --id COLUMN, at all parties, capitals, blanks, punctuation and "
+            "accents are ignored, but no sign, decimal point or leading zero of a number.",
             err=True,
         )
 

@@ -15,15 +15,15 @@ Rule 2:
     texts     letters become lower case without accents, compatibility characters become their equivalents, digits
               become 0 to 9; blanks, punctuation and signs are removed. Letters outside the table stay as they are
 
-The values of a row are joined by |, which no normalised value contains. "Mueller-Luedenscheidt", "MUELLER LUEDENSCHEIDT"
-and "muellerluedenscheidt" are equal. Rule 1 also removed signs and decimal points, which joined different people.
+The values of a row are joined by |, which no normalised value contains. "Mueller-Luedenscheidt" and "MUELLER
+LUEDENSCHEIDT" are equal. Rule 1 also removed signs and decimal points, which joined different people.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, datetime
 from decimal import Decimal
@@ -84,27 +84,30 @@ class RuleMatches(NamedTuple):
 
     Attributes:
         count: the number of ids that all parties would share.
-        before: the pattern of one of these ids in the first table: 9 for a digit, A and a for letters.
+        party: the party of the example.
+        before: the pattern of an id that the rule changes: 9 for a digit, A and a for letters.
         after: the pattern of the same id once it is normalised.
     """
 
     count: int
+    party: str
     before: str
     after: str
 
 
-def rule_matches(ids: Iterable[Iterable[Any]]) -> RuleMatches | None:
+def rule_matches(ids: Mapping[str, Iterable[Any]]) -> RuleMatches | None:
     """Return how many ids all parties would share if their ids were normalised by the rule; None if there are none.
 
     Args:
-        ids: the ids of each party; the pattern is that of an id of the first party.
+        ids: the ids of each party.
     """
-    normalised = [{_normalised(value): value for value in party_ids} for party_ids in ids]
-    shared = set.intersection(*(set(by_form) - {""} for by_form in normalised))
+    normalised = {name: {_normalised(value): value for value in party_ids} for name, party_ids in ids.items()}
+    shared = set.intersection(*(set(by_form) - {""} for by_form in normalised.values()))
     if not shared:
         return None
-    example = min(shared, key=lambda form: (str(normalised[0][form]) == form, form))  # one that the rule changes
-    return RuleMatches(len(shared), id_pattern(normalised[0][example]), id_pattern(example))
+    changed = ((name, form) for form in sorted(shared) for name in ids if str(normalised[name][form]) != form)
+    name, form = next(changed, (next(iter(ids)), min(shared)))
+    return RuleMatches(len(shared), name, id_pattern(normalised[name][form]), id_pattern(form))
 
 
 def id_pattern(value: Any) -> str:
@@ -134,7 +137,9 @@ def id_spelling(ids: Sequence[Any]) -> str:
     texts = [str(value) for value in ids[:_SAMPLED_IDS]]
     patterns = Counter(id_pattern(text) for text in texts)
     (pattern, count), *_ = patterns.most_common(1)
-    notes = [what for what, form in _PECULIARITIES if sum(bool(form.fullmatch(text)) for text in texts) * 2 > len(texts)]
+    notes = [
+        what for what, form in _PECULIARITIES if sum(bool(form.fullmatch(text)) for text in texts) * 2 > len(texts)
+    ]
     return f"{pattern} in {count / len(texts):.0%}" + (f" (with {' and '.join(notes)})" if notes else "")
 
 

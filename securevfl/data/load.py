@@ -132,8 +132,8 @@ def read_parties(
     try:
         rows, missing = join_ids(ids, labelled[0])
     except IdError:
-        values = [values for values, _ in ids.values()]
-        matches = rule_matches(values)
+        by_rule = any("," in column for column in id_columns.values())
+        matches = None if by_rule else rule_matches({name: values for name, (values, _) in ids.items()})
         spellings = "; ".join(f"{name}: {id_spelling(ids[name][0])}" for name in ids)
         if matches is None:
             raise IdError(
@@ -144,7 +144,7 @@ def read_parties(
         raise IdError(
             f"the parties' tables have no id in common. The patterns of ids, with 9 for a digit, are: {spellings}. The "
             f"rule for spellings would match {matches.count:,} ids, for example by reading {matches.before} of "
-            f"{next(iter(ids))} as {matches.after}. It ignores capitals, accents, blanks and punctuation, but no sign, "
+            f"{matches.party} as {matches.after}. It ignores capitals, accents, blanks and punctuation, but no sign, "
             "decimal point or leading zero of a number",
             "to use the rule, write a comma after the id column: --id COLUMN,",
             code="SVFL-ID-NO-MATCH",

@@ -182,7 +182,9 @@ class Run:
             The metrics. Raises as `decision`, and LabelError for labels of other classes.
         """
         rows = self._score_tables(tables, y, ids)
-        counts = None if weights is None else check_labels(self.active.name, rows.match("the weights", weights), len(rows.f))
+        counts = (
+            None if weights is None else check_labels(self.active.name, rows.match("the weights", weights), len(rows.f))
+        )
         return metrics.evaluate(self.job.model.loss, rows.f, rows.labels, rows.classes, counts)
 
     def evaluate_by_group(

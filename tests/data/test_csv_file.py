@@ -30,7 +30,9 @@ def write(folder: Path, content: list[str], header: str = "id,size,a,b") -> Path
 @pytest.mark.parametrize(("opens", "closes"), [(9, 20), (9, 10), (0, 29), (9, None)])
 def test_a_quotation_mark_that_swallows_rows_names_its_line(tmp_path: Path, opens: int, closes: int | None) -> None:
     content = lines()
-    content[opens] = content[opens].replace(" inch", ' inch"').replace(f"{opens:05},", f'{opens:05},"').replace('inch"', "inch")
+    content[opens] = (
+        content[opens].replace(" inch", ' inch"').replace(f"{opens:05},", f'{opens:05},"').replace('inch"', "inch")
+    )
     if closes is not None:
         content[closes] = content[closes].replace("inch", 'inch"')
     for separator in ("\n", "\r\n"):
@@ -57,7 +59,7 @@ def test_values_with_line_breaks_are_values(tmp_path: Path) -> None:
     assert any("Berlin, Mitte" in text for text in party.categories["size"])
 
 
-@given(st.lists(st.tuples(st.text("ab,\n\" ;", max_size=8), st.text("xy\n,", max_size=6)), min_size=1, max_size=8))
+@given(st.lists(st.tuples(st.text('ab,\n" ;', max_size=8), st.text("xy\n,", max_size=6)), min_size=1, max_size=8))
 def test_no_row_disappears_from_a_file_that_was_written_by_a_library(values: list[tuple[str, str]]) -> None:
     text = io.StringIO()
     rows = [(f"k{number}", first, second, number) for number, (first, second) in enumerate(values)]

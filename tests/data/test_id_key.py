@@ -189,7 +189,7 @@ def test_equal_numbers_and_days_are_equal_ids(bank: Iterable[Any], shop: Iterabl
     assert first == second
 
 
-DIFFERENT = [1, 10, "-1", "1.5", "15", "0015", "0.15", "1980-05-01", "1980-05-10", "01.05.1980", "1e5", "100000", "1.05"]
+DIFFERENT = [1, 10, "-1", "1.5", "15", "0015", "0.15", "1980-05-01", "1980-05-10", "01.05.1980", "1e5", "100000"]
 
 
 def test_a_sign_a_decimal_point_and_leading_zeros_keep_people_apart() -> None:
@@ -209,8 +209,8 @@ def test_the_advice_counts_its_matches_and_shows_no_id(kind: str, tmp_path: Path
     """The bank's 10 is not the shop's 1.0, which a rule that drops points would join."""
     paths = {}
     for name, columns in (
-        ("bank", {"id": [str(k) for k in range(1, 61)], "y": [k % 2 for k in range(60)], "a": [float(k) for k in range(60)]}),
-        ("shop", {"id": [f"{k}.0" for k in range(1, 61)], "b": [k**1.5 for k in range(60)]}),
+        ("bank", {"id": [f"{k + 1}" for k in range(60)], "y": [k % 2 for k in range(60)], "a": np.arange(60.0)}),
+        ("shop", {"id": [f"{k}.0" for k in range(1, 61)], "b": np.arange(60.0) ** 1.5}),
     ):
         paths[name] = tmp_path / f"{name}.{kind}"
         if kind == "parquet":
@@ -220,7 +220,7 @@ def test_the_advice_counts_its_matches_and_shows_no_id(kind: str, tmp_path: Path
             paths[name].write_text("\n".join(",".join(map(str, row)) for row in [columns, *rows]))
     with raises_code(IdError, "SVFL-ID-NO-MATCH", matches=60) as caught:
         read_parties(paths)
-    assert "'99.9' in" in str(caught.value)
+    assert "by reading '9.9' of shop as '9'" in str(caught.value)
     (bank, shop), missing = read_parties(paths, id_column="id,")
     assert len(bank) == 60
     assert not any(missing.values())
@@ -228,7 +228,8 @@ def test_the_advice_counts_its_matches_and_shows_no_id(kind: str, tmp_path: Path
     shop_rows = [f"-{k},{k}.5" for k in range(1, 61)]
     paths["shop"] = tmp_path / "others.csv"
     paths["shop"].write_text("\n".join(["id,b", *shop_rows]))
-    with raises_code(IdError, "SVFL-ID-NO-MATCH") as caught:
-        read_parties(paths)  # other people: no rule matches them
-    assert "--id COLUMN," not in str(caught.value)
+    for id_column in ("id", "id,"):  # other people: no rule matches them
+        with raises_code(IdError, "SVFL-ID-NO-MATCH") as caught:
+            read_parties(paths, id_column=id_column)
+        assert "--id COLUMN," not in str(caught.value)
     assert not any(f"{k}" in str(caught.value).replace("99", "") for k in (31, 47, 58))
