@@ -96,10 +96,8 @@ def offsets(name: str, column: str, exposure: Floats, train: Rows) -> tuple[Floa
     if share:
         warnings.warn(
             f"party {name}: {share:.2%} of the training rows have an exposure of more than {LARGE_EXPOSURE:g} times "
-            "the "
-            f"mean of column {column!r}, up to {exposure[train].max() / mean:.0f} times. Their residuals are "
-            "clipped if "
-            "the model predicts large values for them, so they count less. Split such rows.",
+            f"the mean of column {column!r}, up to {exposure[train].max() / mean:.0f} times. Their residuals are "
+            "clipped if the model predicts large values for them, so they count less. Split such rows.",
             DataNotice,
             stacklevel=2,
         )

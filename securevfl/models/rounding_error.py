@@ -76,9 +76,8 @@ def report_coefficient_error(name: str, error: float, remedy: str) -> None:
     """
     if error > MAX_ERROR:
         raise LabelError(
-            f"party {name}: sums are rounded at random and labels or exposures are large, so coefficients may be "
-            "off by "
-            f"{error:.2g} standard errors; at most {MAX_ERROR:g} is allowed",
+            f"party {name}: sums are rounded at random and labels or exposures are large, so coefficients may be off "
+            f"by {error:.2g} standard errors; at most {MAX_ERROR:g} is allowed",
             remedy,
             code="SVFL-LABEL-RANGE",
             party=name,

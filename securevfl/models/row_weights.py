@@ -115,8 +115,7 @@ def row_weights(
         raise TableError(
             f"party {name}: a row weighs more than {options.limit:g} times the mean",
             f"set weights.max_weight to {next_power_of_two(weights[train]):g}, which all parties learn, or use more "
-            "even "
-            "weights",
+            "even weights",
             code="SVFL-TABLE-WEIGHTS",
             party=name,
         )
