@@ -32,6 +32,7 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from securevfl.errors import IdError
 
@@ -83,13 +84,13 @@ class RuleMatches(NamedTuple):
     """The rows that the rule would match.
 
     Attributes:
-        count: the number of ids that all parties would share.
+        matches: the number of ids that all parties would share.
         party: the party of the example.
         before: the pattern of an id that the rule changes: 9 for a digit, A and a for letters.
         after: the pattern of the same id once it is normalised.
     """
 
-    count: int
+    matches: int
     party: str
     before: str
     after: str
@@ -128,7 +129,7 @@ _PECULIARITIES = (
 _SAMPLED_IDS = 1000
 
 
-def id_spelling(ids: Sequence[Any]) -> str:
+def id_spelling(ids: Sequence[Any] | NDArray[Any]) -> str:
     """Describe how the ids of a table are written, without an id: their commonest pattern, and peculiarities.
 
     Args:

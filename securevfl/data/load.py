@@ -143,12 +143,12 @@ def read_parties(
             ) from None
         raise IdError(
             f"the parties' tables have no id in common. The patterns of ids, with 9 for a digit, are: {spellings}. The "
-            f"rule for spellings would match {matches.count:,} ids, for example by reading {matches.before} of "
+            f"rule for spellings would match {matches.matches:,} ids, for example by reading {matches.before} of "
             f"{matches.party} as {matches.after}. It ignores capitals, accents, blanks and punctuation, but no sign, "
             "decimal point or leading zero of a number",
             "to use the rule, write a comma after the id column: --id COLUMN,",
             code="SVFL-ID-NO-MATCH",
-            matches=matches.count,
+            matches=matches.matches,
         ) from None
     del ids
     parties = [

@@ -43,8 +43,10 @@ def unmasked(values: Any) -> Any:
     if not mask.any():
         return values.data
     if values.dtype.kind in "biu":
-        return values.astype(np.float64).filled(np.nan)
-    return np.where(mask, None, values.data.astype(object))
+        return np.where(mask, np.nan, values.data.astype(np.float64))
+    objects = values.data.astype(object)
+    objects[mask] = None
+    return objects
 
 
 def check_extremes(name: str, low: Floats, high: Floats, columns: Sequence[str], rows: int) -> list[str]:

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 from securevfl.training.run_plot import plot
 
-
 Tables = Mapping[str, Any]
 """New rows by party: an array (m, d), a frame, or anything else that `securevfl.Party` accepts."""
 RowIds = Mapping[str, Sequence[Any] | NDArray[Any]]
