@@ -1,8 +1,8 @@
 """Match of rows by id: of the tables of several parties in one process, and of values such as labels with a table.
 
-Ids are those that the caller passes, or an index of a frame or series that has a name or differs from 0 to n - 1. Tables
-with ids are never paired by position: rows are reordered, or refused if the ids differ. Tables without ids, such as
-arrays, have the same rows in the same order, which nothing can check; a notice names them if others have ids.
+Ids are those that the caller passes, or an index of a frame or series that has a name or differs from 0 to n - 1.
+Tables with ids are never paired by position: rows are reordered, or refused if the ids differ. Tables without ids, such
+as arrays, have the same rows in the same order, which nothing can check; a notice names them if others have ids.
 """
 
 from __future__ import annotations
