@@ -11,15 +11,16 @@ from numpy.typing import NDArray
 
 from securevfl.data.composite_ids import id_columns
 from securevfl.data.id_keys import Keys, id_keys
+from securevfl.data.raw_columns import Place, check_kind
 from securevfl.data.readers import (
     arrow,
     arrow_ids,
-    check_kind,
     errors_name,
     labels_of,
     open_parquet,
     parquet_names,
     read_parquet,
+    stored_names,
     table_columns,
 )
 from securevfl.data.validation import check_extremes, check_finite, check_labels
@@ -73,10 +74,12 @@ class ParquetSource:
                 raise TableError(
                     "the table has no rows below its header", "export the table again", code="SVFL-TABLE-EMPTY"
                 )
-            for column in self.columns:
-                check_kind(column, schema.field(column).type)
+            self._stored = stored_names(self._file)
+            kinds = [schema.field(self._stored[column]).type for column in self.columns]
+            for column, kind in zip(self.columns, kinds, strict=True):
+                check_kind(Place(None, column), kind)
             exact = {pa.float16(), pa.float32(), pa.bool_(), pa.int8(), pa.int16(), pa.uint8(), pa.uint16()}
-            narrow = all(schema.field(column).type in exact for column in self.columns)
+            narrow = all(kind in exact for kind in kinds)
             self.kind = np.dtype("<f4" if narrow else "<f8")
 
     def ids(self) -> Any:
@@ -109,11 +112,12 @@ class ParquetSource:
         d = len(self.columns)
         low, high, nulls = np.full(d, np.inf), np.full(d, -np.inf), np.zeros(d, np.int64)
         size = max(1, BATCH_BYTES // (8 * d))
+        stored = [self._stored[name] for name in self.columns]
         try:
-            for batch in self._file.iter_batches(min(size, max_rows or size), columns=self.columns):
+            for batch in self._file.iter_batches(min(size, max_rows or size), columns=stored):
                 X = np.empty((len(batch), d), self.kind)
                 for j, name in enumerate(self.columns):
-                    column = batch.column(name)
+                    column = batch.column(self._stored[name])
                     nulls[j] += column.null_count
                     X[:, j] = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
                 low, high = np.minimum(low, X.min(axis=0)), np.maximum(high, X.max(axis=0))

@@ -16,7 +16,8 @@ from securevfl.base.arrays import Floats
 from securevfl.base.checked_files import DamagedFileError, read_checked_json, write_checked_json
 from securevfl.base.config import to_plain
 from securevfl.data.baseline import Baseline
-from securevfl.data.columns import Columns, columns_of, has_names
+from securevfl.data.columns import Columns, columns_of
+from securevfl.data.frames import is_frame
 from securevfl.data.preparation import FittedPreparation
 from securevfl.data.scaling import Scaling
 from securevfl.data.validation import check_finite, unmasked
@@ -31,7 +32,7 @@ from securevfl.models.tree_views import TreeViews, tree_views_of
 from securevfl.runtime.clock import Path as CriticalPath
 from securevfl.runtime.costs import CostCounters, Kind, Stage
 
-SCHEMA = "securevfl.part/6"
+SCHEMA = "securevfl.part/7"
 
 PLAIN_FIELDS = (
     *("name", "role", "job", "parties", "outputs", "metrics", "metric_std_errors", "history", "rounds", "run", "data"),
@@ -295,7 +296,7 @@ class ModelPart:
         Raises:
             TableError: if the number of columns differs from the training.
         """
-        named = has_names(X)
+        named = isinstance(X, Columns) or is_frame(X)
         rows = X if named or hasattr(X, "toarray") else np.atleast_2d(np.asarray(unmasked(X)))
         shape = (0, len(self.columns)) if named else rows.shape  # type: ignore[union-attr]
         if len(shape) != 2 or shape[1] != len(self.columns):
@@ -309,7 +310,7 @@ class ModelPart:
         names = None if named else self.columns
         if not self.columns:  # a helper, which only knows the number of rows
             return np.empty(shape)
-        columns = columns_of(self.name, rows, names, chosen=self.columns, texts=self.preparation.texts)
+        columns = columns_of(self.name, rows, names, chosen=self.columns, known=self.preparation.types)
         table = self.preparation.apply(columns)
         check_finite(self.name, np.asarray(np.isfinite(table).all(axis=0)), self.features)
         return table
@@ -320,6 +321,7 @@ class ModelPart:
         content |= {
             "columns": self.columns,
             "preparation": self.preparation.plain(),
+            "types": self.preparation.plain_types(),
             "mean": self.scaling.mean.tolist(),
             "deviation": [value if np.isfinite(value) else None for value in self.scaling.deviation.tolist()],
             "classes": None if self.classes is None else self.classes.tolist(),
@@ -372,7 +374,9 @@ class ModelPart:
             classes, state = content.pop("classes"), State.read(content.pop("state"))
             baseline = [Baseline(**item) for item in content.pop("baseline")]
             job = Job.from_dict(content["job"])
-            preparation = FittedPreparation.read(content.pop("columns"), content.pop("preparation"))
+            preparation = FittedPreparation.read(
+                content.pop("columns"), content.pop("preparation"), content.pop("types")
+            )
             return cls(
                 **content,
                 preparation=preparation,

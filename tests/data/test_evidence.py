@@ -77,11 +77,11 @@ def test_weights_are_those_of_the_pooled_table() -> None:
 
 def test_new_rows_get_the_weights_of_their_bins() -> None:
     made, (_, places) = weights_of(), bins_of()
-    again = FittedPreparation.read(made.columns, json.loads(json.dumps(made.plain())))
+    again = FittedPreparation.read(made.columns, *map(json.loads, map(json.dumps, (made.plain(), made.plain_types()))))
     assert again == made
     np.testing.assert_array_equal(again.apply(columns_of("shop", TABLE)), made.weigh(places))
     new = pa.table({"age": [None, 1e9], "debt": [-1.0, None], "city": ["Xanadu", "Rome"]})
-    found = again.apply(columns_of("shop", new, texts=["city"]))
+    found = again.apply(columns_of("shop", new, known=again.types))
     age, debt, city = (step.weights for step in again.steps if isinstance(step, WoeTransform))
     assert found[0].tolist() == [age[-1], debt[0], city[0]]
     assert found[1, 0] == age[-2]
