@@ -41,6 +41,7 @@ class ParquetSource:
         label_column: the label column, at the active party.
         chosen: the columns to read, in this order, for a prediction: then labels are not read, and columns may be
             constant.
+        drop: columns that are not read.
 
     Attributes:
         rows: the number of rows.
@@ -54,7 +55,14 @@ class ParquetSource:
     """
 
     def __init__(
-        self, name: str, path: Path, *, id_column: str, label_column: str = "", chosen: Sequence[str] | None = None
+        self,
+        name: str,
+        path: Path,
+        *,
+        id_column: str,
+        label_column: str = "",
+        chosen: Sequence[str] | None = None,
+        drop: Sequence[str] = (),
     ) -> None:
         self.path = path
         self._name, self._id, self._label = name, id_column, label_column
@@ -67,8 +75,9 @@ class ParquetSource:
             schema = self._file.schema_arrow
             names = parquet_names(self._file, self._id)
             self._key = id_columns(self._id, names)
-            self.columns = table_columns(names, self._key, self._label, chosen)
+            self.columns = table_columns(names, self._key, self._label, chosen, drop)
             self.labelled = self._label in names
+            self._label = self._label if self.labelled else ""
             self.rows = int(self._file.metadata.num_rows)
             if not self.rows:
                 raise TableError(

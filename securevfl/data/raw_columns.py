@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date, datetime, time
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -253,8 +253,8 @@ def text_of(value: Any) -> str:
     """Return a value of a category column as a text: 100, 100.0 and "100" are equal."""
     if isinstance(value, bool | np.bool_):
         return str(bool(value))
-    if isinstance(value, datetime | np.datetime64):
-        return str(np.datetime64(value, "D")) if str(value).endswith(("00:00:00", "T00:00:00.000000")) else str(value)
+    if isinstance(value, datetime):
+        return value.date().isoformat() if value.time() == time() else value.isoformat(" ")
     if not isinstance(value, str) and is_number(str(value)) and float(value).is_integer():
         return str(int(value))
     return str(value)

@@ -190,6 +190,26 @@ def read_ids(path: str | Path, *, id_column: str = "id") -> NDArray[Any]:
         return ids
 
 
+def column_names(path: str | Path, id_column: str = "id") -> list[str]:
+    """Return the names of the columns of a file.
+
+    Args:
+        path: the file.
+        id_column: the id column, or a list of columns as `--id` accepts it.
+
+    Returns:
+        The names. DataError, as in `read_party`, if the file cannot be used.
+    """
+    path = Path(path)
+    with errors_name(path):
+        if _format(path) != "npz":
+            return _open_file(path, id_column).names
+        arrays = _npz_arrays(path, "X", "columns")
+        if "columns" in arrays:
+            return [str(name) for name in arrays["columns"]]
+        return [f"x{j}" for j in range(arrays["X"].shape[-1])] if "X" in arrays else []
+
+
 def id_rule_version(path: str | Path, id_column: str) -> int | None:
     """Return the version of the rule that composes the ids of a file; None if ids are used as they are written."""
     path = Path(path)

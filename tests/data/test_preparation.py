@@ -77,7 +77,10 @@ def test_texts_become_codes_from_the_commonest_on_which_are_not_scaled() -> None
     np.testing.assert_array_equal(made.apply(columns_of("shop", TABLE))[:, 3], expected)
     new = pa.table({"age": [1.0], "income": [1.0], "city": [SECRET]})
     assert made.apply(columns_of("shop", new))[0, 3] == 0
-    assert FittedPreparation.read(made.columns, *map(json.loads, map(json.dumps, (made.plain(), made.plain_types())))) == made
+    assert (
+        FittedPreparation.read(made.columns, *map(json.loads, map(json.dumps, (made.plain(), made.plain_types()))))
+        == made
+    )
     shop = vfl.Party("shop", TABLE, aligned=True).prepared(made)
     for scale in ("standard", "robust", "none"):
         schedule = job(scale=scale).schedule(shop.register)
@@ -157,7 +160,9 @@ def test_rows_that_are_held_out_change_nothing() -> None:
 
 def test_a_preparation_comes_back_from_json() -> None:
     for made in (fitted(), fitted(bins=4, clip=0.02)):
-        again = FittedPreparation.read(made.columns, *map(json.loads, map(json.dumps, (made.plain(), made.plain_types()))))
+        again = FittedPreparation.read(
+            made.columns, *map(json.loads, map(json.dumps, (made.plain(), made.plain_types())))
+        )
         assert again == made
         np.testing.assert_array_equal(again.apply(columns_of("s", TABLE)), made.apply(columns_of("s", TABLE)))
 
