@@ -15,6 +15,7 @@ from securevfl.data.raw_columns import Place, check_kind
 from securevfl.data.readers import (
     arrow,
     arrow_ids,
+    category_names,
     errors_name,
     labels_of,
     open_parquet,
@@ -85,8 +86,10 @@ class ParquetSource:
                 )
             self._stored = stored_names(self._file)
             kinds = [schema.field(self._stored[column]).type for column in self.columns]
+            categories = category_names(self._file)
             for column, kind in zip(self.columns, kinds, strict=True):
-                check_kind(Place(None, column), kind)
+                is_category = self._stored[column] in categories
+                check_kind(Place(None, column), pa.dictionary(pa.int32(), kind) if is_category else kind)
             exact = {pa.float16(), pa.float32(), pa.bool_(), pa.int8(), pa.int16(), pa.uint8(), pa.uint16()}
             narrow = all(kind in exact for kind in kinds)
             self.kind = np.dtype("<f4" if narrow else "<f8")

@@ -241,7 +241,7 @@ def distinct_texts(column: Any) -> tuple[list[str], NDArray[np.intp]]:
     if isinstance(array, import_module("pyarrow").ChunkedArray):
         array = array.chunk(0) if array.num_chunks else import_module("pyarrow").array([], encoded.type)
     dictionary = [None if is_missing(value) else text_of(value) for value in array.dictionary.to_pylist()]
-    indices = array.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.intp)
+    indices = array.indices.cast("int64").fill_null(-1).to_numpy(zero_copy_only=False).astype(np.intp)
     used = np.unique(indices).tolist()
     texts = sorted({text for index in used if index >= 0 and (text := dictionary[index]) is not None})
     rank = {text: position for position, text in enumerate(texts)}

@@ -12,6 +12,7 @@ semicolon, a comma within a number is the decimal point; otherwise such a number
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import zipfile
@@ -390,6 +391,19 @@ def parquet_names(file: Any, id_column: str) -> list[str]:
     return names
 
 
+def category_names(file: Any) -> set[str]:
+    """Return the columns that were written as categories; Parquet stores categories of numbers as plain numbers."""
+    encoded = (file.metadata.metadata or {}).get(b"ARROW:schema")
+    if encoded is None:
+        return set()
+    pa, types = arrow(), arrow("types")
+    try:
+        schema = arrow("ipc").read_schema(pa.py_buffer(base64.b64decode(encoded)))
+    except (pa.ArrowException, ValueError, OSError):
+        return set()
+    return {field.name for field in schema if types.is_dictionary(field.type)}
+
+
 def stored_names(file: Any) -> dict[str, str]:
     """Return the names of columns as a Parquet file stores them, by their names without additional white space."""
     return {clean_name(name): name for name in file.schema_arrow.names}
@@ -413,6 +427,9 @@ def read_parquet(file: Any, columns: Sequence[str]) -> Any:
         names = [stored[column] for column in columns]
         table = file.read(columns=names, use_threads=False).select(names)
         table.validate(full=True)  # invalid UTF-8 would be refused later, with a message that contains it
+        for j, name in enumerate(names):
+            if name in category_names(file) and not arrow("types").is_dictionary(table.schema.types[j]):
+                table = table.set_column(j, name, table.column(j).dictionary_encode())
         return table.rename_columns(list(columns))
     except arrow().ArrowException:
         raise TableError("the Parquet file is damaged", "export it again", code="SVFL-TABLE-UNREADABLE") from None
