@@ -1,4 +1,8 @@
-"""The joint evaluations of a run: how many there are, on which rows, and what they disclose."""
+"""The joint evaluations of a run: how many there are, on which rows, and what they disclose.
+
+In a joint evaluation all parties compute the outputs f of the current model on the held-out rows, or on the training
+rows if no rows are held out. The active party has the labels and leads; passive parties have none.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ def evaluation_rows(job: JobOptions, shape: RunShape) -> tuple[Group, int]:
 
 
 def stop_decision_disclosures(job: JobOptions, shape: RunShape) -> list[Disclosure]:
-    """Count the bits about labels that passive parties receive with the decisions after evaluations.
+    """Count the bits about labels in the decisions (continue, stop or roll back) that passive parties receive.
 
     A malicious active party can make a decision depend on a single label.
     """

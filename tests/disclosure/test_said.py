@@ -40,11 +40,11 @@ def trains_on_shares(**keys: Any) -> vfl.Job:
 def test_opened_weights_as_many_as_labels_are_refused(rows: int, refused: bool) -> None:
     """As a sealed gradient of so many columns on one batch of all rows would be."""
     sheet = str(vfl.explain(trains_on_shares(), tables(rows, 200)))
-    assert ("would be refused: shop: its weights, which are opened to it, are 200 numbers" in sheet) == refused
+    assert ("would be refused: shop: its opened weights are 200 numbers" in sheet) == refused
     if refused:
         with pytest.raises(LeakageError, match="leave it out of"):
             vfl.simulate(trains_on_shares(), tables(rows, 200))
-    assert "which are opened to it, are" not in str(vfl.explain(trains_on_shares(open_weights=()), tables(rows, 200)))
+    assert "its opened weights are" not in str(vfl.explain(trains_on_shares(open_weights=()), tables(rows, 200)))
 
 
 def test_a_sheet_says_what_scores_are_to_who_knows_its_weights() -> None:

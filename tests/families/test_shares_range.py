@@ -107,7 +107,7 @@ def test_a_table_of_half_the_entries_trains_where_sums_reach_thirty() -> None:
 def test_counts_are_said_and_counted() -> None:
     parties = vfl.datasets.breast_cancer()
     sheet = vfl.explain(job(0.1), parties)
-    assert "3 counts of rows near the table's end, one a chunk" in sheet
+    assert "3 counts of rows near the end of the lookup table's range, one for each chunk" in sheet
 
 
 @pytest.mark.parametrize("accepts", [[], ["small_metrics"]])

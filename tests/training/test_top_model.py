@@ -101,7 +101,7 @@ def test_what_it_shows_is_said_and_sums_that_would_hide_are_refused() -> None:
         job(protocol=vfl.Protocol(sum="pairwise", residual="open"))
     own = parties(2)
     sheet = vfl.explain(job(), own)
-    assert "T c = 2 x 3 numbers" in sheet
+    assert "2 x 3 numbers" in sheet
     assert "learns    f and every Z_k" in sheet
     own[0].model = vfl.TorchModel(bottom(15))
     with pytest.raises(ConfigError, match="bank: the module fails on rows with 15 and 3 columns"):

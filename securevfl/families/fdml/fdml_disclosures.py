@@ -1,14 +1,16 @@
-"""What asynchronous training (FDML) discloses about columns.
+"""The disclosures of asynchronous training (FDML) about columns.
 
-A worker that pulls sums receives c numbers about each row of a batch in every iteration: the sum of all other workers'
-outputs, under changing weights. Over d iterations these span the d columns in the sum, as in training by rounds. Two
-rules are particular to FDML:
+Workers are the parties with columns; c is the number of outputs of a row. A worker pushes its outputs on a batch to a
+server, and pulls the sum of all workers' outputs. It thus receives c numbers about each row of a batch in every
+iteration, under changing weights. After d such numbers, the d columns that contribute to the sum are determined, as in
+training by rounds. Two rules are particular to FDML:
 
-- With three workers or more, a single other worker may have pushed a batch again between two pulls of that batch. The
-  versions show this, and the difference of the two sums is then the change of that worker's part. Therefore each other
-  worker is also counted alone, with c numbers about a row in every iteration, although most iterations disclose less.
-- A server that stores local predictions in the clear receives the part of every worker and is counted under its name.
-  Without a server, every worker receives the parts of all others.
+- With three workers or more, it may happen that only one other worker has pushed a batch again between two pulls of
+  that batch. The versions in the replies show this, and the difference of the two sums is then the change of that
+  worker's outputs. Therefore each other worker is also counted alone, with c numbers about a row in every iteration,
+  although most iterations disclose less.
+- A server that stores outputs in the clear receives those of every worker and is counted under its name. Without a
+  server, every worker receives the outputs of all others.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from securevfl.runtime.disclosure_gate import Group
 def column_disclosure(
     shape: RunShape, learner: str, about: tuple[str, ...], count: int, numbers: int = 0, group: Group = "training"
 ) -> Disclosure:
-    """Return the disclosure of `count` numbers a row about the columns of the parties `about`."""
+    """Return the disclosure to `learner` of `count` numbers for each row about the columns of the parties `about`."""
     return Disclosure("columns", learner, about, count, total_columns(shape, about), group=group, numbers=numbers)
 
 
@@ -42,11 +44,11 @@ def evaluation_disclosures(job: FdmlJob, shape: RunShape) -> list[Disclosure]:
 
 
 def single_worker_lines(job: FdmlJob, roles: Roles) -> list[str]:
-    """Return lines about the part of a single worker, if asynchronous pushes can reveal it; empty otherwise."""
+    """Return lines for the consent sheet if asynchronous pushes can reveal a single worker's outputs; else none."""
     workers = [name for name in roles.parties if roles.role(name) != SERVER]
     if not job.optimizer.tau or len(workers) < 3 or not roles.with_role(SERVER):
         return []
     return [
-        "workers advance independently: if only one other worker pushed a batch between two pulls of it, the",
-        "difference of the sums is the change of that worker's part",
+        "workers advance independently: if only one other worker has pushed a batch between two pulls of it, the",
+        "difference of the two sums is the change of that worker's outputs",
     ]

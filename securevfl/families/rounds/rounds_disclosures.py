@@ -1,4 +1,9 @@
-"""What a run of training by rounds discloses, as numbers."""
+"""The disclosures of a training by rounds, as numbers.
+
+The active party has labels; passive parties have none. In each exchange passive parties send outputs (c numbers for
+each row), and receive residuals, either in the clear or encrypted ("sealed"). From encrypted residuals a passive party
+obtains one gradient with p numbers, one for each of its weights: p linear equations about the residuals of a batch.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +24,7 @@ def rounds_disclosures(job: JobOptions, shape: RunShape) -> list[Disclosure]:
 
 
 def label_disclosures(job: JobOptions, shape: RunShape) -> list[Disclosure]:
-    """Count what residuals disclose about labels to each passive party."""
+    """Count the numbers or equations about labels that residuals disclose to each passive party."""
     about, residuals = (shape.active,), shape.residuals
     defence = getattr(job.protocol.residual, "defence", None)
     rho = defence.rho(shape.epochs) if isinstance(defence, Gaussian) else 0.0
@@ -46,7 +51,7 @@ def label_disclosures(job: JobOptions, shape: RunShape) -> list[Disclosure]:
 
 
 def bin_disclosures(job: JobOptions, shape: RunShape) -> list[Disclosure]:
-    """Count the bits that class counts of bins can disclose about the labels of all training rows."""
+    """Count the bits about labels of all training rows that class counts of bins can disclose."""
     if job.prepare.woe is None or job.protocol.residual is None:
         return []
     disclosures, capacity = [], round(shape.rows * shape.label_bits)
@@ -59,7 +64,7 @@ def bin_disclosures(job: JobOptions, shape: RunShape) -> list[Disclosure]:
 
 
 def _equation_basis(job: JobOptions, shape: RunShape, name: str) -> str:
-    """Name the equations that this passive party opens: the rows of its J^T on every batch; empty if J changes."""
+    """Name the equations that this passive party opens, so that equal ones count once; empty if they change."""
     table = shape.tables.get(name, "")
     if not (table and shape.partition and not job.equations_change):
         return ""
@@ -68,7 +73,7 @@ def _equation_basis(job: JobOptions, shape: RunShape, name: str) -> str:
 
 
 def _column_disclosures(job: JobOptions, shape: RunShape) -> list[Disclosure]:
-    """Count what sums, and residuals in the clear, disclose about columns."""
+    """Count the numbers about columns that sums of outputs, and residuals in the clear, disclose."""
     c, passives = job.model.output_width(shape.outputs), shape.passives
     hides_parts = job.protocol.sum_for(len(passives)).hides_parts and len(passives) > 1
     exchanges = job.optimizer.exchanges(passives)
@@ -93,7 +98,7 @@ def _column_disclosures(job: JobOptions, shape: RunShape) -> list[Disclosure]:
             for about in ([passives] if hides_parts else [(name,) for name in passives])
         ]
     if hides_parts and exchanges > 1:
-        # Weights start at zero and one party moves between two exchanges, so a difference is that party's part.
+        # Weights start at 0 and one party updates between two exchanges, so sums differ by its output.
         disclosures += [
             Disclosure("columns", shape.active, (name,), c * shape.epochs, shape.columns[name]) for name in passives
         ]
@@ -106,7 +111,7 @@ def _column_disclosures(job: JobOptions, shape: RunShape) -> list[Disclosure]:
 
 
 def _numbers_per_row(job: JobOptions, shape: RunShape) -> int:
-    """Return how many numbers a passive party sends for a row, and receives with a residual in the clear."""
+    """Return how many numbers a passive party sends for each row; a residual in the clear has as many."""
     if isinstance(job.model, BlockModel):
         return job.model.collected_width(shape.outputs, len(shape.passives))
     return shape.outputs
@@ -126,5 +131,5 @@ def total_columns(shape: RunShape, names: Sequence[str]) -> int:
 
 
 def count_opened_numbers(shape: RunShape, party: str) -> int:
-    """Return how many numbers of its gradients a passive party opens in a complete run."""
+    """Return how many numbers of its gradients a passive party has decrypted in a complete run."""
     return round(shape.visits * shape.openings) * shape.parameters[party]

@@ -1,4 +1,8 @@
-"""The disclosures of a training on shares, as numbers and bits."""
+"""The disclosures of a training on secret shares, as numbers and bits.
+
+Scores of new rows are rounded to a few bits by one party, the rounder. Measurements open (score, label) pairs. Weights
+are opened only to the parties in the option `open_weights`.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,8 @@ from securevfl.protocols.shares.opened_loss import MAX_LOSS_ROWS, MIN_LOSS_ROWS
 
 LARGE_SCORES = LeakKind(
     "scores",
-    "scores of new rows disclose more than a fourth of the others' columns, or one column dominates",
+    "scores of new rows disclose more than a fourth of the information in another party's columns, or one column "
+    "dominates",
     'fewer levels (score_bits), or scores = "none"',
     ("score_sums", "linked_outputs"),
 )
@@ -32,7 +37,7 @@ def disclosed_score_bits(job: SharesJob, shape: RunShape, rounder: str) -> int:
         rounder: the party that rounds scores; its table limits the bits if it is available.
 
     Returns:
-        The number of bits of each score of a new row.
+        The number of bits.
     """
     information = shape.information.get(rounder)
     codes = reason_code_bits(job, rounder, shape.columns[rounder])
@@ -57,7 +62,7 @@ def measured_iterations(total: int, interval: int, start: int = 0) -> list[int]:
         start: number of iterations that were finished before a resume.
 
     Returns:
-        The iterations after which metrics are measured.
+        Numbers of iterations, ascending.
     """
     if not interval:
         return [total]
@@ -71,7 +76,7 @@ def count_measurements(job: JobOptions, shape: RunShape) -> int:
 
 
 def count_weights(job: SharesJob, shape: RunShape, name: str) -> int:
-    """Return the number of weights of a party, of all outputs together."""
+    """Return the number of weights of a party, for all outputs together."""
     active, opened = name == shape.active, name in job.protocol.shares.open_weights
     inputs = InputShape(active, shape.columns[name], shape.outputs, len(shape.columns), shape.rows, opened)
     return job.model.breadth(inputs) * shape.outputs
@@ -80,8 +85,8 @@ def count_weights(job: SharesJob, shape: RunShape, name: str) -> int:
 def weight_disclosures(job: SharesJob, shape: RunShape) -> list[Disclosure]:
     """Count the bits of opened weights.
 
-    Bits about labels are compared with the bits of all labels. Weights about the columns of another party are compared
-    with the number of such weights that would have as many bits as these columns in all rows.
+    Bits about labels are compared with the number of bits in all labels. For another party's columns, the capacity is
+    the number of weights that would have as many bits as these columns have in all rows.
     """
     disclosures, bits = [], weight_levels(job, shape.rows).bits
     labels = max(1, int(shape.rows * (log2(shape.outputs) if shape.outputs > 1 else shape.label_bits)))
