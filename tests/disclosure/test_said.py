@@ -81,7 +81,7 @@ def test_codes_and_scores_are_weighed_together_before_a_run() -> None:
     [
         ({"protocol": "shares"}, "open_weights"),
         ({"protocol": "open", "model": vfl.Softmax()}, "one output"),
-        ({"protocol": "shares", "model": "trees"}, "weights of columns"),
+        ({"protocol": "shares", "model": "trees"}, "one weight for each column"),
     ],
     ids=["nobody knows weights", "several outputs", "no weights of columns"],
 )

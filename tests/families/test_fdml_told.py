@@ -82,7 +82,7 @@ def test_the_sheet_says_who_must_pool_who_learns_and_what_noise_is_for() -> None
     for said in (
         "the server and any worker that receives sums can together open",
         "the labels of all training rows, which the active party sends to all workers",
-        "is the change of that worker's part",
+        "is the change of that worker's outputs",
         "no output and no sum",
         "epsilon 8 at delta 0.0001\n            for all 4 pushes of a row",
     ):
