@@ -208,7 +208,7 @@ def test_a_method_with_a_role_of_its_own(load: Load, monkeypatch: pytest.MonkeyP
     assert "| Total | server | active | plain: the sum of the parts |" in table
     own: list[vfl.Party] = [*parties(), vfl.Helper("hub", "server")]
     options = {"model": "means", "optimizer": {"name": "relaying", "lr": 0.5}, "protocol": vfl.Protocol(), "epochs": 20}
-    with pytest.raises(LeakageError, match=r'told the sum of all means; .* accepts = \["seen_by_server"\]'):
+    with pytest.raises(LeakageError, match=r'receives the sum of all means; .* accepts = \["seen_by_server"\]'):
         vfl.simulate(job(**options), own)
     relayed = job(**options, accepts=["columns", "seen_by_server"])
     sheet = vfl.explain(relayed, own)

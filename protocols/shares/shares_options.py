@@ -100,9 +100,25 @@ class Shares(MessageProtocol):
         Returns:
             The quantizer.
         """
+        return self._metric_levels(encoding.step, classifies=classifies).within(encoding)
+
+    def pair_bits(self, spacing: float, *, classifies: bool) -> int:
+        """Return an upper bound of the bits of a pair of a score and a label, from which metrics are computed.
+
+        Args:
+            spacing: the default spacing of the loss, as in `step_bits`.
+            classifies: True if the model predicts classes.
+
+        Returns:
+            The bits of a score, and one more for the label.
+        """
+        return 1 + self._metric_levels(self.step_bits(spacing), classifies=classifies).bits
+
+    def _metric_levels(self, step_bits: int, *, classifies: bool) -> Quantizer:
+        """Return the quantizer of metrics for tables whose entries are 2^step_bits apart."""
         step = self.metrics_step if self.metrics_step is not None else 2.0**-4 if classifies else 2.0**-6
-        covered = max(MIN_COVERED_SUM, 2.0 ** (encoding.table_bits - 1 + encoding.step))
-        return Quantizer.over(encoding, step, covered if self.metrics_range is None else self.metrics_range)
+        covered = max(MIN_COVERED_SUM, 2.0 ** (self.table_bits - 1 + step_bits))
+        return Quantizer.covering(step, covered if self.metrics_range is None else self.metrics_range)
 
     def score_quantizer(self, spacing: float) -> Quantizer:
         """Return the quantizer of the scores of new rows, which covers the table and at least sums up to 16.

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from builders import disclosures_in_run
 
 import securevfl as vfl
 from securevfl.disclosure.counts import Disclosure
@@ -32,7 +33,7 @@ def job(
 
 def columns(own: vfl.Job, given: list[vfl.Party]) -> dict[tuple[str, tuple[str, ...]], int]:
     """Numbers a training row, by learner and by whom they are about."""
-    told: list[Disclosure] = own.family.disclosures(own, pooled_run_facts(own, given).shape)
+    told: list[Disclosure] = disclosures_in_run(own, pooled_run_facts(own, given).shape)
     return {
         (each.learner, each.about): each.count for each in told if (each.kind, each.group) == ("columns", "training")
     }
@@ -73,7 +74,7 @@ def test_without_a_server_every_worker_is_told_every_part() -> None:
 
 def test_labels_that_are_shown_count_as_all_labels() -> None:
     own = job()
-    told = own.family.disclosures(own, pooled_run_facts(own, parties()).shape)
+    told = disclosures_in_run(own, pooled_run_facts(own, parties()).shape)
     assert {each.learner: each.share for each in told if each.kind == "labels"} == {"shop": 1.0, "telco": 1.0}
 
 

@@ -17,8 +17,9 @@ import securevfl as vfl
 from securevfl.crypto.transfers.ot_extension import BASE_TRANSFERS, OtReceiver
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, PartiesError
+from securevfl.families.evaluations import EvaluationSchedule
 from securevfl.families.run_facts import pooled_run_facts
-from securevfl.families.shares.shares_disclosures import count_measurements, weight_disclosures
+from securevfl.families.shares.shares_outputs import weight_outputs
 from securevfl.models import metrics
 from securevfl.optim.rules import Updater
 from securevfl.protocols.shares.opened_scores import RoundedScores
@@ -169,7 +170,7 @@ def test_metrics_are_taken_as_often_as_is_counted(every: int) -> None:
     shares_job, all_parties, events = job(evaluate_every=every), parties(), list[Event]()
     vfl.simulate(shares_job, all_parties, observe=events.append)
     shuffles = [event for event in events if event.direction == "recv" and isinstance(event.message, ShuffledWords)]
-    assert len(shuffles) == count_measurements(shares_job, pooled_run_facts(shares_job, all_parties).shape)
+    assert len(shuffles) == len(EvaluationSchedule.of(shares_job, 12).measured_rounds())
 
 
 @pytest.mark.parametrize("classes", [3, 4, 10])
@@ -179,9 +180,9 @@ def test_a_label_of_many_classes_holds_the_logarithm_of_their_number(classes: in
         model=vfl.GeneralLinear(loss="one_vs_rest"), protocol=vfl.Protocol(shares=vfl.Shares(open_weights=["shop"]))
     )
     sizes = replace(pooled_run_facts(shares_job, all_parties).shape, outputs=classes)
-    assert {
-        disclosure.capacity for disclosure in weight_disclosures(shares_job, sizes) if disclosure.kind == "labels"
-    } == {int(280 * np.log2(classes))}
+    assert {output.capacity for output in weight_outputs(shares_job, sizes) if output.kind == "labels"} == {
+        int(280 * np.log2(classes))
+    }
 
 
 def test_patience_takes_the_best_model_by_auc() -> None:
