@@ -101,19 +101,19 @@ def free_port() -> Iterator[Callable[[], int]]:
 
     They are below those of outgoing connections: one of these could take a port before it is used.
     """
-    held: list[socket.socket] = []
+    reserved: list[socket.socket] = []
 
     def take() -> int:
         while True:
             port, mark = secrets.choice(range(10_000, 32_000)), socket.socket(socket.AF_UNIX)
             with suppress(OSError), socket.socket() as probe:
                 mark.bind(f"\0a port of securevfl's tests: {port}")  # a name, of which there is one on the machine
-                held.append(mark)
+                reserved.append(mark)
                 probe.bind(("127.0.0.1", port))
                 return port
 
     yield take
-    for mark in held:
+    for mark in reserved:
         mark.close()
 
 
@@ -158,15 +158,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not config.getoption("--quick"):
         return
     seen: set[Path] = set()
-    kept, left = [], []
+    selected, left = [], []
     for item in items:
         if item.path in seen or any(item.get_closest_marker(name) for name in ("slow", "long", "realdata")):
             left.append(item)
         else:
             seen.add(item.path)
-            kept.append(item)
+            selected.append(item)
     config.hook.pytest_deselected(items=left)
-    items[:] = kept
+    items[:] = selected
 
 
 def pytest_collection_finish() -> None:

@@ -121,15 +121,15 @@ def test_every_library_has_been_looked_at_for_known_holes() -> None:
     """SECURITY.md names each library that users install, with its least version where a hole set it."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    wanted = project["dependencies"] + [
+    requirements = project["dependencies"] + [
         one for name in extras if name not in {"test", "docs", "dev"} for one in extras[name]
     ]
-    least = dict(re.findall(r"^([\w.-]+)>=([\d.]+)", "\n".join(wanted), re.MULTILINE))
+    least = dict(re.findall(r"^([\w.-]+)>=([\d.]+)", "\n".join(requirements), re.MULTILINE))
     page = (ROOT / "SECURITY.md").read_text().split("## Libraries")[1].split("\n## ")[0]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| ")][1:]
-    said = {}
+    reviewed = {}
     for names, versions, _ in rows:
-        each = names.split(", ")
-        given = versions.split(", ") if "pyproject" not in versions else [least[name] for name in each]
-        said |= dict(zip(each, given, strict=True))
-    assert said == least
+        libraries = names.split(", ")
+        minimums = versions.split(", ") if "pyproject" not in versions else [least[name] for name in libraries]
+        reviewed |= dict(zip(libraries, minimums, strict=True))
+    assert reviewed == least

@@ -49,13 +49,13 @@ FAMILIES = {"fdml", "phases", "rounds", "shares", "transfer", "trees"}  # whose 
 
 def files_below(folder: Path) -> list[Path]:
     """The modules below a folder, through the links for crypto/ and protocols/ too."""
-    found = []
+    files = []
     for path in sorted(folder.iterdir()):
         if path.is_dir():
-            found += files_below(path)
+            files += files_below(path)
         elif path.suffix == ".py" and path.stem != "__init__":
-            found.append(path)
-    return found
+            files.append(path)
+    return files
 
 
 def several(named: Iterable[tuple[str, Path]]) -> dict[str, set[Path]]:
@@ -86,7 +86,7 @@ def arguments(path: Path) -> list[tuple[str, int]]:
     counts = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef):
-            names = [each.arg for each in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+            names = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
             counts.append((node.name, len([name for name in names if name not in ("self", "cls")])))
     return counts
 
@@ -102,13 +102,13 @@ def test_functions_take_few_arguments() -> None:
 
 
 def test_a_name_of_a_class_is_one_thing() -> None:
-    found = several((name, path) for path in files_below(PACKAGE) for name in classes(path))
-    assert not found
+    repeated = several((name, path) for path in files_below(PACKAGE) for name in classes(path))
+    assert not repeated
 
 
 def test_a_name_of_a_module_is_one_thing() -> None:
-    found = several((path.stem, path) for path in files_below(PACKAGE))
-    assert set(found) <= {"base", "registry", *FAMILIES}, found
+    repeated = several((path.stem, path) for path in files_below(PACKAGE))
+    assert set(repeated) <= {"base", "registry", *FAMILIES}, repeated
 
 
 def test_two_things_of_one_name_are_found(tmp_path: Path) -> None:

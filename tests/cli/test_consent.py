@@ -87,7 +87,9 @@ def test_a_party_alone_sees_the_sheet_that_the_run_shows_it(kits: Path, name: st
         return lambda channel: take_part(job, party, channel, parties=["bank", "shop", "telco"], consent=look)
 
     with pytest.raises(ConsentError):
-        run_threads({each.name: play(each) for each in vfl.datasets.breast_cancer(3)}, lambda: VirtualClock(Network()))
+        run_threads(
+            {party.name: play(party) for party in vfl.datasets.breast_cancer(3)}, lambda: VirtualClock(Network())
+        )
     assert f"digest: {seen[name].digest} " in done.stdout
     assert seen[name].first_screen in done.stdout
     assert "sends" not in done.stdout
@@ -114,9 +116,9 @@ def test_the_first_screen_has_all_that_is_learned_and_refused_and_no_message(fam
     assert set(learned) | set(refused) <= set(first)
     words = set(re.findall(r"[A-Z]\w+", sheet.first_screen))
     roles = job.family.complete_roles(
-        job, job.family.assign_roles(parties), {each.name: len(each.columns) for each in parties}
+        job, job.family.assign_roles(parties), {party.name: len(party.columns) for party in parties}
     )
-    assert not words & {each.message.__name__ for each in run_declarations(job.family, job, roles)}
+    assert not words & {declaration.message.__name__ for declaration in run_declarations(job.family, job, roles)}
     assert len(first) < len(lines)
     assert (
         ConsentSheet(str(sheet) + " ", sheet.first_screen).digest
@@ -219,14 +221,14 @@ def test_on_a_terminal_it_is_a_question(tmp_path: Path, answer: bytes, code: int
         env=os.environ | {"TERM": "xterm"},
     )
     os.close(theirs)
-    shown = b""
-    while b"Do you agree?" not in shown:
-        shown += os.read(ours, 4096)
+    screen = b""
+    while b"Do you agree?" not in screen:
+        screen += os.read(ours, 4096)
     os.write(ours, answer)
     reader = threading.Thread(target=lambda: _drain(ours), daemon=True)
     reader.start()
     assert process.wait(240) == code
-    assert b"the disclosures" in shown
+    assert b"the disclosures" in screen
     assert (tmp_path / "shop.ledger.agreed").exists() == (code == 0)
 
 

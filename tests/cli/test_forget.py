@@ -114,10 +114,12 @@ def test_another_training_on_the_table_keeps_its_work_unless_all_is_forgotten(pl
 def test_nothing_is_deleted_while_a_run_is_on(place: Place, used: str) -> None:
     before = place.left()
     if used == "ledger":
-        sitting, told = ("2", "2"), [Disclosure("scores", "bank", ("shop",), 3, 0)]
-        held = place.ledger.reserve(Register.of_numbers(5), sitting, told, lambda _: None, ahead=told)
+        sitting, disclosures = ("2", "2"), [Disclosure("scores", "bank", ("shop",), 3, 0)]
+        reservation = place.ledger.reserve(
+            Register.of_numbers(5), sitting, disclosures, lambda _: None, ahead=disclosures
+        )
         done = place.forget()
-        held.settle(told)
+        reservation.settle(disclosures)
     elif used == "work ahead":
         store = DiskStore(Path(f"{place.table}.ahead") / f"shop.{place.key.hex()[:16]}")
         done = place.forget()

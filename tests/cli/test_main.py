@@ -305,13 +305,13 @@ def test_new_rows_are_predicted_after_a_training(tmp_path: Path, tables: list[st
     done = run("train", job(tmp_path, text=text), *tables, *options, "--predictions", tmp_path / "out.csv")
     assert done.exit_code == 0, done.output
     assert "(positive class: 0)" in done.stdout
-    found = csv.read_csv(tmp_path / "out.csv")
+    predicted = csv.read_csv(tmp_path / "out.csv")
     both = set(pa.array(csv.read_csv(tmp_path / "bank.csv")["id"]).to_pylist())
     both &= set(parquet.read_table(tmp_path / "shop.parquet")["id"].to_pylist())
-    assert set(found["id"].to_pylist()) == both
+    assert set(predicted["id"].to_pylist()) == both
     labels = dict(zip(*(csv.read_csv(tmp_path / "bank.csv")[name].to_pylist() for name in ("id", "y")), strict=True))
-    bad = np.array([labels[each] == 0 for each in found["id"].to_pylist()])
-    assert area_under_curve(bad, found["probability"].to_numpy()) > 0.95
+    bad = np.array([labels[row_id] == 0 for row_id in predicted["id"].to_pylist()])
+    assert area_under_curve(bad, predicted["probability"].to_numpy()) > 0.95
     done = run("train", job(tmp_path, text=text), *tables, *options[:2])
     assert done.exit_code == 2
     assert "[SVFL-PARTIES-NAME]" in done.stderr

@@ -27,8 +27,8 @@ TABLES = "14.0.0"  # of Unicode, which rule 1 was made by
 def plainly(letter: str) -> str:
     """The rule for one letter, by Python's own tables."""
     text = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", letter).casefold())
-    kept = (each for each in text if unicodedata.category(each)[0] in "LN")
-    return "".join(str(unicodedata.decimal(each, each)) for each in kept)
+    letters = (letter for letter in text if unicodedata.category(letter)[0] in "LN")
+    return "".join(str(unicodedata.decimal(letter, letter)) for letter in letters)
 
 
 def entries() -> Iterator[str]:
@@ -94,15 +94,15 @@ def test_values_are_parted_and_gaps_counted() -> None:
 def tables(folder: Path, kind: str) -> dict[str, Path]:
     bank = {"name": ["Zoë Ü", "Ann O'Hara", "Bo"], "born": ["1980-01-02", "1990-03-04", "2000-05-06"], "a": [1.0, 2, 4]}
     shop = {"who": ["BO", "ZOE U", "Cy"], "day": ["20000506", "1980/01/02", "20000506"], "b": [1.0, 0, 3]}
-    found = {}
+    files = {}
     for name, columns in (("bank", bank | {"y": [0, 1, 1]}), ("shop", shop)):
-        found[name] = folder / f"{name}.{kind}"
+        files[name] = folder / f"{name}.{kind}"
         if kind == "parquet":
-            pa.parquet.write_table(pa.table(columns), found[name])
+            pa.parquet.write_table(pa.table(columns), files[name])
         else:
             rows = zip(*columns.values(), strict=True)
-            found[name].write_text("\n".join(";".join(map(str, row)) for row in [columns, *rows]), encoding="utf-8")
-    return found
+            files[name].write_text("\n".join(";".join(map(str, row)) for row in [columns, *rows]), encoding="utf-8")
+    return files
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])

@@ -35,16 +35,16 @@ class Said:
 
 def watched(monkeypatch: pytest.MonkeyPatch) -> list[Said]:
     """List what leaves by any gate from now on, if it holds numbers that somebody reads."""
-    found, check = list[Said](), DisclosureGate.check
+    disclosed, check = list[Said](), DisclosureGate.check
 
     def checked(self: DisclosureGate, message: Message, permit: DisclosurePermit | None) -> None:
         if isinstance(message, DisclosingMessage) and permit is not None and permit.record.kind in NUMBERS:
             bits = sum(_bits(getattr(message, name)) for name in message.__struct_fields__)
-            found.append(Said(self.me, type(message), bits, permit.record))
+            disclosed.append(Said(self.me, type(message), bits, permit.record))
         check(self, message, permit)
 
     monkeypatch.setattr(DisclosureGate, "check", checked)
-    return found
+    return disclosed
 
 
 def _bits(value: Any) -> int:

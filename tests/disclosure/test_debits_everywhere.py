@@ -32,7 +32,7 @@ def barely_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """No more is entered ahead than a visit, however fast visits are: sessions as short as a test's come to the end of
     what was entered when they began, and must enter more."""
     monkeypatch.setattr(ledger_session, "LEASED_ITERATIONS", 1)
-    monkeypatch.setattr(ledger_session.LedgerSession, "_pace", lambda own, visit: 0)
+    monkeypatch.setattr(ledger_session.LedgerSession, "_pace", lambda session, visit: 0)
 
 
 class Plain(Observer):
@@ -79,19 +79,19 @@ def _numbers(message: Message, value: object) -> int:
 def test_in_every_method_no_number_is_opened_that_was_not_debited(name: str, tmp_path: Path) -> None:
     """Cut after a round, taken up again, and the job repeated under another seed."""
     job, parties = example(name)
-    own = kept(tmp_path, parties)
-    plain = Plain(own)
+    ledgers = kept(tmp_path, parties)
+    plain = Plain(ledgers)
 
     def cut(done: int, of: int) -> None:
         raise Cut
 
     for seed, on_round in ((0, cut), (0, None), (1, None)):
-        states = {each.name: Checkpoints(tmp_path / each.name, each.name, every=1) for each in parties}
+        states = {party.name: Checkpoints(tmp_path / party.name, party.name, every=1) for party in parties}
         with suppress(Cut):
             again = job.model_copy(update={"seed": seed})
-            vfl.simulate(again, parties, ledgers=own, checkpoints=states, on_round=on_round, observe=plain)
+            vfl.simulate(again, parties, ledgers=ledgers, checkpoints=states, on_round=on_round, observe=plain)
     assert not plain.short, plain.short[:3]
-    for party, ledger in own.items():
+    for party, ledger in ledgers.items():
         opened = sum(numbers for (giver, _), numbers in plain.sent.items() if giver == party)
         assert opened <= sum(entered(ledger).values())
 
@@ -143,9 +143,9 @@ def test_a_process_that_is_killed_has_told_no_more_than_its_ledger_has(tmp_path:
 
 def test_ledgers_of_the_schema_before_are_read(tmp_path: Path) -> None:
     parties = tables(2)
-    own = kept(tmp_path, parties)
-    vfl.simulate(sealed(), parties, ledgers=own)
-    path = own["bank"].path
+    ledgers = kept(tmp_path, parties)
+    vfl.simulate(sealed(), parties, ledgers=ledgers)
+    path = ledgers["bank"].path
     head, _, body = path.read_bytes().partition(b"\n")
     path.write_bytes(head.replace(b"ledger/2", b"ledger/1") + b"\n" + body)
-    assert total_to(own["bank"].read().entries, "labels", "shop").count == 3
+    assert total_to(ledgers["bank"].read().entries, "labels", "shop").count == 3

@@ -28,15 +28,15 @@ def register(rows: Sequence[int] | np.ndarray) -> Register:
 def drawn(seed: int, tables: int = 12, rows: int = 700) -> list[np.ndarray]:
     """Tables of any size in a world of some hundred rows, a few of them equal, one without a row of any other."""
     draw = np.random.default_rng(seed)
-    found = [draw.permutation(rows)[: draw.integers(1, rows)] for _ in range(tables - 2)]
-    return [*found, found[1][::-1], 5000 + np.arange(9)]
+    drawn_rows = [draw.permutation(rows)[: draw.integers(1, rows)] for _ in range(tables - 2)]
+    return [*drawn_rows, drawn_rows[1][::-1], 5000 + np.arange(9)]
 
 
 def entered(sets: RowSets, tables: Sequence[np.ndarray]) -> tuple[dict[str, RowSet], list[TableRows]]:
     known = dict[str, RowSet]()
     for k, rows in enumerate(tables):
-        own = sets.members(register(rows), known)
-        known[str(k)] = sets.write(str(k), own)
+        row_set = sets.members(register(rows), known)
+        known[str(k)] = sets.write(str(k), row_set)
     return known, [sets.known(name, known) for name in known]
 
 
@@ -51,10 +51,14 @@ def test_shared_rows_and_the_worst_row_are_those_of_plain_sets(
     sets, tables = RowSets(tmp_path, SALT), drawn(seed)
     known, members = entered(sets, tables)
     weights = np.random.default_rng(seed).integers(0, 9, (3, len(tables))).astype(float)
-    for own, rows in zip(members, tables, strict=True):
-        assert sets.count_shared(own, known) == {str(k): len(set(rows) & set(other)) for k, other in enumerate(tables)}
-        held = np.array([np.isin(rows, other) for other in tables])  # tables x rows
-        np.testing.assert_array_equal((weights * sets.worst(own, known, weights)).sum(axis=1), (weights @ held).max(1))
+    for row_set, rows in zip(members, tables, strict=True):
+        assert sets.count_shared(row_set, known) == {
+            str(k): len(set(rows) & set(other)) for k, other in enumerate(tables)
+        }
+        contains = np.array([np.isin(rows, other) for other in tables])  # tables x rows
+        np.testing.assert_array_equal(
+            (weights * sets.worst(row_set, known, weights)).sum(axis=1), (weights @ contains).max(1)
+        )
     another = np.arange(300, 900)
     new = sets.members(register(another), known)  # a table that has not been entered
     assert sets.count_shared(new, known) == {str(k): len(set(another) & set(other)) for k, other in enumerate(tables)}
@@ -64,11 +68,11 @@ def test_shared_rows_and_the_worst_row_are_those_of_plain_sets(
 def test_a_row_has_one_place_whatever_table_it_comes_with(tmp_path: Path) -> None:
     sets, tables = RowSets(tmp_path, SALT), drawn(0)
     known, _ = entered(sets, tables)
-    assert sum(each.new for each in known.values()) == len({row for rows in tables for row in rows})
+    assert sum(entry.new for entry in known.values()) == len({row for rows in tables for row in rows})
     assert known["10"].new == 0  # a table that came before, in another order
-    firsts = [each.first for each in known.values()]
+    firsts = [entry.first for entry in known.values()]
     assert firsts == sorted(firsts)
-    assert all(each.first % 8 == 0 for each in known.values())
+    assert all(entry.first % 8 == 0 for entry in known.values())
 
 
 def test_two_rows_of_one_mark_count_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,10 +97,13 @@ def test_any_damage_to_the_rows_of_a_table_is_refused_by_name(full: DisclosureLe
     """A bit, a cut, a longer file, another table's, none: by a table that is new, one that is known, and one shown."""
     new, known = register(range(40)), register(range(300))
     for path in sorted(full.rows_path.iterdir()):
-        whole = path.read_bytes()
-        other = next(each.read_bytes() for each in full.rows_path.iterdir() if each != path)
-        flips = [whole[:at] + bytes([whole[at] ^ 16]) + whole[at + 1 :] for at in (0, len(whole) // 2, len(whole) - 1)]
-        for spoilt in (*flips, whole[:-1], whole + b"\0", other, b"", None):
+        content = path.read_bytes()
+        other = next(file.read_bytes() for file in full.rows_path.iterdir() if file != path)
+        flips = [
+            content[:at] + bytes([content[at] ^ 16]) + content[at + 1 :]
+            for at in (0, len(content) // 2, len(content) - 1)
+        ]
+        for spoilt in (*flips, content[:-1], content + b"\0", other, b"", None):
             path.write_bytes(spoilt) if spoilt is not None else path.unlink()
             why = f"{path.name}: the file of a table's rows is missing or damaged.*backup"
             with pytest.raises(DataError, match=why):
@@ -105,7 +112,7 @@ def test_any_damage_to_the_rows_of_a_table_is_refused_by_name(full: DisclosureLe
                 full.counted_for(known)
             with pytest.raises(DataError, match=why):
                 full.table_disclosures(known.name)
-        path.write_bytes(whole)
+        path.write_bytes(content)
     full.record(new, ("another", ""), told(1))
 
 
@@ -161,8 +168,8 @@ print(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
 def test_a_job_on_ten_million_rows_is_admitted_after_a_hundred_others(tmp_path: Path) -> None:
     """In two seconds of processor time, without what reading the digests takes, and in 250 MB for all of the process;
     where nearly every row is in tables of its own."""
-    whole = subprocess.run([sys.executable, "-c", LARGE, str(tmp_path)], capture_output=True, text=True, check=True)
-    seconds, memory = map(float, whole.stdout.split())
+    process = subprocess.run([sys.executable, "-c", LARGE, str(tmp_path)], capture_output=True, text=True, check=True)
+    seconds, memory = map(float, process.stdout.split())
     print(f"admitted in {seconds:.2f} s of processor time, {memory / 1000:.0f} MB at most")
     assert seconds < 2
     assert memory < 250_000

@@ -19,9 +19,9 @@ from securevfl.protocols.residuals.open_residual import OpenResidual
 
 def tables(rows: int, columns: int) -> list[vfl.Party]:
     rng = np.random.default_rng(0)
-    own, noise = rng.normal(size=(rows, 3)), rng.normal(size=(rows, columns))
-    y = (own.sum(axis=1) + rng.normal(size=rows) > 0).astype(int)
-    return [vfl.Party("bank", own, y, ids=np.arange(rows)), vfl.Party("shop", noise, ids=np.arange(rows))]
+    columns_of_bank, noise = rng.normal(size=(rows, 3)), rng.normal(size=(rows, columns))
+    y = (columns_of_bank.sum(axis=1) + rng.normal(size=rows) > 0).astype(int)
+    return [vfl.Party("bank", columns_of_bank, y, ids=np.arange(rows)), vfl.Party("shop", noise, ids=np.arange(rows))]
 
 
 def trains_on_shares(**keys: Any) -> vfl.Job:
@@ -77,7 +77,7 @@ def test_codes_and_scores_are_weighed_together_before_a_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "said"),
+    ("keys", "message"),
     [
         ({"protocol": "shares"}, "open_weights"),
         ({"protocol": "open", "model": vfl.Softmax()}, "one output"),
@@ -85,8 +85,8 @@ def test_codes_and_scores_are_weighed_together_before_a_run() -> None:
     ],
     ids=["nobody knows weights", "several outputs", "no weights of columns"],
 )
-def test_reason_codes_that_nobody_could_give_are_refused(keys: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_reason_codes_that_nobody_could_give_are_refused(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         vfl.Job(**({"model": vfl.Logistic()} | keys | {"reason_codes": 2}))
 
 
@@ -125,7 +125,7 @@ def test_the_party_with_labels_is_told_of_rows_that_stand_alone() -> None:
 
 def test_the_epsilon_of_repeats_is_that_of_all_runs(tmp_path: Path) -> None:
     parties = tables(120, 4)
-    own = {each.name: DisclosureLedger(tmp_path / f"{each.name}.ledger", each.name) for each in parties}
+    ledgers = {party.name: DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name) for party in parties}
     defence = Gaussian(sigma=20.0)
     job = vfl.Job(
         model=vfl.Logistic(),
@@ -135,11 +135,11 @@ def test_the_epsilon_of_repeats_is_that_of_all_runs(tmp_path: Path) -> None:
         epochs=2,
         accepts=["columns"],
     )
-    own["bank"].set_limit("labels", Limit(10.0, share=True))
+    ledgers["bank"].set_limit("labels", Limit(10.0, share=True))
     for done in range(3):
         epsilon = zcdp_epsilon(defence.rho(2 * (done + 1)), 1e-6)
-        assert f"epsilon {epsilon:.3g} at delta 1e-06" in str(vfl.explain(job, parties, ledgers=own))
-        vfl.simulate(job, parties, ledgers=own)
+        assert f"epsilon {epsilon:.3g} at delta 1e-06" in str(vfl.explain(job, parties, ledgers=ledgers))
+        vfl.simulate(job, parties, ledgers=ledgers)
 
 
 def test_many_runs_of_a_defence_compose_as_an_accountant_has_them() -> None:
@@ -160,12 +160,12 @@ def test_the_sheet_that_counts_a_ledger_has_its_own_digest(tmp_path: Path) -> No
         epochs=1,
         accepts=["columns"],
     )
-    own = {each.name: DisclosureLedger(tmp_path / f"{each.name}.ledger", each.name) for each in (bank, shop)}
-    seen = [vfl.explain(job, [shop], others={"bank": 3}, ledgers=own).digest]
+    ledgers = {party.name: DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name) for party in (bank, shop)}
+    seen = [vfl.explain(job, [shop], others={"bank": 3}, ledgers=ledgers).digest]
     assert seen == [vfl.explain(job, [shop], others={"bank": 3}).digest]
     for _ in range(2):
-        vfl.simulate(job, [bank, shop], ledgers=own)
-        seen.append(vfl.explain(job, [shop], others={"bank": 3}, ledgers=own).digest)
+        vfl.simulate(job, [bank, shop], ledgers=ledgers)
+        seen.append(vfl.explain(job, [shop], others={"bank": 3}, ledgers=ledgers).digest)
     assert len(set(seen)) == 3
 
 

@@ -89,8 +89,8 @@ def test_what_is_told_is_a_part_of_what_a_row_holds_or_all_of_it() -> None:
 
 @pytest.mark.parametrize(("rows", "named"), [(1508, "(test_fraction = 0.27)"), (600, "(test_fraction)")])
 def test_who_holds_too_few_rows_out_reads_how_many_are_enough(rows: int, named: str) -> None:
-    kept = np.arange(rows)
-    parties = [party.take(kept) for party in vfl.datasets.loans()]
+    first_rows = np.arange(rows)
+    parties = [party.take(first_rows) for party in vfl.datasets.loans()]
     assert f"hold out more rows {named}" in str(vfl.explain(vfl.Job(model="logistic"), parties))
     enough = vfl.Job(model="logistic", test_fraction=0.27)
     assert ("fewer than 400" in str(vfl.explain(enough, parties))) == (rows == 600)

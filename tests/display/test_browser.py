@@ -104,9 +104,9 @@ def faults(pages: Sequence[str], colours: str, tmp_path: Path, widths: Sequence[
     frame.write_text(f"{head}<body>{inner}<pre></pre><script>{LOOK}</script></body></html>", encoding="utf-8")
     dom, console = opened(frame, tmp_path / "profile", colours)
     assert console == []
-    found = re.search(r"<pre>(\[.*\])</pre>", dom, re.S)
-    assert found, dom[-500:]
-    problems: list[str] = json.loads(unescape(found[1]))
+    match = re.search(r"<pre>(\[.*\])</pre>", dom, re.S)
+    assert match, dom[-500:]
+    problems: list[str] = json.loads(unescape(match[1]))
     return problems
 
 
@@ -147,7 +147,7 @@ def test_pictures_of_terminals_can_be_read(tmp_path: Path) -> None:
     figures = ROOT / "docs" / "figures"
     drawn = [figures / "demo.svg", *sorted((figures / "screens").glob("*.svg"))]
     assert len(drawn) > 5
-    pictures = [f"<html><body><main>{each.read_text(encoding='utf-8')}</main></body></html>" for each in drawn]
+    pictures = [f"<html><body><main>{picture.read_text(encoding='utf-8')}</main></body></html>" for picture in drawn]
     assert faults(pictures, "light", tmp_path, [1400]) == []
 
 
@@ -161,14 +161,14 @@ def test_pages_of_columns_points_drift_and_service_open_together(tmp_path: Path,
     )  # fmt: skip
     run = vfl.simulate(job, [bank, shop])
     part = run.parts["shop"]
-    found = measure_drift(part.baseline, columns_of("shop", shop.X * 1.5, part.columns))
+    drift = measure_drift(part.baseline, columns_of("shop", shop.X * 1.5, part.columns))
     run.scorecard().save(tmp_path / "card.html")
     pages = [
         vfl.describe(bank).page(),
         page_of(vfl.correlate([bank, shop])["shop"]),
-        drift_page(found, part),
+        drift_page(drift, part),
         (tmp_path / "card.html").read_text(encoding="utf-8"),
-        status_page(found, free_port()),
+        status_page(drift, free_port()),
     ]
     for colours in COLOURS:
         assert faults(pages, colours, tmp_path) == []
@@ -183,6 +183,6 @@ def test_the_check_sees_what_is_amiss(tmp_path: Path) -> None:
     page = f"""<html><body style="margin: 0; background: #fff"><div style="width: 700px">x</div>
         <p style="color: #999">pale</p><p style="width: 30px; overflow: hidden; white-space: nowrap">what is cut</p>
         <svg viewBox="0 0 100 80" width="400">{texts}</svg></body></html>"""
-    found = " ".join(faults([page], "light", tmp_path, [400]))
+    findings = " ".join(faults([page], "light", tmp_path, [400]))
     for fault in ("wider than the screen", "contrast 2.8 of pale", "cut what is cut", "overlap of one", "cut far out"):
-        assert fault in found
+        assert fault in findings

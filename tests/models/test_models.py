@@ -57,9 +57,9 @@ def test_a_residual_tells_what_its_loss_says(loss: Loss, seed: int) -> None:
     f = y + f / 20 if loss.name == "quantile" else f  # elsewhere it tells but a side
     undone = loss.invert_residual(loss.residual(f, y))
     expected = loss.revealed_outputs(f) - (loss.target_term(y) if loss.retains_targets else 0)
-    for found, truth in ((undone.targets, y), (undone.sums, expected)):
-        known = np.isfinite(found) & ((y == 0) if loss.assumes_zero_labels else True)
-        np.testing.assert_allclose(found[known], truth[known], atol=1e-6)
+    for inverted, truth in ((undone.targets, y), (undone.sums, expected)):
+        known = np.isfinite(inverted) & ((y == 0) if loss.assumes_zero_labels else True)
+        np.testing.assert_allclose(inverted[known], truth[known], atol=1e-6)
     assert np.isfinite(undone.sums).mean() > 0.15
     assert np.isfinite(undone.targets).mean() > (0.15 if loss.assumes_zero_labels else 0.5) or loss.retains_targets
 
@@ -114,10 +114,10 @@ def test_least_is_the_sum_of_least_loss(loss):
     cases = [(loss, y), (WeightedLoss(loss, 8.0), np.hstack([y, np.full_like(y, 2.0)]))]
     if isinstance(loss, LogLinkLoss):
         cases.append((OffsetLoss(loss), np.hstack([y, np.full_like(y, np.log(1.5))])))
-    for each, targets in cases:
-        f = each.minimizer(targets)
+    for case_loss, targets in cases:
+        f = case_loss.minimizer(targets)
         assert f.shape == (len(y), 1)
         f = f.clip(-20, 20)
-        here = each.value(f, targets)
+        here = case_loss.value(f, targets)
         for away in (-0.5, 0.5):
-            assert (here <= each.value(f + away, targets) + 1e-8).all()
+            assert (here <= case_loss.value(f + away, targets) + 1e-8).all()

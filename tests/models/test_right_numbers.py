@@ -94,10 +94,10 @@ def job_of(case: str, kind: str) -> vfl.Job:
 
 
 def parties_of(case: str, y: Any) -> list[vfl.Party]:
-    beside = {"e": EXPOSED} if "exposed" in case else {}
-    beside |= {"w": COUNTED} if "weighted" in case else {}
-    own = np.column_stack([OWN, *beside.values()])
-    bank = vfl.Party("bank", own, y, columns=["a", "b", "c", *beside], ids=range(N))
+    extra_columns = {"e": EXPOSED} if "exposed" in case else {}
+    extra_columns |= {"w": COUNTED} if "weighted" in case else {}
+    columns = np.column_stack([OWN, *extra_columns.values()])
+    bank = vfl.Party("bank", columns, y, columns=["a", "b", "c", *extra_columns], ids=range(N))
     return [bank, vfl.Party("shop", OTHER, ids=range(N))]
 
 
@@ -110,8 +110,8 @@ def found(case: str, kind: str, y: Any) -> tuple[float, float, float]:
         warnings.simplefilter("ignore", DataNotice)
         patch.setattr(session, "report_coefficient_error", lambda who, apart, remedy: foreseen.append(apart))
         run = vfl.simulate(job, parties)
-    states = {each: part.state for each, part in run.parts.items()}
-    theta = {each: part.theta for each, part in run.parts.items()} if kind != "shares" else {}
+    states = {name_of_party: part.state for name_of_party, part in run.parts.items()}
+    theta = {name_of_party: part.theta for name_of_party, part in run.parts.items()} if kind != "shares" else {}
     theta = theta or whole_weights(run.job, states, "bank")
     X = np.hstack([run.parts["bank"].scaling(OWN), run.parts["shop"].scaling(OTHER)])
     beta = np.concatenate([theta["bank"][:3, 0], theta["shop"][:, 0]])

@@ -63,9 +63,9 @@ def of_a_look_at_columns(place: int) -> None:
 
 
 def of_rows_to_predict(place: int) -> None:
-    own = PredictionHandshake("run", 3, bytes(range(32)), "active")
+    handshake = PredictionHandshake("run", 3, bytes(range(32)), "active")
     prediction_session._compare(
-        "bank", own, "shop", PredictionHandshake("run", 3, changed(own.order, place), "passive")
+        "bank", handshake, "shop", PredictionHandshake("run", 3, changed(handshake.order, place), "passive")
     )
 
 
@@ -94,8 +94,14 @@ def test_parts_of_two_trainings_are_not_put_together(place: int) -> None:
 
 
 def job(**keys: Any) -> vfl.Job:
-    own = {"model": "logistic", "optimizer": vfl.FedSGD(lr=0.1), "protocol": "open", "batch_size": 500, "epochs": 1}
-    return vfl.Job(**own | {"accepts": ["columns", "rank"]} | keys)
+    defaults = {
+        "model": "logistic",
+        "optimizer": vfl.FedSGD(lr=0.1),
+        "protocol": "open",
+        "batch_size": 500,
+        "epochs": 1,
+    }
+    return vfl.Job(**defaults | {"accepts": ["columns", "rank"]} | keys)
 
 
 def table(**changes: Any) -> vfl.Party:
@@ -118,12 +124,12 @@ OTHERS: dict[str, tuple[vfl.Job, vfl.Party]] = {
 @pytest.mark.parametrize("other", OTHERS)
 def test_states_and_parts_are_of_one_job_and_table(other: str, tmp_path: Path) -> None:
     """Neither is taken up under another job, or on a table in which one entry is another."""
-    own, path = (job(), table()), tmp_path / "part.json"
-    assert run_key(*own) == run_key(job(), table()) != run_key(*OTHERS[other])
+    arguments, path = (job(), table()), tmp_path / "part.json"
+    assert run_key(*arguments) == run_key(job(), table()) != run_key(*OTHERS[other])
     run = vfl.simulate(job(), [table(), vfl.Party("shop", PARTY.X, ids=range(ROWS))])
     run.parts["bank"].save(path)
-    found = join._same(path, *own)
-    assert isinstance(found, ModelPart)
+    part = join._same(path, *arguments)
+    assert isinstance(part, ModelPart)
     assert join._same(path, *OTHERS[other]) is None
     assert join._same(path, job(), replace_name(table())) is None
 
@@ -164,10 +170,17 @@ def test_every_party_s_nonce_is_in_every_coin(holder: str) -> None:
         products._nonces = {name: name.encode() * 32 for name in "abcd"} | others
         return products.coin(holder, 3, "steps")
 
-    own = coin()
-    found = {coin(**{name: changed(name.encode() * 32, place)}) for name in "abcd" for place in (0, 16, 31)}
-    assert len(found | {own}) == 13
+    unchanged = coin()
+    coins = {coin(**{name: changed(name.encode() * 32, place)}) for name in "abcd" for place in (0, 16, 31)}
+    assert len(coins | {unchanged}) == 13
     assert (
-        len({own, products.coin(holder, 4, "steps"), products.coin(holder, 3, "sums"), products.coin("b", 3, "steps")})
+        len(
+            {
+                unchanged,
+                products.coin(holder, 4, "steps"),
+                products.coin(holder, 3, "sums"),
+                products.coin("b", 3, "steps"),
+            }
+        )
         == 4
     )

@@ -65,14 +65,14 @@ def test_every_family_is_here() -> None:
 @pytest.fixture
 def clocks(monkeypatch: pytest.MonkeyPatch) -> list[VirtualClock]:
     """All clocks of simulations."""
-    made: list[VirtualClock] = []
+    virtual_clocks: list[VirtualClock] = []
 
     def noted(*args: Any, **keys: Any) -> VirtualClock:
-        made.append(VirtualClock(*args, **keys))
-        return made[-1]
+        virtual_clocks.append(VirtualClock(*args, **keys))
+        return virtual_clocks[-1]
 
     monkeypatch.setattr(simulation, "VirtualClock", noted)
-    return made
+    return virtual_clocks
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -90,10 +90,12 @@ def test_the_total_is_the_time_of_the_last_clock(name: str, clocks: list[Virtual
 
 @pytest.mark.parametrize("name", JOBS)
 def test_a_measured_run_is_told_by_the_clock_in_the_same_words(name: str) -> None:
-    own, job = parties(name), JOBS[name]
+    tables, job = parties(name), JOBS[name]
     job = vfl.Job.from_dict(job.to_dict() | {"epochs": job.epochs or 1})
-    names = [party.name for party in own]
-    roles = {party.name: (lambda channel, party=party: take_part(job, party, channel, parties=names)) for party in own}
+    names = [party.name for party in tables]
+    roles = {
+        party.name: (lambda channel, party=party: take_part(job, party, channel, parties=names)) for party in tables
+    }
     started = time.perf_counter()
     parts = run_threads(roles, WallClock)
     passed = time.perf_counter() - started

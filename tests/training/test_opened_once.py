@@ -25,8 +25,10 @@ class Kills:
 
     def __init__(self, job: vfl.Job, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.job, self.parties = job, tables(2000)[:2]
-        self.ledgers = {each.name: DisclosureLedger(folder / f"{each.name}.ledger", each.name) for each in self.parties}
-        self.states = {each.name: Checkpoints(folder / each.name, each.name, every=100) for each in self.parties}
+        self.ledgers = {
+            party.name: DisclosureLedger(folder / f"{party.name}.ledger", party.name) for party in self.parties
+        }
+        self.states = {party.name: Checkpoints(folder / party.name, party.name, every=100) for party in self.parties}
         self.opened: list[tuple[int, list[bytes]]] = []
         self._patch = monkeypatch
 
@@ -62,7 +64,7 @@ class Kills:
     def told(self) -> int:
         """How many bits of labels the bank's ledger counts for weights."""
         entries = self.ledgers["bank"].read().entries
-        return total_to([each for each in entries if each.disclosure.group == "weights"], "labels", "shop").count
+        return total_to([entry for entry in entries if entry.disclosure.group == "weights"], "labels", "shop").count
 
 
 def _die(self: Checkpoints, job: bytes, part: Any) -> None:
@@ -70,9 +72,14 @@ def _die(self: Checkpoints, job: bytes, part: Any) -> None:
 
 
 def job(**keys: Any) -> vfl.Job:
-    own: dict[str, Any] = {"epochs": 2, "batch_size": 600, "model": vfl.Logistic(), "optimizer": vfl.FedSGD(lr=0.3)}
+    defaults: dict[str, Any] = {
+        "epochs": 2,
+        "batch_size": 600,
+        "model": vfl.Logistic(),
+        "optimizer": vfl.FedSGD(lr=0.3),
+    }
     shares = vfl.Shares(open_weights=("shop",), chunk=1)
-    return vfl.Job(**own | keys, protocol=vfl.Protocol(shares=shares), accepts=("small_metrics", "scores"))
+    return vfl.Job(**defaults | keys, protocol=vfl.Protocol(shares=shares), accepts=("small_metrics", "scores"))
 
 
 @pytest.mark.parametrize("early", [False, True], ids=["to its end", "stopped early"])
@@ -80,7 +87,7 @@ def test_weights_that_are_opened_again_count_once(early: bool, tmp_path: Path, m
     chosen = job(**(EARLY | {"epochs": 5} if early else {}))
     kills, visits = Kills(chosen, tmp_path, monkeypatch), len(chosen.schedule(tables(2000)[0].register))
     kills(killed=True)
-    told = kills.told()
+    disclosed = kills.told()
     for _ in range(3):
         kills(killed=True)
     kills(killed=False)
@@ -88,7 +95,7 @@ def test_weights_that_are_opened_again_count_once(early: bool, tmp_path: Path, m
     assert (0 < first < visits) == early
     assert words
     assert again == 4 * [(0, words)]
-    assert kills.told() == told > 0
+    assert kills.told() == disclosed > 0
 
 
 def test_weights_that_were_trained_anew_count_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,13 +26,13 @@ SHARES: dict[str, Any] = {"epochs": 11, "accepts": SEALED[-1:]}
 
 def trained(rows: int, counts: Any, **keys: Any) -> tuple[vfl.Run, list[str]]:
     """A run, and what was said of it."""
-    own = np.column_stack([OWN[:rows], counts[:rows]])
-    bank = vfl.Party("bank", own, Y[:rows], columns=["a", "b", "count"], ids=range(rows))
+    bank_columns = np.column_stack([OWN[:rows], counts[:rows]])
+    bank = vfl.Party("bank", bank_columns, Y[:rows], columns=["a", "b", "count"], ids=range(rows))
     job = vfl.Job(model="logistic", test_fraction=0.25, weights={"column": "count", "max_weight": 8.0}, **keys)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         run = vfl.simulate(job, [bank, vfl.Party("shop", OTHER[:rows], ids=range(rows))])
-    return run, [str(each.message) for each in caught if each.category is DataNotice]
+    return run, [str(warning.message) for warning in caught if warning.category is DataNotice]
 
 
 def test_a_weighted_run_counts_rows_by_their_weights_in_its_metrics() -> None:
@@ -50,9 +50,9 @@ def test_a_weighted_run_counts_rows_by_their_weights_in_its_metrics() -> None:
 
 
 def test_on_shares_it_is_said_that_rows_count_alike() -> None:
-    run, said = trained(N, COUNTS, **SHARES)
+    run, notices = trained(N, COUNTS, **SHARES)
     assert run.evaluated_on == "held-out rows, each counted once"
-    assert any("metrics count every row equally" in each for each in said)
+    assert any("metrics count every row equally" in notice for notice in notices)
 
 
 @pytest.mark.parametrize("keys", [OPEN, SHARES], ids=["open", "shares"])
@@ -91,16 +91,16 @@ def test_metrics_of_levels_are_within_the_spread_that_is_printed_and_reported(
     page, cell = (tmp_path / "run.html").read_text(), run._repr_html_()
     line = figures(run.metrics, run.positive, run.metric_std_errors)
     for name in ("auc", "pr_auc", "log_loss", "ks"):
-        shown = f"{run.metrics[name]:.4f} +- {run.metric_std_errors[name]:.4f}"
-        assert f"{name} {shown}" in line
-        assert shown in page
-        assert shown in cell
+        formatted = f"{run.metrics[name]:.4f} +- {run.metric_std_errors[name]:.4f}"
+        assert f"{name} {formatted}" in line
+        assert formatted in page
+        assert formatted in cell
 
 
 def test_metrics_of_too_few_rows_are_said_to_be_missing() -> None:
-    run, said = trained(60, COUNTS, **SHARES)
+    run, notices = trained(60, COUNTS, **SHARES)
     assert run.metrics == {}
-    assert any("metrics need at least 20 rows and there are 15" in each for each in said)
+    assert any("metrics need at least 20 rows and there are 15" in notice for notice in notices)
     assert figures(run.metrics, run.positive, run.metric_std_errors).startswith("no metrics")
 
 

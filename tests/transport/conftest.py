@@ -91,7 +91,7 @@ class LocalOrganisations:
     def accepts(self, party: vfl.Party, job: vfl.Job | None = None, *, again: bool = False) -> list[str]:
         """The option by which this party agrees to its sheet; `again`: that counts what its ledger holds by now."""
         ledgers = {party.name: DisclosureLedger.open(party.name, None)} if again else None
-        others = {each.name: len(each.columns) for each in vfl.datasets.breast_cancer(len(self.peers.parties))}
+        others = {party.name: len(party.columns) for party in vfl.datasets.breast_cancer(len(self.peers.parties))}
         others.pop(party.name)
         return ["--accept", vfl.explain(job or self.job, [party], others=others, ledgers=ledgers).digest]
 
@@ -146,8 +146,8 @@ class Meet:
         self, count: int = 2, hub: str | None = None, job: vfl.Job | None = None, addressed: Sequence[str] = ()
     ) -> LocalOrganisations:
         names = [party.name for party in vfl.datasets.breast_cancer(count)]
-        own = addressed or ([hub] if hub else names)
-        address = {name: f"127.0.0.1:{self.free_port()}" for name in own}
+        listeners = addressed or ([hub] if hub else names)
+        address = {name: f"127.0.0.1:{self.free_port()}" for name in listeners}
         peers = Peers(active=names[0], passives=tuple(names[1:]), hub=hub, address=address)
         job = a_job() if job is None else job
         init_certs(self.folder / "authority", peers)

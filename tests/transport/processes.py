@@ -20,8 +20,8 @@ def at_each(
     meeting: Any, work: Callable[[vfl.Party, Path], Any], parties: Sequence[vfl.Party] | None = None
 ) -> dict[str, Any]:
     """What `work` returns or raises at these parties with their kits; of breast_cancer unless others are given."""
-    own = vfl.datasets.breast_cancer(len(meeting.peers.parties)) if parties is None else parties
-    return _at_once({party.name: (party, meeting.kit(party.name)) for party in own}, work)
+    tables = vfl.datasets.breast_cancer(len(meeting.peers.parties)) if parties is None else parties
+    return _at_once({party.name: (party, meeting.kit(party.name)) for party in tables}, work)
 
 
 def together(meeting: Any, parties: Sequence[vfl.Party] | None = None, **jobs: vfl.Job) -> dict[str, Any]:

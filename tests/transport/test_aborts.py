@@ -60,16 +60,16 @@ def heard(raised: BaseException) -> tuple[str, bytes]:
         if event.direction == "send":
             seen.append(event.message)
 
-    with pytest.raises(type(raised)) as own:
+    with pytest.raises(type(raised)) as local_error:
         run_threads({"bank": bank, "shop": shop}, WallClock, timeout=20, observe=observe)
-    assert own.value is raised  # the party itself has all of it
+    assert local_error.value is raised  # the party itself has all of it
     return texts[0], b"".join(encode_message(message) for message in seen)
 
 
 def says_nothing(text: str | bytes) -> bool:
-    told = text if isinstance(text, str) else text.decode("utf-8", "replace")
+    sent = text if isinstance(text, str) else text.decode("utf-8", "replace")
     words = re.findall(r"[\w./]+", SECRET)
-    return not any(word in re.findall(r"[\w./]+", told) for word in words if len(word) > 4 or word.isdigit())
+    return not any(word in re.findall(r"[\w./]+", sent) for word in words if len(word) > 4 or word.isdigit())
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
@@ -84,9 +84,9 @@ def test_no_error_tells_what_it_says(kind: type[BaseException]) -> None:
 
 def test_what_depends_on_a_partys_data_reads_the_same() -> None:
     """Its columns, labels, ids, ledger and ranges: which of them a job fails on is not told."""
-    told = {heard(made(kind))[0] for kind in KINDS if issubclass(kind, errors.DataError | errors.RangeError)}
-    told |= {heard(made(errors.LeakageError))[0], heard(made(errors.ConfigError))[0]}
-    assert told == {f"bank has stopped: {STOP_REASONS['refused']}"}
+    reasons = {heard(made(kind))[0] for kind in KINDS if issubclass(kind, errors.DataError | errors.RangeError)}
+    reasons |= {heard(made(errors.LeakageError))[0], heard(made(errors.ConfigError))[0]}
+    assert reasons == {f"bank has stopped: {STOP_REASONS['refused']}"}
 
 
 @pytest.mark.parametrize("reason", get_args(StopReason))

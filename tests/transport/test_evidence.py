@@ -27,7 +27,7 @@ def test_processes_weigh_columns_as_simulate_does(meet: Any, running: list[Any])
     meeting.compare(1e-3)
     run = vfl.simulate(meeting.job, vfl.datasets.breast_cancer())
     for name, part in run.parts.items():
-        own = ModelPart.load(meeting.kit(name) / "part.json")
-        assert own.preparation == part.preparation
-        assert own.information == part.information
-        assert np.count_nonzero(list(own.information.values())) == len(own.columns)
+        loaded = ModelPart.load(meeting.kit(name) / "part.json")
+        assert loaded.preparation == part.preparation
+        assert loaded.information == part.information
+        assert np.count_nonzero(list(loaded.information.values())) == len(loaded.columns)

@@ -247,7 +247,7 @@ class Caller:
 
         def said() -> Iterator[bytes]:
             yield encode_message(OpenStream(self.start, known, at))
-            yield from (each if isinstance(each, bytes) else encode_message(each) for each in messages)
+            yield from (message if isinstance(message, bytes) else encode_message(message) for message in messages)
             answered.wait(60)
 
         call = self.channel.stream_stream(STREAM_METHOD)(said(), timeout=60, wait_for_ready=True)
@@ -310,17 +310,17 @@ def test_a_live_endpoint_refuses_and_goes_on(bank: Any, caplog: pytest.LogCaptur
 
 
 def test_a_second_process_of_a_party_is_refused(bank: Any) -> None:
-    held = threading.Event()
+    may_end = threading.Event()
 
     def first() -> Iterator[bytes]:
         yield encode_message(OpenStream(b"s" * 16, b"", 0))
-        held.wait(60)
+        may_end.wait(60)
 
     call = bank.caller.channel.stream_stream(STREAM_METHOD)(first())
     next(iter(call))
     other = Caller(bank, b"t" * 16)
     assert "another process of shop is connected" in refusals(other.says())
-    held.set()
+    may_end.set()
     other.channel.close()
     assert bank.failures == []
 
@@ -336,22 +336,22 @@ def test_no_altered_frame_is_taken(bank: Any) -> None:
     head = frame(0).index(b"\xabAcknowledge")  # after tag, format, session, sender, receiver, subchannel, seq
     assert head == 38
     for bit in range(8 * head):
-        taken = len(bank.delivered)
-        data = bytearray(frame(taken))
+        accepted = len(bank.delivered)
+        data = bytearray(frame(accepted))
         data[bit // 8] ^= 1 << bit % 8
-        assert refusals(bank.caller.says(PacketPiece(taken, False, 0, bytes(data))))
-        assert len(bank.delivered) == taken, bit
+        assert refusals(bank.caller.says(PacketPiece(accepted, False, 0, bytes(data))))
+        assert len(bank.delivered) == accepted, bit
         if bit % 4 == 3:
-            bank.caller.says(PacketPiece(taken, False, 0, frame(taken)))
-            assert len(bank.delivered) == taken + 1
+            bank.caller.says(PacketPiece(accepted, False, 0, frame(accepted)))
+            assert len(bank.delivered) == accepted + 1
     for bit in range(8 * 7):  # and of the line's own message, up to its number
-        taken = len(bank.delivered)
-        data = bytearray(encode_message(PacketPiece(taken, False, 0, frame(taken))))
+        accepted = len(bank.delivered)
+        data = bytearray(encode_message(PacketPiece(accepted, False, 0, frame(accepted))))
         data[bit // 8] ^= 1 << bit % 8
         bank.caller.says(bytes(data))
-        assert len(bank.delivered) == taken, bit
+        assert len(bank.delivered) == accepted, bit
         if bit % 4 == 3:
-            bank.caller.says(PacketPiece(taken, False, 0, frame(taken)))
-            assert len(bank.delivered) == taken + 1
+            bank.caller.says(PacketPiece(accepted, False, 0, frame(accepted)))
+            assert len(bank.delivered) == accepted + 1
     assert bank.failures == []
     assert set(bank.inbox._next) == {("shop", "")}

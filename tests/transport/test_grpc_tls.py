@@ -199,8 +199,8 @@ def test_who_is_called_in_vain_is_told_at_once_and_who_calls_what_is_wrong(
     while "handshakes have failed" not in bank.line.cause and time.monotonic() < deadline:
         time.sleep(0.05)
     assert "one side refused the other's certificate, and the output at shop states the reason" in bank.line.cause
-    (said,) = [record for record in caplog.records if "no call gets through" in record.getMessage()]
-    assert said.levelno == logging.ERROR  # on the screen, without --verbose
+    (failure,) = [record for record in caplog.records if "no call gets through" in record.getMessage()]
+    assert failure.levelno == logging.ERROR  # on the screen, without --verbose
     assert bank.delivered == []
 
 

@@ -90,8 +90,8 @@ def test_a_hub_cannot_put_its_own_key_in(talk: Conversation, meet: Any) -> None:
 class _Impostor:
     """Signs with another key than that of the certificate it shows."""
 
-    def __init__(self, own: Credentials, party: str, certificate: bytes) -> None:
-        self.ca, self.party, self.certificate, self.identity = own.ca, party, certificate, own.identity
+    def __init__(self, credentials: Credentials, party: str, certificate: bytes) -> None:
+        self.ca, self.party, self.certificate, self.identity = credentials.ca, party, certificate, credentials.identity
 
 
 def test_a_certificate_of_someone_else_is_refused(talk: Conversation, tmp_path: Path) -> None:

@@ -42,24 +42,36 @@ PEERS = Peers(active="bank", passives=("shop",), address={"bank": "localhost:1",
 
 def measuring(meeting: Any, party: str, *options: str) -> "subprocess.Popen[str]":
     """The command of this party."""
-    own = ["line", "--party", party, "--peers", str(meeting.kit(party) / "peers.toml"), "--timeout", "60", *options]
+    arguments = [
+        "line",
+        "--party",
+        party,
+        "--peers",
+        str(meeting.kit(party) / "peers.toml"),
+        "--timeout",
+        "60",
+        *options,
+    ]
     return Forked(
-        [sys.executable, "-m", "securevfl.cli.main", *own], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "securevfl.cli.main", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 
 def told(processes: "list[subprocess.Popen[str]]") -> tuple[dict[str, list[float]], Network]:
     """Mbps, round trip and cost a message of each line, and the network to simulate with: the same at all parties."""
-    found = []
+    outputs = []
     for process in processes:
         out, errors = process.communicate(timeout=240)
         assert (process.returncode, errors) == (0, "")
-        found.append(out)
-    assert len(set(found)) == 1
-    rows = re.findall(r"^(\w+ - \w+) +([\d.,e-]+) +([\d.,e-]+) +([\d.,e-]+) *$", found[0], re.MULTILINE)
+        outputs.append(out)
+    assert len(set(outputs)) == 1
+    rows = re.findall(r"^(\w+ - \w+) +([\d.,e-]+) +([\d.,e-]+) +([\d.,e-]+) *$", outputs[0], re.MULTILINE)
     lines = {name: [float(figure.replace(",", "")) for figure in figures] for name, *figures in rows}
-    mbps, rtt, message = re.findall(r"Network\(mbps=(.*), rtt_ms=(.*), message_ms=(.*)\)", found[0])[0]
-    assert f"--mbps {mbps} --rtt-ms {rtt} --message-ms {message}\n" in found[0]
+    mbps, rtt, message = re.findall(r"Network\(mbps=(.*), rtt_ms=(.*), message_ms=(.*)\)", outputs[0])[0]
+    assert f"--mbps {mbps} --rtt-ms {rtt} --message-ms {message}\n" in outputs[0]
     return lines, Network(float(mbps), float(rtt), float(message))
 
 
@@ -119,7 +131,7 @@ def between(
     monkeypatch.setattr(line_measurement, "_MAX_BYTES", 1 << 17)
     monkeypatch.setattr(line_measurement, "round_trips", lambda *_: [reached] * 40)
     credentials: Any = None
-    found = run_threads(
+    measured = run_threads(
         {
             "bank": lambda channel: line_measurement._LineMeasurement(channel, PEERS, credentials, None).run(),
             "shop": shop,
@@ -127,8 +139,8 @@ def between(
         WallClock,
         timeout=20,
     )
-    assert isinstance(found["bank"], list)
-    return found["bank"]
+    assert isinstance(measured["bank"], list)
+    return measured["bank"]
 
 
 def answering(change: Callable[[bytes], bytes]) -> Callable[[Channel], None]:

@@ -29,11 +29,16 @@ from tests.transport.processes import each
 
 
 def asked(meeting: Any, run: vfl.Run, tables: dict[str, Any], **options: Any) -> dict[str, Any]:
-    own = options.pop("ids", {})
+    row_ids = options.pop("ids", {})
     return each(
         meeting,
         lambda name: predict_with(
-            run.parts[name], tables[name], meeting.kit(name) / "peers.toml", ids=own.get(name), timeout=20, patience=5
+            run.parts[name],
+            tables[name],
+            meeting.kit(name) / "peers.toml",
+            ids=row_ids.get(name),
+            timeout=20,
+            patience=5,
         ),
     )
 
@@ -89,10 +94,10 @@ def test_blocks_of_rows(
 ) -> None:
     monkeypatch.setattr(new_rows, "ROWS_PER_BLOCK", block)
     ids = {name: np.arange(30) for name in tables}
-    found = asked(meet(3), run, tables, ids=ids)["bank"]
-    np.testing.assert_allclose(found.proba, run.predict_proba(tables), rtol=0, atol=1e-9)
-    np.testing.assert_array_equal(found.label, run.predict(tables))
-    assert found.decision.shape == (30, 1)
+    predicted = asked(meet(3), run, tables, ids=ids)["bank"]
+    np.testing.assert_allclose(predicted.proba, run.predict_proba(tables), rtol=0, atol=1e-9)
+    np.testing.assert_array_equal(predicted.label, run.predict(tables))
+    assert predicted.decision.shape == (30, 1)
 
 
 def test_parts_of_another_training(meet: Any, run: vfl.Run, tables: dict[str, Any]) -> None:
@@ -152,6 +157,6 @@ def test_the_same_rows_again_count_once_where_they_tell_the_same(tmp_path: Path)
         told(tmp_path, parts, X, ids)
     DisclosureLedger(tmp_path / "shop", "shop").set_limit("scores", None)
     assert told(tmp_path, parts, X, ids) == 40
-    assert told(tmp_path, parts, {name: own[::-1] for name, own in X.items()}, ids[::-1]) == 60
+    assert told(tmp_path, parts, {name: columns[::-1] for name, columns in X.items()}, ids[::-1]) == 60
     assert {name for name, kind in FAMILIES.items() if kind.repeatable_scores} == {"rounds"}
     assert {name for name, kind in FAMILIES.items() if kind.admits_rows_itself} == {"shares"}
