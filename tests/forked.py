@@ -3,7 +3,7 @@
 `Forked` is a `subprocess.Popen` of `[sys.executable, "-c" or "-m", ...]`. The parent of all, one a test process, only
 imports: it has no key, no generator, no thread and no channel. Its children become those of the test process, which is
 their nearest subreaper, and are waited for and killed as any others. `COMMAND` is the line of a shell that starts one:
-it hands over its own streams and ends as that one does.
+it passes on its streams and ends with the child's exit code.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import socket
 import subprocess
 import sys
 import threading
-from subprocess import Popen  # which `Forked` may stand in for in `subprocess`
+from subprocess import Popen  # callers of `subprocess` that `Forked` can replace
 from typing import Any
 
 NAME = f"\0forks of securevfl's tests: {os.getpid()}"  # where commands of shells come in
@@ -112,7 +112,7 @@ class Forked(subprocess.Popen):  # type: ignore[type-arg]
 
 
 def command() -> str:
-    """Return the words with which a shell starts `python -m MODULE ARGUMENTS...` below the process that forks."""
+    """Return the words of a shell command that starts `python -m MODULE ARGUMENTS...` below the forking process."""
     _SERVER.start()
     return f'"{sys.executable}" -S -E "{__file__}" ask "{NAME[1:]}"'
 
@@ -133,7 +133,7 @@ def run_forked(args: list[str], *, check: bool = False, timeout: float = 240, **
 
 
 def _serve(line: socket.socket, name: str) -> dict[str, Any]:
-    """Fork for each request; returns in the children alone, with what they are to be."""
+    """Fork for each request; return in the children only, with their request."""
     with socket.socket(socket.AF_UNIX) as door:
         door.bind(f"\0{name}")
         door.listen()
@@ -177,7 +177,7 @@ def _forked(connection: socket.socket, *, keeps: bool) -> bool:
     if keeps:
         os.close(write)
         if os.fork():
-            os._exit(0)  # the one between goes on for as long as the child
+            os._exit(0)  # the process in between lives until the child ends
     child = os.fork()
     if not child:
         if not keeps:

@@ -1,9 +1,9 @@
-"""Prints one table of what trainings find beside statsmodels, scikit-learn and scipy, with the bounds of each figure.
+"""Print one table of results against statsmodels, scikit-learn and scipy, with the bounds of each figure.
 
     PYTHONPATH=.:tests python tests/right_numbers.py [--smallest]
 
-Of a model in the open, under CKKS and on shares: how far what is exported lies from what is served (f, points of a
-scorecard); how far drift lies from scipy's; counts and amounts, balanced classes, several classes and bins beside the
+For a model in the open, under CKKS and on shares: the distance of exported from served values (f, points of a
+scorecard); drift against scipy's; counts and amounts, balanced classes, several classes and bins against the
 libraries. It ends with 1 if a figure is beyond its bound. It takes some ten minutes on two busy cores.
 """
 
@@ -37,7 +37,7 @@ KINDS = ("open", "ckks", "shares")
 
 
 class Figure(NamedTuple):
-    """One line: how far something lies from what it should be, and how far it may."""
+    """One line: the distance of a figure from the correct one, and its bound."""
 
     point: str
     kind: str
@@ -46,7 +46,7 @@ class Figure(NamedTuple):
 
 
 def exported(kind: str) -> Iterator[Figure]:
-    """Coefficients, and f of rows beyond all bounds, beside loops over what is served; points of training rows."""
+    """Compare coefficients and f of rows beyond all bounds with loops over served values; points of training rows."""
     run, new, clip = (
         one.train("logistic", one.KEPT, "standard", kind),
         one.new_rows(),
@@ -70,7 +70,7 @@ def exported(kind: str) -> Iterator[Figure]:
 
 
 def drift() -> Iterator[Figure]:
-    """All 7 to all 5, and all 0 to -999, of which a third of a distance would be seen if ends were closed."""
+    """Shift all rows from 7 to 5, and from 0 to -999; open interval ends would change a third of a distance."""
     for before, after in ((7.0, 5.0), (0.0, -999.0)):
         training, new = np.full(400, before), np.full(200, after)
         (base,) = baselines(Columns(training[:, None], ["x"]), np.arange(400))
@@ -87,7 +87,7 @@ def counts(kind: str, cases: dict[str, Any]) -> Iterator[Figure]:
 
 
 def balanced(kind: str, rows: int) -> Iterator[Figure]:
-    """AUC of classes that count the same, of which one has 1 % of the rows, less scikit-learn's."""
+    """AUC of two classes of equal weight, one with 1 % of the rows, minus scikit-learn's."""
     draw = np.random.default_rng(8)
     columns, other = draw.normal(size=(rows, 2)), draw.normal(size=(rows, 2))
     f = columns @ [1.5, -1.0] + other @ [1.0, 0.0] + draw.logistic(size=rows)
@@ -115,8 +115,10 @@ def split(job: vfl.Job, parties: list[vfl.Party]) -> tuple[Any, Any, Any, Any]:
 
 
 def classes(*, smallest: bool) -> Iterator[Figure]:
-    """Four classes one against the rest: mean AUC less scikit-learn's, of logistic regressions, and of trees less that
-    of boosted ones, from which ours may be as far as the fewer splits make them."""
+    """Four classes, one against the rest: mean AUC minus scikit-learn's, for logistic regressions and trees.
+
+    Trees are compared with boosted ones; fewer splits may lower their AUC.
+    """
     parties = four(2000)
     right = {vfl.OneVsRest(): LogisticRegression(C=1e6, max_iter=5000)}
     right |= {} if smallest else {vfl.Trees(): HistGradientBoostingClassifier()}

@@ -21,7 +21,7 @@ def test_public_names_exist_and_are_sorted() -> None:
     assert all(hasattr(vfl, name) for name in vfl.__all__)
 
 
-@pytest.mark.skipif(not (ROOT / "crypto").is_dir(), reason="not beside a checkout")
+@pytest.mark.skipif(not (ROOT / "crypto").is_dir(), reason="no checkout")
 @pytest.mark.parametrize("name", ["crypto", "protocols"])
 def test_the_folders_are_no_packages_of_their_own(name: str) -> None:
     done = subprocess.run([sys.executable, "-c", f"import {name}"], cwd=ROOT, capture_output=True, text=True)
@@ -36,7 +36,7 @@ def test_phe_is_an_extra_that_nothing_else_needs() -> None:
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
     """Imports inside of functions too; those of types alone do not count."""
-    grimp = pytest.importorskip("grimp", reason="comes with import-linter, which a checkout has")
+    grimp = pytest.importorskip("grimp", reason="is installed with import-linter, which a checkout has")
     graph = grimp.build_graph("securevfl", exclude_type_checking_imports=True)
     imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     assert len(imports) > 200
@@ -82,7 +82,7 @@ MORE = {  # functions with more, and how many; no other may, and none may have m
 
 
 def arguments(path: Path) -> list[tuple[str, int]]:
-    """The functions of a file: name, and arguments beside self."""
+    """Return the functions of a file: name, and arguments without self."""
     counts = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef):
@@ -129,7 +129,7 @@ def loads_by_name(source: str) -> bool:
     return bool(LOADERS & (names | {node.attr for node in nodes if isinstance(node, ast.Attribute)}))
 
 
-@pytest.mark.skipif(not (ROOT / "docs").is_dir(), reason="not beside a checkout")
+@pytest.mark.skipif(not (ROOT / "docs").is_dir(), reason="no checkout")
 def test_code_is_loaded_by_name_in_the_files_that_the_architecture_names() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     table = page.partition("## What is loaded by name")[2].partition("\n## ")[0]

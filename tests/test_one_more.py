@@ -1,4 +1,4 @@
-"""What one more costs: a file, a line in a registry, a row in the table below; the rest is picked up, or named.
+"""The cost of one more protocol: a file, a line in a registry, a row in the table below; the rest is derived, or named.
 
 The files are in `one_more/`. Each is loaded from a copy in a temporary folder, as somebody else's module would be, and
 registered by the one line; checks, simulators, the table of declarations, the consent sheet and the audit then know it.
@@ -49,7 +49,7 @@ Load = Callable[[str], ModuleType]
 
 @pytest.fixture
 def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
-    """Imports a file of `one_more` from a temporary folder, under a name of its own."""
+    """Import a file of `one_more` from a temporary folder, under another name."""
     monkeypatch.syspath_prepend(str(tmp_path))
     names = []
 
@@ -208,7 +208,7 @@ def test_a_method_with_a_role_of_its_own(load: Load, monkeypatch: pytest.MonkeyP
     assert "| Total | server | active | plain: the sum of the parts |" in table
     members: list[vfl.Party] = [*parties(), vfl.Helper("hub", "server")]
     options = {"model": "means", "optimizer": {"name": "relaying", "lr": 0.5}, "protocol": vfl.Protocol(), "epochs": 20}
-    with pytest.raises(LeakageError, match=r'told the sum of all means; .* accepts = \["seen_by_server"\]'):
+    with pytest.raises(LeakageError, match=r'learns the sum of all means; .* accepts = \["seen_by_server"\]'):
         vfl.simulate(job(**options), members)
     relayed = job(**options, accepts=["columns", "seen_by_server"])
     sheet = vfl.explain(relayed, members)
@@ -225,7 +225,7 @@ def test_a_method_with_a_role_of_its_own(load: Load, monkeypatch: pytest.MonkeyP
     audit = run_audit(relayed, members, seeds=(0,))
     assert audit.exit_code == 0, audit.exceeding
     assert "hub (server)" in text(audit)
-    assert "| `seen_by_server` | the server is told every sum | no server | column space |" in reference.page()
+    assert "| `seen_by_server` | the server learns every sum | no server | column space |" in reference.page()
 
 
 def test_a_leak_that_nothing_looks_for_is_named(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A party sees its own sheet alone, and nothing of its table is told before it has agreed to it."""
+"""A party reads only its part of the sheet, and it discloses nothing of its table before it has agreed."""
 
 import os
 import pty
@@ -104,8 +104,10 @@ EXAMPLES = [(family, name) for family in FAMILIES.values() for name in family().
 
 @pytest.mark.parametrize(("family", "name"), EXAMPLES, ids=lambda value: getattr(value, "name", value))
 def test_the_first_screen_has_all_that_is_learned_and_refused_and_no_message(family: Any, name: str) -> None:
-    """Of every family: what is learned, pooled and refused stands on it as on the whole sheet, names of messages do
-    not; whoever agrees to it agrees to the details as well."""
+    """The first screen has all that parties learn, pool and refuse, without message names.
+
+    This is checked for every family. A party that agrees to the screen agrees to the details as well.
+    """
     job = vfl.Job(**({"batch_size": 64, "epochs": 1} | family().example_jobs()[name]))
     parties = [*vfl.datasets.breast_cancer(2), *(vfl.Helper(*arguments) for arguments in family.example_helpers)]
     sheet = vfl.explain(job, parties)
@@ -178,15 +180,15 @@ def test_the_digest_is_of_what_the_sheet_says_whatever_the_order_of_others() -> 
 
 def test_without_a_terminal_a_digest_is_required_and_the_error_has_all_that_is_needed(tmp_path: Path) -> None:
     agreed = AgreedSheets(DisclosureLedger(tmp_path / "shop.ledger", "shop"))
-    sheet = ConsentSheet("what is told")
+    sheet = ConsentSheet("the scores are disclosed")
     for accept in (None, "0" * 16):
         with pytest.raises(ConsentError) as caught:
             agree(agreed, accept, "securevfl join job.toml", sheet)
-        assert str(caught.value).startswith("what is told\n\n")
+        assert str(caught.value).startswith("the scores are disclosed\n\n")
         assert f"securevfl join job.toml ... --accept {sheet.digest}" in str(caught.value)
     agree(agreed, sheet.digest, "securevfl join job.toml", sheet)
     agree(agreed, None, "securevfl join job.toml", sheet)  # not asked again
-    with raises_code(ConsentError, "SVFL-CONSENT-REFUSED"):  # and yet what is given must be right
+    with raises_code(ConsentError, "SVFL-CONSENT-REFUSED"):  # and yet the digest must be right
         agree(agreed, "0" * 16, "securevfl join job.toml", sheet)
     check_agreed(agreed, sheet.digest)
     with raises_code(ConsentError, "SVFL-CONSENT-DIGEST"):
@@ -195,7 +197,7 @@ def test_without_a_terminal_a_digest_is_required_and_the_error_has_all_that_is_n
         with raises_code(ConfigError, "SVFL-CONSENT-DIGEST"):
             check_digest(typed)
     with raises_code(ConsentError, "SVFL-CONSENT-REFUSED"):
-        agree(agreed, sheet.digest, "securevfl join job.toml", ConsentSheet("something else is told"))
+        agree(agreed, sheet.digest, "securevfl join job.toml", ConsentSheet("the labels are disclosed"))
     assert (tmp_path / "shop.ledger.agreed").stat().st_mode & 0o777 == 0o600
 
 

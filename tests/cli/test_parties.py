@@ -1,4 +1,4 @@
-"""certs, kit, align, join, predict as commands: what they write, and one line and exit code 2 where they cannot."""
+"""The commands certs, kit, align, join and predict: the files they write, and one line and exit code 2 on errors."""
 
 import json
 import logging

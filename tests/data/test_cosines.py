@@ -1,4 +1,4 @@
-"""Cosine features of a party's columns: what they are, what they come near, and what moves them."""
+"""Cosine features of a party's columns: their definition, the kernel that they approximate, and their key."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_missing_and_rare_values_have_a_bin_of_their_own_where_they_are_enough()
     assert set(places[np.isnan(DEBT), 1]) == {places[TRAIN][np.argsort(DEBT[TRAIN])[middle], 1]}
     rare = np.isin(np.array(CITY, object), ["Lima", None])
     commonest = places[np.array(CITY, object) == "Rome", 2]
-    assert set(places[rare, 2]) == set(commonest)  # 30 of 600 are too few rows for a bin of their own
+    assert set(places[rare, 2]) == set(commonest)  # 30 of 600 rows are too few for a separate bin
     wide = bins_of(Woe(bins=2, rows=20))[1]
     assert not np.isin(wide[rare, 2], wide[np.array(CITY, object) == "Rome", 2]).any()
 

@@ -21,7 +21,7 @@ from securevfl.data.readers import id_rule_version, read_ids, read_party, read_t
 from securevfl.errors import IdError
 
 SPANS = (0, 0x33FF), (0xA640, 0xA7FF), (0xF900, 0xFB06), (0xFE00, 0xFE2F), (0xFF00, 0xFFEF)
-TABLES = "14.0.0"  # of Unicode, which rule 1 was made by
+TABLES = "14.0.0"  # the version of Unicode from which rule 1 was derived
 
 
 def plainly(letter: str) -> str:
@@ -58,7 +58,7 @@ def test_the_tables_that_ship_are_those_of_the_rule() -> None:
 
 
 def test_the_tables_are_the_same_under_every_python() -> None:
-    """What this Python's tables know as well: letters are never given another meaning."""
+    """The letters that this Python's tables know have the same meaning in every version."""
     for number, text in _character_table().items():
         assert text == plainly(chr(number)), hex(number)
 

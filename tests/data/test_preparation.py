@@ -75,7 +75,7 @@ def test_texts_become_codes_from_the_commonest_on_which_are_not_scaled() -> None
     assert codes_fit.codes == ("city",)
     counts = {city: CITY[:300].count(city) for city in ("Rome", "Oslo", "Bern")}
     codes = {city: at for at, city in enumerate(sorted(counts, key=lambda city: -counts[city]), 1)}
-    expected = [codes.get(city, 0) for city in CITY]  # Lima and what is missing are rare
+    expected = [codes.get(city, 0) for city in CITY]  # Lima and missing values are rare
     np.testing.assert_array_equal(codes_fit.apply(columns_of("shop", TABLE))[:, 3], expected)
     new = pa.table({"age": [1.0], "income": [1.0], "city": [SECRET]})
     assert codes_fit.apply(columns_of("shop", new))[0, 3] == 0
@@ -246,8 +246,10 @@ def test_what_is_counted_is_what_comes_out() -> None:
 
 @pytest.mark.parametrize("scale", ["standard", "robust"])
 def test_a_clip_loses_nothing_where_a_scale_can_spare_it(scale: str) -> None:
-    """Two values, however rare one is, and counts that lie up to 32 deviations out stay apart; of what lies further
-    its owner is told."""
+    """Two values and counts up to 32 deviations out stay distinct, however rare they are.
+
+    The owner of the column is notified of values further out.
+    """
     rows, draw = 20_000, np.random.default_rng(3)
     rare, three = np.zeros(rows), np.full(rows, 3.5)
     rare[:6], three[:9000] = 1.0, -0.1

@@ -163,7 +163,7 @@ def test_a_csv_is_read_in_blocks_with_values_of_two_lines(tmp_path: Path, monkey
 
 
 def mixed(value: str) -> str:
-    """A column of numbers, and one value that is none."""
+    """A column of numbers and one value that is not a number."""
     return "id,a\n" + "".join(f"{k},{k}.5\n" for k in range(25)) + f"99,{value}\n"
 
 
@@ -216,7 +216,7 @@ def test_other_kinds_in_parquet_are_told_by_column(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet", "dictionary.parquet"])
 def test_texts_and_gaps_are_read_as_they_are(tmp_path: Path, suffix: str) -> None:
-    """A text that looks like a number beside others that do not is a text; numbers stay numbers."""
+    """A text that looks like a number is a text in a column of texts; numbers remain numbers."""
     path = tmp_path / f"t.{suffix}"
     texts = pa.array(["b", "3", None, "a", "3"])
     texts = texts.dictionary_encode() if "dictionary" in suffix else texts
@@ -319,7 +319,7 @@ def spoiled(suffix: str, folder: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".csv.zst", ".parquet"])
 def test_no_error_of_reading_holds_a_value(tmp_path: Path, suffix: str) -> None:
-    """Whatever is wrong with a file, what the library that reads it says, which holds values, goes no further."""
+    """An error about a damaged file never contains the reading library's message, since that contains values."""
     caught = list[BaseException]()
     for path in spoiled(suffix, tmp_path):
         for read in (partial(read_party, "shop"), read_ids):

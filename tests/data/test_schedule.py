@@ -124,7 +124,7 @@ def test_parts_lie_in_each_other_and_the_last_visits_go_to_the_largest(epochs: i
 
 
 def test_names_differ_exactly_where_partitions_do() -> None:
-    """Over rows held out, batches and their number, of which several have as many batches as others have."""
+    """Over held-out rows, batch sizes and numbers of batches, several of which give equal numbers of batches."""
     plans = [
         schedule(of(IDS), batch=batch, test=test) for batch in (50, 60, 300, 400) for test in (0.0, 0.2, 0.25, 0.3)
     ]

@@ -76,7 +76,7 @@ def test_rows_are_those_of_the_table_in_memory(tmp_path: Path, kind: str, order:
     np.testing.assert_array_equal(stored.X[:], in_memory.X)
     for rows in (GENERATOR.permutation(250)[:40], np.arange(3, 9), np.array([5]), np.array([7, 7, 2]), np.arange(0)):
         np.testing.assert_array_equal(stored.X[rows], in_memory.X[rows])
-        assert stored.keys_of(rows) == in_memory.keys_of(rows)  # by which a model of stored rows knows them later
+        assert stored.keys_of(rows) == in_memory.keys_of(rows)  # a model of stored rows recognizes them later by these
     np.testing.assert_array_equal(stored.take(np.arange(9)).X, in_memory.X[:9])
     again = open_table("bank", tmp_path / "t.table")
     np.testing.assert_array_equal(again.X[10:20], in_memory.X[10:20])
@@ -253,7 +253,7 @@ def test_what_is_no_whole_table_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_bit_that_the_disk_changes_is_named_and_the_table_stored_anew(tmp_path: Path) -> None:
-    """In every part of the file: what it says of itself, labels, places, ids and rows."""
+    """In every part of the file: its description, labels, positions, ids and rows."""
     table, source = tmp_path / "t.table", write(tmp_path / "t.parquet", labels=True)
     before = store_table("bank", source, table, job=job()).X[:]
     intact = table.read_bytes()

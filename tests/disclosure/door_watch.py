@@ -1,4 +1,4 @@
-"""What entries say of messages that hold numbers as they are, against the bytes of these messages."""
+"""Compare disclosure records with the bytes of the messages that carry numbers in the clear."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from securevfl.runtime.codec import Message
 from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureGate, DisclosurePermit, DisclosureRecord
 
 NUMBERS = {"labels", "columns", "scores", "phases", "losses"}
-MARK = 128  # bits of what says whose a stored payload is
+MARK = 128  # bits of the field that names the owner of a stored payload
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Said:
 
 
 def watched(monkeypatch: pytest.MonkeyPatch) -> list[Said]:
-    """List what leaves by any gate from now on, if it holds numbers that somebody reads."""
+    """List the disclosures that pass any gate from now on, if they hold numbers that a party reads."""
     disclosed, check = list[Said](), DisclosureGate.check
 
     def checked(self: DisclosureGate, message: Message, permit: DisclosurePermit | None) -> None:

@@ -1,4 +1,4 @@
-"""What parties have told, counted in the transcript, against what their ledgers have: whole runs, kills and repeats."""
+"""Disclosures counted in the transcript against those in the parties' ledgers: complete runs, kills and repeats."""
 
 from __future__ import annotations
 
@@ -111,8 +111,10 @@ WHOLE = [*((name, 1) for name in sorted(EXAMPLES)), *((name, 3) for name in sort
 def test_what_is_foreseen_is_debited_by_a_run_to_its_planned_end(
     name: str, outputs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In every kind, to every learner: counts as guards read them, and plain numbers. No message has more bits than its
-    entry says."""
+    """Counts by kind and learner equal those that guards read.
+
+    Plain numbers are counted too, and no message has more bits than its disclosure states.
+    """
     job, parties = example(name) if outputs == 1 else of_classes(name)  # type: ignore[misc]
     left = watched(monkeypatch)
     ledgers = kept(tmp_path, parties)
@@ -161,15 +163,17 @@ def test_numbers_in_the_transcript_are_those_in_the_ledgers(residual: str, outpu
 
 @pytest.fixture
 def barely_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No more is entered ahead than a visit, however fast visits are: sessions as short as a test's come to the end of
-    what was entered when they began, and must enter more."""
+    """Reserve at most one iteration ahead, however fast iterations are.
+
+    Sessions as short as a test's then use up their first reservation and must reserve more.
+    """
     monkeypatch.setattr(ledger_session, "LEASED_ITERATIONS", 1)
     monkeypatch.setattr(ledger_session.LedgerSession, "_pace", lambda session, visit: 0)
 
 
 @pytest.mark.usefixtures("barely_ahead")
 def test_no_number_is_opened_before_it_is_on_disk_nor_after_cuts_and_repeats(tmp_path: Path) -> None:
-    """At every message, of three tries at one run and another job: opened so far is never above what the file has."""
+    """At every message of three attempts at a run and another job, the ledger's count is at least the opened one."""
     parties = tables()
     ledgers, transcript = kept(tmp_path, parties), Transcript({"shop": 3, "telco": 3})
     short: list[str] = []
@@ -267,8 +271,10 @@ def test_the_same_job_counts_each_time_unless_the_peer_is_trusted(tmp_path: Path
 
 
 def test_kept_exchanges_are_taken_up_with_what_is_left_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However often a run on kept exchanges is taken up, its ledger has as much as was opened. What was opened of an
-    exchange before is taken off what its peer may ask for after, whether or not it asks."""
+    """The ledger counts every opening of stored exchanges, however often the run resumes.
+
+    Earlier openings of an exchange reduce the number that the peer may still request.
+    """
     begin, used = Exchanges.begin, list[int]()
     monkeypatch.setattr(
         Exchanges, "begin", lambda *arguments, **more: used.append(more["used"]) or begin(*arguments, **more)
@@ -299,13 +305,13 @@ def test_kept_exchanges_are_taken_up_with_what_is_left_of_them(tmp_path: Path, m
         assert bool(sum(used)) == bool(had)
     opened = transcript.numbers["bank", "shop", "labels"]
     assert sum(n for like, n in entered(ledgers["bank"]).items() if like[0] == "labels") == opened
-    assert opened <= 3 * 4 * 18  # p R visits: a cut after a saved round grants no opening anew
+    assert opened <= 3 * 4 * 18  # p R iterations: an interruption after a saved round grants no further opening
     assert total_to(ledgers["bank"].read().entries, "labels", "shop").count >= opened / 3
 
 
 @pytest.mark.parametrize("mode", ["open", "ckks", "shares"])
 def test_a_run_that_patience_ends_has_debited_what_it_told(mode: str, tmp_path: Path) -> None:
-    """Ended early, cut before and taken up again: no more is told than debited, nor debited than foreseen."""
+    """An interrupted run that ends early discloses at most its debits, and debits at most the forecast."""
     protocol = vfl.Protocol(shares=vfl.Shares(chunk=1)) if mode == "shares" else vfl.Protocol(residual=mode)
     parties = tables(2)
     job = sealed(

@@ -1,4 +1,4 @@
-"""What adds up to what: over parties that are told about together, groups of rows, sessions and threads."""
+"""Which disclosures add up: over parties that are disclosed together, groups of rows, sessions and threads."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_equations_of_visits_to_come_count_when_a_run_is_taken_up(start: int, co
 
 
 def test_sessions_of_one_run_come_to_its_limit_together(tmp_path: Path) -> None:
-    """A session is booked in place of itself alone: what other sessions of the run told counts."""
+    """A session replaces only itself in the ledger: disclosures of the run's other sessions count in addition."""
     ledger, register = (
         DisclosureLedger(tmp_path / "bank", "bank"),
         vfl.Party("bank", [[1.0], [2.0]], ids=[1, 2]).register,
@@ -84,7 +84,7 @@ def test_sessions_of_one_run_come_to_its_limit_together(tmp_path: Path) -> None:
 
 
 def test_threads_tell_of_rows_of_their_own() -> None:
-    """While one thread tells of new rows, another that tells of training rows says so, and the first still does."""
+    """Two threads that disclose values of new rows and of training rows at the same time record both correctly."""
     gate, inside, done = DisclosureGate("bank"), threading.Event(), threading.Event()
     notes = list[DisclosureRecord]()
     gate._note = notes.append

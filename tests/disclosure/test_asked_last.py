@@ -1,4 +1,4 @@
-"""Nobody is asked to agree to what is refused anyway: what can be known before consent is checked before it."""
+"""No party is asked for consent to a refused job: every check that needs no consent runs before it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Asked = dict[str, list[ConsentSheet]]
 
 
 def run(roles: Mapping[str, Callable[[Channel], object]], consents: Asked) -> None:
-    """Play the roles; an error is raised as it came, and nobody was asked at the party that it is of."""
+    """Play the roles; raise the first error unchanged, and check that its party was not asked for consent."""
 
     def watched(role: Callable[[Channel], object], channel: Channel) -> object:
         try:
@@ -99,7 +99,7 @@ def groups(ledgers: dict[str, DisclosureLedger], consents: Asked) -> None:
     run(roles, consents)
 
 
-# What is done, how often at most before it is refused, limits of the shop's ledger, and the error.
+# The action, its number of repetitions before it is refused, limits of the shop's ledger, and the error.
 REFUSED: dict[str, tuple[Play, int, dict[Kind, float], type[SecureVFLError]]] = {
     "a leak that is not accepted": (training(job(epochs=9, accepts=())), 0, {}, LeakageError),
     "a limit of the ledger": (training(job()), 0, {"columns": 1}, LeakageError),

@@ -1,4 +1,4 @@
-"""Counts are the numbers that leave: for one output and for three, by the entries that parties make as they tell."""
+"""Counts equal the numbers that are sent, for one output and for three, by the disclosure records of the parties."""
 
 from collections import Counter
 from typing import Any
@@ -57,7 +57,7 @@ def test_every_count_is_of_all_outputs(protocol: str, optimizer: str, outputs: i
 @pytest.mark.parametrize("mode", ["parallel", "sequential"])
 @pytest.mark.parametrize("sums", ["direct", "pairwise", "tree"])
 def test_every_count_of_three_parties_is_of_all_outputs(sums: str, mode: Any, outputs: int) -> None:
-    """Columns of each passive party, alone and in a sum: what is counted about it grows as what it tells does."""
+    """For each passive party's columns, alone and in a sum, the count grows with the number of disclosed values."""
     X = np.random.default_rng(0).normal(size=(ROWS, 9))
     y = (X[:, 0] > 0).astype(int) if outputs == 1 else np.digitize(X[:, 0], [-0.4, 0.4])
     names = ("bank", "shop", "telco")
@@ -85,7 +85,8 @@ def test_every_count_of_three_parties_is_of_all_outputs(sums: str, mode: Any, ou
     trained = round(ROWS * (1 - HELD_OUT))
     assert counts.keys() >= disclosed.keys() > set()
     for name, numbers in disclosed.items():
-        alone = numbers if sums == "direct" else numbers / 2  # each of two tells its part, and the sum is one
+        # each of two parties discloses its summand, and the sum is one value
+        alone = numbers if sums == "direct" else numbers / 2
         assert counts[name] * trained >= alone, name
         assert counts[name] % outputs == 0, name
 
@@ -94,7 +95,7 @@ def test_every_count_of_three_parties_is_of_all_outputs(sums: str, mode: Any, ou
 def test_entries_have_the_bits_of_all_outputs_where_shares_are_opened(
     metrics: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Levels, labels, sums and weights, of one output and of three: as many numbers, of as many bits, as messages."""
+    """Levels, labels, sums and weights of one output and of three: counts and bits equal those of the messages."""
     X = np.random.default_rng(0).normal(size=(90, 4))
     outputs = 3 if metrics == "pairs" else 1
     y = np.digitize(X[:, 0], [-0.4, 0.4]) + (metrics == "sum")

@@ -29,15 +29,17 @@ from tests.forked import run_forked
 
 @pytest.fixture
 def barely_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No more is entered ahead than a visit, however fast visits are: sessions as short as a test's come to the end of
-    what was entered when they began, and must enter more."""
+    """Reserve at most one iteration ahead, however fast iterations are.
+
+    Sessions as short as a test's then use up their first reservation and must reserve more.
+    """
     monkeypatch.setattr(ledger_session, "LEASED_ITERATIONS", 1)
     monkeypatch.setattr(ledger_session.LedgerSession, "_pace", lambda session, visit: 0)
 
 
 class Plain(Observer):
-    """Counts numbers that stand in messages as they are, in whatever kind of message, by giver and receiver: floats of
-    arrays, and words of levels; and holds them at every message against what the giver's door has let through, and
+    """Count numbers in the clear in messages of every kind, by sender and receiver: floats of
+    arrays, and words of levels; and compare them at every message with the numbers that passed the sender's gate, and
     that, as it is let through, against the giver's ledger on disk.
     """
 
@@ -125,7 +127,7 @@ vfl.simulate(job, parties, ledgers=own, checkpoints=states, on_round=on_round, o
 
 
 def test_a_process_that_is_killed_has_told_no_more_than_its_ledger_has(tmp_path: Path) -> None:
-    """Killed twice at once after two rounds; the bank's file has what each try opened, and what it had leased."""
+    """Two parties are killed after two rounds; the bank's file counts openings and the reservation of each attempt."""
     p, ends = 15, []
     for _ in range(5):
         ends.append(

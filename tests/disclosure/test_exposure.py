@@ -17,7 +17,7 @@ TABLES = {
     "nearly a sum of others": np.column_stack([NOISE, NOISE[:, 0] + NOISE[:, 1] + 1e-6 * RNG.normal(size=200)]),
     "a sum to rounding": np.column_stack([NOISE, NOISE[:, 0] + NOISE[:, 1] + 1e-12 * RNG.normal(size=200)]),
     "a column that does not vary": np.column_stack([NOISE, np.ones(200)]),
-    "as many rows as columns": NOISE[:6],
+    "equal numbers of rows and columns": NOISE[:6],
     "fewer rows than columns": NOISE[:4],
 }
 

@@ -1,4 +1,4 @@
-"""The disclosure ledger: entered before anything is told, once a run, whole under cuts, crashes and other processes."""
+"""The ledger records each disclosure in advance, once a run, and survives interruptions and other processes."""
 
 import stat
 from collections.abc import Callable, Sequence
@@ -76,7 +76,7 @@ def test_other_batches_on_the_same_table_are_refused_and_count_where_they_are_ac
     other = job(batch_size=100)
     with pytest.raises(LeakageError, match="earlier jobs on this table asked other equations"):
         vfl.simulate(other, parties, ledgers=by_party)
-    assert vfl.simulate(other, parties)  # in another place nothing was told before
+    assert vfl.simulate(other, parties)  # other residuals were not disclosed before
     vfl.simulate(other.model_copy(update={"accepts": ("columns", "fresh_equations")}), parties, ledgers=by_party)
     assert told(by_party["bank"], "labels", "shop").count == 30
 
@@ -191,8 +191,8 @@ def test_a_training_taken_up_again_is_one_run(tmp_path: Path) -> None:
         counts.append(told(by_party["shop"], "columns", "bank").count)
     run = attempt(0)
     counts.append(told(by_party["shop"], "columns", "bank").count)
-    assert counts == [1, 3, 6, 9]  # epochs of each session, those that were begun and came again too
-    assert min(seen) >= 1  # while it runs, what it tells is entered ahead
+    assert counts == [1, 3, 6, 9]  # epochs of each session, including interrupted ones that were repeated
+    assert min(seen) >= 1  # while a run is active, its disclosures are recorded in advance
     assert told(by_party["shop"], "columns", "bank").runs == 1
     assert {entry.run for ledger in by_party.values() for entry in ledger.read().entries} == {run.parts["bank"].run}
 

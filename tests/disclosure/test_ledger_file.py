@@ -55,8 +55,8 @@ path, name, times = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 print(flush=True)
 sys.stdin.readline()
 for k in range(times):
-    told = Disclosure("columns", "bank", ("shop",), 1, 10)
-    DisclosureLedger(path, "shop").record(Register.of_numbers(100), (f"{name} {k}", ""), [told])
+    disclosure = Disclosure("columns", "bank", ("shop",), 1, 10)
+    DisclosureLedger(path, "shop").record(Register.of_numbers(100), (f"{name} {k}", ""), [disclosure])
 """
 
 

@@ -1,4 +1,4 @@
-"""Sets of rows: against plain sets, in the order in which tables come, with damage, and as large as they may get."""
+"""Sets of rows against plain Python sets: order of the tables, damaged files and large sets."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_row_has_one_place_whatever_table_it_comes_with(tmp_path: Path) -> Non
     sets, tables = RowSets(tmp_path, SALT), drawn(0)
     known, _ = entered(sets, tables)
     assert sum(entry.new for entry in known.values()) == len({row for rows in tables for row in rows})
-    assert known["10"].new == 0  # a table that came before, in another order
+    assert known["10"].new == 0  # an earlier table in another order
     firsts = [entry.first for entry in known.values()]
     assert firsts == sorted(firsts)
     assert all(entry.first % 8 == 0 for entry in known.values())
@@ -138,8 +138,8 @@ from securevfl.disclosure.ledger_contents import KnownTable, LedgerContents, Led
 from securevfl.disclosure.row_sets import RowSets, TableRows
 N, TABLES = 10_000_000, 100
 ledger = DisclosureLedger(Path(sys.argv[1]) / "shop.ledger", "shop")
-told = [Disclosure("columns", peer, ("shop",), 3, 1000) for peer in ("bank", "telco")]
-def digests():  # of the ids, which are made beforehand
+disclosures = [Disclosure("columns", peer, ("shop",), 3, 1000) for peer in ("bank", "telco")]
+def digests():  # of the ids, which are computed beforehand
     for at in range(0, N, PIECE):
         yield np.random.Philox(key=at).random_raw(2 * min(PIECE, N - at)).view(np.uint8).reshape(-1, 16)
 register = Register(N, bytes(32), None, digests)
@@ -147,18 +147,18 @@ start = time.process_time()
 for _ in digests():
     pass
 reading = time.process_time() - start
-ledger.record(register, ("run", ""), told)
+ledger.record(register, ("run", ""), disclosures)
 book = ledger.read()
 for k in range(1, TABLES):  # any half of the rows each, and none by itself
     bits = np.frombuffer(os.urandom(N // 8), np.uint8)
     members = RowSets(ledger.rows_path, book.salt).write(str(k), TableRows(bits, np.empty(0, np.uint64)))
     book.tables[str(k)] = KnownTable(N // 2, "", members)
-entries = tuple(LedgerEntry(name, name, "", each) for name in book.tables for each in told)
+entries = tuple(LedgerEntry(name, name, "", each) for name in book.tables for each in disclosures)
 with ledger._changing() as change:
     change.contents = LedgerContents("shop", book.salt, {}, book.tables, entries)
 new = Register(N - 1000, bytes(31) + b"1", None, lambda: (each[:-6] for each in digests()))
 start = time.process_time()
-ledger.record(Register(sum(map(len, new.ids())), new.key, None, new.ids), ("new", ""), told)
+ledger.record(Register(sum(map(len, new.ids())), new.key, None, new.ids), ("new", ""), disclosures)
 print(time.process_time() - start - 2 * reading)
 print(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
 """
@@ -166,8 +166,10 @@ print(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
 
 @pytest.mark.slow
 def test_a_job_on_ten_million_rows_is_admitted_after_a_hundred_others(tmp_path: Path) -> None:
-    """In two seconds of processor time, without what reading the digests takes, and in 250 MB for all of the process;
-    where nearly every row is in tables of its own."""
+    """In two seconds of processor time, excluding reading of digests, and in 250 MB for the process.
+
+    Nearly every row is in tables that no other row shares.
+    """
     process = subprocess.run([sys.executable, "-c", LARGE, str(tmp_path)], capture_output=True, text=True, check=True)
     seconds, memory = map(float, process.stdout.split())
     print(f"admitted in {seconds:.2f} s of processor time, {memory / 1000:.0f} MB at most")

@@ -1,4 +1,4 @@
-"""What a sheet says of opened weights, verdicts, rows that stand alone and repeats of a defence."""
+"""Statements of a consent sheet about opened weights, stop decisions, unique rows and repeats of a defence."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def trains_on_shares(**keys: Any) -> vfl.Job:
 @pytest.mark.long
 @pytest.mark.parametrize(("rows", "refused"), [(160, True), (200, True), (201, False), (400, False)])
 def test_opened_weights_as_many_as_labels_are_refused(rows: int, refused: bool) -> None:
-    """As a sealed gradient of so many columns on one batch of all rows would be."""
+    """As for a sealed gradient of this number of columns on one batch of all rows."""
     sheet = str(vfl.explain(trains_on_shares(), tables(rows, 200)))
     assert ("would be refused: shop: its weights, which are opened to it, are 200 numbers" in sheet) == refused
     if refused:
@@ -61,7 +61,7 @@ def test_a_sheet_says_what_reason_codes_tell_and_who_may_give_them() -> None:
     job = without.model_copy(update={"reason_codes": 2})
     bank, shop = str(vfl.explain(job, both)).split("\nshop (")
     assert "shop: at most 9.8 bits of a row, in addition to its score" in bank  # log2(30 * 29)
-    assert "may tell" not in bank  # what it knows of its own rows stays with it
+    assert "may tell" not in bank  # its knowledge about its rows stays local
     assert "up to 2 codes, at most 9.8 bits of a row, under names that it chooses" in " ".join(shop.split())
     assert "reason codes" not in str(vfl.explain(without, both))
     alone = str(vfl.explain(job, [both[1]], others={"bank": 3}))
@@ -69,7 +69,7 @@ def test_a_sheet_says_what_reason_codes_tell_and_who_may_give_them() -> None:
 
 
 def test_codes_and_scores_are_weighed_together_before_a_run() -> None:
-    """Ten normal columns hold some 50 bits, a fourth of which is twelve: levels of three fit, five codes do not."""
+    """Ten normal columns hold about 50 bits, and a fourth is twelve: levels of three fit, five codes do not."""
     both = tables(1200, 10)
     few, many = (trains_on_shares(score_bits=3).model_copy(update={"reason_codes": k}) for k in (1, 5))
     assert "would be refused" not in str(vfl.explain(few, both)).split("reason codes", 1)[1]
@@ -170,7 +170,7 @@ def test_the_sheet_that_counts_a_ledger_has_its_own_digest(tmp_path: Path) -> No
 
 
 def test_what_bins_tell_is_seen_by_who_observes() -> None:
-    """Counts of classes in bins go through the same place as gradients, whoever asks for them."""
+    """Counts of classes in bins pass the same check as gradients, for every requesting party."""
     kinds = vfl.families.FAMILIES["rounds"]().example_jobs()["evidence"]
     job = vfl.Job(**{"batch_size": 40, "epochs": 1} | kinds | {"accepts": ["columns"]})
     _, tape = record_parties(job, tables(120, 3))

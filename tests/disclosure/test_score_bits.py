@@ -1,4 +1,4 @@
-"""What scores of a new row tell is weighed, in bits, against what other parties' rows hold: on every sheet."""
+"""Every consent sheet weighs the bits that scores disclose about a new row against the bits of other parties' rows."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_score_has_as_many_bits_as_columns_allow_and_too_few_are_refused_in_on
     assert ("7 were requested, shop's columns allow no more" in text) == (4 <= bits < 7)
     accepted = str(vfl.explain(vfl.Job(model="logistic", accepts=["scores"]), [shop], others={"bank": 3}))
     assert "discloses at most 7 bits" in accepted
-    if bits < 7:  # a number that the job names is told or refused
+    if bits < 7:  # a number that the job names is disclosed or refused
         named = str(vfl.explain(vfl.Job(model="logistic", protocol=fewer(7)), [bank, shop]))
         assert f"add score_bits = {bits} " in named
 

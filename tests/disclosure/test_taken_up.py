@@ -1,4 +1,4 @@
-"""What a run that was killed and taken up again tells anew, and that the ledger counts it."""
+"""A run that was killed and resumed discloses values again, and the ledger counts them."""
 
 from pathlib import Path
 
@@ -55,4 +55,4 @@ def test_what_a_training_tells_anew_each_time_it_is_taken_up_counts(tmp_path: Pa
     assert len(batch) == len(sums[0])
     new = int((size > 1e-12 * size[0]).sum())
     debited = total_to(ledgers["shop"].read().entries, "columns", "bank").count
-    assert 4 <= new <= debited  # two visits tell two numbers, if all comes out the same
+    assert 4 <= new <= debited  # two iterations disclose two numbers if they give the same result

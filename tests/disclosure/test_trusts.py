@@ -17,7 +17,7 @@ def test_equations_count_once_to_those_who_are_trusted_alone(trusted: tuple[str,
     ledgers = kept(tmp_path, parties)
     for peer in trusted:
         ledgers["bank"].trust(peer)
-    ledgers["shop"].trust("telco")  # of which the bank knows nothing
+    ledgers["shop"].trust("telco")  # the bank does not know about this
     job = sealed(accepts=["columns", "fresh_equations"], batch_size=90)
     for _ in range(2):
         vfl.simulate(job, parties, ledgers=ledgers)

@@ -1,4 +1,4 @@
-"""Charts, tables and bars: what is given is drawn, text is escaped, where nobody looks nothing is shown."""
+"""Charts, tables and bars draw their input and escape text; nothing is shown without a terminal."""
 
 import os
 import pty

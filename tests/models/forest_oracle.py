@@ -9,7 +9,7 @@ import numpy as np
 
 
 def asked_of(row: Any, source: Any, order: Sequence[int]) -> float | None:
-    """What one row says of one source; None where it is missing."""
+    """Return the value of one source in one row; None if it is missing."""
     if source.missing is not None and row[source.missing] == 1:
         return None
     if not source.categories:
@@ -56,7 +56,7 @@ def lines(X: Any, train: Any, weight: float) -> Any:
 
 
 def descend(inputs: Sequence[Any], residual: Any, curvature: float, ridge: float, visits: int) -> list[Any]:
-    """Weights of every party after so many visits of block descent with Nesterov's points, by solves.
+    """Return the weights of every party after `visits` iterations of block descent with Nesterov's points, by solves.
 
     residual: g (n x c) of f (n x c).
     """

@@ -1,4 +1,4 @@
-"""A party's random trees: their leaves are the oracle's, cuts are of training rows alone, and sizes tell nothing."""
+"""A party's random trees: leaves equal the oracle's, cuts depend on training rows only, and sizes reveal nothing."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_no_leaf_holds_a_row_fewer_than_the_fewest() -> None:
 
 
 def test_every_question_of_a_tree_is_drawn_by_itself() -> None:
-    """Columns of the same numbers have the same cuts, of which a tree takes one for each question."""
+    """Columns with equal numbers have equal cuts, and a tree draws one of the columns for each question."""
     X = np.tile(np.arange(500.0)[:, None], 4)
     forest = Forest.draw(X, FittedPreparation(list("abcd")).sources, KEY, trees=40, depth=4, bins=255)
     assert len(np.unique(forest.cuts)) > 90  # 120 of 254 on average, 40 if a tree had one place for all

@@ -79,8 +79,10 @@ def test_residuals() -> None:
 
 @pytest.mark.parametrize(("rows", "share"), [(150, 0.3), (5000, 0.01)])
 def test_metrics_of_levels_are_off_by_less_than_the_error_that_is_said(rows: int, share: float) -> None:
-    """Also of few rows, and of a rare class: levels move a metric by less than other rows would, and both by what is
-    said beside it; 20 draws, fixed."""
+    """Levels change a metric by less than other rows would, and both by less than the printed error.
+
+    Few rows and a rare class are included; the 20 draws are fixed.
+    """
     loss, draw, classes = LOSSES["logistic"], np.random.default_rng(1), np.array([0, 1])
     for _ in range(20):
         y = (draw.random(rows) < share).astype(int)

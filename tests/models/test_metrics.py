@@ -47,7 +47,7 @@ def test_lift_is_the_share_among_the_first_rows_against_the_share_among_all() ->
     positive = np.arange(N) < 100
     assert metrics.lift(positive, score) == pytest.approx(5.0)
     assert metrics.lift(positive, -score) == 0.0
-    assert metrics.lift(positive, np.zeros(N)) == pytest.approx(1.0)  # ties tell nothing
+    assert metrics.lift(positive, np.zeros(N)) == pytest.approx(1.0)  # ties carry no information
     assert metrics.lift(positive, score, top=0.5) == pytest.approx(2.0)
 
 
@@ -99,7 +99,7 @@ def test_standard_errors_are_those_of_the_rows_that_weigh(name: str) -> None:
 
 @pytest.mark.parametrize(("rows", "share"), [(150, 0.3), (6000, 0.3), (6000, 0.02)])
 def test_standard_errors_are_the_deviations_over_other_rows(rows: int, share: float) -> None:
-    """Beside the deviations of metrics over 40 tables, a fixed draw, which tell a deviation to a ninth."""
+    """Compare with the deviations of metrics over 40 fixed tables, which estimate a deviation to a ninth."""
     loss, draw, classes = LOSSES["logistic"], np.random.default_rng(2), np.array([0, 1])
     values, errors = [], []
     for _ in range(40):

@@ -80,12 +80,12 @@ def oracle(name: str, Z: np.ndarray, y: np.ndarray) -> np.ndarray:
         "tweedie": linear.TweedieRegressor(power=1.6, link="log", alpha=0, tol=1e-9, max_iter=5000),
         "quantile": linear.QuantileRegressor(quantile=0.8, alpha=0, solver="highs"),
     }
-    unit = y.mean() if name in {"gamma", "tweedie"} else 1.0  # what they do not scale by themselves
+    unit = y.mean() if name in {"gamma", "tweedie"} else 1.0  # these do not scale labels
     return np.asarray(kinds[name].fit(Z, y / unit).predict(Z) * unit)
 
 
 def badness(name: str, y: np.ndarray, mu: np.ndarray) -> float:
-    """What the model is judged by, in the units of the labels."""
+    """Return the error measure of the model, in the units of the labels."""
     powers = {"poisson": 1, "gamma": 2, "tweedie": 1.6}
     if name in powers:
         return float(mean_tweedie_deviance(y, mu, power=powers[name]))
@@ -108,7 +108,7 @@ MOVED = {("negative_binomial", "sealed"): 0.01}
 def test_models_are_those_of_the_pooled_table(name: str, kind: str) -> None:
     y = LABELS[name]
     run = train(name, parties(y), kind, **({"test_fraction": 0.0} if kind != "shares" else {"epochs": 40}))
-    if kind == "shares":  # scores of the training's rows are told to nobody
+    if kind == "shares":  # scores of training rows are disclosed to nobody
         theta = whole_weights(run.job, {name_of_party: part.state for name_of_party, part in run.parts.items()}, "bank")
         f = SCALED @ np.vstack([theta["bank"][:-1], theta["shop"]]) + theta["bank"][-1]
         assert np.isfinite(run.metrics["loss"])

@@ -45,7 +45,7 @@ def test_figures_are_those_of_the_second_class_whatever_it_is_called(figures: st
 
 @pytest.mark.parametrize("alone", [True, False], ids=["alone", "between two"])
 def test_rates_of_groups_are_those_of_the_class_that_is_named(alone: bool) -> None:
-    """Rows of the class are as many as the others' rest, and false positives are what is said of the others."""
+    """Counts of the named class complement those of the other one, and so do the false positives."""
     y, predicted = POSITIVE.astype(int), (F[:, 0] > 0).astype(int)
     bank = vfl.Party("bank", F, y, ids=range(N))
     shop = vfl.Party("shop", F, ids=range(N))

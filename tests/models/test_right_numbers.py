@@ -1,4 +1,4 @@
-"""What trainings find by default, beside statsmodels and scikit-learn: in standard errors, open, under CKKS, on shares.
+"""Trainings with default options against statsmodels and scikit-learn, in standard errors: open, CKKS, shares.
 
 `python tests/models/test_right_numbers.py` prints the table of all of them, with the bounds that tests hold them to.
 """
@@ -31,7 +31,7 @@ COUNTED /= COUNTED.mean()
 
 
 def tweedie(mu: Any) -> Any:
-    """Amounts of a variance that goes with mu^1.5 about: as many gamma amounts as Poisson says."""
+    """Draw amounts of a variance of about mu^1.5: as a compound sum, a Poisson number of gamma amounts."""
     return np.array([DRAW.gamma(2.0, 0.5, k).sum() for k in DRAW.poisson(mu)])
 
 
@@ -39,7 +39,7 @@ def binomial(mu: Any) -> Any:
     return DRAW.negative_binomial(2, 2 / (2 + mu)).astype(float)
 
 
-# by family, and what rows have beside their labels
+# by family, and the further columns of the rows
 LABELS: dict[str, Any] = {
     "poisson": DRAW.poisson(2 * MU).astype(float),
     "poisson, exposed": DRAW.poisson(2 * MU * EXPOSED).astype(float),
@@ -102,8 +102,10 @@ def parties_of(case: str, y: Any) -> list[vfl.Party]:
 
 
 def found(case: str, kind: str, y: Any) -> tuple[float, float, float]:
-    """How far the coefficients lie from statsmodels', in standard errors, at most; two deviations of that, as they are
-    foreseen; how far the deviance lies above."""
+    """Return the largest distance of a coefficient from statsmodels', in standard errors, and two bounds.
+
+    The second value is two deviations as they are forecast; the third is the excess of the deviance.
+    """
     api = pytest.importorskip("statsmodels.api")
     job, parties, foreseen = job_of(case, kind), parties_of(case, y), [0.0]
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""Classes that columns separate have no finite weights: it is said in every mode, by whoever can know it."""
+"""Classes that columns separate have no finite weights: every mode reports it, at each party that can know it."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def by_subsets(worth: Any, players: int) -> Any:
 
 
 def expected(forest: Forest, tree: int, values: Any, bits: int, known: set[int]) -> float:
-    """What a tree gives where the answers of known columns are those of `bits`."""
+    """Return the value of a tree if the answers of known columns are those of `bits`."""
 
     def walk(level: int, leaf: int, leaf_values: Any) -> float:
         if level == forest.depth:

@@ -17,7 +17,7 @@ N, D, COLUMNS, GAMMA = 7, 3, 4, 0.3
 
 
 class Rows(SparseRows):
-    """A matrix at hand, read as one that is made."""
+    """A matrix in memory with the interface of one that is computed."""
 
     def __init__(self, matrix: Floats) -> None:
         self._matrix = matrix

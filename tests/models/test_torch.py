@@ -1,4 +1,4 @@
-"""Modules of torch as parties' models: their gradients against autograd, what is refused, and what is kept."""
+"""Modules of torch as parties' models: gradients against autograd, refusals, and storage."""
 
 from collections.abc import Callable
 from pathlib import Path

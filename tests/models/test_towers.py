@@ -187,7 +187,7 @@ def test_sealed_training_is_training_in_the_open() -> None:
 
 
 @pytest.mark.realdata
-@pytest.mark.skipif(not REAL.is_dir(), reason="the real tables are not beside the checkout")
+@pytest.mark.skipif(not REAL.is_dir(), reason="there are no real tables")
 @pytest.mark.parametrize("name", ["wide and deep", "dssm"])
 def test_on_real_tables(name: str) -> None:
     """Above logistic regression on either side alone; adult holds texts, default_credit numbers alone."""

@@ -1,4 +1,4 @@
-"""Trees on shares against the same trees in floats, and what is refused, kept, resumed and said."""
+"""Trees on shares against the same trees in floats; refusals, storage, resumption and notices."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def inputs_of(run: vfl.Run, tables: list[vfl.Party]) -> tuple[list[Any], Any, An
 @pytest.mark.long
 @pytest.mark.parametrize("count", [2, 3])
 def test_a_run_is_that_of_floats(count: int) -> None:
-    """With entries an eighth apart, as what is rounded at random weighs more on few rows."""
+    """With entries an eighth apart, since random rounding weighs more on few rows."""
     tables, fine = parties(count), vfl.Protocol(shares=vfl.Shares(table_bits=8, step=0.125))
     steps: dict[str, Any] = {"optimizer": vfl.BlockDescent(), "batch_size": "all", "epochs": 12}
     run = vfl.simulate(job(vfl.Trees(**SMALL, boosted_score=False), protocol=fine, **steps), tables, workers=1)
@@ -91,7 +91,7 @@ def test_a_run_is_that_of_floats(count: int) -> None:
     f = sum(X[test] @ theta[party.name] for X, party in zip(matrices, tables, strict=True))[:, 0]
     assert np.abs(f - exact).mean() <= 0.03
     assert abs(roc_auc_score(y[test], f) - roc_auc_score(y[test], exact)) <= 0.004
-    # of scores that are rounded at random, by which the metric spreads with a standard deviation of 0.0011
+    # randomly rounded scores: the metric has a standard deviation of 0.0011
     assert run.metrics["auc"] == pytest.approx(roc_auc_score(y[test], f), abs=0.008)
     assert run.costs.rounds == 12
 
@@ -250,7 +250,7 @@ def test_the_own_score_is_out_of_fold_and_of_plain_numbers() -> None:
 
 
 def test_held_out_labels_are_not_in_the_own_score(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the score is made of is the same, to the bit, whatever labels the rows have that are held out."""
+    """The inputs of the score are identical to the bit, whatever labels the held-out rows have."""
     tables = parties(rows=300)
     test = job().schedule(tables[0].register).test
     y = tables[0].y.copy()

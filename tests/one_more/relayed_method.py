@@ -1,4 +1,4 @@
-"""Another method, with a role of its own: sums end at a server, which tells the party with labels.
+"""Another family with another role: sums end at a server, which sends them to the party with labels.
 
 Passive parties' outputs are means of their columns. The party with labels learns an intercept and a weight for their
 sum. Every round:
@@ -75,11 +75,11 @@ class RelayedJob(JobOptions, defer_build=True):
     optimizer: Relaying
 
 
-SEEN_BY_SERVER = LeakKind("seen_by_server", "the server is told every sum", "no server", ("column_space",))
+SEEN_BY_SERVER = LeakKind("seen_by_server", "the server learns every sum", "no server", ("column_space",))
 
 
 class Relayed(Family[RelayedJob]):
-    """A server between those who put in and the one who is told."""
+    """A server between the contributors and the receiver."""
 
     name: ClassVar[str] = "relayed"
     options = RelayedJob
@@ -91,7 +91,7 @@ class Relayed(Family[RelayedJob]):
 
     def check_job(self, job: JobOptions) -> None:
         if job.protocol.residual is not None:
-            raise ValueError("nothing goes down; leave protocol.residual out")
+            raise ValueError("This family sends no residuals. Remove protocol.residual")
 
     def accepts_role(self, role: Role, *, leads: bool) -> bool:
         return role == ACTIVE if leads else role in (PASSIVE, SERVER)
@@ -112,7 +112,7 @@ class Relayed(Family[RelayedJob]):
         return []
 
     def leaks(self, job: RelayedJob, sizes: RunShape, before: Sequence[Disclosure] = ()) -> list[Leak]:
-        leak = Leak(SEEN_BY_SERVER, "the server", "it is told the sum of all means", "use a method without a server")
+        leak = Leak(SEEN_BY_SERVER, "the server", "it learns the sum of all means", "use a method without a server")
         return [*super().leaks(job, sizes, before), leak]
 
     def message_protocols(self, job: RelayedJob, roles: Roles) -> list[MessageProtocol]:
@@ -122,7 +122,7 @@ class Relayed(Family[RelayedJob]):
         return f"{job.protocol.sum_for(len(roles.with_role(PASSIVE))).name} sum by way of a server"
 
     def strength(self, job: RelayedJob) -> str:
-        return "none beside the sum's"
+        return "none except the sum's"
 
     def statements(self, job: RelayedJob, roles: Roles, party: str, known: RunFacts | None) -> list[SheetStatement]:
         learned = {ACTIVE: "the sum of all means of columns", SERVER: "the same, and no labels", PASSIVE: "nothing"}

@@ -60,7 +60,7 @@ def in_blocks(X: Any) -> NewRows:
 
 
 class Sent:
-    """Notes what the shop has entered whenever it sends something of this kind."""
+    """Note the shop's recorded disclosures whenever it sends a message of this kind."""
 
     def __init__(self, ledger: DisclosureLedger, *kinds: type[DisclosingMessage]) -> None:
         self.ledger, self.kinds, self.entered = ledger, kinds, list[tuple[int, int]]()

@@ -1,4 +1,4 @@
-"""What parties compare before they go on is compared whole: digests, names of trainings, tables and jobs."""
+"""Parties compare all bytes of digests and of the names of trainings, tables and jobs before they continue."""
 
 from __future__ import annotations
 
@@ -34,8 +34,7 @@ def changed(digest: bytes, place: int) -> bytes:
 
 
 class Line:
-    """A line on which other parties say what they have: of this party's own order, but for a byte at the one amiss, or
-    at each."""
+    """A link whose other parties report this party's order, except for a byte at `amiss` or at all of them."""
 
     session, me = bytes(32), "bank"
 
@@ -123,7 +122,7 @@ OTHERS: dict[str, tuple[vfl.Job, vfl.Party]] = {
 
 @pytest.mark.parametrize("other", OTHERS)
 def test_states_and_parts_are_of_one_job_and_table(other: str, tmp_path: Path) -> None:
-    """Neither is taken up under another job, or on a table in which one entry is another."""
+    """Neither is resumed under another job, or on a table with one different entry."""
     arguments, path = (job(), table()), tmp_path / "part.json"
     assert run_key(*arguments) == run_key(job(), table()) != run_key(*OTHERS[other])
     run = vfl.simulate(job(), [table(), vfl.Party("shop", PARTY.X, ids=range(ROWS))])
@@ -139,10 +138,10 @@ def replace_name(party: vfl.Party) -> vfl.Party:
 
 
 def test_a_sheet_is_agreed_to_by_every_digit_of_its_digest(tmp_path: Path) -> None:
-    agreed, sheet = AgreedSheets(DisclosureLedger(tmp_path / "ledger", "bank")), ConsentSheet("tells nothing")
+    agreed, sheet = AgreedSheets(DisclosureLedger(tmp_path / "ledger", "bank")), ConsentSheet("discloses nothing")
     agreed.add(sheet)
-    assert agreed.has_agreed(ConsentSheet("tells nothing"))
-    assert not agreed.has_agreed(ConsentSheet("tells nothing."))
+    assert agreed.has_agreed(ConsentSheet("discloses nothing"))
+    assert not agreed.has_agreed(ConsentSheet("discloses nothing."))
     for other in (sheet.digest[:-1], sheet.digest[:8], "", f"{sheet.digest[:-1]}x", f"{sheet.digest}0"):
         assert not agreed.has_digest(other)
 

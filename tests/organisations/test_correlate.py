@@ -34,7 +34,7 @@ N = 3000
 
 
 def pooled(n: int = N, seed: int = 0) -> np.ndarray:
-    """Five columns of a bank and four of a shop: some go together across, one heavily tailed, one nearly a sum."""
+    """Return five columns of a bank and four of a shop: some correlated, one heavy-tailed, one nearly a sum."""
     draw = np.random.default_rng(seed)
     X = draw.normal(size=(n, 9))
     X[:, 5] = 0.9 * X[:, 0] + 0.4 * X[:, 5]
@@ -167,9 +167,11 @@ def test_a_column_of_few_values_bounds_what_is_told() -> None:
 
 
 def test_weights_in_place_of_columns_read_no_more_than_the_ledger_counts(tmp_path: Path) -> None:
-    """A party that deviates multiplies rows by 2^(L - 2), 2^(L - 3) .. over the distance of a 0/1 column's two values,
-    and reads 5 of them a number of 6 bits: with three columns, of which each is told of twice, 30 rows a look, and 60
-    of 3,000 until it is refused."""
+    """A deviating party multiplies rows by 2^(L - 2), 2^(L - 3) .. over the distance of a 0/1 column's two values.
+
+    It reads 5 of them from a number of 6 bits. With three columns, each of which is disclosed twice, it reads 30 rows a
+    request, and 60 of 3,000 rows before it is refused.
+    """
     mark = np.random.default_rng(8).integers(0, 2, N)
     bank, shop = vfl.Party("bank", pooled()[:, :3], ids=range(N)), vfl.Party("shop", mark[:, None], ids=range(N))
     encoding, raw, read = CorrelationEncoding(N), list[Any](), list[bool]()
@@ -236,8 +238,10 @@ def test_rows_in_another_order_are_refused() -> None:
 
 
 def marking(n: int, marks: int = 10) -> tuple[float, float]:
-    """The correlation of what a bank reads of the shop's rows with what is there, and without rounding: its columns are
-    1 at one row each."""
+    """Return the correlation of the shop's rows as a bank reads them with the true rows, with and without rounding.
+
+    The bank's columns are 1 at one row each.
+    """
     shop = np.random.default_rng(n).normal(size=(n, 10))
     bank = np.zeros((n, marks))
     bank[np.arange(marks), np.arange(marks)] = 1.0
@@ -250,8 +254,11 @@ def marking(n: int, marks: int = 10) -> tuple[float, float]:
 
 
 def test_marks_that_are_repeated_read_rows_and_then_are_refused(tmp_path: Path) -> None:
-    """Three marks are told four times of 1,000 rows of normal columns, which is all: 3 rows of 10 values are read at
-    .98 (.92 in one look). By Fisher's z .8 is 6.2 deviations away: missed once in 4e9."""
+    """Three marking columns over 1,000 rows of normal columns are answered four times; then they are refused.
+
+    The bank reads 3 rows of 10 values at a correlation of .98 (.92 from one request). By Fisher's z, .8 is 6.2
+    deviations away, which is missed once in 4e9.
+    """
     n, draw = 1000, np.random.default_rng(3)
     shop = draw.normal(size=(n, 10))
     bank = np.zeros((n, 3))

@@ -1,4 +1,4 @@
-"""docs/two-organisations.md does what it says: its own commands, in real processes, from two CSV files."""
+"""The commands of docs/two-organisations.md work in real processes, from two CSV files."""
 
 import re
 import subprocess
@@ -15,7 +15,7 @@ from securevfl.training.model_part import ModelPart
 from tests.forked import command
 
 PAGE = Path(__file__).parents[2] / "docs" / "two-organisations.md"
-pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="not beside a checkout")
+pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="no checkout")
 
 
 def write(party: vfl.Party, path: Path) -> None:
@@ -30,7 +30,7 @@ def shell(text: str, folder: Path) -> "subprocess.Popen[str]":
 
 
 def together(texts: list[str], folder: Path) -> list[str]:
-    """Runs these at the same time; what each wrote."""
+    """Run these at the same time; return the output of each."""
     processes = [shell(text, folder) for text in texts]
     outputs = []
     for process in processes:

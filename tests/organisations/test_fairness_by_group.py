@@ -1,4 +1,4 @@
-"""Rates by group where another party has the groups: against plain counts, through the door, and what is not told."""
+"""Rates by group if another party has the groups: against plain counts, through the gate, and without other values."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_of_two_groups_one_is_told_and_the_other_is_what_is_left() -> None:
 
 
 def look(file: Path, outcomes: np.ndarray, names: list[str], marks: np.ndarray, columns: int = 1) -> Any:
-    """Return what one look tells a bank that gives these outcomes, where a shop counts it in a ledger read anew."""
+    """Return the bank's result of one request with these outcomes; the shop counts it in a reopened ledger."""
     bank, shop = (vfl.Party(name, DRAW.normal(size=(len(marks), columns)), ids=range(len(marks))) for name in ROLES)
     ledger = DisclosureLedger(file, "shop")
     give = partial(module._provide, shop, names, marks, ledger, None, peer="bank")

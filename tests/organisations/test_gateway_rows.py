@@ -1,4 +1,4 @@
-"""Rows that applications wait for at a gateway: each is answered or refused once, whoever gives up or goes away."""
+"""A gateway answers or refuses each waiting row once, even if applications give up or disconnect."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def waiting(part: Any, tmp_path: Path) -> Gateway:
 
 
 def parties(part: Any, requests: list[list[Any]], gateway_: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parties that answer each block, and with whom the gateway stops after the first."""
+    """Parties that answer each block; the gateway stops after the first one."""
 
     def ask(ids: Any, X: Any) -> Any:
         requests.append(list(ids))
@@ -90,7 +90,7 @@ vfl_predicted = gateway.prediction_of
 def test_every_row_is_refused_when_parties_go_and_the_gateway_lives(
     part: Any, waiting: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that has given up and two of one id among them, of which one was held over for the next block."""
+    """One application has given up, two wait for one id, and one id was deferred to the next block."""
     calls = []
 
     def away(*arguments: Any, **keys: Any) -> None:

@@ -1,5 +1,7 @@
-"""Looks at tables before and after a training, whichever kind: debited before anything is told, limited, and rounded
-number by number."""
+"""Joint statistics of tables before and after a training.
+
+Each number is debited before it is disclosed, limited and rounded separately.
+"""
 
 from __future__ import annotations
 
@@ -41,12 +43,12 @@ def tables(rows: int) -> tuple[vfl.Party, vfl.Party]:
 
 
 def columns(rows: int, ledgers: Ledgers, observe: Observer | None = None) -> None:
-    """A look at columns side by side, of which each tells 12 numbers."""
+    """Request correlations of columns; each party discloses 12 numbers."""
     correlate.correlate(tables(rows), ledgers=ledgers, observe=observe)
 
 
 def groups(rows: int, ledgers: Ledgers, observe: Observer | None = None) -> None:
-    """A look at outcomes by group, of which the shop tells 12 numbers."""
+    """Request outcomes by group; the shop discloses 12 numbers."""
     bank, shop = tables(rows)
     names, marks = fairness_by_group._groups(shop, np.arange(rows) % 3)
     outcomes = fairness_by_group._outcomes(bank, bank.y, None)  # type: ignore[arg-type]
@@ -65,7 +67,7 @@ def kept(folder: Path) -> Ledgers:
 
 
 class Counted:
-    """Notes what each ledger has at the moment at which numbers leave."""
+    """Note the disclosures in each ledger at the moment when numbers are sent."""
 
     def __init__(self, ledgers: Ledgers) -> None:
         self.ledgers, self.entered = ledgers, dict[str, int]()
@@ -91,8 +93,10 @@ class Counted:
 def test_numbers_are_debited_before_they_leave_and_limited_together(
     looks: list[tuple[str, int]], tmp_path: Path
 ) -> None:
-    """All looks but the last go through, with their 12 numbers on disk before they leave; the last would come to more
-    than a peer may be told by looks of either kind, and tells nothing of the shop."""
+    """All requests but the last succeed, with their 12 numbers on disk before they are sent.
+
+    The last one would exceed the limit on joint statistics of both kinds, and discloses nothing of the shop.
+    """
     ledgers = kept(tmp_path)
     seen = Counted(ledgers)
     for number, (name, rows) in enumerate(looks[:-1], 1):
@@ -119,7 +123,7 @@ def test_each_number_is_rounded_by_itself(name: str, tmp_path: Path) -> None:
     drawn = list[np.ndarray]()
 
     class Recorded(Prg):
-        """Notes what it gives."""
+        """Note the output."""
 
         __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""What a partner is worth: figures that hold beside scikit-learn's and beside runs of their own, and nothing else."""
+"""The value of a partner's columns: figures equal scikit-learn's and those of separate runs, and nothing else."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from securevfl.training.comparison import Comparison, compared_jobs
 from securevfl.training.local_baseline import local_metrics
 
 sklearn = pytest.importorskip("sklearn.linear_model")
-JOB = vfl.Job(model=vfl.Trees(trees=4, depth=2, boosted_score=False))  # small ones, and logistic as it comes
+JOB = vfl.Job(model=vfl.Trees(trees=4, depth=2, boosted_score=False))  # small trees, and logistic regression by default
 
 
 def tables(rows: int = 1600, *, worth: float = 1.0, parties: int = 2) -> list[vfl.Party]:
@@ -37,7 +37,7 @@ def tables(rows: int = 1600, *, worth: float = 1.0, parties: int = 2) -> list[vf
 
 @pytest.fixture(scope="module")
 def counted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Comparison, dict[str, DisclosureLedger]]:
-    """What a comparison found, with the ledgers that have counted it."""
+    """Return the result of a comparison, with the ledgers that have counted it."""
     parties, folder = tables(), tmp_path_factory.mktemp("ledgers")
     ledgers = {party.name: DisclosureLedger(folder / f"{party.name}.ledger", party.name) for party in parties}
     return vfl.compare(JOB, parties, ledgers=ledgers), ledgers

@@ -1,4 +1,4 @@
-"""What a run says it cost: a whole run from start to end, in parts that add up, for every family of training."""
+"""The reported costs of a run cover it from start to end, in parts that add up, for every family of training."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_measured_run_is_told_by_the_clock_in_the_same_words(name: str) -> Non
 
 
 def test_runs_of_one_job_have_one_total_whatever_lies_beside_what() -> None:
-    """Work ahead and visits go on two paths, either of which may be the longer one; seconds of a line count alone."""
+    """Preprocessing and iterations run in parallel, and either may take longer; seconds of a link count alone."""
     job, tables = JOBS["shares"].model_copy(update={"epochs": 20}), parties("shares")
     network = Network(mbps=1.0, rtt_ms=400)
     totals = [vfl.simulate(job, tables, network=network).costs.total for _ in range(3)]

@@ -1,5 +1,7 @@
-"""What a job means that leaves keys out: alone it trains on shares and scores as scikit-learn does; by rounds it trains
-as long as guards let it."""
+"""Defaults of a job. Alone, a model key trains on shares and scores as scikit-learn does.
+
+With rounds it trains as long as guards allow.
+"""
 
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -32,9 +34,9 @@ real = [pytest.mark.realdata, pytest.mark.skipif(not DATA.exists(), reason="need
 
 @pytest.fixture
 def first_job(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The module that measures what the job of one key comes to."""
+    """Return the module that measures the model of the job with one key."""
     if not (ROOT / "benchmarks").is_dir():
-        pytest.skip("not beside a checkout")
+        pytest.skip("no checkout")
     monkeypatch.syspath_prepend(str(ROOT))
     return import_module("benchmarks.first_job")
 
@@ -53,7 +55,7 @@ SIX = ("default_credit", "a9a", "ijcnn1", "phishing", "adult", "support2")
 @pytest.mark.filterwarnings("ignore::securevfl.errors.DataNotice")
 @pytest.mark.timeout(1200)
 def test_a_model_alone_scores_as_pooled_regression_does(name: str, bins: bool, first_job: Any) -> None:
-    """As on the same columns; with bins as on weights of evidence of as many bins."""
+    """Compared with scikit-learn on the same columns; with bins, on weights of evidence with equal numbers of bins."""
     apart = [first_job.measured(name, DATA, split, bins=bins)["difference"] for split in first_job.SPLITS]
     assert min(apart) >= -0.003
     assert bins or np.mean(apart) >= -0.0005
@@ -79,7 +81,7 @@ def test_a_model_alone_trains_on_shares(first_job: Any) -> None:
 
 
 def made_up(rows: int, widths: Sequence[int]) -> list[vfl.Party]:
-    """A table of so many columns at each party, some skewed, some 0 or 1, some correlated, and its labels."""
+    """Return parties of these widths with skewed, binary and correlated columns, and labels."""
     draw = np.random.default_rng(rows)
     X = draw.normal(size=(rows, sum(widths)))
     X += 0.5 * X[:, :1]
@@ -98,7 +100,7 @@ def made_up(rows: int, widths: Sequence[int]) -> list[vfl.Party]:
 def test_more_rows_than_there_are_bits_for_at_full_width_train_by_default(
     widths: Sequence[int], first_job: Any
 ) -> None:
-    """400,000 rows, of which a quarter is held out: two parties had bits for 262,144 at once, three for 174,762."""
+    """With 400,000 rows, a quarter held out: two parties had bits for 262,144 rows at once, three for 174,762."""
     parties, job = made_up(400_000, widths), vfl.Job(model="logistic")
     run, rows = vfl.simulate(job, parties), job.schedule(parties[0].register).test
     assert parties[0].y is not None
@@ -107,7 +109,7 @@ def test_more_rows_than_there_are_bits_for_at_full_width_train_by_default(
 
 
 def test_the_job_of_one_key_trains_on_parts_that_grow(first_job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Evaluations of models of fewer rows neither end it nor are kept."""
+    """Evaluations of models of fewer rows neither end the training nor are stored."""
     for name, value in (("MIN_GROWING_ROWS", 1000), ("MIN_SUBSET_ROWS", 200)):
         monkeypatch.setattr(f"securevfl.data.schedule.{name}", value)
     parties, job = made_up(4_000, (3, 3)), vfl.Job(model="logistic")

@@ -1,4 +1,4 @@
-"""A party's own table described: figures are those of pooled statistics, and faults put there are named."""
+"""The description of a party's table: figures equal pooled statistics, and planted faults are named."""
 
 from __future__ import annotations
 
@@ -116,4 +116,4 @@ def test_what_is_wider_than_a_terminal_comes_in_parts_and_uncut(width: int) -> N
     assert "…" not in text
     assert text.count("balance2") == len(parts)
     assert all(head in text for head in heads[:-1])
-    assert "notes" not in text  # as there are none
+    assert "notes" not in text  # since there are no notes

@@ -14,7 +14,7 @@ SCALES = ("standard", "robust", "none")
 OPEN = vfl.Protocol(residual="open")
 METHODS: dict[str, dict[str, Any]] = {
     "FedSGD": {"optimizer": vfl.FedSGD(lr=0.02), "protocol": OPEN},
-    "FedBCD, steps of its own": {"optimizer": vfl.FedBCD(local_steps=2), "protocol": OPEN},
+    "FedBCD, local steps": {"optimizer": vfl.FedBCD(local_steps=2), "protocol": OPEN},
     "FedBCD, in turn": {"optimizer": vfl.FedBCD(lr=0.1, mode="sequential"), "protocol": OPEN},
     "BlockNewton": {"optimizer": vfl.BlockNewton(), "protocol": OPEN, "batch_size": "all"},
     "CELU": {"optimizer": vfl.CeluVFL(lr=0.1), "protocol": OPEN},
@@ -86,7 +86,7 @@ def test_no_bit_of_what_is_prepared(prepare: dict[str, Any]) -> None:
     same(job(prepare=prepare, **METHODS["FedSGD"] | {"batch_size": "all"}))
 
 
-@pytest.mark.parametrize("method", ["FedSGD", "FedBCD, steps of its own", "BlockNewton"])
+@pytest.mark.parametrize("method", ["FedSGD", "FedBCD, local steps", "BlockNewton"])
 def test_no_bit_of_what_rows_bring_beside_their_columns(method: str) -> None:
     """Means of exposures and of weights are those of the training rows."""
     counts = {"model": vfl.GeneralLinear(loss="poisson", l2=1e-2), "exposure": "years", "weights": {"column": "heavy"}}
@@ -106,4 +106,4 @@ def test_no_weight_on_shares(scale: str) -> None:
         weights.append(whole_weights(shares_job, {name: part.state for name, part in run.parts.items()}, "bank"))
     for name, theta in weights[0].items():
         np.testing.assert_allclose(theta, weights[1][name], atol=1e-3)
-    assert sizes[0] == sizes[1]  # what rows hold, by which scores are limited, among them
+    assert sizes[0] == sizes[1]  # columns that limit scores, among them

@@ -1,6 +1,6 @@
 """A party that is killed as it sends any kind of message: the same command again, and the training ends with a model.
 
-What was entered in ledgers ahead of what was told stays, as it does when a process dies; it is the same job's.
+Ledger records of reserved disclosures stay when a process dies; they belong to the same job.
 """
 
 from __future__ import annotations
@@ -95,9 +95,7 @@ def killed_everywhere(job: vfl.Job, parties: list[Any], folder: Path, monkeypatc
     for number, (who, kind) in enumerate(undisturbed.sent):
         command = Command(job, parties, folder / str(number))
         with monkeypatch.context() as dies:
-            dies.setattr(
-                LedgerSession, "settle", lambda self, *, silent: None
-            )  # nothing is put in order by who is killed
+            dies.setattr(LedgerSession, "settle", lambda self, *, silent: None)  # a killed process cleans nothing up
             with pytest.raises(BaseException):  # noqa: B017
                 command(who, kind)
         parts = command()
@@ -128,7 +126,7 @@ def test_every_family_goes_on_wherever_it_was_killed(
 
 
 def test_tries_that_are_killed_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who has parties killed again and again has bins counted again: it ends before they tell the labels."""
+    """A party that has others killed repeatedly has bins counted again: it ends before that reveals labels."""
     command = Command(vfl.Job(**WOE | {"epochs": 1}), tables(300)[:2], tmp_path)
     monkeypatch.setattr(LedgerSession, "settle", lambda self, *, silent: None)
     tries = 0

@@ -1,4 +1,4 @@
-"""What a data scientist sets and reads beside the protocol: weights, splits, early stopping, coefficients, metrics."""
+"""Options and results of modelling apart from the protocol: weights, splits, early stopping, coefficients, metrics."""
 
 from pathlib import Path
 
@@ -88,7 +88,7 @@ def test_coefficients_of_a_regression_are_in_units_of_the_label() -> None:
 
 
 def test_balanced_classes_at_one_in_a_hundred_train_on_shares_to_what_scikit_learn_finds() -> None:
-    """The room is the least power of two that fits, it is said, and there are visits enough for its smaller steps."""
+    """The range is the least power of two that fits; a notice names it, and iterations suffice for its steps."""
     draw, rows = np.random.default_rng(8), 6000
     bank_columns, other = draw.normal(size=(rows, 2)), draw.normal(size=(rows, 2))
     f = bank_columns @ [1.5, -1.0] + other @ [1.0, 0.0] + draw.logistic(size=rows)
@@ -120,7 +120,7 @@ def test_balanced_classes_at_one_in_a_hundred_train_on_shares_to_what_scikit_lea
 
 @pytest.mark.exact_outputs
 def test_weights_are_sealed_like_any_residual() -> None:
-    """Under encryption the same model comes out, though g goes beyond the loss's own bound."""
+    """Encryption gives the same model, although g exceeds the loss's bound."""
     options = {"weights": {"classes": {"no": 1, "yes": 9}}, "epochs": 3}
     sealed, plain = (vfl.simulate(job(**options, protocol=protocol), parties()) for protocol in ("ckks", "open"))
     np.testing.assert_allclose(sealed.parts["shop"].theta, plain.parts["shop"].theta, atol=1e-4)
@@ -151,9 +151,9 @@ def test_weights_that_cannot_be_used_are_told(weights: object, says: str) -> Non
         (("a", "b"), "a"),
         ((True, False), "True"),
         (("Yes", "No"), "Yes"),
-        ((0, 1), "1"),  # of which there are more
+        ((0, 1), "1"),  # there are more of these
         ((-1.0, 1.0), "1"),
-        ((2, 1), "2"),  # 1 against 2 says nothing: the rarer one
+        ((2, 1), "2"),  # class 1 against 2 does not state which; the rarer one is meant
     ],
 )
 def test_of_two_classes_one_is_the_positive_one(labels: tuple[object, object], positive: str) -> None:
@@ -207,7 +207,7 @@ def test_a_training_stops_when_a_metric_gets_no_better() -> None:
 
 @pytest.mark.parametrize("sums", ["direct", "pairwise"])
 def test_patience_keeps_the_best_model_at_every_party(sums: str, tmp_path: Path) -> None:
-    """Steps so large that the loss goes up and down: the model is that of the round with the lowest."""
+    """Steps so large that the loss oscillates: the model is that of the round with the lowest loss."""
     three = vfl.datasets.breast_cancer(3)
     options = {"optimizer": vfl.FedBCD(lr=0.8), "protocol": vfl.Protocol(sum=sums, residual="open"), "batch_size": 64}
     options |= {"epochs": 2, "test_fraction": 0.25, "accepts": ["columns"], "model": vfl.Logistic()}

@@ -78,7 +78,7 @@ def read(rows: NewRows) -> tuple[list[str], np.ndarray, list[int]]:
 
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npz"])
-@pytest.mark.parametrize("order", [None, GENERATOR.permutation(N)[:50]], ids=["as it stands", "aligned"])
+@pytest.mark.parametrize("order", [None, GENERATOR.permutation(N)[:50]], ids=["file order", "aligned"])
 def test_every_format_gives_the_same_blocks(
     tmp_path: Path, part: ModelPart, suffix: str, order: np.ndarray | None
 ) -> None:
@@ -159,8 +159,8 @@ print(peak() - before)
 def grown(folder: Path, part: ModelPart, rows: int, *, aligned: bool) -> int:
     """Bytes of memory that a process takes for a table of 100 columns in one row group.
 
-    Columns are decoded by one thread: with several, each has buffers of its own, and how many are in use at once is up
-    to what else the machine does (up to 30 MB between two runs of the same table).
+    One thread decodes columns. Several would use separate buffers, and the number in use depends on the load of the
+    machine (up to 30 MB between two runs of the same table).
     """
     path, numbers = folder / "t.parquet", np.random.default_rng(0).normal(size=(rows, 100))
     columns = {"id": np.arange(rows), **{f"c{j}": numbers[:, j] for j in range(100)}}

@@ -1,7 +1,7 @@
-"""One model: what is exported, printed and explained is what is served, also beyond all bounds, in gaps and texts.
+"""One model: exported, printed and explained values equal served ones, also beyond all bounds, in gaps and texts.
 
-f is held against loops over what the holders of shares compute: whole numbers of 2^-8, times the weights that a party
-was told. So figures are compared before a score is told in levels.
+f is compared with loops over the arithmetic of the share holders: whole numbers of 2^-8, times the weights that a party
+received. So figures are compared before a score is rounded to levels.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def train(family: str, prepare: dict[str, Any], scale: str, protocol: str) -> vf
 
 
 def served(part: ModelPart, X: Any, clip: float | None) -> Any:
-    """What a party's columns add to f (m x c), by loops, as shares of it are computed."""
+    """Compute a party's summand of f (m x c) by loops, as share holders compute it."""
     table, total = part.table(X), np.zeros((len(X), part.outputs))
     scaling = part.scaling
     for row, values in enumerate(table):
@@ -241,7 +241,7 @@ READERS: dict[str, Any] = {
 
 @pytest.mark.parametrize("boosted_score", [True, False])
 def test_no_reader_gives_columns_a_share_of_what_mixes_them(boosted_score: bool) -> None:
-    """A party beside whose trees stand cosines of all its columns; one that is told its weights has none."""
+    """One party's trees also have cosines of all its columns; the party that receives its weights has none."""
     model = vfl.Trees(trees=3, depth=2, boosted_score=boosted_score)
     shares = vfl.Protocol(shares=vfl.Shares(open_weights=("bank",)))
     job, tables, new = vfl.Job(model=model, protocol=shares, epochs=4, test_fraction=0.0), parties("trees"), new_rows()
@@ -263,5 +263,5 @@ def test_no_reader_gives_columns_a_share_of_what_mixes_them(boosted_score: bool)
 
 
 def own_part(part: ModelPart, X: Any) -> Any:
-    """What a party of trees adds to f (m,), by its inputs times the weights that it was told."""
+    """Compute a trees party's summand of f (m,): its inputs times the weights that it received."""
     return (ForestInputs.read(part.state["inputs"])(part.table(X)) @ part.theta)[:, 0]

@@ -1,5 +1,7 @@
-"""A training that is killed after its weights were opened and before its part is kept: the next session opens the same
-words of the same shares, and they count once."""
+"""A training killed between the opening of its weights and the saving of its part.
+
+The next session opens the same words of the same shares, and they count once.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ EARLY = {"patience": {"metric": "auc", "evaluations": 1, "tolerance": 0.5}, "eva
 
 
 class Kills:
-    """Runs the same command of all parties, the bank being killed as it keeps its part, and notes what was opened."""
+    """Run the same command at all parties, kill the bank as it saves its part, and note the opened words."""
 
     def __init__(self, job: vfl.Job, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.job, self.parties = job, tables(2000)[:2]
@@ -99,7 +101,7 @@ def test_weights_that_are_opened_again_count_once(early: bool, tmp_path: Path, m
 
 
 def test_weights_that_were_trained_anew_count_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The shop says that it has lost its last state: what is trained again has other shares."""
+    """The shop reports that it has lost its last state: the repeated training has other shares."""
     kills = Kills(job(), tmp_path, monkeypatch)
     kills(killed=True)
     once = kills.told()

@@ -1,4 +1,4 @@
-"""What a party makes of its own part: Shapley values, reason codes, an ONNX graph."""
+"""Uses of a party's model part: Shapley values, reason codes, an ONNX graph."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_values_of_all_parties_sum_to_f_less_its_mean(prepare: dict[str, Any], k
 
 
 def test_values_are_the_mean_over_all_orders_of_columns() -> None:
-    """The slow way: what a column adds as it joins others, the rest being at their training means."""
+    """Compute Shapley values slowly: the increments of a column in all orders, with other columns at training means."""
     run = train(prepare={"tails": "keep", "missing": "indicator"})
     part = run.parts["bank"]
     row, mean = OWN[0], OWN.mean(axis=0)

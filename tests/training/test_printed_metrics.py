@@ -1,4 +1,4 @@
-"""Metrics as they are printed: weighted where rows are, with their standard errors, or said to be missing."""
+"""Printed metrics: weighted if rows have weights, with standard errors, or reported as missing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHARES: dict[str, Any] = {"epochs": 11, "accepts": SEALED[-1:]}
 
 
 def trained(rows: int, counts: Any, **keys: Any) -> tuple[vfl.Run, list[str]]:
-    """A run, and what was said of it."""
+    """Return a run and its notices."""
     bank_columns = np.column_stack([OWN[:rows], counts[:rows]])
     bank = vfl.Party("bank", bank_columns, Y[:rows], columns=["a", "b", "count"], ids=range(rows))
     job = vfl.Job(model="logistic", test_fraction=0.25, weights={"column": "count", "max_weight": 8.0}, **keys)
@@ -71,8 +71,10 @@ def test_metrics_have_their_standard_errors_beside_them(keys: dict[str, Any], tm
 def test_metrics_of_levels_are_within_the_spread_that_is_printed_and_reported(
     rows: int, held_out: float, share: float, tmp_path: Any
 ) -> None:
-    """At 1 % positives, and of 150 rows: beside each figure of the log, the report and the notebook its spread, which
-    is well above what levels are off by."""
+    """The log, the report and the notebook print a standard error next to each figure.
+
+    At 1 % positives and 150 rows it is well above the error of levels.
+    """
     draw = np.random.default_rng(8)
     X, other = draw.normal(size=(rows, 2)), draw.normal(size=(rows, 2))
     f = X[:, 0] + other[:, 0] + draw.normal(size=rows)

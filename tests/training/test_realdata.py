@@ -17,7 +17,7 @@ DATA = Path(__file__).parents[3] / "shared" / "data"
 
 pytestmark = [
     pytest.mark.realdata,
-    pytest.mark.skipif(not DATA.is_dir(), reason="the real tables are not beside the checkout"),
+    pytest.mark.skipif(not DATA.is_dir(), reason="there are no real tables"),
 ]
 
 

@@ -1,4 +1,4 @@
-"""Scorecards: points of a row's bins add up to its score; each party makes its own lines; others are refused."""
+"""Scorecards: points of a row's bins add up to its score; each party writes its lines; other models are refused."""
 
 from __future__ import annotations
 
@@ -168,11 +168,11 @@ def test_points_rank_like_the_model_on_credit() -> None:
     draws = Prg(bytes(32), "shares of a test"), Prg(bytes(32), "dither of a test")  # the same in every run
     for step, auc in ((-2, 0.7669), (-1, 0.7591)):
         aucs = [roc_auc_score(new[0].y, -ScorecardScale().of(levelled(f, step, *draws))) for _ in range(5)]
-        assert np.mean(aucs) == pytest.approx(auc, abs=0.004)  # as the page says
+        assert np.mean(aucs) == pytest.approx(auc, abs=0.004)  # as the page states
 
 
 def levelled(f: Any, step: int, shares: Prg, dithers: Prg) -> Any:
-    """f in levels 2^step apart, as two holders' shares of it are rounded and told."""
+    """Return f in levels 2^step apart, as two share holders round and open it."""
     numbers, levels = FixedPointEncoding(256, 0.1), Quantizer(step, 6 - step)
     ring = ShareRing(numbers.bits)
     rounded = ring.of(np.rint(f * 2.0 ** (numbers.f_x + numbers.f_theta)).astype(np.int64))

@@ -1,4 +1,4 @@
-"""A top model at the active party: its rounds against torch on the pooled model, sealed, and what it refuses."""
+"""A top model at the active party: its rounds against torch on the pooled model, sealed, and its refusals."""
 
 import numpy as np
 import pytest

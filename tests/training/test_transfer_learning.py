@@ -137,7 +137,7 @@ def test_refuses_what_it_cannot_do() -> None:
 
 
 class Host(Observer):
-    """Keeps what the host learns."""
+    """Store the values that the host learns."""
 
     def __init__(self) -> None:
         self.learned: list[GradientLearned] = []

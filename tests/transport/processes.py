@@ -25,7 +25,7 @@ def at_each(
 
 
 def together(meeting: Any, parties: Sequence[vfl.Party] | None = None, **jobs: vfl.Job) -> dict[str, Any]:
-    """What `join` returns or raises at every party, with a job of its own where one is given for it."""
+    """Return the result or error of `join` at every party, with a separate job if one is given for it."""
 
     def play(party: vfl.Party, kit: Path) -> Any:
         return join(jobs.get(party.name, meeting.job), party, kit / "peers.toml", timeout=20, patience=5)

@@ -1,4 +1,4 @@
-"""Who comes back to a run with another certificate key is noticed; a new certificate of the same key is not news."""
+"""A peer that returns with another certificate key is reported; a new certificate of the same key is not."""
 
 import json
 import logging
@@ -25,7 +25,7 @@ class Cut(Exception):
 
 
 def run(meeting: Any, cut_at: int | None = None) -> dict[str, Any]:
-    """All parties join in threads; what each returned or raised."""
+    """All parties join in threads; return each result or error."""
 
     def on_round(done: int, of: int) -> None:
         if done == cut_at:

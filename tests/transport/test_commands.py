@@ -35,7 +35,7 @@ TERMINAL = {"TERM": "xterm", "COLUMNS": "100"}
 
 @pytest.fixture
 def ready(meet: Any) -> Callable[[int], Any]:
-    """Kits of two parties for so many epochs, a Parquet file at each, and the shop's row order beside its own."""
+    """Write kits of two parties for a number of epochs, a Parquet file for each, and row orders that differ."""
 
     def make(epochs: int) -> Any:
         meeting = meet(2, job=meet.job(epochs=epochs, batch_size=64))
@@ -91,7 +91,7 @@ def start(meeting: Any, party: str, verb: str, *options: str, stderr: Any = subp
 
 
 def through(*processes: Any) -> list[str]:
-    """What each told on stdout and stderr."""
+    """Return each process's stdout and stderr."""
     outputs = []
     for process in processes:
         out, errors = process.communicate(timeout=240)
@@ -164,12 +164,12 @@ def test_predictions_that_break_off_leave_no_file(ready: Any, running: list[Any]
 
 
 def on_a_terminal(begin: Any) -> str:
-    """What the process that `begin` makes shows on its stderr, which is a terminal."""
+    """Return the text that the process of `begin` shows on its stderr, which is a terminal."""
     ours, theirs = pty.openpty()
     process = begin(theirs)
     os.close(theirs)
     screen = b""
-    with contextlib.suppress(OSError):  # how Linux says that the other end is closed
+    with contextlib.suppress(OSError):  # Linux reports in this way that the other end is closed
         while piece := os.read(ours, 4096):
             screen += piece
     os.close(ours)

@@ -1,4 +1,4 @@
-"""What a partner is worth, between organisations: one consent for all models, and all measurements entered first."""
+"""The value of a partner between organisations: one consent for all models, and all measurements recorded first."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_commands_of_two_organisations_agree_once_and_compare(meet: Any, running
         (meeting.folder / f"{party.name}.csv").write_text("\n".join(lines) + "\n")
         write_rows(meeting.folder / f"{party.name}.csv", np.arange(1600))
     digests = {}
-    for name in ("bank", "shop"):  # each asks for its own consent; the other has given it or not
+    for name in ("bank", "shop"):  # each command asks for its consent; the other party has given it or not
         pair = [start(meeting, "bank"), start(meeting, "shop")] if not digests else [
             start(meeting, "bank", "--accept", digests["bank"]), start(meeting, "shop")
         ]  # fmt: skip

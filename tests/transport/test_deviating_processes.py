@@ -1,4 +1,4 @@
-"""Parties that deviate, in processes of their own over mutual TLS: what one process cannot show, of an attack each.
+"""Deviating parties in separate processes over mutual TLS: for each attack, the part that one process cannot show.
 
 The attacks on parts of the library, and that they succeed without the check that stops them, are in
 `tests/security/test_deviating_*.py`, `test_checked_openings.py` and `tests/disclosure/test_account.py`.

@@ -13,7 +13,7 @@ from securevfl.training.model_part import ModelPart
 @pytest.mark.slow
 def test_processes_weigh_columns_as_simulate_does(meet: Any, running: list[Any]) -> None:
     woe = {"woe": {"bins": 2, "rows": 60}}
-    accepted = ("columns", "fresh_equations", "rank")  # what is told again after a kill is told again
+    accepted = ("columns", "fresh_equations", "rank")  # values disclosed again after a kill count again
     meeting = meet(2, None, meet.job(vfl.Ckks(), epochs=3, prepare=woe, accepts=accepted))
     start = {"patience": 20, "pause": 0.05, "every": 2}
     meeting.hold("shop", 3)

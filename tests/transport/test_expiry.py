@@ -1,4 +1,4 @@
-"""Certificates that end soon are told of, revocations are listed, and a kit says where its pieces go."""
+"""Certificates that expire soon are reported, revocations are listed, and a kit states where its files go."""
 
 import json
 from pathlib import Path

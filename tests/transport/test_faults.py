@@ -109,7 +109,7 @@ def test_a_restarted_party_is_told_to_start_anew(meet: Any, running: list[Any]) 
 
 
 def test_fuzzed_frames_are_refused() -> None:
-    """100,000 mutants of a frame: a SecureVFLError, or a frame whose fields are what they must be."""
+    """100,000 mutants of a frame: a SecureVFLError, or a frame with valid fields."""
     draw = random.Random(6)
     message = Abort("refused")
     good = encode_frame(message, session=b"s" * 16, sender="bank", receiver="shop", subchannel="sum", seq=3)

@@ -1,4 +1,4 @@
-"""FDML between processes over mutual TLS: a server without a table, workers at their own pace, killed and taken up."""
+"""FDML between processes over mutual TLS: a server without a table, asynchronous workers, killed and resumed."""
 
 import signal
 import subprocess

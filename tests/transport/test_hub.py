@@ -1,4 +1,4 @@
-"""What a hub sees, and what it cannot do."""
+"""A hub sees routing and sizes only, and cannot change a packet unnoticed."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from tests.transport.processes import together
 
 
 class Conversation:
-    """Two parties' seals; what one forwards waits in a list, as at a hub."""
+    """Two parties' seals; forwarded packets wait in a list, as at a hub."""
 
     def __init__(self, meeting: Any) -> None:
         self.credentials = {name: Credentials(meeting.kit(name), name) for name in ("bank", "shop")}
@@ -73,7 +73,7 @@ def test_nothing_altered_replayed_dropped_or_sent_back_opens(talk: Conversation)
 
 
 def test_a_hub_cannot_put_its_own_key_in(talk: Conversation, meet: Any) -> None:
-    """The hub offers its own key with the bank's certificate: it cannot prove it."""
+    """The hub offers its key with the bank's certificate: it cannot prove possession."""
     talk.bank.start()
     forged = decode_message(KeyOffer, talk.to_shop.pop(0))
     middle = EndToEndSession(talk.credentials["shop"], "shop", talk.to_shop.append)  # any key that is not the bank's

@@ -137,7 +137,7 @@ def test_another_job_names_the_key(meet: Any) -> None:
     other = meet.job(epochs=5)
     results = together(meeting, shop=other)
     assert all(isinstance(error, ConfigError | TransportError) for error in results.values())
-    assert "job.epochs" in str(results["bank"]) + str(results["telco"])  # who noticed; others are told a code
+    assert "job.epochs" in str(results["bank"]) + str(results["telco"])  # the party that noticed; others receive a code
     assert isinstance(results["shop"], ConfigError)
     assert "shop has 5" in str(results["bank"]) or "shop has 5" in str(results["telco"])
 

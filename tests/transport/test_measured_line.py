@@ -1,4 +1,4 @@
-"""`securevfl line` in real processes: what it finds is what lies between them; and what peers must not do with it."""
+"""`securevfl line` in real processes measures the link between them; peers must not misuse it."""
 
 import re
 import socket
@@ -85,7 +85,7 @@ def test_a_slow_line_is_found_as_slow_as_it_is(meet: Any, running: list[Any]) ->
     SlowLine(seen, int(real.split(":")[1]), delay=0.02, rate=40 * 125_000)
     path = meeting.kit("shop") / "peers.toml"
     path.write_text(path.read_text().replace(real, f"127.0.0.1:{seen}"))
-    for _ in range(4):  # others may have the processor: what is found is then slower, and never faster
+    for _ in range(4):  # other programs may use the processor: measured links are then slower, and never faster
         pair = [measuring(meeting, "bank"), measuring(meeting, "shop")]
         running += pair
         lines, network = told(pair)
@@ -127,7 +127,7 @@ def test_the_slowest_in_each_figure() -> None:
 def between(
     monkeypatch: pytest.MonkeyPatch, shop: Callable[[Channel], object], reached: float = 1e-9
 ) -> list[MeasuredLine]:
-    """What the bank finds with a shop that does something else, lines in this process."""
+    """Return the bank's measurement with a shop that deviates; both are in this process."""
     monkeypatch.setattr(line_measurement, "_MAX_BYTES", 1 << 17)
     monkeypatch.setattr(line_measurement, "round_trips", lambda *_: [reached] * 40)
     credentials: Any = None

@@ -22,7 +22,7 @@ def net():
 
 
 def together(work: Any, names: list[str]) -> dict[str, Any]:
-    """Runs work(name) for each in a thread of its own."""
+    """Run work(name) for each name in a separate thread."""
     results: dict[str, Any] = {}
     threads = [threading.Thread(target=lambda name=name: results.setdefault(name, work(name))) for name in names]
     for thread in threads:

@@ -1,4 +1,4 @@
-"""Reason codes across parties: what is told is what was chosen, counted and limited; and what codes alone tell."""
+"""Reason codes across parties: chosen codes are disclosed, counted and limited; information in codes alone."""
 
 from __future__ import annotations
 
@@ -90,12 +90,12 @@ def test_codes_are_told_by_those_who_chose_to_and_counted(meet: Any, run: vfl.Ru
     np.testing.assert_allclose(blocks["bank"].proba, run.predict_proba(TABLES), rtol=0, atol=1e-9)
     scores = {name: meeting.folder / f"{name}.ledger.scores" for name in ("bank", "shop", "telco")}
     assert told(scores["shop"]) == pytest.approx([THREE] * 30)
-    assert not scores["bank"].exists()  # its own codes go to nobody
+    assert not scores["bank"].exists()  # its codes are sent to nobody
     assert not scores["telco"].exists()
     entries = [DisclosureLedger.find(meeting.folder / f"{name}.ledger").read().entries for name in ("shop", "telco")]
     assert [[entry.disclosure.count for entry in disclosures] for disclosures in entries] == [[60], [30]]
     predict(meeting, run, shop=codes_of(run, "shop", 2))
-    assert told(scores["shop"]) == pytest.approx([THREE] * 30)  # the same columns of the same rows tell nothing new
+    assert told(scores["shop"]) == pytest.approx([THREE] * 30)  # the same columns of the same rows disclose nothing new
     path = tmp_path / "out.csv"
     with write_predictions(run.parts["bank"], path) as written:
         written["on_block"](list(range(30)), blocks["bank"])
@@ -143,7 +143,7 @@ def test_codes_and_levels_have_one_budget(tmp_path: Path) -> None:
     other = ScoreLedger(tmp_path / "scores")
     assert other.admit_codes("run", ids[2:], X[2:], bits=THREE, max_bits=15).tolist() == [False, True]
     assert told(tmp_path / "scores") == pytest.approx([THREE] * 3)
-    # other columns of the same row tell something new, whoever asks
+    # other columns of the same row disclose something new, to every requesting party
     assert not ledger.admit_codes("run", ids[:1], X[1:2], bits=THREE, max_bits=15)[0]
     assert not levels(0, 5, "telco")
 
@@ -186,8 +186,10 @@ def test_codes_that_do_not_fit_are_refused(run: vfl.Run, tmp_path: Path) -> None
 
 
 def test_names_go_in_an_order_that_no_order_of_columns_changes(run: vfl.Run) -> None:
-    """Names are told whole: in the order of the columns they would say which column a code is of, and how many share
-    one."""
+    """Names are listed in a fixed order.
+
+    In the order of the columns they would reveal which column has which code, and how many columns share one.
+    """
     columns = run.parts["shop"].columns
     names = [f"R{(7 * j) % 10}" if j else "R1" for j in range(len(columns))]
     orders = {
@@ -199,7 +201,7 @@ def test_names_go_in_an_order_that_no_order_of_columns_changes(run: vfl.Run) -> 
 
 @pytest.mark.parametrize("how", ["predicts", "serves"])
 def test_more_codes_than_were_agreed_are_refused_before_anybody_is_met(how: str, meet: Any, run: vfl.Run) -> None:
-    """Whichever way a party takes part: each begins with a look at what it is to give."""
+    """Every way to take part first checks the codes that the party is to give."""
     meeting = meet(3)
     peers, ledger = meeting.kit("shop") / "peers.toml", meeting.folder / "shop.ledger"
     part, wrong = run.parts["shop"], codes_of(run, "shop", 4)
@@ -213,8 +215,10 @@ def test_more_codes_than_were_agreed_are_refused_before_anybody_is_met(how: str,
 
 
 def explained(run: vfl.Run, X: Any, most: int, known: int = 1000) -> Any:
-    """The share of each column's variance that codes tell to who knows the columns of some rows: regression on which
-    code stands at which rank."""
+    """Return the share of each column's variance that codes reveal to a party that knows some rows.
+
+    This is a regression on the rank of each code.
+    """
     names = sorted(codes_of(run, "shop").codes.values())
     codes = expected(run, "shop", X, most)
     marks = np.array([[float(row_codes[k] == name) for k in range(most) for name in names] for row_codes in codes])
@@ -226,8 +230,10 @@ def explained(run: vfl.Run, X: Any, most: int, known: int = 1000) -> Any:
 
 
 def test_codes_alone_tell_of_the_columns_that_weigh_most() -> None:
-    """Ten normal columns, weights from heavy to light: codes tell the heavy ones, more codes tell more, and they tell
-    nothing of columns without weight."""
+    """Ten normal columns, weights from large to small: codes reveal columns with large weights.
+
+    More codes reveal more, and columns without weight stay hidden.
+    """
     draw = np.random.default_rng(7)
     X, n = draw.normal(size=(4000, 10)), 4000
     y = (X @ np.linspace(1, 0, 10) + draw.normal(size=n) > 0).astype(int)

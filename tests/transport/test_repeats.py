@@ -1,4 +1,4 @@
-"""What is run twice, killed, copied or put back: trained once, counted each time, and no mask of it serves again."""
+"""Runs repeated, killed, copied or restored: trained once, counted each time, and no mask is used twice."""
 
 import shutil
 import subprocess
@@ -23,13 +23,13 @@ pytestmark = pytest.mark.long
 
 
 def told(owner: str, kind: Any, learner: str) -> int:
-    """How much the owner's ledger says that it has told."""
+    """Return the number of disclosures in the owner's ledger."""
     return total_to(DisclosureLedger.open(owner, None).read().entries, kind, learner).count
 
 
 @pytest.fixture
 def run(meet: Any, running: list[Any]) -> Any:
-    """Runs the command at both parties of a sealed job, each with options of its own."""
+    """Run the command at both parties of a sealed job, each with its options."""
     meeting = meet(2, job=meet.job(vfl.Ckks(), epochs=1, accepts=["columns", "fresh_equations"]))
     for party in vfl.datasets.breast_cancer(2):
         labels = {} if party.y is None else {"y": party.y}
@@ -56,7 +56,7 @@ def run(meet: Any, running: list[Any]) -> Any:
 
 
 def test_a_training_that_is_over_is_begun_again_only_when_it_is_said(run: Any) -> None:
-    """In real processes: nothing is told by the second run, and the third, of the same sealed job, adds up."""
+    """In real processes: the second run of a sealed job discloses nothing, and the third one adds up."""
     meeting, both = run
     parties = {party.name: party for party in vfl.datasets.breast_cancer(2)}
     first = both(**{name: meeting.accepts(party) for name, party in parties.items()})

@@ -50,7 +50,7 @@ class Trained:
         return IndexedRows(name, ids, np.concatenate([X + 1e-6 + shift, X[self.train]]))
 
     def score(self, rows: Any, shift: float = 0.0, strangers: int = 0) -> tuple[ScoreCounts, dict[Any, float]]:
-        """Ask a party that serves, by a command of its own; `left` has the others, by id."""
+        """Request scores from a serving party by a separate command; `left` has the rows without a score, by id."""
         self.left.clear()
         scores: dict[Any, float] = {}
         indexed = self.held("bank", shift)
@@ -86,7 +86,7 @@ class Trained:
         return PeerSettings.of(self.meeting.kit(name) / "peers.toml", timeout=20, patience=5)
 
     def told(self) -> dict[str, int]:
-        """What the shop's ledger has counted."""
+        """Return the counts of the shop's ledger."""
         entries = DisclosureLedger.find(self.ledgers["shop"]).read().entries
         kinds = {entry.disclosure.kind for entry in entries}
         return {

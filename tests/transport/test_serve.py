@@ -1,4 +1,4 @@
-"""A party that stays up answers what a meeting would have said, within its owner's limits, whatever happened before."""
+"""A serving party gives the scores of a meeting, within its owner's limits, whatever happened before."""
 
 import threading
 import time
@@ -79,7 +79,7 @@ def serving(
             code_policy=(code_policy or {}).get(name),
             **options,
         )
-        with suppress(KeyboardInterrupt):  # a conversation that goes on
+        with suppress(KeyboardInterrupt):  # a session that continues
             server.run(over)
 
     def over() -> bool:
@@ -246,7 +246,7 @@ def test_who_asks_about_more_ids_than_a_request_may_have_is_told_nothing(meet: A
 
 
 def deviate(run: vfl.Run, meeting: Any, ids_announced: int, ids_sent: int, channel: Any) -> Any:
-    """Say that so many ids will be asked about, and ask about others."""
+    """Announce a number of ids, and request others."""
     part = run.parts["bank"]
     asking = ScoreClient(part, channel, DisclosureLedger(meeting.folder / "bank.ledger", "bank"))
     asking._announce(ids_announced)
@@ -257,7 +257,7 @@ def deviate(run: vfl.Run, meeting: Any, ids_announced: int, ids_sent: int, chann
 def test_who_asks_about_more_ids_than_it_says_is_told_nothing(
     meet: Any, run: vfl.Run, many: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An attack: one id is said and counted, and the alignment that follows asks about all that may be there."""
+    """An attack: the peer announces one id, which is counted, and aligns with all possible ids."""
     meeting = meet(3)
     monkeypatch.setattr(psi, "MIN_ROWS_FOR_TRANSFERS", many)
     limits(DisclosureLedger(meeting.folder / "shop.ledger", "shop"), ids=10)
@@ -297,7 +297,7 @@ def test_nobody_serves_without_limits(meet: Any, run: vfl.Run) -> None:
 
 
 def test_asking_tells_who_is_in_the_table_and_every_id_is_counted(meet: Any, run: vfl.Run) -> None:
-    """An attack: the leading party makes ids up and is told who is there, up to the owner's limit."""
+    """An attack: the leading party invents ids and learns which of them exist, up to the owner's limit."""
     meeting, X = meet(3), held(run, "bank", slice(0, 60)).X
     limits(DisclosureLedger(meeting.folder / "shop.ledger", "shop"), ids=60)
     guessed = [int(number) for number in np.random.default_rng(5).permutation(1200)[:60]]
@@ -312,7 +312,7 @@ def test_asking_tells_who_is_in_the_table_and_every_id_is_counted(meet: Any, run
 
 
 def test_scores_of_a_party_with_one_column_tell_the_column() -> None:
-    """An attack: f less one's own part is a line in a peer's only column; two rows that are known give the rest."""
+    """An attack: f minus the local summand is a line in a peer's only column; two known rows give the rest."""
     bank, shop = vfl.datasets.breast_cancer(2)
     shop = vfl.Party("shop", shop.X[:, :1], ids=shop.ids)
     job = vfl.Job(

@@ -209,7 +209,7 @@ def test_scores_between_organisations_are_limited_and_logged(meet: Any, tmp_path
 
 
 def test_scores_go_to_the_party_that_the_job_names(meet: Any, tmp_path: Path) -> None:
-    """Shop asks, and does not know what the classes are called; the bank's ledger keeps count of it."""
+    """Shop requests scores and does not know the classes' names; the bank's ledger counts them."""
     meeting = meet(3, None, a_job(protocol=vfl.Protocol(shares=vfl.Shares(chunk=6, scores_to="telco"))))
     ledgers = {name: tmp_path / f"{name}.ledger" for name in meeting.peers.parties}
     parts = at_each(
@@ -256,7 +256,7 @@ def test_a_model_of_rows_without_ids_scores_none_since_any_may_be_of_its_trainin
 
 
 def test_a_run_that_ends_before_the_last_state_goes_on_to_the_same_scores(tmp_path: Path) -> None:
-    """A crash between the scores of held-out rows and the part on disk: the same question comes again."""
+    """A crash between the scores of held-out rows and the part on disk: the same request is repeated."""
     job, parties = a_job(), vfl.datasets.breast_cancer(2)
     states = {party.name: Checkpoints(tmp_path / party.name, party.name, every=5) for party in parties}
     ledgers = {party.name: DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name) for party in parties}

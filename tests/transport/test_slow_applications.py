@@ -1,4 +1,4 @@
-"""Whoever reaches the gateway's port and has no token: requests that never end, and connections that say nothing."""
+"""Clients without a token at the gateway's port: requests that never end, and silent connections."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def start(meeting: Any, running: list[Any]) -> Start:
         arguments = ["join", "job.toml", "--party", name, "--data", "own.csv", "--log", "log.jsonl", *arguments]
         module = ["-m", "securevfl.cli.main", *arguments]
         options = {"cwd": kit, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        if little_room:  # set in a process of its own: between fork and exec gRPC's threads may end the child
+        if little_room:  # in a separate process: between fork and exec gRPC's threads may end the child
             process = subprocess.Popen([sys.executable, "-c", LITTLE_ROOM, *module], **options)
         else:
             process = Forked([sys.executable, *module], **options)
