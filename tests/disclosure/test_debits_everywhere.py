@@ -38,9 +38,10 @@ def barely_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Plain(Observer):
-    """Count numbers in the clear in messages of every kind, by sender and receiver: floats of
-    arrays, and words of levels; and compare them at every message with the numbers that passed the sender's gate, and
-    that, as it is let through, against the giver's ledger on disk.
+    """Count the numbers that messages carry in the clear, by sender and receiver: floats of arrays and words of levels.
+
+    At every message the count is at most that of the records that passed the sender's gate, and each record is in the
+    sender's ledger on disk when it passes the gate.
     """
 
     def __init__(self, ledgers: dict[str, DisclosureLedger]) -> None:
