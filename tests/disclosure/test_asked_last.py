@@ -70,7 +70,7 @@ def training(job: vfl.Job) -> Play:
                     ledger=ledgers[party.name],
                     consent=consents[party.name].append,
                 ),
-                each=party,
+                party=party,
             )
             for party in tables(400)
         }

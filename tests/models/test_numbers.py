@@ -52,9 +52,9 @@ MODELS: dict[str, Any] = {
 PROTOCOLS = {"open": "open", "sealed": "ckks", "shares": vfl.Protocol(shares=vfl.Shares())}
 
 
-def parties(y: np.ndarray, columns: np.ndarray = OWN, other: np.ndarray = OTHER, **named: Any) -> list[vfl.Party]:
+def parties(y: np.ndarray, bank_columns: np.ndarray = OWN, other: np.ndarray = OTHER, **named: Any) -> list[vfl.Party]:
     ids = range(len(y))
-    return [vfl.Party("bank", columns, y, ids=ids, **named), vfl.Party("shop", other, ids=ids)]
+    return [vfl.Party("bank", bank_columns, y, ids=ids, **named), vfl.Party("shop", other, ids=ids)]
 
 
 def train(name: str, members: list[vfl.Party], kind: str = "open", **keys: Any) -> vfl.Run:
