@@ -162,7 +162,7 @@ def test_sizes_and_classes_that_are_missing_are_asked_for(kits: Path) -> None:
     with pytest.raises(ConfigError, match="Add --classes"):
         vfl.explain(a_job(model=vfl.Softmax()), [shop], others={"bank": 3})
     assert "n x c" in vfl.explain(a_job(model=vfl.Softmax()), [shop], others={"bank": 3}, outputs=4)
-    with pytest.raises(ConfigError, match="exactly one table"):
+    with raises_code(ConfigError, "SVFL-PARTIES-COUNT"):
         vfl.explain(a_job(), vfl.datasets.breast_cancer(2), others={"telco": 3})
 
 

@@ -26,6 +26,7 @@ from securevfl.protocols.residuals.sealed_residual import OpenedProduct
 from securevfl.protocols.sums.direct_sum import Summand
 from securevfl.runtime.observer import Event
 from securevfl.training.checkpoint import Checkpoints
+from tests.builders import raises_code
 from tests.disclosure.door_watch import watched
 from tests.small_keys import SMALL
 
@@ -254,7 +255,7 @@ def test_the_same_job_counts_each_time_unless_the_peer_is_trusted(tmp_path: Path
     both = sealed(accepts=["columns", "fresh_equations"])
     vfl.simulate(both, parties, ledgers=ledgers)
     vfl.simulate(both, parties, ledgers=ledgers)
-    with pytest.raises(LeakageError, match="allows shop at most 25%"):
+    with raises_code(LeakageError, "SVFL-LIMIT-REACHED", party="bank"):
         vfl.simulate(both, parties, ledgers=ledgers)
     assert total_to(ledgers["bank"].read().entries, "labels", "shop").count == 2 * 3
 
@@ -266,7 +267,7 @@ def test_the_same_job_counts_each_time_unless_the_peer_is_trusted(tmp_path: Path
     assert total_to(others["bank"].read().entries, "labels", "shop").count == 3
     assert "trusts    shop" in str(vfl.explain(sealed(), parties, ledgers=others))
     others["bank"].trust("shop", trusted=False)
-    with pytest.raises(LeakageError, match="earlier jobs"):
+    with raises_code(LeakageError, "SVFL-LEAK-NOT-ACCEPTED", leaks=("fresh_equations",)):
         vfl.simulate(sealed(), parties, ledgers=others)
 
 

@@ -18,6 +18,7 @@ from securevfl.errors import ConsentError, LeakageError
 from securevfl.runtime.disclosure_gate import DisclosureGate
 from securevfl.runtime.observer import Event
 from securevfl.training.checkpoint import Checkpoints
+from tests.builders import raises_code
 
 EPOCHS = 4
 REGISTER = Register.of_ids(id_keys("shop", [range(500)]))
@@ -74,7 +75,7 @@ def test_other_batches_on_the_same_table_are_refused_and_count_where_they_are_ac
     by_party = ledgers(tmp_path, parties)
     vfl.simulate(job(), parties, ledgers=by_party)
     other = job(batch_size=100)
-    with pytest.raises(LeakageError, match="earlier jobs on this table asked other equations"):
+    with raises_code(LeakageError, "SVFL-LEAK-NOT-ACCEPTED", leaks=("fresh_equations",)):
         vfl.simulate(other, parties, ledgers=by_party)
     assert vfl.simulate(other, parties)  # other residuals were not disclosed before
     vfl.simulate(other.model_copy(update={"accepts": ("columns", "fresh_equations")}), parties, ledgers=by_party)
@@ -88,11 +89,11 @@ def test_other_columns_and_a_lost_ledger_count_as_other_equations(tmp_path: Path
     vfl.simulate(job(), [bank, shop], ledgers=by_party)
     changed = shop.X.copy()
     changed[5, 3] += 1.0
-    with pytest.raises(LeakageError, match="earlier jobs"):
+    with raises_code(LeakageError, "SVFL-LEAK-NOT-ACCEPTED", leaks=("fresh_equations",)):
         vfl.simulate(job(), [bank, vfl.Party("shop", changed, ids=shop.ids)], ledgers=by_party)
     vfl.simulate(job(), [bank, shop], ledgers=by_party)
     by_party["shop"].path.unlink()
-    with pytest.raises(LeakageError, match="earlier jobs"):
+    with raises_code(LeakageError, "SVFL-LEAK-NOT-ACCEPTED", leaks=("fresh_equations",)):
         vfl.simulate(job(), [bank, shop], ledgers=by_party)
 
 
@@ -107,8 +108,9 @@ def test_tables_that_share_rows_count_together(first: int, related: bool, tmp_pa
     if not related:
         vfl.simulate(job(), later, ledgers=by_party)
         return
-    with pytest.raises(LeakageError, match="earlier jobs"):
+    with raises_code(LeakageError, "SVFL-LEAK-NOT-ACCEPTED") as refused:
         vfl.simulate(job(), later, ledgers=by_party)
+    assert "fresh_equations" in refused.value.fields["leaks"]  # type: ignore[operator]
 
 
 def test_tables_without_ids_count_together_always(tmp_path: Path) -> None:
@@ -120,7 +122,7 @@ def test_tables_without_ids_count_together_always(tmp_path: Path) -> None:
         by_party = ledgers(tmp_path / str(k), parties)
         vfl.simulate(job(), first, ledgers=by_party)
         for later in ([party.take(rows) for party in parties], [party.take(rows[:400]) for party in parties]):
-            with pytest.raises(LeakageError, match="earlier jobs"):
+            with raises_code(LeakageError, "SVFL-LEAK-NOT-ACCEPTED", leaks=("fresh_equations",)):
                 vfl.simulate(job(), later, ledgers=by_party)
 
 
@@ -158,7 +160,7 @@ def test_a_limit_that_is_reached_lets_pass_what_tells_nothing_new(tmp_path: Path
     by_party["bank"].set_limit("labels", Limit(0.01, share=True))
     vfl.simulate(job(seed=1), parties, ledgers=by_party)
     accepting = job(batch_size=100, accepts=["columns", "fresh_equations"])
-    with pytest.raises(LeakageError, match=r"allows shop at most 1% of the residuals;.*--limit labels=\d+%"):
+    with raises_code(LeakageError, "SVFL-LIMIT-REACHED", party="bank"):
         vfl.simulate(accepting, parties, ledgers=by_party)
 
 
@@ -204,7 +206,7 @@ def test_a_run_that_is_refused_elsewhere_leaves_nothing_with_those_that_told_not
     by_party["shop"].set_limit("columns", Limit(4))
     entries = by_party["bank"].read().entries
     for _ in range(3):
-        with pytest.raises(LeakageError, match="party shop"):
+        with raises_code(LeakageError, "SVFL-LIMIT-REACHED", party="shop"):
             vfl.simulate(job(batch_size=100, accepts=["columns", "fresh_equations"]), parties, ledgers=by_party)
     assert by_party["bank"].read().entries == entries
 

@@ -148,7 +148,7 @@ def test_a_write_that_fails_leaves_the_file_as_it_was(full: DisclosureLedger, mo
 
     with monkeypatch.context() as patched:
         patched.setattr(ledger_module, "write_atomic", no_room)
-        with pytest.raises(StorageError, match="Free space"):
+        with raises_code(StorageError, "SVFL-FILE-NO-SPACE"):
             full.record(REGISTER, ("another", ""), [columns(1)])
     assert full.path.read_bytes() == content
     full.record(REGISTER, ("another", ""), [columns(1)])
@@ -161,7 +161,7 @@ def test_what_a_check_raises_goes_through_and_enters_nothing(full: DisclosureLed
         assert sum(item.disclosure.count for item in before) == 20  # of four runs, as the fifth is this one
         raise LeakageError("no")
 
-    with pytest.raises(LeakageError, match="no"):
+    with raises_code(LeakageError, "SVFL-LEAK-NOT-ACCEPTED"):
         full.record(REGISTER, ("run 4", ""), [columns(1)], check)
     assert full.path.read_bytes() == content
 
@@ -174,7 +174,7 @@ def test_scores_of_a_model_count_with_the_table_it_was_trained_on(full: Disclosu
     assert [entry.table for entry in entries[-2:]] == [REGISTER.name, "model another training"]
     assert total_to(full.forecast(REGISTER, [])[0], "scores", "bank") == DisclosureTotal(700, 0.0, 1)
     full.set_limit("scores", Limit(1000))
-    with pytest.raises(LeakageError, match=r"allows bank at most 1,000 scores;.*evaluate or predict less"):
+    with raises_code(LeakageError, "SVFL-LIMIT-REACHED", party="shop"):
         full.record_answer("run 2", "session c", scores)
 
 

@@ -74,7 +74,7 @@ def test_codes_name_the_columns_that_raise_the_score_most() -> None:
     assert code_bits(10, 3) == pytest.approx(np.log2(10 * 9 * 8))
     assert code_bits(2, 5) == 1
     assert next(iter(importance(part, OTHER))) == "c"
-    with pytest.raises(ConfigError, match="no columns z"):
+    with raises_code(ConfigError, "SVFL-TABLE-COLUMNS", columns=("z",)):
         reasons(part, OTHER, codes={"z": "R09"})
 
 
