@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pyarrow import csv, parquet
 
 from securevfl import errors
-from securevfl.data import readers
+from securevfl.data import csv_file
 from securevfl.data.load import read_parties
 from securevfl.data.readers import read_ids, read_party, read_table
 from securevfl.data.validation import MISSING
@@ -151,7 +151,7 @@ def test_a_csv_is_read_as_the_standard_library_reads_it(rows: list[tuple[str, fl
 
 
 def test_a_csv_is_read_in_blocks_with_values_of_two_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "CSV_BLOCK_BYTES", 40)
+    monkeypatch.setattr(csv_file, "CSV_BLOCK_BYTES", 40)
     lines = [f'"{row}",{row / 8},{row % 3}' for row in range(20)]
     lines[10] = '"two\nlines",1.25,1'
     (tmp_path / "t.csv").write_text("\n".join(["id,a,y", *lines, ""]) + "\n" * 9 + "20,2.5,2\n")

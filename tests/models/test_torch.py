@@ -157,7 +157,7 @@ REFUSED = {
     r"layer 1 \(BatchNorm1d\) makes a row's output depend on the other rows": nn.Sequential(
         nn.Linear(D, C), nn.BatchNorm1d(C)
     ),
-    r"layer 0 \(Dropout\) draws at random": nn.Sequential(nn.Dropout(0.5), nn.Linear(D, C)),
+    r"layer 0 \(Dropout\) draws random numbers": nn.Sequential(nn.Dropout(0.5), nn.Linear(D, C)),
     "the same rows give other outputs": Noisy(D, C),
     "a row's output depends on the other rows": Centred(D, C),
     r"outputs of shape \(n, 3\) were expected of its module, \(n, 2\) came": nn.Linear(D, 2),
