@@ -47,12 +47,13 @@ class MessageDeclaration:
         message: the message type.
         sender: role of the sender.
         receiver: role of the receiver.
-        reveals: what the receiver learns.
-        space: the kind of numbers that the message type is for, if the protocol has another type for other numbers.
-        structured: the message consists of short structured items (points, encrypted keys, shares) and not of
-            ciphertexts of an engine or elements of a ring.
-        relays: the sender forwards bytes of other parties.
-        renewed: the message is a key that is sent again in every epoch if the engine asks for that.
+        reveals: the information that the receiver obtains.
+        space: the kind of numbers that messages of this type carry, if the protocol has one type for real numbers and
+            another for phases; None if the type carries both.
+        structured: whether the message consists of short items with a format (curve points, encrypted keys, shares of
+            keys) instead of one vector of ciphertexts or ring elements.
+        relays: whether the sender forwards bytes that it received from other parties.
+        renewed: whether the message is a public key that some encryption schemes replace in every epoch.
     """
 
     message: type[Message]

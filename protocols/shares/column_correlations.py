@@ -54,7 +54,7 @@ class RoundedProducts(DisclosingMessage, frozen=True):
 
 
 def declares() -> list[MessageDeclaration]:
-    """Declare the disclosures of the messages. Roles: active (the requesting party) and partner."""
+    """Declare sender, receiver and disclosure of each message. Roles: active (the requesting party) and partner."""
     output = Reveal("output", "correlations of its columns with the sender's, rounded at random to 6 bits")
     return [
         *summed_products_module.declares(),

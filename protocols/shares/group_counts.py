@@ -54,7 +54,7 @@ class GroupCounts(DisclosingMessage, frozen=True):
 
 
 def declares() -> list[MessageDeclaration]:
-    """Declare the disclosures of the messages. Roles: active (learns the counts) and partner (has the groups)."""
+    """Declare sender, receiver and disclosure of each message. Roles: active (learns counts), partner (has groups)."""
     output = Reveal(
         "output", "the number of rows of each outcome in each group of at least 100 rows, to about 8 rows; group names"
     )

@@ -59,7 +59,7 @@ class LossSum(DisclosingMessage, frozen=True):
 
 
 def declares() -> list[MessageDeclaration]:
-    """Declare the disclosures of the messages. Roles: active, partner, passive (any party that is neither)."""
+    """Declare sender, receiver and disclosure of each message. Roles: active, partner, passive (any other party)."""
     sums = "the sum of the losses of the evaluated rows, and the number of sums beyond half of the table's range"
     return [
         *forward_sums.declares(),

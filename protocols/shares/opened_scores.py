@@ -95,7 +95,7 @@ class ScoreShare(Message, frozen=True):
 
 
 def declares(requester: Role = ACTIVE) -> list[MessageDeclaration]:
-    """Declare the disclosures of the messages. Roles: active, partner, passive (any party that is neither).
+    """Declare sender, receiver and disclosure of each message. Roles: active, partner, passive (any other party).
 
     Args:
         requester: the role of the requesting party.

@@ -48,7 +48,7 @@ class OutOfRangeCount(DisclosingMessage, frozen=True):
 
 
 def declares_counts() -> list[MessageDeclaration]:
-    """Declare the disclosures of the messages. Roles: active, partner, passive (any party that is neither)."""
+    """Declare sender, receiver and disclosure of each message. Roles: active, partner, passive (any other party)."""
     count = f"the number of sums out of the table's range, among at most {MAX_COUNTED_SUMS} training rows"
     return [
         *forward_sums.declares(),

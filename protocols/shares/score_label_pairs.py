@@ -52,7 +52,7 @@ _PAIRS = "of the evaluated rows, in a hidden order: the quantized sum, with a la
 
 
 def declares() -> list[MessageDeclaration]:
-    """Declare the disclosures of the messages. Roles: active, partner, passive (any party that is neither)."""
+    """Declare sender, receiver and disclosure of each message. Roles: active, partner, passive (any other party)."""
     return [*forward_sums.declares(), *table_lookup.declares_lookup(), *declares_shuffle(_PAIRS)]
 
 

@@ -73,7 +73,7 @@ class ShuffledWords(DisclosingMessage, frozen=True):
 
 
 def declares_shuffle(words: str) -> list[MessageDeclaration]:
-    """Declare the disclosures of the messages. Roles: active, partner.
+    """Declare sender, receiver and disclosure of each message. Roles: active, partner.
 
     Args:
         words: a description of the shuffled words.
