@@ -1,4 +1,4 @@
-"""The two implementations of encrypted products with shared vectors: this package's, or Microsoft SEAL (via tenseal)."""
+"""The implementations of encrypted products with shared vectors: this package's, and Microsoft SEAL (via tenseal)."""
 
 from __future__ import annotations
 
