@@ -11,8 +11,8 @@ protocol is one exchange of a residual protocol (`securevfl.protocols.residuals`
 3. passive             positives = (J^T y + rows) / 2
 
 If y is encrypted, a passive party learns its k counts and nothing else. Each count is a linear equation about the
-labels of all n rows. The active party adds noise to decrypted values so that they reveal nothing about its key
-(`securevfl.crypto.kernel.row_products`); the passive party rounds them to integers. The number k is public and is
+labels of all n rows. Under CKKS, the active party adds noise to decrypted values so that they reveal nothing about its
+key (`securevfl.crypto.kernel.row_products`); the passive party rounds them to integers. The number k is public and is
 computed from the largest number of bins that the job allows. Unused columns of J are 0, so nobody learns how many bins
 a column really has. If y is sent in the clear, the passive party learns every label.
 

@@ -1,4 +1,4 @@
-"""Rounded counts of rows by group and outcome, for measuring whether a model is fair to groups that only one party knows.
+"""Rounded counts of rows by group and outcome, to measure whether a model is fair to groups that only one party knows.
 
 The active party A knows the outcome of each of n rows: one of four combinations of its class and its predicted class.
 It has marks (n, 4) with a single 1 in each row. Its partner B knows the group of each row, such as an age group, and

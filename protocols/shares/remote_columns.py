@@ -3,7 +3,7 @@
 A party's rows X (n, d) stay at the workers; so do its steps W (n, d), computed from X and the step size. The party's
 main process takes part in the protocol. It sends a value to the workers, and they send back a product with X or W:
 
-    V, encrypted vectors of another party      -> encrypted X V or W^T V; the main process adds them up and masks the sum
+    V, encrypted vectors of another party      -> encrypted X V or W^T V, to which the main process adds a mask
     theta, the party's shares of the weights   -> X theta mod 2^L
     g, the party's shares of the residuals     -> W^T g mod 2^L
 
