@@ -444,7 +444,7 @@ class ScoreLedger:
             return max_count(tables, self._digests(ids), EVALUATION)
 
     def record_range_count(self, ids: Iterable[bytes]) -> bool:
-        """Record one more out-of-range count of these rows. If the limit is reached, record nothing and return False."""
+        """Record one more out-of-range count of these rows, and return True; only return False at the limit."""
         rows = self._digests(ids)
         with self._file.changing() as tables:
             if max_count(tables, rows, RANGE_COUNT) >= max_evaluations(rows):

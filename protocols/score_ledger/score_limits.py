@@ -27,7 +27,7 @@ MAX_ATTEMPTS = 4
 """How often the computation of a row's score may be started if it never finishes."""
 
 MAX_STANDARD_ERRORS = 3.0
-"""A peer is refused if its requested rows equal training rows more often than expected, by this many standard errors."""
+"""A peer is refused if more of its requested rows equal training rows than expected plus this many standard errors."""
 
 EVALUATION, RANGE_COUNT = 0, 1
 """Kinds of counters in the table `times`: evaluations, and counts of out-of-range sums."""

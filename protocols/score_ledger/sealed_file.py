@@ -56,7 +56,7 @@ class SealedFile:
             raise
 
     def close(self) -> None:
-        """End the use of the file, which must be closed. The last process that uses it stores the digest in the seal."""
+        """End the use of the file, which must be closed. The last process that uses it stores a digest in the seal."""
         # If this fails (unreadable file, full disk), the seal has no digest, and the next process checks the content.
         with suppress(OSError):
             lock_exclusive(self._lock, wait=False)
