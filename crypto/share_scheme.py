@@ -71,7 +71,7 @@ class ShareHolder(Secret, ABC):
 
     @abstractmethod
     def exported(self) -> bytes:
-        """Return this object with its secret key as bytes, which `ShareScheme.holder` reads in this party's processes."""
+        """Return this object with its secret key as bytes, which this party's processes read (`ShareScheme.holder`)."""
 
     @abstractmethod
     def encrypt(self, V: Words, *, columns: int, uses: int = 1) -> bytes:
