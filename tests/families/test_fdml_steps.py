@@ -34,7 +34,7 @@ class Told(Observer):
 def test_steps_are_taken_at_the_weights_of_their_time(tau: int, decay: Any) -> None:
     """Others' sums may be old, its own part never is: it is worked out anew where it has moved since it was pushed."""
     bank, shop, telco = vfl.datasets.breast_cancer(parties=3)
-    own = vfl.Job(
+    job = vfl.Job(
         model=vfl.Logistic(l2=L2),
         optimizer=vfl.FDML(lr=LR, tau=tau, decay=decay, shows_labels=True, stored="open"),
         protocol=vfl.Protocol(),
@@ -42,21 +42,21 @@ def test_steps_are_taken_at_the_weights_of_their_time(tau: int, decay: Any) -> N
         epochs=3,
         accepts=("columns", "rank"),
     )
-    told = Told("bank")
+    log = Told("bank")
     slowed = {"shop": 40.0, "server": 25.0}  # so that answers come while later iterations are under way
-    run = simulate(own, [bank, shop, telco, vfl.Helper("server", "server")], observe=told, slowed=slowed)
+    run = simulate(job, [bank, shop, telco, vfl.Helper("server", "server")], observe=log, slowed=slowed)
     X = np.column_stack([(bank.X - bank.X.mean(axis=0)) / bank.X.std(axis=0), np.ones(len(bank))])
     assert bank.y is not None
     y = np.where(bank.y == 1, 1.0, -1.0)[:, None]
-    visits = {visit.index: visit.rows for visit in own.schedule(bank.register).iterations()}
+    visits = {visit.index: visit.rows for visit in job.schedule(bank.register).iterations()}
     theta = np.zeros((X.shape[1], 1))
-    pushed = next(fact for fact in told.facts if isinstance(fact, OutputsPushed))
+    pushed = next(fact for fact in log.facts if isinstance(fact, OutputsPushed))
     theta = np.linalg.lstsq(X[visits[pushed.index]], pushed.values)[0]  # where it started
     decays = np.full_like(theta, L2)
     decays[-1] = 0.0
     stale, t = 0, 0
     waiting: list[OutputsPushed] = []
-    for fact in told.facts:
+    for fact in log.facts:
         rows = X[visits[fact.index]]
         if isinstance(fact, OutputsPushed):
             np.testing.assert_allclose(fact.values, rows @ theta, atol=1e-9)

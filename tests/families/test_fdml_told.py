@@ -21,20 +21,22 @@ def parties(count: int = 3, *, server: bool = True) -> list[vfl.Party]:
 def job(
     *, tau: int = 4, shows: bool = True, stored: object = "masks", residual: object = None, **keys: object
 ) -> vfl.Job:
-    own: dict[str, object] = {"batch_size": 64, "epochs": 4, "test_fraction": 0.25, "accepts": ("columns",)}
+    defaults: dict[str, object] = {"batch_size": 64, "epochs": 4, "test_fraction": 0.25, "accepts": ("columns",)}
     return vfl.Job(
         model=vfl.Logistic(l2=1e-3),
         optimizer=vfl.FDML(lr=0.3, tau=tau, shows_labels=shows, stored=stored),
         protocol=vfl.Protocol(residual=residual),  # type: ignore[arg-type]
-        **(own | keys),  # type: ignore[arg-type]
+        **(defaults | keys),  # type: ignore[arg-type]
     )
 
 
-def columns(own: vfl.Job, given: list[vfl.Party]) -> dict[tuple[str, tuple[str, ...]], int]:
+def columns(job: vfl.Job, parties: list[vfl.Party]) -> dict[tuple[str, tuple[str, ...]], int]:
     """Numbers a training row, by learner and by whom they are about."""
-    told: list[Disclosure] = own.family.disclosures(own, pooled_run_facts(own, given).shape)
+    disclosures: list[Disclosure] = job.family.disclosures(job, pooled_run_facts(job, parties).shape)
     return {
-        (each.learner, each.about): each.count for each in told if (each.kind, each.group) == ("columns", "training")
+        (disclosure.learner, disclosure.about): disclosure.count
+        for disclosure in disclosures
+        if (disclosure.kind, disclosure.group) == ("columns", "training")
     }
 
 
@@ -54,39 +56,42 @@ def test_every_worker_that_pulls_is_counted_and_single_parts_where_workers_may_b
 
 
 def test_a_server_that_stores_in_the_clear_is_a_party_that_learns() -> None:
-    own = job(stored="open", tau=0, accepts=())
-    assert {about for learner, about in columns(own, parties()) if learner == "server"} == {
+    open_job = job(stored="open", tau=0, accepts=())
+    assert {about for learner, about in columns(open_job, parties()) if learner == "server"} == {
         ("bank",),
         ("shop",),
         ("telco",),
     }
     with pytest.raises(LeakageError, match=r"server: it receives 30 numbers .* payloads that are masked"):
-        vfl.simulate(own.model_copy(update={"epochs": 30}), parties())
+        vfl.simulate(open_job.model_copy(update={"epochs": 30}), parties())
     assert not any(learner == "server" for learner, _ in columns(job(), parties()))
 
 
 def test_without_a_server_every_worker_is_told_every_part() -> None:
-    told = columns(job(stored="open"), parties(server=False))
-    assert told[("shop", ("telco",))] == 4
-    assert ("shop", ("bank", "telco")) not in told
+    counts = columns(job(stored="open"), parties(server=False))
+    assert counts[("shop", ("telco",))] == 4
+    assert ("shop", ("bank", "telco")) not in counts
 
 
 def test_labels_that_are_shown_count_as_all_labels() -> None:
-    own = job()
-    told = own.family.disclosures(own, pooled_run_facts(own, parties()).shape)
-    assert {each.learner: each.share for each in told if each.kind == "labels"} == {"shop": 1.0, "telco": 1.0}
+    training = job()
+    disclosures = training.family.disclosures(training, pooled_run_facts(training, parties()).shape)
+    assert {disclosure.learner: disclosure.share for disclosure in disclosures if disclosure.kind == "labels"} == {
+        "shop": 1.0,
+        "telco": 1.0,
+    }
 
 
 def test_the_sheet_says_who_must_pool_who_learns_and_what_noise_is_for() -> None:
     sheet = vfl.explain(job(stored={"name": "masks", "noise": NOISE}), parties())
-    for said in (
+    for phrase in (
         "the server and any worker that receives sums can together open",
         "the labels of all training rows, which the active party sends to all workers",
         "is the change of that worker's part",
         "no output and no sum",
         "epsilon 8 at delta 0.0001\n            for all 4 pushes of a row",
     ):
-        assert said in sheet, said
+        assert phrase in sheet, phrase
     alone = vfl.explain(job(stored="open", residual="ckks", shows=False))
     assert "the server alone learns the forward outputs of every worker" in alone
     assert "server (server)" in alone
@@ -95,26 +100,26 @@ def test_the_sheet_says_who_must_pool_who_learns_and_what_noise_is_for() -> None
 
 class Sums(Observer):
     def __init__(self) -> None:
-        self.told: list[tuple[str, int, np.ndarray]] = []
+        self.pulled: list[tuple[str, int, np.ndarray]] = []
 
     def __call__(self, event: Event) -> None:
         """Messages are not kept."""
 
     def note(self, me: str, fact: object) -> None:
         if isinstance(fact, OthersSumLearned):
-            self.told.append((me, fact.index, fact.values))
+            self.pulled.append((me, fact.index, fact.values))
 
 
 def test_noise_is_in_every_sum_that_is_pulled_and_the_training_bears_it() -> None:
     pytest.importorskip("dp_accounting")
-    own, clear = job(stored={"name": "masks", "noise": NOISE}, tau=0), job(tau=0)
+    noisy_job, clear = job(stored={"name": "masks", "noise": NOISE}, tau=0), job(tau=0)
     sigma = vfl.LocalNoise(**NOISE).sigma(4)  # type: ignore[arg-type]
     seen = []
-    for each in (own, clear):
+    for variant in (noisy_job, clear):
         watch = Sums()
-        auc = vfl.simulate(each, parties(2), observe=watch).metrics["auc"]
+        auc = vfl.simulate(variant, parties(2), observe=watch).metrics["auc"]
         assert auc > 0.9
-        seen.append(np.concatenate([values for me, _, values in watch.told if me == "bank"]))
+        seen.append(np.concatenate([values for me, _, values in watch.pulled if me == "bank"]))
     noisy, plain = seen
     assert plain[:20].std() < 0.1 * sigma, "the first sums are of weights near zero"
     assert noisy.std() > 0.8 * sigma

@@ -65,8 +65,8 @@ def test_noise_has_the_size_that_was_worked_out_and_never_repeats() -> None:
 
 
 def test_jobs_name_noise_with_its_keys() -> None:
-    own = vfl.FDML(lr=0.1, stored={"name": "masks", "noise": {"epsilon": 1, "delta": 1e-5, "clip": 2}})
-    assert own.stored == vfl.StoredMasks(noise=vfl.LocalNoise(epsilon=1, delta=1e-5, clip=2))
+    optimizer = vfl.FDML(lr=0.1, stored={"name": "masks", "noise": {"epsilon": 1, "delta": 1e-5, "clip": 2}})
+    assert optimizer.stored == vfl.StoredMasks(noise=vfl.LocalNoise(epsilon=1, delta=1e-5, clip=2))
     for wrong in ({"epsilon": 1, "delta": 1e-5}, {"epsilon": 0, "delta": 1e-5, "clip": 1}, {"epsilon": 1, "delta": 1}):
         with pytest.raises(ConfigError, match="noise"):
             vfl.FDML(lr=0.1, stored={"name": "masks", "noise": wrong})

@@ -26,11 +26,17 @@ def tables(widths: tuple[int, ...], classes: int = 2, rows: int = ROWS) -> list[
 
 
 def job(**keys: Any) -> vfl.Job:
-    own = {"model": "logistic", "optimizer": vfl.BlockDescent(), "batch_size": "all", "epochs": 8, "protocol": "shares"}
-    return vfl.Job(**(own | keys))
+    defaults = {
+        "model": "logistic",
+        "optimizer": vfl.BlockDescent(),
+        "batch_size": "all",
+        "epochs": 8,
+        "protocol": "shares",
+    }
+    return vfl.Job(**(defaults | keys))
 
 
-def said(sheet: str, what: str) -> float:
+def printed_number(sheet: str, what: str) -> float:
     """The number of bytes that stands before these words."""
     number, unit = re.search(rf"([\d.e+]+) (B|kB|MB|GB) {what}", sheet).groups()  # type: ignore[union-attr]
     return float(number) * {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}[unit]
@@ -53,32 +59,32 @@ def test_bytes_and_work_ahead_are_what_the_sheet_says(
         monkeypatch.setattr(f"securevfl.data.schedule.{name}", value)
     stored, keep = [0], MemoryStore.write
 
-    def noted(self: MemoryStore, number: int, *rest: Any, **keys: Any) -> None:
-        keep(self, number, *rest, **keys)
+    def noted(self: MemoryStore, number: int, *arguments: Any, **keys: Any) -> None:
+        keep(self, number, *arguments, **keys)
         stored.append(self.chunk(number).size)
 
     monkeypatch.setattr(MemoryStore, "write", noted)
-    own, work = tables(widths, 3 if "model" in keys else 2), job(**keys)
-    sheet = str(vfl.explain(work, own))
-    run = vfl.simulate(work, own)
-    assert said(sheet, "sent") == pytest.approx(run.costs.bytes, rel=0.15)
-    assert said(sheet, "of preprocessing") == pytest.approx(max(stored), rel=0.05)
+    parties, work = tables(widths, 3 if "model" in keys else 2), job(**keys)
+    sheet = str(vfl.explain(work, parties))
+    run = vfl.simulate(work, parties)
+    assert printed_number(sheet, "sent") == pytest.approx(run.costs.bytes, rel=0.15)
+    assert printed_number(sheet, "of preprocessing") == pytest.approx(max(stored), rel=0.05)
 
 
 @pytest.mark.parametrize(("limit", "chunks"), [(1 << 29, 1), (1 << 20, 2)])
 def test_all_epochs_are_one_chunk_where_there_is_room(limit: int, chunks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("securevfl.families.shares.chunk_pipeline.MAX_PREPROCESSING_BYTES", limit)
-    made, keep = set[int](), MemoryStore.write
+    chunk_numbers, keep = set[int](), MemoryStore.write
 
-    def noted(self: MemoryStore, number: int, *rest: Any, **keys: Any) -> None:
-        made.add(number)
-        keep(self, number, *rest, **keys)
+    def noted(self: MemoryStore, number: int, *arguments: Any, **keys: Any) -> None:
+        chunk_numbers.add(number)
+        keep(self, number, *arguments, **keys)
 
     monkeypatch.setattr(MemoryStore, "write", noted)
-    own, work = tables((2, 2), rows=600), job(epochs=20)
-    sheet = str(vfl.explain(work, own))
-    vfl.simulate(work, own)
-    assert len(made) == chunks
+    parties, work = tables((2, 2), rows=600), job(epochs=20)
+    sheet = str(vfl.explain(work, parties))
+    vfl.simulate(work, parties)
+    assert len(chunk_numbers) == chunks
     assert f"{chunks} counts of rows" in sheet
     assert f"(chunk = {32 if chunks == 1 else 16})" in sheet
 
@@ -87,7 +93,7 @@ def test_columns_count_as_the_model_makes_them() -> None:
     """Of trees each leaf is one, and each cosine, a third of them: 6 bytes a row of disk; a block of rows with all of
     them is in memory."""
     sheets = [str(vfl.explain(job(model=model), tables((4, 4)))) for model in ("logistic", "trees")]
-    (line, leaves), n = ([said(sheet, what) for sheet in sheets] for what in ("of disk", "of memory")), ROWS
+    (line, leaves), n = ([printed_number(sheet, what) for sheet in sheets] for what in ("of disk", "of memory")), ROWS
     assert line[1] - line[0] == pytest.approx(6 * n * 100 * 16, rel=0.15)
     assert leaves[1] - leaves[0] == pytest.approx(12 * n * 100 * 16, rel=0.15)
 
@@ -101,13 +107,13 @@ def test_what_has_no_bits_is_refused_by_the_key_to_set() -> None:
 @pytest.mark.parametrize("rarest", [0, 1, 5])
 def test_the_rarest_of_all_labels_is_counted_among_rows_that_are_evaluated(rarest: int) -> None:
     """Also where none of them is held out; the class that only training rows have is the rarest there."""
-    own = vfl.Job(model=vfl.OneVsRest(), test_fraction=0.3)
+    job = vfl.Job(model=vfl.OneVsRest(), test_fraction=0.3)
     X = np.random.default_rng(0).normal(size=(900, 4))
     ids = np.arange(900)
     register = vfl.Party("bank", X, np.zeros(900), ids=ids).register
-    schedule, labels = own.schedule(register), np.arange(900) % 3
+    schedule, labels = job.schedule(register), np.arange(900) % 3
     labels[schedule.train[:40]] = 3
     labels[schedule.test] = np.arange(len(schedule.test)) % 3
     labels[schedule.test[:rarest]] = 3
     parties = [vfl.Party("bank", X[:, :2], labels, ids=ids), vfl.Party("shop", X[:, 2:], ids=ids)]
-    assert pooled_run_facts(own, parties).shape.rarest_label_rows == rarest
+    assert pooled_run_facts(job, parties).shape.rarest_label_rows == rarest

@@ -32,23 +32,23 @@ Chosen = tuple[ShareRing, Any, Words]
 def trained(loss: str, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Chosen], list[Any], list[PreprocessedBlock]]:
     """What the partner has chosen by, the tables that it got, and what holders had ready, of a training of three
     parties over two chunks."""
-    lock, chosen, visits, found = threading.Lock(), list[Chosen](), list[PreprocessedBlock](), list[Any]()
+    lock, chosen, visits, tables = threading.Lock(), list[Chosen](), list[PreprocessedBlock](), list[Any]()
     real, take = table_transfers.chosen, OfflinePhase.take
 
     def choose(stored: Any, ring: ShareRing) -> Any:
-        made = real(stored, ring)
-        chosen.append((ring, *made))
-        return made
+        result = real(stored, ring)
+        chosen.append((ring, *result))
+        return result
 
     def taken(self: OfflinePhase, *where: int) -> PreprocessedBlock:
-        made = take(self, *where)
+        block = take(self, *where)
         with lock:
-            visits.append(made)
-        return made
+            visits.append(block)
+        return block
 
     def note(event: Event) -> None:
         if event.direction == "recv" and isinstance(event.message, KINDS):
-            found.append(event.message)
+            tables.append(event.message)
 
     monkeypatch.setattr(table_transfers, "chosen", choose)
     monkeypatch.setattr(OfflinePhase, "take", taken)
@@ -68,7 +68,7 @@ def trained(loss: str, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Chosen], l
     with draws.watched() as drawn:
         vfl.simulate(job, parties, observe=note)
     assert not drawn.outcome().findings
-    return chosen, found, visits
+    return chosen, tables, visits
 
 
 @pytest.mark.parametrize("loss", ["one_vs_rest", "poisson"])
@@ -77,11 +77,11 @@ def test_what_is_read_from_tables_is_uniform_in_every_row_and_output(
 ) -> None:
     """Values that are hidden alike differ by what they hide, and so by little; of words of 40 bits and more none come
     so close by chance, but once in a million runs. Of words of 10 and 11 bits nearly all differ."""
-    chosen, found, visits = trained(loss, monkeypatch)
+    chosen, tables, visits = trained(loss, monkeypatch)
     outputs = 3 if loss == "one_vs_rest" else 1
-    assert len(chosen) == len(found) == 2 * 2 + 2 + 1  # visits, counts, an evaluation
+    assert len(chosen) == len(tables) == 2 * 2 + 2 + 1  # visits, counts, an evaluation
     read = list[tuple[int, np.ndarray]]()
-    for (ring, chi, pad), message in zip(chosen, found, strict=True):
+    for (ring, chi, pad), message in zip(chosen, tables, strict=True):
         data = message.entries
         entries = ring.unpack(data, (8 * len(data) // ring.bits // len(chi), len(chi)))
         values = ring.reduce(entries[chi, np.arange(len(chi))] + pad)
@@ -93,7 +93,7 @@ def test_what_is_read_from_tables_is_uniform_in_every_row_and_output(
             assert len(np.unique(values)) > 0.8 * len(values)
         else:
             assert np.diff(np.sort(values)).min() > 3
-    psi = np.concatenate([each.psi.T for each in visits if each.psi.size])  # two holders, each visit, each output
+    psi = np.concatenate([block.psi.T for block in visits if block.psi.size])  # two holders, each visit, each output
     assert len(psi) == 2 * 4 * outputs
     assert len(np.unique(psi)) == psi.size
 
@@ -115,7 +115,7 @@ def test_each_measurement_is_noted_before_anything_of_it_is_told(loss: str, tmp_
     ids = range(ROWS)
     parties = [vfl.Party("bank", X[:, :2], np.arange(ROWS) % 2, ids=ids), vfl.Party("shop", X[:, 2:], ids=ids)]
     ledgers = {name: DisclosureLedger(tmp_path / name, name) for name in ("bank", "shop")}
-    held_out = [id_digest("shop", each) for each in ids]
+    held_out = [id_digest("shop", row_id) for row_id in ids]
     noted = list[int]()
 
     def watch(event: Event) -> None:

@@ -23,8 +23,8 @@ from securevfl.training import session
 
 def job(lr: float, **keys: Any) -> vfl.Job:
     shares = vfl.Protocol(shares=vfl.Shares(chunk=2))
-    own = {"batch_size": "all", "epochs": 6, "test_fraction": 0.3, "evaluate_every": 100, "protocol": shares} | keys
-    return vfl.Job(model=vfl.Logistic(), optimizer=vfl.FedSGD(lr=lr), **own)
+    options = {"batch_size": "all", "epochs": 6, "test_fraction": 0.3, "evaluate_every": 100, "protocol": shares} | keys
+    return vfl.Job(model=vfl.Logistic(), optimizer=vfl.FedSGD(lr=lr), **options)
 
 
 def sure(scale: float) -> list[vfl.Party]:
@@ -37,7 +37,7 @@ def sure(scale: float) -> list[vfl.Party]:
 
 
 def played(
-    own: vfl.Job, tmp_path: Any, parties: int = 2, tables: list[vfl.Party] | None = None
+    job: vfl.Job, tmp_path: Any, parties: int = 2, tables: list[vfl.Party] | None = None
 ) -> tuple[list[str], list[OutOfRangeCount]]:
     """Events `far` as they were logged, and the sums that were opened."""
     opened: list[OutOfRangeCount] = []
@@ -49,7 +49,7 @@ def played(
     handler = eventlog.write_to(tmp_path / "log")
     try:
         with contextlib.suppress(DivergenceError):  # at its very end
-            vfl.simulate(own, tables or vfl.datasets.breast_cancer(parties), workers=1, observe=watch)
+            vfl.simulate(job, tables or vfl.datasets.breast_cancer(parties), workers=1, observe=watch)
     finally:
         handler.close()
         eventlog.LOGGER.removeHandler(handler)
@@ -61,7 +61,7 @@ def test_one_count_is_opened_a_chunk(tmp_path: Any, parties: int) -> None:
     far, opened = played(job(0.1, epochs=4), tmp_path, parties)
     assert not far
     assert len(opened) == 2
-    counts = [int.from_bytes(each.total, "little") for each in opened]
+    counts = [int.from_bytes(message.total, "little") for message in opened]
     assert all(count < 2**COUNT_BITS for count in counts)  # shares of a sum, each under a mask of its own
 
 
@@ -76,20 +76,20 @@ def test_a_run_beyond_the_table_is_told_before_its_end(tmp_path: Any) -> None:
 def test_sums_of_rows_that_a_model_is_sure_of_are_covered(scale: float, warned: bool, tmp_path: Any) -> None:
     """Sums beyond 32, half of the table, of a class's own sign are read as they are, and nothing is said; beyond 48
     they are taken for others, and the party with labels is told what to do."""
-    own = vfl.Job(model="logistic", test_fraction=0)
+    job = vfl.Job(model="logistic", test_fraction=0)
     tables = sure(scale)
-    sums = np.abs(vfl.simulate(own, tables, workers=1).decision({each.name: each.X for each in tables}))
+    sums = np.abs(vfl.simulate(job, tables, workers=1).decision({party.name: party.X for party in tables}))
     assert (sums > 32).any()
     assert (sums > 49).any() == warned
-    far, _ = played(own, tmp_path, tables=tables)
+    far, _ = played(job, tmp_path, tables=tables)
     assert bool(far) == warned
     assert all("table_bits by one" in line for line in far)
     job_file, files = tmp_path / "job.toml", {party.name: tmp_path / f"{party.name}.csv" for party in tables}
     job_file.write_text('model = "logistic"\ntest_fraction = 0\n')
     for party in tables:
-        own = party.X if party.y is None else np.column_stack([party.X, party.y])
+        columns = party.X if party.y is None else np.column_stack([party.X, party.y])
         heads = ["id", *(f"{party.name}{j}" for j in range(party.X.shape[1])), *(["y"] if party.active else [])]
-        lines = [",".join(map(repr, [k, *row])) for k, row in enumerate(own.tolist())]
+        lines = [",".join(map(repr, [k, *row])) for k, row in enumerate(columns.tolist())]
         files[party.name].write_text("\n".join([",".join(heads), *lines]) + "\n")
     data = [word for name, file in files.items() for word in ("--data", f"{name}={file}")]
     printed = CliRunner().invoke(app, ["train", str(job_file), *data])
@@ -115,12 +115,12 @@ def test_rows_are_counted_as_often_as_the_partner_s_ledger_lets_them(
     accepts: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     """398 training rows are counted three times, of five chunks, and in no later run; the training goes on."""
-    apart = lambda *given, simulated, **keys: LocalResources(*given, **keys)  # noqa: E731
+    apart = lambda *arguments, simulated, **keys: LocalResources(*arguments, **keys)  # noqa: E731
     monkeypatch.setattr(session, "LocalResources", apart)  # as between organisations
     ledger = ScoreLedger(tmp_path / "scores")
     monkeypatch.setattr(Measurements, "check", lambda *_: None)
     monkeypatch.setattr(Measurements, "_record_evaluation", lambda *_: None)
     monkeypatch.setattr("securevfl.families.shares.shares_participant.ScoreLedger", lambda _: ledger)
-    for told in (3, 0):
+    for limit in (3, 0):
         _, opened = played(job(0.1, epochs=10, accepts=accepts), tmp_path)
-        assert [bool(each.total) for each in opened] == [bool(accepts) or number < told for number in range(5)]
+        assert [bool(count.total) for count in opened] == [bool(accepts) or number < limit for number in range(5)]

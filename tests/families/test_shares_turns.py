@@ -21,26 +21,26 @@ from tests.builders import raises_code
 
 def alone(work):
     """What `work` makes of a channel of a party that nobody writes to."""
-    found = []
+    results = []
 
     def one(channel):
-        found.append(work(channel))
+        results.append(work(channel))
 
     def clock():
         return VirtualClock(Network())
 
     run_threads({"a": one, "b": lambda channel: None}, clock, timeout=20)
-    return found[0]
+    return results[0]
 
 
 def test_a_chunk_is_made_while_the_one_before_is_gone_through():
     def work(channel):
-        made, seen = {k: threading.Event() for k in range(3)}, []
-        with ChunkPipeline(channel, [0, 1, 2], lambda k: made[k].set(), lambda k: True) as turns:
+        generated, seen = {k: threading.Event() for k in range(3)}, []
+        with ChunkPipeline(channel, [0, 1, 2], lambda k: generated[k].set(), lambda k: True) as turns:
             for k in turns:
                 seen.append(k)
-                assert all(made[other].wait(60) for other in range(min(k + 2, 3)))
-                assert not any(made[other].is_set() for other in range(k + 2, 3))
+                assert all(generated[other].wait(60) for other in range(min(k + 2, 3)))
+                assert not any(generated[other].is_set() for other in range(k + 2, 3))
         return seen
 
     assert alone(work) == [0, 1, 2]
@@ -48,11 +48,11 @@ def test_a_chunk_is_made_while_the_one_before_is_gone_through():
 
 def test_without_room_chunks_are_made_one_after_the_other():
     def work(channel):
-        made, seen = [], []
-        with ChunkPipeline(channel, [0, 1, 2], made.append, lambda k: False) as turns:
+        generated, seen = [], []
+        with ChunkPipeline(channel, [0, 1, 2], generated.append, lambda k: False) as turns:
             for k in turns:
                 time.sleep(0.02)
-                seen.append((k, list(made)))
+                seen.append((k, list(generated)))
         return seen
 
     assert alone(work) == [(0, [0]), (1, [0, 1]), (2, [0, 1, 2])]
@@ -104,7 +104,7 @@ def test_a_training_that_ends_leaves_no_thread_behind(error):
                 next(rounds)
         else:
             rounds.close()
-        assert not [each for each in threading.enumerate() if each not in before and each.name != "b"]
+        assert not [thread for thread in threading.enumerate() if thread not in before and thread.name != "b"]
         return finished
 
     assert alone(work) == ([0] if error else [0, 1])
@@ -135,7 +135,7 @@ def test_a_training_goes_on_while_its_next_chunk_is_made(monkeypatch, parties):
     tables = vfl.datasets.breast_cancer(parties)
     run = vfl.simulate(JOB, tables, workers=1, on_round=lambda done, of: begun.wait() if done == 1 else None)
     assert not begun.broken
-    losses = [each["loss"] for each in run.history if "loss" in each]
+    losses = [record["loss"] for record in run.history if "loss" in record]
     assert len(losses) > 3
     assert losses[-1] < losses[1] < losses[0]  # entries of the table of losses are rounded at random
 

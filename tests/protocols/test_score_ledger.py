@@ -26,10 +26,10 @@ class Party:
     def __init__(self, path: Path) -> None:
         self.path = path
         for model in (b"m", b"n", b"o"):
-            self.own.record_model(model, MIN_ITERATIONS, [b"trained"])
+            self.ledger.record_model(model, MIN_ITERATIONS, [b"trained"])
 
     @property
-    def own(self) -> ScoreLedger:
+    def ledger(self) -> ScoreLedger:
         return ScoreLedger(self.path)
 
     def question(
@@ -38,31 +38,31 @@ class Party:
         model: bytes = b"m",
         peer: str = "bank",
         salt: str = "",
-        own: ScoreLedger | None = None,
+        ledger: ScoreLedger | None = None,
     ) -> ScoreQuery:
         """salt: what has changed in the columns of the row `odd`."""
         committed = [(name + salt * (name == "odd")).encode().ljust(COMMITMENT_BYTES) for name in rows]
-        return (own or self.own).query(model, peer, [row.encode() for row in rows], b"".join(committed))
+        return (ledger or self.ledger).query(model, peer, [row.encode() for row in rows], b"".join(committed))
 
     def ask(
         self, rows: Sequence[str], model: bytes = b"m", peer: str = "bank", salt: str = "", bits: int = 3
     ) -> list[int]:
         """Return the state of each row; what is new is kept as scored."""
-        own = self.own
-        question = self.question(rows, model, peer, salt, own)
-        states = own.admit(question, columns(rows), bits=bits, max_bits=10.0)
+        ledger = self.ledger
+        question = self.question(rows, model, peer, salt, ledger)
+        states = ledger.admit(question, columns(rows), bits=bits, max_bits=10.0)
         new = question.where(states == NEW)
-        own.store(new, [b"part"] * len(new.rows))
+        ledger.store(new, [b"part"] * len(new.rows))
         return list(states)
 
     def codes(self, rows: Sequence[str], bits: float = 3.0, run: str = "run") -> list[int]:
-        own = [row.encode() for row in rows]
-        return list(self.own.admit_codes(run, own, columns(rows), bits=bits, max_bits=10.0))
+        ids = [row.encode() for row in rows]
+        return list(self.ledger.admit_codes(run, ids, columns(rows), bits=bits, max_bits=10.0))
 
 
 def columns(rows: Sequence[str]) -> Floats:
-    made = [np.random.default_rng(list(name.encode())).normal(size=D) for name in rows]
-    return np.array(made)
+    values = [np.random.default_rng(list(name.encode())).normal(size=D) for name in rows]
+    return np.array(values)
 
 
 def trained(party: Party, rows: Sequence[str], peer: str) -> list[int]:
@@ -173,14 +173,14 @@ def test_training_rows_by_other_names_count_over_all_questions(tmp_path: Path) -
 def test_what_was_kept_answers_the_same_row_in_any_block_and_no_other(tmp_path: Path) -> None:
     """Another peer, model, row or column is another question; another order or block is not."""
     party, rows = Party(tmp_path / "scores"), ["one", "odd", "two"]
-    own = party.own
+    ledger = party.ledger
     party.ask(rows)
-    own.store(party.question(rows, own=own), [b"1", b"2", b"3"])
-    for asked, kept in (
-        (party.question(["odd", "one", "two"], own=own), [b"2", b"1", b"3"]),
-        (party.question(["two", "new"], own=own), [b"3", None]),
-        (party.question(rows, peer="telco", own=own), [None] * 3),
-        (party.question(rows, b"n", own=own), [None] * 3),
-        (party.question(rows, salt="!", own=own), [b"1", None, b"3"]),
+    ledger.store(party.question(rows, ledger=ledger), [b"1", b"2", b"3"])
+    for query, expected in (
+        (party.question(["odd", "one", "two"], ledger=ledger), [b"2", b"1", b"3"]),
+        (party.question(["two", "new"], ledger=ledger), [b"3", None]),
+        (party.question(rows, peer="telco", ledger=ledger), [None] * 3),
+        (party.question(rows, b"n", ledger=ledger), [None] * 3),
+        (party.question(rows, salt="!", ledger=ledger), [b"1", None, b"3"]),
     ):
-        assert party.own.stored(asked) == kept
+        assert party.ledger.stored(query) == expected

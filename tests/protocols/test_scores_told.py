@@ -27,11 +27,11 @@ def test_bits_of_all_outputs_are_noted_and_told(
     model = Model(*widths, outputs=outputs)
     blocks, left = [model.columns(6, seed) for seed in (1, 2)], watched(monkeypatch)
     ledgers = {name: ScoreLedger(None) for name in model.names}
-    for own in ledgers.values():
-        own.record_model(b"model", MIN_ITERATIONS, [b"trained"])
+    for ledger in ledgers.values():
+        ledger.record_model(b"model", MIN_ITERATIONS, [b"trained"])
     model.ask(blocks, [names(6), names(6, 6)], ledgers=ledgers, to=to, levels=HALVES)  # type: ignore[no-untyped-call]
-    for name, own in ledgers.items():
-        bits = [scored for scored, _ in own.disclosed_bits(names(12))]  # type: ignore[no-untyped-call]
+    for name, ledger in ledgers.items():
+        bits = [scored for scored, _ in ledger.disclosed_bits(names(12))]  # type: ignore[no-untyped-call]
         assert bits == [0 if name == to else 7 * outputs] * 12
     opened = [item for item in left if item.kind is RoundedScores]
     assert [(item.entry.to, item.entry.numbers, item.short) for item in opened] == [(to, 6 * outputs, False)] * 2
@@ -59,19 +59,19 @@ def test_a_part_is_on_disk_before_anything_is_said_of_it(
         list[tuple[str, int]](),
         Products.send,
     )
-    for own in ledgers.values():
-        own.record_model(b"model", MIN_ITERATIONS, [b"trained"])
+    for ledger in ledgers.values():
+        ledger.record_model(b"model", MIN_ITERATIONS, [b"trained"])
 
     def noted(self: Products, name: str, message: Message, permit: DisclosurePermit | None = None) -> None:
         if isinstance(message, ShareStored | RoundedScores | ScoreShare):
-            own = ledgers[self.context.me]._file._connection
-            (kept,) = own.execute("SELECT count(*) FROM scored WHERE part IS NOT NULL").fetchone()
-            sent.append((type(message).__name__, kept // 6))
+            connection = ledgers[self.context.me]._file._connection
+            (stored,) = connection.execute("SELECT count(*) FROM scored WHERE part IS NOT NULL").fetchone()
+            sent.append((type(message).__name__, stored // 6))
         send(self, name, message, permit)
 
     monkeypatch.setattr(Products, "send", noted)
     blocks = [model.columns(6, seed) for seed in (1, 2)]
     model.ask(blocks, [names(6), names(6, 6)], ledgers=ledgers, to=to, levels=HALVES)  # type: ignore[no-untyped-call]
     for kind in {kind for kind, _ in sent}:
-        assert [kept for own, kept in sent if own == kind] == [1, 2]
+        assert [count for sent_kind, count in sent if sent_kind == kind] == [1, 2]
     assert {kind for kind, _ in sent} == {"ShareStored", "RoundedScores"} | ({"ScoreShare"} if to == "c" else set())

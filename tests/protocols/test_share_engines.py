@@ -45,11 +45,11 @@ def magics(game, library):
 
 
 def test_either_library_trains_the_same_model(game):
-    own, seen = magics(game, "own")
+    on_kernel, seen = magics(game, "own")
     assert seen == {b"SKV2"}
     on_seal, seen = magics(game, "seal")
     assert seen == {b"SSV2"}
-    np.testing.assert_allclose(own, on_seal, atol=0.1)  # the table rounds at random in either
+    np.testing.assert_allclose(on_kernel, on_seal, atol=0.1)  # the table rounds at random in either
 
 
 @pytest.mark.parametrize(
@@ -75,8 +75,10 @@ def test_a_holder_that_asks_with_other_vectors_than_agreed_is_refused(game, monk
     ask = Products.send_queries
 
     def more(self, work, names, holder, vectors, **keys):
-        own = {batch: np.hstack([V] * times) for batch, V in vectors.items()} if self.context.me == "bank" else vectors
-        ask(self, work, names, holder, own, **keys)
+        repeated = (
+            {batch: np.hstack([V] * times) for batch, V in vectors.items()} if self.context.me == "bank" else vectors
+        )
+        ask(self, work, names, holder, repeated, **keys)
 
     monkeypatch.setattr(Products, "send_queries", more)
     with raises_code(ProtocolError, "SVFL-PROTOCOL-SIZE"):

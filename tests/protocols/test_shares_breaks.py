@@ -57,10 +57,10 @@ def test_a_broken_training_goes_on_from_the_states_all_have(stop):
     reached = {name: len(states) - 1 for name, states in first.states.items()}
     done = min(reached.values())
     assert max(reached.values()) - done <= 1
-    rest = Run(case, [visits[done:]], states={name: first.states[name][done] for name in case.names}).go()
-    assert rest.states["a"][-1].iterations == len(visits)
+    resumed = Run(case, [visits[done:]], states={name: first.states[name][done] for name in case.names}).go()
+    assert resumed.states["a"][-1].iterations == len(visits)
     theta, _ = floats(case, visits)
-    assert np.abs(rest.weights - theta).max() < 0.05
+    assert np.abs(resumed.weights - theta).max() < 0.05
 
 
 def sums_read(case):
@@ -77,9 +77,9 @@ def test_a_keystream_used_again_after_a_break_tells_every_sum_and_ours_is_new(mo
     """delta - delta' is g - g' where psi and gamma are the same; g of the first visit is known up to the label."""
     case = Case(*breast(rows=200), 200, rate=3.0)
     assert abs(sums_read(case)) < 0.45  # of 200 rows: six standard errors of .071
-    own = offline_phase.Prg
+    prg = offline_phase.Prg
     fixed = {name: bytes([number] * 32) for number, name in enumerate("ab")}
-    monkeypatch.setattr(own, "fresh", lambda label: own(fixed[threading.current_thread().name], label))
+    monkeypatch.setattr(prg, "fresh", lambda label: prg(fixed[threading.current_thread().name], label))
     assert sums_read(case) > 0.95
 
 
@@ -126,10 +126,10 @@ def test_a_chunk_that_was_copied_or_put_back_is_thrown_away(tmp_path: Path):
     store.close()
     assert folder.stat().st_mode & 0o777 == 0o700
     shutil.copytree(folder, backup)
-    kept = DiskStore(folder)
-    assert kept.unused_chunks == (0, 1)
-    kept.take(0, 0)
-    kept.close()
+    reopened = DiskStore(folder)
+    assert reopened.unused_chunks == (0, 1)
+    reopened.take(0, 0)
+    reopened.close()
     for name in ("chunk-0.ready", "chunk-0.bound"):
         shutil.copy2(backup / name, folder / name)
     (folder / "chunk-0.spent").unlink()

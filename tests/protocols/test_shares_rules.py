@@ -53,13 +53,13 @@ def test_a_rule_is_that_of_its_coefficients_on_any_share():
     states = [rule.start(item[0]) for item in shares_of]
     for t in range(1, 5):
         states = [ring.reduce(rule.step(state, item[t], t - 1)) for state, item in zip(states, shares_of, strict=True)]
-    whole = [int(x) for x in sum(rule.theta(state, 4) for state in states).ravel() & ring.mask]
+    weights = [int(x) for x in sum(rule.theta(state, 4) for state in states).ravel() & ring.mask]
     total = sum(shares_of)
     slow = [
         (int(total[0].flat[i]) - sum(round(16 * (0.5 + s - 4)) * int(total[s + 1].flat[i]) for s in range(4))) % 2**48
         for i in range(6)
     ]
-    assert whole == slow
+    assert weights == slow
 
 
 def test_a_rule_of_other_bits_than_agreed_is_refused():

@@ -68,7 +68,7 @@ class Received:
     scores: list[GradientLearned]
     trained: Floats
     held_out: Floats
-    own: Floats
+    columns: Floats
 
 
 def received(job: vfl.Job, tables: Sequence[vfl.Party]) -> Received:
@@ -146,8 +146,8 @@ def test_a_whole_run_reveals_a_share_of_representations(rounds: int, least: floa
         8, vfl.FedSGD(lr=4.0), rounds, "open", 0.005, seed=3
     )  # a seed fixes the draws; the gradients are those of a sealed run
     run = received(job, independent_parties(400))
-    theta = np.linalg.lstsq(run.own, run.trained, rcond=None)[0]
-    assert added_variance(run.own @ theta, run.trained) < 0.05
+    theta = np.linalg.lstsq(run.columns, run.trained, rcond=None)[0]
+    assert added_variance(run.columns @ theta, run.trained) < 0.05
     assert least <= added_variance(found(run, 1), run.trained) <= most
 
 

@@ -38,9 +38,9 @@ def _opened(event: Event) -> int:
 
 
 def _job(woe: Woe, **keys: Any) -> Job:
-    own: dict[str, Any] = {"model": Logistic(), "optimizer": FedBCD(lr=0.1), "batch_size": 90, "epochs": 1}
-    own |= {"protocol": Protocol(residual=_ENGINE), "prepare": Preparation(woe=woe), "accepts": ("columns",)}
-    return Job(**(own | keys))
+    defaults: dict[str, Any] = {"model": Logistic(), "optimizer": FedBCD(lr=0.1), "batch_size": 90, "epochs": 1}
+    defaults |= {"protocol": Protocol(residual=_ENGINE), "prepare": Preparation(woe=woe), "accepts": ("columns",)}
+    return Job(**(defaults | keys))
 
 
 def _tables() -> list[Party]:

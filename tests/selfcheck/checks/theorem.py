@@ -81,8 +81,8 @@ def holds_for_any_start() -> Outcome:
     generator = np.random.default_rng(3)
     for d in (2, 3, 8):
         for theta in (np.zeros((d, 1)), generator.normal(size=(d, 1))):
-            found = same_exchanges(d, theta)
-            if found is None or found[0] > 1e-9 or found[1] < 0.1:
+            alternative = same_exchanges(d, theta)
+            if alternative is None or alternative[0] > 1e-9 or alternative[1] < 0.1:
                 outcome.add("theorem", f"d = {d}", "another table with the same exchanges was not found")
     if householder(np.array([[0.7]])) is not None:
         outcome.add("theorem", "d = 1", "a second table was found where weights do not start at zero")
