@@ -1,4 +1,4 @@
-"""FDML as a training: against FedSGD where all go in step, and by what the paper claims where they do not."""
+"""Training with FDML: equal to FedSGD if all workers advance in step, and bounded as in the paper if they do not."""
 
 from functools import partial
 from pathlib import Path
@@ -89,7 +89,7 @@ def test_steps_go_by_the_rule_named(rule: Any) -> None:
     ],
 )
 def test_the_model_does_not_depend_on_timing(protocol: vfl.Protocol, stored: str) -> None:
-    """Whoever is slow: scores within .03 deviations of those in step, with steps that shrink."""
+    """With shrinking steps, any slow worker changes scores by at most 0.03 of their standard deviation."""
     tables = [*parties(), SERVER]
     options = {"epochs": 60, "decay": "sqrt_t", "lr": 0.5, "batch_size": 32, "model": vfl.Logistic(l2=1e-2)}
     new = {party.name: party.X for party in parties()}
@@ -101,7 +101,7 @@ def test_the_model_does_not_depend_on_timing(protocol: vfl.Protocol, stored: str
 
 @pytest.mark.slow
 def test_regret_falls_as_one_by_the_root_of_the_iterations() -> None:
-    """Proposition 1, on labels that columns tell little of: the exponent, fitted over T, is near -1/2."""
+    """Proposition 1: if columns barely predict the labels, regret falls as T^(-1/2)."""
     generator = np.random.default_rng(3)
     n, epochs = 800, 64
     X = generator.normal(size=(n, 8))

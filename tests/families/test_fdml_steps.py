@@ -15,7 +15,7 @@ L2, LR = 1e-2, 0.4
 
 
 class Told(Observer):
-    """What one worker pushed and was told, in order."""
+    """One worker's pushed outputs and received sums, in order."""
 
     def __init__(self, who: str) -> None:
         self.who = who
@@ -32,7 +32,7 @@ class Told(Observer):
 @pytest.mark.parametrize("decay", ["none", "sqrt_t"])
 @pytest.mark.parametrize("tau", [0, 2, 6])
 def test_steps_are_taken_at_the_weights_of_their_time(tau: int, decay: Any) -> None:
-    """Others' sums may be old, its own part never is: it is worked out anew where it has moved since it was pushed."""
+    """Sums of the other workers may be stale. A worker recomputes its output if its weights changed after the push."""
     bank, shop, telco = vfl.datasets.breast_cancer(parties=3)
     job = vfl.Job(
         model=vfl.Logistic(l2=L2),
@@ -68,4 +68,4 @@ def test_steps_are_taken_at_the_weights_of_their_time(tau: int, decay: Any) -> N
         theta = theta - eta * (rows.T @ g / len(rows) + decays * theta)
         t += 1
     np.testing.assert_allclose(run.parts["bank"].theta, theta, atol=1e-9)
-    assert (stale > 0) == (tau > 0)  # the script is one in which it matters
+    assert (stale > 0) == (tau > 0)  # with tau > 0, some outputs do become stale

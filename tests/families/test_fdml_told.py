@@ -1,4 +1,4 @@
-"""What FDML says that it tells, whom it counts, and noise on local predictions in a training."""
+"""Declared disclosures of FDML and noise on the outputs of workers."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def job(
 
 
 def columns(job: vfl.Job, parties: list[vfl.Party]) -> dict[tuple[str, tuple[str, ...]], int]:
-    """Numbers a training row, by learner and by whom they are about."""
+    """Return how many numbers about one training row each learner receives, by learner and by the parties concerned."""
     disclosures: list[Disclosure] = job.family.disclosures(job, pooled_run_facts(job, parties).shape)
     return {
         (disclosure.learner, disclosure.about): disclosure.count

@@ -29,7 +29,9 @@ def test_the_account_is_that_of_the_library_and_above_the_exact_one(epsilon: flo
     accountant = dp.rdp.RdpAccountant()
     accountant.compose(dp.GaussianDpEvent(multiplier), visits)
     assert accountant.get_epsilon(1e-5) == pytest.approx(epsilon, rel=1e-3)
-    exact = delta_of(epsilon, sqrt(visits) / multiplier)  # of so many pushes, which are one of mu sqrt(visits)
+    exact = delta_of(
+        epsilon, sqrt(visits) / multiplier
+    )  # all pushes together are one Gaussian mechanism with mu sqrt(visits)
     assert 1e-7 < exact <= 1e-5
     for resumed in range(4):
         assert noise.after(visits, resumed) == pytest.approx(_epsilon(multiplier, visits + 2 * resumed), rel=1e-6)

@@ -68,7 +68,7 @@ def seat_of(channel: Channel, lead: str) -> PartyContext:
 
 
 def work(pulls: PullClient, pace: WorkerPace, idle: Callable[[int], None], start: int = 0) -> int:
-    """A worker whose H says its iteration; how far behind its pushes the answers came at most."""
+    """Run a worker whose output encodes its iteration; return the largest number of unanswered pushes."""
     opened, most = 0, 0
     pulls.begin(start, ())
     for t in range(start, len(pace.batches)):
@@ -128,7 +128,7 @@ def restless(seed: int, *, often: float, paused: int, lead: int) -> Idle:
 
 
 def check(watch: Watch, pace: WorkerPace) -> None:
-    """The bound holds in every pull, is used up, and what is handed out is as new as it says."""
+    """Check that every pull respects the bound, that some pull reaches it, and that sums have the declared versions."""
     T = len(pace.batches)
     assert len(watch.pulls) == T * len(WORKERS)
     leads = [pull.iteration - pull.slowest for pull in watch.pulls]

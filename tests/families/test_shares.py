@@ -1,4 +1,4 @@
-"""A job on shares, against the same steps in floats: optimizers, losses, parties, what is opened and what is said."""
+"""Training on shares compared with the same steps in floats: optimizers, losses, parties, openings and the sheet."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ def test_the_sheet_says_sizes_and_scores_and_nothing_else() -> None:
     assert "shop (partner)" in sheet
     assert sheet.count("learns    sizes: rows, columns of each party, batches, iterations; nothing else") == 2
     assert "gradient" not in sheet
-    assert sheet.count("would be refused") == 1  # of so few rows
+    assert sheet.count("would be refused") == 1  # because the table has only 120 held-out rows
     assert "bank and shop together learn every residual" in sheet
     named = job(protocol=vfl.Protocol(shares=vfl.Shares(partner="telco")))
     assert "telco (partner)" in vfl.explain(named, parties(3))
@@ -336,7 +336,5 @@ def test_one_set_of_base_transfers_serves_a_session_and_no_seed_serves_two_purpo
     monkeypatch.setattr(OtReceiver, "__init__", noting)
     vfl.simulate(job(evaluate_every=2), parties(3), observe=watch)
     assert len(offers) == 1
-    assert len(seeds) >= 3 * 2 * BASE_TRANSFERS, (
-        "work ahead, measures and counts of far sums were expected to have transfers"
-    )
+    assert len(seeds) >= 3 * 2 * BASE_TRANSFERS, "preprocessing, evaluation and out-of-range counts use transfers"
     assert len(set(seeds)) == len(seeds)

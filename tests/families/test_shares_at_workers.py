@@ -66,7 +66,7 @@ def client() -> Iterator[Any]:
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several blocks, some of which lie at two workers, in several groups, and nothing drawn by threads of a pool."""
+    """Use several blocks in several groups, some of them at two workers, and no thread pool that draws randomness."""
     monkeypatch.setattr(shares_facts, "SharesParams", partial(SharesParams, block=BLOCK))
     monkeypatch.setattr(offline_phase, "_MAX_PENDING_VALUES", 10_000)
     monkeypatch.setattr(product_work, "_MIN_THREAD_SECONDS", np.inf)
@@ -74,7 +74,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def draws(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Call it before a run: what the package draws is then the same in each, thread by thread of the parties."""
+    """Return a function that resets randomness: after a call, each party's thread draws the same bytes again."""
     drawn, real = Counter[str](), os.urandom
 
     def urandom(size: int) -> bytes:
@@ -213,7 +213,7 @@ def test_all_that_trains_on_shares_trains_at_workers(
 def test_a_worker_that_is_killed_changes_nothing(
     client: Any, tables: Path, where: str, draws: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In work ahead, in a visit, in an evaluation: what it had is made again, of the same rows and masks."""
+    """During preprocessing, an iteration or an evaluation: lost results are recomputed from the same rows and masks."""
     of, killed = job(), list[int]()
     paths = stored(tables, NAMES[:2], of)
 
@@ -285,12 +285,12 @@ def test_products_of_parts_are_hidden_as_one(cuts: tuple[int, ...], turned: bool
         part = np.zeros_like(W)
         part[start:stop] = W[start:stop]
         parts.append(scheme.multiply(part.T if turned else part, sealed))
-        assert parts[-1] == scheme.multiply(part.T if turned else part, sealed)  # whoever repeats it repeats it whole
+        assert parts[-1] == scheme.multiply(part.T if turned else part, sealed)  # a repeated call gives the same bytes
     reply, share = scheme.evaluator(holder.public, coin).hide(sealed, factor.shape[1], parts)
     error = ring.signed(ring.reduce(share + holder.open(reply) - ring.of(factor.T) @ V))
     assert np.abs(error).max() <= 1
     other, _ = scheme.evaluator(holder.public, coin).hide(sealed, factor.shape[1], parts)
-    assert other != reply  # what hides it is drawn anew
+    assert other != reply  # the masks are fresh
 
 
 def test_a_partition_travels_without_its_rows(tables: Path) -> None:

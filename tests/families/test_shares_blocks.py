@@ -1,5 +1,6 @@
-"""Every model on shares by several blocks of rows, against the same training in one block: masks and rounding are
-drawn anew, so weights differ by what rounding moves them."""
+"""Every model on shares with several row blocks, compared with the same training in one block.
+
+Masks and rounding are random, so the weights of both runs differ by the rounding error."""
 
 from __future__ import annotations
 
@@ -53,7 +54,7 @@ def parties(name: str, count: int) -> list[vfl.Party]:
 
 
 def trained(model: Any, parties: list[vfl.Party]) -> tuple[Any, list[Event]]:
-    """The weights that nobody has, of all parties one below the other, and what was sent."""
+    """Train; return the reconstructed weights of all parties, stacked, and the messages."""
     shares, events = vfl.Shares(table_bits=8, step=STEP, chunk=2), list[Event]()
     steps = {"optimizer": vfl.FedSGD(lr=RATE), "batch_size": "all", "epochs": VISITS}
     job = vfl.Job(model=model, protocol=vfl.Protocol(shares=shares), test_fraction=0.0, **steps)

@@ -1,4 +1,4 @@
-"""What the consent sheet says that a training takes, against what it took."""
+"""The costs that the consent sheet forecasts, compared with the measured costs of the training."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def job(**keys: Any) -> vfl.Job:
 
 
 def printed_number(sheet: str, what: str) -> float:
-    """The number of bytes that stands before these words."""
+    """Return the number of bytes that the sheet prints before `what`."""
     number, unit = re.search(rf"([\d.e+]+) (B|kB|MB|GB) {what}", sheet).groups()  # type: ignore[union-attr]
     return float(number) * {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}[unit]
 

@@ -1,4 +1,4 @@
-"""What the partner reads from tables on shares: uniform for each row, output and visit, whatever tables are of."""
+"""Values that the partner reads from tables are uniform for each row, output and iteration."""
 
 from __future__ import annotations
 
@@ -30,8 +30,11 @@ Chosen = tuple[ShareRing, Any, Words]
 
 
 def trained(loss: str, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Chosen], list[Any], list[PreprocessedBlock]]:
-    """What the partner has chosen by, the tables that it got, and what holders had ready, of a training of three
-    parties over two chunks."""
+    """Train with three parties over two chunks.
+
+    Returns:
+        The partner's choices, the tables that it received, and the preprocessed blocks of the share holders.
+    """
     lock, chosen, visits, tables = threading.Lock(), list[Chosen](), list[PreprocessedBlock](), list[Any]()
     real, take = table_transfers.chosen, OfflinePhase.take
 
@@ -75,8 +78,10 @@ def trained(loss: str, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Chosen], l
 def test_what_is_read_from_tables_is_uniform_in_every_row_and_output(
     loss: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Values that are hidden alike differ by what they hide, and so by little; of words of 40 bits and more none come
-    so close by chance, but once in a million runs. Of words of 10 and 11 bits nearly all differ."""
+    """A reused mask would leave values close together, because the masked values are small.
+
+    Random words of 40 bits come as close once in a million runs. Of random words of 10 and 11 bits, nearly all differ.
+    """
     chosen, tables, visits = trained(loss, monkeypatch)
     outputs = 3 if loss == "one_vs_rest" else 1
     assert len(chosen) == len(tables) == 2 * 2 + 2 + 1  # visits, counts, an evaluation
@@ -100,7 +105,7 @@ def test_what_is_read_from_tables_is_uniform_in_every_row_and_output(
 
 @pytest.mark.parametrize("loss", ["logistic", "poisson"])
 def test_each_measurement_is_noted_before_anything_of_it_is_told(loss: str, tmp_path: Path) -> None:
-    """Pairs as sums, of evaluations on the way and at the end: on disk at the partner when it tells what it has."""
+    """The partner stores each evaluation on disk before it sends pairs or sums, during training and at its end."""
     X = np.random.default_rng(0).normal(size=(ROWS, 4))
     job = vfl.Job(
         model=vfl.GeneralLinear(loss=loss),

@@ -1,4 +1,4 @@
-"""How many rows come beyond their table is counted after every chunk, and nothing else is told by that."""
+"""After every chunk the parties count the rows with sums beyond the table. They open only this count."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ def job(lr: float, **keys: Any) -> vfl.Job:
 
 
 def sure(scale: float) -> list[vfl.Party]:
-    """Tables of which a logistic model is sure: sums reach 30, and `scale` times as far in rows that are large in every
-    column."""
+    """Return tables with separable classes: sums reach 30, and `scale` times as much in 2% of the rows."""
     draw = np.random.default_rng(1)
     X = draw.normal(size=(1200, 14)) * np.where(draw.random((1200, 1)) < 0.02, scale, 1.0)
     y = (X @ np.resize([1.0, -1.0], 14) + 0.1 * draw.normal(size=1200) > 0).astype(int)
@@ -62,7 +61,7 @@ def test_one_count_is_opened_a_chunk(tmp_path: Any, parties: int) -> None:
     assert not far
     assert len(opened) == 2
     counts = [int.from_bytes(message.total, "little") for message in opened]
-    assert all(count < 2**COUNT_BITS for count in counts)  # shares of a sum, each under a mask of its own
+    assert all(count < 2**COUNT_BITS for count in counts)  # shares of a sum, each under a separate mask
 
 
 def test_a_run_beyond_the_table_is_told_before_its_end(tmp_path: Any) -> None:
@@ -74,8 +73,10 @@ def test_a_run_beyond_the_table_is_told_before_its_end(tmp_path: Any) -> None:
 
 @pytest.mark.parametrize(("scale", "warned"), [(1.8, False), (6.0, True)])
 def test_sums_of_rows_that_a_model_is_sure_of_are_covered(scale: float, warned: bool, tmp_path: Any) -> None:
-    """Sums beyond 32, half of the table, of a class's own sign are read as they are, and nothing is said; beyond 48
-    they are taken for others, and the party with labels is told what to do."""
+    """Sums of the right sign beyond 32, half of the table, are read correctly, and no warning appears.
+
+    Beyond 48 they are read as other sums, and the party with labels gets a warning with a remedy.
+    """
     job = vfl.Job(model="logistic", test_fraction=0)
     tables = sure(scale)
     sums = np.abs(vfl.simulate(job, tables, workers=1).decision({party.name: party.X for party in tables}))
@@ -114,7 +115,7 @@ def test_counts_are_said_and_counted() -> None:
 def test_rows_are_counted_as_often_as_the_partner_s_ledger_lets_them(
     accepts: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
-    """398 training rows are counted three times, of five chunks, and in no later run; the training goes on."""
+    """The ledger lets 398 training rows be counted in three of five chunks and in no later run. Training continues."""
     apart = lambda *arguments, simulated, **keys: LocalResources(*arguments, **keys)  # noqa: E731
     monkeypatch.setattr(session, "LocalResources", apart)  # as between organisations
     ledger = ScoreLedger(tmp_path / "scores")

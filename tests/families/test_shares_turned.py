@@ -1,4 +1,4 @@
-"""Steps twice as long as is safe whatever the columns: where the loss says they are too long, all parties go back."""
+"""Steps of twice the safe length: if the loss rises, all parties roll back to an earlier state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROWS = 2000
 
 
 def alike(count: int = 2) -> list[vfl.Party]:
-    """Parties whose columns are nearly the same and say little of labels of which half are positive."""
+    """Return parties with nearly equal columns that barely predict the labels; half of the labels are positive."""
     draw = np.random.default_rng(5)
     X = draw.normal(size=(ROWS, 3))
     y = (draw.random(ROWS) < 1 / (1 + np.exp(-0.15 * X.sum(axis=1)))).astype(int)
@@ -48,8 +48,10 @@ def weights(run: vfl.Run) -> Any:
 @pytest.mark.long
 @pytest.mark.parametrize("count", [2, 3])
 def test_a_training_that_swings_begins_again_with_half_the_step(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its model is the one of as many visits as follow, at the safe step; no coin of a key serves twice in a session,
-    also of a chunk that was made ahead and then not gone through."""
+    """The final model equals that of a run with the safe step and the remaining iterations.
+
+    No public coin of a key repeats in a session, even if a preprocessed chunk was discarded.
+    """
     parties, events, noted_keys, keys = (
         alike(count),
         list[Event](),

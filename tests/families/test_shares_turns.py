@@ -1,4 +1,4 @@
-"""Chunks of a training on shares that are made while the visits of the one before go on."""
+"""Preprocessing of the next chunk overlaps with the training iterations of the current chunk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stored sums against plain ones, with any mix of versions, and what they refuse."""
+"""Stored sums compared with plain ones for any mix of versions, and refused messages."""
 
 import tomllib
 from collections.abc import Callable, Mapping
@@ -47,7 +47,7 @@ def context(channel: Channel, workers: tuple[str, ...]) -> PartyContext:
 
 
 def met(sums: StoredSum, workers: tuple[str, ...] = WORKERS, readers: tuple[str, ...] = ()) -> Sides:
-    """All sides of one session, which has exchanged its keys; all workers read unless told otherwise."""
+    """Return all sides of one session after its key exchange. By default all workers read sums."""
 
     def play(channel: Channel) -> StoredServer | StoredWorker:
         party_context = context(channel, workers)
@@ -62,7 +62,7 @@ def met(sums: StoredSum, workers: tuple[str, ...] = WORKERS, readers: tuple[str,
 
 @pytest.fixture(scope="module")
 def sides() -> Callable[[StoredSum], Sides]:
-    """One session for each kind; tests take batches of their own."""
+    """Return one session for each kind of sum; each test uses other batches."""
     sessions: dict[str, Sides] = {}
     return lambda sums: sessions.setdefault(repr(sums), met(sums))
 
@@ -187,7 +187,7 @@ def test_bytes_that_are_cut_or_altered_give_a_typed_error(sums: StoredSum, sides
 
 @pytest.mark.parametrize("sums", HIDING, ids=repr)
 def test_payloads_of_another_session_do_not_open(sums: StoredSum, sides: Callable[[StoredSum], Sides]) -> None:
-    """Who comes back after a kill has another key: what a server kept is worth nothing, and no version meets itself."""
+    """A restarted worker has a new key, so payloads that the server stored before do not open."""
     server, workers = sides(sums)
     again, others = met(sums)
     payloads = {name: workers[name].conceal(outputs(8), 10, 0) for name in WORKERS}

@@ -1,4 +1,4 @@
-"""What is changed in place is found again as the last user left it: bits, ends, older copies; and who uses it."""
+"""Sealed files: changed bits, truncation and older copies are detected, and processes share a file."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_changed_bit_of_a_file_of_scores_is_noticed(scores: Path) -> None:
 
 
 def test_an_older_copy_of_a_file_of_scores_is_noticed(scores: Path, tmp_path: Path) -> None:
-    """Until its owner says that it shall be gone on with."""
+    """An older copy is refused until its owner accepts it."""
     copy = tmp_path / "copy"
     shutil.copy(scores, copy)
     ledger = ScoreLedger(scores)
@@ -82,7 +82,7 @@ def test_an_older_copy_of_a_file_of_scores_is_noticed(scores: Path, tmp_path: Pa
 
 
 def test_damage_while_it_is_used_is_an_error_of_ours(scores: Path) -> None:
-    """Who was killed has left no digest; what SQLite finds out is said with the file and what to do."""
+    """A killed process leaves no digest. Damage that SQLite detects becomes an error with the file and a remedy."""
     scores.with_name(f"{scores.name}.seal").write_bytes(b"in use\n")
     content = scores.read_bytes()
     scores.write_bytes(content[:4096] + bytes(len(content) - 4096))
@@ -138,7 +138,7 @@ def test_an_older_copy_of_a_ledger_is_noticed(tmp_path: Path) -> None:
         ledger.path.write_bytes(newest)
         ledger.pseudonym(b"x")
     ledger.path.write_bytes(older)
-    (tmp_path / "shop.ledger.lock").unlink()  # its owner says so
+    (tmp_path / "shop.ledger.lock").unlink()  # the owner accepts the older copy
     ledger.record_early_abort({"bank"})
 
 

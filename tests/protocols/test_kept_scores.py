@@ -1,4 +1,4 @@
-"""What a party keeps of the scores on shares that it has let others have, across runs, processes and kills."""
+"""Records of disclosed scores persist across runs, processes and kills."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ def test_a_ledger_counts_across_runs_and_peers_together(tmp_path: Path):
     assert states(ScoreLedger(path), b"1", "bank", names(2, 9), 12) == [STORED, NEW]
     assert states(ScoreLedger(path), b"1", "shop", names(1, 9), 12) == [NEW]
     assert states(ScoreLedger(path), b"2", "shop", names(1, 9), 12) == [NEW]
-    assert states(ScoreLedger(path), b"3", "bank", names(2, 8), 12) == [NEW, REFUSED]  # under two models, whoever asks
+    assert states(ScoreLedger(path), b"3", "bank", names(2, 8), 12) == [
+        NEW,
+        REFUSED,
+    ]  # under two models, for every peer
     assert path.stat().st_mode & 0o777 == 0o600
 
 
@@ -56,7 +59,7 @@ def test_objects_that_share_a_file_know_what_the_others_have_let_out(tmp_path: P
     assert states(other, b"m", "bank", names(3, 12)) == [STORED, NEW, NEW]
     rows, X = names(2, 20), np.full((2, 40), 123.25)
     one.admit(one.query(b"m", "bank", rows, one.commitments(rows, X)), X)
-    content = b"".join(item.read_bytes() for item in path.parent.glob(f"{path.name}*"))  # what is not merged yet too
+    content = b"".join(item.read_bytes() for item in path.parent.glob(f"{path.name}*"))  # including the write-ahead log
     assert len(content) > 10_000
     assert rows[0] not in content
     assert X[:1].tobytes()[:8] not in content
@@ -142,7 +145,7 @@ def test_a_file_that_is_no_ledger_is_refused(tmp_path: Path):
 
 
 def test_changes_of_several_threads_are_flushed_together_and_each_fails_alone(tmp_path: Path) -> None:
-    """Each change waits for the one that came while it was made; one that is refused takes nothing of the others."""
+    """Changes that arrive during a flush are flushed together. A refused change does not affect the others."""
     file, statements = LedgerDatabase.shared(tmp_path / "file", "CREATE TABLE held (row INTEGER);"), list[str]()
     assert LedgerDatabase.shared(tmp_path / "file", "") is file
     file._connection.set_trace_callback(statements.append)

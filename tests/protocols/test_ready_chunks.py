@@ -1,4 +1,4 @@
-"""Work ahead is gone through if all parties have it, made together, for this state, and throw it away otherwise."""
+"""A preprocessed chunk is used if all parties have it for the current state, and discarded otherwise."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VISITS = 3
 
 
 class Line:
-    """Says what the others have, and keeps what is sent."""
+    """A channel that answers with the chunk names of the other parties and records the messages sent."""
 
     def __init__(self, names: dict[str, bytes]) -> None:
         self.names, self.sent = names, dict[str, bytes]()
@@ -34,7 +34,7 @@ class Line:
 
 
 def ahead(visits: int = 0, r: dict[str, Any] | None = None) -> OfflinePhase:
-    """A party that goes on from this state."""
+    """Return the preprocessing of a party that starts from this state."""
     phase = OfflinePhase.__new__(OfflinePhase)
     phase._context = SimpleNamespace(me="a")  # type: ignore[assignment]
     phase._names, phase.store = SpentChunks(), MemoryStore()
@@ -43,7 +43,7 @@ def ahead(visits: int = 0, r: dict[str, Any] | None = None) -> OfflinePhase:
 
 
 def state(name: str = "", at: tuple[int, ...] = ()) -> dict[str, Any]:
-    """States of two parties (k x d x c); with a name that of this party has another number at a place."""
+    """Return states of two parties (k x d x c). If `name` is set, the number of that party at index `at` differs."""
     states = {item: np.arange(24, dtype=np.uint64).reshape(2, 4, 3) for item in ("b", "c")}
     if name:
         states[name][at] += np.uint64(1)
@@ -51,7 +51,7 @@ def state(name: str = "", at: tuple[int, ...] = ()) -> dict[str, Any]:
 
 
 def with_chunk(phase: OfflinePhase, number: int = 0) -> OfflinePhase:
-    """The same with a chunk of its state."""
+    """Add a chunk that was generated from the current state."""
     phase.store.put(number, NAME, phase._iteration, [b""] * VISITS, base=phase._base())
     return phase
 

@@ -1,4 +1,4 @@
-"""What is noted of scores, and what goes with them, for several outputs and blocks, whoever asks."""
+"""Records and messages of scores for several outputs and blocks, for each requesting party."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.protocols.test_shares_predict import HALVES, Model, names
 def test_bits_of_all_outputs_are_noted_and_told(
     widths: tuple[int, ...], outputs: int, to: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """7 bits for each output of a row, in every ledger but that of who asks, and so many in what is opened."""
+    """Each output of a row counts 7 bits in every ledger but the requesting party's, and in the opened message."""
     model = Model(*widths, outputs=outputs)
     blocks, left = [model.columns(6, seed) for seed in (1, 2)], watched(monkeypatch)
     ledgers = {name: ScoreLedger(None) for name in model.names}
@@ -38,7 +38,7 @@ def test_bits_of_all_outputs_are_noted_and_told(
 
 
 def test_no_stream_is_made_twice_over_blocks_of_several_outputs() -> None:
-    """The masks of parts, products and dithers of one block serve no other, at any of three parties."""
+    """No party uses masks of shares, products or dithers in more than one block."""
     model = Model(4, 2, 3, outputs=3)
     block = model.columns(50)
     with draws.watched() as drawn:
@@ -51,8 +51,10 @@ def test_no_stream_is_made_twice_over_blocks_of_several_outputs() -> None:
 def test_a_part_is_on_disk_before_anything_is_said_of_it(
     to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever holds a part keeps it before it says so, or sends it, block after block: else a crash between would have
-    the question answered in two ways."""
+    """A share holder stores its share of a block before it reports or sends it.
+
+    Otherwise a crash between both steps could lead to two different answers to one query.
+    """
     model = Model(5, 7, 3)
     ledgers, sent, send = (
         {name: ScoreLedger(tmp_path / name) for name in model.names},

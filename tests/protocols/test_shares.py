@@ -83,7 +83,7 @@ def monkeypatch_module():
 
 
 def breast(*widths, rows=None):
-    """Columns of so many parties, the first with a column of ones, and labels."""
+    """Return columns (first party: plus a column of ones) with these widths, and labels."""
     table = load_breast_cancer()
     X = (table.data - table.data.mean(axis=0)) / table.data.std(axis=0)
     X, y = X[:rows], np.where(table.target, 1.0, -1.0)[:rows]
@@ -94,7 +94,7 @@ def breast(*widths, rows=None):
 
 
 class Watched:
-    """Keeps what a party steps by, for the oracle: of g psi_A + delta at A, g_B at B."""
+    """Records each party's residual share of a step for the oracle: psi_A + delta at A, g_B at B."""
 
     def _step(self, visit, g):
         self.seen.append((visit.block, (visit.psi if isinstance(self, LabelParty) else g).copy()))
@@ -117,7 +117,7 @@ KINDS = {"a": WatchedActive, "b": WatchedPartner, "c": WatchedPassive, "d": Watc
 
 
 class Run:
-    """One session of all parties: chunks of visits, as `play` goes through them."""
+    """One session of all parties over chunks of iterations."""
 
     def __init__(
         self,
@@ -263,7 +263,7 @@ def test_the_weights_are_those_of_the_residuals_that_the_tables_gave(run):
 
 
 def test_steps_on_parts_that_grow_are_those_of_the_residuals_on_each_part():
-    """As above, of parts that lie in each other: W has fewer bits in the smaller, and what it gives is multiplied."""
+    """The same for nested subsets: W has fewer bits for smaller subsets, and its products are shifted left."""
     parts, y = breast(6, 9)
     order = np.random.default_rng(1).permutation(len(y))
     case = Case(parts, y, None, batches=[order[:40], order[:150], order], w=3, f_g=7, spare=0)
@@ -327,8 +327,10 @@ def test_the_residual_is_unbiased():
 
 @pytest.mark.parametrize("loss", [LOSSES["logistic"], LOSSES["square"], LOSSES["poisson"]], ids=lambda loss: loss.name)
 def test_tables_are_centred_where_sums_of_their_rows_lie(loss):
-    """Of a class from a quarter of the table on the wrong side of 0 to three on the right one, of numbers about half of
-    what they are."""
+    """The table of a class covers a quarter of its range on the wrong side of 0 and three quarters on the right side.
+
+    The table of a number is centred at half of that number.
+    """
     numbers = FixedPointEncoding(1000, 1.0)
     y, span = {
         "logistic": ([-1.0, 1.0], [(-47, 16), (-15, 48)]),
@@ -341,7 +343,7 @@ def test_tables_are_centred_where_sums_of_their_rows_lie(loss):
         f = np.arange(low, high + 1)
         offsets = numbers.index(
             ((f.astype(np.int64) - 1) << numbers.shift).astype(np.uint64)
-        )  # a place stands for one more
+        )  # an entry stands for the next larger value
         read = np.ldexp(look._tables.reshape(len(y), -1)[row][(offsets + entry) % numbers.entries], -numbers.f_g - 16)
         expected = loss.residual(f[:, None].astype(float), np.full((len(f), 1), y[row]))[:, 0]
         np.testing.assert_allclose(
@@ -385,7 +387,7 @@ def test_who_must_pool_what_they_hold_is_said():
 
 
 def test_two_of_the_three_shares_of_a_third_partys_weights_are_noise(run):
-    """Weights of a third party take its own share and both holders': two of the three are noise."""
+    """Weights of a third party consist of three shares; the sum of any two is noise."""
     ring, numbers = ShareRing(run.case.numbers.bits), run.case.numbers
     for name in run.case.names[2:]:
         shares_of = [
@@ -463,4 +465,4 @@ def test_several_outputs_train_one_against_the_rest():
     assert ((run.scores().argmax(axis=1) == table.target).mean() - (f.argmax(axis=1) == table.target).mean()) > -0.01
 
 
-# --- rules and steps of a party's own --------------------------------------------------------------------------------
+# --- rules and steps of one party --------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A training on shares that breaks and goes on, work ahead on disk, and messages that do not fit."""
+"""Interrupted and resumed training on shares, preprocessing on disk, and malformed messages."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_a_chunk_that_was_copied_or_put_back_is_thrown_away(tmp_path: Path):
 
 
 def test_a_name_is_spent_once_by_whoever_has_the_chunk_again(tmp_path: Path):
-    """Another process and another folder, as after a backup of the folder alone was put back."""
+    """Another process with another folder, as after a backup of only the folder was restored."""
     names = SpentChunks(tmp_path / "own" / "names")
     other = SpentChunks(tmp_path / "own" / "names")
     names.spend(b"one".ljust(16))
@@ -153,7 +153,7 @@ def test_a_name_is_spent_once_by_whoever_has_the_chunk_again(tmp_path: Path):
 
 
 def test_work_ahead_put_back_at_all_parties_is_gone_through_by_nobody(tmp_path: Path, monkeypatch):
-    """An attack: folders are put back with their old inodes and times, as no file system lets them be."""
+    """An attack: folders are restored with their old inodes and times, which no file system permits."""
     case = Case(*breast(rows=100), 100)
     monkeypatch.setattr(DiskStore, "_is_original", lambda *_: True)
     desks = {name: LocalResources(spent_chunks=tmp_path / f"{name}.chunks") for name in case.names}
@@ -251,7 +251,7 @@ def test_a_chunk_for_another_visit_is_refused():
 
 
 def tampered(kind, change):
-    """A run in which one kind of message is changed on its way."""
+    """Run a training in which messages of one kind are changed in transit."""
     case = Case(*breast(6, 5, 4, rows=100), 100)
 
     class Changed:

@@ -1,4 +1,4 @@
-"""Scores on shares, and what they tell whoever may ask as it likes: carried out without a ledger, refused by ours."""
+"""Scores on shares. Attacks by unlimited queries succeed without a ledger, and the ledger refuses them."""
 
 from __future__ import annotations
 
@@ -159,8 +159,7 @@ def names(rows, start=0):
 
 
 def admit(ledger, model, peer, ids, columns=40, **keys):
-    """Asks with commitments of 16 bytes that go with the ids, about rows of so many columns that no other has; the
-    state of each row."""
+    """Query rows with random columns and commitments derived from the ids; return the state of each row."""
     question = ledger.query(model, peer, ids, b"".join(name.ljust(COMMITMENT_BYTES) for name in ids))
     return ledger.admit(question, np.random.default_rng().normal(size=(len(ids), columns)), **keys)
 
@@ -219,7 +218,7 @@ def test_a_row_with_an_output_beyond_what_levels_cover_is_not_kept_as_known(tmp_
     block = {"a": np.array([[0.5], [5.0]]), "b": np.zeros((2, 1))}
     far = np.abs(model.exact(block)) > levels.reach
     assert far.tolist() == [[False, False], [True, False]]
-    entries = np.diff(NUMBERS.top_knots).max()  # a sum falls to its own entry of the table or to the one beside it
+    entries = np.diff(NUMBERS.top_knots).max()  # a sum is read as its entry of the table or as the next one
     assert (np.abs(model.exact(block))[~far] < levels.max_reported - 2 * entries).all()
     (scores,) = model.ask([block], [names(2)], ledgers, levels=levels)
     np.testing.assert_array_equal(np.isinf(scores), far)
@@ -263,8 +262,7 @@ def test_every_message_is_declared(asker):
 @pytest.mark.parametrize(("widths", "to", "outputs"), [((2, 2), "a", 1), ((2, 2), "b", 1), ((2, 3, 2), "c", 3)])
 @pytest.mark.parametrize("bits", [3, 4, 6, 7])
 def test_a_sum_beyond_what_levels_cover_is_never_told_as_another(widths, to, outputs, bits):
-    """Sums of up to 230 either way, where levels reach 32: every score is a level of its sum, or says that it is
-    beyond."""
+    """With sums up to 230 in absolute value and levels up to 32, every score is a level next to its sum or `beyond`."""
     largest = np.abs(sum(theta.sum(axis=0) for theta in Model(*widths, outputs=outputs).theta.values())).max()
     model, levels = Model(*widths, outputs=outputs, size=0.25 * 230 / (8 * largest)), Quantizer(6 - bits, bits)
     x = np.rint(np.linspace(-8, 8, 321) * 256)[:, None] / 256
@@ -281,8 +279,10 @@ def test_a_sum_beyond_what_levels_cover_is_never_told_as_another(widths, to, out
 @pytest.mark.parametrize("name", sorted(MODELS))
 @pytest.mark.parametrize("rows", [50, 20_000, 199_999, 2**28])
 def test_levels_of_every_model_have_room_in_its_ring(name, rows):
-    """What is read by the highest bits is four times what levels reach, however many rows are visited at once; levels
-    reach as far as the table."""
+    """The highest bits cover four times the range of levels for any number of rows in a batch.
+
+    Levels cover the range of the table.
+    """
     try:
         job = vfl.Job(model=name)
     except vfl.errors.ConfigError:
@@ -320,8 +320,10 @@ def test_what_is_opened_is_rounded_at_random_and_says_no_more():
 
 @pytest.mark.parametrize(("widths", "to"), [((2, 2), "a"), ((2, 2, 2), "c")])
 def test_whoever_rounds_may_tell_fewer_bits(widths, to):
-    """Every word is one of so many, each score within a step of its sum, and right in the mean: an error of at most two
-    steps has a mean of 4,000 beyond .15 steps once in 1e9 times, by Hoeffding's bound."""
+    """Every score is within a step of its sum and unbiased.
+
+    By Hoeffding's bound, the mean of 4,000 unbiased errors of at most two steps exceeds 0.15 steps once in 1e9 runs.
+    """
     model, coarse = Model(*widths), Quantizer(HALVES.step + 3, HALVES.bits - 3)
     block = {name: np.ones((4000, 2)) for name in model.names}
     ledgers = {name: ScoreLedger(None) for name in model.names}
@@ -348,8 +350,9 @@ def test_parts_of_further_parties_are_uniform():
 
 
 def test_each_score_has_a_dither_of_its_own():
-    """A share is rounded up as often as its fraction says, and of two shares now and then the one with the smaller
-    fraction alone: never, if one dither served both. So for two outputs of a row, and for two rows.
+    """A share is rounded up with a probability equal to its fraction, independently for outputs and rows.
+
+    So sometimes only the share with the smaller fraction is rounded up, which is impossible if both share one dither.
     """
     scored_shares = {}
 
@@ -407,10 +410,10 @@ def test_free_questions_on_one_row_tell_the_weights_and_then_every_sum_of_the_pe
 
 @pytest.mark.parametrize("to", ["a", "c"])
 def test_who_crashes_and_asks_again_gets_the_same_bytes(to: str, tmp_path: Path):
-    """A death at each kind of message, sessions with other shares each time: no score is told in two ways."""
+    """A party dies at each kind of message, and each session has other shares: a score never has two values."""
     opened_words = set()
     for cut in (RowCommitments, ForwardSumShare, ShareStored, RoundedScores, None, None):
-        model = Model(5, 7, 3)  # shares are drawn anew
+        model = Model(5, 7, 3)  # with fresh shares
         ledgers = {name: ScoreLedger(tmp_path / name) for name in "abc"}
         for ledger in ledgers.values():
             if not ledger.knows_model(b"model"):

@@ -68,7 +68,7 @@ def test_a_rule_of_other_bits_than_agreed_is_refused():
 
 
 def test_a_party_turns_its_steps_by_a_matrix_of_its_own():
-    """The step of Newton's method with the bound 1/4 on the curvature, each party on its own columns."""
+    """Newton's step with the bound 1/4 on the curvature, for the columns of one party."""
     X, y = breast(6, 9)
     bounds = [x.T @ x / (4 * len(y)) + 1e-2 * np.eye(x.shape[1]) for x in X]
     P = {name: np.linalg.inv(bound) for name, bound in zip("ab", bounds, strict=True)}
@@ -82,4 +82,4 @@ def test_a_party_turns_its_steps_by_a_matrix_of_its_own():
     assert abs(roc_auc_score(y, run.scores()) - roc_auc_score(y, plain @ theta)) <= 0.001
 
 
-# --- breaking off and going on ---------------------------------------------------------------------------------------
+# --- interrupted and resumed runs ------------------------------------------------------------------------------------

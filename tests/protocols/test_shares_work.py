@@ -1,4 +1,4 @@
-"""Products of a training on shares on processes of a party's own: the same shares in the same order, the same model."""
+"""Products of a training on shares in processes of one party: equal shares in equal order, and an equal model."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def scheme(request):
 
 
 class Counting(Executor):
-    """Passes calls on and counts what they were."""
+    """Forwards calls to an executor and counts them by function."""
 
     def __init__(self, inner):
         self.inner, self.done = inner, Counter()

@@ -37,7 +37,7 @@ names.spend(b"2" * 16)
 
 @pytest.mark.parametrize("room", [0, 10, 40])
 def test_a_name_that_finds_no_room_is_not_spent_and_the_next_is_whole(room: int, tmp_path: Path) -> None:
-    """The file may grow by so many bytes alone, as on a disk that is full: the first write takes a part."""
+    """Simulate a full disk: the file grows by at most this number of bytes, so the first write is partial."""
     path = tmp_path / "names"
     done = run_forked([sys.executable, "-c", FULL, str(path), str(room)], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("refused False\n", "")

@@ -1,4 +1,4 @@
-"""A shuffle of shared words against the words themselves: the order is another each time, and what is seen uniform."""
+"""Shuffles of shared words: the words stay the same, orders are random, and each party sees uniform messages."""
 
 from __future__ import annotations
 
@@ -147,8 +147,10 @@ def test_a_session_draws_a_new_order_for_each_shuffle() -> None:
 
 
 def test_blocks_have_nothing_in_common_within_a_shuffle_and_across() -> None:
-    """Each output of a row goes its own way under masks of its own: the same order of two would put the row together
-    again, and the same masks would show how its words differ. Words are the same in all rows but for the order."""
+    """Each output of a row has an independent order and independent masks.
+
+    With equal orders the outputs of a row could be joined again; with equal masks their differences would be visible.
+    """
     rows, blocks, place = 100, 3, np.tile(np.arange(100, dtype=np.uint64), 3)
     same = (np.full(300, 7, np.uint64), np.zeros(300, np.uint64))
     session = Two(32, [split(place, 32), split(place, 32, seed=1), same, same], blocks)
@@ -164,7 +166,7 @@ def test_blocks_have_nothing_in_common_within_a_shuffle_and_across() -> None:
 
 
 def test_a_shuffle_serves_once() -> None:
-    """Used again its order and masks would stay: differences of two rows would come out beside each other."""
+    """A second use would repeat the order and masks and so reveal differences of rows."""
     with raises_code(ProtocolError, "SVFL-PROTOCOL-REPEATED"):
         Two(9, [split(np.arange(20), 9)], again=True).outcomes()
 
@@ -197,8 +199,11 @@ def read(name: str) -> list[vfl.Party]:
 
 
 def r2_off(X: np.ndarray) -> float:
-    """By how much R2 of residuals told as levels is off: of the column of X with most values, from the others, on rows
-    that the model was not fitted on."""
+    """Return the error of R2 caused by quantized residuals.
+
+    The target is the column of X with the most distinct values; a ridge model predicts it from the other columns on
+    rows that were not used for fitting.
+    """
     place = max(range(X.shape[1]), key=lambda j: len(np.unique(X[:, j])))
     (y, fitted_y), (Z, fitted_Z) = (np.array_split(of, 2) for of in (X[:, place], np.delete(X, place, axis=1)))
     r = Ridge().fit(fitted_Z, fitted_y).predict(Z) - y

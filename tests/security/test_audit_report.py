@@ -1,4 +1,4 @@
-"""An audit reports what a job discloses. It passes if that is declared, and fails if the code is broken."""
+"""An audit reports the disclosures of a job. It passes if that is declared, and fails if the code is broken."""
 
 from datetime import UTC, datetime
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A passive party that requests more openings than its own gradient: the attack, and its refusal.
+"""A passive party that requests openings beyond its gradient: the attack, and its refusal.
 
 Each attack succeeds if the one check that prevents it is removed.
 """

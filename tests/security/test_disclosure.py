@@ -1,4 +1,4 @@
-"""The counts of what a run discloses, and refusals by the guards, also for a party's own table."""
+"""Counts of a run's disclosures and refusals by the guards, also for the table of a single party."""
 
 from collections.abc import Mapping
 

@@ -100,7 +100,7 @@ def test_only_refused_bins_reveal_all_labels() -> None:
 
 @pytest.mark.parametrize(("rows", "columns", "most"), [(2000, 10, 0.66), (600, 4, 0.75)])
 def test_counts_rank_labels_no_better_than_their_share(rows: int, columns: int, most: float) -> None:
-    """With columns of noise, the excess of the AUC over 0.5 is what the counts reveal of each row."""
+    """With columns of noise, the excess of the AUC over 0.5 is the information of the counts about each row."""
     parties = noise(rows, columns)
     woe = Woe(bins=8, rows=30)
     A, counts = told(parties, woe)

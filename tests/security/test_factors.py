@@ -225,7 +225,7 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[..., None]]] = {
         lambda: edited(prediction_session, "_question", ("rows.order.hex(), codes)", "rows.order.hex())")),
         names_of_questions,
     ),
-    "a question without who asks": (
+    "a query without its sender": (
         lambda: edited(prediction_session, "_question", ("(part.run, part.asker, ", "(part.run, ")),
         names_of_questions,
     ),

@@ -208,7 +208,7 @@ class Cut(Exception):
 
 
 def test_a_resumed_training_fits_its_original_limit(tmp_path: Path, parties: list[vfl.Party]) -> None:
-    """Of a run that crashes and resumes, only what was disclosed twice counts twice."""
+    """If a run crashes and resumes, only values that were disclosed twice count twice."""
     ledgers = new_ledgers(tmp_path, parties)
     ledgers["shop"].set_limit("columns", Limit(5))  # three epochs, one of them started twice, and the evaluation
 

@@ -1,6 +1,6 @@
 """A peer that chooses the rows of its jobs: the owner's ledger counts jobs on tables that share rows.
 
-First the peer claims to lack the ids with the smallest digests, by which tables were once compared. Then many jobs
+First the peer claims to lack the ids with the smallest digests. Then many jobs
 share a small set of rows, jobs split rows in halves, and tables have unknown rows.
 """
 
@@ -125,7 +125,7 @@ def test_joint_statistics_add_up_over_omitted_ids(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("disclosed", TOLD, ids=["labels", "columns", "bits", "scores"])
 def test_a_small_set_of_rows_in_many_jobs_is_counted(disclosed: Disclosure, tmp_path: Path) -> None:
-    """A dozen jobs, each with 500 rows of its own and the same 50: a table of all would disclose most of the 50."""
+    """A dozen jobs, each with 500 other rows and the same 50: a table of all would disclose most of the 50."""
     ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
     small, jobs = np.arange(50), 12
     for k in range(jobs):

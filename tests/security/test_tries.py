@@ -110,7 +110,7 @@ def test_an_abort_that_cannot_be_recorded_is_reported_as_such(
 
 
 def test_no_peer_locks_out_another(aborts: list[tuple[str, int]], tmp_path: Path) -> None:
-    """Parties that meet without the peer have attempts of their own."""
+    """Parties that meet without the peer have separate attempts."""
     ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
     for others in (("bank",), ("bank", "telco")):
         for _ in range(MAX_EARLY_ABORTS):

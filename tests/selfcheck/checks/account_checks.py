@@ -110,7 +110,7 @@ def _looks(outcome: Outcome, look: Callable[[DisclosureLedger, Observer], object
             look(ledger, seen)
         entries = ledger.read().entries
     if not 0 <= seen.sent - seen.entered < 16:
-        outcome.add("count", "shop", f"{seen.sent} bits were told, {seen.entered} entered at the door")
+        outcome.add("count", "shop", f"{seen.sent} bits were disclosed, {seen.entered} were recorded at the gate")
     share = seen.sent / 2 / bits
     if len(entries) != 2 or any(entry.disclosure.share < share - 8 / bits for entry in entries):
         outcome.add("count", "shop", "two looks are not two in the ledger, each with its share of the bits")
@@ -130,7 +130,7 @@ def groups() -> Outcome:
     for sizes in ((300, 200, 99), (300, 120, 1), (300, 200, 60, 50)):
         group_sizes: NDArray[np.int64] = merge_groups(np.repeat(np.arange(len(sizes)), sizes))[1].sum(axis=0)
         if (group_sizes < 100).any():
-            outcome.add("groups", "shop", f"a group of {group_sizes.min()} rows is told of")
+            outcome.add("groups", "shop", f"a group of {group_sizes.min()} rows is disclosed")
     bank, shop = _tables()
     two = np.eye(2, dtype=np.int64)[np.arange(_N) % 2]
 
@@ -174,7 +174,7 @@ def correlations() -> Outcome:
 def consent() -> Outcome:
     """Check that a sheet passes by its digest, or by none where it was agreed to before, and never by another."""
     outcome = Outcome()
-    one, other = ConsentSheet("what is told"), ConsentSheet("what else is told")
+    one, other = ConsentSheet("one sheet"), ConsentSheet("another sheet")
     with tempfile.TemporaryDirectory() as folder:
         agreed = AgreedSheets(DisclosureLedger(Path(folder) / "shop", "shop"))
         accepted = [agreed.accepts(one, None), agreed.accepts(one, other.digest), agreed.accepts(one, one.digest)]
@@ -221,8 +221,13 @@ class _Kept(ScoreLedger):
 
 
 def _scored(c: int, information_bits: float, codes: int) -> tuple[ScoringSession, _Kept]:
-    """Return a shop's side of scores of a model of c outputs, where its six columns hold so many bits and it gives so
-    many codes of a row; and its ledger."""
+    """Return the shop's scoring session for a model with c outputs, and the shop's ledger.
+
+    Args:
+        c: number of outputs.
+        information_bits: information content of the shop's six columns of a row.
+        codes: number of reason codes for each row.
+    """
     roles = Roles.of((("bank", ACTIVE), ("shop", PARTNER)))
     ledger, options = _Kept(None), Shares(open_weights=("shop",))
     numbers = FixedPointEncoding(64, 0.5)
@@ -263,7 +268,7 @@ def scores() -> Outcome:
         bits = scoring._quantizer.bits
         most = information_bits / 4 - code_bits(6, codes)
         if bits * c > most:
-            outcome.add("limits", "shop", f"{c} scores of {bits} bits a row are told, {most:.1f} are left")
+            outcome.add("limits", "shop", f"{c} scores of {bits} bits a row are disclosed, {most:.1f} are permitted")
         if ledger.bits != bits * c:
             outcome.add("count", "shop", f"{c} scores of {bits} bits are noted as {ledger.bits} bits")
         below = scoring._scoring.quantizer.bits - bits

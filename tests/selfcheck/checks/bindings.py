@@ -1,6 +1,6 @@
-"""What signatures between organisations must be bound to: each field turned over, and the peer must refuse.
+"""Signatures between organisations bind to each field of the session: if a field changes, the peer must refuse.
 
-bound       a signature serves another session, sender, receiver or offer than its own; a session does
+bound       a signature serves another session, sender, receiver or offer; a session does
             not follow from the terms, everyone's name and everyone's nonce
 fresh       two meetings of the same parties are one session
 """

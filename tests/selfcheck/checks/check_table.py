@@ -119,8 +119,7 @@ def small_parties(count: int = 4) -> list[Party]:
 
 
 def job_check(*, labelled: int = 1, **keys: Any) -> Outcome:
-    """Check a whole job over two sessions, handshake and evaluation included, in which `labelled` parties have
-    labels."""
+    """Check a whole job over two sessions, handshake and evaluation included, with labels at `labelled` parties."""
     family = small_job(**keys).family
     lead, *others = small_parties() if family.max_parties is None else small_parties(family.max_parties)
     table = [

@@ -70,8 +70,8 @@ def counts() -> Outcome:
 
 
 def guarded() -> Outcome:
-    """Check that a job whose bins tell as many bits as labels hold is refused, and also one whose bins single a row
-    out."""
+    """Check that a job is refused if its bins disclose all bits of the labels, or if one of its bins has a single
+    row."""
     outcome = Outcome()
     bank, *others = _tables()
     place = np.arange(len(bank))

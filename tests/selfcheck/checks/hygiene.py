@@ -257,7 +257,7 @@ def keys_stay_home() -> Outcome:
     for what, texts in (("a frame", frames), ("a file", files), ("the log", [log.getvalue().encode()])):
         for name, pattern in keys:
             if any(pattern in text for text in texts):
-                outcome.add("keys", name, f"stands in {what}")
+                outcome.add("keys", name, f"appears in {what}")
     return outcome
 
 

@@ -50,7 +50,7 @@ _MANY = 600_000  # draws that a bias is looked for in
 _DITHERS = 4000
 _DISTANCE = 40  # bits, of a run with this number of openings
 _LEVELS = 4  # that 64 openings of one value must take
-_DEVIATIONS = 8.0  # of a count from what it should be: of one that is 16 in the mean by chance once in 1e11
+_DEVIATIONS = 8.0  # of a count from its expectation; a count of mean 16 deviates more once in 1e11 runs
 
 
 def answered() -> Outcome:

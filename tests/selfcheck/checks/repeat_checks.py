@@ -1,7 +1,7 @@
-"""What must repeat from one job to the next, and what must be counted because it does not.
+"""Values that must repeat from one job to the next, and disclosures that count because they do not repeat.
 
-Batches repeat under every seed, a round that is replayed repeats its noise, and a party's ledger has every run: before
-it tells anything, and in the way of the next.
+Batches repeat under every seed, and a replayed round repeats its noise. A party's ledger records every run before the
+run discloses anything, and a recorded run limits the next one.
 """
 
 from __future__ import annotations

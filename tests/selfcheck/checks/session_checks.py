@@ -57,7 +57,7 @@ def _expect(what: str, error: type[SecureVFLError], work: Callable[[], Any]) -> 
     except error:
         return outcome
     except SecureVFLError as cause:
-        outcome.add("refusal", what, f"met with {type(cause).__name__}, {error.__name__} was expected")
+        outcome.add("refusal", what, f"raises {type(cause).__name__} instead of {error.__name__}")
         return outcome
     outcome.add("refusal", what, "accepted")
     return outcome

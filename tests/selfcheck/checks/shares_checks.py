@@ -348,7 +348,9 @@ def scaled() -> Outcome:
     X = np.round(np.random.default_rng(0).normal(size=(64, 5)) * 64) / 64
     for what, encode in (("columns", numbers.encode_columns), ("steps", lambda X: numbers.encode_steps(X, 0.5))):
         if np.abs(encode(2 * X) - 2 * encode(X)).max() > 1:
-            outcome.add("numbers", "all", f"{what} stand at a scale that follows the data and so tells of them")
+            outcome.add(
+                "numbers", "all", f"the scale of {what} depends on the data and so reveals something about them"
+            )
     return outcome
 
 

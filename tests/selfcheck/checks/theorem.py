@@ -5,7 +5,7 @@ for every orthogonal U with U theta_0 = theta_0 there is another table X_k U tha
 the weights U^T theta_t: the gradient is U^T X^T g, so by induction X U U^T theta_t = X theta_t, and from the same H_k
 the other party answers the same g.
 
-U is a Householder reflection I - 2 v v^T / v^T v with v orthogonal to theta_0. At d_k = 1 the only such U beside 1
+U is a Householder reflection I - 2 v v^T / v^T v with v orthogonal to theta_0. At d_k = 1 the only such U other than 1
 needs theta_0 = 0, where U = -1 flips the sign of the column: that is all that is left open.
 """
 

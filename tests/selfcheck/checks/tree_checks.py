@@ -37,9 +37,11 @@ def _table(seed: int, *, flat: bool = False) -> Any:
 
 
 def columns() -> Outcome:
-    """Check the columns that trees make: inputs are as many as public sizes say, whatever is in a table; each row has
-    one leaf of each tree, of one size; what was kept is what comes back; the own score of labels at random says
-    nothing of them."""
+    """Check the columns that trees compute.
+
+    Their number follows from public sizes alone. Each row has one leaf of each tree, and all leaves have one value.
+    The state of a training restores the same trees, and boosted scores of random labels do not predict them.
+    """
     outcome, spread = Outcome(), InputShape(active=True, columns=4, outputs=1, parties=2, rows=ROWS)
     count, leaves_per_tree = MODEL.count(spread), 2**DEPTH
     for flat in (False, True):
