@@ -40,7 +40,7 @@ def columns(job: vfl.Job, parties: list[vfl.Party]) -> dict[tuple[str, tuple[str
     }
 
 
-def test_every_worker_that_pulls_is_counted_and_single_parts_where_workers_may_be_apart() -> None:
+def test_every_worker_that_pulls_is_counted() -> None:
     assert columns(job(tau=0), parties()) == {
         ("bank", ("shop", "telco")): 4,
         ("shop", ("bank", "telco")): 4,
@@ -55,7 +55,7 @@ def test_every_worker_that_pulls_is_counted_and_single_parts_where_workers_may_b
     assert opened == {("bank", ("shop",)): 4, ("shop", ("bank",)): 4}
 
 
-def test_a_server_that_stores_in_the_clear_is_a_party_that_learns() -> None:
+def test_a_server_that_stores_plain_outputs_is_a_learner() -> None:
     open_job = job(stored="open", tau=0, accepts=())
     assert {about for learner, about in columns(open_job, parties()) if learner == "server"} == {
         ("bank",),
@@ -67,13 +67,13 @@ def test_a_server_that_stores_in_the_clear_is_a_party_that_learns() -> None:
     assert not any(learner == "server" for learner, _ in columns(job(), parties()))
 
 
-def test_without_a_server_every_worker_is_told_every_part() -> None:
+def test_without_a_server_workers_receive_all_outputs() -> None:
     counts = columns(job(stored="open"), parties(server=False))
     assert counts[("shop", ("telco",))] == 4
     assert ("shop", ("bank", "telco")) not in counts
 
 
-def test_labels_that_are_shown_count_as_all_labels() -> None:
+def test_sent_labels_count_as_all_labels() -> None:
     training = job()
     disclosures = training.family.disclosures(training, pooled_run_facts(training, parties()).shape)
     assert {disclosure.learner: disclosure.share for disclosure in disclosures if disclosure.kind == "labels"} == {
@@ -82,7 +82,7 @@ def test_labels_that_are_shown_count_as_all_labels() -> None:
     }
 
 
-def test_the_sheet_says_who_must_pool_who_learns_and_what_noise_is_for() -> None:
+def test_the_sheet_states_coalitions_learners_and_noise() -> None:
     sheet = vfl.explain(job(stored={"name": "masks", "noise": NOISE}), parties())
     for phrase in (
         "the server and any worker that receives sums can together open",
@@ -110,7 +110,7 @@ class Sums(Observer):
             self.pulled.append((me, fact.index, fact.values))
 
 
-def test_noise_is_in_every_sum_that_is_pulled_and_the_training_bears_it() -> None:
+def test_every_pulled_sum_has_noise_and_training_succeeds() -> None:
     pytest.importorskip("dp_accounting")
     noisy_job, clear = job(stored={"name": "masks", "noise": NOISE}, tau=0), job(tau=0)
     sigma = vfl.LocalNoise(**NOISE).sigma(4)  # type: ignore[arg-type]

@@ -23,7 +23,7 @@ def delta_of(epsilon: float, mu: float) -> float:
 
 
 @pytest.mark.parametrize(("epsilon", "visits"), [(0.5, 1), (1.0, 10), (8.0, 40)])
-def test_the_account_is_that_of_the_library_and_above_the_exact_one(epsilon: float, visits: int) -> None:
+def test_accounting_equals_the_library_and_exceeds_exact_delta(epsilon: float, visits: int) -> None:
     noise = vfl.LocalNoise(epsilon=epsilon, delta=1e-5, clip=3.0)
     multiplier = noise.sigma(visits) / 6.0
     accountant = dp.rdp.RdpAccountant()
@@ -57,7 +57,7 @@ def test_no_row_moves_a_push_further_than_the_sensitivity() -> None:
     np.testing.assert_array_equal(clip_rows(small, 2.5), small)
 
 
-def test_noise_has_the_size_that_was_worked_out_and_never_repeats() -> None:
+def test_noise_has_the_computed_size_and_never_repeats() -> None:
     noise = vfl.LocalNoise(epsilon=1, delta=1e-5, clip=1.0)
     blur, H = LocalNoiseSampler(noise, 4), np.zeros((20_000, 1))
     one, other = blur(H), blur(H)

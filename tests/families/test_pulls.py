@@ -146,7 +146,7 @@ def check(watch: Watch, pace: WorkerPace) -> None:
 
 @pytest.mark.parametrize("run", [at_server, at_peers])
 @pytest.mark.parametrize("tau", [0, 3, 25])
-def test_nobody_is_served_who_is_further_ahead(run: Callable[..., Watch], tau: int) -> None:
+def test_no_worker_exceeds_the_maximum_lead(run: Callable[..., Watch], tau: int) -> None:
     worker_pace = pace(300, tau, synchronous=EPOCH)
     check(run(worker_pace, restless(tau, often=0.02, paused=120, lead=tau)), worker_pace)
 
@@ -154,7 +154,7 @@ def test_nobody_is_served_who_is_further_ahead(run: Callable[..., Watch], tau: i
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("run", [at_server, at_peers])
-def test_nobody_is_served_who_is_further_ahead_in_a_long_run(run: Callable[..., Watch]) -> None:
+def test_no_worker_exceeds_the_maximum_lead_in_a_long_run(run: Callable[..., Watch]) -> None:
     """100,000 pulls each."""
     worker_pace = pace(25_000, 8, synchronous=EPOCH)
     check(run(worker_pace, restless(1, often=0.01, paused=9000, lead=8)), worker_pace)
@@ -184,7 +184,7 @@ def test_a_worker_has_no_two_pushes_of_one_batch_open() -> None:
     assert max(map(worker_pace.max_unanswered, range(399))) == 8
 
 
-def test_parts_that_are_missing_are_waited_for_where_sums_are_of_all() -> None:
+def test_a_sum_of_all_workers_waits_for_missing_outputs() -> None:
     """Without an epoch in step, and at once in the open."""
     worker_pace, seen = pace(50, 4), {}
 
@@ -261,7 +261,7 @@ BEGUN: list[list[Any]] = [
 
 
 @pytest.mark.parametrize("crafted", BEGUN)
-def test_nobody_begins_where_the_schedule_does_not_go(crafted: list[Any]) -> None:
+def test_a_start_outside_the_schedule_is_refused(crafted: list[Any]) -> None:
     worker_pace = pace(20, 2)
 
     def serve(channel: Channel) -> None:
@@ -351,7 +351,7 @@ def test_a_worker_refuses_what_no_server_answers(answer: PullReply, code: str) -
         run_threads({"server": server, "bank": bank}, WallClock, timeout=60)
 
 
-def test_who_waits_for_a_worker_that_has_stopped_is_told() -> None:
+def test_waiting_for_a_stopped_worker_fails() -> None:
     worker_pace, began = pace(100, 2), threading.Event()
 
     def serve(channel: Channel) -> None:

@@ -140,7 +140,7 @@ def test_steps_by_matrices_of_ones_own_take_few_visits(batch_size: Any, monkeypa
     assert run.metrics["auc"] > 0.99
 
 
-def test_no_score_is_told_and_metrics_come_from_pairs_in_a_hidden_order() -> None:
+def test_metrics_follow_from_shuffled_pairs_without_scores() -> None:
     """Of held-out rows or of training rows, at any visit, and once where the last visit is due anyway."""
     all_parties, events = parties(), list[Event]()
     run = vfl.simulate(job(evaluate_every=4, epochs=4), all_parties, observe=events.append)
@@ -173,7 +173,7 @@ def test_metrics_are_taken_as_often_as_is_counted(every: int) -> None:
 
 
 @pytest.mark.parametrize("classes", [3, 4, 10])
-def test_a_label_of_many_classes_holds_the_logarithm_of_their_number(classes: int) -> None:
+def test_a_label_counts_the_logarithm_of_the_classes(classes: int) -> None:
     all_parties = parties()
     shares_job = job(
         model=vfl.GeneralLinear(loss="one_vs_rest"), protocol=vfl.Protocol(shares=vfl.Shares(open_weights=["shop"]))
@@ -191,7 +191,7 @@ def test_patience_takes_the_best_model_by_auc() -> None:
     assert run.metrics["auc"] == max(record.get("auc", 0) for record in run.history)
 
 
-def test_the_model_that_patience_keeps_is_noted_opened_and_measured_once(tmp_path: Path) -> None:
+def test_the_best_model_is_recorded_opened_and_measured_once(tmp_path: Path) -> None:
     """Its rows are in every ledger, so that new rows are scored by it and rows of the training are not."""
     bank, shop = parties()
     shares_job = job(
@@ -322,7 +322,7 @@ def test_weights_are_opened_to_those_named_and_nobody_else() -> None:
         vfl.explain(job(protocol=vfl.Protocol(shares=vfl.Shares(open_weights=("nobody",)))), all_parties)
 
 
-def test_one_set_of_base_transfers_serves_a_session_and_no_seed_serves_two_purposes(monkeypatch):
+def test_a_session_has_one_set_of_base_transfers(monkeypatch):
     offers, seeds, make = list[bytes](), list[bytes](), OtReceiver.__init__
 
     def noting(self, pairs, coin, bits):

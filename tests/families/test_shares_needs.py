@@ -52,7 +52,7 @@ def printed_number(sheet: str, what: str) -> float:
     ],
     ids=["two", "three", "classes", "growing"],
 )
-def test_bytes_and_work_ahead_are_what_the_sheet_says(
+def test_bytes_and_preprocessing_are_as_forecast(
     widths: tuple[int, ...], keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in (("MIN_GROWING_ROWS", 10_000), ("MIN_SUBSET_ROWS", 2_000)):
@@ -72,7 +72,7 @@ def test_bytes_and_work_ahead_are_what_the_sheet_says(
 
 
 @pytest.mark.parametrize(("limit", "chunks"), [(1 << 29, 1), (1 << 20, 2)])
-def test_all_epochs_are_one_chunk_where_there_is_room(limit: int, chunks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_epochs_are_one_chunk_if_there_is_room(limit: int, chunks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("securevfl.families.shares.chunk_pipeline.MAX_PREPROCESSING_BYTES", limit)
     chunk_numbers, keep = set[int](), MemoryStore.write
 
@@ -105,7 +105,7 @@ def test_what_has_no_bits_is_refused_by_the_key_to_set() -> None:
 
 
 @pytest.mark.parametrize("rarest", [0, 1, 5])
-def test_the_rarest_of_all_labels_is_counted_among_rows_that_are_evaluated(rarest: int) -> None:
+def test_the_rarest_label_is_counted_among_evaluated_rows(rarest: int) -> None:
     """Also where none of them is held out; the class that only training rows have is the rarest there."""
     job = vfl.Job(model=vfl.OneVsRest(), test_fraction=0.3)
     X = np.random.default_rng(0).normal(size=(900, 4))

@@ -75,7 +75,7 @@ def trained(loss: str, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Chosen], l
 
 
 @pytest.mark.parametrize("loss", ["one_vs_rest", "poisson"])
-def test_what_is_read_from_tables_is_uniform_in_every_row_and_output(
+def test_values_read_from_tables_are_uniform(
     loss: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reused mask would leave values close together, because the masked values are small.
@@ -104,7 +104,7 @@ def test_what_is_read_from_tables_is_uniform_in_every_row_and_output(
 
 
 @pytest.mark.parametrize("loss", ["logistic", "poisson"])
-def test_each_measurement_is_noted_before_anything_of_it_is_told(loss: str, tmp_path: Path) -> None:
+def test_evaluations_are_recorded_before_they_disclose(loss: str, tmp_path: Path) -> None:
     """The partner stores each evaluation on disk before it sends pairs or sums, during training and at its end."""
     X = np.random.default_rng(0).normal(size=(ROWS, 4))
     job = vfl.Job(

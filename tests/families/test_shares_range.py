@@ -98,7 +98,7 @@ def test_sums_of_rows_that_a_model_is_sure_of_are_covered(scale: float, warned: 
     assert ("table_bits by one" in printed.output) == warned
 
 
-def test_a_table_of_half_the_entries_trains_where_sums_reach_thirty() -> None:
+def test_half_the_table_entries_suffice_for_sums_of_thirty() -> None:
     """15 on either side of 0 lost this training."""
     shares = vfl.Protocol(shares=vfl.Shares(table_bits=5))
     run = vfl.simulate(job(0.3, epochs=12, batch_size=128, protocol=shares), vfl.datasets.breast_cancer(), workers=1)
@@ -112,7 +112,7 @@ def test_counts_are_said_and_counted() -> None:
 
 
 @pytest.mark.parametrize("accepts", [[], ["small_metrics"]])
-def test_rows_are_counted_as_often_as_the_partner_s_ledger_lets_them(
+def test_the_partners_ledger_limits_counts_of_rows(
     accepts: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     """The ledger lets 398 training rows be counted in three of five chunks and in no later run. Training continues."""

@@ -47,7 +47,7 @@ def weights(run: vfl.Run) -> Any:
 
 @pytest.mark.long
 @pytest.mark.parametrize("count", [2, 3])
-def test_a_training_that_swings_begins_again_with_half_the_step(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_oscillating_training_restarts_with_half_the_step(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The final model equals that of a run with the safe step and the remaining iterations.
 
     No public coin of a key repeats in a session, even if a preprocessed chunk was discarded.
@@ -87,7 +87,7 @@ class Cut(Exception):
 
 
 @pytest.mark.parametrize("at", [6, 9])
-def test_a_run_that_was_cut_after_it_turned_back_goes_on_turned(at: int, tmp_path: Path) -> None:
+def test_a_run_interrupted_after_a_rollback_resumes(at: int, tmp_path: Path) -> None:
     parties = alike()
     checkpoints = {party.name: Checkpoints(tmp_path / party.name, party.name, every=1) for party in parties}
 
@@ -104,7 +104,7 @@ def test_a_run_that_was_cut_after_it_turned_back_goes_on_turned(at: int, tmp_pat
 
 
 @pytest.mark.parametrize("turned", [((3, 0),), ((6, 3),), ((3, 0), (8, 5)), ((12, 6),)])
-def test_the_rule_goes_on_from_an_earlier_state(turned: tuple[tuple[int, int], ...]) -> None:
+def test_the_rule_continues_from_an_earlier_state(turned: tuple[tuple[int, int], ...]) -> None:
     """Against the same steps in floats, one after the other."""
     swinging_job = job(optimizer=vfl.BlockDescent(lr=4.0))
     assert trains_on_shares(swinging_job)

@@ -33,7 +33,7 @@ def alone(work):
     return results[0]
 
 
-def test_a_chunk_is_made_while_the_one_before_is_gone_through():
+def test_the_next_chunk_is_generated_during_the_current_one():
     def work(channel):
         generated, seen = {k: threading.Event() for k in range(3)}, []
         with ChunkPipeline(channel, [0, 1, 2], lambda k: generated[k].set(), lambda k: True) as turns:
@@ -46,7 +46,7 @@ def test_a_chunk_is_made_while_the_one_before_is_gone_through():
     assert alone(work) == [0, 1, 2]
 
 
-def test_without_room_chunks_are_made_one_after_the_other():
+def test_without_room_chunks_are_generated_in_turn():
     def work(channel):
         generated, seen = [], []
         with ChunkPipeline(channel, [0, 1, 2], generated.append, lambda k: False) as turns:
@@ -122,7 +122,7 @@ JOB = vfl.Job(
 
 
 @pytest.mark.parametrize("parties", [2, 3])
-def test_a_training_goes_on_while_its_next_chunk_is_made(monkeypatch, parties):
+def test_training_continues_during_preprocessing(monkeypatch, parties):
     """The first visit waits for the next chunk to be begun at all parties, and measures its model meanwhile."""
     begun, make = threading.Barrier(parties + 1, timeout=120), OfflinePhase.generate
 

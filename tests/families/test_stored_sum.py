@@ -76,7 +76,7 @@ def test_every_registered_kind_is_tested() -> None:
 
 
 @pytest.mark.parametrize("sums", SUMS, ids=repr)
-def test_a_total_is_the_sum_of_the_latest_whatever_their_versions(
+def test_a_total_is_the_sum_of_the_latest_outputs(
     sums: StoredSum, sides: Callable[[StoredSum], Sides]
 ) -> None:
     server, workers = sides(sums)

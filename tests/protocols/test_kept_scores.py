@@ -49,7 +49,7 @@ def test_a_ledger_counts_across_runs_and_peers_together(tmp_path: Path):
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_objects_that_share_a_file_know_what_the_others_have_let_out(tmp_path: Path):
+def test_ledgers_that_share_a_file_see_each_others_records(tmp_path: Path):
     path = tmp_path / "scores"
     ScoreLedger(path).record_model(b"m", 20, names(2))
     one, other = ScoreLedger(path), ScoreLedger(path)
@@ -73,7 +73,7 @@ def killed(path: Path, rows: list[bytes]) -> None:
         os._exit(1)
 
 
-def test_a_row_that_another_scores_is_waited_for_and_not_longer_than_it_lives(
+def test_a_row_claimed_by_another_process_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     path = tmp_path / "scores"
@@ -96,7 +96,7 @@ def test_a_row_that_another_scores_is_waited_for_and_not_longer_than_it_lives(
     assert not [*(tmp_path / "scores.claims").iterdir()]
 
 
-def test_rows_are_scored_anew_four_times_and_given_back_if_another_refuses(tmp_path: Path):
+def test_rows_of_a_refused_query_are_released(tmp_path: Path):
     ledger = ScoreLedger(tmp_path / "scores")
     ledger.record_model(b"m", 20, names(2))
     for _ in range(4):
@@ -121,7 +121,7 @@ def test_a_large_ledger_opens_at_once_and_takes_no_memory(tmp_path: Path):
     tracemalloc.stop()
 
 
-def test_only_columns_of_its_own_count_towards_how_many_models_may_ask():
+def test_the_column_of_ones_does_not_raise_the_number_of_models():
     """A party may score under fewer models than a fourth of its columns; the one of ones is no column."""
     model, widths = Model(9, 4), []
 
@@ -144,7 +144,7 @@ def test_a_file_that_is_no_ledger_is_refused(tmp_path: Path):
             ScoreLedger(path)
 
 
-def test_changes_of_several_threads_are_flushed_together_and_each_fails_alone(tmp_path: Path) -> None:
+def test_changes_of_threads_are_flushed_together_and_fail_alone(tmp_path: Path) -> None:
     """Changes that arrive during a flush are flushed together. A refused change does not affect the others."""
     file, statements = LedgerDatabase.shared(tmp_path / "file", "CREATE TABLE held (row INTEGER);"), list[str]()
     assert LedgerDatabase.shared(tmp_path / "file", "") is file

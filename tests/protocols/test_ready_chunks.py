@@ -57,7 +57,7 @@ def with_chunk(phase: OfflinePhase, number: int = 0) -> OfflinePhase:
 
 
 @pytest.mark.parametrize("names", [(NAME, NAME, OTHER), (NAME, OTHER, NAME), (OTHER, NAME, NAME), (NAME, NAME, b"")])
-def test_a_chunk_that_one_of_all_has_not_is_thrown_away(names: tuple[bytes, ...]) -> None:
+def test_a_chunk_that_one_party_lacks_is_discarded(names: tuple[bytes, ...]) -> None:
     line, phase = Line(dict(zip("bcd", names, strict=True))), with_chunk(with_chunk(ahead()), 1)
     context: Any = SimpleNamespace(me="a", parties=PARTIES, channel=line, subchannel="")
     assert not agree_on_chunk(context, phase, 0, VISITS)
@@ -92,7 +92,7 @@ def test_a_chunk_of_another_state_is_not_ready(change: str) -> None:
     assert other.usable_chunk(0, VISITS) == b""
 
 
-def test_a_chunk_that_was_begun_or_is_of_other_visits_is_not_ready() -> None:
+def test_a_started_or_other_chunk_is_not_ready() -> None:
     phase = with_chunk(ahead())
     assert phase.usable_chunk(0, VISITS - 1) == b""
     assert phase.usable_chunk(1, VISITS) == b""
@@ -103,7 +103,7 @@ def test_a_chunk_that_was_begun_or_is_of_other_visits_is_not_ready() -> None:
     assert again.usable_chunk(0, VISITS) == b""
 
 
-def test_states_behind_a_chunk_that_is_passed_over_are_stepped_by_the_number_of_each_visit() -> None:
+def test_skipping_a_chunk_applies_its_steps_by_number() -> None:
     """By a rule whose steps differ from visit to visit."""
     phase, ring = ahead(7), ShareRing(64)
     steps = SimpleNamespace(step=lambda r, v, visit: r + v * np.uint64(visit))

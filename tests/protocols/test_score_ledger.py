@@ -143,7 +143,7 @@ def test_a_row_is_bound_to_the_columns_of_who_asked(tmp_path: Path) -> None:
     assert other_columns(Party(tmp_path / "scores"), ["one", "odd", "two"], "telco") == [NEW] * 3
 
 
-def test_rows_are_measured_by_all_peers_as_often_as_the_least_of_them_may(tmp_path: Path) -> None:
+def test_the_limit_of_evaluations_counts_all_peers(tmp_path: Path) -> None:
     """Evaluations of a row count in all sets of rows that contain it: the same set, a reordered one and a new one."""
     rows = [b"%d" % row for row in range(3 * ROWS_PER_EVALUATION)]
     for _ in range(2):
@@ -170,7 +170,7 @@ def test_training_rows_by_other_names_count_over_all_questions(tmp_path: Path) -
         party.ask(rows, peer="telco")
 
 
-def test_what_was_kept_answers_the_same_row_in_any_block_and_no_other(tmp_path: Path) -> None:
+def test_stored_shares_answer_the_same_row_in_any_block(tmp_path: Path) -> None:
     """Another peer, model, row or column is another question; another order or block is not."""
     party, rows = Party(tmp_path / "scores"), ["one", "odd", "two"]
     ledger = party.ledger

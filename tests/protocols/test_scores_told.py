@@ -20,7 +20,7 @@ from tests.protocols.test_shares_predict import HALVES, Model, names
 @pytest.mark.parametrize(
     ("widths", "outputs", "to"), [((5, 7, 3), 1, "a"), ((5, 7, 3), 3, "a"), ((5, 7), 3, "b"), ((5, 7, 3), 3, "c")]
 )
-def test_bits_of_all_outputs_are_noted_and_told(
+def test_bits_of_all_outputs_are_recorded_and_sent(
     widths: tuple[int, ...], outputs: int, to: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each output of a row counts 7 bits in every ledger but the requesting party's, and in the opened message."""
@@ -48,7 +48,7 @@ def test_no_stream_is_made_twice_over_blocks_of_several_outputs() -> None:
 
 
 @pytest.mark.parametrize("to", ["a", "b", "c"])
-def test_a_part_is_on_disk_before_anything_is_said_of_it(
+def test_a_share_is_stored_before_it_is_announced(
     to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A share holder stores its share of a block before it reports or sends it.

@@ -248,7 +248,7 @@ def run(request, monkeypatch_module):
     return result
 
 
-def test_the_weights_are_those_of_the_residuals_that_the_tables_gave(run):
+def test_weights_follow_from_the_residuals_of_the_tables(run):
     """The oracle: integer arithmetic on opened residuals, visit by visit. Products may be off by one unit each."""
     ring = ShareRing(run.case.numbers.bits)
     total = {name: np.zeros((X.shape[1], 1), np.uint64) for name, X in run.case.X.items()}
@@ -262,7 +262,7 @@ def test_the_weights_are_those_of_the_residuals_that_the_tables_gave(run):
             assert (errors != 0).sum() <= max(2, 0.2 * pieces * errors.size)  # a party may have two columns
 
 
-def test_steps_on_parts_that_grow_are_those_of_the_residuals_on_each_part():
+def test_steps_on_growing_subsets_follow_from_their_residuals():
     """The same for nested subsets: W has fewer bits for smaller subsets, and its products are shifted left."""
     parts, y = breast(6, 9)
     order = np.random.default_rng(1).permutation(len(y))
@@ -381,12 +381,12 @@ def test_every_message_is_declared(run):
     assert {(type(e.message), roles[e.peer], roles[e.me]) for e in run.events if e.direction == "recv"} == declared
 
 
-def test_who_must_pool_what_they_hold_is_said():
+def test_coalitions_are_listed():
     coalitions = shares.coalitions("a", "b", ("b", "c", "d"))
     assert {name: sorted(item) for name, item in coalitions.items()} == {"c": ["a", "b"], "d": ["a", "b"]}
 
 
-def test_two_of_the_three_shares_of_a_third_partys_weights_are_noise(run):
+def test_two_of_three_shares_of_weights_are_noise(run):
     """Weights of a third party consist of three shares; the sum of any two is noise."""
     ring, numbers = ShareRing(run.case.numbers.bits), run.case.numbers
     for name in run.case.names[2:]:

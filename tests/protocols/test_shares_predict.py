@@ -195,7 +195,7 @@ def test_every_score_of_every_row_and_output_is_entered(outputs, to):
 
 
 @pytest.mark.parametrize(("to", "loses"), [("a", "a"), ("c", "a"), ("b", "b")])
-def test_a_row_whose_part_a_holder_has_lost_gets_no_score_and_the_others_theirs(to, loses, tmp_path):
+def test_a_row_with_a_lost_share_gets_no_score(to, loses, tmp_path):
     """Nobody makes another part, whose rounding would be another: of the asking party's own, and of the other's."""
     model, ledgers = Model(2, 3, 2), {name: ScoreLedger(tmp_path / name) for name in "abc"}
     for ledger in ledgers.values():
@@ -210,7 +210,7 @@ def test_a_row_whose_part_a_holder_has_lost_gets_no_score_and_the_others_theirs(
     np.testing.assert_array_equal(np.delete(again, 2, axis=0), np.delete(first, 2, axis=0))
 
 
-def test_a_row_with_an_output_beyond_what_levels_cover_is_not_kept_as_known(tmp_path):
+def test_a_row_beyond_the_levels_is_not_stored(tmp_path):
     levels, ledgers = Quantizer(0, 6), {name: ScoreLedger(tmp_path / name) for name in "ab"}
     for ledger in ledgers.values():
         ledger.record_model(b"model", 20, names(5, 1000))
@@ -261,7 +261,7 @@ def test_every_message_is_declared(asker):
 
 @pytest.mark.parametrize(("widths", "to", "outputs"), [((2, 2), "a", 1), ((2, 2), "b", 1), ((2, 3, 2), "c", 3)])
 @pytest.mark.parametrize("bits", [3, 4, 6, 7])
-def test_a_sum_beyond_what_levels_cover_is_never_told_as_another(widths, to, outputs, bits):
+def test_a_sum_beyond_the_levels_is_reported_as_beyond(widths, to, outputs, bits):
     """With sums up to 230 in absolute value and levels up to 32, every score is a level next to its sum or `beyond`."""
     largest = np.abs(sum(theta.sum(axis=0) for theta in Model(*widths, outputs=outputs).theta.values())).max()
     model, levels = Model(*widths, outputs=outputs, size=0.25 * 230 / (8 * largest)), Quantizer(6 - bits, bits)
@@ -319,7 +319,7 @@ def test_what_is_opened_is_rounded_at_random_and_says_no_more():
 
 
 @pytest.mark.parametrize(("widths", "to"), [((2, 2), "a"), ((2, 2, 2), "c")])
-def test_whoever_rounds_may_tell_fewer_bits(widths, to):
+def test_the_rounding_party_may_send_fewer_bits(widths, to):
     """Every score is within a step of its sum and unbiased.
 
     By Hoeffding's bound, the mean of 4,000 unbiased errors of at most two steps exceeds 0.15 steps once in 1e9 runs.
@@ -388,7 +388,7 @@ def test_commitments_of_another_number_end_it_with_a_word():
         model.ask([model.columns(5)], [names(5)], {"a": short, "b": Open()})
 
 
-def test_free_questions_on_one_row_tell_the_weights_and_then_every_sum_of_the_peer(tmp_path: Path):
+def test_unlimited_queries_reveal_weights_and_sums(tmp_path: Path):
     """d_A + 1 questions about one row of B with columns of A's choice; then honest ones give X_B theta_B."""
     model = Model(5, 7)
     chosen = np.vstack([np.zeros((1, 5)), np.eye(5)])
@@ -409,7 +409,7 @@ def test_free_questions_on_one_row_tell_the_weights_and_then_every_sum_of_the_pe
 
 
 @pytest.mark.parametrize("to", ["a", "c"])
-def test_who_crashes_and_asks_again_gets_the_same_bytes(to: str, tmp_path: Path):
+def test_a_query_repeated_after_a_crash_gets_the_same_scores(to: str, tmp_path: Path):
     """A party dies at each kind of message, and each session has other shares: a score never has two values."""
     opened_words = set()
     for cut in (RowCommitments, ForwardSumShare, ShareStored, RoundedScores, None, None):
@@ -428,7 +428,7 @@ def test_who_crashes_and_asks_again_gets_the_same_bytes(to: str, tmp_path: Path)
     assert np.abs(scores - model.exact(block)).max() < 0.8
 
 
-def test_scores_of_the_same_rows_by_many_models_tell_the_columns_of_the_peer(tmp_path: Path):
+def test_scores_by_many_models_reveal_the_columns(tmp_path: Path):
     """Up to an invertible matrix: all columns of B are in the span of the scores and A's own columns."""
     models = [Model(5, 8, seed=seed) for seed in range(10)]
     block = models[0].columns(60, 5)
@@ -451,7 +451,7 @@ def test_scores_of_the_same_rows_by_many_models_tell_the_columns_of_the_peer(tmp
     assert residual.var() > 0.5 * block["b"].var()
 
 
-def test_training_rows_and_unfinished_models_are_refused_and_nothing_is_noted(tmp_path: Path):
+def test_refused_rows_are_not_recorded(tmp_path: Path):
     path = tmp_path / "scores"
     ledger = ScoreLedger(path)
     with raises_code(LeakageError, "SVFL-MODEL-NOT-TRAINED"):

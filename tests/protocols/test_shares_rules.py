@@ -31,7 +31,7 @@ def accelerated(momentum):
     return row
 
 
-def test_momentum_with_coefficients_fixed_ahead_is_that_of_floats():
+def test_momentum_with_fixed_coefficients_equals_that_of_floats():
     rule = FixedCoefficients(accelerated(0.6))
     case = Case(*breast(5, 6, 4, rows=200), 200, rule=rule)
     run = Run(case, [case.order * 5, case.order * 4]).go()

@@ -121,7 +121,7 @@ def test_work_elsewhere_is_on_the_clock_and_in_the_books(pool, scheme):
     assert metered._counters.ops[Stage.SETUP, "encrypt"].count == 2
 
 
-def test_a_holder_that_was_exported_is_the_same_and_another_length_none(scheme):
+def test_an_exported_holder_is_equal_and_has_a_fixed_length(scheme):
     holder, evaluator = keys(scheme)
     sealed = holder.encrypt(np.arange(5, dtype=np.uint64)[:, None], columns=2)
     reply, _ = evaluator.product(evaluator.prepare(np.ones((5, 2), int)), sealed)

@@ -36,7 +36,7 @@ names.spend(b"2" * 16)
 
 
 @pytest.mark.parametrize("room", [0, 10, 40])
-def test_a_name_that_finds_no_room_is_not_spent_and_the_next_is_whole(room: int, tmp_path: Path) -> None:
+def test_a_name_without_disk_space_is_not_spent(room: int, tmp_path: Path) -> None:
     """Simulate a full disk: the file grows by at most this number of bytes, so the first write is partial."""
     path = tmp_path / "names"
     done = run_forked([sys.executable, "-c", FULL, str(path), str(room)], capture_output=True, text=True)

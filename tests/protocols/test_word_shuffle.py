@@ -102,7 +102,7 @@ def split(values: Any, bits: int, seed: int = 0) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize(("rows", "bits", "blocks"), [(2, 1, 1), (7, 10, 1), (100, 10, 3), (1000, 32, 1), (513, 5, 2)])
-def test_the_words_come_out_in_another_order_each_block_by_itself(rows: int, bits: int, blocks: int) -> None:
+def test_words_of_each_block_are_shuffled(rows: int, bits: int, blocks: int) -> None:
     values = np.random.default_rng(rows).integers(0, 2**bits, rows * blocks, dtype=np.uint64)
     (shuffled,) = Two(bits, [split(values, bits)], blocks).outcomes()
     for block, out in zip(values.reshape(blocks, rows), shuffled.reshape(blocks, rows), strict=True):
@@ -146,7 +146,7 @@ def test_a_session_draws_a_new_order_for_each_shuffle() -> None:
     assert (one == other).mean() < 0.05
 
 
-def test_blocks_have_nothing_in_common_within_a_shuffle_and_across() -> None:
+def test_orders_and_masks_of_blocks_are_independent() -> None:
     """Each output of a row has an independent order and independent masks.
 
     With equal orders the outputs of a row could be joined again; with equal masks their differences would be visible.
