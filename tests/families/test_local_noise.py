@@ -9,6 +9,7 @@ import securevfl as vfl
 from securevfl.errors import ConfigError
 from securevfl.families.fdml.local_noise import LocalNoiseSampler
 from securevfl.protocols.residuals.defences import clip_rows
+from tests.builders import raises_code
 
 dp = pytest.importorskip("dp_accounting")
 
@@ -70,6 +71,6 @@ def test_jobs_name_noise_with_its_keys() -> None:
     optimizer = vfl.FDML(lr=0.1, stored={"name": "masks", "noise": {"epsilon": 1, "delta": 1e-5, "clip": 2}})
     assert optimizer.stored == vfl.StoredMasks(noise=vfl.LocalNoise(epsilon=1, delta=1e-5, clip=2))
     for wrong in ({"epsilon": 1, "delta": 1e-5}, {"epsilon": 0, "delta": 1e-5, "clip": 1}, {"epsilon": 1, "delta": 1}):
-        with pytest.raises(ConfigError, match="noise"):
+        with raises_code(ConfigError, "SVFL-JOB-OPTION"):
             vfl.FDML(lr=0.1, stored={"name": "masks", "noise": wrong})
     assert "epsilon 1 at delta 1e-05" in vfl.LocalNoise(epsilon=1, delta=1e-5, clip=2).promise(10)

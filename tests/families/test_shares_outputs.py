@@ -75,9 +75,7 @@ def trained(loss: str, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Chosen], l
 
 
 @pytest.mark.parametrize("loss", ["one_vs_rest", "poisson"])
-def test_values_read_from_tables_are_uniform(
-    loss: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_values_read_from_tables_are_uniform(loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reused mask would leave values close together, because the masked values are small.
 
     Random words of 40 bits come as close once in a million runs. Of random words of 10 and 11 bits, nearly all differ.

@@ -76,9 +76,7 @@ def test_every_registered_kind_is_tested() -> None:
 
 
 @pytest.mark.parametrize("sums", SUMS, ids=repr)
-def test_a_total_is_the_sum_of_the_latest_outputs(
-    sums: StoredSum, sides: Callable[[StoredSum], Sides]
-) -> None:
+def test_a_total_is_the_sum_of_the_latest_outputs(sums: StoredSum, sides: Callable[[StoredSum], Sides]) -> None:
     server, workers = sides(sums)
     generator, stored, latest, version = np.random.default_rng(1), {}, {}, dict.fromkeys(WORKERS, -1)
     for step in range(12):

@@ -73,9 +73,7 @@ def killed(path: Path, rows: list[bytes]) -> None:
         os._exit(1)
 
 
-def test_a_row_claimed_by_another_process_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_row_claimed_by_another_process_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "scores"
     ScoreLedger(path).record_model(b"m", 20, names(2))
     with ScoreLedger(path).claim() as claim:
