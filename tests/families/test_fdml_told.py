@@ -9,6 +9,7 @@ from securevfl.errors import ConfigError, LeakageError
 from securevfl.families.run_facts import pooled_run_facts
 from securevfl.protocols.observations import OthersSumLearned
 from securevfl.runtime.observer import Event, Observer
+from tests.builders import raises_code
 
 SERVER = vfl.Helper("server", "server")
 NOISE = {"epsilon": 8, "delta": 1e-4, "clip": 2}
@@ -62,8 +63,10 @@ def test_a_server_that_stores_plain_outputs_is_a_learner() -> None:
         ("shop",),
         ("telco",),
     }
-    with pytest.raises(LeakageError, match=r"server: it receives 30 numbers .* payloads that are masked"):
+    with raises_code(LeakageError, "SVFL-LEAK-NOT-ACCEPTED") as refused:
         vfl.simulate(open_job.model_copy(update={"epochs": 30}), parties())
+    assert set(refused.value.fields["leaks"]) == {"columns"}
+    assert any(line.startswith("server:") for line in str(refused.value).splitlines())
     assert not any(learner == "server" for learner, _ in columns(job(), parties()))
 
 
@@ -131,5 +134,5 @@ def test_costs_name_what_is_stored() -> None:
 
 
 def test_noise_asks_for_rows_that_are_held_out() -> None:
-    with pytest.raises(ConfigError, match="set test_fraction"):
+    with raises_code(ConfigError, "SVFL-JOB-OPTION"):
         job(stored={"name": "masks", "noise": NOISE}, test_fraction=0.0)

@@ -279,27 +279,28 @@ def test_a_job_on_shares_comes_back_from_its_file(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "says"),
+    ("keys", "option"),
     [
-        ({"model": vfl.Softmax()}, "use one_vs_rest"),
-        ({"optimizer": vfl.FedSGD(lr=0.1, rule="adam")}, "adam is not linear"),
-        ({"optimizer": vfl.FedBCD(lr=0.1, mode="sequential")}, 'use mode = "parallel"'),
-        ({"reshuffle": True}, "reshuffle = false"),
-        ({"model": vfl.OneVsRest(), "target": vfl.Target(metric="accuracy", value=0.9)}, "one of auc, loss"),
-        ({"protocol": vfl.Protocol(residual="open"), "optimizer": vfl.BlockDescent()}, "set protocol.shares"),
-        ({"model": vfl.Kernel(gamma=0.1)}, "trains logistic"),
+        ({"model": vfl.Softmax()}, "one_vs_rest"),
+        ({"optimizer": vfl.FedSGD(lr=0.1, rule="adam")}, "adam"),
+        ({"optimizer": vfl.FedBCD(lr=0.1, mode="sequential")}, "mode"),
+        ({"reshuffle": True}, "reshuffle"),
+        ({"model": vfl.OneVsRest(), "target": vfl.Target(metric="accuracy", value=0.9)}, "target.metric"),
+        ({"protocol": vfl.Protocol(residual="open"), "optimizer": vfl.BlockDescent()}, "protocol.shares"),
+        ({"model": vfl.Kernel(gamma=0.1)}, "kernel"),
     ],
     ids=["softmax", "adam", "sequential", "reshuffle", "auc", "no shares", "kernel"],
 )
-def test_what_does_not_fit_is_refused_with_the_remedy(keys: dict[str, Any], says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
+def test_what_does_not_fit_is_refused_with_the_remedy(keys: dict[str, Any], option: str) -> None:
+    with raises_code(ConfigError, "SVFL-JOB-OPTION") as refused:
         job(**keys)
+    assert option in str(refused.value)
 
 
 def test_shares_stand_alone() -> None:
-    with pytest.raises(ConfigError, match="leave these out"):
+    with raises_code(ConfigError, "SVFL-JOB-OPTION"):
         vfl.Protocol(shares=vfl.Shares(), residual="open")
-    with pytest.raises(ConfigError, match="power of two"):
+    with raises_code(ConfigError, "SVFL-JOB-OPTION"):
         vfl.Shares(step=0.3)
     slow = vfl.FedSGD(lr=0.1, rule=vfl.Momentum())
     with raises_code(ConfigError, "SVFL-JOB-TOO-LARGE"):
@@ -318,7 +319,7 @@ def test_weights_are_opened_to_those_named_and_nobody_else() -> None:
     assert sheet.count("its own weights, as the job permits") == 2
     assert "OpenedWeights" in sheet
     assert "OpenedWeights" not in vfl.explain(job(), all_parties)
-    with pytest.raises(PartiesError, match="open_weights"):
+    with raises_code(PartiesError, "SVFL-PARTIES-NAME"):
         vfl.explain(job(protocol=vfl.Protocol(shares=vfl.Shares(open_weights=("nobody",)))), all_parties)
 
 
