@@ -37,7 +37,7 @@ RUNS = [*((name, 2) for name in MODELS), *((name, 3) for name in ("logistic", "o
 CLASSES = {"one_vs_rest": 4, "trees of classes": 4, "logistic": 2, "smooth_hinge": 2, "trees": 2}
 
 
-def parties(name: str, count: int) -> list[vfl.Party]:
+def parties_for_model(name: str, count: int) -> list[vfl.Party]:
     draw = np.random.default_rng(11)
     X = draw.normal(size=(ROWS, 3 * count))
     f = X[:, ::2].sum(axis=1) / 3
@@ -68,7 +68,7 @@ def test_several_blocks_give_the_weights_of_one(name: str, count: int, monkeypat
     """A residual is one of two entries of its table, at most STEP times its slope (1, with a log link 2) apart: less
     than STEP / 2 of deviation in each run. Columns have a mean square of 1 at most, so weights of the two runs differ
     with a deviation of `noise` at most: by six of these, and by what numbers are rounded to."""
-    tables = parties(name, count)
+    tables = parties_for_model(name, count)
     weights, one = trained(MODELS[name], tables)
     with monkeypatch.context() as patch:
         patch.setattr(shares_facts, "SharesParams", partial(SharesParams, block=BLOCK))

@@ -15,7 +15,7 @@ from securevfl.protocols.shares.preprocessing_store import MemoryStore
 ROWS = 12_000
 
 
-def tables(widths: tuple[int, ...], classes: int = 2, rows: int = ROWS) -> list[vfl.Party]:
+def noise_parties(widths: tuple[int, ...], classes: int = 2, rows: int = ROWS) -> list[vfl.Party]:
     draw = np.random.default_rng(1)
     y = draw.integers(0, classes, rows)
     columns = [draw.normal(size=(rows, d)) for d in widths]
@@ -25,7 +25,7 @@ def tables(widths: tuple[int, ...], classes: int = 2, rows: int = ROWS) -> list[
     ]
 
 
-def job(**keys: Any) -> vfl.Job:
+def block_descent_job(**keys: Any) -> vfl.Job:
     defaults = {
         "model": "logistic",
         "optimizer": vfl.BlockDescent(),
@@ -64,7 +64,7 @@ def test_bytes_and_preprocessing_are_as_forecast(
         stored.append(self.chunk(number).size)
 
     monkeypatch.setattr(MemoryStore, "write", noted)
-    parties, work = tables(widths, 3 if "model" in keys else 2), job(**keys)
+    parties, work = noise_parties(widths, 3 if "model" in keys else 2), block_descent_job(**keys)
     sheet = str(vfl.explain(work, parties))
     run = vfl.simulate(work, parties)
     assert printed_number(sheet, "sent") == pytest.approx(run.costs.bytes, rel=0.15)
@@ -81,7 +81,7 @@ def test_all_epochs_are_one_chunk_if_there_is_room(limit: int, chunks: int, monk
         keep(self, number, *arguments, **keys)
 
     monkeypatch.setattr(MemoryStore, "write", noted)
-    parties, work = tables((2, 2), rows=600), job(epochs=20)
+    parties, work = noise_parties((2, 2), rows=600), block_descent_job(epochs=20)
     sheet = str(vfl.explain(work, parties))
     vfl.simulate(work, parties)
     assert len(chunk_numbers) == chunks
@@ -92,7 +92,9 @@ def test_all_epochs_are_one_chunk_if_there_is_room(limit: int, chunks: int, monk
 def test_columns_count_as_the_model_makes_them() -> None:
     """Of trees each leaf is one, and each cosine, a third of them: 6 bytes a row of disk; a block of rows with all of
     them is in memory."""
-    sheets = [str(vfl.explain(job(model=model), tables((4, 4)))) for model in ("logistic", "trees")]
+    sheets = [
+        str(vfl.explain(block_descent_job(model=model), noise_parties((4, 4)))) for model in ("logistic", "trees")
+    ]
     (line, leaves), n = ([printed_number(sheet, what) for sheet in sheets] for what in ("of disk", "of memory")), ROWS
     assert line[1] - line[0] == pytest.approx(6 * n * 100 * 16, rel=0.15)
     assert leaves[1] - leaves[0] == pytest.approx(12 * n * 100 * 16, rel=0.15)
@@ -100,7 +102,7 @@ def test_columns_count_as_the_model_makes_them() -> None:
 
 def test_what_has_no_bits_is_refused_by_the_key_to_set() -> None:
     small = vfl.BlockDescent(lr=1e-5)
-    sheet = str(vfl.explain(job(optimizer=small), tables((2, 2), rows=20_000)))
+    sheet = str(vfl.explain(block_descent_job(optimizer=small), noise_parties((2, 2), rows=20_000)))
     assert re.search(r"would be refused .*[Ss]et batch_size to at most [\d,]+ rows, raise optimizer\.lr", sheet)
 
 

@@ -21,7 +21,7 @@ from securevfl.runtime.observer import Event
 from securevfl.training import session
 
 
-def job(lr: float, **keys: Any) -> vfl.Job:
+def whole_batch_job(lr: float, **keys: Any) -> vfl.Job:
     shares = vfl.Protocol(shares=vfl.Shares(chunk=2))
     options = {"batch_size": "all", "epochs": 6, "test_fraction": 0.3, "evaluate_every": 100, "protocol": shares} | keys
     return vfl.Job(model=vfl.Logistic(), optimizer=vfl.FedSGD(lr=lr), **options)
@@ -57,7 +57,7 @@ def played(
 
 @pytest.mark.parametrize("parties", [2, 3])
 def test_one_count_is_opened_a_chunk(tmp_path: Any, parties: int) -> None:
-    far, opened = played(job(0.1, epochs=4), tmp_path, parties)
+    far, opened = played(whole_batch_job(0.1, epochs=4), tmp_path, parties)
     assert not far
     assert len(opened) == 2
     counts = [int.from_bytes(message.total, "little") for message in opened]
@@ -65,7 +65,7 @@ def test_one_count_is_opened_a_chunk(tmp_path: Any, parties: int) -> None:
 
 
 def test_a_run_beyond_the_table_is_told_before_its_end(tmp_path: Any) -> None:
-    far, opened = played(job(40.0), tmp_path)
+    far, opened = played(whole_batch_job(40.0), tmp_path)
     assert len(opened) >= 3
     assert len(far) >= 2
     assert all('"party": "bank"' in line or '"party":"bank"' in line for line in far)
@@ -101,13 +101,15 @@ def test_sums_of_rows_that_a_model_is_sure_of_are_covered(scale: float, warned: 
 def test_half_the_table_entries_suffice_for_sums_of_thirty() -> None:
     """15 on either side of 0 lost this training."""
     shares = vfl.Protocol(shares=vfl.Shares(table_bits=5))
-    run = vfl.simulate(job(0.3, epochs=12, batch_size=128, protocol=shares), vfl.datasets.breast_cancer(), workers=1)
+    run = vfl.simulate(
+        whole_batch_job(0.3, epochs=12, batch_size=128, protocol=shares), vfl.datasets.breast_cancer(), workers=1
+    )
     assert run.metrics["auc"] > 0.98
 
 
 def test_counts_are_said_and_counted() -> None:
     parties = vfl.datasets.breast_cancer()
-    sheet = vfl.explain(job(0.1), parties)
+    sheet = vfl.explain(whole_batch_job(0.1), parties)
     assert "3 counts of rows near the table's end, one a chunk" in sheet
 
 
@@ -123,5 +125,5 @@ def test_the_partners_ledger_limits_counts_of_rows(
     monkeypatch.setattr(Measurements, "_record_evaluation", lambda *_: None)
     monkeypatch.setattr("securevfl.families.shares.shares_participant.ScoreLedger", lambda _: ledger)
     for limit in (3, 0):
-        _, opened = played(job(0.1, epochs=10, accepts=accepts), tmp_path)
+        _, opened = played(whole_batch_job(0.1, epochs=10, accepts=accepts), tmp_path)
         assert [bool(count.total) for count in opened] == [bool(accepts) or number < limit for number in range(5)]

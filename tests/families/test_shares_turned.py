@@ -32,7 +32,7 @@ def alike(count: int = 2) -> list[vfl.Party]:
     ]
 
 
-def job(**keys: Any) -> vfl.Job:
+def oscillating_job(**keys: Any) -> vfl.Job:
     fine = vfl.Protocol(shares=vfl.Shares(chunk=4, table_bits=8, step=0.125))  # rounding moves weights by some .004
     defaults = {"optimizer": vfl.BlockDescent(lr=2.0), "batch_size": "all", "epochs": 12, "evaluate_every": 6}
     defaults |= {"patience": {"evaluations": 1}, "test_fraction": 0.3, "protocol": fine}
@@ -64,7 +64,7 @@ def test_an_oscillating_training_restarts_with_half_the_step(count: int, monkeyp
         return keys(self, number, purposes)
 
     monkeypatch.setattr(Products, "keys", noted)
-    run = vfl.simulate(job(), parties, observe=events.append)
+    run = vfl.simulate(oscillating_job(), parties, observe=events.append)
     losses = [record["loss"] for record in run.history if "loss" in record]
     assert losses[0] > np.log(2) > losses[1] == run.metrics["loss"]
     assert [part.state["sizes"]["rollbacks"] for part in run.parts.values()] == [[[6, 0]]] * count
@@ -73,12 +73,12 @@ def test_an_oscillating_training_restarts_with_half_the_step(count: int, monkeyp
     assert [decision.roll_back for decision in verdicts] == [True] * (count - 1) + [False] * (count - 1)
     assert not verdicts[0].is_best
     assert len(set(noted_keys)) == len(noted_keys) >= 2 * 4
-    safe = job(optimizer=vfl.BlockDescent(lr=1.0), epochs=6, evaluate_every=6)
+    safe = oscillating_job(optimizer=vfl.BlockDescent(lr=1.0), epochs=6, evaluate_every=6)
     np.testing.assert_allclose(weights(run), weights(vfl.simulate(safe, parties)), atol=0.05)
 
 
 def test_a_training_that_does_well_never_turns_back() -> None:
-    run = vfl.simulate(job(protocol="shares"), vfl.datasets.breast_cancer())
+    run = vfl.simulate(oscillating_job(protocol="shares"), vfl.datasets.breast_cancer())
     assert run.active.state["sizes"]["rollbacks"] == []
 
 
@@ -96,9 +96,12 @@ def test_a_run_interrupted_after_a_rollback_resumes(at: int, tmp_path: Path) -> 
             raise Cut
 
     with pytest.raises(Cut):
-        vfl.simulate(job(), parties, checkpoints=checkpoints, on_round=on_round)
+        vfl.simulate(oscillating_job(), parties, checkpoints=checkpoints, on_round=on_round)
     checkpoints = {party.name: Checkpoints(tmp_path / party.name, party.name, every=1) for party in parties}
-    again, uninterrupted = vfl.simulate(job(), parties, checkpoints=checkpoints), vfl.simulate(job(), parties)
+    again, uninterrupted = (
+        vfl.simulate(oscillating_job(), parties, checkpoints=checkpoints),
+        vfl.simulate(oscillating_job(), parties),
+    )
     assert [part.state["sizes"]["rollbacks"] for part in again.parts.values()] == [[[6, 0]]] * 2
     np.testing.assert_allclose(weights(again), weights(uninterrupted), atol=0.05)
 
@@ -106,7 +109,7 @@ def test_a_run_interrupted_after_a_rollback_resumes(at: int, tmp_path: Path) -> 
 @pytest.mark.parametrize("turned", [((3, 0),), ((6, 3),), ((3, 0), (8, 5)), ((12, 6),)])
 def test_the_rule_continues_from_an_earlier_state(turned: tuple[tuple[int, int], ...]) -> None:
     """Against the same steps in floats, one after the other."""
-    swinging_job = job(optimizer=vfl.BlockDescent(lr=4.0))
+    swinging_job = oscillating_job(optimizer=vfl.BlockDescent(lr=4.0))
     assert trains_on_shares(swinging_job)
     rule = make_plan(swinging_job, rows=100, batches=1, parties=2, rollbacks=turned).rule
     changes = np.random.default_rng(0).integers(-1000, 1000, 12)

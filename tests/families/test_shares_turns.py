@@ -110,7 +110,7 @@ def test_a_training_that_ends_leaves_no_thread_behind(error):
     assert alone(work) == ([0] if error else [0, 1])
 
 
-JOB = vfl.Job(
+PIPELINED_JOB = vfl.Job(
     model=vfl.Logistic(),
     optimizer=vfl.FedSGD(lr=0.3),
     protocol=vfl.Protocol(shares=vfl.Shares(chunk=2)),
@@ -133,7 +133,7 @@ def test_training_continues_during_preprocessing(monkeypatch, parties):
 
     monkeypatch.setattr(OfflinePhase, "generate", watched)
     tables = vfl.datasets.breast_cancer(parties)
-    run = vfl.simulate(JOB, tables, workers=1, on_round=lambda done, of: begun.wait() if done == 1 else None)
+    run = vfl.simulate(PIPELINED_JOB, tables, workers=1, on_round=lambda done, of: begun.wait() if done == 1 else None)
     assert not begun.broken
     losses = [record["loss"] for record in run.history if "loss" in record]
     assert len(losses) > 3
@@ -142,7 +142,7 @@ def test_training_continues_during_preprocessing(monkeypatch, parties):
 
 def test_a_training_that_stops_early_stops_well():
     """The next chunk is being made then; the model is that of the visits so far."""
-    job = JOB.model_copy(update={"target": vfl.Target(metric="loss", value=0.5)})
+    job = PIPELINED_JOB.model_copy(update={"target": vfl.Target(metric="loss", value=0.5)})
     run = vfl.simulate(job, vfl.datasets.breast_cancer(), workers=1)
     assert 0 < run.costs.rounds < 6
     assert run.history[-1]["loss"] < 0.5

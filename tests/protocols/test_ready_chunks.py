@@ -15,7 +15,7 @@ from securevfl.protocols.shares.offline_phase import OfflinePhase, _Record
 from securevfl.protocols.shares.preprocessing_store import MemoryStore
 from securevfl.protocols.shares.spent_chunks import SpentChunks
 
-PARTIES = ("a", "b", "c", "d")
+PARTY_NAMES = ("a", "b", "c", "d")
 NAME, OTHER = b"n" * 16, b"o" * 16
 VISITS = 3
 
@@ -59,7 +59,7 @@ def with_chunk(phase: OfflinePhase, number: int = 0) -> OfflinePhase:
 @pytest.mark.parametrize("names", [(NAME, NAME, OTHER), (NAME, OTHER, NAME), (OTHER, NAME, NAME), (NAME, NAME, b"")])
 def test_a_chunk_that_one_party_lacks_is_discarded(names: tuple[bytes, ...]) -> None:
     line, phase = Line(dict(zip("bcd", names, strict=True))), with_chunk(with_chunk(ahead()), 1)
-    context: Any = SimpleNamespace(me="a", parties=PARTIES, channel=line, subchannel="")
+    context: Any = SimpleNamespace(me="a", parties=PARTY_NAMES, channel=line, subchannel="")
     assert not agree_on_chunk(context, phase, 0, VISITS)
     assert line.sent == dict.fromkeys("bcd", NAME)
     assert phase.store.chunk_numbers == ()  # nor what rests on it
@@ -67,7 +67,7 @@ def test_a_chunk_that_one_party_lacks_is_discarded(names: tuple[bytes, ...]) -> 
 
 def test_a_chunk_that_all_have_is_ready() -> None:
     line, phase = Line(dict.fromkeys("bcd", NAME)), with_chunk(ahead())
-    context: Any = SimpleNamespace(me="a", parties=PARTIES, channel=line, subchannel="")
+    context: Any = SimpleNamespace(me="a", parties=PARTY_NAMES, channel=line, subchannel="")
     assert agree_on_chunk(context, phase, 0, VISITS)
     assert phase.store.chunk_numbers == (0,)
 

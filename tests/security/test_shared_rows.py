@@ -29,7 +29,7 @@ from securevfl.organisations.correlate import correlate
 from tests.builders import raises_code
 
 ROWS, COLUMNS, JOBS, LEFT_OUT = 8192, 16, 6, 1024
-JOB = vfl.Job(
+SEALED_JOB = vfl.Job(
     model=vfl.Logistic(),
     optimizer=vfl.FedBCD(local_steps=5, lr=0.1),
     protocol=vfl.Protocol(residual=vfl.Ckks()),
@@ -60,7 +60,7 @@ def admitted(folder: Path, parties: Sequence[vfl.Party], jobs: int) -> list[np.n
     went = []
     for rows in chosen(parties, jobs):
         try:
-            vfl.simulate(JOB, [party.take(rows) for party in parties], ledgers=local)
+            vfl.simulate(SEALED_JOB, [party.take(rows) for party in parties], ledgers=local)
         except LeakageError as refused:
             assert "earlier jobs on this table asked other equations" in str(refused)  # noqa: PT017 which of many
             continue
@@ -78,7 +78,7 @@ def test_such_jobs_reveal_labels_as_one_job_does(tmp_path: Path, capsys: pytest.
     parties, equations = overlapping_tables(), []
     (_, labelled) = (parties[1], parties[0])
     for rows in admitted(tmp_path, parties, JOBS):
-        pair = RealIdealPair(JOB, [party.take(rows) for party in parties], 0)
+        pair = RealIdealPair(SEALED_JOB, [party.take(rows) for party in parties], 0)
         equations += [(rows[which], A, b) for which, A, b in pair.real("shop").equations()]
     residuals = -solve(equations, ROWS, 1)[:, 0]
     requested = ~np.isnan(residuals)
