@@ -111,20 +111,20 @@ def canonical_ids(values: Iterable[Any]) -> list[bytes]:
         The canonical ids in the same order.
 
     Raises:
-        IdError: if a value is not an id, or two rows have the same id; the error names the rows.
+        IdError: if a value is not an id, or two rows have the same id; the error names the rows, numbered from 1.
     """
     first_rows: dict[bytes, int] = {}
     for row, value in enumerate(values):
         try:
             canonical = canonical_id(value)
         except IdError as error:
-            raise IdError(f"row {row}: {error.problem}", error.remedy, code=error.code, row=row) from None
+            raise IdError(f"row {row + 1}: {error.problem}", error.remedy, code=error.code, row=row + 1) from None
         if (other := first_rows.setdefault(canonical, row)) != row:
             raise IdError(
-                f"rows {other} and {row} have the same id",
+                f"rows {other + 1} and {row + 1} of the table have the same id",
                 "merge these rows or drop one of them",
                 code="SVFL-ID-DUPLICATE",
-                rows=(other, row),
+                rows=(other + 1, row + 1),
             )
     return list(first_rows)
 

@@ -1,8 +1,8 @@
 """Jobs, tables and parties for tests.
 
-Tests state only what is special about them and take everything else from here. `make_job` completes a job,
-`random_parties` and `cancer_parties` make parties, `write_tables` stores them in files, and `raises_code` compares the
-code of an error, which is stable, instead of its wording.
+Tests state only what is special about them; the rest is here. `make_job` completes a job, `random_parties` and
+`cancer_parties` make parties, `write_tables` stores them in files, and `raises_code` compares the code of an error,
+which is stable, instead of its wording.
 
 The generated tables contain by default what real tables contain and tests forget: columns of few whole numbers, exact
 zeros, repeated rows and ties.

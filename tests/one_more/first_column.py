@@ -12,7 +12,7 @@ from securevfl.job import Job
 
 class FirstColumn(LabelAttack):
     name = "first_column"
-    paper = "no paper: chance, or one's own column"
+    paper = "no paper: chance, or the attacker's column"
 
     def guess(self, view: PartyView, stage: RealIdealPair) -> Floats:
         return view.X[:, :1]
