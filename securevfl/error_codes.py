@@ -100,6 +100,10 @@ CATALOGUE: Final[dict[str, ErrorCode]] = {
         "A line has more or fewer fields than the header.",
         "Correct the line that the message names; quotes that are not closed are a usual cause.",
     ),
+    "SVFL-TABLE-QUOTES": ErrorCode(
+        "A quotation mark in a CSV file encloses complete rows, which would disappear.",
+        "Remove the quotation mark in the line that the message names, or write it twice within a quoted value.",
+    ),
     "SVFL-TABLE-EMPTY": ErrorCode(
         "The table has no rows or no columns.",
         "Export the table again, and check that it contains the expected rows and columns.",
@@ -191,7 +195,7 @@ CATALOGUE: Final[dict[str, ErrorCode]] = {
         "Read the id column as text or integers.",
     ),
     "SVFL-ID-NO-MATCH": ErrorCode(
-        "The parties' tables have no id in common.",
+        "The parties' tables have no id in common, or rows that must be the same have different ids.",
         "Check that the right id column is named, and that ids are written alike at all parties.",
     ),
     "SVFL-ID-COLUMN": ErrorCode(

@@ -1,22 +1,22 @@
-"""The facts about a run that are known before it starts.
+"""Derivation of the facts about a run before it starts, for one process with all tables or for one party.
 
-They are the tables that are available in this process, the schedule (which rows form which batch), and the shape of the
-run (its public sizes, `securevfl.families.run_shape`). The leading party has the labels.
+The facts are the tables that are available in this process, the schedule (which rows form which batch), and the shape of
+the run (its public sizes, `securevfl.families.run_shape`). The leading party has the labels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import NDArray
 
-from securevfl.base.arrays import Floats
 from securevfl.data.party import Party, register_of
 from securevfl.data.schedule import Schedule
-from securevfl.disclosure.counts import RunShape
 from securevfl.errors import ConfigError
+from securevfl.families.facts import RunFacts
+from securevfl.families.family import FamilyJob
+from securevfl.families.run_outputs import run_outputs
 from securevfl.families.run_shape import derive_run_shape
 from securevfl.families.table_preparation import prepare_parties, prepare_party
 from securevfl.families.weights_of_evidence import encode_evidence_pooled
@@ -25,26 +25,7 @@ from securevfl.models.loss import check_split
 from securevfl.options import JobOptions
 
 
-@dataclass(frozen=True)
-class RunFacts:
-    """The facts about a run that are known before it starts.
-
-    Attributes:
-        parties: the parties whose tables are available in this process; the leading party comes first.
-        schedule: which rows form which batch.
-        shape: the public sizes of the run.
-    """
-
-    parties: tuple[Party, ...]
-    schedule: Schedule
-    shape: RunShape
-
-    def table(self, name: str) -> Floats | None:
-        """Return the columns (n, d) of a party; None if its table is not available here."""
-        return next((party.X for party in self.parties if party.name == name), None)
-
-
-def pooled_run_facts(job: JobOptions, parties: Sequence[Party]) -> RunFacts:
+def pooled_run_facts(job: FamilyJob, parties: Sequence[Party]) -> RunFacts:
     """Return the facts about a run whose parties are all in this process; the leading party is the first.
 
     LabelError reports labels that the loss cannot use.
@@ -65,7 +46,7 @@ def pooled_run_facts(job: JobOptions, parties: Sequence[Party]) -> RunFacts:
         local_parties=parties,
         encoded_parties=encoded,
     )
-    return RunFacts(tuple(encoded), schedule, shape)
+    return RunFacts(tuple(encoded), schedule, shape, run_outputs(job.family, job, shape))
 
 
 def _count_outputs(job: JobOptions, party: Party, labels: NDArray[Any], schedule: Schedule) -> int:
@@ -77,7 +58,7 @@ def _count_outputs(job: JobOptions, party: Party, labels: NDArray[Any], schedule
 
 
 def local_run_facts(
-    job: JobOptions,
+    job: FamilyJob,
     party: Party,
     columns: Mapping[str, int],
     *,
@@ -120,4 +101,4 @@ def local_run_facts(
         module_parameters=dict(module_parameters or {}) | modules,
         local_parties=[prepared],
     )
-    return RunFacts((prepared,), schedule, shape)
+    return RunFacts((prepared,), schedule, shape, run_outputs(job.family, job, shape))
