@@ -1,7 +1,7 @@
 """Everything that a run discloses, and the resulting leaks, for any protocol family.
 
-An output is something that a run discloses to a party (`securevfl.disclosure.outputs`); a leak is a disclosure that a job
-must accept by name.
+An output is something that a run discloses to a party (`securevfl.disclosure.outputs`); a leak is a disclosure that a
+job must accept by name.
 """
 
 from __future__ import annotations

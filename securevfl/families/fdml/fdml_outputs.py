@@ -1,9 +1,9 @@
 """The disclosures of asynchronous training (FDML), as a list of outputs (`securevfl.disclosure.outputs`).
 
 Workers are the parties with columns. A worker pushes its model outputs on a batch, c numbers for each row, to a server,
-and pulls the sum of all workers' model outputs. It thus receives c numbers about each row of a batch in every iteration,
-under changing weights. d such numbers for each row determine the d columns in the sum, as in training by rounds. Two
-rules are particular to FDML:
+and pulls the sum of all workers' model outputs. It thus receives c numbers about each row of a batch in every
+iteration, under changing weights. d such numbers for each row determine the d columns in the sum, as in training by
+rounds. Two rules are particular to FDML:
 
 - With three workers or more, it may happen that only one other worker has pushed a batch again between two pulls of
   that batch. The versions in the replies show this, and the difference of the two sums is then the change of that

@@ -1,8 +1,8 @@
 """The disclosures of a training on secret shares, as a list of outputs, and the leaks that a job must accept by name.
 
-An output is something that a run discloses to a party (`securevfl.disclosure.outputs`). Scores of new rows are rounded to
-a few bits by one party, the rounder. Measurements open (score, label) pairs, or sums of losses. Weights are opened only to
-the parties in the option `open_weights`.
+An output is something that a run discloses to a party (`securevfl.disclosure.outputs`). Scores of new rows are rounded
+to a few bits by one party, the rounder. Measurements open (score, label) pairs, or sums of losses. Weights are opened
+only to the parties in the option `open_weights`.
 """
 
 from __future__ import annotations

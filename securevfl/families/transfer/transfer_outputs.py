@@ -1,7 +1,7 @@
 """The disclosures of a training by transfer learning, as a list of outputs (`securevfl.disclosure.outputs`).
 
-The guest has the labels, the host has none. d is the number of representations of a row, n the number of rows of a batch,
-and p the number of weights of a party's network (`securevfl.families.transfer.taylor`).
+The guest has the labels, the host has none. d is the number of representations of a row, n the number of rows of a
+batch, and p the number of weights of a party's network (`securevfl.families.transfer.taylor`).
 """
 
 from __future__ import annotations
