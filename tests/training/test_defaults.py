@@ -42,7 +42,7 @@ def first_job(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.fixture
-def tables(first_job: Any) -> Callable[[str], list[vfl.Party]]:
+def read_table(first_job: Any) -> Callable[[str], list[vfl.Party]]:
     """Reads a real table by name."""
     return lambda name: first_job.TABLES[name](DATA)
 
@@ -209,8 +209,8 @@ def pooled(parties: list[vfl.Party], job: vfl.Job, *, held_out: bool) -> float:
     "name",
     [pytest.param(table, marks=[*real, *[pytest.mark.slow] * (table not in QUICK)]) for table in ROUNDS],
 )
-def test_three_lines_train_as_long_as_guards_let_them(name: str, tables: Callable[[str], list[vfl.Party]]) -> None:
-    (held_out, training), parties = ROUNDS[name], tables(name)
+def test_three_lines_train_as_long_as_guards_let_them(name: str, read_table: Callable[[str], list[vfl.Party]]) -> None:
+    (held_out, training), parties = ROUNDS[name], read_table(name)
     job = vfl.Job(model="logistic", protocol="ckks", test_fraction=0.25, prepare=KEPT)
     run = vfl.simulate(job, parties)
     assert run.job.epochs == held_out
@@ -226,9 +226,9 @@ def test_three_lines_train_as_long_as_guards_let_them(name: str, tables: Callabl
     "test_fraction", [pytest.param(fraction, marks=[*real, pytest.mark.slow]) for fraction in (0.0, 0.25)]
 )
 def test_a_table_of_few_values_stays_refused_but_for_one_line(
-    test_fraction: float, tables: Callable[[str], list[vfl.Party]]
+    test_fraction: float, read_table: Callable[[str], list[vfl.Party]]
 ) -> None:
-    parties = tables("adult")
+    parties = read_table("adult")
     job = vfl.Job(model="logistic", protocol="ckks", test_fraction=test_fraction, prepare=KEPT)
     with raises_code(LeakageError, "SVFL-LEAK-NOT-ACCEPTED", leaks=("columns",)):
         vfl.simulate(job, parties)
