@@ -1,4 +1,4 @@
-"""A default depends on its key and the model: naming another key of a section, or the section alone, changes nothing."""
+"""A default depends on its key and the model; naming another key of a section, or a section alone, changes nothing."""
 
 from __future__ import annotations
 
