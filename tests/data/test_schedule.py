@@ -123,6 +123,13 @@ def test_parts_lie_in_each_other_and_the_last_visits_go_to_the_largest(epochs: i
     assert all(np.array_equal(visit.rows, plan.partition(0)[visit.index]) for visit in visits)
 
 
+@pytest.mark.parametrize("epochs", [40, 41, 100])
+def test_long_trainings_take_three_fifths_of_their_iterations_on_the_largest_part(epochs: int) -> None:
+    visits = [visit.index for visit in grown(of(IDS), epochs=epochs).iterations()]
+    final = 3 * epochs // 5
+    assert visits == [0] * (epochs - final - 6) + [1] * 6 + [2] * final
+
+
 def test_names_differ_exactly_where_partitions_do() -> None:
     """Over held-out rows, batch sizes and numbers of batches, several of which give equal numbers of batches."""
     plans = [
