@@ -31,7 +31,8 @@ An error is raised with a problem, a remedy and a code: `TableError("column 'x' 
 code="SVFL-TABLE-EMPTY-COLUMN", column="x")`. Without a remedy, the one of the code's entry in
 `securevfl.error_codes.CATALOGUE` is used. No message contains a value of anybody's table. Other parties never read a
 message or a code: they receive one of a few stop reasons (`STOP_REASONS`). The reason is the same for every error that
-depends on this party's table, because the reason for a refusal would reveal facts about labels and columns.
+depends on this party's table, because the reason for a refusal would reveal facts about labels and columns. Control
+characters in a message are escaped, because it may contain names that a peer or a file supplied.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ import errno
 from typing import ClassVar, Literal, get_args
 
 from securevfl.error_codes import CATALOGUE
+from securevfl.untrusted import printable
 
 StopReason = Literal["refused", "consent", "stopped", "storage", "away", "protocol", "diverged", "failed"]
 
@@ -81,6 +83,7 @@ class SecureVFLError(Exception):
     ) -> None:
         if code is not None and remedy is None:
             remedy = CATALOGUE[code].remedy
+        problem, remedy = printable(problem), None if remedy is None else printable(remedy)
         super().__init__(problem, remedy)
         self.problem = problem
         self.remedy = remedy

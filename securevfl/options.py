@@ -22,6 +22,14 @@ from securevfl.optim import OPTIMIZERS
 from securevfl.optim.defaults import fill_defaults
 from securevfl.optim.optimizer import Training
 from securevfl.protocols.protocol_options import Protocol
+from securevfl.untrusted import MAX_INTEGER
+
+MAX_EPOCHS = 100_000
+"""Largest number of epochs of a job."""
+MAX_ITERATIONS = 10**9
+"""Largest number of rounds or evaluations that an option may state."""
+MAX_BATCH_ROWS = 2**31
+"""Largest number of rows of a batch: that of a table."""
 
 
 class Target(Config):
@@ -41,9 +49,9 @@ class Patience(Config):
 
     metric: str = "loss"
     """The metric: one of those of the model's [loss](#loss)."""
-    evaluations: int = Field(default=3, ge=1)
+    evaluations: int = Field(default=3, ge=1, le=MAX_ITERATIONS)
     """Number of evaluations in a row without an improvement."""
-    tolerance: float = Field(default=1e-4, ge=0)
+    tolerance: float = Field(default=1e-4, ge=0, le=1e12)
     """The smallest change of the metric that counts as an improvement."""
 
 
@@ -70,17 +78,17 @@ class JobOptions(Config):
     """Rows per batch, or "all" for one batch of all training rows. "growing", for block_descent, is "all" below 100,000
     training rows; above, the training uses nested subsets that grow. The partition is determined by the ids of the
     table."""
-    epochs: int = Field(default=10, ge=0)
+    epochs: int = Field(default=10, ge=0, le=MAX_EPOCHS)
     """Passes over all batches. 0 leaves the number to the guards of all parties on one computer: the largest
     number, up to 10, at which no guard refuses what the job discloses about columns. This is the default without an
     optimizer."""
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, le=MAX_INTEGER)
     """Determines the order of batches and the initial weights, not the batches; shared by all parties."""
     test_fraction: float = Field(default=0.0, ge=0, lt=1)
     """Share of rows held out for metrics; with 0, metrics are taken on the training rows."""
-    split: int = Field(default=0, ge=0)
+    split: int = Field(default=0, ge=0, le=MAX_INTEGER)
     """Selects which rows are held out; `vfl.stratified` finds a split that holds classes out evenly."""
-    evaluate_every: int = Field(default=0, ge=0)
+    evaluate_every: int = Field(default=0, ge=0, le=MAX_ITERATIONS)
     """Rounds between joint evaluations. 0 evaluates at the end only, or every round with a target or patience."""
     target: Target | None = None
     """Stops the training early when a metric is good enough."""
@@ -121,10 +129,11 @@ class JobOptions(Config):
     def _read_batch_size(cls, value: Any) -> BatchSize:
         if value in ("all", "growing"):
             return "all" if value == "all" else "growing"
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+        if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_BATCH_ROWS:
             return value
         raise ValueError(
-            'should be a whole number of at least 1, "all" for one batch of all training rows, or "growing"'
+            f'should be a whole number from 1 to {MAX_BATCH_ROWS:,}, "all" for one batch of all training rows, or '
+            '"growing"'
         )
 
     @field_validator("positive", mode="before")

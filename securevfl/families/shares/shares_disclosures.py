@@ -67,7 +67,8 @@ def measured_iterations(total: int, interval: int, start: int = 0) -> list[int]:
 
 def count_measurements(job: JobOptions, shape: RunShape) -> int:
     """Return how often metrics are measured in a complete run."""
-    return len(measured_iterations(shape.epochs * shape.batches, job.evaluation_interval))
+    interval = job.evaluation_interval
+    return -(-shape.epochs * shape.batches // interval) if interval else 1
 
 
 def count_weights(job: SharesJob, shape: RunShape, name: str) -> int:
