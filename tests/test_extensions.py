@@ -109,9 +109,9 @@ def test_a_family_is_loaded_where_its_party_allows_it_and_stands_on_the_sheet(tm
 def test_a_tool_stands_in_the_help_and_is_loaded_when_it_is_typed(tmp_path: Path) -> None:
     folder = install(tmp_path)
     (folder / "made_up" / "__init__.py").write_text("print('loaded')\n")
-    shown = run(folder, "--help")
-    assert "A command of made-up." in shown.stdout
-    assert "loaded" not in shown.stdout
+    printed = run(folder, "--help")
+    assert "A command of made-up." in printed.stdout
+    assert "loaded" not in printed.stdout
     assert run(folder, "count", "rows", "a.csv").stdout.splitlines() == ["loaded", "rows of a.csv"]
     assert run(folder, "counts").returncode == 2
 
@@ -121,8 +121,8 @@ def test_an_attack_joins_those_of_the_audit(tmp_path: Path) -> None:
     folder = install(tmp_path)
     code = "from securevfl.audit.attacks import ATTACKS, load_more; print(load_more(), 'first_column' in ATTACKS)"
     assert run(folder, code=code).stdout == "{} False\n"
-    assert "version='1.0'" in (found := run(folder, code=code, allow="made-up").stdout)
-    assert found.endswith("True\n")
+    assert "version='1.0'" in (output := run(folder, code=code, allow="made-up").stdout)
+    assert output.endswith("True\n")
 
 
 @pytest.mark.long

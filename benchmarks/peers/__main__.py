@@ -174,7 +174,7 @@ class Runs:
         with between(network, system.ports or 1) as line:
             commands = []
             for rank in (0, 1):
-                task = {"rank": rank, "own": line.own[rank], "other": line.other[rank], "settings": settings}
+                task = {"rank": rank, "own": line.bound[rank], "other": line.other[rank], "settings": settings}
                 task |= {"tables": str(folder), "out": str(folder / f"found-{rank}")}
                 file = folder / f"task-{rank}.json"
                 file.write_text(json.dumps(task), encoding="utf-8")

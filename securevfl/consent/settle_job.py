@@ -13,7 +13,8 @@ import numpy as np
 from securevfl.consent.leak_guard import leaks
 from securevfl.data.party import Party, check_parties, register_of
 from securevfl.errors import ConfigError, DataNotice
-from securevfl.families.run_facts import RunFacts, pooled_run_facts
+from securevfl.families.facts import RunFacts
+from securevfl.families.run_facts import pooled_run_facts
 from securevfl.job import Job
 from securevfl.models.class_labels import find_classes
 from securevfl.models.row_weights import Weights, with_max_weight

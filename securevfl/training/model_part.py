@@ -19,7 +19,7 @@ from securevfl.data.baseline import Baseline
 from securevfl.data.columns import Columns, columns_of, has_names
 from securevfl.data.preparation import FittedPreparation
 from securevfl.data.scaling import Scaling
-from securevfl.data.validation import check_finite
+from securevfl.data.validation import check_finite, unmasked
 from securevfl.errors import ConfigError, DataError, TableError
 from securevfl.families.state import State
 from securevfl.job import Job
@@ -295,7 +295,7 @@ class ModelPart:
             TableError: if the number of columns differs from the training.
         """
         named = has_names(X)
-        rows = X if named or hasattr(X, "toarray") else np.atleast_2d(np.asarray(X))
+        rows = X if named or hasattr(X, "toarray") else np.atleast_2d(np.asarray(unmasked(X)))
         shape = (0, len(self.columns)) if named else rows.shape  # type: ignore[union-attr]
         if len(shape) != 2 or shape[1] != len(self.columns):
             raise TableError(

@@ -1,6 +1,7 @@
 """Every bench command and every benchmark runs at its smallest size, so that none breaks unnoticed.
 
-Those of the papers have tests of their own (tests/papers). The benchmarks run in this process and share its imports.
+The benchmarks of the papers have separate tests (tests/papers). The benchmarks run in this process and share its
+imports.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tests.forked import Forked
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT.parent / "shared" / "data"
-OUT = "OUT"  # stands for a folder of the test
+OUT = "OUT"  # a placeholder for a folder of the test
 
 ALONE = {  # by benchmark: arguments of runs without a real table
     "defences": ["--seeds 1 breast_cancer"],

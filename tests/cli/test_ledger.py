@@ -1,4 +1,4 @@
-"""`securevfl ledger`, and what other commands say and keep of ledgers."""
+"""`securevfl ledger`, and the lines that other commands print and store about ledgers."""
 
 from pathlib import Path
 

@@ -74,7 +74,7 @@ def test_a_real_process_ends_with_code_2_and_no_traceback(tmp_path: Path) -> Non
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()
     assert line.startswith(str(tmp_path / "none.toml"))
-    assert line.endswith("]"), "the code comes last"
+    assert line.endswith("]"), "the code is at the end"
 
 
 @pytest.mark.parametrize("command", [["train"], ["explain"], ["bench", "he"], ["bench", "sum"], ["demo"]])
@@ -169,7 +169,7 @@ def test_a_wrong_job_file_gets_one_line_a_problem(tmp_path: Path, text: str, lin
     assert len(messages) == len(lines)
     for line in lines:
         assert any(item.startswith(f"{path}: {line}") for item in messages), (line, messages)
-    assert messages[-1].endswith("]"), "the code comes last"
+    assert messages[-1].endswith("]"), "the code is at the end"
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_a_report_is_strict_json() -> None:
     }
 
 
-@pytest.mark.skipif(not (ROOT / "examples").is_dir(), reason="not beside a checkout")
+@pytest.mark.skipif(not (ROOT / "examples").is_dir(), reason="no checkout")
 def test_the_examples_are_jobs() -> None:
     paths = sorted((ROOT / "examples").glob("*.toml"))
     assert paths
@@ -254,7 +254,7 @@ def test_audit_of_a_job_on_its_tables(tmp_path: Path, tables: list[str]) -> None
 
 
 def test_a_job_of_three_lines_trains_as_long_as_guards_let_it(tmp_path: Path) -> None:
-    """Model, protocol, tables; the rest by default. What more would tell is not accepted silently."""
+    """The job names the model and the protocol; defaults fill the rest. No further disclosure is accepted silently."""
     parties = vfl.datasets.breast_cancer()
     for party in parties:
         text = {"id": range(len(party)), **dict(zip(party.columns, party.X.T, strict=True))}
@@ -305,13 +305,13 @@ def test_new_rows_are_predicted_after_a_training(tmp_path: Path, tables: list[st
     done = run("train", job(tmp_path, text=text), *tables, *options, "--predictions", tmp_path / "out.csv")
     assert done.exit_code == 0, done.output
     assert "(positive class: 0)" in done.stdout
-    found = csv.read_csv(tmp_path / "out.csv")
+    predicted = csv.read_csv(tmp_path / "out.csv")
     both = set(pa.array(csv.read_csv(tmp_path / "bank.csv")["id"]).to_pylist())
     both &= set(parquet.read_table(tmp_path / "shop.parquet")["id"].to_pylist())
-    assert set(found["id"].to_pylist()) == both
+    assert set(predicted["id"].to_pylist()) == both
     labels = dict(zip(*(csv.read_csv(tmp_path / "bank.csv")[name].to_pylist() for name in ("id", "y")), strict=True))
-    bad = np.array([labels[each] == 0 for each in found["id"].to_pylist()])
-    assert area_under_curve(bad, found["probability"].to_numpy()) > 0.95
+    bad = np.array([labels[row_id] == 0 for row_id in predicted["id"].to_pylist()])
+    assert area_under_curve(bad, predicted["probability"].to_numpy()) > 0.95
     done = run("train", job(tmp_path, text=text), *tables, *options[:2])
     assert done.exit_code == 2
     assert "[SVFL-PARTIES-NAME]" in done.stderr

@@ -1,4 +1,4 @@
-"""Each kind of bad input has its own error, which names who, what was expected, what came and what to do."""
+"""Each kind of bad input has a separate error, which names the party, the problem and the remedy."""
 
 from pathlib import Path
 

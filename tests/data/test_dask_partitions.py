@@ -33,9 +33,9 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         distributed.LocalCluster(
             n_workers=2, threads_per_worker=1, dashboard_address=None, local_directory=str(folder)
         ) as cluster,
-        distributed.Client(cluster) as own,
+        distributed.Client(cluster) as cluster_client,
     ):
-        yield own
+        yield cluster_client
 
 
 @pytest.fixture(scope="module")
@@ -92,11 +92,11 @@ def test_no_process_holds_all_rows(client: Any, parties: Any) -> None:
     _, table = parties
     shop: Any = partition_party("shop", table, DaskBackend(client)).X
     matrix = shop.scaled_matrix(np.arange(ROWS), Scaling.none(12))
-    held = dict(part.run(WHO).result() for part in matrix.parts)
-    assert len(held) == 2
-    assert os.getpid() not in held
-    assert set(held.values()) == {ROWS // 2}
-    assert dict(part.run(WHO).result() for part in matrix.parts) == held
+    rows_by_process = dict(part.run(WHO).result() for part in matrix.parts)
+    assert len(rows_by_process) == 2
+    assert os.getpid() not in rows_by_process
+    assert set(rows_by_process.values()) == {ROWS // 2}
+    assert dict(part.run(WHO).result() for part in matrix.parts) == rows_by_process
 
 
 @pytest.mark.long

@@ -207,7 +207,7 @@ def test_shares_are_compared_from_ten_rows_on_either_side(few: int, others: int,
     ],
 )
 def test_both_ends_are_open(training: np.ndarray, new: np.ndarray) -> None:
-    """Whatever lies below, above and between what was seen counts, in all figures; so do its mirror images."""
+    """Values below, above and between the observed values count in all figures, also if all signs change."""
     half = np.random.default_rng(1).permutation(training)[: len(training) // 2]
     for sign in (1.0, -1.0):
         (base,) = baselines(Columns(sign * training[:, None].astype(float), ["x"]), np.arange(len(training)))

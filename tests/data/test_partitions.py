@@ -1,4 +1,4 @@
-"""A party whose rows are in partitions learns what it would learn of them in one process, and no process holds them."""
+"""A party whose rows are in partitions trains the same model as in one process, and no process holds all rows."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -149,7 +149,7 @@ def test_smaller_batches_are_read_from_the_table(tables: Path) -> None:
 
 
 def test_a_table_on_disk_is_never_whole_in_memory(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a batch that is larger than what is read at a time, the model is the same but for rounding."""
+    """With a batch larger than the rows read at a time, the model is the same up to rounding."""
     parties = [open_table(name, tables / f"{name}.table") for name in ("bank", "shop")]
     in_memory = vfl.simulate(job("open"), parties)
     monkeypatch.setattr(store, "MAX_BATCH_BYTES", 0)

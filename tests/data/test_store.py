@@ -76,7 +76,7 @@ def test_rows_are_those_of_the_table_in_memory(tmp_path: Path, kind: str, order:
     np.testing.assert_array_equal(stored.X[:], in_memory.X)
     for rows in (GENERATOR.permutation(250)[:40], np.arange(3, 9), np.array([5]), np.array([7, 7, 2]), np.arange(0)):
         np.testing.assert_array_equal(stored.X[rows], in_memory.X[rows])
-        assert stored.keys_of(rows) == in_memory.keys_of(rows)  # by which a model of stored rows knows them later
+        assert stored.keys_of(rows) == in_memory.keys_of(rows)  # a model of stored rows recognizes them later by these
     np.testing.assert_array_equal(stored.take(np.arange(9)).X, in_memory.X[:9])
     again = open_table("bank", tmp_path / "t.table")
     np.testing.assert_array_equal(again.X[10:20], in_memory.X[10:20])
@@ -136,8 +136,8 @@ def spoiled(j: int, value: float) -> np.ndarray:
 
 
 def problems() -> dict[str, pa.Table]:
-    def table(own: np.ndarray = X, **more: object) -> pa.Table:
-        return pa.table({"id": IDS, **{f"c{j}": own[:, j] for j in range(D)}, **more})
+    def table(numbers: np.ndarray = X, **more: object) -> pa.Table:
+        return pa.table({"id": IDS, **{f"c{j}": numbers[:, j] for j in range(D)}, **more})
 
     gaps = [None if row == 5 else float(row) for row in range(N)]
     return {
@@ -164,10 +164,10 @@ def test_errors_are_those_of_a_table_in_memory(tmp_path: Path, problem: str) -> 
     parquet.write_table(problems()[problem], path)
     with pytest.raises(errors.DataError) as expected:
         read_party("shop", path)
-    with pytest.raises(errors.DataError) as found:
+    with pytest.raises(errors.DataError) as caught:
         store_table("shop", path, tmp_path / "t.table")
-    assert (type(found.value), str(found.value)) == (type(expected.value), str(expected.value))
-    assert str(SECRET) not in str(found.value)
+    assert (type(caught.value), str(caught.value)) == (type(expected.value), str(expected.value))
+    assert str(SECRET) not in str(caught.value)
     assert os.listdir(tmp_path) == ["t.parquet"]
 
 
@@ -184,9 +184,9 @@ def test_gaps_and_texts_are_for_tables_in_memory(tmp_path: Path, column: pa.Arra
     path = tmp_path / "t.parquet"
     parquet.write_table(pa.table({"id": IDS, **{f"c{j}": X[:, j] for j in range(D)}, "c9": column}), path)
     assert "c9" in read_party("shop", path).columns
-    with raises_code(errors.TableError, says) as found:
+    with raises_code(errors.TableError, says) as caught:
         store_table("shop", path, tmp_path / "t.table")
-    assert str(SECRET) not in str(found.value)
+    assert str(SECRET) not in str(caught.value)
     assert os.listdir(tmp_path) == ["t.parquet"]
 
 
@@ -209,9 +209,9 @@ def test_what_is_no_parquet_is_refused_alike(tmp_path: Path, content: bytes | No
         path.write_bytes(content)
     with pytest.raises(errors.TableError) as expected:
         read_party("shop", path)
-    with pytest.raises(errors.TableError) as found:
+    with pytest.raises(errors.TableError) as caught:
         store_table("shop", path, tmp_path / "t.table")
-    assert str(found.value) == str(expected.value)
+    assert str(caught.value) == str(expected.value)
 
 
 @pytest.mark.parametrize("rows", [[0, 0], [N], [-1], [], [[1]], [0.5]], ids=str)
@@ -253,7 +253,7 @@ def test_what_is_no_whole_table_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_bit_that_the_disk_changes_is_named_and_the_table_stored_anew(tmp_path: Path) -> None:
-    """In every part of the file: what it says of itself, labels, places, ids and rows."""
+    """In every part of the file: its description, labels, positions, ids and rows."""
     table, source = tmp_path / "t.table", write(tmp_path / "t.parquet", labels=True)
     before = store_table("bank", source, table, job=job()).X[:]
     intact = table.read_bytes()

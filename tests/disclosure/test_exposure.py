@@ -17,7 +17,7 @@ TABLES = {
     "nearly a sum of others": np.column_stack([NOISE, NOISE[:, 0] + NOISE[:, 1] + 1e-6 * RNG.normal(size=200)]),
     "a sum to rounding": np.column_stack([NOISE, NOISE[:, 0] + NOISE[:, 1] + 1e-12 * RNG.normal(size=200)]),
     "a column that does not vary": np.column_stack([NOISE, np.ones(200)]),
-    "as many rows as columns": NOISE[:6],
+    "equal numbers of rows and columns": NOISE[:6],
     "fewer rows than columns": NOISE[:4],
 }
 
@@ -25,9 +25,9 @@ TABLES = {
 @pytest.mark.parametrize("name", TABLES)
 def test_independent_columns_are_those_that_qr_finds(name, monkeypatch):
     X = TABLES[name]
-    found = column_recovery.independent_columns(X)
+    independent = column_recovery.independent_columns(X)
     monkeypatch.setattr(column_recovery, "_clearly_independent", lambda scaled: False)
-    np.testing.assert_array_equal(found, column_recovery.independent_columns(X))
+    np.testing.assert_array_equal(independent, column_recovery.independent_columns(X))
 
 
 def test_columns_that_are_far_from_each_other_are_not_decomposed(monkeypatch):

@@ -28,77 +28,90 @@ SCORED = "tests/transport/test_scored_again.py::test_a_request_leaves_out_what_m
 SIZES = "tests/disclosure/test_account.py::test_numbers_in_the_transcript_are_those_in_the_ledgers"
 
 HELD = {  # the beginning of a sentence and the test that checks it
-    "This page says what": HERE + "test_every_sentence_has_an_existing_test",
+    "This page gives a data": HERE + "test_every_sentence_has_an_existing_test",
+    "It is not legal advice": HERE + "test_every_sentence_has_an_existing_test",
     "It follows the first screen": SHEET,
-    "Each sentence below is held": HERE + "test_every_sentence_has_an_existing_test",
-    "The active party knows": "tests/data/test_bad_input.py::test_parties",
+    "Each party reads": CONSENT + "test_nothing_but_the_meeting_is_told_before_consent",
+    "A test checks each sentence": HERE + "test_every_sentence_has_an_existing_test",
+    "The active party has": "tests/data/test_bad_input.py::test_parties",
     "A passive party has": "tests/data/test_bad_input.py::test_parties",
     "Each organisation runs": "tests/organisations/test_docs_two_organisations.py::test_the_page",
-    "There is no server": "tests/transport/test_hub.py::test_a_hub_reads_nothing",
+    "The parties exchange messages": "tests/transport/test_hub.py::test_a_hub_reads_nothing",
+    "If they choose a relay": "tests/transport/test_hub.py::test_a_hub_reads_nothing",
     "In the default mode each": SHARES + "test_what_either_party_receives_in_visits_is_uniform",
-    "Whoever has one share": SHARES + "test_what_either_party_receives_in_visits_is_uniform",
-    "The active party holds one": SHARES + "test_two_of_the_three_shares_of_a_third_partys_weights_are_noise",
-    "To find common persons": "tests/security/test_psi_leaks.py::test_two_alignments_cannot_be_linked",
-    "Each learns which": "tests/protocols/test_psi.py::test_every_party_gets_the_rows_of_the_plain_intersection",
+    "A party that has one share": SHARES + "test_what_either_party_receives_in_visits_is_uniform",
+    "The active party holds one": SHARES + "test_two_of_three_shares_of_weights_are_noise",
+    "One other party, its": SHARES + "test_two_of_three_shares_of_weights_are_noise",
+    "The parties find the persons": "tests/security/test_psi_leaks.py::test_two_alignments_cannot_be_linked",
+    "For this, each party sends": "tests/security/test_psi_leaks.py::test_two_alignments_cannot_be_linked",
+    "Each party learns which": "tests/protocols/test_psi.py::test_every_party_gets_the_rows_of_the_plain_intersection",
     "That somebody is a client": "tests/protocols/test_psi.py::test_every_message_is_declared",
-    "Of persons that a party": "tests/security/test_psi_leaks.py::test_the_active_party_learns_no_single_membership",
-    "If the parties choose": "tests/organisations/test_correlate.py::test_all_that_passes_is_declared_and_entered",
-    "The program limits": "tests/organisations/test_correlate.py::test_ledgers_count_them_and_refuse_what_goes_too_far",
-    "If they choose to compare": "tests/organisations/test_fairness_by_group.py::"
+    "About persons who are not": "tests/security/test_psi_leaks.py::test_the_active_party_learns_no_single_membership",
+    "If the parties choose to compare columns": "tests/organisations/test_correlate.py::"
+    "test_all_that_passes_is_declared_and_entered",
+    "The program limits these": "tests/organisations/test_correlate.py::"
+    "test_ledgers_count_them_and_refuse_what_goes_too_far",
+    "A correlation is an average": "tests/organisations/test_correlate.py::"
+    "test_ledgers_count_them_and_refuse_what_goes_too_far",
+    "If the parties choose to compare how": "tests/organisations/test_fairness_by_group.py::"
     "test_groups_under_100_rows_are_not_told_nor_follow",
     "All parties learn": SIZES,
-    "Of each person that": "tests/disclosure/test_score_bits.py::test_every_sheet_weighs_scores_against_columns",
+    "For each person that": "tests/disclosure/test_score_bits.py::test_every_sheet_weighs_scores_against_columns",
     "A score is a fact": "tests/transport/test_serve.py::test_scores_are_those_of_the_run_for_rows_that_all_have",
-    "The program lowers": "tests/disclosure/test_score_bits.py::"
+    "The program uses fewer": "tests/disclosure/test_score_bits.py::"
     "test_a_score_has_as_many_bits_as_columns_allow_and_too_few_are_refused_in_one_line",
-    "Whoever knows its own": "tests/transport/test_serve.py::test_scores_of_a_party_with_one_column_tell_the_column",
-    "A heavy column": "tests/security/test_audit_levels.py::test_levels_reveal_a_column_with_a_large_weight",
-    "The same question": SCORED,
-    "Persons of the training": SCORED,
-    "The active party learns how": "tests/protocols/test_word_shuffle.py::test_what_is_received_is_uniform",
-    "It cannot tell whose": "tests/protocols/test_word_shuffle.py::test_every_order_is_as_likely",
+    "The active party can subtract": "tests/transport/test_serve.py::"
+    "test_scores_of_a_party_with_one_column_tell_the_column",
+    "If one column of another": "tests/security/test_audit_levels.py::test_levels_reveal_a_column_with_a_large_weight",
+    "A repeated question": SCORED,
+    "The program refuses to score": SCORED,
+    "The active party learns the distribution": "tests/protocols/test_word_shuffle.py::"
+    "test_what_is_received_is_uniform",
+    "It cannot assign": "tests/protocols/test_word_shuffle.py::test_every_order_is_as_likely",
     "With few persons": "tests/security/test_audit_shares.py::test_nothing_exceeds_what_is_declared",
-    "A count, of nobody": SIZES,
-    "Beyond this": SHARES + "test_what_either_party_receives_in_visits_is_uniform",
+    "The active party learns one count": SIZES,
+    "Everything else that a party": SHARES + "test_what_either_party_receives_in_visits_is_uniform",
     "A passive party's columns": "tests/disclosure/test_score_bits.py::test_every_sheet_weighs_scores_against_columns",
-    "The active party and its": SHARES + "test_who_must_pool_what_they_hold_is_said",
-    "No other parties can": "tests/protocols/test_shares_predict.py::test_parts_of_further_parties_are_uniform",
-    "Two answers": "tests/disclosure/test_said.py::test_a_sheet_says_that_a_verdict_follows_from_labels",
-    "The proof holds": SHEET,
-    "What one that does": HERE + "test_security_states_what_a_malicious_party_can_read",
+    "If the active party and its partner": SHARES + "test_coalitions_are_listed",
+    "No other group of parties": "tests/protocols/test_shares_predict.py::test_parts_of_further_parties_are_uniform",
+    "After each evaluation the passive": "tests/disclosure/test_said.py::"
+    "test_a_sheet_says_that_a_verdict_follows_from_labels",
+    "The proof applies": SHEET,
+    "SECURITY.md, a file": HERE + "test_security_states_what_a_malicious_party_can_read",
     "Below these lines": "tests/disclosure/test_said.py::test_the_sheet_that_counts_a_ledger_has_its_own_digest",
     "A party's ledger counts": "tests/disclosure/test_debits_everywhere.py::"
     "test_a_process_that_is_killed_has_told_no_more_than_its_ledger_has",
     "securevfl explain --details": CONSENT + "test_the_first_screen_has_all_that_is_learned_and_refused_and_no_message",
     "The digest that a party": CONSENT + "test_the_first_screen_has_all_that_is_learned_and_refused_and_no_message",
-    "Another job": CONSENT + "test_the_digest_is_of_what_the_sheet_says_whatever_the_order_of_others",
+    "If the job, the sizes": CONSENT + "test_the_digest_is_of_what_the_sheet_says_whatever_the_order_of_others",
     "Before it has agreed": CONSENT + "test_nothing_but_the_meeting_is_told_before_consent",
     "No.": SIGNED,
     "The program writes": SIGNED,
-    "The sheet goes to nobody": CONSENT + "test_nothing_but_the_meeting_is_told_before_consent",
-    "What is signed is": SIGNED,
+    "The sheet is not sent": CONSENT + "test_nothing_but_the_meeting_is_told_before_consent",
+    "The start of each connection": SIGNED,
     "The others check certificate": SIGNED,
-    "Who needs a consent": SIGNED,
-    "The others learn how many": ASKED,
-    "That somebody is asked": ASKED,
+    "If you need a consent": SIGNED,
+    "The other parties learn how many": ASKED,
+    "That the active party asks": ASKED,
     "The sheet of the training": ASKED,
-    "In the modes with": CONSENT + "test_the_first_screen_has_all_that_is_learned_and_refused_and_no_message",
+    "The modes with": CONSENT + "test_the_first_screen_has_all_that_is_learned_and_refused_and_no_message",
     "No mode hides": SIZES,
-    "All of these are files": FILES,
-    "None is sent": SIZES,
+    "All of these files": FILES,
+    "No file is sent": SIZES,
     "securevfl forget --party": FORGET + "test_all_that_it_left_is_deleted_and_nothing_that_counts",
-    "The row order and the copy": FORGET + "test_another_training_on_the_table_keeps_its_work_unless_all_is_forgotten",
+    "It also deletes the row order": FORGET
+    + "test_another_training_on_the_table_keeps_its_work_unless_all_is_forgotten",
     "It never deletes": FORGET + "test_all_that_it_left_is_deleted_and_nothing_that_counts",
-    "It refuses while": FORGET + "test_nothing_is_deleted_while_a_run_is_on",
-    "Backups, and pages": FORGET + "test_a_damaged_part_is_deleted_and_what_is_none_is_not",
+    "It refuses to delete": FORGET + "test_nothing_is_deleted_while_a_run_is_on",
+    "It cannot find backups": FORGET + "test_a_damaged_part_is_deleted_and_what_is_none_is_not",
     "Can a person's": SCORED,
-    "The row is left out": SCORED,
+    "Remove the row": SCORED,
     "Levels of scores": "tests/disclosure/test_ledger.py::test_tables_that_share_rows_count_together",
-    "Are the data anonymous": SHARES + "test_who_must_pool_what_they_hold_is_said",
-    "No: shares": SHARES + "test_who_must_pool_what_they_hold_is_said",
-    "What shows afterwards": CONSENT
+    "Are the data anonymous": SHARES + "test_coalitions_are_listed",
+    "No: the parties": SHARES + "test_coalitions_are_listed",
+    "Which records remain": CONSENT
     + "test_without_a_terminal_a_digest_is_required_and_the_error_has_all_that_is_needed",
-    "The digests of the sheets": CONSENT
+    "The digests of the consent sheets": CONSENT
     + "test_without_a_terminal_a_digest_is_required_and_the_error_has_all_that_is_needed",
     "Each party's files": CONSENT + "test_a_party_alone_sees_the_sheet_that_the_run_shows_it",
     "How do we know": "tests/cli/test_main.py::test_audit_of_a_job_on_its_tables",
@@ -128,7 +141,7 @@ def sentences() -> list[str]:
     """Return each sentence of the page, and of the explanations of lines of the sheet in its table."""
     text = PAGE.read_text(encoding="utf-8")
     prose = re.sub(r"^(\||#).*$", "", text, flags=re.M)
-    blocks = [" ".join(block.split()) for block in prose.split("\n\n")] + [row[1] for row in table("The sheet says")]
+    blocks = [" ".join(block.split()) for block in prose.split("\n\n")] + [row[1] for row in table("The sheet states")]
     return [word for block in blocks for word in re.split(r"(?<=[.?])\s+(?=[A-Zs])", plain(block)) if word]
 
 
@@ -153,7 +166,7 @@ def figures_out(text: str) -> str:
 
 def test_the_page_follows_the_whole_sheet() -> None:
     """Everything the page quotes is on the sheet of the default job, in its order, and the whole sheet is quoted."""
-    quoted = [item for row in table("The sheet says") for item in re.findall(r'"([^"]+)"', row[0])]
+    quoted = [item for row in table("The sheet states") for item in re.findall(r'"([^"]+)"', row[0])]
     sheet = figures_out(vfl.explain(vfl.Job(model=vfl.Logistic()), list(vfl.datasets.loans())).first_screen)
     at = 0
     for item in map(figures_out, quoted):

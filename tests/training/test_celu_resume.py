@@ -25,11 +25,11 @@ class Cut(Exception):
 
 
 def job(residual: object, **keys: Any) -> vfl.Job:
-    own: dict[str, Any] = {"model": vfl.Logistic(l2=0.01), "batch_size": 50, "epochs": 3, "seed": 1}
-    own |= {"optimizer": vfl.CeluVFL(lr=0.1, R=R, W=W, xi=60, rule=vfl.AdaGrad())}
-    own |= {"protocol": vfl.Protocol(sum=keys.pop("sum", "auto"), residual=residual)}
-    own |= {"accepts": ["columns", "rank", "fresh_equations"]}
-    return vfl.Job(**(own | keys))
+    defaults: dict[str, Any] = {"model": vfl.Logistic(l2=0.01), "batch_size": 50, "epochs": 3, "seed": 1}
+    defaults |= {"optimizer": vfl.CeluVFL(lr=0.1, R=R, W=W, xi=60, rule=vfl.AdaGrad())}
+    defaults |= {"protocol": vfl.Protocol(sum=keys.pop("sum", "auto"), residual=residual)}
+    defaults |= {"accepts": ["columns", "rank", "fresh_equations"]}
+    return vfl.Job(**(defaults | keys))
 
 
 def resumed(
@@ -75,11 +75,11 @@ CUTS = ((1, 8), (3, 14))  # before any state and on one; between two and in the 
 @pytest.mark.parametrize(("kind", "at"), [(kind, at) for turn, kind in enumerate(KINDS) for at in CUTS[turn % 2]])
 def test_the_weights_are_those_of_the_undisturbed_run(kind: str, at: int, tmp_path: Path) -> None:
     work, tolerance = KINDS[kind]
-    parties, whole = undisturbed(kind)
+    parties, undisturbed_run = undisturbed(kind)
     again = resumed(work, parties, tmp_path, at)
-    for name, part in whole.parts.items():
+    for name, part in undisturbed_run.parts.items():
         np.testing.assert_allclose(again.parts[name].theta, part.theta, rtol=0, atol=tolerance)
-    assert again.costs.rounds == whole.costs.rounds == ROUNDS
+    assert again.costs.rounds == undisturbed_run.costs.rounds == ROUNDS
 
 
 def test_what_goes_down_again_has_the_noise_that_it_had(tmp_path: Path) -> None:
@@ -102,6 +102,6 @@ def test_what_goes_down_again_has_the_noise_that_it_had(tmp_path: Path) -> None:
 def test_under_paillier_too(tmp_path: Path) -> None:
     parties = [party.take(np.arange(40, dtype=np.intp)) for party in vfl.datasets.breast_cancer(parties=2)]
     work = job(SMALL, batch_size=20, optimizer=vfl.CeluVFL(lr=0.1, R=2, W=2, xi=60))
-    whole, again = vfl.simulate(work, parties), resumed(work, parties, tmp_path, 3)
-    for name, part in whole.parts.items():
+    undisturbed_run, again = vfl.simulate(work, parties), resumed(work, parties, tmp_path, 3)
+    for name, part in undisturbed_run.parts.items():
         np.testing.assert_array_equal(again.parts[name].theta, part.theta)

@@ -24,9 +24,9 @@ TABLES = {party.name: party.X for party in PARTIES}
 
 
 def job(residual: Any = "open", **keys: Any) -> vfl.Job:
-    own: dict[str, Any] = {"model": vfl.Logistic(l2=1e-3), "optimizer": vfl.FedBCD(lr=0.3), "batch_size": 128}
-    own |= {"protocol": vfl.Protocol(residual=residual), "epochs": 2, "test_fraction": 0.2, "accepts": ["columns"]}
-    return vfl.Job(**own | {"prepare": {"woe": {"bins": 2, "rows": 60}}} | keys)
+    defaults: dict[str, Any] = {"model": vfl.Logistic(l2=1e-3), "optimizer": vfl.FedBCD(lr=0.3), "batch_size": 128}
+    defaults |= {"protocol": vfl.Protocol(residual=residual), "epochs": 2, "test_fraction": 0.2, "accepts": ["columns"]}
+    return vfl.Job(**defaults | {"prepare": {"woe": {"bins": 2, "rows": 60}}} | keys)
 
 
 @pytest.mark.exact_outputs
@@ -41,7 +41,7 @@ def test_it_is_that_of_the_pooled_table(residual: Any) -> None:
     assert run.metrics["auc"] == pytest.approx(expected.metrics["auc"], abs=1e-3)
     rows = {name: X[:7] for name, X in TABLES.items()}
     np.testing.assert_allclose(
-        run.predict_proba(rows), expected.predict_proba({each.name: each.X[:7] for each in pooled}), atol=1e-3
+        run.predict_proba(rows), expected.predict_proba({party.name: party.X[:7] for party in pooled}), atol=1e-3
     )
 
 
@@ -57,7 +57,7 @@ def test_a_part_that_was_saved_weighs_new_rows_as_it_did(tmp_path: Path) -> None
 
 @pytest.mark.exact_outputs
 def test_a_training_that_goes_on_asks_for_no_class_again(tmp_path: Path) -> None:
-    asked: list[list[Event]] = [[], []]
+    recorded: list[list[Event]] = [[], []]
 
     def cut(done: int, of: int) -> None:
         if done == 3:
@@ -65,15 +65,17 @@ def test_a_training_that_goes_on_asks_for_no_class_again(tmp_path: Path) -> None
 
     states = {party.name: Checkpoints(tmp_path / party.name, party.name, every=1) for party in PARTIES}
     with pytest.raises(RuntimeError, match="cut"):
-        vfl.simulate(job(vfl.Ckks()), PARTIES, checkpoints=states, on_round=cut, observe=asked[0].append)
-    run = vfl.simulate(job(vfl.Ckks()), PARTIES, checkpoints=states, observe=asked[1].append)
-    told = [{event.subchannel for event in events if isinstance(event.message, ResidualCiphertext)} for events in asked]
-    assert f"{bin_classes.EVIDENCE_SUBCHANNEL}/residual" in told[0]
-    assert told[1] == {"/residual"}
-    whole = vfl.simulate(job(vfl.Ckks()), PARTIES)
+        vfl.simulate(job(vfl.Ckks()), PARTIES, checkpoints=states, on_round=cut, observe=recorded[0].append)
+    run = vfl.simulate(job(vfl.Ckks()), PARTIES, checkpoints=states, observe=recorded[1].append)
+    subchannels = [
+        {event.subchannel for event in events if isinstance(event.message, ResidualCiphertext)} for events in recorded
+    ]
+    assert f"{bin_classes.EVIDENCE_SUBCHANNEL}/residual" in subchannels[0]
+    assert subchannels[1] == {"/residual"}
+    undisturbed = vfl.simulate(job(vfl.Ckks()), PARTIES)
     for name, part in run.parts.items():
-        assert part.preparation == whole.parts[name].preparation
-        np.testing.assert_allclose(part.theta, whole.parts[name].theta, atol=1e-3)
+        assert part.preparation == undisturbed.parts[name].preparation
+        np.testing.assert_allclose(part.theta, undisturbed.parts[name].theta, atol=1e-3)
 
 
 def test_class_weights_and_gaps_go_with_it() -> None:

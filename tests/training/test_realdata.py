@@ -17,14 +17,14 @@ DATA = Path(__file__).parents[3] / "shared" / "data"
 
 pytestmark = [
     pytest.mark.realdata,
-    pytest.mark.skipif(not DATA.is_dir(), reason="the real tables are not beside the checkout"),
+    pytest.mark.skipif(not DATA.is_dir(), reason="there are no real tables"),
 ]
 
 
 @pytest.fixture(scope="module")
 def credit() -> list[vfl.Party]:
     """FATE's split of 30,000 credit card clients, one side shuffled and short of some rows, joined on id."""
-    made = []
+    parties = []
     generator = np.random.default_rng(0)
     for name, side in (("bank", "guest"), ("shop", "host")):
         with gzip.open(DATA / f"default_credit_hetero_{side}.csv.gz", "rt") as file:
@@ -34,8 +34,8 @@ def credit() -> list[vfl.Party]:
             table = generator.permutation(table)[:29_000]
         first = 2 if "y" in head else 1
         y = table[:, 1].astype(int) if "y" in head else None
-        made.append(vfl.Party(name, table[:, first:], y, ids=table[:, 0].astype(int), columns=head[first:]))
-    aligned = vfl.align(made)
+        parties.append(vfl.Party(name, table[:, first:], y, ids=table[:, 0].astype(int), columns=head[first:]))
+    aligned = vfl.align(parties)
     missing = aligned.missing
     assert len(missing["shop"]) == 1000
     assert len(aligned[0]) == 29_000
@@ -43,12 +43,12 @@ def credit() -> list[vfl.Party]:
 
 
 def train(parties: list[vfl.Party], residual: Engine | str, **keys: object) -> vfl.Run:
-    own: dict[str, object] = {"batch_size": 4096, "epochs": 2, "seed": 1, "accepts": ["columns"]}
+    defaults: dict[str, object] = {"batch_size": 4096, "epochs": 2, "seed": 1, "accepts": ["columns"]}
     job = vfl.Job(
         model=vfl.Logistic(l2=1e-4),
         optimizer=vfl.FedBCD(local_steps=5, lr=0.1),
         protocol=vfl.Protocol(residual=residual),  # type: ignore[arg-type]
-        **(own | keys),  # type: ignore[arg-type]
+        **(defaults | keys),  # type: ignore[arg-type]
     )
     return vfl.simulate(job, parties)
 

@@ -37,8 +37,8 @@ def test_the_page_has_the_figures_of_the_run(run: vfl.Run, tmp_path: Path) -> No
     run.report(tmp_path / "run.html")
     page = (tmp_path / "run.html").read_text(encoding="utf-8")
     for name, value in run.metrics.items():
-        shown = f"<td>{value:.4f} +- {run.metric_std_errors[name]:.4f}</td>"
-        assert page.count(shown) == (name != "error"), name  # nothing twice: loss is log_loss here
+        cell = f"<td>{value:.4f} +- {run.metric_std_errors[name]:.4f}</td>"
+        assert page.count(cell) == (name != "error"), name  # nothing twice: loss is log_loss here
     assert run.job.digest.hex()[:16] in page
     assert f"{run.costs.bytes:,}" in page
     for word, seconds in run.costs.parts.items():
@@ -63,10 +63,10 @@ def test_the_page_has_the_party_alone_beside_all_together_and_what_was_agreed(ru
     assert "Who learned what" not in page
     part = run.parts["shop"]
     write_report(tmp_path / "shop.html", part, alone=None, sheet="sheet of shop")
-    own = (tmp_path / "shop.html").read_text(encoding="utf-8")
-    assert "sheet of shop" in own
-    assert "How good it is" not in own
-    assert f"{sum(part.counters.bytes_sent(stage) for stage in (Stage.OFFLINE, Stage.TRAIN)):,}" in own
+    shop_page = (tmp_path / "shop.html").read_text(encoding="utf-8")
+    assert "sheet of shop" in shop_page
+    assert "How good it is" not in shop_page
+    assert f"{sum(part.counters.bytes_sent(stage) for stage in (Stage.OFFLINE, Stage.TRAIN)):,}" in shop_page
 
 
 def test_lift_is_that_of_the_rows_with_the_highest_scores() -> None:
@@ -176,7 +176,7 @@ def test_a_notebook_shows_the_picture_in_the_colours_of_the_page(run: vfl.Run) -
     figure = run.plot()
     assert figure._repr_png_().startswith(b"\x89PNG")
     colours = [bar.get_facecolor()[:3] for bar in figure.axes[2].patches]
-    assert colours == [pytest.approx([int(each[i : i + 2], 16) / 255 for i in (1, 3, 5)]) for each in COLOURS[:5]]
+    assert colours == [pytest.approx([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]) for colour in COLOURS[:5]]
 
 
 @pytest.mark.parametrize(("keys", "letters"), [({"epochs": 10}, False), ({"protocol": "ckks", "epochs": 1}, True)])
