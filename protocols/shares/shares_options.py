@@ -35,13 +35,14 @@ class Shares(MessageProtocol):
     partner: str | None = None
     """The share holder next to the party with labels. Default: the party with the most columns."""
     table_bits: int = Field(default=6, ge=3, le=8)
-    """The loss is read from a table of 2^table_bits entries."""
+    """The loss is read from a table of 2^table_bits entries. Default: 6, or 8 for models with a log link."""
     step: float | None = Field(default=None, gt=0, le=1024)
-    """Spacing of table entries, a power of two. Default: 1 for classes, 1/4 for numbers, 1/8 for quantiles."""
+    """Spacing of table entries, a power of two. Default: 1 for classes, 1/4 for numbers, 1/8 for quantiles,
+    1/16 for models with a log link."""
     clip: float = Field(default=8.0, ge=1, le=64)
     """Scaled columns are clipped to [-clip, clip]."""
     chunk: int | None = Field(default=None, ge=1, le=10_000)
-    """Number of epochs for which preprocessing is computed at once. Default: 32, or 16 if 32 epochs would need more
+    """Number of epochs for which preprocessing is computed at once. Default: 40, or 20 if 40 epochs would need more
     than half a GiB."""
 
     metrics_step: float | None = Field(default=None, gt=0, le=1024)
