@@ -46,7 +46,7 @@ from securevfl.errors import CryptoError
 
 SUM_BYTES = 16
 """Length of the receiver's message 3."""
-DIGEST_BYTES = 32
+CHECK_DIGEST_BYTES = 32
 """Length of the sender's message 4."""
 
 

@@ -11,8 +11,7 @@ With the hat functions phi_j at the knots x_j = j h, the coefficients solve
     sum_k <phi_j, phi_k> c_k = <g, phi_j>,    <phi_j, phi_k> / h = 2/3, 1/6, 1/6 for k = j, j - 1, j + 1
 
 On an infinite grid the inverse of this matrix is known: sqrt(3) (sqrt(3) - 2)^|j - k|. It decays by 0.27 a knot. A grid
-that is `MARGIN` knots longer than the table on each side therefore gives its coefficients to ten digits, without an
-effect of the ends. Source: M. Unser, "Splines: a perfect fit for signal and image processing", IEEE Signal Processing
+that is `MARGIN_KNOTS` knots longer than the table on each side therefore gives its coefficients to ten digits. Source: M. Unser, "Splines: a perfect fit for signal and image processing", IEEE Signal Processing
 Magazine 16(6), 1999.
 """
 
@@ -24,7 +23,7 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 
-MARGIN = 18  # knots on each side: (2 - sqrt(3))^18 = 5e-11
+MARGIN_KNOTS = 18  # knots on each side: (2 - sqrt(3))^18 = 5e-11
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(3)
 _NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2  # on the unit interval
 
@@ -44,8 +43,8 @@ def projected(
     Returns:
         The coefficients (m, knots).
     """
-    intervals = knots + 2 * MARGIN + 1
-    starts = first[:, None] + spacing * (np.arange(intervals) - MARGIN - 1)
+    intervals = knots + 2 * MARGIN_KNOTS + 1
+    starts = first[:, None] + spacing * (np.arange(intervals) - MARGIN_KNOTS - 1)
     repeated = np.repeat(targets, intervals, axis=0)
     rising = np.zeros_like(starts)  # integrals of g times the hat that rises, and that falls, over each interval
     falling = np.zeros_like(starts)
@@ -53,8 +52,8 @@ def projected(
         values = weight * residual((starts + node * spacing).reshape(-1, 1), repeated).reshape(starts.shape)
         rising += node * values
         falling += (1 - node) * values
-    products = rising[:, :-1] + falling[:, 1:]  # <g, phi_j> / h for MARGIN knots more on each side
-    offsets = np.arange(-MARGIN, MARGIN + 1)
+    products = rising[:, :-1] + falling[:, 1:]  # <g, phi_j> / h for MARGIN_KNOTS knots more on each side
+    offsets = np.arange(-MARGIN_KNOTS, MARGIN_KNOTS + 1)
     inverse = np.sqrt(3) * (np.sqrt(3) - 2) ** np.abs(offsets)
     windows = np.lib.stride_tricks.sliding_window_view(products, len(inverse), axis=1)
     coefficients: Floats = windows @ inverse

@@ -42,7 +42,7 @@ from securevfl.protocols.shares.table_transfers import Transfers
 from securevfl.runtime.codec import Message
 from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureRecord
 
-MAX_WORD_BITS = 32
+MAX_SHUFFLED_BITS = 32
 """The largest k: a pad of 64 bits contains two words."""
 
 _HALF = np.uint64(32)
@@ -128,7 +128,7 @@ def prepare_shuffle(
         peer: the other holder.
         transfers: oblivious transfers 1-of-2.
         rows: the number of words of a block.
-        bits: k, at most `MAX_WORD_BITS`.
+        bits: k, at most `MAX_SHUFFLED_BITS`.
         blocks: the number of blocks.
 
     Returns:
