@@ -1,8 +1,8 @@
 """Prose and names are in the field's words: a vocabulary check over docstrings, comments, messages and identifiers.
 
 The phrases below belonged to a private dialect that new readers did not understand. A few uses of each are right, so
-their number for each 1,000 words is bounded, and not each of them. Docstrings are checked by ruff (pydocstyle) and pydoclint in
-`make check`.
+their number for each 1,000 words is bounded, and not each of them. Docstrings are checked by ruff (pydocstyle)
+and pydoclint in `make check`.
 """
 
 from __future__ import annotations

@@ -11,7 +11,9 @@ With the hat functions phi_j at the knots x_j = j h, the coefficients solve
     sum_k <phi_j, phi_k> c_k = <g, phi_j>,    <phi_j, phi_k> / h = 2/3, 1/6, 1/6 for k = j, j - 1, j + 1
 
 On an infinite grid the inverse of this matrix is known: sqrt(3) (sqrt(3) - 2)^|j - k|. It decays by 0.27 a knot. A grid
-that is `MARGIN_KNOTS` knots longer than the table on each side therefore gives its coefficients to ten digits. Source: M. Unser, "Splines: a perfect fit for signal and image processing", IEEE Signal Processing
+that is `MARGIN_KNOTS` knots longer than the table on each side therefore gives its coefficients to ten digits.
+
+Source: M. Unser, "Splines: a perfect fit for signal and image processing", IEEE Signal Processing
 Magazine 16(6), 1999.
 """
 
