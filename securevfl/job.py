@@ -24,18 +24,17 @@ from securevfl.data.party import Party
 from securevfl.display import html
 from securevfl.errors import ConfigError, PartiesError
 from securevfl.families import EXTENSIONS, FAMILIES, leak_kinds
-from securevfl.families.family import Family
+from securevfl.families.family import Family, FamilyJob
 from securevfl.models import MODELS, metrics
 from securevfl.models.log_link_losses import LogLinkLoss
 from securevfl.optim import OPTIMIZERS
 from securevfl.optim.defaults import why_not_on_shares
-from securevfl.options import JobOptions
 
 DATA_KEY = "data"
 """The key of a job file that lists the parties' data files on one computer; it is not part of the job."""
 
 
-class Job(JobOptions):
+class Job(FamilyJob):
     """One training: the options of `JobOptions`, checked by its protocol family."""
 
     @field_validator("accepts")

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
+from builders import disclosures_in_run
 
 import securevfl as vfl
 from securevfl.consent.leak_guard import leaks
@@ -16,7 +17,7 @@ from tests.builders import raises_code
 
 
 def counts(job: vfl.Job, known: RunShape) -> list[Disclosure]:
-    return job.family.disclosures(job, known)
+    return disclosures_in_run(job, known)
 
 
 def sealed_job(**keys: object) -> vfl.Job:

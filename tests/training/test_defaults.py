@@ -23,7 +23,7 @@ from securevfl.consent.settle_job import MAX_EPOCHS, settle_job
 from securevfl.data.location_scale import QUARTILES
 from securevfl.errors import ConfigError, DataNotice, LeakageError
 from securevfl.families.table_preparation import prepare_parties
-from securevfl.optim.defaults import EVALUATE_EVERY, HELD_OUT_FRACTION, LONG_STEP_ITERATIONS, why_not_on_shares
+from securevfl.optim.defaults import EVALUATE_SAFE_STEPS_EVERY, HELD_OUT_FRACTION, MAX_ITERATIONS, why_not_on_shares
 from securevfl.organisations.join import check_role
 from securevfl.transport.peers import Peers
 
@@ -42,7 +42,7 @@ def first_job(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.fixture
-def tables(first_job: Any) -> Callable[[str], list[vfl.Party]]:
+def read_table(first_job: Any) -> Callable[[str], list[vfl.Party]]:
     """Reads a real table by name."""
     return lambda name: first_job.TABLES[name](DATA)
 
@@ -72,8 +72,8 @@ def test_a_model_alone_trains_on_shares(first_job: Any) -> None:
     job = vfl.Job(model="logistic")
     assert job == vfl.Job(model=vfl.Logistic(), protocol="shares") == vfl.Job.from_dict(job.to_dict())
     assert job.protocol.shares is not None
-    assert (job.optimizer.name, job.batch_size, job.epochs) == ("block_descent", "growing", LONG_STEP_ITERATIONS)
-    assert (job.test_fraction, job.evaluate_every, job.accepts) == (HELD_OUT_FRACTION, EVALUATE_EVERY, ())
+    assert (job.optimizer.name, job.batch_size, job.epochs) == ("block_descent", "growing", MAX_ITERATIONS)
+    assert (job.test_fraction, job.evaluate_every, job.accepts) == (HELD_OUT_FRACTION, EVALUATE_SAFE_STEPS_EVERY, ())
     assert job.patience is None
     parties = vfl.datasets.breast_cancer()
     run = vfl.simulate(job, parties)
@@ -114,7 +114,7 @@ def test_the_job_of_one_key_trains_on_parts_that_grow(first_job: Any, monkeypatc
         monkeypatch.setattr(f"securevfl.data.schedule.{name}", value)
     parties, job = made_up(4_000, (3, 3)), vfl.Job(model="logistic")
     run = vfl.simulate(job, parties)
-    assert run.costs.rounds == LONG_STEP_ITERATIONS
+    assert run.costs.rounds == MAX_ITERATIONS
     assert run.metrics["auc"] >= first_job.pooled_auc(parties, job) - 0.01
 
 
@@ -209,8 +209,8 @@ def pooled(parties: list[vfl.Party], job: vfl.Job, *, held_out: bool) -> float:
     "name",
     [pytest.param(table, marks=[*real, *[pytest.mark.slow] * (table not in QUICK)]) for table in ROUNDS],
 )
-def test_three_lines_train_as_long_as_guards_let_them(name: str, tables: Callable[[str], list[vfl.Party]]) -> None:
-    (held_out, training), parties = ROUNDS[name], tables(name)
+def test_three_lines_train_as_long_as_guards_let_them(name: str, read_table: Callable[[str], list[vfl.Party]]) -> None:
+    (held_out, training), parties = ROUNDS[name], read_table(name)
     job = vfl.Job(model="logistic", protocol="ckks", test_fraction=0.25, prepare=KEPT)
     run = vfl.simulate(job, parties)
     assert run.job.epochs == held_out
@@ -226,9 +226,9 @@ def test_three_lines_train_as_long_as_guards_let_them(name: str, tables: Callabl
     "test_fraction", [pytest.param(fraction, marks=[*real, pytest.mark.slow]) for fraction in (0.0, 0.25)]
 )
 def test_a_table_of_few_values_stays_refused_but_for_one_line(
-    test_fraction: float, tables: Callable[[str], list[vfl.Party]]
+    test_fraction: float, read_table: Callable[[str], list[vfl.Party]]
 ) -> None:
-    parties = tables("adult")
+    parties = read_table("adult")
     job = vfl.Job(model="logistic", protocol="ckks", test_fraction=test_fraction, prepare=KEPT)
     with raises_code(LeakageError, "SVFL-LEAK-NOT-ACCEPTED", leaks=("columns",)):
         vfl.simulate(job, parties)

@@ -33,7 +33,7 @@ F = OWN @ [1.0, -0.5, 0.0] + OTHER @ [0.8, 0.5] + 0.7 * (TOWN == "Jena") - 1
 Y = (DRAW.random(N) < 1 / (1 + np.exp(-F))).astype(int)
 
 
-def parties() -> list[vfl.Party]:
+def parties_with_texts() -> list[vfl.Party]:
     pa = pytest.importorskip("pyarrow")
     shop = pa.table({"c": OTHER[:, 0], "gaps": GAPS, "town": TOWN})
     bank = pa.table({"a": OWN[:, 0], "b": OWN[:, 1], "idle": OWN[:, 2]})
@@ -45,7 +45,7 @@ def train(**prepare: Any) -> vfl.Run:
         model=vfl.Logistic(l2=1e-4), protocol="open", batch_size="all", epochs=20, prepare=prepare,
         accepts=["columns", "label_auc", "fresh_equations", "rank"],
     )  # fmt: skip
-    return vfl.simulate(job, parties())
+    return vfl.simulate(job, parties_with_texts())
 
 
 def read(card: Scorecard, party: vfl.Party, row: int) -> float:
@@ -76,7 +76,7 @@ def read(card: Scorecard, party: vfl.Party, row: int) -> float:
 
 @pytest.mark.parametrize("prepare", [{"woe": {"bins": 5}}, {"bins": 4}, {"tails": "keep"}], ids=str)
 def test_the_points_of_a_row_add_up_to_its_score(prepare: dict[str, Any]) -> None:
-    run, members = train(**prepare), parties()
+    run, members = train(**prepare), parties_with_texts()
     card = run.scorecard(points=500, odds=20, double=40)
     tables = {party.name: party.table for party in members}
     f = run.decision(tables)[:, 0]
