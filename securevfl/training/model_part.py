@@ -31,7 +31,7 @@ from securevfl.models.tree_views import TreeViews, tree_views_of
 from securevfl.runtime.clock import Path as CriticalPath
 from securevfl.runtime.costs import CostCounters, Kind, Stage
 
-SCHEMA = "securevfl.part/6"
+PART_SCHEMA = "securevfl.part/6"
 
 PLAIN_FIELDS = (
     *("name", "role", "job", "parties", "outputs", "metrics", "metric_std_errors", "history", "rounds", "run", "data"),
@@ -316,7 +316,7 @@ class ModelPart:
 
     def save(self, path: str | Path) -> None:
         """Write this part atomically as JSON with a digest."""
-        content = {"schema": SCHEMA} | {name: getattr(self, name) for name in PLAIN_FIELDS}
+        content = {"schema": PART_SCHEMA} | {name: getattr(self, name) for name in PLAIN_FIELDS}
         content |= {
             "columns": self.columns,
             "preparation": self.preparation.plain(),
@@ -356,9 +356,9 @@ class ModelPart:
         except (ValueError, RecursionError):
             raise _damaged(path) from None
         schema = content.pop("schema", None) if isinstance(content, dict) else None
-        if schema != SCHEMA:
+        if schema != PART_SCHEMA:
             raise DataError(
-                f"{path}: unsupported model file schema {_schema_name(schema)} (supported: {SCHEMA})",
+                f"{path}: unsupported model file schema {_schema_name(schema)} (supported: {PART_SCHEMA})",
                 "open older files with the version that wrote them; upgrade securevfl for newer files",
                 code="SVFL-MODEL-FILE",
                 path=str(path),

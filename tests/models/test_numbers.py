@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import csv
 import gzip
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from builders import raises_code
+from builders import REAL_TABLES, raises_code
 from scipy import integrate, optimize, special
 from selfcheck.whole_weights import whole_weights
 from sklearn import linear_model as linear
@@ -265,12 +264,11 @@ def test_who_reads_an_open_residual_reads_the_others_sum_for_most_rows() -> None
         np.testing.assert_allclose(inferred[zero], others[zero], atol=1e-6)
 
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
-real = [pytest.mark.realdata, pytest.mark.skipif(not DATA.is_dir(), reason="needs the real tables")]
+real = [pytest.mark.realdata, pytest.mark.skipif(not REAL_TABLES.is_dir(), reason="needs the real tables")]
 
 
 def table(name: str) -> np.ndarray:
-    with gzip.open(DATA / f"{name}.csv.gz", "rt") as file:
+    with gzip.open(REAL_TABLES / f"{name}.csv.gz", "rt") as file:
         return np.array(list(csv.reader(file))[1:], dtype=np.float64)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import raises_code
+from builders import REAL_TABLES, raises_code
 from sklearn.compose import make_column_transformer
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
@@ -28,8 +28,7 @@ from securevfl.organisations.join import check_role
 from securevfl.transport.peers import Peers
 
 ROOT = Path(__file__).parents[2]
-DATA = ROOT.parent / "shared" / "data"
-real = [pytest.mark.realdata, pytest.mark.skipif(not DATA.exists(), reason="needs the real tables")]
+real = [pytest.mark.realdata, pytest.mark.skipif(not REAL_TABLES.exists(), reason="needs the real tables")]
 
 
 @pytest.fixture
@@ -44,7 +43,7 @@ def first_job(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.fixture
 def read_table(first_job: Any) -> Callable[[str], list[vfl.Party]]:
     """Reads a real table by name."""
-    return lambda name: first_job.TABLES[name](DATA)
+    return lambda name: first_job.TABLES[name](REAL_TABLES)
 
 
 SIX = ("default_credit", "a9a", "ijcnn1", "phishing", "adult", "support2")
@@ -56,7 +55,7 @@ SIX = ("default_credit", "a9a", "ijcnn1", "phishing", "adult", "support2")
 @pytest.mark.timeout(1200)
 def test_a_model_alone_scores_as_pooled_regression_does(name: str, bins: bool, first_job: Any) -> None:
     """Compared with scikit-learn on the same columns; with bins, on weights of evidence with equal numbers of bins."""
-    apart = [first_job.measured(name, DATA, split, bins=bins)["difference"] for split in first_job.SPLITS]
+    apart = [first_job.measured(name, REAL_TABLES, split, bins=bins)["difference"] for split in first_job.SPLITS]
     assert min(apart) >= -0.003
     assert bins or np.mean(apart) >= -0.0005
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import raises_code
+from builders import REAL_TABLES, raises_code
 from sklearn.metrics import roc_auc_score
 from typer.testing import CliRunner
 
@@ -129,15 +129,12 @@ def test_models_without_points_are_told() -> None:
         vfl.simulate(tails, moved).scorecard()
 
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
-
-
 @pytest.mark.realdata
-@pytest.mark.skipif(not DATA.is_dir(), reason="needs the real tables")
+@pytest.mark.skipif(not REAL_TABLES.is_dir(), reason="needs the real tables")
 def test_points_rank_like_the_model_on_credit() -> None:
     tables = {}
     for side in ("guest", "host"):
-        with gzip.open(DATA / f"default_credit_hetero_{side}.csv.gz", "rt") as file:
+        with gzip.open(REAL_TABLES / f"default_credit_hetero_{side}.csv.gz", "rt") as file:
             tables[side] = np.array(list(csv.reader(file))[1:], dtype=np.float64)
     guest, host = tables["guest"], tables["host"]
     members = [
