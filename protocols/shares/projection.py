@@ -14,8 +14,8 @@ solve
 
 On an infinite grid the inverse of this matrix is known: sqrt(3) * (sqrt(3) - 2)^|j - k|. Its entries decrease by a
 factor of 0.27 from knot to knot. With `MARGIN_KNOTS` additional knots at each end of a finite grid, the
-table's coefficients therefore have ten correct digits. Source: M. Unser, "Splines: a perfect fit for signal and image processing", IEEE
-Signal Processing Magazine 16(6), 1999.
+table's coefficients therefore have ten correct digits. Source: M. Unser, "Splines: a perfect fit for signal and image
+processing", IEEE Signal Processing Magazine 16(6), 1999.
 """
 
 from __future__ import annotations
