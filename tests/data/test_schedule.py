@@ -241,7 +241,7 @@ def test_a_party_without_ids_makes_all_go_by_row_numbers() -> None:
     assert register_of([bank, vfl.Party("shop", X, aligned=True)]) == Register.of_numbers(N)
 
 
-def job(**keys: object) -> vfl.Job:
+def scheduled_job(**keys: object) -> vfl.Job:
     defaults: dict[str, object] = {
         "model": vfl.Logistic(),
         "optimizer": vfl.FedBCD(lr=0.3),
@@ -258,10 +258,10 @@ def test_a_run_holds_out_the_rows_of_the_ids(tmp_path: Path) -> None:
     for order in (np.arange(N), GENERATOR.permutation(N)):
         bank, shop = vfl.Party("bank", X, Y, ids=IDS).take(order), vfl.Party("shop", X + 1, ids=IDS).take(order)
         for seed in (0, 1):
-            part = vfl.simulate(job(seed=seed), [bank, shop]).parts["shop"]
+            part = vfl.simulate(scheduled_job(seed=seed), [bank, shop]).parts["shop"]
             train = (X + 1)[plan.batch_order]
             np.testing.assert_array_equal(part.scaling.mean, train[0] + (train - train[0]).mean(axis=0))
-    without = vfl.simulate(job(), [bank, vfl.Party("shop", (X + 1)[order], aligned=True)]).parts["shop"]
+    without = vfl.simulate(scheduled_job(), [bank, vfl.Party("shop", (X + 1)[order], aligned=True)]).parts["shop"]
     assert not np.array_equal(without.scaling.mean, part.scaling.mean)
 
 

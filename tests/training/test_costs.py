@@ -56,7 +56,7 @@ JOBS: dict[str, vfl.Job] = {
 }
 
 
-def parties(name: str) -> list[vfl.Party]:
+def parties_with_server(name: str) -> list[vfl.Party]:
     """Two parties of 200 rows, with FDML's server."""
     tables = [party.take(np.arange(200)) for party in vfl.datasets.breast_cancer()]
     return tables + [vfl.Helper("server", "server")] * (name == "fdml")
@@ -82,7 +82,7 @@ def clocks(monkeypatch: pytest.MonkeyPatch) -> list[VirtualClock]:
 @pytest.mark.parametrize("name", JOBS)
 def test_the_total_is_the_time_of_the_last_clock(name: str, clocks: list[VirtualClock]) -> None:
     """A round trip is ten seconds, so that nothing else counts: each that the run waits for must be in the total."""
-    run = vfl.simulate(JOBS[name], parties(name), network=Network(mbps=1e6, rtt_ms=10_000))
+    run = vfl.simulate(JOBS[name], parties_with_server(name), network=Network(mbps=1e6, rtt_ms=10_000))
     costs, ends = run.costs, [clock._here.branch.now for clock in clocks]  # of this thread: those of the trunk
     assert costs.total == pytest.approx(max(ends), rel=1e-3)
     assert sum(costs.parts.values()) == pytest.approx(costs.total, rel=1e-9)
@@ -97,7 +97,7 @@ def test_the_total_is_the_time_of_the_last_clock(name: str, clocks: list[Virtual
 
 @pytest.mark.parametrize("name", JOBS)
 def test_a_measured_run_is_told_by_the_clock_in_the_same_words(name: str) -> None:
-    tables, job = parties(name), JOBS[name]
+    tables, job = parties_with_server(name), JOBS[name]
     job = vfl.Job.from_dict(job.to_dict() | {"epochs": job.epochs or 1})
     names = [party.name for party in tables]
     roles = {
@@ -113,7 +113,7 @@ def test_a_measured_run_is_told_by_the_clock_in_the_same_words(name: str) -> Non
 
 def test_runs_of_one_job_have_one_total_whatever_lies_beside_what() -> None:
     """Preprocessing and iterations run in parallel, and either may take longer; seconds of a link count alone."""
-    job, tables = JOBS["shares"].model_copy(update={"epochs": 20}), parties("shares")
+    job, tables = JOBS["shares"].model_copy(update={"epochs": 20}), parties_with_server("shares")
     network = Network(mbps=1.0, rtt_ms=400)
     totals = [vfl.simulate(job, tables, network=network).costs.total for _ in range(3)]
     assert max(totals) <= 1.05 * min(totals)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import raises_code
+from builders import REAL_TABLES, raises_code
 from sklearn.compose import make_column_transformer
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
@@ -28,8 +28,7 @@ from securevfl.organisations.join import check_role
 from securevfl.transport.peers import Peers
 
 ROOT = Path(__file__).parents[2]
-DATA = ROOT.parent / "shared" / "data"
-real = [pytest.mark.realdata, pytest.mark.skipif(not DATA.exists(), reason="needs the real tables")]
+real = [pytest.mark.realdata, pytest.mark.skipif(not REAL_TABLES.exists(), reason="needs the real tables")]
 
 
 @pytest.fixture
@@ -42,9 +41,9 @@ def first_job(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.fixture
-def tables(first_job: Any) -> Callable[[str], list[vfl.Party]]:
+def read_table(first_job: Any) -> Callable[[str], list[vfl.Party]]:
     """Reads a real table by name."""
-    return lambda name: first_job.TABLES[name](DATA)
+    return lambda name: first_job.TABLES[name](REAL_TABLES)
 
 
 SIX = ("default_credit", "a9a", "ijcnn1", "phishing", "adult", "support2")
@@ -56,7 +55,7 @@ SIX = ("default_credit", "a9a", "ijcnn1", "phishing", "adult", "support2")
 @pytest.mark.timeout(1200)
 def test_a_model_alone_scores_as_pooled_regression_does(name: str, bins: bool, first_job: Any) -> None:
     """Compared with scikit-learn on the same columns; with bins, on weights of evidence with equal numbers of bins."""
-    apart = [first_job.measured(name, DATA, split, bins=bins)["difference"] for split in first_job.SPLITS]
+    apart = [first_job.measured(name, REAL_TABLES, split, bins=bins)["difference"] for split in first_job.SPLITS]
     assert min(apart) >= -0.003
     assert bins or np.mean(apart) >= -0.0005
 
@@ -209,8 +208,8 @@ def pooled(parties: list[vfl.Party], job: vfl.Job, *, held_out: bool) -> float:
     "name",
     [pytest.param(table, marks=[*real, *[pytest.mark.slow] * (table not in QUICK)]) for table in ROUNDS],
 )
-def test_three_lines_train_as_long_as_guards_let_them(name: str, tables: Callable[[str], list[vfl.Party]]) -> None:
-    (held_out, training), parties = ROUNDS[name], tables(name)
+def test_three_lines_train_as_long_as_guards_let_them(name: str, read_table: Callable[[str], list[vfl.Party]]) -> None:
+    (held_out, training), parties = ROUNDS[name], read_table(name)
     job = vfl.Job(model="logistic", protocol="ckks", test_fraction=0.25, prepare=KEPT)
     run = vfl.simulate(job, parties)
     assert run.job.epochs == held_out
@@ -226,9 +225,9 @@ def test_three_lines_train_as_long_as_guards_let_them(name: str, tables: Callabl
     "test_fraction", [pytest.param(fraction, marks=[*real, pytest.mark.slow]) for fraction in (0.0, 0.25)]
 )
 def test_a_table_of_few_values_stays_refused_but_for_one_line(
-    test_fraction: float, tables: Callable[[str], list[vfl.Party]]
+    test_fraction: float, read_table: Callable[[str], list[vfl.Party]]
 ) -> None:
-    parties = tables("adult")
+    parties = read_table("adult")
     job = vfl.Job(model="logistic", protocol="ckks", test_fraction=test_fraction, prepare=KEPT)
     with raises_code(LeakageError, "SVFL-LEAK-NOT-ACCEPTED", leaks=("columns",)):
         vfl.simulate(job, parties)

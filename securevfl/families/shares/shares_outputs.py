@@ -98,7 +98,7 @@ def range_count_output(job: SharesJob, shape: RunShape) -> Output:
 
 def pair_output(job: SharesJob, shape: RunShape) -> Output:
     """Return the pairs of a rounded score and a label, in random order, from which metrics are computed."""
-    times, rows = len(EvaluationSchedule.of_run(job, shape).measured_rounds()), measured_rows(shape)
+    times, rows = EvaluationSchedule.of_run(job, shape).count_measured_rounds(), measured_rows(shape)
     pairs = rows * shape.outputs
     return Output(
         "pairs of a score and a label in random order",
@@ -120,7 +120,7 @@ def pair_output(job: SharesJob, shape: RunShape) -> Output:
 def loss_output(job: SharesJob, shape: RunShape) -> Output:
     """Return the sums of losses and the shares of rows near the range's end, for losses without pairs."""
     rows = measured_rows(shape)
-    times = len(EvaluationSchedule.of_run(job, shape).measured_rounds()) if rows else 0
+    times = EvaluationSchedule.of_run(job, shape).count_measured_rounds() if rows else 0
     return Output(
         "sums of losses",
         "scores",
