@@ -57,11 +57,17 @@ class EvaluationSchedule:
         between = range((start // self.interval + 1) * self.interval, self.rounds + 1, self.interval)
         return [*between] if self.rounds % self.interval == 0 else [*between, self.rounds]
 
+    def count_measured_rounds(self, start: int = 0) -> int:
+        """Return the number of `measured_rounds`, without listing them."""
+        if not self.interval:
+            return 1
+        return -(-self.rounds // self.interval) - start // self.interval
+
     def remaining(self, start: int) -> int:
         """Return the largest number of measurements of a run that resumes after `start` rounds."""
         ends_with_evaluation = self.interval > 0 and self.rounds % self.interval == 0
         restores = ends_with_evaluation and start > 0 and self.may_restore
-        return len(self.measured_rounds(start)) + restores
+        return self.count_measured_rounds(start) + restores
 
     @property
     def evaluations(self) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.data.party import Party
-from securevfl.data.schedule import Rows, Schedule
+from securevfl.data.schedule import IterationIndices, Rows, Schedule
 from securevfl.data.woe import BinIndicators, Woe
 from securevfl.disclosure.column_recovery import MAX_SAMPLE_ROWS, numbers_for_recovery
 from securevfl.disclosure.counts import RunShape
@@ -97,8 +97,7 @@ def derive_run_shape(
             if columns_final or shares is not None
         },
         rarest_label_rows=None if labels is None else _count_rarest_label(job, labels, schedule),
-        openings=job.optimizer.count_openings(job.model, [iteration.index for iteration in schedule.iterations()])
-        / max(1, len(schedule)),
+        openings=job.optimizer.count_openings(job.model, IterationIndices(schedule)) / max(1, len(schedule)),
     )
 
 

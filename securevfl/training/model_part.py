@@ -80,8 +80,7 @@ class ModelPart:
         trained: number of training rows.
         held_out: number of held-out rows.
         status: which training it is from.
-        model: the module that the party passed as an object (`Party.model`). No file stores it, so set it after loading
-            unless the job names a file of it.
+        model: the module that the party passed (`Party.model`). No file stores it, so set it after loading.
     """
 
     name: str
@@ -313,6 +312,21 @@ class ModelPart:
         table = self.preparation.apply(columns)
         check_finite(self.name, np.asarray(np.isfinite(table).all(axis=0)), self.features)
         return table
+
+    def with_named_module(self, folder: Path) -> ModelPart:
+        """Bring the module that the job names for this party, if this computer allows its name.
+
+        Args:
+            folder: the folder with the file of the module.
+
+        Returns:
+            This part.
+
+        Raises:
+            ConfigError: the name is not allowed, or the folder has no such file.
+        """
+        self.model = Job.from_dict(self.job).model.named_module(self.name, folder)
+        return self
 
     def save(self, path: str | Path) -> None:
         """Write this part atomically as JSON with a digest."""

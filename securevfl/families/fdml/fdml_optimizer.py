@@ -46,7 +46,7 @@ class FDML(Optimizer):
 
     name: ClassVar[str] = "fdml"
     family: ClassVar[str] = "fdml"
-    tau: int = Field(default=8, ge=0)
+    tau: int = Field(default=8, ge=0, le=10_000)
     """Maximum number of iterations between a party and the slowest one; 0 synchronises all parties."""
     rule: AnyRule = Field(default_factory=Sgd)
     """Update rule: how a gradient becomes a change of weights."""

@@ -37,11 +37,11 @@ PUSHES_PER_RESUME = 2  # maximum number of further pushes of a row for each resu
 class LocalNoise(Config):
     """Noise that makes all pushes of a row in a run together (epsilon, delta)-private."""
 
-    epsilon: float = Field(gt=0)
+    epsilon: float = Field(gt=0, le=1e6)
     """Privacy budget (differential privacy, with `delta`) of all pushes of one row in a run together."""
     delta: float = Field(gt=0, lt=0.5)
     """Probability with which epsilon may fail; well below one divided by the number of rows."""
-    clip: float = Field(gt=0)
+    clip: float = Field(gt=0, le=1e12)
     """L2 norm to which each row of outputs is clipped before noise is added."""
 
     @property

@@ -45,11 +45,11 @@ class FDSKL(Optimizer):
 
     name: ClassVar[str] = "fdskl"
     family: ClassVar[str] = "phases"
-    lr: float = Field(default=0.5, gt=0)
+    lr: float = Field(default=0.5, gt=0, le=1e12)
     """eta, the size of the first step."""
     precondition: bool = True
     """Divide each block's gradient by the curvature of its features, estimated on the first rows."""
-    rho: float = Field(default=1.0, gt=0)
+    rho: float = Field(default=1.0, gt=0, le=1e12)
     """Ridge that `precondition` adds to the curvature."""
 
     @property

@@ -42,15 +42,15 @@ class Kernel(Model):
     name: ClassVar[str] = "kernel"
     kernel: Literal["rbf", "laplace"] = "rbf"
     """Gaussian (rbf) or Laplace kernel."""
-    gamma: float = Field(gt=0)
+    gamma: float = Field(gt=0, le=1e12)
     """Inverse width, on scaled columns: exp(-gamma * |x - z|_2^2) for rbf, exp(-gamma * |x - z|_1) for laplace."""
     loss_name: Annotated[str, AfterValidator(partial(known_loss, single=True))] = Field(
         default="logistic", alias="loss"
     )
     """The name of the [loss](#loss), one with a single output."""
-    blocks: int = Field(default=8, ge=1)
+    blocks: int = Field(default=8, ge=1, le=10_000)
     """K, number of blocks of random features; a round updates the coefficients of one block."""
-    block_size: int = Field(default=256, ge=1)
+    block_size: int = Field(default=256, ge=1, le=65_536)
     """D, number of random features in a block."""
     bits: Bits = 32
     """Bits of a phase in messages: 32 takes 4 bytes; 16 takes 2 bytes and rounds each party's phases with an error of

@@ -14,7 +14,7 @@ from securevfl.data.load import MAX_IN_MEMORY_BYTES
 from securevfl.data.schedule import Schedule
 from securevfl.disclosure.counts import RunShape
 from securevfl.errors import ConfigError
-from securevfl.families.shares.chunk_pipeline import chunk_epochs, split_chunks
+from securevfl.families.shares.chunk_pipeline import chunk_epochs
 from securevfl.families.shares.shares_job import SharesJob
 from securevfl.families.shares.shares_plan import make_plan
 from securevfl.models.inputs import InputShape
@@ -38,6 +38,11 @@ INTEGER_BYTES = 6  # for each entry as an integer on disk
 LINE_BYTES_PER_SECOND = 300e6 / 8
 
 
+def _rows_of(sizes: Counter[int]) -> int:
+    """Return the number of rows of all iterations together, from the number of iterations of each size."""
+    return sum(size * times for size, times in sizes.items())
+
+
 def resource_lines(job: SharesJob, schedule: Schedule, shape: RunShape) -> list[str]:
     """Estimate the resources of a run.
 
@@ -50,25 +55,24 @@ def resource_lines(job: SharesJob, schedule: Schedule, shape: RunShape) -> list[
         Lines about iterations and number formats, traffic and processor time, memory and disk; or one line that states
         why the run would be refused.
     """
-    iterations, parties = list(schedule.iterations()), len(shape.columns)
+    sizes, parties = schedule.count_sizes(range(job.epochs)), len(shape.columns)
     rows = max((len(batch) for batch in schedule.partition(0)), default=0)
     widths = {
         name: job.model.breadth(InputShape(name == shape.active, d, shape.outputs, parties, len(schedule.train)))
         for name, d in shape.columns.items()
     }
-    if not (iterations and rows):
+    if not (sizes and rows):
         return []
     try:
         numbers = make_plan(job, rows=rows, batches=schedule.batches, parties=parties).numbers
     except ConfigError as error:
         return [f"the run would be refused because its numbers need too many bits: {error}"]
-    sizes = Counter(len(iteration.rows) for iteration in iterations)
     varies = len(sizes) > 1 and max(sizes) > min(sizes) + 1
     by_size = " then ".join(f"{times:,} on {size:,}" for size, times in sorted(sizes.items())) + " rows"
-    row_iterations = sum(len(iteration.rows) for iteration in iterations) * shape.outputs
+    row_iterations = _rows_of(sizes) * shape.outputs
     epochs = chunk_epochs(job, len(schedule.train), shape.outputs)
-    chunks = split_chunks(iterations, 0, epochs)
-    chunk_rows = max(sum(len(iteration.rows) for iteration in chunk) for _, chunk in chunks)
+    starts = range(0, job.epochs, epochs) if schedule.uses_subsets else range(1)  # otherwise chunks are equal
+    chunk_rows = max(_rows_of(schedule.count_sizes(range(start, min(start + epochs, job.epochs)))) for start in starts)
     octets = ShareRing(numbers.bits).octets
     wide_columns = max(0, sum(widths.values()) / parties - WIDE_COLUMNS)
     row_bytes = float(numbers.entries * octets + octets + 1 + 16 * numbers.table_bits)
@@ -85,7 +89,7 @@ def resource_lines(job: SharesJob, schedule: Schedule, shape: RunShape) -> list[
     memory = PROCESS_BYTES + TABLE_ROW_BYTES * n + (table if in_memory else 0) + block
     disk = preprocessing + INTEGER_BYTES * rows * widest + (0 if in_memory else table / 2)
     return [
-        f"at most {len(iterations):,} iterations, {by_size if varies else f'on {rows:,} rows'}; {numbers.bits} bits a "
+        f"at most {sizes.total():,} iterations, {by_size if varies else f'on {rows:,} rows'}; {numbers.bits} bits a "
         f"number, w = {numbers.w}",
         f"about {_format_bytes(traffic)} sent, {_format_bytes(preprocessing)} of preprocessing at the active party at "
         f"a time (chunk = {epochs}), {seconds:,.0f} s of processor time at all parties, plus evaluations",

@@ -104,7 +104,7 @@ def range_count_output(job: SharesJob, shape: RunShape) -> Output:
 
 def pair_output(job: SharesJob, shape: RunShape) -> Output:
     """Return the output of (rounded score, label) pairs in random order, which determine metrics."""
-    times, rows = len(EvaluationSchedule.of_run(job, shape).measured_rounds()), measured_rows(shape)
+    times, rows = EvaluationSchedule.of_run(job, shape).count_measured_rounds(), measured_rows(shape)
     pairs = rows * shape.outputs
     return Output(
         "pairs of a score and a label in random order",
@@ -126,7 +126,7 @@ def pair_output(job: SharesJob, shape: RunShape) -> Output:
 def loss_output(job: SharesJob, shape: RunShape) -> Output:
     """Return the output of sums of losses and shares of rows near the range's end, for losses without pairs."""
     rows = measured_rows(shape)
-    times = len(EvaluationSchedule.of_run(job, shape).measured_rounds()) if rows else 0
+    times = EvaluationSchedule.of_run(job, shape).count_measured_rounds() if rows else 0
     return Output(
         "sums of losses",
         "scores",

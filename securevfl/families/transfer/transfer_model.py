@@ -9,7 +9,7 @@ f(x^B) = Phi u^B, where Phi is the mean of y u^A over the guest's labelled rows.
 from __future__ import annotations
 
 import itertools
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -28,11 +28,11 @@ class Transfer(Model):
     family: ClassVar[str | None] = "transfer"
     static_jacobian: ClassVar[bool] = False
     shares_outputs: ClassVar[bool] = False
-    units: int = Field(default=16, ge=1)
+    units: int = Field(default=16, ge=1, le=65_536)
     """d, width of the last layer, which is the representation."""
-    hidden: tuple[int, ...] = ()
+    hidden: tuple[Annotated[int, Field(ge=1, le=65_536)], ...] = Field(default=(), max_length=16)
     """Widths of the hidden layers."""
-    gamma: float = Field(default=0.05, ge=0)
+    gamma: float = Field(default=0.05, ge=0, le=1e12)
     """Weight of the squared distance between the two representations of a row."""
     linearised: bool = False
     """Linearise both networks in their weights at each exchange, so that one decrypted gradient is enough for all local
