@@ -45,9 +45,7 @@ def test_opened_weights_as_many_as_labels_are_refused(rows: int, refused: bool) 
     if refused:
         with raises_code(LeakageError, "SVFL-LEAK-NOT-ACCEPTED", leaks=("rank",)):
             vfl.simulate(trains_on_shares(), noise_tables(rows, 200))
-    assert "its opened weights are" not in str(
-        vfl.explain(trains_on_shares(open_weights=()), noise_tables(rows, 200))
-    )
+    assert "its opened weights are" not in str(vfl.explain(trains_on_shares(open_weights=()), noise_tables(rows, 200)))
 
 
 def test_a_sheet_says_what_scores_are_to_who_knows_its_weights() -> None:
