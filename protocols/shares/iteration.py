@@ -425,7 +425,7 @@ class PartnerParty(TrainingRole):
     def _prepare(self, chunk: int, iteration: int, part: int, kappas: Sequence[Prg]) -> _PreparedRequest:
         """Compute this party's share of the forward sums of a block, and the table offsets to request."""
         material = self._offline.take(chunk, iteration, part)
-        chi, pad = table_transfers.chosen(material.transfer, self._ring)
+        chi, pad = self._context.meter("transfer", lambda: table_transfers.chosen(material.transfer, self._ring))
         h = self._sum(material)
         for prg in kappas:
             h = h + self._ring.uniform(prg, h.shape)

@@ -1,4 +1,8 @@
-"""The joint evaluations of a run: after which rounds they take place, on which rows, and what they disclose."""
+"""The joint evaluations of a run: after which rounds they take place, on which rows, and what they disclose.
+
+In a joint evaluation all parties compute the outputs f of the current model on the held-out rows, or on the training
+rows if no rows are held out. The active party has the labels and leads; passive parties have none.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from securevfl.runtime.disclosure_gate import Group
 
 @dataclass(frozen=True)
 class EvaluationSchedule:
-    """The rounds after which all parties evaluate the model together. No other code derives them.
+    """The rounds after which all parties evaluate the model together; only this class derives them.
 
     Attributes:
         rounds: number of rounds of a complete run.

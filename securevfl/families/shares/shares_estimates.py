@@ -1,4 +1,8 @@
-"""Estimates of time, traffic, memory and disk of a training on shares, from public sizes alone."""
+"""Estimates of time, traffic, memory and disk of a training on secret shares, from public sizes alone.
+
+The two share holders are the active party (with labels) and its partner. Preprocessing is random material that they
+generate for a chunk of epochs before they use it. A block is a part of a batch that is processed at a time.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +20,16 @@ from securevfl.families.shares.shares_plan import make_plan
 from securevfl.models.inputs import InputShape
 from securevfl.protocols.shares.shares_params import ROWS_PER_BLOCK
 
-# Measured for 16 iterations on 40,000 rows at a time, for each row, output and iteration:
-PRODUCT_BYTES = 47  # of a holder's query and its reply, for each other party
+# Measured for 16 iterations on 40,000 rows at a time; each figure is for one row, output and iteration:
+PRODUCT_BYTES = 47  # a share holder's query and its reply, for each other party
 BASE_SECONDS = 7.4e-6  # processor time of two parties
-COLUMN_SECONDS = 4.8e-8  # processor time of each column
-PARTY_SECONDS = 1.8e-6  # processor time of each party beyond two
-WIDE_COLUMNS = 100  # beyond this number, a column has other costs:
+COLUMN_SECONDS = 4.8e-8  # further processor time for each column
+PARTY_SECONDS = 1.8e-6  # further processor time for each party beyond two
+WIDE_COLUMNS = 100  # columns beyond this number cost:
 WIDE_COLUMN_SECONDS = 1.3e-8
 WIDE_COLUMN_BYTES = 0.35
 
-# Measured peak of processes between organisations, for trainings on 100,000 to 5,000,000 rows, in bytes:
+# Memory in bytes, fitted to the peaks of processes that trained on 100,000 to 5,000,000 rows:
 PROCESS_BYTES = 3.4e8
 TABLE_ROW_BYTES = 100  # for each row of the table
 BLOCK_ENTRY_BYTES = 12  # for each entry of a block
@@ -96,7 +100,7 @@ def resource_lines(job: SharesJob, schedule: Schedule, shape: RunShape) -> list[
 
 
 def _processor_seconds(columns: int, parties: int) -> float:
-    """Return the processor time of all parties for one row and iteration, with `columns` columns in all."""
+    """Return the seconds of processor time of all parties for one row, output and iteration."""
     seconds = BASE_SECONDS + COLUMN_SECONDS * min(columns, WIDE_COLUMNS)
     return seconds + WIDE_COLUMN_SECONDS * max(0, columns - WIDE_COLUMNS) + PARTY_SECONDS * (parties - 2)
 
