@@ -499,6 +499,12 @@ class ScoreLedger:
             model = name_id(tables, query.model)
             return np.array([contains(tables, "trained", model, row) for row in query.rows], np.bool_)
 
+    def count_trained(self, model: bytes, ids: Iterable[bytes]) -> int:
+        """Return how many of these ids belong to training rows of a model."""
+        with self._file.reading() as tables:
+            number = name_id(tables, model.hex())
+            return sum(contains(tables, "trained", number, row) for row in self._digests(ids))
+
     def store(self, query: ScoreQuery, values: Sequence[bytes], *, of: Literal["part", "score"] = "part") -> None:
         """Store a value for each row of a query. The values are on disk when this method returns.
 
