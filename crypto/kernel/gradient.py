@@ -65,7 +65,7 @@ class GradientParameters(RowParameters):
         return uniform(Prg(seed, "public second polynomial of a key"), self.primes, (DEGREE,))
 
     def choose(self, n: int, c: int, d: int, openings: int) -> RingLayout:
-        """See `RowParameters.choose`."""
+        """Return the fastest layout for g and J; see `RowParameters.choose`."""
         return choose_layout(n, c, d, _PRODUCTS_PER_BATCH, openings)
 
     def sealed_size(self, layout: RingLayout, width: int, blocks: int) -> int:
@@ -85,7 +85,7 @@ class GradientParameters(RowParameters):
         return stack_halves(first, second, F)
 
     def room(self, layout: RingLayout, blocks: int, F: int) -> tuple[Values, int]:
-        """See `RowParameters.room`."""
+        """Return an empty array for encoded row blocks, and its final number of bytes; see `RowParameters.room`."""
         shape = len(self.primes), layout.points, blocks, F
         return np.empty(shape, np.float32), 4 * math.prod(shape)
 
@@ -94,7 +94,7 @@ class GradientParameters(RowParameters):
         return transform(self.primes, layout.points).forward(plain).astype(np.float32)
 
     def sums(self, layout: RingLayout) -> ResidueSums:
-        """See `RowParameters.sums`."""
+        """Return an empty sum of encrypted products; see `RowParameters.sums`."""
         return ResidueSums(self.primes, [None] * layout.output_blocks)
 
 

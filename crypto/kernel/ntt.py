@@ -85,7 +85,7 @@ class Transform:
                 order = order.reshape(-1, 4).T.reshape(-1)
             exponents = (exponents[:, None] + size // (digits * below) * order).reshape(-1)
             odd = (2 * exponents + 1).reshape(-1, digits)
-            twiddles = below * odd[:, :, None] * np.arange(digits)  # (K, a', a)
+            twiddles = below * odd[:, :, None] * np.arange(digits)  # exponents of psi, with axes (K, a', a)
             inverse = np.ascontiguousarray(powers[:, -twiddles.transpose(0, 2, 1) % (2 * size)])
             for row, p in zip(inverse, primes.values, strict=True):
                 row *= -((p - 1) // digits)  # 1/A modulo p, because A divides p - 1
@@ -95,13 +95,13 @@ class Transform:
         self._square = SquareTransform(primes, powers, exponents) if size == DEGREE else None
 
     def forward(self, x: Floats) -> Floats:
-        """Return the values (P, M, *batch) of polynomials.
+        """Return the values of polynomials at all points.
 
         Args:
             x: coefficients (P, M, *batch), or (M, *batch) if they are the same for all primes.
 
         Returns:
-            The values.
+            The values (P, M, *batch).
         """
         by_prime = x.ndim > 1 and x.shape[:2] == (len(self.primes), self.size)
         batch = x.shape[2:] if by_prime else x.shape[1:]

@@ -46,7 +46,7 @@ def add_product(
     Returns:
         The new total, and the new number of products in it.
     """
-    limit, count = primes.terms - 1, left.shape[-1]  # one term is reserved for the total before the last reduction
+    limit, count = primes.terms - 1, left.shape[-1]  # the total itself counts as one of the terms after a reduction
     if count > limit:
         product, count = multiply_residues(primes, left, right), 1
     else:

@@ -86,7 +86,7 @@ class Primes:
         return self.reduce(out)
 
     def reduce(self, x: Floats) -> Floats:
-        """Reduce sums of at most `terms` products (P, ...) in place, and return them."""
+        """Reduce sums of at most `terms` products, an array (P, ...), modulo each prime in place, and return it."""
         if x.size <= _CACHED_FLOATS * len(self):
             # The same computation as the function `reduce`, for all primes at once, which is faster for small arrays.
             assert x.flags.c_contiguous, "a view would be reduced in a copy"

@@ -159,11 +159,11 @@ class RowScheme(LinearScheme):
         return True
 
     def keygen(self, executor: Executor | None = None, *, columns: int = 0, openings: int = 1) -> KeyHolder:
-        """See `LinearScheme.keygen`."""
+        """Create a holder with a new key; see `LinearScheme.keygen`."""
         return self.holders(self._parameters, columns or self._columns, openings)
 
     def evaluator(self, public: bytes, executor: Executor | None = None) -> Evaluator:
-        """See `LinearScheme.evaluator`."""
+        """Create the evaluator for a public key; see `LinearScheme.evaluator`."""
         return self.evaluators(self._parameters, public)
 
 
@@ -223,7 +223,7 @@ class RowHolder(KeyHolder):
         """
 
     def encrypt(self, g: Floats, *, bound: float) -> bytes:
-        """See `KeyHolder.encrypt`."""
+        """Encrypt g in one message; see `KeyHolder.encrypt`."""
         pieces = [piece for piece, _ in self.encrypt_pieces(g, bound=bound)]
         return pieces[0] + b"".join(piece[SEALED_HEADER.size :] for piece in pieces[1:])
 
@@ -255,7 +255,7 @@ class RowHolder(KeyHolder):
             yield b"".join([header, *ciphertexts]), blocks.stop == layout.sample_blocks
 
     def open(self, blinded: bytes, shape: OpeningShape) -> bytes:
-        """See `KeyHolder.open`."""
+        """Decrypt a blinded product; see `KeyHolder.open`."""
         parameters = self._parameters
         n, c, r, s, d = read_header(parameters.engine, BLINDED_HEADER, parameters.magic[2], blinded, self._fingerprint)
         shape.check(n, c, d)
@@ -494,7 +494,7 @@ class RowEvaluator(Evaluator):
         """
 
     def prepare(self, J: Floats | ChunkedMatrix, *, max_bytes: int = MAX_PLAINTEXT_BYTES) -> PreparedRows:
-        """See `Evaluator.prepare`."""
+        """Encode J for products; see `Evaluator.prepare`."""
         if J.ndim != 2 or 0 in J.shape:
             raise RangeError(
                 f"{self._engine}: J of shape {J.shape} is not a matrix with entries", code="SVFL-CRYPTO-SHAPE"
@@ -506,7 +506,10 @@ class RowEvaluator(Evaluator):
         return PreparedRows(matrix, norms, max(0, max_bytes - row_bytes))
 
     def encode(self, prepared: PreparedRows, sealed: bytes, onto: RowProduct | None = None) -> None:
-        """See `Evaluator.encode`. Parts of J in other processes encode their rows when they multiply them."""
+        """Encode the rows of J in this process in advance; see `Evaluator.encode`.
+
+        Parts of J in other processes encode their rows when they multiply them.
+        """
         product, received = self._read(prepared, sealed, onto)
         for part in prepared.J.parts:
             if isinstance(part, LocalPart):
@@ -542,7 +545,7 @@ class RowEvaluator(Evaluator):
         return SealedBlocks(range(product.block_count, block), pieces)
 
     def blind(self, product: RowProduct) -> tuple[bytes, RowMask]:
-        """See `Evaluator.blind`."""
+        """Hide an encrypted product before it is sent; see `Evaluator.blind`."""
         layout, width, parameters = product.scale.layout, product.scale.width, self._parameters
         sizes = layout.n, layout.c, layout.r, layout.s, len(product.scale.columns)
         message = [BLINDED_HEADER.pack(parameters.magic[2], self._fingerprint, *sizes)]
@@ -586,7 +589,7 @@ class RowEvaluator(Evaluator):
         return onto, self._blocks(onto, sealed)
 
     def unblind(self, opened: bytes, mask: RowMask, word: int | None = None) -> Floats:
-        """See `Evaluator.unblind`."""
+        """Return J^T g from the holder's answer; see `Evaluator.unblind`."""
         layout, levels, rho, within = mask.scale.layout, self._parameters.levels, mask.scale.rho, mask.scale.within
         if word is not None:
             rho = rho[:, :MIN_CHECKS]

@@ -161,15 +161,15 @@ class RingShares(ShareScheme):
         return float(self._parameters.noise(n * min(d, self._parameters.choose(n, c, d).columns), largest))
 
     def keygen(self, coin: bytes) -> ShareHolder:
-        """See `ShareScheme.keygen`."""
+        """Create a holder with a new key for a coin; see `ShareScheme.keygen`."""
         return self.holders(self._parameters, coin)
 
     def holder(self, exported: bytes) -> ShareHolder:
-        """See `ShareScheme.holder`."""
+        """Restore a holder from exported bytes; see `ShareScheme.holder`."""
         return self.holders.imported(self._parameters, exported)
 
     def evaluator(self, public: bytes, coin: bytes) -> ShareEvaluator:
-        """See `ShareScheme.evaluator`."""
+        """Create the evaluator for a public key and its coin; see `ShareScheme.evaluator`."""
         return self.evaluators(self._parameters, public, coin)
 
 
@@ -212,7 +212,7 @@ class RingHolder(ShareHolder):
         """Decrypt the parts of a reply; yield a slice of columns, a slice of outputs, and their shares."""
 
     def exported(self) -> bytes:
-        """See `ShareHolder.exported`."""
+        """Return this object with its secret key as bytes; see `ShareHolder.exported`."""
         return self._key + self.public + self._secret()
 
     @classmethod
@@ -231,7 +231,7 @@ class RingHolder(ShareHolder):
         return holder
 
     def encrypt(self, V: Words, *, columns: int, uses: int = 1) -> bytes:
-        """See `ShareHolder.encrypt`."""
+        """Encrypt V; see `ShareHolder.encrypt`."""
         parameters = self._parameters
         if V.ndim != 2 or 0 in V.shape or V.dtype != np.uint64 or columns < 1 or uses < 1:
             raise RangeError(
@@ -249,7 +249,7 @@ class RingHolder(ShareHolder):
         return b"".join([header, *self._sealed(layout, V)])
 
     def open(self, reply: bytes) -> Words:
-        """See `ShareHolder.open`."""
+        """Decrypt a reply to this party's share; see `ShareHolder.open`."""
         parameters = self._parameters
         c, r, s, d = read_header(parameters.engine, REPLY_HEADER, parameters.magic[2], reply, self._key)
         layout = parameters.layout(s, c, r, s)  # n is unknown here and irrelevant; s rows give one block of rows
@@ -303,7 +303,7 @@ class PreparedFactor:
         """Return the encoding of W for a layout, and cache it."""
         if self._slot != (layout.r, layout.s):
             self.check(min(layout.columns, self.shape[1]))
-            self._values = None  # free the memory of the previous plaintexts first
+            self._values = None  # frees the memory of the encoding for the previous layout first
             self._values, self._slot = self._plaintexts(layout), (layout.r, layout.s)
         return self._values
 
@@ -372,7 +372,7 @@ class RingEvaluator(ShareEvaluator):
         """Return round(t * r / q) for a mask r."""
 
     def prepare(self, W: Integers, *, once: bool = False) -> Any:
-        """See `ShareEvaluator.prepare`."""
+        """Encode W for products; see `ShareEvaluator.prepare`."""
         if W.ndim != 2 or 0 in W.shape or W.dtype.kind != "i":
             raise RangeError(
                 f"{self._parameters.engine}: W of shape {W.shape} and type {W.dtype} is not a matrix of integers",
@@ -383,7 +383,7 @@ class RingEvaluator(ShareEvaluator):
         return prepared
 
     def product(self, prepared: Any, sealed: bytes) -> tuple[bytes, Words]:
-        """See `ShareEvaluator.product`."""
+        """Multiply W with an encrypted V, and hide the result; see `ShareEvaluator.product`."""
         layout, (n, d) = self._parameters.asked(sealed, self._key), prepared.shape
         check_same_rows(self._parameters, layout, n)
         return self._answer(layout, d, self._totals(prepared, layout, sealed))

@@ -109,7 +109,7 @@ class ShareParameters(RingParameters):
         return second_polynomial(self.primes, self.coined(coin))
 
     def choose(self, n: int, c: int, d: int, uses: int = 1) -> RingLayout:
-        """See `RingParameters.choose`."""
+        """Return the fastest layout for V and W; see `RingParameters.choose`."""
         return choose_layout(n, c, d, uses)
 
     def query_size(self, layout: RingLayout) -> int:
@@ -242,7 +242,7 @@ class KernelEvaluator(ProductHider, RingEvaluator):
         return _totals(self._parameters, prepared, layout, sealed)
 
     def hide(self, sealed: bytes, d: int, parts: Sequence[bytes]) -> tuple[bytes, Words]:
-        """See `ShareEvaluator.hide`."""
+        """Add up products that workers have computed, and hide the sum; see `ShareEvaluator.hide`."""
         primes, layout = self._parameters.primes, self._parameters.asked(sealed, self._key)
         shapes = [
             (layout.points, outputs.stop - outputs.start + layout.r, blocks.stop - blocks.start)
@@ -281,15 +281,15 @@ class KernelShares(RingShares):
         super().__init__(bits, _parameters)
 
     def multiply(self, W: Integers, sealed: bytes) -> bytes:
-        """See `ShareScheme.multiply`."""
+        """Multiply W with an encrypted V, without a key and without randomness; see `ShareScheme.multiply`."""
         parameters = self._parameters
-        layout = parameters.asked(sealed, sealed[4 : 4 + FINGERPRINT_BYTES])  # `hide` checks the key
+        layout = parameters.asked(sealed, sealed[4 : 4 + FINGERPRINT_BYTES])
         check_same_rows(parameters, layout, len(W))
         totals = _totals(parameters, PreparedWords(parameters, np.ascontiguousarray(W), once=True), layout, sealed)
         return b"".join(pack(parameters.primes, total) for total in totals)
 
     def seconds(self, n: int, c: int, d: int) -> float:
-        """See `ShareScheme.seconds`."""
+        """Estimate the seconds of a product; see `ShareScheme.seconds`."""
         return milliseconds(choose_layout(n, c, d), d, line=0.0) / 1e3
 
 

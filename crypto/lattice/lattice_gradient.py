@@ -63,7 +63,7 @@ class LatticeGradientParameters(RowParameters):
         return self.ring.second(Prg(seed, "public second polynomial of a key"))
 
     def choose(self, n: int, c: int, d: int, openings: int) -> RingLayout:
-        """See `RowParameters.choose`."""
+        """Return the fastest layout for g and J; see `RowParameters.choose`."""
         return ring_layout.choose_layout(n, c, d, openings=openings, cost=_milliseconds)
 
     def sealed_size(self, layout: RingLayout, width: int, blocks: int) -> int:
@@ -75,12 +75,12 @@ class LatticeGradientParameters(RowParameters):
         return self.ring.answer_size(layout, d)
 
     def query(self, layout: RingLayout, width: int, sealed: bytes, blocks: int, F: int) -> NDArray[Any]:
-        """See `RowParameters.query`."""
+        """Read encrypted row blocks; see `RowParameters.query`."""
         size, view = self.ring.sealed_size(layout, width), memoryview(sealed)
         return _array(self.ring.unsealed(layout, width, view[b * size : (b + 1) * size]) for b in range(blocks))
 
     def room(self, layout: RingLayout, blocks: int, F: int) -> tuple[NDArray[Any], int]:
-        """See `RowParameters.room`."""
+        """Return an empty array for encoded row blocks, and its final number of bytes; see `RowParameters.room`."""
         return np.empty((blocks, F), object), blocks * F * DEGREE * len(self.ring.primes) * 8
 
     def plaintexts(self, layout: RingLayout, plain: Floats) -> NDArray[Any]:
@@ -89,7 +89,7 @@ class LatticeGradientParameters(RowParameters):
         return _array(self.ring.plaintext(layout, column) for column in columns).reshape(plain.shape[1:])
 
     def sums(self, layout: RingLayout) -> CiphertextSums:
-        """See `RowParameters.sums`."""
+        """Return an empty sum of encrypted products; see `RowParameters.sums`."""
         return CiphertextSums(self, [{} for _ in layout.outputs])
 
 

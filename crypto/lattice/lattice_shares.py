@@ -86,7 +86,7 @@ class BfvParameters(RingParameters):
         return self.bfv.second(Prg(self.coined(coin), "public second polynomial of a key"))
 
     def choose(self, n: int, c: int, d: int, uses: int = 1) -> RingLayout:
-        """See `RingParameters.choose`."""
+        """Return the fastest layout for V and W; see `RingParameters.choose`."""
         return ring_layout.choose_layout(n, c, d, uses, cost=milliseconds)
 
     def query_size(self, layout: RingLayout) -> int:
@@ -219,5 +219,5 @@ class LatticeShares(RingShares):
         super().__init__(bits, _parameters)
 
     def seconds(self, n: int, c: int, d: int) -> float:
-        """See `ShareScheme.seconds`."""
+        """Estimate the seconds of a product; see `ShareScheme.seconds`."""
         return milliseconds(self._parameters.choose(n, c, d), d) / 1e3

@@ -106,7 +106,7 @@ class LatticeSum(AdditiveScheme):
         return LatticeSumHolder(self._ring)
 
     def adder(self, public: bytes, executor: Executor | None = None) -> Adder:
-        """See `AdditiveScheme.adder`."""
+        """Create an adder for a holder's public key; see `AdditiveScheme.adder`."""
         return LatticeAdder(self._ring, public)
 
 
@@ -170,7 +170,7 @@ class LatticeSumHolder(SumHolder):
         self._fingerprint = hashlib.sha256(self.public).digest()[:16]
 
     def decrypt(self, total: bytes) -> Floats:
-        """See `SumHolder.decrypt`."""
+        """Decrypt a sum of vectors; see `SumHolder.decrypt`."""
         shape = _parse(self._ring, total, self._fingerprint)
         words = [self._key.decrypt(_residues(self._ring, total, index)) for index in range(shape.polynomials)]
         signed = (np.concatenate(words)[: shape.m] << np.uint64(64 - _PLAIN_BITS)).view(np.int64)
@@ -208,7 +208,7 @@ class LatticeAdder(Adder):
         return b"".join([_SUM.pack(b"SLS2", self._fingerprint, *fields), *parts])
 
     def encrypt(self, v: Floats, *, bound: float, terms: int) -> bytes:
-        """See `Adder.encrypt`."""
+        """Encrypt a vector; see `Adder.encrypt`."""
         v = np.asarray(v, np.float64)
         if v.ndim != 1 or len(v) == 0:
             raise RangeError(f"lattice sum: shape {v.shape} of v is not that of a vector", code="SVFL-CRYPTO-SHAPE")
@@ -238,11 +238,11 @@ class LatticeAdder(Adder):
         return self._message(shape, ciphertexts)
 
     def size(self, values: int, *, terms: int) -> int:
-        """See `Adder.size`."""
+        """Return the size of an encrypted vector in bytes; see `Adder.size`."""
         return _size(self._ring, values)
 
     def add(self, *parts: bytes) -> bytes:
-        """See `Adder.add`."""
+        """Add encrypted vectors, and re-randomise the sum; see `Adder.add`."""
         if not parts:
             raise CryptoError(
                 "lattice sum: there is nothing to add", "pass at least one encrypted vector", code="SVFL-CRYPTO-SHAPE"

@@ -105,11 +105,11 @@ class PaillierScheme(LinearScheme):
         return False
 
     def keygen(self, executor: Executor | None = None, *, columns: int = 0, openings: int = 1) -> KeyHolder:
-        """See `LinearScheme.keygen`."""
+        """Create a holder with a new key; see `LinearScheme.keygen`."""
         return PaillierHolder(SecretKey.generate(self.bits), executor)
 
     def evaluator(self, public: bytes, executor: Executor | None = None) -> Evaluator:
-        """See `LinearScheme.evaluator`."""
+        """Create the evaluator for a public key; see `LinearScheme.evaluator`."""
         return PaillierEvaluator(PublicKey.load(public, self.bits), executor)
 
 
@@ -128,7 +128,7 @@ class PaillierHolder(KeyHolder):
         self.public = key.public.data
 
     def encrypt(self, g: Floats, *, bound: float) -> bytes:
-        """See `KeyHolder.encrypt`."""
+        """Encrypt g in one message; see `KeyHolder.encrypt`."""
         G = np.asarray(g, dtype=np.float64)
         if G.ndim != 2 or not G.size:
             raise RangeError(f"g of shape {G.shape} is not a matrix with entries", code="SVFL-CRYPTO-SHAPE")
@@ -146,7 +146,7 @@ class PaillierHolder(KeyHolder):
         )
 
     def open(self, blinded: bytes, shape: OpeningShape) -> bytes:
-        """See `KeyHolder.open`."""
+        """Decrypt a blinded product; see `KeyHolder.open`."""
         public = self._key.public
         header, body, promised = read_message(blinded, MessageKind.BLINDED, public.fingerprint)
         shape.check(*header.sizes)
@@ -239,7 +239,7 @@ class PaillierEvaluator(Evaluator):
         self._executor = executor
 
     def prepare(self, J: Floats | ChunkedMatrix, *, max_bytes: int = MAX_PLAINTEXT_BYTES) -> PaillierPrepared:
-        """See `Evaluator.prepare`."""
+        """Encode J for products; see `Evaluator.prepare`."""
         matrix = as_array(J)
         if matrix is None:
             raise ConfigError(
@@ -271,7 +271,7 @@ class PaillierEvaluator(Evaluator):
     def transpose_product(
         self, prepared: PaillierPrepared, sealed: bytes, onto: PaillierProduct | None = None
     ) -> PaillierProduct:
-        """See `Evaluator.transpose_product`; g must be in one message."""
+        """Return the encrypted product J^T g; see `Evaluator.transpose_product`. g must be in one message."""
         if onto is not None:
             raise CryptoError(
                 "received a second message of g, but Paillier uses one",
@@ -304,7 +304,7 @@ class PaillierEvaluator(Evaluator):
         return PaillierProduct(blinded, tuple(total), prepared.scales, prepared.checks)
 
     def blind(self, product: PaillierProduct) -> tuple[bytes, PaillierMask]:
-        """See `Evaluator.blind`."""
+        """Hide an encrypted product before it is sent; see `Evaluator.blind`."""
         public, header = self._public, product.header
         _, c, d = header.sizes
         slots = choose_packing(public.bits, header.sizes[0])
@@ -323,7 +323,7 @@ class PaillierEvaluator(Evaluator):
         return run_in_pieces(self._executor, rerandomise_all, n, ciphertexts)
 
     def unblind(self, opened: bytes, mask: PaillierMask, word: int | None = None) -> Floats:
-        """See `Evaluator.unblind`."""
+        """Return J^T g from the holder's answer; see `Evaluator.unblind`."""
         header, body, promised = read_message(opened, MessageKind.OPENED, self._public.fingerprint)
         if (header.sizes, header.bound) != (mask.header.sizes, mask.header.bound):
             raise CryptoError(

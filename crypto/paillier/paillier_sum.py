@@ -71,7 +71,7 @@ class PaillierSum(AdditiveScheme):
         return PaillierSumHolder(SecretKey.generate(self.bits), executor)
 
     def adder(self, public: bytes, executor: Executor | None = None) -> Adder:
-        """See `AdditiveScheme.adder`."""
+        """Create an adder for a holder's public key; see `AdditiveScheme.adder`."""
         return PaillierAdder(PublicKey.load(public, self.bits), executor)
 
 
@@ -90,7 +90,7 @@ class PaillierSumHolder(SumHolder):
         self.public = key.public.data
 
     def decrypt(self, total: bytes) -> Floats:
-        """See `SumHolder.decrypt`."""
+        """Decrypt a sum of vectors; see `SumHolder.decrypt`."""
         public = self._key.public
         header, ciphertexts = _read(public, total)
         m, terms, _ = header.sizes
@@ -119,7 +119,7 @@ class PaillierAdder(Adder):
         self._executor = executor
 
     def encrypt(self, v: Floats, *, bound: float, terms: int) -> bytes:
-        """See `Adder.encrypt`."""
+        """Encrypt a vector; see `Adder.encrypt`."""
         public, values = self._public, np.asarray(v, dtype=np.float64)
         if values.ndim != 1 or not 1 <= values.size <= _MAX_LENGTH:
             raise RangeError(
@@ -137,11 +137,11 @@ class PaillierAdder(Adder):
         return write_message(header, self._with_noise(plaintexts), public.size)
 
     def size(self, values: int, *, terms: int) -> int:
-        """See `Adder.size`."""
+        """Return the size of an encrypted vector in bytes; see `Adder.size`."""
         return paillier_messages.message_size(-(-values // _per(self._public, terms)), self._public.size)
 
     def add(self, *parts: bytes) -> bytes:
-        """See `Adder.add`."""
+        """Add encrypted vectors, and re-randomise the sum; see `Adder.add`."""
         public = self._public
         if not parts:
             raise CryptoError("there is nothing to add", "pass at least one encrypted vector", code="SVFL-CRYPTO-SHAPE")
