@@ -69,11 +69,11 @@ class GradientParameters(RowParameters):
         return choose_layout(n, c, d, _PRODUCTS_PER_BATCH, openings)
 
     def sealed_size(self, layout: RingLayout, width: int, blocks: int) -> int:
-        """See `RowParameters.sealed_size`."""
+        """Return the number of bytes of encrypted row blocks; see `RowParameters.sealed_size`."""
         return SYMMETRIC_KEY_BYTES + packed_size(self.primes, layout.points * width * blocks)
 
     def answer_size(self, layout: RingLayout, d: int) -> int:
-        """See `RowParameters.answer_size`."""
+        """Return the number of bytes of a blinded product; see `RowParameters.answer_size`."""
         return answer_size(self.primes, layout, d)
 
     def query(self, layout: RingLayout, width: int, sealed: bytes, blocks: int, F: int) -> Floats:

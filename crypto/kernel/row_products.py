@@ -135,7 +135,7 @@ class RowScheme(LinearScheme):
         return f"RLWE ring N={DEGREE}, {self._parameters.key_bits}-bit modulus (HomomorphicEncryption.org: 128 bits)"
 
     def distance_bits(self, values: int) -> float:
-        """See `LinearScheme.distance_bits`."""
+        """Return -log2 of the statistical distance of a run from an ideal one; see `LinearScheme.distance_bits`."""
         return float(self._parameters.profile.distance_bits(values))
 
     @property
@@ -144,11 +144,11 @@ class RowScheme(LinearScheme):
         return MAX_CHECKS
 
     def opened_bits(self, rows: int, columns: int, word: int) -> int:
-        """See `LinearScheme.opened_bits`."""
+        """Return the number of bits in an answer with cut values; see `LinearScheme.opened_bits`."""
         return (columns + MIN_CHECKS) * word
 
     def opened_size(self, shape: OpeningShape) -> int:
-        """See `LinearScheme.opened_size`."""
+        """Return the largest size of a holder's answer in bytes; see `LinearScheme.opened_size`."""
         if shape.word is not None:
             return OPENED_HEADER.size + (shape.columns + MIN_CHECKS) * word_size(shape.word)
         return OPENED_HEADER.size + 4 * shape.outputs * (shape.columns + MAX_CHECKS)
@@ -228,7 +228,7 @@ class RowHolder(KeyHolder):
         return pieces[0] + b"".join(piece[SEALED_HEADER.size :] for piece in pieces[1:])
 
     def encrypt_pieces(self, g: Floats, *, bound: float) -> Iterator[tuple[bytes, bool]]:
-        """See `KeyHolder.encrypt_pieces`."""
+        """Encrypt g in several messages; see `KeyHolder.encrypt_pieces`."""
         g, engine = np.asarray(g, np.float64), self._parameters.engine
         if g.ndim != 2 or 0 in g.shape:
             raise RangeError(f"{engine}: g of shape {g.shape} is not a matrix with entries", code="SVFL-CRYPTO-SHAPE")
@@ -517,7 +517,7 @@ class RowEvaluator(Evaluator):
                 part.run(encode_rows, self._parameters, product.encoding, part.start, blocks, prepared.max_bytes)
 
     def transpose_product(self, prepared: PreparedRows, sealed: bytes, onto: RowProduct | None = None) -> RowProduct:
-        """See `Evaluator.transpose_product`."""
+        """Return the encrypted product J^T g; see `Evaluator.transpose_product`."""
         product, received = self._read(prepared, sealed, onto)
         product.add(received, prepared)
         return product

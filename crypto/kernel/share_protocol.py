@@ -157,7 +157,7 @@ class RingShares(ShareScheme):
         )
 
     def error_rate(self, n: int, c: int, d: int, largest: int) -> float:
-        """See `ShareScheme.error_rate`."""
+        """Return an upper bound on the fraction of results that are off by one; see `ShareScheme.error_rate`."""
         return float(self._parameters.noise(n * min(d, self._parameters.choose(n, c, d).columns), largest))
 
     def keygen(self, coin: bytes) -> ShareHolder:

@@ -113,11 +113,11 @@ class ShareParameters(RingParameters):
         return choose_layout(n, c, d, uses)
 
     def query_size(self, layout: RingLayout) -> int:
-        """See `RingParameters.query_size`."""
+        """Return the number of bytes of a query; see `RingParameters.query_size`."""
         return SYMMETRIC_KEY_BYTES + layout.c * packed_size(self.primes, layout.points * layout.sample_blocks)
 
     def reply_size(self, layout: RingLayout, d: int) -> int:
-        """See `RingParameters.reply_size`."""
+        """Return the number of bytes of a reply; see `RingParameters.reply_size`."""
         return answer_size(self.primes, layout, d)
 
 

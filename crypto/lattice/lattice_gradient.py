@@ -67,11 +67,11 @@ class LatticeGradientParameters(RowParameters):
         return ring_layout.choose_layout(n, c, d, openings=openings, cost=_milliseconds)
 
     def sealed_size(self, layout: RingLayout, width: int, blocks: int) -> int:
-        """See `RowParameters.sealed_size`."""
+        """Return the number of bytes of encrypted row blocks; see `RowParameters.sealed_size`."""
         return blocks * self.ring.sealed_size(layout, width)
 
     def answer_size(self, layout: RingLayout, d: int) -> int:
-        """See `RowParameters.answer_size`."""
+        """Return the number of bytes of a blinded product; see `RowParameters.answer_size`."""
         return self.ring.answer_size(layout, d)
 
     def query(self, layout: RingLayout, width: int, sealed: bytes, blocks: int, F: int) -> NDArray[Any]:

@@ -90,12 +90,12 @@ class BfvParameters(RingParameters):
         return ring_layout.choose_layout(n, c, d, uses, cost=milliseconds)
 
     def query_size(self, layout: RingLayout) -> int:
-        """See `RingParameters.query_size`."""
+        """Return the number of bytes of a query; see `RingParameters.query_size`."""
         one = packed_size(self.bfv.primes, layout.points * layout.c) + layout.output_blocks * SEAL_SEED_BYTES
         return layout.sample_blocks * one
 
     def reply_size(self, layout: RingLayout, d: int) -> int:
-        """See `RingParameters.reply_size`."""
+        """Return the number of bytes of a reply; see `RingParameters.reply_size`."""
         return self.bfv.answer_size(layout, d)
 
 

@@ -102,7 +102,7 @@ class LatticeSum(AdditiveScheme):
         self._ring = SealRing(_PRIME_BITS, _PLAIN_BITS)
 
     def sum_keygen(self, executor: Executor | None = None) -> SumHolder:
-        """See `AdditiveScheme.sum_keygen`."""
+        """Create a holder with a new key; see `AdditiveScheme.sum_keygen`."""
         return LatticeSumHolder(self._ring)
 
     def adder(self, public: bytes, executor: Executor | None = None) -> Adder:

@@ -81,7 +81,7 @@ class PaillierScheme(LinearScheme):
         return f"Paillier {self.bits} bits, {level}-bit security, decisional composite residuosity"
 
     def distance_bits(self, values: int) -> float:
-        """See `LinearScheme.distance_bits`."""
+        """Return -log2 of the statistical distance of a run from an ideal one; see `LinearScheme.distance_bits`."""
         return distance_bits(values)
 
     @property
@@ -90,12 +90,12 @@ class PaillierScheme(LinearScheme):
         return PAILLIER_CHECKS
 
     def opened_bits(self, rows: int, columns: int, word: int) -> int:
-        """See `LinearScheme.opened_bits`."""
+        """Return the number of bits in an answer with cut values; see `LinearScheme.opened_bits`."""
         slots = choose_packing(self.bits, rows)
         return columns * word + PAILLIER_CHECKS * (slots.width - slots.residual_bits)
 
     def opened_size(self, shape: OpeningShape) -> int:
-        """See `LinearScheme.opened_size`."""
+        """Return the largest size of a holder's answer in bytes; see `LinearScheme.opened_size`."""
         width = _window_size(choose_packing(self.bits, shape.rows))
         return message_size(shape.outputs * (shape.columns + PAILLIER_CHECKS), width)
 

@@ -67,7 +67,7 @@ class PaillierSum(AdditiveScheme):
         self.bits = check_bits(bits)
 
     def sum_keygen(self, executor: Executor | None = None) -> SumHolder:
-        """See `AdditiveScheme.sum_keygen`."""
+        """Create a holder with a new key; see `AdditiveScheme.sum_keygen`."""
         return PaillierSumHolder(SecretKey.generate(self.bits), executor)
 
     def adder(self, public: bytes, executor: Executor | None = None) -> Adder:
