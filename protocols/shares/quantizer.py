@@ -55,8 +55,13 @@ class Quantizer:
         Returns:
             The quantizer.
         """
+        return cls.covering(step, reach).within(encoding)
+
+    @classmethod
+    def covering(cls, step: float, reach: float) -> Quantizer:
+        """Return the quantizer for sums in [-reach, reach] with levels `step` apart, a power of two."""
         log = int(np.log2(step))
-        return cls(log, 1 + int(np.ceil(np.log2(reach))) - log).within(encoding)
+        return cls(log, 1 + int(np.ceil(np.log2(reach))) - log)
 
     def within(self, encoding: FixedPointEncoding) -> Quantizer:
         """Return a copy that has at most the number of bits from `step` upwards that shares of this encoding have."""

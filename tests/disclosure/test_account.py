@@ -15,18 +15,19 @@ from securevfl.consent import ledger_session
 from securevfl.data.party import Helper, register_of
 from securevfl.disclosure.ledger import DisclosureLedger, total_to
 from securevfl.disclosure.limits import Limit
+from securevfl.disclosure.outputs import disclosures_of
 from securevfl.errors import ConfigError, LeakageError
 from securevfl.families import FAMILIES, leak_kinds
-from securevfl.families.evaluations import stop_decision_disclosures
 from securevfl.families.fdml.label_sharing import TrainingLabels
 from securevfl.families.run_facts import pooled_run_facts
+from securevfl.families.run_outputs import run_outputs
 from securevfl.protocols.residuals.exchanges import Exchanges
 from securevfl.protocols.residuals.open_residual import Residual
 from securevfl.protocols.residuals.sealed_residual import OpenedProduct
 from securevfl.protocols.sums.direct_sum import Summand
 from securevfl.runtime.observer import Event
 from securevfl.training.checkpoint import Checkpoints
-from tests.builders import raises_code
+from tests.builders import disclosures_in_run, raises_code
 from tests.disclosure.door_watch import watched
 from tests.small_keys import SMALL
 
@@ -121,7 +122,7 @@ def test_what_is_foreseen_is_debited_by_a_run_to_its_planned_end(
     ledgers = kept(tmp_path, parties)
     vfl.simulate(job, parties, ledgers=ledgers)
     assert not [kind for kind in left if kind.short]
-    foreseen = job.family.disclosures(job, pooled_run_facts(job, parties).shape)
+    foreseen = disclosures_in_run(job, pooled_run_facts(job, parties).shape)
     for party, ledger in ledgers.items():
         plan: Counter[Any] = Counter()
         counts: Counter[Any] = Counter()
@@ -339,7 +340,7 @@ def test_a_run_that_patience_ends_has_debited_what_it_told(mode: str, tmp_path: 
                 vfl.simulate(job, parties, ledgers=ledgers, checkpoints=states, on_round=on_round, observe=transcript)
         assert rounds < len(job.schedule(register_of(parties)))  # it did end early
         sizes = pooled_run_facts(job, parties).shape
-        foreseen = [*job.family.disclosures(job, sizes), *stop_decision_disclosures(job, sizes)]
+        foreseen = disclosures_of(run_outputs(job.family, job, sizes))
         for party, ledger in ledgers.items():
             plan: Counter[Any] = Counter()
             for item in foreseen:

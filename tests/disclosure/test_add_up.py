@@ -17,8 +17,10 @@ from securevfl.disclosure.counts import Disclosure, earlier_share
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.ledger_contents import LedgerEntry
 from securevfl.disclosure.limits import Limit, sum_disclosures
+from securevfl.disclosure.outputs import disclosures_of
 from securevfl.errors import LeakageError
 from securevfl.families.run_facts import pooled_run_facts
+from securevfl.families.run_outputs import run_outputs
 from securevfl.runtime.disclosure_gate import DisclosureGate, DisclosureRecord
 from tests.disclosure.test_account import EXAMPLES, example
 
@@ -117,4 +119,4 @@ def test_each_of_several_jobs_is_checked_beside_all_before_it(name: str, monkeyp
     sizes, earlier = pooled_run_facts(job, parties).shape, list[list[Disclosure]]()
     monkeypatch.setattr(forecast, "leaks", lambda job, sizes, before: earlier.append([*before]) or [])
     check_together([(job, sizes)] * 4, [], {})
-    assert earlier == [job.family.disclosures(job, sizes) * earlier_jobs for earlier_jobs in range(4)]
+    assert earlier == [disclosures_of(run_outputs(job.family, job, sizes)) * earlier_jobs for earlier_jobs in range(4)]

@@ -10,6 +10,7 @@ import securevfl as vfl
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.families import leak_kinds
 from securevfl.families.run_facts import pooled_run_facts
+from tests.builders import disclosures_in_run
 from tests.disclosure.door_watch import watched
 
 ROWS, HELD_OUT = 120, 0.25
@@ -39,7 +40,7 @@ def test_every_count_is_of_all_outputs(protocol: str, optimizer: str, outputs: i
             disclosed[entry.to, entry.kind, entry.group] += entry.numbers
     counts = {
         (disclosure.learner, disclosure.kind, disclosure.group): disclosure.count
-        for disclosure in job.family.disclosures(job, pooled_run_facts(job, parties).shape)
+        for disclosure in disclosures_in_run(job, pooled_run_facts(job, parties).shape)
     }
     trained, held_out = round(ROWS * (1 - HELD_OUT)), round(ROWS * HELD_OUT)
     batches = 3 * 4  # visits to them
@@ -78,7 +79,7 @@ def test_every_count_of_three_parties_is_of_all_outputs(sums: str, mode: Any, ou
                 for name in entry.about:
                     disclosed[name] += entry.numbers
     counts: Counter[str] = Counter()
-    for disclosure in job.family.disclosures(job, pooled_run_facts(job, parties).shape):
+    for disclosure in disclosures_in_run(job, pooled_run_facts(job, parties).shape):
         if (disclosure.learner, disclosure.kind, disclosure.group) == ("bank", "columns", "training"):
             for name in disclosure.about:
                 counts[name] += disclosure.count

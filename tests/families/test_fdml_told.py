@@ -9,7 +9,7 @@ from securevfl.errors import ConfigError, LeakageError
 from securevfl.families.run_facts import pooled_run_facts
 from securevfl.protocols.observations import OthersSumLearned
 from securevfl.runtime.observer import Event, Observer
-from tests.builders import raises_code
+from tests.builders import disclosures_in_run, raises_code
 
 SERVER = vfl.Helper("server", "server")
 NOISE = {"epsilon": 8, "delta": 1e-4, "clip": 2}
@@ -33,7 +33,7 @@ def fdml_job(
 
 def columns(job: vfl.Job, parties: list[vfl.Party]) -> dict[tuple[str, tuple[str, ...]], int]:
     """Return how many numbers about one training row each learner receives, by learner and by the parties concerned."""
-    disclosures: list[Disclosure] = job.family.disclosures(job, pooled_run_facts(job, parties).shape)
+    disclosures: list[Disclosure] = disclosures_in_run(job, pooled_run_facts(job, parties).shape)
     return {
         (disclosure.learner, disclosure.about): disclosure.count
         for disclosure in disclosures
@@ -78,7 +78,7 @@ def test_without_a_server_workers_receive_all_outputs() -> None:
 
 def test_sent_labels_count_as_all_labels() -> None:
     training = fdml_job()
-    disclosures = training.family.disclosures(training, pooled_run_facts(training, fdml_parties()).shape)
+    disclosures = disclosures_in_run(training, pooled_run_facts(training, fdml_parties()).shape)
     assert {disclosure.learner: disclosure.share for disclosure in disclosures if disclosure.kind == "labels"} == {
         "shop": 1.0,
         "telco": 1.0,
@@ -90,7 +90,7 @@ def test_the_sheet_states_coalitions_learners_and_noise() -> None:
     for phrase in (
         "the server and any worker that receives sums can together open",
         "the labels of all training rows, which the active party sends to all workers",
-        "is the change of that worker's part",
+        "is the change of that worker's outputs",
         "no output and no sum",
         "epsilon 8 at delta 0.0001\n            for all 4 pushes of a row",
     ):

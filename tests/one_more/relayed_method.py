@@ -20,10 +20,11 @@ from securevfl.base.arrays import Floats, RowSlices
 from securevfl.base.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, SERVER, Role, Roles
 from securevfl.disclosure.counts import Disclosure, RunShape
 from securevfl.disclosure.leaks import Leak, LeakKind
+from securevfl.disclosure.outputs import Output
 from securevfl.families.batch_participant import BatchParticipant
+from securevfl.families.facts import RunFacts
 from securevfl.families.family import Family, J, MessageProtocol, SheetStatement
 from securevfl.families.participant import Participant, Round
-from securevfl.families.run_facts import RunFacts
 from securevfl.families.state import State
 from securevfl.families.training_data import TrainingData
 from securevfl.models.base import Model
@@ -108,12 +109,13 @@ class Relayed(Family[RelayedJob]):
             MessageDeclaration(Total, SERVER, ACTIVE, Reveal("plain", "the sum of the parts")),
         ]
 
-    def disclosures(self, job: RelayedJob, sizes: RunShape) -> list[Disclosure]:
+    def outputs(self, job: RelayedJob, shape: RunShape) -> list[Output]:
         return []
 
-    def leaks(self, job: RelayedJob, sizes: RunShape, before: Sequence[Disclosure] = ()) -> list[Leak]:
-        leak = Leak(SEEN_BY_SERVER, "the server", "it learns the sum of all means", "use a method without a server")
-        return [*super().leaks(job, sizes, before), leak]
+    def leaks(
+        self, job: RelayedJob, shape: RunShape, outputs: Sequence[Output], before: Sequence[Disclosure] = ()
+    ) -> list[Leak]:
+        return [Leak(SEEN_BY_SERVER, "the server", "it learns the sum of all means", "use a method without a server")]
 
     def message_protocols(self, job: RelayedJob, roles: Roles) -> list[MessageProtocol]:
         return [job.protocol.sum_for(len(roles.with_role(PASSIVE)))]

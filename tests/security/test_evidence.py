@@ -26,7 +26,7 @@ from securevfl.protocols import bin_classes
 from securevfl.protocols.differentiable import FixedJacobian
 from securevfl.protocols.residuals.base import Agreement, Batch
 from securevfl.protocols.residuals.sealed_residual import SealedActive
-from tests.builders import raises_code
+from tests.builders import disclosures_in_run, raises_code
 from tests.small_keys import SMALL
 
 
@@ -73,9 +73,7 @@ def guess(A: np.ndarray, counts: np.ndarray) -> np.ndarray:
 def shares(parties: list[vfl.Party], woe: Woe) -> float:
     """Return the share of the labels' information that the guard charges for the bins."""
     known = pooled_run_facts(woe_job(woe), parties)
-    return next(
-        count.share for count in woe_job(woe).family.disclosures(woe_job(woe), known.shape) if count.group == "bins"
-    )
+    return next(count.share for count in disclosures_in_run(woe_job(woe), known.shape) if count.group == "bins")
 
 
 def test_only_refused_bins_reveal_all_labels() -> None:
@@ -225,7 +223,7 @@ def test_chosen_weights_reveal_no_more_labels_than_counted(monkeypatch: pytest.M
         guesses = np.array(read.get(count, []), bool)
         right[count] = int((guesses == labels[: len(guesses)]).sum()) if len(guesses) else 0
     counted = next(
-        e.count for e in chosen.family.disclosures(chosen, pooled_run_facts(chosen, parties).shape) if e.group == "bins"
+        e.count for e in disclosures_in_run(chosen, pooled_run_facts(chosen, parties).shape) if e.group == "bins"
     )
     assert right[fits] == 7 * fits < counted  # the bits of a word can be read
     assert 2 * right[14] - 7 * 14 <= 7 * word  # and no more: guesses of the others are right half of the time

@@ -25,10 +25,9 @@ from securevfl.data.columns import Columns
 from securevfl.data.party import Helper
 from securevfl.disclosure.counts import Disclosure
 from securevfl.errors import ProtocolError, SecureVFLError, TransportError
-from securevfl.families.fdml import fdml_family
-from securevfl.families.fdml.fdml_family import FdmlFamily
+from securevfl.families.fdml import fdml_outputs
 from securevfl.families.run_facts import pooled_run_facts
-from securevfl.families.transfer.transfer_family import TransferFamily
+from securevfl.families.transfer import transfer_outputs
 from securevfl.organisations import prediction_session
 from securevfl.organisations.reason_codes import ReasonCodePolicy
 from securevfl.protocols.alignment.psi_many import IntersectionTags
@@ -36,7 +35,7 @@ from securevfl.protocols.alignment.psi_work import AlignmentWork, Points
 from securevfl.training.new_rows import NewRows
 from securevfl.transport import certificate_checks, certs
 from securevfl.transport.pem_files import read_pem
-from tests.builders import raises_code
+from tests.builders import disclosures_in_run, raises_code
 from tests.disclosure.test_account import EXAMPLES, example, tables
 from tests.protocols.test_psi import cut_small, play
 
@@ -56,7 +55,7 @@ def _counted(name: str, outputs: int, epochs: int) -> tuple[list[Disclosure], An
     parties = [*tables(classes=max(outputs, 2))[: job.family.max_parties or 3], *helpers]
     sizes = pooled_run_facts(job, parties).shape
     assert sizes.outputs == outputs
-    return job.family.disclosures(job, sizes), sizes, bool(getattr(job.model, "static_jacobian", False))
+    return disclosures_in_run(job, sizes), sizes, bool(getattr(job.model, "static_jacobian", False))
 
 
 def counts_of_numbers() -> None:
@@ -194,26 +193,17 @@ def order_over_chunks() -> None:
 PROBES = (counts_of_numbers, names_of_questions, alarms_of_looks, expired_authorities, order_over_chunks)
 SLIPS: dict[str, tuple[Callable[[], Edit], Callable[..., None]]] = {
     "evaluations of FDML without the outputs": (
-        lambda: edited(
-            fdml_family,
-            "evaluation_disclosures",
-            (
-                "numbers_per_row = count_evaluations(job, shape) * job.model.output_width(shape.outputs)",
-                "numbers_per_row = count_evaluations(job, shape)",
-            ),
-        ),
+        lambda: edited(fdml_outputs, "_evaluation_outputs", ("job.model.output_width(shape.outputs)", "1")),
         counts_of_numbers,
     ),
     "visits of FDML without the outputs": (
-        lambda: edited(
-            FdmlFamily, "disclosures", ("job.model.output_width(shape.outputs) * shape.epochs", "shape.epochs")
-        ),
+        lambda: edited(fdml_outputs, "_column_outputs", ("job.model.output_width(shape.outputs)", "1")),
         counts_of_numbers,
     ),
     "moments of transfer once a run": (
         lambda: edited(
-            TransferFamily,
-            "disclosures",
+            transfer_outputs,
+            "_sealed_outputs",
             ("moments * shape.epochs,", "moments,"),
         ),
         counts_of_numbers,

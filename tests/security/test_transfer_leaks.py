@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from builders import disclosures_in_run
 
 import securevfl as vfl
 from securevfl.audit.attacks import ATTACKS
@@ -235,7 +236,7 @@ def counted(job: vfl.Job, tables: Sequence[vfl.Party]) -> dict[str, Disclosure]:
     """Return the bank's disclosures about columns, by groups of rows."""
     schedule = job.schedule(register_of(tables))
     sizes = derive_run_shape(job, schedule, active="bank", columns={"bank": COLUMNS, "shop": COLUMNS}, outputs=1)
-    disclosed = job.family.disclosures(job, sizes)
+    disclosed = disclosures_in_run(job, sizes)
     return {item.group: item for item in disclosed if (item.kind, item.learner) == ("columns", "bank")}
 
 
