@@ -365,8 +365,8 @@ class ScoreLedger:
         deviation = (share * (1 - share) * requested) ** 0.5
         if matching > share * requested + MAX_STANDARD_ERRORS * (deviation + 1):
             raise LeakageError(
-                f"scores for {name}: too many requested rows have the columns of training rows, whose scores are "
-                "residuals",
+                f"scores for {name}: too many requested rows have the same columns as training rows, and scores of "
+                "training rows reveal residuals",
                 "leave the training rows out of the request",
                 code="SVFL-LIMIT-REACHED",
                 peer=name,
