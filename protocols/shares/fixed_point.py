@@ -103,8 +103,8 @@ class FixedPointEncoding:
         """Reject an encoding that needs more bits than the ring has."""
         if self.min_bits > _MAX_RING_BITS:
             raise ConfigError(
-                f"shares: batches of {self.rows:,} rows need {self.min_bits} bits at this step size, and "
-                f"{_MAX_RING_BITS} are available",
+                f"shares: batches of {self.rows:,} rows need numbers of {self.min_bits} bits at this step size, but "
+                f"only {_MAX_RING_BITS} are available",
                 f"set batch_size to at most {self.rows >> self.min_bits - _MAX_RING_BITS:,} rows, raise optimizer.lr, "
                 "or reduce protocol.shares.table_bits",
                 code="SVFL-JOB-TOO-LARGE",

@@ -25,10 +25,10 @@ MIN_SCORE_BITS = 4
 
 
 class Shares(MessageProtocol):
-    """Training on additive shares: a run opens sizes and the agreed scores only.
+    """Training on secret shares, in which weights, forward sums, residuals and gradients stay shared.
 
-    Weights, sums, residuals and gradients stay shared. The table of the loss covers sums up to
-    (2^(table_bits - 1) - 1) step on either side.
+    A training discloses only sizes, metrics and agreed scores. The table of the loss covers forward sums up to
+    (2^(table_bits - 1) - 1) * step on either side of its centre.
     """
 
     name: ClassVar[str] = "shares"

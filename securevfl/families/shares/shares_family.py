@@ -16,7 +16,7 @@ the optimizers that fit, and `securevfl.families.shares.shares_participant` for 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from securevfl.base.arrays import Floats
@@ -43,7 +43,7 @@ from securevfl.families.shares.shares_outputs import (
     rounding_party,
     shares_outputs,
 )
-from securevfl.families.shares.shares_participant import SharesParticipant
+from securevfl.families.shares.shares_participant import SharesParticipant, count_trained_rows
 from securevfl.families.shares.shares_plan import sum_rounding
 from securevfl.families.shares.shares_statements import (
     SCORE_PARTS_TEXT,
@@ -64,6 +64,7 @@ from securevfl.options import JobOptions
 from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.protocol_options import Protocol
+from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.protocols.shares import (
     chunk_agreement,
     iteration,
@@ -177,6 +178,10 @@ class SharesFamily(Family[SharesJob]):
     def score_requester(self, job: SharesJob, lead: str) -> str:
         """Return the party that receives scores."""
         return job.protocol.shares.scores_to or lead
+
+    def count_trained_rows(self, state: State, score_ledger: ScoreLedger, ids: Iterable[bytes]) -> int:
+        """Return how many rows get no score because the model was trained on them."""
+        return count_trained_rows(state, score_ledger, ids)
 
     def score_bits(self, job: SharesJob, shape: RunShape | None = None) -> int:
         """Return the number of bits of a score of a new row."""
