@@ -23,6 +23,7 @@ from securevfl.base.arrays import Floats
 from securevfl.base.config import NamedOption, mismatched_fields
 from securevfl.base.roles import ACTIVE, PASSIVE, Role, Roles
 from securevfl.data.party import Party
+from securevfl.data.schedule import Schedule
 from securevfl.disclosure.column_leaks import COLUMNS
 from securevfl.disclosure.counts import Disclosure, RunShape
 from securevfl.disclosure.gradient_leaks import FRESH_EQUATIONS, LABEL_AUC, RANK
@@ -249,6 +250,19 @@ class Family(NamedOption, ABC, Generic[O]):
     def opened_values(self, job: O, facts: RunFacts) -> str:
         """Return one line about the values that a run reveals beyond its outputs; empty if there are none."""
         return ""
+
+    def plan(self, job: O, schedule: Schedule, shape: RunShape) -> Any:
+        """Compute what a training needs to know in advance from public sizes; None for a family without a plan.
+
+        Args:
+            job: the job.
+            schedule: which rows are in which batch.
+            shape: the shape of the run.
+
+        Returns:
+            The plan, which the family alone reads (`TrainingData.plan`).
+        """
+        return None
 
     def resource_estimates(self, job: O, facts: RunFacts) -> list[str]:
         """Return lines about the resources that a run needs, or why it would be refused; empty if unknown."""

@@ -6,6 +6,7 @@ Rows are scaled when they are read. Of a table on disk, only the requested rows 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
@@ -47,6 +48,7 @@ class TrainingData:
 
     Attributes:
         schedule: the schedule.
+        plan: returns the family's plan of the training (`securevfl.families.facts.RunFacts.plan`), if it is known.
         columns: d, number of columns.
         rows: number of rows of the whole table.
         scaling: the scaling, fitted on the training rows.
@@ -72,6 +74,7 @@ class TrainingData:
         positive: str | None = None,
     ) -> None:
         self.schedule = schedule
+        self.plan: Callable[[], Any] = lambda: None
         self.columns = party.X.shape[1]
         self.rows = len(party)
         self._party = party

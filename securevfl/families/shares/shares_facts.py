@@ -27,6 +27,7 @@ class SharesFacts:
         has_ids: whether the rows of the table have ids.
         information_bits: information content of a row of this party's columns.
         rollbacks: where the training has rolled back.
+        first_plan: the plan of the training before any rollback, if it is already known.
     """
 
     job: SharesJob
@@ -38,6 +39,7 @@ class SharesFacts:
     has_ids: bool
     information_bits: float
     rollbacks: Rollbacks = ()
+    first_plan: Plan | None = None
 
     @classmethod
     def restore(cls, job: SharesJob, stored: Mapping[str, Any], parties: int) -> SharesFacts:
@@ -73,6 +75,8 @@ class SharesFacts:
     @cached_property
     def plan(self) -> Plan:
         """The coefficients and the number format of the training."""
+        if self.first_plan is not None and not self.rollbacks:
+            return self.first_plan
         return make_plan(self.job, rows=self.rows, batches=self.batches, parties=self.parties, rollbacks=self.rollbacks)
 
     def chunk_epochs(self, outputs: int) -> int:
