@@ -27,7 +27,7 @@ from securevfl.crypto.secret import Secret
 from securevfl.crypto.share_ring import Integers, Words
 from securevfl.errors import CryptoError
 
-NONCE_BYTES = 32
+COIN_NONCE_BYTES = 32
 
 COIN_BYTES = 32
 
@@ -51,9 +51,9 @@ def common_coin(holder: bytes, evaluator: bytes, chunk: int, purpose: str) -> by
         CryptoError: if a nonce has another length.
     """
     for name, nonce in (("key holder", holder), ("evaluator", evaluator)):
-        if len(nonce) != NONCE_BYTES:
+        if len(nonce) != COIN_NONCE_BYTES:
             raise CryptoError(
-                f"the nonce of the {name} has {len(nonce)} bytes instead of {NONCE_BYTES}",
+                f"the nonce of the {name} has {len(nonce)} bytes instead of {COIN_NONCE_BYTES}",
                 "draw a new one",
                 code="SVFL-PROTOCOL-SIZE",
             )

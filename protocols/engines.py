@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from functools import lru_cache
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, SerializeAsAny
+from pydantic import BeforeValidator, Field, SerializeAsAny
 
 from securevfl.base.config import NamedOption, Registry
 from securevfl.crypto.kernel.gradient import KernelGradient
@@ -70,7 +70,7 @@ class Paillier(Engine):
     assumption: ClassVar[str] = "decisional composite residuosity"
     exact: ClassVar[bool] = True
     pooled: ClassVar[bool] = True
-    bits: int = 3072
+    bits: int = Field(default=3072, le=16_384)
     """Key length in bits: 3072 for 128-bit security; 2048 (112-bit security) only for comparison with papers."""
 
     def model_post_init(self, context: object) -> None:

@@ -26,6 +26,9 @@ from securevfl.disclosure.counts import Disclosure, RunShape
 from securevfl.disclosure.outputs import disclosures_of
 from securevfl.errors import SecureVFLError
 
+REAL_TABLES = Path(__file__).parents[2] / "shared" / "data"
+"""The folder of the real tables; it need not exist."""
+
 PARTY_NAMES = ("bank", "shop", "telco", "insurer")
 """The names of parties in tests; the first one has the labels."""
 

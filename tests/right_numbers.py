@@ -1,6 +1,6 @@
 """Print one table of results against statsmodels, scikit-learn and scipy, with the bounds of each figure.
 
-    PYTHONPATH=.:tests python tests/right_numbers.py [--smallest]
+    PYTHONPATH=.:tests python tests/right_numbers.py [--smallest | --rates ROWS ...]
 
 For a model in the open, under CKKS and on shares: the distance of exported from served values (f, points of a
 scorecard); drift against scipy's; counts and amounts, balanced classes, several classes and bins against the
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +31,7 @@ from securevfl.errors import DataNotice
 from securevfl.training.scorecard import BASE, ScorecardScale
 from tests.data.test_drift import Columns
 from tests.models import test_right_numbers as glm
+from tests.models import test_unbiased as unbiased
 from tests.training import test_one_model as one
 
 KINDS = ("open", "ckks", "shares")
@@ -170,6 +171,21 @@ def figures(*, smallest: bool = False) -> Iterator[Figure]:
         yield from () if smallest else binned()
 
 
+def rates(rows: Iterable[int]) -> None:
+    """Print the bias of the default model and of long steps, for each number of rows and rate."""
+    print(f"{'rows':>9}{'rate':>7}  {'steps':<8}{'largest z':>10}{'mean / rate':>12}{'slope':>8}")
+    steps = {"long": {"optimizer": vfl.BlockDescent(lr=2), "epochs": 30, "evaluate_every": 10}, "default": {}}
+    keys = {"batch_size": "growing", "test_fraction": 0.25}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataNotice)
+        for n in rows:
+            for rate in unbiased.RATES:
+                for name, more in steps.items():
+                    bias = unbiased.measure(n, rate, **(keys | more if more else {}))
+                    figures = f"{bias.z:>10.2f}{bias.ratio:>12.4f}{bias.slope:>8.4f}"
+                    print(f"{n:>9,}{rate:>7g}  {name:<8}{figures}", flush=True)
+
+
 def main(*, smallest: bool) -> int:
     """Print the table, and return 1 if a figure is beyond its bound."""
     beyond = 0
@@ -180,4 +196,7 @@ def main(*, smallest: bool) -> int:
 
 
 if __name__ == "__main__":
+    if "--rates" in sys.argv[1:]:
+        rates(map(int, sys.argv[2:]))
+        sys.exit()
     sys.exit(main(smallest="--smallest" in sys.argv[1:]))

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import raises_code
+from builders import cancer_parties, raises_code
 from selfcheck.checks import check_table as checks
 from selfcheck.checks import simulator_checks, stored_checks
 from selfcheck.mutants.mutant import Mutant, patched
@@ -70,12 +70,7 @@ def register(monkeypatch: pytest.MonkeyPatch, registry: Any, *kinds: Any) -> Non
         monkeypatch.setitem(registry, kind.name, kind)
 
 
-def parties(count: int = 3, rows: int = 180) -> list[vfl.Party]:
-    tables = vfl.datasets.breast_cancer(parties=count)
-    return [party.take(np.arange(rows, dtype=np.intp)) for party in tables]
-
-
-def job(**keys: Any) -> vfl.Job:
+def rounds_job(**keys: Any) -> vfl.Job:
     defaults = {"model": vfl.Logistic(l2=1e-3), "optimizer": vfl.FedBCD(lr=0.2), "batch_size": 60, "epochs": 2}
     defaults |= {"protocol": vfl.Protocol(residual="open"), "accepts": ["columns"]}
     return vfl.Job(**(defaults | keys))
@@ -93,9 +88,9 @@ def test_a_sum(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     clean(simulator_checks.sum_checks(), "simulator sum echo")
     assert "## Sum: echo" in declarations.table()
     assert "| EchoPart | contributor | collector | plain: the sender's part |" in declarations.table()
-    echoed, direct = (job(protocol=vfl.Protocol(sum=sums, residual="open")) for sums in ("echo", "direct"))
-    assert "EchoPart from passive: plain: the sender's part" in vfl.explain(echoed, parties())
-    one, other = (vfl.simulate(chosen, parties()).parts["bank"].theta for chosen in (echoed, direct))
+    echoed, direct = (rounds_job(protocol=vfl.Protocol(sum=sums, residual="open")) for sums in ("echo", "direct"))
+    assert "EchoPart from passive: plain: the sender's part" in vfl.explain(echoed, cancer_parties(3, 180))
+    one, other = (vfl.simulate(chosen, cancer_parties(3, 180)).parts["bank"].theta for chosen in (echoed, direct))
     np.testing.assert_allclose(one, other, atol=1e-6)
 
 
@@ -114,11 +109,15 @@ def test_a_residual(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     clean(checks.residual_checks(), "residual announced")
     clean(simulator_checks.residual_checks(), "simulator residual announced")
     assert "## Residual: announced" in declarations.table()
-    announced, plain = (job(protocol=vfl.Protocol(residual=residual)) for residual in ("announced", "open"))
-    assert "AnnouncedG from active: plain: g of every row, and so the labels" in vfl.explain(announced, parties())
-    one, other = (vfl.simulate(chosen, parties()).parts["shop"].theta for chosen in (announced, plain))
+    announced, plain = (rounds_job(protocol=vfl.Protocol(residual=residual)) for residual in ("announced", "open"))
+    assert "AnnouncedG from active: plain: g of every row, and so the labels" in vfl.explain(
+        announced, cancer_parties(3, 180)
+    )
+    one, other = (vfl.simulate(chosen, cancer_parties(3, 180)).parts["shop"].theta for chosen in (announced, plain))
     np.testing.assert_array_equal(one, other)
-    inferences = run_audit(job(protocol=announced.protocol, epochs=1), parties(2, 90), seeds=(0,)).inferences
+    inferences = run_audit(
+        rounds_job(protocol=announced.protocol, epochs=1), cancer_parties(2, 90), seeds=(0,)
+    ).inferences
     assert {inference.name: inference.real for inference in inferences}["residual sign"] == 1.0
 
 
@@ -131,9 +130,9 @@ def test_a_defence(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         outcome = checks.residual_check(residual, rows=30)
         assert not outcome.findings, outcome.findings
-    named = job(protocol={"residual": {"name": "open", "defence": {"name": "uniform", "size": 0.5}}})
-    assert "with noise (uniform: no guarantee)" in vfl.explain(named, parties())
-    assert vfl.simulate(named, parties()).metrics["auc"] > 0.9
+    named = rounds_job(protocol={"residual": {"name": "open", "defence": {"name": "uniform", "size": 0.5}}})
+    assert "with noise (uniform: no guarantee)" in vfl.explain(named, cancer_parties(3, 180))
+    assert vfl.simulate(named, cancer_parties(3, 180)).metrics["auc"] > 0.9
 
 
 def test_a_key_of_a_job(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,14 +146,14 @@ def test_a_stored_sum(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     clean(stored_checks.stored_checks(), "stored negated")
     assert "## Stored sum: negated" in declarations.table()
     negated, plain = (
-        job(
+        rounds_job(
             protocol=vfl.Protocol(),
             optimizer=vfl.FDML(lr=0.3, tau=0, shows_labels=True, stored=stored),
             test_fraction=0.25,
         )
         for stored in ("negated", "open")
     )
-    members = [*parties(), vfl.Helper("server", "server")]
+    members = [*cancer_parties(3, 180), vfl.Helper("server", "server")]
     assert "Push from passive: plain: the sender's forward outputs, negated" in vfl.explain(negated, members)
     one, other = (vfl.simulate(chosen, members).parts["bank"].theta for chosen in (negated, plain))
     np.testing.assert_allclose(one, other, atol=1e-9)
@@ -172,9 +171,9 @@ def test_an_engine(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
         clean(checks_by_name, name)
     assert "## Residual: sealed (other)" in declarations.table()
     assert "Assumes: RLWE, 128-bit standard, under another name." in declarations.table()
-    sealed = job(protocol=vfl.Protocol(residual="other"))
-    assert "ResidualCiphertext" in vfl.explain(sealed, parties())
-    assert vfl.simulate(sealed, parties()).metrics["auc"] > 0.9
+    sealed = rounds_job(protocol=vfl.Protocol(residual="other"))
+    assert "ResidualCiphertext" in vfl.explain(sealed, cancer_parties(3, 180))
+    assert vfl.simulate(sealed, cancer_parties(3, 180)).metrics["auc"] > 0.9
 
 
 def test_an_engine_that_says_too_little_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,15 +186,15 @@ def test_a_loss(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     register(monkeypatch, LOSSES, loss)
     members = [vfl.Party(party.name, party.X, party.y, aligned=True) for party in vfl.datasets.diabetes()]
     slow = vfl.FedBCD(lr=0.05)
-    linear = job(model=vfl.GeneralLinear(loss="log_cosh"), optimizer=slow, batch_size=128, epochs=10)
+    linear = rounds_job(model=vfl.GeneralLinear(loss="log_cosh"), optimizer=slow, batch_size=128, epochs=10)
     assert "linear model" in vfl.explain(linear, members)
     assert vfl.simulate(linear, members).metrics["r2"] > 0.3
     kernel = vfl.Kernel(gamma=0.05, loss="log_cosh", blocks=2, block_size=32)
-    phases = job(model=kernel, optimizer=vfl.FDSKL(), protocol=vfl.Protocol(), batch_size=128, epochs=5)
+    phases = rounds_job(model=kernel, optimizer=vfl.FDSKL(), protocol=vfl.Protocol(), batch_size=128, epochs=5)
     assert vfl.simulate(phases, members).metrics["r2"] > 0.1
     monkeypatch.setattr(type(loss), "curvature", None)
     with pytest.raises(ConfigError, match="loss log_cosh defines no curvature"):
-        job(model=kernel, optimizer=vfl.FDSKL(), protocol=vfl.Protocol())
+        rounds_job(model=kernel, optimizer=vfl.FDSKL(), protocol=vfl.Protocol())
     with pytest.raises(ConfigError, match="must be one of logistic"):
         vfl.GeneralLinear(loss="absolute")
 
@@ -206,11 +205,11 @@ def test_a_method_with_a_role_of_its_own(load: Load, monkeypatch: pytest.MonkeyP
     table = declarations.table()
     assert "## Family: relayed, beside these" in table
     assert "| Total | server | active | plain: the sum of the parts |" in table
-    members: list[vfl.Party] = [*parties(), vfl.Helper("hub", "server")]
+    members: list[vfl.Party] = [*cancer_parties(3, 180), vfl.Helper("hub", "server")]
     options = {"model": "means", "optimizer": {"name": "relaying", "lr": 0.5}, "protocol": vfl.Protocol(), "epochs": 20}
     with raises_code(LeakageError, "SVFL-LEAK-NOT-ACCEPTED", leaks=("seen_by_server",)):
-        vfl.simulate(job(**options), members)
-    relayed = job(**options, accepts=["columns", "seen_by_server"])
+        vfl.simulate(rounds_job(**options), members)
+    relayed = rounds_job(**options, accepts=["columns", "seen_by_server"])
     sheet = vfl.explain(relayed, members)
     assert "hub (server)" in sheet
     assert "MaskedSummand from passive: output" in sheet.split("hub (server)")[1]
@@ -232,7 +231,7 @@ def test_a_leak_that_nothing_looks_for_is_named(load: Load, monkeypatch: pytest.
     module = load("relayed_method")
     register(monkeypatch, FAMILIES, module.Relayed)
     options = {"model": "means", "optimizer": {"name": "relaying", "lr": 0.5}, "protocol": vfl.Protocol()}
-    relayed, members = job(**options), [*parties(), vfl.Helper("hub", "server")]
+    relayed, members = rounds_job(**options), [*cancer_parties(3, 180), vfl.Helper("hub", "server")]
     other = replace(module.SEEN_BY_SERVER, attacks=("eavesdropping",))
     monkeypatch.setattr(module.Relayed, "leak_kinds", (other,))
     monkeypatch.setattr(module.Relayed, "message_protocols", lambda self, job, roles: [])
@@ -243,28 +242,28 @@ def test_a_leak_that_nothing_looks_for_is_named(load: Load, monkeypatch: pytest.
     with raises_code(ConfigError, "SVFL-JOB-EXTENSION", leak="seen_by_server"):
         vfl.simulate(relayed, members)
     with pytest.raises(ConfigError, match="accepts: hidden: no leak has this name; choose from rank, fresh_equations"):
-        job(accepts=["hidden"])
+        rounds_job(accepts=["hidden"])
 
 
 def test_an_update_rule(load: Load, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     register(monkeypatch, RULES, load("signs_rule").Signs)
-    named = job(optimizer={"name": "fedbcd", "lr": 0.02, "rule": {"name": "signs", "beta": 0.8}})
+    named = rounds_job(optimizer={"name": "fedbcd", "lr": 0.02, "rule": {"name": "signs", "beta": 0.8}})
     assert vfl.Job.from_dict(named.to_dict()).digest == named.digest
-    assert "FedBCD-p signs on a logistic model" in vfl.explain(named, parties())
-    run = vfl.simulate(named, parties())
+    assert "FedBCD-p signs on a logistic model" in vfl.explain(named, cancer_parties(3, 180))
+    run = vfl.simulate(named, cancer_parties(3, 180))
     assert run.metrics["auc"] > 0.9
     assert run.costs.row()["algorithm"] == "FedBCD-p signs"
 
     def states() -> dict[str, Checkpoints]:
-        return {party.name: Checkpoints(tmp_path / party.name, party.name, every=1) for party in parties()}
+        return {party.name: Checkpoints(tmp_path / party.name, party.name, every=1) for party in cancer_parties(3, 180)}
 
     def cut(done: int, of: int) -> None:
         if done == 3:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        vfl.simulate(named, parties(), checkpoints=states(), on_round=cut)
-    again = vfl.simulate(named, parties(), checkpoints=states())
+        vfl.simulate(named, cancer_parties(3, 180), checkpoints=states(), on_round=cut)
+    again = vfl.simulate(named, cancer_parties(3, 180), checkpoints=states())
     for name, part in run.parts.items():
         np.testing.assert_array_equal(again.parts[name].theta, part.theta)
 
@@ -277,7 +276,7 @@ def test_an_update_rule_that_says_too_little_is_named() -> None:
 def test_a_methods_examples_are_checked_whole(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     module = load("relayed_method")
     register(monkeypatch, FAMILIES, module.Relayed)
-    monkeypatch.setattr(checks, "small_parties", lambda: [*parties(4), vfl.Helper("hub", "server")])
+    monkeypatch.setattr(checks, "small_parties", lambda: [*cancer_parties(4, 180), vfl.Helper("hub", "server")])
     clean(checks.method_checks(), "job relayed")
 
 
@@ -285,14 +284,14 @@ def test_a_method_that_is_missing_is_named(load: Load, monkeypatch: pytest.Monke
     module = load("relayed_method")
     register(monkeypatch, OPTIMIZERS, module.Relaying)
     with raises_code(ConfigError, "SVFL-JOB-EXTENSION", family="relayed"):
-        job(model=module.Means(), optimizer={"name": "relaying", "lr": 0.5}, protocol=vfl.Protocol())
+        rounds_job(model=module.Means(), optimizer={"name": "relaying", "lr": 0.5}, protocol=vfl.Protocol())
     with pytest.raises(TypeError, match="participant"):
         type("Half", (Family,), {"name": "half", "__module__": __name__})()
 
 
 def test_an_attack(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     register(monkeypatch, ATTACKS, load("first_column").FirstColumn())
-    audit = run_audit(job(), parties(2), seeds=(0,))
+    audit = run_audit(rounds_job(), cancer_parties(2, 180), seeds=(0,))
     inference = next(inference for inference in audit.inferences if inference.name == "first column")
     assert (inference.attacker, inference.remedy) == ("shop", "none: it is shop's own column")
     assert "first column" in text(audit)

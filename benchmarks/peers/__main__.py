@@ -26,7 +26,7 @@ from securevfl.bench.result_file import machine
 from securevfl.errors import SecureVFLError
 from securevfl.runtime.network import Network
 
-SCHEMA = "securevfl.bench.peers/1"
+PEERS_SCHEMA = "securevfl.bench.peers/1"
 RESULTS = Path(__file__).parent / "results"
 PARTIES = Path(__file__).parent / "parties"
 ROOT = Path(__file__).parents[2]
@@ -222,7 +222,7 @@ class Runs:
     def _read(self, part: str) -> dict[str, Any]:
         file = self._out / f"{part}.json"
         if not file.is_file():
-            return {"schema": SCHEMA, "quick": self._quick, "machine": machine(), "rows": []}
+            return {"schema": PEERS_SCHEMA, "quick": self._quick, "machine": machine(), "rows": []}
         text: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         return text
 

@@ -74,9 +74,9 @@ class Gaussian(Defence):
     """Clipping of each row of g to the length `clip`, followed by normal noise on every entry."""
 
     name: ClassVar[str] = "gaussian"
-    sigma: float = Field(gt=0)
+    sigma: float = Field(gt=0, le=1e12)
     """Standard deviation of the noise on every entry of g."""
-    clip: float = Field(default=1.0, gt=0)
+    clip: float = Field(default=1.0, gt=0, le=1e12)
     """Maximal length of a row of g before noise is added."""
 
     def apply(self, g: Floats, prg: Prg) -> Floats:
@@ -113,7 +113,7 @@ class Marvell(Defence):
     """
 
     name: ClassVar[str] = "marvell"
-    power: float = Field(default=4.0, gt=0)
+    power: float = Field(default=4.0, gt=0, le=1e6)
     """Total power of the noise, in squared gaps between the classes' mean g."""
 
     def check(self, outputs: int) -> None:
@@ -161,7 +161,7 @@ class Rounding(Defence):
     """Rounding of g to multiples of `step`, up or down at random, so that the mean is unchanged."""
 
     name: ClassVar[str] = "rounding"
-    step: float = Field(default=0.5, gt=0)
+    step: float = Field(default=0.5, gt=0, le=1e6)
     """Distance between two points of the grid."""
 
     def apply(self, g: Floats, prg: Prg) -> Floats:

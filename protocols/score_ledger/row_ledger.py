@@ -56,8 +56,8 @@ from securevfl.protocols.score_ledger.claims import RowClaims
 from securevfl.protocols.score_ledger.database import LedgerDatabase
 from securevfl.protocols.score_ledger.row_digests import (
     COMMITMENT_BYTES,
-    DIGEST_BYTES,
     DIGEST_CHUNK_ROWS,
+    ROW_DIGEST_BYTES,
     block_digests,
     content_digests,
     id_salt,
@@ -79,7 +79,7 @@ from securevfl.protocols.score_ledger.tables import (
     INSERT_ADMITTED,
     INSERT_ASKED,
     INSERT_CODES,
-    SCHEMA,
+    SCORE_TABLES_SQL,
     SELECT_ASKED,
     SELECT_VALUE,
     STORE_VALUE,
@@ -138,7 +138,7 @@ class ScoreLedger:
 
     def __init__(self, path: Path | None) -> None:
         self._claims = RowClaims(None if path is None else path.with_name(f"{path.name}.claims"))
-        self._file = LedgerDatabase.shared(path, SCHEMA)
+        self._file = LedgerDatabase.shared(path, SCORE_TABLES_SQL)
 
     def record_model(
         self, model: bytes, iterations: int, ids: Iterable[bytes], X: RowSlices | ChunkedMatrix | None = None
@@ -525,7 +525,7 @@ class ScoreLedger:
     def _digests(self, ids: Iterable[bytes]) -> list[bytes]:
         """Return the digests of ids under the key of the file."""
         key = self._file.key
-        return [hashlib.blake2b(row_id, digest_size=DIGEST_BYTES, key=key).digest() for row_id in ids]
+        return [hashlib.blake2b(row_id, digest_size=ROW_DIGEST_BYTES, key=key).digest() for row_id in ids]
 
     def _contents(self, X: Floats) -> list[bytes]:
         """Return the digests of the rows of X (n, d) under a key of the file."""

@@ -10,7 +10,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterable
 
-SCHEMA = """
+SCORE_TABLES_SQL = """
 CREATE TABLE names (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
 CREATE TABLE models (model INTEGER PRIMARY KEY, visits INTEGER, columns INTEGER, alike INTEGER);
 CREATE TABLE trained (model INTEGER, row BLOB, PRIMARY KEY (model, row)) WITHOUT ROWID;

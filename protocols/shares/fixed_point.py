@@ -256,6 +256,10 @@ class FixedPointEncoding:
             )
         return np.clip(X, -self.clip, self.clip)
 
+    def encode_weights(self, theta: Floats) -> Words:
+        """Return weights as words."""
+        return ShareRing(self.bits).of(np.rint(np.ldexp(theta, self.f_theta)).astype(np.int64))
+
     def decode_weights(self, theta: Words) -> Floats:
         """Return weights as floats, from the sum of all their shares."""
         return np.ldexp(ShareRing(self.bits).signed(theta).astype(np.float64), -self.f_theta)

@@ -50,6 +50,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from securevfl.base.arrays import Floats
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import IncrementalPacking, ShareRing, Words
 from securevfl.errors import ProtocolError
@@ -281,7 +282,9 @@ class LabelParty(TrainingRole):
         columns: this party's columns.
         offline: this party's offline phase, which provides the precomputed material.
         tables: returns the tables of a block, one for each of its rows and outputs.
-        state: the state of the weights to resume from; None starts with zero weights.
+        state: the state of the weights to resume from; None starts with zero weights, except for the intercept.
+        start: the intercepts (c,) at the start, if this party's last column is constant. They are part of its own
+            share, so nobody else learns anything of them.
     """
 
     def __init__(
@@ -292,8 +295,14 @@ class LabelParty(TrainingRole):
         offline: OfflinePhase,
         tables: Callable[[RowBlock], ResidualTables],
         state: SharedState | None = None,
+        start: Floats | None = None,
     ) -> None:
         super().__init__(context, params, columns, offline, state)
+        if state is None and start is not None:
+            weights = np.zeros((params.columns[context.me], params.outputs))
+            weights[-1] = start
+            own_share = params.rule_of(context.me).start(params.encoding.encode_weights(weights))
+            self.state = replace(self.state, own_share=own_share)
         self._tables = tables
         self._prg = Prg.fresh("rounding of table entries")
         self._masks = _NO_WORDS
@@ -416,7 +425,7 @@ class PartnerParty(TrainingRole):
     def _prepare(self, chunk: int, iteration: int, part: int, kappas: Sequence[Prg]) -> _PreparedRequest:
         """Compute this party's share of the forward sums of a block, and the table offsets to request."""
         material = self._offline.take(chunk, iteration, part)
-        chi, pad = table_transfers.chosen(material.transfer, self._ring)
+        chi, pad = self._context.meter("transfer", lambda: table_transfers.chosen(material.transfer, self._ring))
         h = self._sum(material)
         for prg in kappas:
             h = h + self._ring.uniform(prg, h.shape)

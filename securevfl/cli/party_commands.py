@@ -171,6 +171,7 @@ def join(
         member = _helper(job, party)
     else:
         member = option_groups.TableOptions(party, data, id_column, label_column).aligned(job)
+    member.model = job.model.named_module(party, job_file.parent)
     key = run_key(job, member)
     sheets: list[ConsentSheet] = []
 
@@ -310,7 +311,7 @@ def predict(
     from securevfl.training.new_rows import no_rows, rows_of_file
     from securevfl.training.scorecard import scale_of
 
-    part, code_policy = ModelPart.load(model), given_codes(reasons, codes)
+    part, code_policy = ModelPart.load(model).with_named_module(model.parent), given_codes(reasons, codes)
     scale = None if points is None else scale_of(part, points)
     check_writable(out, unscored)
     if data is None and part.columns:

@@ -31,7 +31,7 @@ from securevfl.models.tree_views import TreeViews, tree_views_of
 from securevfl.runtime.clock import Path as CriticalPath
 from securevfl.runtime.costs import CostCounters, Kind, Stage
 
-SCHEMA = "securevfl.part/6"
+PART_SCHEMA = "securevfl.part/6"
 
 PLAIN_FIELDS = (
     *("name", "role", "job", "parties", "outputs", "metrics", "metric_std_errors", "history", "rounds", "run", "data"),
@@ -80,8 +80,7 @@ class ModelPart:
         trained: number of training rows.
         held_out: number of held-out rows.
         status: which training it is from.
-        model: the module that the party passed as an object (`Party.model`). No file stores it, so set it after loading
-            unless the job names a file of it.
+        model: the module that the party passed (`Party.model`). No file stores it, so set it after loading.
     """
 
     name: str
@@ -314,9 +313,24 @@ class ModelPart:
         check_finite(self.name, np.asarray(np.isfinite(table).all(axis=0)), self.features)
         return table
 
+    def with_named_module(self, folder: Path) -> ModelPart:
+        """Bring the module that the job names for this party, if this computer allows its name.
+
+        Args:
+            folder: the folder with the file of the module.
+
+        Returns:
+            This part.
+
+        Raises:
+            ConfigError: the name is not allowed, or the folder has no such file.
+        """
+        self.model = Job.from_dict(self.job).model.named_module(self.name, folder)
+        return self
+
     def save(self, path: str | Path) -> None:
         """Write this part atomically as JSON with a digest."""
-        content = {"schema": SCHEMA} | {name: getattr(self, name) for name in PLAIN_FIELDS}
+        content = {"schema": PART_SCHEMA} | {name: getattr(self, name) for name in PLAIN_FIELDS}
         content |= {
             "columns": self.columns,
             "preparation": self.preparation.plain(),
@@ -356,9 +370,9 @@ class ModelPart:
         except (ValueError, RecursionError):
             raise _damaged(path) from None
         schema = content.pop("schema", None) if isinstance(content, dict) else None
-        if schema != SCHEMA:
+        if schema != PART_SCHEMA:
             raise DataError(
-                f"{path}: unsupported model file schema {_schema_name(schema)} (supported: {SCHEMA})",
+                f"{path}: unsupported model file schema {_schema_name(schema)} (supported: {PART_SCHEMA})",
                 "open older files with the version that wrote them; upgrade securevfl for newer files",
                 code="SVFL-MODEL-FILE",
                 path=str(path),

@@ -11,22 +11,24 @@ from securevfl.cli.show import console, costs_table, rounded_parts, sheet, sheet
 
 
 @pytest.fixture
-def parties() -> list[vfl.Party]:
+def cancer_tables() -> list[vfl.Party]:
     return vfl.datasets.breast_cancer()
 
 
-def test_a_pipe_gets_whole_figures_and_whole_lines(parties: list[vfl.Party], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipe_gets_whole_figures_and_whole_lines(
+    cancer_tables: list[vfl.Party], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     out: Any = console()
     out.file = StringIO()
     assert not out.is_terminal
     job = vfl.Job(model="logistic", protocol="open", epochs=1)
-    costs = vfl.simulate(job, parties).costs
+    costs = vfl.simulate(job, cancer_tables).costs
     out.print(costs_table(costs))
     assert "\N{HORIZONTAL ELLIPSIS}" not in out.file.getvalue()
     assert f"{costs.bytes / 1e6:.2f}" in out.file.getvalue()
 
-    alone = vfl.explain(job, [parties[0]], others={"shop": 15})
+    alone = vfl.explain(job, [cancer_tables[0]], others={"shop": 15})
     text = f"{alone}\ndigest: {alone.digest}"
     assert sheet_width(out) is None
     assert sheet(text, sheet_width(out)).plain == text

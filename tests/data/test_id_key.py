@@ -26,7 +26,7 @@ from securevfl.data.readers import id_rule_version, read_ids, read_party, read_t
 from securevfl.errors import IdError
 
 SPANS = (0, 0x33FF), (0xA640, 0xA7FF), (0xF900, 0xFB06), (0xFE00, 0xFE2F), (0xFF00, 0xFFEF)
-TABLES = "14.0.0"  # the version of Unicode from which rule 1 was derived
+UNICODE_VERSION = "14.0.0"  # the version of Unicode from which rule 1 was derived
 
 
 def plainly(letter: str) -> str:
@@ -56,7 +56,7 @@ def table_text() -> str:
     return textwrap.fill(" ".join(entries()), 118, break_long_words=False, break_on_hyphens=False) + "\n"
 
 
-@pytest.mark.skipif(unicodedata.unidata_version != TABLES, reason="other tables of Unicode")
+@pytest.mark.skipif(unicodedata.unidata_version != UNICODE_VERSION, reason="other tables of Unicode")
 def test_the_tables_that_ship_are_those_of_the_rule() -> None:
     shipped = Path(vfl.__file__).parent / "data" / "letters_1.txt"
     assert shipped.read_text(encoding="utf-8") == table_text()
@@ -96,7 +96,7 @@ def test_values_are_parted_and_gaps_counted() -> None:
             compose_ids([["a", gap, "c"], [gap, 2, 3]])
 
 
-def tables(folder: Path, kind: str) -> dict[str, Path]:
+def name_tables(folder: Path, kind: str) -> dict[str, Path]:
     bank = {"name": ["Zoë Ü", "Ann O'Hara", "Bo"], "born": ["1980-01-02", "1990-03-04", "2000-05-06"], "a": [1.0, 2, 4]}
     shop = {"who": ["BO", "ZOE U", "Cy"], "day": ["20000506", "1980/01/02", "20000506"], "b": [1.0, 0, 3]}
     files = {}
@@ -112,7 +112,7 @@ def tables(folder: Path, kind: str) -> dict[str, Path]:
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_files_are_read_by_several_columns_which_are_no_features(kind: str, tmp_path: Path) -> None:
-    paths = tables(tmp_path, kind)
+    paths = name_tables(tmp_path, kind)
     assert read_ids(paths["shop"], id_column="who, day").tolist() == [
         "2|bo|2000-05-06",
         "2|zoeu|1980-01-02",

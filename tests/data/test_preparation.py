@@ -82,16 +82,16 @@ def test_texts_become_codes_from_the_commonest_on_which_are_not_scaled() -> None
     assert FittedPreparation.read(codes_fit.columns, json.loads(json.dumps(codes_fit.plain()))) == codes_fit
     shop = vfl.Party("shop", TABLE, aligned=True).prepared(codes_fit)
     for scale in ("standard", "robust", "none"):
-        schedule = job(scale=scale).schedule(shop.register)
+        schedule = prepared_job(scale=scale).schedule(shop.register)
         data = TrainingData(shop, schedule, vfl.Logistic().loss, scale=scale)
         np.testing.assert_array_equal(data.scaled(np.arange(N))[:, 3], expected)
-    again = with_prepared_tables(job(), [shop])[1][0]
-    assert prepare_party(job(), again, again.register).preparation.codes == ("city",)
+    again = with_prepared_tables(prepared_job(), [shop])[1][0]
+    assert prepare_party(prepared_job(), again, again.register).preparation.codes == ("city",)
 
 
 def test_codes_are_for_models_that_embed_them() -> None:
     with raises_code(errors.ConfigError, "SVFL-JOB-OPTION"):
-        job(prepare={"texts": "codes"})
+        prepared_job(prepare={"texts": "codes"})
 
 
 def test_bins_are_quantile_bins_and_clipped_values_end_at_quantiles() -> None:
@@ -134,7 +134,7 @@ def test_values_that_stand_by_themselves_have_bins_of_their_own() -> None:
 
 def test_columns_of_bins_have_one_scale_before_and_after_they_are_prepared() -> None:
     shop = vfl.Party("shop", np.column_stack([INCOME, INCOME**2]), np.median(INCOME) < INCOME, aligned=True)
-    bins_job = job(prepare={"bins": 5})
+    bins_job = prepared_job(prepare={"bins": 5})
     prepared = prepare_party(bins_job, shop, shop.register)
     again = with_prepared_tables(bins_job, [shop])[1][0]
     for party in (prepared, again):
@@ -168,7 +168,7 @@ def test_a_preparation_comes_back_from_json() -> None:
 
 def test_numbers_without_gaps_stay_as_they_are() -> None:
     party = vfl.Party("shop", INCOME[:, None], aligned=True)
-    prepared = prepare_party(job(), party, party.register)
+    prepared = prepare_party(prepared_job(), party, party.register)
     assert prepared.X is party.X
     assert not prepared.preparation.steps
 
@@ -195,7 +195,7 @@ def test_what_cannot_be_prepared_is_named() -> None:
         fit_preparation("shop", columns_of("shop", late[:, None]), TRAIN, Preparation())
 
 
-def job(**more: object) -> vfl.Job:
+def prepared_job(**more: object) -> vfl.Job:
     options = {
         "model": vfl.Logistic(l2=1e-2),
         "optimizer": vfl.FedBCD(lr=0.3),
@@ -204,21 +204,21 @@ def job(**more: object) -> vfl.Job:
     return vfl.Job(**options, batch_size=100, epochs=3, test_fraction=0.25, accepts=["columns", "rank"], **more)
 
 
-def parties() -> list[vfl.Party]:
+def text_parties() -> list[vfl.Party]:
     y = (np.median(INCOME) < INCOME) ^ (GENERATOR.random(N) < 0.1)
     return [vfl.Party("bank", GENERATOR.normal(size=(N, 2)), y, aligned=True), vfl.Party("shop", TABLE, aligned=True)]
 
 
 def test_a_model_takes_raw_rows_and_its_file_does_too(tmp_path: Path) -> None:
     """The same f as of a party that brings the prepared columns; new rows may lack columns of the table's order."""
-    bank, shop = parties()
-    run = vfl.simulate(job(scale="robust"), [bank, shop])
+    bank, shop = text_parties()
+    run = vfl.simulate(prepared_job(scale="robust"), [bank, shop])
     assert run.metrics["auc"] > 0.8
     part = run.parts["shop"]
     assert part.columns == ["age", "income", "city"]
     assert part.features == ["age", "age=(missing)", "income", "city=Bern", "city=Oslo"]
-    ready = prepare_party(job(), shop, shop.register)
-    plain_run = vfl.simulate(job(scale="robust"), [bank, vfl.Party("shop", ready.X, aligned=True)])
+    ready = prepare_party(prepared_job(), shop, shop.register)
+    plain_run = vfl.simulate(prepared_job(scale="robust"), [bank, vfl.Party("shop", ready.X, aligned=True)])
     np.testing.assert_array_equal(plain_run.parts["shop"].theta, part.theta)
     new = TABLE.slice(0, 20).select(["city", "income", "age"])
     f = run.decision({"bank": bank.X[:20], "shop": new})
@@ -233,15 +233,17 @@ def test_a_model_takes_raw_rows_and_its_file_does_too(tmp_path: Path) -> None:
 
 
 def test_one_party_with_ids_among_others_without(tmp_path: Path) -> None:
-    bank, shop = parties()
-    run = vfl.simulate(job(), [bank, vfl.Party("shop", TABLE, ids=range(N))])
-    np.testing.assert_array_equal(run.parts["shop"].theta, vfl.simulate(job(), [bank, shop]).parts["shop"].theta)
+    bank, shop = text_parties()
+    run = vfl.simulate(prepared_job(), [bank, vfl.Party("shop", TABLE, ids=range(N))])
+    np.testing.assert_array_equal(
+        run.parts["shop"].theta, vfl.simulate(prepared_job(), [bank, shop]).parts["shop"].theta
+    )
 
 
 def test_what_is_counted_is_what_comes_out() -> None:
-    bank, shop = parties()
-    assert pooled_run_facts(job(), [bank, shop]).shape.columns == {"bank": 2, "shop": 5}
-    assert "of the dimensions of the 5 columns" in vfl.explain(job(), [bank, shop])
+    bank, shop = text_parties()
+    assert pooled_run_facts(prepared_job(), [bank, shop]).shape.columns == {"bank": 2, "shop": 5}
+    assert "of the dimensions of the 5 columns" in vfl.explain(prepared_job(), [bank, shop])
 
 
 @pytest.mark.parametrize("scale", ["standard", "robust"])

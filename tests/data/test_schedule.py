@@ -123,6 +123,13 @@ def test_parts_lie_in_each_other_and_the_last_visits_go_to_the_largest(epochs: i
     assert all(np.array_equal(visit.rows, plan.partition(0)[visit.index]) for visit in visits)
 
 
+@pytest.mark.parametrize("epochs", [40, 41, 100])
+def test_long_trainings_take_three_fifths_of_their_iterations_on_the_largest_part(epochs: int) -> None:
+    visits = [visit.index for visit in grown(of(IDS), epochs=epochs).iterations()]
+    final = 3 * epochs // 5
+    assert visits == [0] * (epochs - final - 6) + [1] * 6 + [2] * final
+
+
 def test_names_differ_exactly_where_partitions_do() -> None:
     """Over held-out rows, batch sizes and numbers of batches, several of which give equal numbers of batches."""
     plans = [
@@ -234,7 +241,7 @@ def test_a_party_without_ids_makes_all_go_by_row_numbers() -> None:
     assert register_of([bank, vfl.Party("shop", X, aligned=True)]) == Register.of_numbers(N)
 
 
-def job(**keys: object) -> vfl.Job:
+def scheduled_job(**keys: object) -> vfl.Job:
     defaults: dict[str, object] = {
         "model": vfl.Logistic(),
         "optimizer": vfl.FedBCD(lr=0.3),
@@ -251,10 +258,10 @@ def test_a_run_holds_out_the_rows_of_the_ids(tmp_path: Path) -> None:
     for order in (np.arange(N), GENERATOR.permutation(N)):
         bank, shop = vfl.Party("bank", X, Y, ids=IDS).take(order), vfl.Party("shop", X + 1, ids=IDS).take(order)
         for seed in (0, 1):
-            part = vfl.simulate(job(seed=seed), [bank, shop]).parts["shop"]
+            part = vfl.simulate(scheduled_job(seed=seed), [bank, shop]).parts["shop"]
             train = (X + 1)[plan.batch_order]
             np.testing.assert_array_equal(part.scaling.mean, train[0] + (train - train[0]).mean(axis=0))
-    without = vfl.simulate(job(), [bank, vfl.Party("shop", (X + 1)[order], aligned=True)]).parts["shop"]
+    without = vfl.simulate(scheduled_job(), [bank, vfl.Party("shop", (X + 1)[order], aligned=True)]).parts["shop"]
     assert not np.array_equal(without.scaling.mean, part.scaling.mean)
 
 

@@ -21,7 +21,7 @@ from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.party_threads import run_threads
 from securevfl.training.session import take_part
-from tests.organisations.test_joint_statistics import tables
+from tests.organisations.test_joint_statistics import random_tables
 
 Asked = dict[str, list[ConsentSheet]]
 
@@ -44,7 +44,7 @@ def run(roles: Mapping[str, Callable[[Channel], object]], consents: Asked) -> No
 Play = Callable[[dict[str, DisclosureLedger], Asked], None]
 
 
-def job(**options: Any) -> vfl.Job:
+def sgd_job(**options: Any) -> vfl.Job:
     return vfl.Job(
         **{
             "model": vfl.Logistic(),
@@ -72,7 +72,7 @@ def training(job: vfl.Job) -> Play:
                 ),
                 party=party,
             )
-            for party in tables(400)
+            for party in random_tables(400)
         }
         run(roles, consents)
 
@@ -83,13 +83,13 @@ def columns(ledgers: dict[str, DisclosureLedger], consents: Asked) -> None:
     names = ["bank", "shop"]
     roles = {
         party.name: partial(correlate._talk, party, names, ledgers[party.name], consents[party.name].append)
-        for party in tables(1000)
+        for party in random_tables(1000)
     }
     run(roles, consents)
 
 
 def groups(ledgers: dict[str, DisclosureLedger], consents: Asked) -> None:
-    (bank, shop), give = tables(400), fairness_by_group._provide
+    (bank, shop), give = random_tables(400), fairness_by_group._provide
     names, marks = fairness_by_group._groups(shop, np.arange(400) % 3)
     outcomes = fairness_by_group._outcomes(bank, bank.y, None)  # type: ignore[arg-type]
     roles: dict[str, Callable[[Channel], Any]] = {
@@ -101,11 +101,11 @@ def groups(ledgers: dict[str, DisclosureLedger], consents: Asked) -> None:
 
 # The action, its number of repetitions before it is refused, limits of the shop's ledger, and the error.
 REFUSED: dict[str, tuple[Play, int, dict[Kind, float], type[SecureVFLError]]] = {
-    "a leak that is not accepted": (training(job(epochs=9, accepts=())), 0, {}, LeakageError),
-    "a limit of the ledger": (training(job()), 0, {"columns": 1}, LeakageError),
-    "a second job": (training(job()), 1, {"columns": 8}, LeakageError),
-    "a class that is not there": (training(job(positive="7")), 0, {}, LabelError),
-    "labels that the loss cannot use": (training(job(model=vfl.Gamma())), 0, {}, LabelError),
+    "a leak that is not accepted": (training(sgd_job(epochs=9, accepts=())), 0, {}, LeakageError),
+    "a limit of the ledger": (training(sgd_job()), 0, {"columns": 1}, LeakageError),
+    "a second job": (training(sgd_job()), 1, {"columns": 8}, LeakageError),
+    "a class that is not there": (training(sgd_job(positive="7")), 0, {}, LabelError),
+    "labels that the loss cannot use": (training(sgd_job(model=vfl.Gamma())), 0, {}, LabelError),
     "a look at columns once more": (columns, 9, {}, LeakageError),
     "a limited look": (columns, 0, {"columns": 1}, LeakageError),
     "groups once more": (groups, 9, {}, LeakageError),

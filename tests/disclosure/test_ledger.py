@@ -24,7 +24,7 @@ EPOCHS = 4
 REGISTER = Register.of_ids(id_keys("shop", [range(500)]))
 
 
-def job(**keys: object) -> vfl.Job:
+def ckks_job(**keys: object) -> vfl.Job:
     defaults: dict[str, object] = {"model": vfl.Logistic(), "optimizer": vfl.FedBCD(lr=0.1), "batch_size": 128}
     defaults |= {"protocol": vfl.Protocol(residual=vfl.Ckks()), "epochs": EPOCHS, "test_fraction": 0.25}
     return vfl.Job(**(defaults | {"accepts": ["columns"]} | keys))  # type: ignore[arg-type]
@@ -45,7 +45,7 @@ def columns(count: int, of: int = 10, *, learner: str = "bank", basis: str = "")
 def test_each_party_enters_what_it_tells_and_nothing_else(tmp_path: Path) -> None:
     parties = vfl.datasets.breast_cancer(parties=3)
     by_party = ledgers(tmp_path, parties)
-    vfl.simulate(job(), parties, ledgers=by_party)
+    vfl.simulate(ckks_job(), parties, ledgers=by_party)
     assert (
         told(by_party["bank"], "labels", "shop")
         == told(by_party["bank"], "labels", "telco")
@@ -65,7 +65,7 @@ def test_other_seeds_tell_the_same_of_labels_and_more_of_columns(tmp_path: Path)
     by_party = ledgers(tmp_path, parties)
     by_party["bank"].trust("shop")
     for seed in range(3):
-        vfl.simulate(job(seed=seed), parties, ledgers=by_party)
+        vfl.simulate(ckks_job(seed=seed), parties, ledgers=by_party)
     assert told(by_party["bank"], "labels", "shop") == DisclosureTotal(15, 15 / 106, 3)
     assert told(by_party["shop"], "columns", "bank").count == 3 * EPOCHS
 
@@ -73,8 +73,8 @@ def test_other_seeds_tell_the_same_of_labels_and_more_of_columns(tmp_path: Path)
 def test_other_batches_on_the_same_table_are_refused_and_count_where_they_are_accepted(tmp_path: Path) -> None:
     parties = vfl.datasets.breast_cancer()
     by_party = ledgers(tmp_path, parties)
-    vfl.simulate(job(), parties, ledgers=by_party)
-    other = job(batch_size=100)
+    vfl.simulate(ckks_job(), parties, ledgers=by_party)
+    other = ckks_job(batch_size=100)
     with raises_code(LeakageError, "SVFL-LEAK-NOT-ACCEPTED", leaks=("fresh_equations",)):
         vfl.simulate(other, parties, ledgers=by_party)
     assert vfl.simulate(other, parties)  # other residuals were not disclosed before
@@ -86,15 +86,15 @@ def test_other_columns_and_a_lost_ledger_count_as_other_equations(tmp_path: Path
     bank, shop = vfl.datasets.breast_cancer()
     by_party = ledgers(tmp_path, [bank, shop])
     by_party["bank"].trust("shop")
-    vfl.simulate(job(), [bank, shop], ledgers=by_party)
+    vfl.simulate(ckks_job(), [bank, shop], ledgers=by_party)
     changed = shop.X.copy()
     changed[5, 3] += 1.0
     with raises_code(LeakageError, "SVFL-LEAK-NOT-ACCEPTED", leaks=("fresh_equations",)):
-        vfl.simulate(job(), [bank, vfl.Party("shop", changed, ids=shop.ids)], ledgers=by_party)
-    vfl.simulate(job(), [bank, shop], ledgers=by_party)
+        vfl.simulate(ckks_job(), [bank, vfl.Party("shop", changed, ids=shop.ids)], ledgers=by_party)
+    vfl.simulate(ckks_job(), [bank, shop], ledgers=by_party)
     by_party["shop"].path.unlink()
     with raises_code(LeakageError, "SVFL-LEAK-NOT-ACCEPTED", leaks=("fresh_equations",)):
-        vfl.simulate(job(), [bank, shop], ledgers=by_party)
+        vfl.simulate(ckks_job(), [bank, shop], ledgers=by_party)
 
 
 @pytest.mark.parametrize(("first", "related"), [(0, True), (30, True), (280, True), (300, False)])
@@ -103,13 +103,13 @@ def test_tables_that_share_rows_count_together(first: int, related: bool, tmp_pa
         vfl.Party(party.name, party.X, party.y, ids=np.arange(len(party))) for party in vfl.datasets.breast_cancer()
     )
     by_party = ledgers(tmp_path, [bank, shop])
-    vfl.simulate(job(), [party.take(np.arange(300)) for party in (bank, shop)], ledgers=by_party)
+    vfl.simulate(ckks_job(), [party.take(np.arange(300)) for party in (bank, shop)], ledgers=by_party)
     later = [party.take(np.arange(first, 568)) for party in (bank, shop)]
     if not related:
-        vfl.simulate(job(), later, ledgers=by_party)
+        vfl.simulate(ckks_job(), later, ledgers=by_party)
         return
     with raises_code(LeakageError, "SVFL-LEAK-NOT-ACCEPTED") as refused:
-        vfl.simulate(job(), later, ledgers=by_party)
+        vfl.simulate(ckks_job(), later, ledgers=by_party)
     assert "fresh_equations" in refused.value.fields["leaks"]  # type: ignore[operator]
 
 
@@ -120,10 +120,10 @@ def test_tables_without_ids_count_together_always(tmp_path: Path) -> None:
     rows = np.random.default_rng(0).permutation(569)
     for k, first in enumerate((parties, named)):
         by_party = ledgers(tmp_path / str(k), parties)
-        vfl.simulate(job(), first, ledgers=by_party)
+        vfl.simulate(ckks_job(), first, ledgers=by_party)
         for later in ([party.take(rows) for party in parties], [party.take(rows[:400]) for party in parties]):
             with raises_code(LeakageError, "SVFL-LEAK-NOT-ACCEPTED", leaks=("fresh_equations",)):
-                vfl.simulate(job(), later, ledgers=by_party)
+                vfl.simulate(ckks_job(), later, ledgers=by_party)
 
 
 def test_a_limit_refuses_before_anything_is_told_and_says_what_would_do(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_a_limit_refuses_before_anything_is_told_and_says_what_would_do(tmp_path
     by_party = ledgers(tmp_path, parties)
     by_party["bank"].trust("shop")
     by_party["shop"].set_limit("columns", Limit(6))
-    vfl.simulate(job(), parties, ledgers=by_party)
+    vfl.simulate(ckks_job(), parties, ledgers=by_party)
     before, sent = by_party["shop"].path.read_bytes(), []
 
     def observe(event: Event) -> None:
@@ -139,7 +139,7 @@ def test_a_limit_refuses_before_anything_is_told_and_says_what_would_do(tmp_path
             sent.append(type(event.message).__name__)
 
     with pytest.raises(LeakageError) as refused:
-        vfl.simulate(job(seed=1), parties, ledgers=by_party, observe=observe)
+        vfl.simulate(ckks_job(seed=1), parties, ledgers=by_party, observe=observe)
     assert str(refused.value) == (
         "party shop: its ledger allows bank at most 6 numbers about each row; bank has received 4 numbers about each "
         "row (27% of the columns) and would have 8 numbers about each row (53% of the columns) with this run. To "
@@ -147,19 +147,19 @@ def test_a_limit_refuses_before_anything_is_told_and_says_what_would_do(tmp_path
     )
     assert set(sent) <= {"RunHello", "Abort"}
     assert by_party["shop"].path.read_bytes() == before
-    vfl.simulate(job(seed=1, epochs=2), parties, ledgers=by_party)
+    vfl.simulate(ckks_job(seed=1, epochs=2), parties, ledgers=by_party)
     by_party["shop"].set_limit("columns", Limit(10))
-    vfl.simulate(job(seed=1), parties, ledgers=by_party)
+    vfl.simulate(ckks_job(seed=1), parties, ledgers=by_party)
 
 
 def test_a_limit_that_is_reached_lets_pass_what_tells_nothing_new(tmp_path: Path) -> None:
     parties = vfl.datasets.breast_cancer()
     by_party = ledgers(tmp_path, parties)
     by_party["bank"].trust("shop")
-    vfl.simulate(job(), parties, ledgers=by_party)
+    vfl.simulate(ckks_job(), parties, ledgers=by_party)
     by_party["bank"].set_limit("labels", Limit(0.01, share=True))
-    vfl.simulate(job(seed=1), parties, ledgers=by_party)
-    accepting = job(batch_size=100, accepts=["columns", "fresh_equations"])
+    vfl.simulate(ckks_job(seed=1), parties, ledgers=by_party)
+    accepting = ckks_job(batch_size=100, accepts=["columns", "fresh_equations"])
     with raises_code(LeakageError, "SVFL-LIMIT-REACHED", party="bank"):
         vfl.simulate(accepting, parties, ledgers=by_party)
 
@@ -172,7 +172,7 @@ def test_a_training_taken_up_again_is_one_run(tmp_path: Path) -> None:
     parties = vfl.datasets.breast_cancer()
     by_party = ledgers(tmp_path, parties)
     seen: list[int] = []
-    exact = job(protocol="open")
+    exact = ckks_job(protocol="open")
 
     def cut_at(at: int) -> Callable[[int, int], None]:
         def on_round(done: int, of: int) -> None:
@@ -202,12 +202,12 @@ def test_a_training_taken_up_again_is_one_run(tmp_path: Path) -> None:
 def test_a_run_that_is_refused_elsewhere_leaves_nothing_with_those_that_told_nothing(tmp_path: Path) -> None:
     parties = vfl.datasets.breast_cancer()
     by_party = ledgers(tmp_path, parties)
-    vfl.simulate(job(), parties, ledgers=by_party)
+    vfl.simulate(ckks_job(), parties, ledgers=by_party)
     by_party["shop"].set_limit("columns", Limit(4))
     entries = by_party["bank"].read().entries
     for _ in range(3):
         with raises_code(LeakageError, "SVFL-LIMIT-REACHED", party="shop"):
-            vfl.simulate(job(batch_size=100, accepts=["columns", "fresh_equations"]), parties, ledgers=by_party)
+            vfl.simulate(ckks_job(batch_size=100, accepts=["columns", "fresh_equations"]), parties, ledgers=by_party)
     assert by_party["bank"].read().entries == entries
 
 
@@ -219,7 +219,7 @@ def test_a_second_try_never_takes_back_what_the_first_has_told(tmp_path: Path) -
 
     def attempt(session: str, rounds: int, *, silent: bool = False) -> int:
         gate = DisclosureGate("shop")
-        booking = LedgerSession(ledger, "shop", REGISTER, job(), sizes, gate, SessionId("run", session))
+        booking = LedgerSession(ledger, "shop", REGISTER, ckks_job(), sizes, gate, SessionId("run", session))
         gate.begin_iteration(rounds)
         booking.settle(silent=silent)
         return told(ledger, "columns", "bank").count
@@ -243,7 +243,7 @@ def test_scores_count_on_the_table_of_a_training_whose_first_try_was_refused(tmp
     def attempt(session: str, consent: Callable[[], None]) -> None:
         account = states.begin(b"job", session)
         booking = LedgerSession(
-            ledger, "shop", REGISTER, job(), sizes, DisclosureGate("shop"), SessionId(account, session), consent
+            ledger, "shop", REGISTER, ckks_job(), sizes, DisclosureGate("shop"), SessionId(account, session), consent
         )
         booking.settle(silent=False)
 
@@ -260,7 +260,7 @@ def test_scores_count_on_the_table_of_a_training_whose_first_try_was_refused(tmp
 def test_a_run_that_stops_early_is_set_to_what_it_came_to(tmp_path: Path) -> None:
     parties = vfl.datasets.breast_cancer()
     by_party = ledgers(tmp_path, parties)
-    easy = job(epochs=50, target=vfl.Target(metric="auc", value=0.9))
+    easy = ckks_job(epochs=50, target=vfl.Target(metric="auc", value=0.9))
     run = vfl.simulate(easy, parties, ledgers=by_party)
     epochs = int(run.history[-1]["epoch"]) + 1
     assert epochs < 10
@@ -279,5 +279,5 @@ def test_a_run_is_entered_before_it_tells_anything(tmp_path: Path) -> None:
         if event.direction == "send" and named != "RunHello" and not by_party[event.me].read().entries:
             missing.append(f"{event.me} {named}")
 
-    vfl.simulate(job(), parties, ledgers=by_party, observe=observe)
+    vfl.simulate(ckks_job(), parties, ledgers=by_party, observe=observe)
     assert missing == []

@@ -15,7 +15,7 @@ from securevfl.families import FAMILIES, leak_kinds
 EXAMPLES = {name: options for kind in FAMILIES.values() for name, options in kind().example_jobs().items()}
 
 
-def tables(names: int = 3, classes: int = 2) -> list[vfl.Party]:
+def independent_tables(names: int = 3, classes: int = 2) -> list[vfl.Party]:
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(240, 2 * names)), rng.integers(0, classes, 240)
     return [
@@ -27,7 +27,7 @@ def tables(names: int = 3, classes: int = 2) -> list[vfl.Party]:
 def sheet(options: dict[str, Any], classes: int = 2) -> str:
     job = vfl.Job(**{"batch_size": 60, "epochs": 2} | options | {"accepts": [*leak_kinds()]})
     helpers = [Helper(name, role) for name, role in job.family.example_helpers]
-    return str(vfl.explain(job, [*tables(job.family.max_parties or 3, classes), *helpers]))
+    return str(vfl.explain(job, [*independent_tables(job.family.max_parties or 3, classes), *helpers]))
 
 
 @pytest.mark.parametrize("name", sorted(EXAMPLES))

@@ -16,7 +16,7 @@ class Cut(Exception):
     """What takes the place of a lost process."""
 
 
-def job(**keys: object) -> vfl.Job:
+def ckks_job(**keys: object) -> vfl.Job:
     defaults: dict[str, object] = {"model": vfl.Logistic(), "optimizer": vfl.FedBCD(lr=0.1), "batch_size": 128}
     defaults |= {
         "protocol": vfl.Protocol(residual=vfl.Ckks()),
@@ -32,7 +32,7 @@ def test_what_a_training_tells_anew_each_time_it_is_taken_up_counts(tmp_path: Pa
     """Noise of encryption makes other weights of the same rounds, and so other numbers about each row."""
     _, shop = parties = vfl.datasets.breast_cancer()
     ledgers = {party.name: DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name) for party in parties}
-    schedule, sums = job().schedule(shop.register), list[np.ndarray]()
+    schedule, sums = ckks_job().schedule(shop.register), list[np.ndarray]()
     batch, visits = schedule.partition(0)[1], [visit.index for visit in schedule.iterations()]
     sent: list[int] = []
 
@@ -50,7 +50,7 @@ def test_what_a_training_tells_anew_each_time_it_is_taken_up_counts(tmp_path: Pa
         sent.clear()
         states = {party.name: Checkpoints(tmp_path / party.name, party.name, every=100) for party in parties}
         with pytest.raises(Cut):
-            vfl.simulate(job(), parties, ledgers=ledgers, checkpoints=states, on_round=cut, observe=watch)
+            vfl.simulate(ckks_job(), parties, ledgers=ledgers, checkpoints=states, on_round=cut, observe=watch)
     size = np.linalg.svd(np.array(sums), compute_uv=False)
     assert len(batch) == len(sums[0])
     new = int((size > 1e-12 * size[0]).sum())

@@ -21,6 +21,7 @@ from securevfl.families.evaluations import EvaluationSchedule
 from securevfl.families.run_facts import pooled_run_facts
 from securevfl.families.shares.shares_outputs import weight_outputs
 from securevfl.models import metrics
+from securevfl.optim.block_descent import heavy_ball
 from securevfl.optim.rules import Updater
 from securevfl.protocols.shares.opened_scores import RoundedScores
 from securevfl.protocols.shares.range_count import OutOfRangeCount
@@ -111,7 +112,7 @@ def test_other_losses_and_several_classes() -> None:
 
 @pytest.mark.parametrize("batch_size", ["all", "growing"])
 def test_steps_by_matrices_of_ones_own_take_few_visits(batch_size: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Against the same in floats: each party's own block of the bound on the Hessian of all rows, Nesterov's points."""
+    """Against the same in floats: each party's own block of the bound on the Hessian of all rows, heavy-ball steps."""
     for name, value in (("MIN_GROWING_ROWS", 100), ("MIN_SUBSET_ROWS", 50)):
         monkeypatch.setattr(f"securevfl.data.schedule.{name}", value)
     all_parties = first_cancer_rows(3)
@@ -131,14 +132,16 @@ def test_steps_by_matrices_of_ones_own_take_few_visits(batch_size: Any, monkeypa
         np.where(all_parties[0].y[rows] == all_parties[0].y.max(), 1.0, -1.0)[:, None],
     )
     at = np.cumsum([0, *(part.shape[1] for part in columns)])
-    before = point = np.zeros((X.shape[1], 1))
-    for t, visit in enumerate(schedule.iterations(), 1):
+    point = np.zeros((X.shape[1], 1))
+    point[len(columns[0][0]) - 1] = loss.constant_outputs(y)
+    before, points = point, []
+    for visit, (length, factor) in zip(schedule.iterations(), heavy_ball(12), strict=True):
         n = len(visit.rows)  # the first of `rows`
         gradient = X[:n].T @ loss.residual(X[:n] @ point, y[:n]) / n
         moves = [P @ gradient[a:b] for P, a, b in zip(turns, at, at[1:], strict=False)]
-        after = point - np.concatenate(moves) / 3
-        before, point = after, after + (t - 1) / (t + 2) * (after - before)
-    np.testing.assert_allclose(np.concatenate(list(opened(run).values())), point, atol=0.02)
+        before, point = point, point - length * np.concatenate(moves) / 3 + factor * (point - before)
+        points.append(point)
+    np.testing.assert_allclose(np.concatenate(list(opened(run).values())), np.mean(points[-2:], axis=0), atol=0.02)
     assert run.costs.rounds == 12
     assert len({visit.index for visit in schedule.iterations()}) == (2 if batch_size == "growing" else 1)
     assert run.metrics["auc"] > 0.99

@@ -13,6 +13,7 @@ from selfcheck.whole_weights import whole_weights
 import securevfl as vfl
 from securevfl.families.shares.shares_job import trains_on_shares
 from securevfl.families.shares.shares_plan import make_plan
+from securevfl.optim.block_descent import heavy_ball
 from securevfl.protocols.handshake import StopDecision
 from securevfl.protocols.shares.share_products import Products
 from securevfl.runtime.observer import Event
@@ -109,7 +110,7 @@ def test_a_run_interrupted_after_a_rollback_resumes(at: int, tmp_path: Path) -> 
 @pytest.mark.parametrize("turned", [((3, 0),), ((6, 3),), ((3, 0), (8, 5)), ((12, 6),)])
 def test_the_rule_continues_from_an_earlier_state(turned: tuple[tuple[int, int], ...]) -> None:
     """Against the same steps in floats, one after the other."""
-    swinging_job = oscillating_job(optimizer=vfl.BlockDescent(lr=4.0))
+    swinging_job = oscillating_job(optimizer=vfl.BlockDescent(lr=8.0))
     assert trains_on_shares(swinging_job)
     rule = make_plan(swinging_job, rows=100, batches=1, parties=2, rollbacks=turned).rule
     changes = np.random.default_rng(0).integers(-1000, 1000, 12)
@@ -131,11 +132,38 @@ def test_the_rule_continues_from_an_earlier_state(turned: tuple[tuple[int, int],
         assert abs(theta - expected) <= np.abs(changes).sum() / 2 ** (rule.m + 1)
 
 
-def test_steps_are_long_only_where_evaluations_watch_them() -> None:
-    """The default job is watched; a job without held-out rows, or evaluated at its end alone, takes the safe step."""
-    assert vfl.Job(model="logistic").optimizer.lr == 2
-    assert vfl.Job(model="logistic", test_fraction=0).optimizer.lr == 1
-    assert vfl.Job(model="logistic", evaluate_every=0).optimizer.lr == 1
+@pytest.mark.parametrize("turned", [(), ((4, 2),), ((6, 0), (9, 6))])
+def test_safe_steps_are_a_heavy_ball_method_that_starts_again_after_a_rollback(
+    turned: tuple[tuple[int, int], ...],
+) -> None:
+    """Against the same steps in floats; the result is the mean of the latest fifth."""
+    safe_job = oscillating_job(optimizer=vfl.BlockDescent(lr=1.0))
+    assert trains_on_shares(safe_job)
+    rule = make_plan(safe_job, rows=100, batches=1, parties=2, rollbacks=turned).rule
+    changes, turns = np.random.default_rng(1).integers(-1000, 1000, 12), dict(turned)
+    state, points, step, start = rule.start(np.zeros((1, 1), np.uint64)), [0.0], 1.0, 0
+    before, pairs = 0.0, heavy_ball(12)
+    for visit, change in enumerate(changes):
+        if visit in turns:
+            before = points[visit] = points[turns[visit]]
+            step, start, pairs = step / 2, visit, heavy_ball(12 - visit)
+        length, factor = pairs[visit - start]
+        points.append(points[visit] - step * length * change + factor * (points[visit] - before))
+        before = points[visit]
+        state = rule.step(state, np.array([[change]]).view(np.uint64), visit)
+    latest = (12 - start) // 5
+    if latest:
+        points[-1] = float(np.mean(points[-latest:]))
+    for visits, expected in enumerate(points):
+        theta = rule.theta(state[: visits + 1], visits).view(np.int64)[0, 0] / 2**rule.m
+        assert abs(theta - expected) <= np.abs(changes).sum() / 2 ** (rule.m + 1)
+
+
+def test_default_steps_of_linear_models_are_safe() -> None:
+    """Only models that end early take longer steps, and only if evaluations detect that they are too long."""
+    assert {vfl.Job(model=name).optimizer.lr for name in ("logistic", "square", "one_vs_rest", "huber")} == {1}
+    assert vfl.Job(model="trees").optimizer.lr == 2
+    assert vfl.Job(model="trees", test_fraction=0).optimizer.lr == 1
     sheet = "whether to roll back and halve the step"
-    assert sheet in vfl.explain(vfl.Job(model="logistic"))
-    assert sheet not in vfl.explain(vfl.Job(model="logistic", test_fraction=0))
+    assert sheet in vfl.explain(vfl.Job(model="logistic", optimizer=vfl.BlockDescent(lr=2), evaluate_every=10))
+    assert sheet not in vfl.explain(vfl.Job(model="logistic"))

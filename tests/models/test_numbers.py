@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import csv
 import gzip
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from builders import raises_code
+from builders import REAL_TABLES, raises_code
 from scipy import integrate, optimize, special
 from selfcheck.whole_weights import whole_weights
 from sklearn import linear_model as linear
@@ -52,7 +51,9 @@ MODELS: dict[str, Any] = {
 PROTOCOLS = {"open": "open", "sealed": "ckks", "shares": vfl.Protocol(shares=vfl.Shares())}
 
 
-def parties(y: np.ndarray, bank_columns: np.ndarray = OWN, other: np.ndarray = OTHER, **named: Any) -> list[vfl.Party]:
+def number_parties(
+    y: np.ndarray, bank_columns: np.ndarray = OWN, other: np.ndarray = OTHER, **named: Any
+) -> list[vfl.Party]:
     ids = range(len(y))
     return [vfl.Party("bank", bank_columns, y, ids=ids, **named), vfl.Party("shop", other, ids=ids)]
 
@@ -107,7 +108,7 @@ MOVED = {("negative_binomial", "sealed"): 0.01}
 @pytest.mark.parametrize("name", list(LABELS))
 def test_models_are_those_of_the_pooled_table(name: str, kind: str) -> None:
     y = LABELS[name]
-    run = train(name, parties(y), kind, **({"test_fraction": 0.0} if kind != "shares" else {"epochs": 40}))
+    run = train(name, number_parties(y), kind, **({"test_fraction": 0.0} if kind != "shares" else {"epochs": 40}))
     if kind == "shares":  # scores of training rows are disclosed to nobody
         theta = whole_weights(run.job, {name_of_party: part.state for name_of_party, part in run.parts.items()}, "bank")
         f = SCALED @ np.vstack([theta["bank"][:-1], theta["shop"]]) + theta["bank"][-1]
@@ -123,7 +124,7 @@ def test_models_are_those_of_the_pooled_table(name: str, kind: str) -> None:
 @pytest.mark.parametrize("steps", [vfl.FedBCD(lr=0.05, local_steps=2), vfl.BlockNewton()])
 def test_any_sum_and_optimizer_gives_one_model(sums: str, steps: Any) -> None:
     y, third = LABELS["poisson"], vfl.Party("telco", OTHER[:, 2:], ids=range(N))
-    members = [*parties(y, other=OTHER[:, :2]), third]
+    members = [*number_parties(y, other=OTHER[:, :2]), third]
     keys: dict[str, Any] = {"optimizer": steps, "epochs": 5}
     plain = train("poisson", members, protocol=vfl.Protocol(residual="open"), **keys)
     other = train("poisson", members, protocol=vfl.Protocol(sum=sums, residual="open"), **keys)
@@ -138,7 +139,7 @@ def test_exposure_is_that_of_statsmodels(kind: str) -> None:
     y = np.random.default_rng(1).poisson(MU * EXPOSED).astype(float)
     design = api.add_constant(SCALED)
     fitted = api.GLM(y, design, family=api.families.Poisson(), exposure=EXPOSED).fit()
-    members = parties(y, np.column_stack([OWN, EXPOSED]), columns=["a", "b", "years"])
+    members = number_parties(y, np.column_stack([OWN, EXPOSED]), columns=["a", "b", "years"])
     split = {"test_fraction": 0.3} if kind == "shares" else {}
     run = train("poisson", members, kind, exposure="years", epochs=40, **split)
     rate = run.predict({"bank": OWN, "shop": OTHER})  # for one unit of exposure
@@ -157,7 +158,7 @@ def test_exposure_is_that_of_statsmodels(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["open", "shares"])
 def test_weights_of_rows_are_scikit_learns(kind: str) -> None:
     y = LABELS["poisson"]
-    members = parties(y, np.column_stack([OWN, EXPOSED]), columns=["a", "b", "w"])
+    members = number_parties(y, np.column_stack([OWN, EXPOSED]), columns=["a", "b", "w"])
     run = train("poisson", members, kind, weights={"column": "w", "max_weight": 2.5}, epochs=80)
     fitted = linear.PoissonRegressor(alpha=0, tol=1e-9, max_iter=5000).fit(SCALED, y, sample_weight=EXPOSED)
     if kind == "open":
@@ -200,7 +201,7 @@ def test_gini_is_twice_auc_less_one_for_two_classes_and_calibration_is_of_means(
     y, score = (DRAW.random(400) < 0.3).astype(float), np.round(DRAW.normal(size=400), 1)
     assert metrics.gini(y, score) == pytest.approx(2 * metrics.area_under_curve(y == 1, score) - 1)
     assert metrics.gini(y, y) == 1
-    run = train("poisson", parties(LABELS["poisson"]), epochs=20)
+    run = train("poisson", number_parties(LABELS["poisson"]), epochs=20)
     parts = np.array(run.calibration)
     assert parts.shape == (10, 3)
     assert parts[:, 2].sum() == N
@@ -231,22 +232,22 @@ def test_a_table_of_the_loss_reads_residuals_to_the_error_that_is_said(name: str
     read = np.interp(f[:, 0], numbers.knots[order], table[order])
     error = np.abs(read - loss.residual(f, np.broadcast_to(y, f.shape))[:, 0]).max()
     assert error <= table_error(loss, 2.0**numbers.step) + 1e-6
-    assert f"{table_error(loss, 2.0**numbers.step):.2g}" in vfl.explain(job, parties(LABELS[name]))
+    assert f"{table_error(loss, 2.0**numbers.step):.2g}" in vfl.explain(job, number_parties(LABELS[name]))
 
 
 def test_labels_that_cannot_be_used_are_told() -> None:
     with raises_code(errors.LabelError, "SVFL-LABEL-VALUES"):
-        train("gamma", parties(LABELS["poisson"]))
+        train("gamma", number_parties(LABELS["poisson"]))
     with raises_code(errors.LabelError, "SVFL-LABEL-VALUES"):
-        train("poisson", parties(LABELS["quantile"] - 100))
+        train("poisson", number_parties(LABELS["quantile"] - 100))
     with raises_code(errors.LabelError, "SVFL-LABEL-RANGE"):
-        train("negative_binomial", parties(LABELS["poisson"] * 100))
+        train("negative_binomial", number_parties(LABELS["poisson"] * 100))
     far = LABELS["gamma"].copy()
     far[0] = far.mean() * 1400
     with raises_code(errors.LabelError, "SVFL-LABEL-RANGE"):
-        train("gamma", parties(far), "sealed", epochs=2)
+        train("gamma", number_parties(far), "sealed", epochs=2)
     with raises_code(errors.DataError, "SVFL-TABLE-WEIGHTS"):
-        train("poisson", parties(LABELS["poisson"], columns=["a", "b"]), exposure="b")
+        train("poisson", number_parties(LABELS["poisson"], columns=["a", "b"]), exposure="b")
     with raises_code(errors.ConfigError, "SVFL-JOB-OPTION"):
         vfl.Job(model=vfl.Square(), protocol="open", exposure="years")
 
@@ -263,12 +264,11 @@ def test_who_reads_an_open_residual_reads_the_others_sum_for_most_rows() -> None
         np.testing.assert_allclose(inferred[zero], others[zero], atol=1e-6)
 
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
-real = [pytest.mark.realdata, pytest.mark.skipif(not DATA.is_dir(), reason="needs the real tables")]
+real = [pytest.mark.realdata, pytest.mark.skipif(not REAL_TABLES.is_dir(), reason="needs the real tables")]
 
 
 def table(name: str) -> np.ndarray:
-    with gzip.open(DATA / f"{name}.csv.gz", "rt") as file:
+    with gzip.open(REAL_TABLES / f"{name}.csv.gz", "rt") as file:
         return np.array(list(csv.reader(file))[1:], dtype=np.float64)
 
 
@@ -308,7 +308,7 @@ def test_real_counts_and_amounts(name: str, kind: str) -> None:
     finer = {"protocol": vfl.Protocol(shares=vfl.Shares(table_bits=wide, step=step))} if kind == "shares" else {}
     visits = VISITS.get(name, 40) if kind == "shares" else 120
     run = train(
-        name, parties(y, columns, other), kind, epochs=visits, prepare={"tails": "keep"}, **finer
+        name, number_parties(y, columns, other), kind, epochs=visits, prepare={"tails": "keep"}, **finer
     )  # as the oracle's
     if kind == "shares":
         theta = whole_weights(run.job, {name_of_party: part.state for name_of_party, part in run.parts.items()}, "bank")

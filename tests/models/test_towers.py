@@ -129,7 +129,7 @@ def test_a_module_of_other_columns_is_refused() -> None:
         TorchBlock("shop", vfl.TorchModel(MODULES["dssm"]), 2, 2, l2=0.0)
 
 
-def job(joint: str, **keys: object) -> vfl.Job:
+def adagrad_job(joint: str, **keys: object) -> vfl.Job:
     defaults: dict[str, object] = {
         "model": vfl.Neural(joint=joint, width=8),
         "optimizer": vfl.FedSGD(lr=0.03, rule="adagrad"),
@@ -161,7 +161,7 @@ def with_modules(parties: list[vfl.Party], name: str, joint: str) -> list[vfl.Pa
 )
 def test_clicks_are_learned_from_columns_of_all(name: str, joint: str, count: int, tmp_path: Path) -> None:
     tables = with_modules(clicks(8_000).parties(count), name, joint)
-    run = vfl.simulate(job(joint), tables)
+    run = vfl.simulate(adagrad_job(joint), tables)
     assert 0.6 < run.metrics["auc"] < 0.85
     new = {party.name: party.table for party in tables}
     f = run.decision(new)
@@ -179,7 +179,7 @@ def test_sealed_training_is_training_in_the_open() -> None:
         party.model = vfl.TorchModel(lambda field=field: vfl.towers.WideDeep(field, 1, size=2, hidden=(2,)).double())
     keys = {"batch_size": 300, "epochs": 3, "accepts": ["columns", "fresh_equations"]}
     plain, sealed = (
-        vfl.simulate(job("sum", protocol=vfl.Protocol(residual=residual), **keys), tables)
+        vfl.simulate(adagrad_job("sum", protocol=vfl.Protocol(residual=residual), **keys), tables)
         for residual in ("open", "ckks")
     )
     for name, part in plain.parts.items():
@@ -193,5 +193,5 @@ def test_on_real_tables(name: str) -> None:
     """Above logistic regression on either side alone; adult holds texts, default_credit numbers alone."""
     tables = pytest.importorskip("benchmarks.tables")
     for parties, alone in ((tables.adult(REAL), 0.825), (tables.READERS["default_credit"](REAL), 0.720)):
-        run = vfl.simulate(job("top", batch_size=1024, epochs=2), with_modules(parties, name, "top"))
+        run = vfl.simulate(adagrad_job("top", batch_size=1024, epochs=2), with_modules(parties, name, "top"))
         assert run.metrics["auc"] > alone + 0.02

@@ -31,12 +31,12 @@ oracle = importlib.import_module("forest_oracle")
 SMALL: dict[str, Any] = {"trees": 6, "depth": 3}
 
 
-def job(model: vfl.Trees | None = None, **keys: Any) -> vfl.Job:
+def trees_job(model: vfl.Trees | None = None, **keys: Any) -> vfl.Job:
     defaults: dict[str, Any] = {"model": model or vfl.Trees(**SMALL), "protocol": vfl.Protocol(shares=vfl.Shares())}
     return vfl.Job(**(defaults | {"test_fraction": 0.3} | keys))
 
 
-def parties(count: int = 2, rows: int = 600, *, gaps: bool = True) -> list[vfl.Party]:
+def mixed_parties(count: int = 2, rows: int = 600, *, gaps: bool = True) -> list[vfl.Party]:
     """Numbers with gaps and heavy tails and texts; labels bend with columns of every party."""
     rng = np.random.default_rng(count)
     tables, f = [], np.zeros(rows)
@@ -73,9 +73,9 @@ def inputs_of(run: vfl.Run, tables: list[vfl.Party]) -> tuple[list[Any], Any, An
 @pytest.mark.parametrize("count", [2, 3])
 def test_a_run_is_that_of_floats(count: int) -> None:
     """With entries an eighth apart, since random rounding weighs more on few rows."""
-    tables, fine = parties(count), vfl.Protocol(shares=vfl.Shares(table_bits=8, step=0.125))
+    tables, fine = mixed_parties(count), vfl.Protocol(shares=vfl.Shares(table_bits=8, step=0.125))
     steps: dict[str, Any] = {"optimizer": vfl.BlockDescent(), "batch_size": "all", "epochs": 12}
-    run = vfl.simulate(job(vfl.Trees(**SMALL, boosted_score=False), protocol=fine, **steps), tables, workers=1)
+    run = vfl.simulate(trees_job(vfl.Trees(**SMALL, boosted_score=False), protocol=fine, **steps), tables, workers=1)
     matrices, train, test = inputs_of(run, tables)
     y = np.where(tables[0].y == 1, 1.0, -1.0)[:, None]
     knots = np.arange(-128.0, 129.0) / 8
@@ -98,7 +98,7 @@ def test_a_run_is_that_of_floats(count: int) -> None:
 
 def test_of_many_rows_trees_and_the_own_score_are_made_by_some(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that trees were fitted to are scored out of fold, and the other training rows as new ones are."""
-    features, tables = dict[int, Any](), parties(rows=400)
+    features, tables = dict[int, Any](), mixed_parties(rows=400)
     trained = ForestInputs.trained
 
     def noted(self: ForestInputs, X: Any, rows: Any) -> Any:
@@ -109,7 +109,7 @@ def test_of_many_rows_trees_and_the_own_score_are_made_by_some(monkeypatch: pyte
 
     monkeypatch.setattr("securevfl.data.schedule.MAX_FITTING_ROWS", 100)
     monkeypatch.setattr(ForestInputs, "trained", noted)
-    run = vfl.simulate(job(), tables)
+    run = vfl.simulate(trees_job(), tables)
     part, seen = run.parts["bank"], run.job.schedule(tables[0].register).fitting_rows
     X = part.preparation.apply(tables[0].table)[seen]
     assert sorted(features) == list(range(100))
@@ -120,9 +120,9 @@ def test_of_many_rows_trees_and_the_own_score_are_made_by_some(monkeypatch: pyte
 
 def test_only_the_party_with_labels_moves_the_mean() -> None:
     """Two parties along whose leaves steps are twice as long as is safe together would swing by the constant."""
-    tables = parties(rows=400)
+    tables = mixed_parties(rows=400)
     keys: dict[str, Any] = {"optimizer": vfl.BlockDescent(lr=2), "batch_size": "all", "epochs": 10}
-    run = vfl.simulate(job(vfl.Trees(**SMALL), **keys), tables, workers=1)
+    run = vfl.simulate(trees_job(vfl.Trees(**SMALL), **keys), tables, workers=1)
     matrices, train, _ = inputs_of(run, tables)
     theta = whole_weights(run.job, {name: part.state for name, part in run.parts.items()}, "bank")["shop"]
     H = matrices[1][train] @ theta
@@ -131,15 +131,15 @@ def test_only_the_party_with_labels_moves_the_mean() -> None:
 
 def test_the_model_is_that_of_the_least_loss_of_rows_held_out() -> None:
     """With hardly anything to hold weights back the loss rises from the first evaluation on."""
-    run = vfl.simulate(job(vfl.Trees(trees=20, boosted_score=False, ridge=2e-3)), parties())
+    run = vfl.simulate(trees_job(vfl.Trees(trees=20, boosted_score=False, ridge=2e-3)), mixed_parties())
     losses = [record["loss"] for record in run.history if "loss" in record]
     assert run.metrics["loss"] == min(losses) < losses[-1]
 
 
 def test_trees_bend_where_lines_cannot() -> None:
-    tables = parties()
-    line = vfl.simulate(job(vfl.Logistic(), optimizer=vfl.BlockDescent(), batch_size="all", epochs=12), tables)
-    assert vfl.simulate(job(), tables).metrics["auc"] > line.metrics["auc"] + 0.05
+    tables = mixed_parties()
+    line = vfl.simulate(trees_job(vfl.Logistic(), optimizer=vfl.BlockDescent(), batch_size="all", epochs=12), tables)
+    assert vfl.simulate(trees_job(), tables).metrics["auc"] > line.metrics["auc"] + 0.05
 
 
 def test_an_exclusive_or_of_two_parties_is_not_learnt() -> None:
@@ -147,20 +147,20 @@ def test_an_exclusive_or_of_two_parties_is_not_learnt() -> None:
     A, B = rng.normal(size=(2, 2000, 3))
     y = ((A[:, 0] > 0) ^ (B[:, 0] > 0)).astype(int)
     tables = [vfl.Party("bank", A, y, ids=np.arange(2000)), vfl.Party("shop", B, ids=np.arange(2000))]
-    assert vfl.simulate(job(), tables).metrics["auc"] < 0.58
-    assert "such as an exclusive or, are not learned" in vfl.explain(job(), tables)
+    assert vfl.simulate(trees_job(), tables).metrics["auc"] < 0.58
+    assert "such as an exclusive or, are not learned" in vfl.explain(trees_job(), tables)
 
 
 def test_other_losses() -> None:
-    tables = parties()
+    tables = mixed_parties()
     X = tables[0].X
     number = [vfl.Party("bank", X[:, :2], 3 * np.abs(X[:, 0]) + X[:, 1], ids=tables[0].ids), tables[1]]
-    assert vfl.simulate(job(vfl.Trees(**SMALL, loss="square")), number).metrics["r2"] > 0.5
+    assert vfl.simulate(trees_job(vfl.Trees(**SMALL, loss="square")), number).metrics["r2"] > 0.5
     several = [vfl.Party("bank", X[:, 1:2], np.digitize(X[:, 0], [-0.7, 0.7]), ids=tables[0].ids), tables[1]]
     both = vfl.Trees(**SMALL, loss="one_vs_rest")
-    run = vfl.simulate(job(both), several)
+    run = vfl.simulate(trees_job(both), several)
     assert run.active.outputs == 3
-    assert vfl.simulate(job(vfl.Trees(**SMALL, loss="smooth_hinge")), tables).metrics["auc"] > 0.75
+    assert vfl.simulate(trees_job(vfl.Trees(**SMALL, loss="smooth_hinge")), tables).metrics["auc"] > 0.75
 
 
 class Cut(Exception):
@@ -169,7 +169,7 @@ class Cut(Exception):
 
 @pytest.mark.parametrize("at", [2, 10, 11])
 def test_a_run_goes_on_with_the_trees_it_had(at: int, tmp_path: Path) -> None:
-    tables, work = parties(rows=300), job(epochs=12)
+    tables, work = mixed_parties(rows=300), trees_job(epochs=12)
 
     def kept() -> dict[str, Checkpoints]:
         return {party.name: Checkpoints(tmp_path / party.name, party.name, every=1) for party in tables}
@@ -192,10 +192,10 @@ def test_a_run_goes_on_with_the_trees_it_had(at: int, tmp_path: Path) -> None:
 
 
 def test_a_saved_part_predicts_and_has_no_training_row(tmp_path: Path) -> None:
-    members = parties()
-    run = vfl.simulate(job(), members)
+    members = mixed_parties()
+    run = vfl.simulate(trees_job(), members)
     run.save(tmp_path)
-    tables = {party.name: party.table for party in parties(rows=40)}
+    tables = {party.name: party.table for party in mixed_parties(rows=40)}
     again = vfl.Run.load(tmp_path)
     np.testing.assert_allclose(again.decision(tables), run.decision(tables), atol=1e-3)
     score = ForestInputs.read(again.active.state["inputs"]).score
@@ -251,8 +251,8 @@ def test_the_own_score_is_out_of_fold_and_of_plain_numbers() -> None:
 
 def test_held_out_labels_are_not_in_the_own_score(monkeypatch: pytest.MonkeyPatch) -> None:
     """The inputs of the score are identical to the bit, whatever labels the held-out rows have."""
-    tables = parties(rows=300)
-    test = job().schedule(tables[0].register).test
+    tables = mixed_parties(rows=300)
+    test = trees_job().schedule(tables[0].register).test
     y = tables[0].y.copy()
     y[test] = 1 - y[test]
     turned, fits = [vfl.Party("bank", tables[0].table, y, ids=tables[0].ids), tables[1]], list[list[Any]]()
@@ -263,7 +263,7 @@ def test_held_out_labels_are_not_in_the_own_score(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(trees, "out_of_fold", noted)
     for variant in (tables, turned):
-        vfl.simulate(job(weights={"classes": "balanced", "max_weight": 6.0}), variant)
+        vfl.simulate(trees_job(weights={"classes": "balanced", "max_weight": 6.0}), variant)
     one, other = fits
     for own_part, other_part in zip(one, other, strict=True):
         np.testing.assert_array_equal(own_part, other_part)
@@ -300,7 +300,7 @@ def test_a_score_of_no_use_keeps_its_column() -> None:
 )
 def test_what_does_not_fit_is_refused_with_a_remedy(keys: dict[str, Any], remedy: str) -> None:
     with raises_code(ConfigError, "SVFL-JOB-OPTION"):
-        job(**keys)
+        trees_job(**keys)
 
 
 @pytest.mark.parametrize(
@@ -319,14 +319,14 @@ def test_sizes_beyond_the_limits_are_refused_with_what_fits(keys: dict[str, Any]
 
 
 def test_as_many_weights_as_labels_are_not_opened() -> None:
-    tables, opened = parties(rows=100), vfl.Protocol(shares=vfl.Shares(open_weights=("shop",)))
+    tables, opened = mixed_parties(rows=100), vfl.Protocol(shares=vfl.Shares(open_weights=("shop",)))
     from securevfl.consent.leak_guard import guard
     from securevfl.families.run_facts import pooled_run_facts
 
-    work = job(protocol=opened)
+    work = trees_job(protocol=opened)
     with raises_code(LeakageError, "SVFL-LEAK-NOT-ACCEPTED"):
         guard(work, pooled_run_facts(work, tables).shape)
-    few = job(vfl.Trees(trees=2, depth=2), protocol=opened, accepts=("small_metrics", "scores", "opened_weights"))
+    few = trees_job(vfl.Trees(trees=2, depth=2), protocol=opened, accepts=("small_metrics", "scores", "opened_weights"))
     guard(few, pooled_run_facts(few, tables).shape)
     run = vfl.simulate(few, tables)
     forest = ForestInputs.read(run.parts["shop"].state["inputs"]).forest
@@ -352,12 +352,12 @@ def test_a_job_file(tmp_path: Path) -> None:
 
 
 def test_rare_classes_may_weigh_as_much() -> None:
-    tables = parties(rows=300)
+    tables = mixed_parties(rows=300)
     rare = (tables[0].y == 1) & (np.arange(300) % 4 == 0)
     table = [vfl.Party("bank", tables[0].table, rare.astype(int), ids=tables[0].ids), tables[1]]
     small = vfl.Trees(trees=4, depth=2, boosted_score=False)
     plain, even = (
-        vfl.simulate(job(small, weights=class_weights), table)
+        vfl.simulate(trees_job(small, weights=class_weights), table)
         for class_weights in (None, {"classes": "balanced", "max_weight": 6.0})
     )
     later = [run.predict_proba({party.name: party.table for party in table})[:, 1].mean() for run in (plain, even)]

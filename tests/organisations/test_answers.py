@@ -30,7 +30,7 @@ from securevfl.training.new_rows import IndexedRows, NewRows
 ROWS, BLOCK = 30, 8
 
 
-def tables(outputs: int, rows: int = 90) -> list[vfl.Party]:
+def labelled_tables(outputs: int, rows: int = 90) -> list[vfl.Party]:
     X = np.random.default_rng(0).normal(size=(rows, 7))
     y = (X[:, 0] > 0).astype(int) if outputs == 1 else np.digitize(X[:, 0], [-0.4, 0.4])
     ids = range(rows)
@@ -47,7 +47,7 @@ def run(outputs: int) -> vfl.Run:
         reason_codes=2 * (outputs == 1),
         accepts=["columns", "rank"],
     )
-    return vfl.simulate(job, tables(outputs))
+    return vfl.simulate(job, labelled_tables(outputs))
 
 
 def in_blocks(X: Any) -> NewRows:
@@ -102,7 +102,7 @@ def test_all_that_a_prediction_tells_is_entered_before_it_leaves(outputs: int, c
             code_policy=code_policy if party.name == "shop" else None,
         )
 
-    roles = {party.name: partial(play, party) for party in tables(outputs)}
+    roles = {party.name: partial(play, party) for party in labelled_tables(outputs)}
     run_threads(roles, WallClock, observe=seen)
     assert len(decisions) == ROWS
     assert {scores for scores, _ in seen.entered} == {ROWS * (outputs + (codes > 0))}
@@ -141,8 +141,8 @@ def test_all_ids_that_are_asked_about_are_entered_before_any_answer(ids_asked: i
         part = trained.parts["shop"]
         return list(serve_requests(part, ServedTable(rows(party, part), 1000), channel, ledger))
 
-    bank, _ = tables(1, ids_asked)
-    _, shop = tables(1)
+    bank, _ = labelled_tables(1, ids_asked)
+    _, shop = labelled_tables(1)
     outcomes = run_threads({"bank": partial(ask, bank), "shop": partial(answer, shop)}, WallClock, observe=note)
     assert outcomes["bank"].scored == min(ids_asked, 90)
     assert set(entered[: again[0]]) == {ids_asked}

@@ -92,7 +92,7 @@ def test_parts_of_two_trainings_are_not_put_together(place: int) -> None:
         prediction_session._compare("bank", one, "shop", other)
 
 
-def job(**keys: Any) -> vfl.Job:
+def rounds_job(**keys: Any) -> vfl.Job:
     defaults = {
         "model": "logistic",
         "optimizer": vfl.FedSGD(lr=0.1),
@@ -113,24 +113,24 @@ def table(**changes: Any) -> vfl.Party:
 
 
 OTHERS: dict[str, tuple[vfl.Job, vfl.Party]] = {
-    "a value": (job(), table(value=1e-9)),
-    "a label": (job(), table(label=1)),
-    "an id": (job(), table(id=1)),
-    "a job": (job(seed=1), table()),
+    "a value": (rounds_job(), table(value=1e-9)),
+    "a label": (rounds_job(), table(label=1)),
+    "an id": (rounds_job(), table(id=1)),
+    "a job": (rounds_job(seed=1), table()),
 }
 
 
 @pytest.mark.parametrize("other", OTHERS)
 def test_states_and_parts_are_of_one_job_and_table(other: str, tmp_path: Path) -> None:
     """Neither is resumed under another job, or on a table with one different entry."""
-    arguments, path = (job(), table()), tmp_path / "part.json"
-    assert run_key(*arguments) == run_key(job(), table()) != run_key(*OTHERS[other])
-    run = vfl.simulate(job(), [table(), vfl.Party("shop", PARTY.X, ids=range(ROWS))])
+    arguments, path = (rounds_job(), table()), tmp_path / "part.json"
+    assert run_key(*arguments) == run_key(rounds_job(), table()) != run_key(*OTHERS[other])
+    run = vfl.simulate(rounds_job(), [table(), vfl.Party("shop", PARTY.X, ids=range(ROWS))])
     run.parts["bank"].save(path)
     part = join._same(path, *arguments)
     assert isinstance(part, ModelPart)
     assert join._same(path, *OTHERS[other]) is None
-    assert join._same(path, job(), replace_name(table())) is None
+    assert join._same(path, rounds_job(), replace_name(table())) is None
 
 
 def replace_name(party: vfl.Party) -> vfl.Party:

@@ -44,7 +44,7 @@ def pooled(n: int = N, seed: int = 0) -> np.ndarray:
     return X
 
 
-def parties(X: np.ndarray, split: int = 5) -> list[vfl.Party]:
+def unlabelled_parties(X: np.ndarray, split: int = 5) -> list[vfl.Party]:
     ids = range(len(X))
     return [vfl.Party("bank", X[:, :split], ids=ids), vfl.Party("shop", X[:, split:], ids=ids)]
 
@@ -68,7 +68,7 @@ def test_correlations_and_inflation_are_those_of_the_pooled_columns() -> None:
     """Errors of correlations are below 1/30 whatever is drawn. Those of R^2 = 1 - 1 / VIF have a deviation of .04 at
     most, and were .146 at most in 20,000 drawings: .25 is six deviations."""
     X = pooled()
-    by_party = correlate(parties(X))
+    by_party = correlate(unlabelled_parties(X))
     pooled_correlations = np.corrcoef(X.T)
     inflation = np.diag(np.linalg.inv(pooled_correlations))
     for name, rows, columns in (("bank", slice(0, 5), slice(5, 9)), ("shop", slice(5, 9), slice(0, 5))):
@@ -85,7 +85,7 @@ def test_correlations_and_inflation_are_those_of_the_pooled_columns() -> None:
 
 def test_inflation_is_exact_where_nothing_is_rounded() -> None:
     X = pooled()
-    columns_of_bank, other = (OwnColumns.of(party.name, party.table) for party in parties(X))
+    columns_of_bank, other = (OwnColumns.of(party.name, party.table) for party in unlabelled_parties(X))
     K = columns_of_bank.Q.T @ other.Q / N
     np.testing.assert_allclose(
         columns_of_bank.joint_inflation(K, 0.0), np.diag(np.linalg.inv(np.corrcoef(X.T)))[:5], rtol=1e-8
@@ -122,7 +122,7 @@ def test_texts_constants_and_gaps() -> None:
 
 def test_all_that_passes_is_declared_and_entered() -> None:
     seen = Seen()
-    correlate(parties(pooled(1200)), observe=seen)
+    correlate(unlabelled_parties(pooled(1200)), observe=seen)
     known = {item.message for item in module.declares(Roles.of((("bank", ACTIVE), ("shop", PARTNER))))}
     assert {type(event.message) for event in seen.events} <= known
     assert all(isinstance(item, MessageDeclaration) for item in column_correlations.declares())
@@ -137,7 +137,7 @@ def test_all_that_passes_is_declared_and_entered() -> None:
 
 def test_ledgers_count_them_and_refuse_what_goes_too_far(tmp_path: Path) -> None:
     X = np.random.default_rng(5).normal(size=(1000, 9))
-    tables = parties(X)
+    tables = unlabelled_parties(X)
     ledgers = {party.name: DisclosureLedger(tmp_path / party.name, party.name) for party in tables}
     correlate(tables, ledgers=ledgers)
     (entry,) = ledgers["shop"].read().entries
@@ -148,7 +148,7 @@ def test_ledgers_count_them_and_refuse_what_goes_too_far(tmp_path: Path) -> None
     with raises_code(LeakageError, "SVFL-LIMIT-REACHED"):
         correlate(tables, ledgers={party.name: DisclosureLedger(tmp_path / party.name, party.name) for party in tables})
     with raises_code(LeakageError, "SVFL-LIMIT-REACHED"):  # of other columns, too
-        correlate(parties(X[:, ::-1]), ledgers=ledgers)
+        correlate(unlabelled_parties(X[:, ::-1]), ledgers=ledgers)
     other = DisclosureLedger(tmp_path / "limited", "shop")
     other.set_limit("columns", Limit(39))
     with raises_code(LeakageError, "SVFL-LIMIT-REACHED"):
@@ -220,7 +220,7 @@ def test_a_training_counts_earlier_correlations_by_their_share() -> None:
     ids=["few rows", "enough", "many columns"],
 )
 def test_tables_that_would_tell_of_rows_are_refused(rows: int, columns: int, refusal: str | None) -> None:
-    tables = parties(np.random.default_rng(1).normal(size=(rows, columns + 1)), columns)
+    tables = unlabelled_parties(np.random.default_rng(1).normal(size=(rows, columns + 1)), columns)
     if refusal is None:
         correlate(tables)
         return
@@ -230,7 +230,7 @@ def test_tables_that_would_tell_of_rows_are_refused(rows: int, columns: int, ref
 
 def test_rows_in_another_order_are_refused() -> None:
     X = pooled(1200)
-    bank, shop = parties(X)
+    bank, shop = unlabelled_parties(X)
     with raises_code(IdError, "SVFL-ID-ORDER"):
         correlate([bank, shop.take(np.arange(len(X))[::-1])])
     with raises_code(TableError, "SVFL-TABLE-ROW-COUNT"):
@@ -299,7 +299,7 @@ def test_numbers_are_rounded_at_random_and_a_fixed_rounding_is_found() -> None:
 def test_between_organisations_with_consent(meet: Any) -> None:
     meeting, sheets = meet(2), {}
     X = pooled(1200)[:, [0, 1, 2, 4, 5, 6, 7]]
-    bank, shop = parties(X, 4)
+    bank, shop = unlabelled_parties(X, 4)
 
     def ask(name: str) -> Any:
         table = bank if name == "bank" else shop

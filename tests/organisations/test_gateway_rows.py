@@ -45,7 +45,7 @@ def waiting(part: Any, tmp_path: Path) -> Gateway:
     return gateway_
 
 
-def parties(part: Any, requests: list[list[Any]], gateway_: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+def patch_parties(part: Any, requests: list[list[Any]], gateway_: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parties that answer each block; the gateway stops after the first one."""
 
     def ask(ids: Any, X: Any) -> Any:
@@ -65,7 +65,7 @@ def futures(answers: Any) -> list[Future[Any]]:
 def test_who_gives_up_costs_others_nothing_and_is_not_asked_about(
     part: Any, waiting: Gateway, requests: list[list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parties(part, requests, waiting, monkeypatch)
+    patch_parties(part, requests, waiting, monkeypatch)
     cancelled, other = futures(waiting.ask([{"id": 0}, {"id": 1}]))
     assert cancelled.cancel()
     waiting._talk(0, None)  # type: ignore[arg-type]
@@ -76,7 +76,7 @@ def test_who_gives_up_costs_others_nothing_and_is_not_asked_about(
 def test_who_gives_up_while_parties_answer_costs_others_nothing(
     part: Any, waiting: Gateway, requests: list[list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parties(part, requests, waiting, monkeypatch)
+    patch_parties(part, requests, waiting, monkeypatch)
     cancelled, other = futures(waiting.ask([{"id": 0}, {"id": 1}]))
     monkeypatch.setattr(gateway, "prediction_of", lambda *arguments: cancelled.cancel() and vfl_predicted(*arguments))
     waiting._talk(0, None)  # type: ignore[arg-type]

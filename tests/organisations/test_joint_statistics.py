@@ -34,7 +34,7 @@ Ledgers = dict[str, DisclosureLedger]
 TOLD = (RoundedProducts, GroupCounts)
 
 
-def tables(rows: int) -> tuple[vfl.Party, vfl.Party]:
+def random_tables(rows: int) -> tuple[vfl.Party, vfl.Party]:
     draw = np.random.default_rng(0)
     y = draw.integers(0, 2, rows)
     return vfl.Party("bank", draw.normal(size=(rows, 3)), y, ids=range(rows)), vfl.Party(
@@ -44,12 +44,12 @@ def tables(rows: int) -> tuple[vfl.Party, vfl.Party]:
 
 def columns(rows: int, ledgers: Ledgers, observe: Observer | None = None) -> None:
     """Request correlations of columns; each party discloses 12 numbers."""
-    correlate.correlate(tables(rows), ledgers=ledgers, observe=observe)
+    correlate.correlate(random_tables(rows), ledgers=ledgers, observe=observe)
 
 
 def groups(rows: int, ledgers: Ledgers, observe: Observer | None = None) -> None:
     """Request outcomes by group; the shop discloses 12 numbers."""
-    bank, shop = tables(rows)
+    bank, shop = random_tables(rows)
     names, marks = fairness_by_group._groups(shop, np.arange(rows) % 3)
     outcomes = fairness_by_group._outcomes(bank, bank.y, None)  # type: ignore[arg-type]
     roles: dict[str, Callable[..., Any]] = {

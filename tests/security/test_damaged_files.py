@@ -29,7 +29,7 @@ from securevfl.organisations.align import FolderJournal
 from securevfl.protocols.shares.disk_store import DiskStore
 from securevfl.protocols.shares.spent_chunks import SpentChunks
 from securevfl.training.checkpoint import Checkpoint, Checkpoints
-from securevfl.training.model_part import SCHEMA, ModelPart
+from securevfl.training.model_part import PART_SCHEMA, ModelPart
 
 ROOT = Path(__file__).parents[2]
 JOB_DIGEST = bytes(32)
@@ -208,7 +208,7 @@ def test_a_part_whose_weights_were_changed_predicts_nothing(part: ModelPart, tmp
         path.write_bytes(full[:at] + bytes([full[at] ^ 1]) + full[at + 1 :])
         with pytest.raises(SecureVFLError):
             ModelPart.load(path)
-    path.write_bytes(full.replace(SCHEMA.encode(), b"securevfl.part/5"))
+    path.write_bytes(full.replace(PART_SCHEMA.encode(), b"securevfl.part/5"))
     with pytest.raises(SecureVFLError):
         ModelPart.load(path)
 

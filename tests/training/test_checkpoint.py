@@ -22,7 +22,7 @@ class Cut(Exception):
     """What takes the place of a lost process."""
 
 
-def job(sums: SumProtocol | str, residual: Engine | str | None, **keys: object) -> vfl.Job:
+def local_steps_job(sums: SumProtocol | str, residual: Engine | str | None, **keys: object) -> vfl.Job:
     defaults: dict[str, object] = {"model": vfl.Logistic(l2=1e-3), "batch_size": 100, "epochs": 3, "seed": 2}
     defaults |= {"optimizer": vfl.FedBCD(local_steps=2, lr=0.2, decay="sqrt_t")}
     return vfl.Job(
@@ -61,7 +61,7 @@ def test_the_weights_are_those_of_the_undisturbed_run(
     sums: str, residual: Engine | str, tolerance: float, at: int, tmp_path: Path
 ) -> None:
     parties = vfl.datasets.breast_cancer(parties=3)
-    work = job(sums, residual)
+    work = local_steps_job(sums, residual)
     undisturbed_run, again = vfl.simulate(work, parties), interrupted(work, parties, tmp_path, at)
     for name, part in undisturbed_run.parts.items():
         np.testing.assert_allclose(again.parts[name].theta, part.theta, rtol=0, atol=tolerance)
@@ -71,7 +71,7 @@ def test_the_weights_are_those_of_the_undisturbed_run(
 
 def test_a_kernel_model_goes_on_too(tmp_path: Path) -> None:
     bank, shop, telco = vfl.datasets.breast_cancer(parties=3)
-    work = job(
+    work = local_steps_job(
         "tree",
         None,
         model=vfl.Kernel(gamma=0.05, blocks=3, block_size=16),
@@ -90,7 +90,7 @@ def test_a_kernel_model_goes_on_too(tmp_path: Path) -> None:
 def test_states_of_another_training_are_not_mixed_in(tmp_path: Path) -> None:
     parties = vfl.datasets.breast_cancer(parties=3)
     model = vfl.Kernel(gamma=0.05, blocks=3, block_size=16)
-    work = job("tree", None, model=model, optimizer=vfl.FDSKL())
+    work = local_steps_job("tree", None, model=model, optimizer=vfl.FDSKL())
 
     def cut(folder: Path, at: int) -> dict[str, Checkpoints]:
         states = own_checkpoints(folder, [party.name for party in parties])

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import raises_code
+from builders import REAL_TABLES, raises_code
 from sklearn.compose import make_column_transformer
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
@@ -23,13 +23,12 @@ from securevfl.consent.settle_job import MAX_EPOCHS, settle_job
 from securevfl.data.location_scale import QUARTILES
 from securevfl.errors import ConfigError, DataNotice, LeakageError
 from securevfl.families.table_preparation import prepare_parties
-from securevfl.optim.defaults import EVALUATE_EVERY, HELD_OUT_FRACTION, LONG_STEP_ITERATIONS, why_not_on_shares
+from securevfl.optim.defaults import EVALUATE_SAFE_STEPS_EVERY, HELD_OUT_FRACTION, MAX_ITERATIONS, why_not_on_shares
 from securevfl.organisations.join import check_role
 from securevfl.transport.peers import Peers
 
 ROOT = Path(__file__).parents[2]
-DATA = ROOT.parent / "shared" / "data"
-real = [pytest.mark.realdata, pytest.mark.skipif(not DATA.exists(), reason="needs the real tables")]
+real = [pytest.mark.realdata, pytest.mark.skipif(not REAL_TABLES.exists(), reason="needs the real tables")]
 
 
 @pytest.fixture
@@ -42,9 +41,9 @@ def first_job(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.fixture
-def tables(first_job: Any) -> Callable[[str], list[vfl.Party]]:
+def read_table(first_job: Any) -> Callable[[str], list[vfl.Party]]:
     """Reads a real table by name."""
-    return lambda name: first_job.TABLES[name](DATA)
+    return lambda name: first_job.TABLES[name](REAL_TABLES)
 
 
 SIX = ("default_credit", "a9a", "ijcnn1", "phishing", "adult", "support2")
@@ -56,7 +55,7 @@ SIX = ("default_credit", "a9a", "ijcnn1", "phishing", "adult", "support2")
 @pytest.mark.timeout(1200)
 def test_a_model_alone_scores_as_pooled_regression_does(name: str, bins: bool, first_job: Any) -> None:
     """Compared with scikit-learn on the same columns; with bins, on weights of evidence with equal numbers of bins."""
-    apart = [first_job.measured(name, DATA, split, bins=bins)["difference"] for split in first_job.SPLITS]
+    apart = [first_job.measured(name, REAL_TABLES, split, bins=bins)["difference"] for split in first_job.SPLITS]
     assert min(apart) >= -0.003
     assert bins or np.mean(apart) >= -0.0005
 
@@ -72,8 +71,8 @@ def test_a_model_alone_trains_on_shares(first_job: Any) -> None:
     job = vfl.Job(model="logistic")
     assert job == vfl.Job(model=vfl.Logistic(), protocol="shares") == vfl.Job.from_dict(job.to_dict())
     assert job.protocol.shares is not None
-    assert (job.optimizer.name, job.batch_size, job.epochs) == ("block_descent", "growing", LONG_STEP_ITERATIONS)
-    assert (job.test_fraction, job.evaluate_every, job.accepts) == (HELD_OUT_FRACTION, EVALUATE_EVERY, ())
+    assert (job.optimizer.name, job.batch_size, job.epochs) == ("block_descent", "growing", MAX_ITERATIONS)
+    assert (job.test_fraction, job.evaluate_every, job.accepts) == (HELD_OUT_FRACTION, EVALUATE_SAFE_STEPS_EVERY, ())
     assert job.patience is None
     parties = vfl.datasets.breast_cancer()
     run = vfl.simulate(job, parties)
@@ -114,7 +113,7 @@ def test_the_job_of_one_key_trains_on_parts_that_grow(first_job: Any, monkeypatc
         monkeypatch.setattr(f"securevfl.data.schedule.{name}", value)
     parties, job = made_up(4_000, (3, 3)), vfl.Job(model="logistic")
     run = vfl.simulate(job, parties)
-    assert run.costs.rounds == LONG_STEP_ITERATIONS
+    assert run.costs.rounds == MAX_ITERATIONS
     assert run.metrics["auc"] >= first_job.pooled_auc(parties, job) - 0.01
 
 
@@ -209,8 +208,8 @@ def pooled(parties: list[vfl.Party], job: vfl.Job, *, held_out: bool) -> float:
     "name",
     [pytest.param(table, marks=[*real, *[pytest.mark.slow] * (table not in QUICK)]) for table in ROUNDS],
 )
-def test_three_lines_train_as_long_as_guards_let_them(name: str, tables: Callable[[str], list[vfl.Party]]) -> None:
-    (held_out, training), parties = ROUNDS[name], tables(name)
+def test_three_lines_train_as_long_as_guards_let_them(name: str, read_table: Callable[[str], list[vfl.Party]]) -> None:
+    (held_out, training), parties = ROUNDS[name], read_table(name)
     job = vfl.Job(model="logistic", protocol="ckks", test_fraction=0.25, prepare=KEPT)
     run = vfl.simulate(job, parties)
     assert run.job.epochs == held_out
@@ -226,9 +225,9 @@ def test_three_lines_train_as_long_as_guards_let_them(name: str, tables: Callabl
     "test_fraction", [pytest.param(fraction, marks=[*real, pytest.mark.slow]) for fraction in (0.0, 0.25)]
 )
 def test_a_table_of_few_values_stays_refused_but_for_one_line(
-    test_fraction: float, tables: Callable[[str], list[vfl.Party]]
+    test_fraction: float, read_table: Callable[[str], list[vfl.Party]]
 ) -> None:
-    parties = tables("adult")
+    parties = read_table("adult")
     job = vfl.Job(model="logistic", protocol="ckks", test_fraction=test_fraction, prepare=KEPT)
     with raises_code(LeakageError, "SVFL-LEAK-NOT-ACCEPTED", leaks=("columns",)):
         vfl.simulate(job, parties)

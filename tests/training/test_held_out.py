@@ -22,7 +22,7 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
-def job(**keys: Any) -> vfl.Job:
+def accepting_job(**keys: Any) -> vfl.Job:
     defaults: dict[str, Any] = {"model": vfl.Logistic(l2=1e-2), "batch_size": 30, "epochs": 2, "test_fraction": 0.3}
     return vfl.Job(**defaults | {"accepts": [*leak_kinds()]} | keys)
 
@@ -71,32 +71,32 @@ def test_no_bit_of_a_weight(method: str, scale: str, weights: Any) -> None:
     options = METHODS[method]
     if weights and method in ("CELU",):
         pytest.skip("weighs by itself")
-    same(job(scale=scale, **options | ({"weights": weights} if weights and method != "FDML" else {})))
+    same(accepting_job(scale=scale, **options | ({"weights": weights} if weights and method != "FDML" else {})))
 
 
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("loss", list(LOSSES))
 def test_no_bit_under_any_loss(loss: str, scale: str) -> None:
     model = vfl.Softmax() if loss == "softmax" else vfl.GeneralLinear(loss=loss)
-    same(job(model=model, scale=scale, **METHODS["FedSGD"]))
+    same(accepting_job(model=model, scale=scale, **METHODS["FedSGD"]))
 
 
 @pytest.mark.parametrize("prepare", [{"clip": 0.05}, {"bins": 4}, {"woe": {"bins": 2, "rows": 20}}], ids=str)
 def test_no_bit_of_what_is_prepared(prepare: dict[str, Any]) -> None:
-    same(job(prepare=prepare, **METHODS["FedSGD"] | {"batch_size": "all"}))
+    same(accepting_job(prepare=prepare, **METHODS["FedSGD"] | {"batch_size": "all"}))
 
 
 @pytest.mark.parametrize("method", ["FedSGD", "FedBCD, local steps", "BlockNewton"])
 def test_no_bit_of_what_rows_bring_beside_their_columns(method: str) -> None:
     """Means of exposures and of weights are those of the training rows."""
     counts = {"model": vfl.GeneralLinear(loss="poisson", l2=1e-2), "exposure": "years", "weights": {"column": "heavy"}}
-    same(job(**METHODS[method] | counts), "years", "heavy")
+    same(accepting_job(**METHODS[method] | counts), "years", "heavy")
 
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_no_weight_on_shares(scale: str) -> None:
     """Sums are rounded at random there, so that two runs on one table differ too: by as little."""
-    shares_job = job(
+    shares_job = accepting_job(
         scale=scale, epochs=1, batch_size="all", optimizer=vfl.FedSGD(lr=0.1), protocol=vfl.Protocol(shares={})
     )
     weights, sizes = [], []

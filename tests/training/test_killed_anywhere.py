@@ -46,7 +46,7 @@ class Killed(BaseException):
     """The end of a process."""
 
 
-def tables(rows: int = 300, columns: int = 2) -> list[vfl.Party]:
+def three_tables(rows: int = 300, columns: int = 2) -> list[vfl.Party]:
     draw = np.random.default_rng(1)
     X = draw.normal(size=(rows, 3 * columns))
     y = np.where(X.sum(axis=1) + draw.normal(size=rows) > 0, 1, 0)
@@ -107,7 +107,7 @@ def test_weights_of_evidence_are_asked_once_more_by_the_same_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = vfl.Job(**WOE | {"epochs": 1})
-    assert killed_everywhere(job, tables(500)[:2], tmp_path, monkeypatch) > 6
+    assert killed_everywhere(job, three_tables(500)[:2], tmp_path, monkeypatch) > 6
 
 
 @pytest.mark.slow
@@ -119,7 +119,7 @@ def test_every_family_goes_on_wherever_it_was_killed(
     accepts = {*leak_kinds()} - {"fresh_equations"} | {*options.get("accepts", ())}  # other jobs' equations are refused
     job = vfl.Job(**options | {"accepts": sorted(accepts)})
     parties = [
-        *tables()[: job.family.max_parties or 3],
+        *three_tables()[: job.family.max_parties or 3],
         *(Helper(name, role) for name, role in job.family.example_helpers),
     ]
     assert killed_everywhere(job, parties, tmp_path, monkeypatch) > 2
@@ -127,7 +127,7 @@ def test_every_family_goes_on_wherever_it_was_killed(
 
 def test_tries_that_are_killed_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A party that has others killed repeatedly has bins counted again: it ends before that reveals labels."""
-    command = Command(vfl.Job(**WOE | {"epochs": 1}), tables(300)[:2], tmp_path)
+    command = Command(vfl.Job(**WOE | {"epochs": 1}), three_tables(300)[:2], tmp_path)
     monkeypatch.setattr(LedgerSession, "settle", lambda self, *, silent: None)
     tries = 0
     with pytest.raises(vfl.errors.LeakageError):  # noqa: PT012

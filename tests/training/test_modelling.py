@@ -25,7 +25,7 @@ ROWS = GENERATOR.uniform(0.2, 3.0, N)
 L2 = 1e-2
 
 
-def job(model: object = None, **options: object) -> vfl.Job:
+def fedbcd_job(model: object = None, **options: object) -> vfl.Job:
     return vfl.Job(
         **{
             "model": model or vfl.Logistic(l2=L2),
@@ -39,7 +39,7 @@ def job(model: object = None, **options: object) -> vfl.Job:
     )
 
 
-def parties(y: np.ndarray = Y, weights: bool = False) -> list[vfl.Party]:
+def weighted_parties(y: np.ndarray = Y, weights: bool = False) -> list[vfl.Party]:
     columns = np.column_stack([OWN, ROWS]) if weights else OWN
     bank = vfl.Party("bank", columns, y, columns=["a", "b", "w"][: columns.shape[1]], ids=range(N))
     return [bank, vfl.Party("shop", OTHER, columns=["c", "d"], ids=range(N))]
@@ -57,7 +57,7 @@ def parties(y: np.ndarray = Y, weights: bool = False) -> list[vfl.Party]:
 def test_weighted_models_and_coefficients_are_scikit_learns(
     weights: object, class_weight: object, rows: object
 ) -> None:
-    run = vfl.simulate(job(weights=weights), parties(weights=rows is not None))
+    run = vfl.simulate(fedbcd_job(weights=weights), weighted_parties(weights=rows is not None))
     scaled = (BOTH - BOTH.mean(axis=0)) / BOTH.std(axis=0)
     total = (np.ones(N) if rows is None else ROWS) * (np.ones(N) if class_weight is None else _of_class(class_weight))
     sample = total / total.mean()
@@ -80,7 +80,7 @@ def _of_class(class_weight: object) -> np.ndarray:
 
 def test_coefficients_of_a_regression_are_in_units_of_the_label() -> None:
     y = 7 * SCORE + 1000
-    run = vfl.simulate(job(vfl.Square(), optimizer=vfl.FedBCD(lr=0.2)), parties(y))
+    run = vfl.simulate(fedbcd_job(vfl.Square(), optimizer=vfl.FedBCD(lr=0.2)), weighted_parties(y))
     expected = Ridge(alpha=1e-9).fit(BOTH, y)
     coefficients = [value for part in run.coefficients.values() for weights in part.values() for value in weights]
     np.testing.assert_allclose(coefficients, expected.coef_, rtol=1e-3)
@@ -122,7 +122,9 @@ def test_balanced_classes_at_one_in_a_hundred_train_on_shares_to_what_scikit_lea
 def test_weights_are_sealed_like_any_residual() -> None:
     """Encryption gives the same model, although g exceeds the loss's bound."""
     options = {"weights": {"classes": {"no": 1, "yes": 9}}, "epochs": 3}
-    sealed, plain = (vfl.simulate(job(**options, protocol=protocol), parties()) for protocol in ("ckks", "open"))
+    sealed, plain = (
+        vfl.simulate(fedbcd_job(**options, protocol=protocol), weighted_parties()) for protocol in ("ckks", "open")
+    )
     np.testing.assert_allclose(sealed.parts["shop"].theta, plain.parts["shop"].theta, atol=1e-4)
 
 
@@ -141,7 +143,7 @@ def test_weights_are_sealed_like_any_residual() -> None:
 )
 def test_weights_that_cannot_be_used_are_told(weights: object, says: str) -> None:
     with pytest.raises(errors.DataError):
-        vfl.simulate(job(weights=weights, epochs=1), parties())
+        vfl.simulate(fedbcd_job(weights=weights, epochs=1), weighted_parties())
 
 
 @pytest.mark.parametrize(
@@ -166,7 +168,7 @@ def test_of_two_classes_one_is_the_positive_one(labels: tuple[object, object], p
 def test_a_job_names_the_positive_class(protocol: object, within: float) -> None:
     """The model is the same with another sign; probabilities, rates and points are of the class that is named."""
     keys = {"protocol": protocol, "optimizer": vfl.FedBCD(local_steps=1, lr=2.0), "epochs": 20}
-    runs = {name: vfl.simulate(job(**keys, positive=name), parties()) for name in (None, "no")}
+    runs = {name: vfl.simulate(fedbcd_job(**keys, positive=name), weighted_parties()) for name in (None, "no")}
     tables = {"bank": OWN[:50], "shop": OTHER[:50]}
     usual, named = runs[None], runs["no"]
     assert (usual.positive, named.positive) == ("yes", "no")
@@ -183,11 +185,11 @@ def test_a_job_names_the_positive_class(protocol: object, within: float) -> None
 
 def test_a_class_that_is_none_is_told_at_home_and_not_to_others() -> None:
     with raises_code(errors.ClassError, "SVFL-LABEL-CLASSES") as caught:
-        vfl.simulate(job(positive="late"), parties())
+        vfl.simulate(fedbcd_job(positive="late"), weighted_parties())
     assert errors.stop_reason_of(caught.value) == "refused"
     assert "yes" not in errors.STOP_REASONS["refused"]
     with raises_code(errors.ConfigError, "SVFL-JOB-OPTION"):
-        job(vfl.Square(), positive="yes")
+        fedbcd_job(vfl.Square(), positive="yes")
 
 
 def test_weights_are_for_linear_models() -> None:
@@ -196,13 +198,15 @@ def test_weights_are_for_linear_models() -> None:
 
 
 def test_a_training_stops_when_a_metric_gets_no_better() -> None:
-    run = vfl.simulate(job(test_fraction=0.25, patience={"metric": "loss", "evaluations": 3}), parties())
+    run = vfl.simulate(
+        fedbcd_job(test_fraction=0.25, patience={"metric": "loss", "evaluations": 3}), weighted_parties()
+    )
     losses = [record["loss"] for record in run.history]
     assert 4 < len(losses) < 400
     assert all(min(losses[: k - 3]) - min(losses[k - 3 : k]) > 1e-4 for k in range(4, len(losses)))
     assert min(losses[:-3]) - min(losses[-3:]) <= 1e-4
     with raises_code(errors.ConfigError, "SVFL-JOB-OPTION"):
-        job(patience={"metric": "r2"})
+        fedbcd_job(patience={"metric": "r2"})
 
 
 @pytest.mark.parametrize("sums", ["direct", "pairwise"])
@@ -234,12 +238,12 @@ def test_patience_keeps_the_best_model_at_every_party(sums: str, tmp_path: Path)
 
 def test_classes_are_held_out_evenly() -> None:
     rare = np.where(np.arange(N) % 40 == 0, "rare", "common")
-    bank, shop = parties(rare)
-    even = vfl.stratified(job(test_fraction=0.3, epochs=1), bank)
+    bank, shop = weighted_parties(rare)
+    even = vfl.stratified(fedbcd_job(test_fraction=0.3, epochs=1), bank)
     test = even.schedule(bank.register).test
     assert (rare[test] == "rare").sum() == 3
     assert len(test) == 120
-    assert set(test) != set(job(test_fraction=0.3).schedule(bank.register).test)
+    assert set(test) != set(fedbcd_job(test_fraction=0.3).schedule(bank.register).test)
     run = vfl.simulate(even, [bank, shop])
     assert run.metrics["auc"] > 0
     with raises_code(errors.PartiesError, "SVFL-PARTIES-LABELS"):
@@ -247,7 +251,7 @@ def test_classes_are_held_out_evenly() -> None:
 
 
 def test_other_rows_are_evaluated_and_probabilities_held_against_labels(tmp_path: Path) -> None:
-    run = vfl.simulate(job(epochs=20), parties())
+    run = vfl.simulate(fedbcd_job(epochs=20), weighted_parties())
     metrics = run.evaluate({"bank": OWN, "shop": OTHER}, Y)
     assert metrics == pytest.approx(run.metrics)
     calibration = np.array(run.calibration)

@@ -52,14 +52,14 @@ LABELS: dict[str, Any] = {
 }
 
 
-def tables() -> dict[str, Any]:
+def frames_with_gaps() -> dict[str, Any]:
     pd = pytest.importorskip("pandas")
     shop = pd.DataFrame({"visits": OTHER[:, 0], "gaps": GAPS, "cubed": OTHER[:, 2], "town": TOWN})
     return {"bank": pd.DataFrame(dict(zip(("age", "rare", "amount"), OWN.T, strict=True))), "shop": shop}
 
 
-def parties(family: str) -> list[vfl.Party]:
-    bank, shop = tables().values()
+def parties_with_gaps(family: str) -> list[vfl.Party]:
+    bank, shop = frames_with_gaps().values()
     return [vfl.Party("bank", bank, LABELS[family], ids=range(N)), vfl.Party("shop", shop, ids=range(N))]
 
 
@@ -91,7 +91,7 @@ def train(family: str, prepare: dict[str, Any], scale: str, protocol: str) -> vf
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataNotice)
-        return vfl.simulate(job, parties(family))
+        return vfl.simulate(job, parties_with_gaps(family))
 
 
 def served(part: ModelPart, X: Any, clip: float | None) -> Any:
@@ -215,14 +215,14 @@ def test_a_rare_column_keeps_its_effect() -> None:
     keys: dict[str, Any] = {"model": vfl.Logistic(l2=1e-4), "batch_size": "all", "epochs": 40, "test_fraction": 0.0}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataNotice)
-        run = vfl.simulate(vfl.Job(protocol=shares, prepare=KEPT, **keys), parties("logistic"))
+        run = vfl.simulate(vfl.Job(protocol=shares, prepare=KEPT, **keys), parties_with_gaps("logistic"))
     part = run.parts["bank"]
     rows = np.array([[0.0, 0.0, 1.0], [0.0, 1.0, 1.0]])
     f = served(part, rows, 8.0)[:, 0]
     assert part.coefficients()["rare"][0] == pytest.approx(f[1] - f[0], abs=1e-9)
     assert part.ends["rare"][0] <= 0
     assert part.ends["rare"][1] >= 1
-    columns = [run.parts[name].rows(X) for name, X in (("bank", OWN), ("shop", parties("logistic")[1].table))]
+    columns = [run.parts[name].rows(X) for name, X in (("bank", OWN), ("shop", parties_with_gaps("logistic")[1].table))]
     oracle = LogisticRegression(C=1 / (N * 1e-4), tol=1e-10, max_iter=1000).fit(np.hstack(columns), Y)
     # .013 more, of a standard deviation of .004 over runs, as residuals are rounded at random
     assert f[1] - f[0] == pytest.approx(oracle.coef_[0, 1] / part.scaling.deviation[1], rel=0.05)
@@ -244,7 +244,11 @@ def test_no_reader_gives_columns_a_share_of_what_mixes_them(boosted_score: bool)
     """One party's trees also have cosines of all its columns; the party that receives its weights has none."""
     model = vfl.Trees(trees=3, depth=2, boosted_score=boosted_score)
     shares = vfl.Protocol(shares=vfl.Shares(open_weights=("bank",)))
-    job, tables, new = vfl.Job(model=model, protocol=shares, epochs=4, test_fraction=0.0), parties("trees"), new_rows()
+    job, tables, new = (
+        vfl.Job(model=model, protocol=shares, epochs=4, test_fraction=0.0),
+        parties_with_gaps("trees"),
+        new_rows(),
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataNotice)
         run = vfl.simulate(job, tables)

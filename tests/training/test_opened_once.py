@@ -17,7 +17,7 @@ from securevfl.disclosure.ledger import DisclosureLedger, total_to
 from securevfl.protocols.shares.opened_weights import OpenedWeights
 from securevfl.training.checkpoint import Checkpoints
 
-from .test_killed_anywhere import Killed, tables
+from .test_killed_anywhere import Killed, three_tables
 
 EARLY = {"patience": {"metric": "auc", "evaluations": 1, "tolerance": 0.5}, "evaluate_every": 1, "test_fraction": 0.4}
 
@@ -26,7 +26,7 @@ class Kills:
     """Run the same command at all parties, kill the bank as it saves its part, and note the opened words."""
 
     def __init__(self, job: vfl.Job, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.job, self.parties = job, tables(2000)[:2]
+        self.job, self.parties = job, three_tables(2000)[:2]
         self.ledgers = {
             party.name: DisclosureLedger(folder / f"{party.name}.ledger", party.name) for party in self.parties
         }
@@ -73,7 +73,7 @@ def _die(self: Checkpoints, job: bytes, part: Any) -> None:
     raise Killed
 
 
-def job(**keys: Any) -> vfl.Job:
+def opened_weights_job(**keys: Any) -> vfl.Job:
     defaults: dict[str, Any] = {
         "epochs": 2,
         "batch_size": 600,
@@ -86,8 +86,8 @@ def job(**keys: Any) -> vfl.Job:
 
 @pytest.mark.parametrize("early", [False, True], ids=["to its end", "stopped early"])
 def test_weights_that_are_opened_again_count_once(early: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = job(**(EARLY | {"epochs": 5} if early else {}))
-    kills, visits = Kills(chosen, tmp_path, monkeypatch), len(chosen.schedule(tables(2000)[0].register))
+    chosen = opened_weights_job(**(EARLY | {"epochs": 5} if early else {}))
+    kills, visits = Kills(chosen, tmp_path, monkeypatch), len(chosen.schedule(three_tables(2000)[0].register))
     kills(killed=True)
     disclosed = kills.told()
     for _ in range(3):
@@ -102,7 +102,7 @@ def test_weights_that_are_opened_again_count_once(early: bool, tmp_path: Path, m
 
 def test_weights_that_were_trained_anew_count_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The shop reports that it has lost its last state: the repeated training has other shares."""
-    kills = Kills(job(), tmp_path, monkeypatch)
+    kills = Kills(opened_weights_job(), tmp_path, monkeypatch)
     kills(killed=True)
     once = kills.told()
     for path in (tmp_path / "shop").glob("*round*"):

@@ -2,7 +2,6 @@
 
 import csv
 import gzip
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,12 +11,11 @@ from sklearn.metrics import roc_auc_score
 import securevfl as vfl
 from securevfl.protocols.engines import Engine
 from securevfl.runtime.costs import Kind
-
-DATA = Path(__file__).parents[3] / "shared" / "data"
+from tests.builders import REAL_TABLES
 
 pytestmark = [
     pytest.mark.realdata,
-    pytest.mark.skipif(not DATA.is_dir(), reason="there are no real tables"),
+    pytest.mark.skipif(not REAL_TABLES.is_dir(), reason="there are no real tables"),
 ]
 
 
@@ -27,7 +25,7 @@ def credit() -> list[vfl.Party]:
     parties = []
     generator = np.random.default_rng(0)
     for name, side in (("bank", "guest"), ("shop", "host")):
-        with gzip.open(DATA / f"default_credit_hetero_{side}.csv.gz", "rt") as file:
+        with gzip.open(REAL_TABLES / f"default_credit_hetero_{side}.csv.gz", "rt") as file:
             head, *rows = csv.reader(file)
         table = np.array(rows, dtype=np.float64)
         if side == "host":

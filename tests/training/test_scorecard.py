@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import raises_code
+from builders import REAL_TABLES, raises_code
 from sklearn.metrics import roc_auc_score
 from typer.testing import CliRunner
 
@@ -33,7 +33,7 @@ F = OWN @ [1.0, -0.5, 0.0] + OTHER @ [0.8, 0.5] + 0.7 * (TOWN == "Jena") - 1
 Y = (DRAW.random(N) < 1 / (1 + np.exp(-F))).astype(int)
 
 
-def parties() -> list[vfl.Party]:
+def parties_with_texts() -> list[vfl.Party]:
     pa = pytest.importorskip("pyarrow")
     shop = pa.table({"c": OTHER[:, 0], "gaps": GAPS, "town": TOWN})
     bank = pa.table({"a": OWN[:, 0], "b": OWN[:, 1], "idle": OWN[:, 2]})
@@ -45,7 +45,7 @@ def train(**prepare: Any) -> vfl.Run:
         model=vfl.Logistic(l2=1e-4), protocol="open", batch_size="all", epochs=20, prepare=prepare,
         accepts=["columns", "label_auc", "fresh_equations", "rank"],
     )  # fmt: skip
-    return vfl.simulate(job, parties())
+    return vfl.simulate(job, parties_with_texts())
 
 
 def read(card: Scorecard, party: vfl.Party, row: int) -> float:
@@ -76,7 +76,7 @@ def read(card: Scorecard, party: vfl.Party, row: int) -> float:
 
 @pytest.mark.parametrize("prepare", [{"woe": {"bins": 5}}, {"bins": 4}, {"tails": "keep"}], ids=str)
 def test_the_points_of_a_row_add_up_to_its_score(prepare: dict[str, Any]) -> None:
-    run, members = train(**prepare), parties()
+    run, members = train(**prepare), parties_with_texts()
     card = run.scorecard(points=500, odds=20, double=40)
     tables = {party.name: party.table for party in members}
     f = run.decision(tables)[:, 0]
@@ -129,15 +129,12 @@ def test_models_without_points_are_told() -> None:
         vfl.simulate(tails, moved).scorecard()
 
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
-
-
 @pytest.mark.realdata
-@pytest.mark.skipif(not DATA.is_dir(), reason="needs the real tables")
+@pytest.mark.skipif(not REAL_TABLES.is_dir(), reason="needs the real tables")
 def test_points_rank_like_the_model_on_credit() -> None:
     tables = {}
     for side in ("guest", "host"):
-        with gzip.open(DATA / f"default_credit_hetero_{side}.csv.gz", "rt") as file:
+        with gzip.open(REAL_TABLES / f"default_credit_hetero_{side}.csv.gz", "rt") as file:
             tables[side] = np.array(list(csv.reader(file))[1:], dtype=np.float64)
     guest, host = tables["guest"], tables["host"]
     members = [

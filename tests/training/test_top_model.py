@@ -29,7 +29,7 @@ def bottom(columns: int) -> torch.nn.Module:
     return nn.Sequential(nn.Linear(columns, 3), nn.Tanh(), nn.Linear(3, WIDTH)).double()
 
 
-def parties(count: int) -> list[vfl.Party]:
+def standardized_parties(count: int) -> list[vfl.Party]:
     tables = [party.take(np.arange(ROWS, dtype=np.intp)) for party in vfl.datasets.breast_cancer(parties=count)]
     for party in tables:
         party.X = (party.X - party.X.mean(axis=0)) / party.X.std(axis=0)
@@ -39,7 +39,7 @@ def parties(count: int) -> list[vfl.Party]:
     return tables
 
 
-def job(residual: object = "open", **keys: object) -> vfl.Job:
+def top_model_job(residual: object = "open", **keys: object) -> vfl.Job:
     defaults: dict[str, object] = {
         "model": vfl.Neural(joint="top", width=WIDTH),
         "optimizer": vfl.FedSGD(lr=0.5),
@@ -54,8 +54,8 @@ def job(residual: object = "open", **keys: object) -> vfl.Job:
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_a_step_is_that_of_the_pooled_model(count: int) -> None:
-    tables = parties(count)
-    before, after = (vfl.simulate(job(optimizer=vfl.FedSGD(lr=lr)), tables) for lr in (1e-12, 0.5))
+    tables = standardized_parties(count)
+    before, after = (vfl.simulate(top_model_job(optimizer=vfl.FedSGD(lr=lr)), tables) for lr in (1e-12, 0.5))
     modules = {party.name: party.model.make() for party in tables}  # type: ignore[attr-defined]
     for name, module in modules.items():
         torch.nn.utils.vector_to_parameters(torch.tensor(before.parts[name].theta), module.parameters())
@@ -75,7 +75,9 @@ def test_a_step_is_that_of_the_pooled_model(count: int) -> None:
 @pytest.mark.parametrize("count", [2, 3])
 def test_sealed_training_is_training_in_the_open(count: int) -> None:
     steps: dict[str, object] = {"optimizer": vfl.FedBCD(local_steps=3, lr=0.3), "epochs": 15}
-    plain, sealed = (vfl.simulate(job(residual, **steps), parties(count)) for residual in ("open", "ckks"))
+    plain, sealed = (
+        vfl.simulate(top_model_job(residual, **steps), standardized_parties(count)) for residual in ("open", "ckks")
+    )
     for name, part in sealed.parts.items():
         reference = plain.parts[name].theta
         assert np.linalg.norm(part.theta - reference) < 1e-3 * np.linalg.norm(reference)
@@ -83,16 +85,19 @@ def test_sealed_training_is_training_in_the_open(count: int) -> None:
 
 
 def test_without_modules_it_is_a_dense_layer_over_dense_layers() -> None:
-    tables = parties(3)
+    tables = standardized_parties(3)
     for party in tables:
         party.model = None
-    assert vfl.simulate(job(optimizer=vfl.FedBCD(lr=0.3, mode="sequential"), epochs=10), tables).metrics["auc"] > 0.95
+    assert (
+        vfl.simulate(top_model_job(optimizer=vfl.FedBCD(lr=0.3, mode="sequential"), epochs=10), tables).metrics["auc"]
+        > 0.95
+    )
 
 
 def test_residuals_are_cut_to_what_was_agreed() -> None:
-    tables = parties(2)
-    tight = job(model=vfl.Neural(joint="top", width=WIDTH, clip=1e-9))
-    still = vfl.simulate(job(optimizer=vfl.FedSGD(lr=1e-12)), tables).parts["shop"].theta
+    tables = standardized_parties(2)
+    tight = top_model_job(model=vfl.Neural(joint="top", width=WIDTH, clip=1e-9))
+    still = vfl.simulate(top_model_job(optimizer=vfl.FedSGD(lr=1e-12)), tables).parts["shop"].theta
     moved = vfl.simulate(tight, tables).parts["shop"].theta
     assert np.abs(moved - still).max() < 1e-6
     assert tight.model.residual_bound == 1e-9
@@ -100,11 +105,11 @@ def test_residuals_are_cut_to_what_was_agreed() -> None:
 
 def test_what_it_shows_is_said_and_sums_that_would_hide_are_refused() -> None:
     with pytest.raises(ConfigError, match="a top model needs the outputs of each party, which pairwise hides"):
-        job(protocol=vfl.Protocol(sum="pairwise", residual="open"))
-    tables = parties(2)
-    sheet = vfl.explain(job(), tables)
-    assert "T c = 2 x 3 numbers" in sheet
+        top_model_job(protocol=vfl.Protocol(sum="pairwise", residual="open"))
+    tables = standardized_parties(2)
+    sheet = vfl.explain(top_model_job(), tables)
+    assert "2 x 3 numbers" in sheet
     assert "learns    f and every Z_k" in sheet
     tables[0].model = vfl.TorchModel(bottom(15))
     with pytest.raises(ConfigError, match="bank: the module fails on rows with 15 and 3 columns"):
-        vfl.simulate(job(), tables)
+        vfl.simulate(top_model_job(), tables)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import raises_code
+from builders import cancer_parties, raises_code
 
 import securevfl as vfl
 from securevfl.data.party import register_of
@@ -22,11 +22,7 @@ from securevfl.training.checkpoint import Checkpoints
 ACCEPTED = ("rank", "columns", "fresh_equations")
 
 
-def tables(rows: int = 120) -> list[vfl.Party]:
-    return [party.take(np.arange(rows, dtype=np.intp)) for party in vfl.datasets.breast_cancer(parties=2)]
-
-
-def job(residual: Any = "open", **keys: Any) -> vfl.Job:
+def transfer_job(residual: Any = "open", **keys: Any) -> vfl.Job:
     defaults: dict[str, Any] = {
         "model": Transfer(units=3, l2=1e-3),
         "optimizer": vfl.FedBCD(lr=1.0, local_steps=2),
@@ -52,7 +48,9 @@ def job(residual: Any = "open", **keys: Any) -> vfl.Job:
 def test_sealed_training_gives_the_open_model(optimizer: Any, rounds: int, linearised: bool) -> None:
     options: dict[str, Any] = {"optimizer": optimizer, "epochs": rounds}
     options["model"] = Transfer(units=3, l2=1e-3, linearised=linearised)
-    open_, sealed = (vfl.simulate(job(residual, **options), tables(60)) for residual in ("open", "ckks"))
+    open_, sealed = (
+        vfl.simulate(transfer_job(residual, **options), cancer_parties(rows=60)) for residual in ("open", "ckks")
+    )
     for name in ("bank", "shop"):
         one, other = (run.parts[name].state["theta"] for run in (open_, sealed))
         assert np.linalg.norm(one - other) <= 1e-3 * np.linalg.norm(one)
@@ -63,19 +61,24 @@ def test_sealed_training_gives_the_open_model(optimizer: Any, rounds: int, linea
 @pytest.mark.long
 def test_paillier_gives_the_open_model() -> None:
     small = {"model": Transfer(units=2), "epochs": 1, "optimizer": vfl.FedSGD(lr=1.0), "test_fraction": 0.0}
-    sealed = vfl.simulate(job(Paillier(bits=2048), **small), tables(24))
-    open_ = vfl.simulate(job("open", **small), tables(24))
+    sealed = vfl.simulate(transfer_job(Paillier(bits=2048), **small), cancer_parties(rows=24))
+    open_ = vfl.simulate(transfer_job("open", **small), cancer_parties(rows=24))
     np.testing.assert_allclose(sealed.parts["shop"].state["theta"], open_.parts["shop"].state["theta"], atol=1e-4)
 
 
 def test_steps_are_those_of_torch_on_pooled_rows() -> None:
     torch = pytest.importorskip("torch")
-    sealed_job = job("ckks", optimizer=vfl.FedSGD(lr=1.0), epochs=3, test_fraction=0.0)
-    starts = vfl.simulate(sealed_job.model_copy(update={"epochs": 1, "optimizer": vfl.FedSGD(lr=1e-12)}), tables(40))
-    after = vfl.simulate(sealed_job, tables(40))
+    sealed_job = transfer_job("ckks", optimizer=vfl.FedSGD(lr=1.0), epochs=3, test_fraction=0.0)
+    starts = vfl.simulate(
+        sealed_job.model_copy(update={"epochs": 1, "optimizer": vfl.FedSGD(lr=1e-12)}), cancer_parties(rows=40)
+    )
+    after = vfl.simulate(sealed_job, cancer_parties(rows=40))
     theta = {name: torch.tensor(starts.parts[name].state["theta"], requires_grad=True) for name in ("bank", "shop")}
-    X = {party.name: torch.tensor((party.X - party.X.mean(axis=0)) / party.X.std(axis=0)) for party in tables(40)}
-    bank = tables(40)[0]
+    X = {
+        party.name: torch.tensor((party.X - party.X.mean(axis=0)) / party.X.std(axis=0))
+        for party in cancer_parties(rows=40)
+    }
+    bank = cancer_parties(rows=40)[0]
     y = torch.tensor(np.where(bank.y == np.unique(bank.y)[1], 1.0, -1.0))
     model = sealed_job.model
     assert isinstance(model, Transfer)
@@ -110,10 +113,10 @@ def test_resumes_where_it_was(tmp_path: Path) -> None:
         if done == 3:
             raise Stop
 
-    undisturbed = vfl.simulate(job(), tables())
+    undisturbed = vfl.simulate(transfer_job(), cancer_parties(rows=120))
     with pytest.raises(Stop):
-        vfl.simulate(job(), tables(), checkpoints=checkpoints, on_round=until)
-    again = vfl.simulate(job(), tables(), checkpoints=checkpoints)
+        vfl.simulate(transfer_job(), cancer_parties(rows=120), checkpoints=checkpoints, on_round=until)
+    again = vfl.simulate(transfer_job(), cancer_parties(rows=120), checkpoints=checkpoints)
     for name in ("bank", "shop"):
         np.testing.assert_array_equal(again.parts[name].state["theta"], undisturbed.parts[name].state["theta"])
     assert again.metrics == undisturbed.metrics
@@ -121,19 +124,22 @@ def test_resumes_where_it_was(tmp_path: Path) -> None:
 
 def test_refuses_what_it_cannot_do() -> None:
     with pytest.raises(ConfigError, match="parallel"):
-        job(optimizer=vfl.FedBCD(lr=1.0, mode="sequential"))
+        transfer_job(optimizer=vfl.FedBCD(lr=1.0, mode="sequential"))
     with pytest.raises(ConfigError, match=r"protocol\.residual is missing"):
-        job(protocol=vfl.Protocol())
+        transfer_job(protocol=vfl.Protocol())
     with raises_code(PartiesError, "SVFL-PARTIES-COUNT"):
-        vfl.simulate(job(), vfl.datasets.breast_cancer(parties=3))
-    bank, shop = tables()
+        vfl.simulate(transfer_job(), vfl.datasets.breast_cancer(parties=3))
+    bank, shop = cancer_parties(rows=120)
     several = vfl.Party("bank", bank.X, np.arange(len(bank)) % 3, ids=bank.ids)
     with raises_code(LabelError, "SVFL-LABEL-CLASSES"):
-        vfl.simulate(job(), [several, shop])
+        vfl.simulate(transfer_job(), [several, shop])
     with raises_code(LeakageError, "SVFL-LEAK-NOT-ACCEPTED", leaks=("fresh_equations",)):
-        vfl.simulate(job("ckks", accepts=("columns", "rank")), tables())
+        vfl.simulate(transfer_job("ckks", accepts=("columns", "rank")), cancer_parties(rows=120))
     with raises_code(LeakageError, "SVFL-LEAK-NOT-ACCEPTED", leaks=("rank",)):
-        vfl.simulate(job("ckks", model=Transfer(units=5), accepts=("columns", "fresh_equations")), tables(40))
+        vfl.simulate(
+            transfer_job("ckks", model=Transfer(units=5), accepts=("columns", "fresh_equations")),
+            cancer_parties(rows=40),
+        )
 
 
 class Host(Observer):
@@ -155,8 +161,8 @@ def test_opened_gradients_tell_labels_as_the_sheet_says() -> None:
 
     How well goes with the random start: AUC .79 to .98 over the seeds 0 to 4, this one in the middle.
     """
-    parties, host = tables(), Host()
-    sealed_job = job("ckks", model=Transfer(units=6, gamma=0.005), test_fraction=0.0, epochs=2, seed=4)
+    parties, host = cancer_parties(rows=120), Host()
+    sealed_job = transfer_job("ckks", model=Transfer(units=6, gamma=0.005), test_fraction=0.0, epochs=2, seed=4)
     vfl.simulate(sealed_job, parties, observe=host)
     assert "equations about" in vfl.explain(sealed_job, parties)
     n, d, first = len(parties[0]), 6, host.learned[0]

@@ -26,7 +26,7 @@ from tests.forked import Forked
 from tests.training.test_comparison import tables
 from tests.transport.processes import at_each
 
-JOB = vfl.Job(model=vfl.Trees(trees=2, depth=2, boosted_score=False), seed=2)
+COMPARED_JOB = vfl.Job(model=vfl.Trees(trees=2, depth=2, boosted_score=False), seed=2)
 LINE: dict[str, Any] = {"timeout": 20, "patience": 5}
 COMMAND = "from securevfl.cli.main import main; main()"
 TOLD = {"logistic": 0, "bins": 1, "trees": 2}  # and how many have been trained before
@@ -37,7 +37,7 @@ def refused(sheet: Any) -> None:
 
 
 def held_out(party: vfl.Party) -> list[bytes]:
-    return party.keys_of(JOB.schedule(party.register).test)
+    return party.keys_of(COMPARED_JOB.schedule(party.register).test)
 
 
 def start(meeting: Any, party: str, *options: str) -> subprocess.Popen[str]:
@@ -66,7 +66,7 @@ def ended(*processes: Any) -> list[tuple[int, str, str]]:
 @pytest.mark.long
 def test_commands_of_two_organisations_agree_once_and_compare(meet: Any, running: list[Any]) -> None:
     """Without consent nothing is entered; with it all models are compared; the same again is refused by the ledger."""
-    meeting = meet(2, None, JOB)
+    meeting = meet(2, None, COMPARED_JOB)
     for party in tables(1600):
         columns = [f"{party.name}{j}" for j in range(3)] + ["y"] * party.active
         rows = party.X if party.y is None else np.column_stack([party.X, party.y])
@@ -113,9 +113,9 @@ def test_measurements_are_in_the_ledger_before_the_first_training(
 ) -> None:
     """Also where another party breaks off there; one that has refused its consent leaves nothing in anybody's."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
-    meeting, parties = meet(2, None, JOB), tables(600)
+    meeting, parties = meet(2, None, COMPARED_JOB), tables(600)
     ledgers = {party.name: DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name) for party in parties}
-    job = JOB.model_copy(update={"accepts": ("small_metrics",)})
+    job = COMPARED_JOB.model_copy(update={"accepts": ("small_metrics",)})
     seen: list[int] = []
 
     def stopped(*_: Any, **__: Any) -> None:
@@ -147,7 +147,7 @@ def venue(kit: Path) -> PeerSettings:
 
 
 def test_three_parties_compare_with_the_labels_at_the_one_that_peers_name(meet: Any, tmp_path: Path) -> None:
-    meeting, parties, trained = meet(3, None, JOB), tables(1600, parties=3), list[str]()
+    meeting, parties, trained = meet(3, None, COMPARED_JOB), tables(1600, parties=3), list[str]()
 
     def compared(party: vfl.Party, kit: Path) -> Any:
         rounds = [(0, 0)]
@@ -157,7 +157,12 @@ def test_three_parties_compare_with_the_labels_at_the_one_that_peers_name(meet: 
             rounds.append((done, of))
 
         comparison = compare_with(
-            JOB, party, venue(kit), ledger=tmp_path / f"{party.name}.ledger", on_model=trained.append, on_round=on_round
+            COMPARED_JOB,
+            party,
+            venue(kit),
+            ledger=tmp_path / f"{party.name}.ledger",
+            on_model=trained.append,
+            on_round=on_round,
         )
         assert sum(before > after for (before, _), (after, _) in pairwise(rounds)) == 2  # from one training to the next
         return comparison
@@ -177,12 +182,12 @@ def test_three_parties_compare_with_the_labels_at_the_one_that_peers_name(meet: 
 def test_a_party_that_may_not_be_measured_says_so_and_others_do_not_hear_that_it_goes_on(
     meet: Any, tmp_path: Path
 ) -> None:
-    meeting, parties = meet(2, None, JOB), tables(1600)
+    meeting, parties = meet(2, None, COMPARED_JOB), tables(1600)
     ledgers = {party.name: DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name) for party in parties}
     ScoreLedger(ledgers["shop"].scores_path).record_evaluation("bank", held_out(parties[1]), times=2)
 
     def compared(party: vfl.Party, kit: Path) -> Any:
-        return compare_with(JOB, party, venue(kit), ledger=ledgers[party.name])
+        return compare_with(COMPARED_JOB, party, venue(kit), ledger=ledgers[party.name])
 
     results = at_each(meeting, compared, parties)
     assert "at most 4 evaluations" in str(results["shop"])
@@ -193,15 +198,15 @@ def test_a_party_that_may_not_be_measured_says_so_and_others_do_not_hear_that_it
 
 def test_two_comparisons_at_once_are_one(meet: Any, tmp_path: Path) -> None:
     """The second would meet the first one's partner between two trainings."""
-    meeting, (bank, _) = meet(2, None, JOB), tables(1600)
+    meeting, (bank, _) = meet(2, None, COMPARED_JOB), tables(1600)
     ledger = DisclosureLedger(tmp_path / "bank.ledger", "bank")
     with compare._only_comparison(ledger), pytest.raises(ConfigError, match="is running"):
-        compare_with(JOB, bank, venue(meeting.folder / "bank"), ledger=ledger)
+        compare_with(COMPARED_JOB, bank, venue(meeting.folder / "bank"), ledger=ledger)
 
 
 @pytest.mark.parametrize("classes", [3, 10])
 def test_several_classes_are_refused_before_anything_is_sent(classes: int, meet: Any, tmp_path: Path) -> None:
-    meeting, (bank, _) = meet(2, None, JOB), tables(1600)
+    meeting, (bank, _) = meet(2, None, COMPARED_JOB), tables(1600)
     several = vfl.Party("bank", bank.X, np.arange(1600) % classes, ids=np.arange(1600))
     with raises_code(LabelError, "SVFL-LABEL-CLASSES"):
-        compare_with(JOB, several, venue(meeting.folder / "bank"), ledger=tmp_path / "bank.ledger")
+        compare_with(COMPARED_JOB, several, venue(meeting.folder / "bank"), ledger=tmp_path / "bank.ledger")

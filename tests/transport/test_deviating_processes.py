@@ -23,7 +23,7 @@ from securevfl.organisations.scoring import ScoreClient, ScoreRequest, scoring_h
 from securevfl.protocols.permits import permit_sizes
 from tests.forked import Forked
 from tests.transport.conftest import PROCESS
-from tests.transport.test_serve import PARTIES, limits
+from tests.transport.test_serve import CANCER_PARTIES, limits
 
 pytestmark = pytest.mark.slow
 
@@ -159,7 +159,7 @@ def test_a_guest_that_says_one_id_and_asks_about_all_is_told_of_none(meet: Any, 
     job = vfl.Job(
         model=vfl.Logistic(), optimizer=vfl.FedBCD(lr=0.3), protocol=vfl.Protocol(sum="pairwise", residual="open")
     )
-    run, meeting = vfl.simulate(job.model_copy(update={"epochs": 1}), PARTIES), meet(3)
+    run, meeting = vfl.simulate(job.model_copy(update={"epochs": 1}), CANCER_PARTIES), meet(3)
     for name in meeting.peers.passives:
         run.parts[name].save(meeting.kit(name) / "part.json")
         limits(DisclosureLedger(meeting.kit(name) / "ledger", name), ids=10)
@@ -170,7 +170,7 @@ def test_a_guest_that_says_one_id_and_asks_about_all_is_told_of_none(meet: Any, 
         ScoreClient(part, channel, DisclosureLedger(meeting.kit("bank") / "ledger", "bank"))
         for name in part.parties[1:]:
             channel.send(name, ScoreRequest(1), permit=permit_sizes(channel, name))
-        guesses = list(range(len(PARTIES[0])))
+        guesses = list(range(len(CANCER_PARTIES[0])))
         aligned.append(align_privately("bank", guesses, channel, active="bank", passives=part.parties[1:]))
 
     venue = PeerSettings.of(meeting.kit("bank") / "peers.toml", None, None, 120, 20)

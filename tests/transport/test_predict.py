@@ -56,17 +56,17 @@ def run() -> vfl.Run:
 
 
 @pytest.fixture
-def tables() -> dict[str, Any]:
+def first_rows() -> dict[str, Any]:
     return {party.name: party.X[:30] for party in vfl.datasets.breast_cancer(3)}
 
 
-def test_many_rows_and_one(meet: Any, run: vfl.Run, tables: dict[str, Any]) -> None:
+def test_many_rows_and_one(meet: Any, run: vfl.Run, first_rows: dict[str, Any]) -> None:
     meeting = meet(3)
-    results = asked(meeting, run, tables)
-    np.testing.assert_allclose(results["bank"].proba, run.predict_proba(tables), rtol=0, atol=1e-9)
-    np.testing.assert_array_equal(results["bank"].label, run.predict(tables))
+    results = asked(meeting, run, first_rows)
+    np.testing.assert_allclose(results["bank"].proba, run.predict_proba(first_rows), rtol=0, atol=1e-9)
+    np.testing.assert_array_equal(results["bank"].label, run.predict(first_rows))
     assert results["shop"] is None
-    one = asked(meeting, run, {name: table[4] for name, table in tables.items()})
+    one = asked(meeting, run, {name: table[4] for name, table in first_rows.items()})
     np.testing.assert_allclose(one["bank"].proba[0], results["bank"].proba[4], rtol=0, atol=1e-9)  # BLAS by shape
 
 
@@ -90,42 +90,42 @@ def test_a_kernel_model(meet: Any, block: int, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("block", [7, 15])
 def test_blocks_of_rows(
-    meet: Any, run: vfl.Run, tables: dict[str, Any], block: int, monkeypatch: pytest.MonkeyPatch
+    meet: Any, run: vfl.Run, first_rows: dict[str, Any], block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(new_rows, "ROWS_PER_BLOCK", block)
-    ids = {name: np.arange(30) for name in tables}
-    predicted = asked(meet(3), run, tables, ids=ids)["bank"]
-    np.testing.assert_allclose(predicted.proba, run.predict_proba(tables), rtol=0, atol=1e-9)
-    np.testing.assert_array_equal(predicted.label, run.predict(tables))
+    ids = {name: np.arange(30) for name in first_rows}
+    predicted = asked(meet(3), run, first_rows, ids=ids)["bank"]
+    np.testing.assert_allclose(predicted.proba, run.predict_proba(first_rows), rtol=0, atol=1e-9)
+    np.testing.assert_array_equal(predicted.label, run.predict(first_rows))
     assert predicted.decision.shape == (30, 1)
 
 
-def test_parts_of_another_training(meet: Any, run: vfl.Run, tables: dict[str, Any]) -> None:
+def test_parts_of_another_training(meet: Any, run: vfl.Run, first_rows: dict[str, Any]) -> None:
     other = vfl.simulate(run.job, vfl.datasets.breast_cancer(3))
     mixed = vfl.Run(run.job, run.parts | {"shop": other.parts["shop"]})
-    at_home = asked(meet(3), mixed, tables).values()
+    at_home = asked(meet(3), mixed, first_rows).values()
     assert all(isinstance(error, ConfigError | TransportError) for error in at_home)
     assert any("parts of different trainings" in str(error) for error in at_home)
 
 
-def test_rows_that_do_not_fit(meet: Any, run: vfl.Run, tables: dict[str, Any]) -> None:
+def test_rows_that_do_not_fit(meet: Any, run: vfl.Run, first_rows: dict[str, Any]) -> None:
     meeting = meet(3)
-    shorter = asked(meeting, run, tables | {"telco": tables["telco"][:29]}).values()
+    shorter = asked(meeting, run, first_rows | {"telco": first_rows["telco"][:29]}).values()
     assert all(isinstance(error, TableError | TransportError) for error in shorter)
     assert any("29" in str(error) for error in shorter)
-    ids = {name: np.arange(30) for name in tables} | {"telco": np.arange(30)[::-1]}
-    turned = asked(meeting, run, tables, ids=ids).values()
+    ids = {name: np.arange(30) for name in first_rows} | {"telco": np.arange(30)[::-1]}
+    turned = asked(meeting, run, first_rows, ids=ids).values()
     assert all(isinstance(error, IdError | TransportError) for error in turned)
     assert any("different order" in str(error) for error in turned)
     ids["telco"] = np.array([str(k) for k in range(30)])
-    assert len(asked(meeting, run, tables, ids=ids)["bank"].label) == 30
+    assert len(asked(meeting, run, first_rows, ids=ids)["bank"].label) == 30
 
 
-def test_who_does_not_belong(meet: Any, run: vfl.Run, tables: dict[str, Any]) -> None:
+def test_who_does_not_belong(meet: Any, run: vfl.Run, first_rows: dict[str, Any]) -> None:
     with pytest.raises(PartiesError, match="the model belongs to bank, shop, telco"):
-        predict_with(run.parts["bank"], tables["bank"], meet(2).peers)
+        predict_with(run.parts["bank"], first_rows["bank"], meet(2).peers)
     with raises_code(TableError, "SVFL-TABLE-COLUMNS", party="bank", columns=10):
-        predict_with(run.parts["bank"], tables["bank"][:, :3], meet(3).peers)
+        predict_with(run.parts["bank"], first_rows["bank"][:, :3], meet(3).peers)
 
 
 def told(folder: Path, parts: dict[str, ModelPart], X: dict[str, np.ndarray], ids: np.ndarray) -> int:

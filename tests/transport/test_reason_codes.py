@@ -31,8 +31,8 @@ from tests.builders import raises_code
 from tests.transport.processes import each
 from tests.transport.test_serve import held, limits, serving
 
-PARTIES = vfl.datasets.breast_cancer(3)
-TABLES = {party.name: party.X[:30] for party in PARTIES}
+CANCER_PARTIES = vfl.datasets.breast_cancer(3)
+FIRST_ROWS = {party.name: party.X[:30] for party in CANCER_PARTIES}
 THREE = math.log2(10 * 9 * 8)
 
 
@@ -46,7 +46,7 @@ def run() -> vfl.Run:
         epochs=2,
         reason_codes=3,
     )
-    return vfl.simulate(job, PARTIES)
+    return vfl.simulate(job, CANCER_PARTIES)
 
 
 def codes_of(run: vfl.Run, name: str, most: int = 3) -> ReasonCodePolicy:
@@ -69,7 +69,7 @@ def predict(meeting: Any, run: vfl.Run, ids: Any = range(30), **code_policy: Rea
             "patience": 5,
             "code_policy": code_policy.get(name),
         }
-        return predict_with(run.parts[name], TABLES[name], peers, **keys)
+        return predict_with(run.parts[name], FIRST_ROWS[name], peers, **keys)
 
     return each(meeting, ask)
 
@@ -84,10 +84,10 @@ def test_codes_are_told_by_those_who_chose_to_and_counted(meet: Any, run: vfl.Ru
     meeting = meet(3)
     blocks = predict(meeting, run, shop=codes_of(run, "shop"), bank=codes_of(run, "bank", 1))
     assert blocks["bank"].reasons == {
-        "bank": expected(run, "bank", TABLES["bank"], 1),
-        "shop": expected(run, "shop", TABLES["shop"]),
+        "bank": expected(run, "bank", FIRST_ROWS["bank"], 1),
+        "shop": expected(run, "shop", FIRST_ROWS["shop"]),
     }
-    np.testing.assert_allclose(blocks["bank"].proba, run.predict_proba(TABLES), rtol=0, atol=1e-9)
+    np.testing.assert_allclose(blocks["bank"].proba, run.predict_proba(FIRST_ROWS), rtol=0, atol=1e-9)
     scores = {name: meeting.folder / f"{name}.ledger.scores" for name in ("bank", "shop", "telco")}
     assert told(scores["shop"]) == pytest.approx([THREE] * 30)
     assert not scores["bank"].exists()  # its codes are sent to nobody
@@ -100,7 +100,7 @@ def test_codes_are_told_by_those_who_chose_to_and_counted(meet: Any, run: vfl.Ru
     with write_predictions(run.parts["bank"], path) as written:
         written["on_block"](list(range(30)), blocks["bank"])
     first = next(csv.DictReader(path.open()))
-    assert [first[f"reason shop {k}"] for k in (1, 2, 3)] == expected(run, "shop", TABLES["shop"])[0]
+    assert [first[f"reason shop {k}"] for k in (1, 2, 3)] == expected(run, "shop", FIRST_ROWS["shop"])[0]
 
 
 def test_nothing_is_told_beyond_the_limits_of_the_ledger(meet: Any, run: vfl.Run) -> None:
@@ -122,7 +122,7 @@ def test_a_party_that_serves_gives_codes_with_its_scores(meet: Any, run: vfl.Run
     with serving(meeting, run, 1, code_policy={"shop": codes_of(run, "shop", 2)}):
         venue = PeerSettings.of(meeting.kit("bank") / "peers.toml", timeout=20, patience=5)
         score_rows(run.parts["bank"], held(run, "bank", slice(100, 140)), venue, on_block=keep)
-    assert reasons == dict(zip(range(100, 140), expected(run, "shop", PARTIES[1].X[100:140], 2), strict=True))
+    assert reasons == dict(zip(range(100, 140), expected(run, "shop", CANCER_PARTIES[1].X[100:140], 2), strict=True))
     assert told(meeting.folder / "shop.ledger.scores") == pytest.approx([math.log2(90)] * 40)
 
 
@@ -206,7 +206,7 @@ def test_more_codes_than_were_agreed_are_refused_before_anybody_is_met(how: str,
     peers, ledger = meeting.kit("shop") / "peers.toml", meeting.folder / "shop.ledger"
     part, wrong = run.parts["shop"], codes_of(run, "shop", 4)
     if how == "predicts":
-        begin = partial(predict_with, part, TABLES["shop"], peers, ids=range(30), ledger=ledger)
+        begin = partial(predict_with, part, FIRST_ROWS["shop"], peers, ids=range(30), ledger=ledger)
     else:
         limited = limits(DisclosureLedger(ledger, "shop"))
         begin = partial(Server, part, held(run, "shop"), PeerSettings.of(peers), ledger=limited)

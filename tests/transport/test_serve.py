@@ -28,7 +28,7 @@ from securevfl.organisations.session_manager import SessionLimits
 from securevfl.protocols.alignment import psi
 from securevfl.training.new_rows import IndexedRows, rows_of_array
 
-PARTIES = vfl.datasets.breast_cancer(3)
+CANCER_PARTIES = vfl.datasets.breast_cancer(3)
 
 
 @pytest.fixture(scope="module")
@@ -40,11 +40,11 @@ def run() -> vfl.Run:
         batch_size=200,
         epochs=2,
     )
-    return vfl.simulate(job, PARTIES)
+    return vfl.simulate(job, CANCER_PARTIES)
 
 
 def held(run: vfl.Run, name: str, rows: Any = slice(None)) -> IndexedRows:
-    party = next(candidate for candidate in PARTIES if candidate.name == name)
+    party = next(candidate for candidate in CANCER_PARTIES if candidate.name == name)
     part = run.parts[name]
     return IndexedRows.of(name, rows_of_array(part, party.X[rows], np.arange(len(party))[rows]))
 
@@ -113,7 +113,7 @@ def ask(meeting: Any, run: vfl.Run, rows: IndexedRows) -> tuple[ScoreCounts, dic
 
 def test_scores_are_those_of_the_run_for_rows_that_all_have(meet: Any, run: vfl.Run) -> None:
     meeting = meet(3)
-    expected = run.predict_proba({party.name: party.X for party in PARTIES})[:, 1]
+    expected = run.predict_proba({party.name: party.X for party in CANCER_PARTIES})[:, 1]
     strangers = held(run, "bank", slice(0, 5))
     with serving(meeting, run, 2) as ended:
         answered, scores = ask(meeting, run, held(run, "bank", slice(100, 140)))
@@ -206,7 +206,7 @@ def test_what_is_no_request_ends_with_its_reason_and_the_next_is_answered(meet: 
     with serving(meeting, run, 1) as ended:
         with pytest.raises((ConfigError, TransportError), match="task"):
             predict_with(
-                run.parts["bank"], PARTIES[0].X[:3], meeting.kit("bank") / "peers.toml", timeout=20, patience=5
+                run.parts["bank"], CANCER_PARTIES[0].X[:3], meeting.kit("bank") / "peers.toml", timeout=20, patience=5
             )
         assert ask(meeting, run, held(run, "bank", slice(0, 4)))[0].scored == 4
     assert {request.outcome for request in ended["shop"][:-1]} == {"failed"}
@@ -268,7 +268,7 @@ def test_who_asks_about_more_ids_than_it_says_is_told_nothing(
                 "bank",
                 venue,
                 scoring_handshake(run.parts["bank"]),
-                partial(deviate, run, meeting, 1, len(PARTIES[0])),
+                partial(deviate, run, meeting, 1, len(CANCER_PARTIES[0])),
                 ledger=None,
             )
         ask(meeting, run, held(run, "bank", slice(0, 4)))
@@ -303,7 +303,9 @@ def test_asking_tells_who_is_in_the_table_and_every_id_is_counted(meet: Any, run
     guessed = [int(number) for number in np.random.default_rng(5).permutation(1200)[:60]]
     with serving(meeting, run, 1) as ended:
         _, scores = ask(meeting, run, IndexedRows("bank", guessed, X))
-        assert set(scores) == {guess for guess in guessed if guess < len(PARTIES[1])}  # every guess is confirmed or not
+        assert set(scores) == {
+            guess for guess in guessed if guess < len(CANCER_PARTIES[1])
+        }  # every guess is confirmed or not
         assert 0 < len(scores) < len(guessed)
     assert ended["shop"][0].counts == ScoreCounts(60, len(scores))
     before = DisclosureLedger.find(meeting.folder / "shop.ledger")

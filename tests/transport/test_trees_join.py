@@ -26,14 +26,14 @@ from securevfl.training.model_part import ModelPart
 from securevfl.training.new_rows import IndexedRows, rows_of_array
 from tests.transport.processes import at_each
 
-PARTIES = vfl.datasets.breast_cancer(2)
+CANCER_PARTIES = vfl.datasets.breast_cancer(2)
 LINE: dict[str, Any] = {"timeout": 20, "patience": 5}
 LEVEL = 0.5  # distance of the levels of new rows' scores, each of which is rounded at random
 NEW = 1e-6  # what makes rows of the training new ones
 
 
 def held(part: ModelPart, rows: slice) -> IndexedRows:
-    party = next(candidate for candidate in PARTIES if candidate.name == part.name)
+    party = next(candidate for candidate in CANCER_PARTIES if candidate.name == part.name)
     ids = [f"served {row}" for row in range(rows.start, rows.stop)]
     return IndexedRows.of(part.name, rows_of_array(part, party.X[rows] + NEW, ids))
 
@@ -84,7 +84,7 @@ def test_trees_are_prepared_trained_asked_and_served(
             np.testing.assert_array_equal(part.state["inputs"]["forest"][key], drawn[name]["forest"][key])
     assert parts["bank"].metrics["auc"] > 0.97
 
-    expected = vfl.Run(job, parts).decision({party.name: party.X[:60] + NEW for party in PARTIES})
+    expected = vfl.Run(job, parts).decision({party.name: party.X[:60] + NEW for party in CANCER_PARTIES})
 
     def ask(party: vfl.Party, kit: Path) -> Any:
         ids, ledger_path = [f"new {row}" for row in range(30)], ledgers[party.name].path

@@ -1,9 +1,12 @@
-"""Training on additive secret shares: no party ever sees weights, forward sums, residuals or gradients.
+"""Training on additive secret shares: no party ever sees weights, outputs, residuals or gradients of single rows.
+
+The two share holders are the active party, which has the labels, and its partner, one of the passive parties.
 
 1. Offline phase: for a chunk of iterations, the share holders compute the products of random vectors with columns, and
    the oblivious transfers for lookup tables.
-2. Iteration: one round trip between the two share holders, the active party and its partner (three messages in a row
-   with more parties). A lookup table of the loss yields shares of the residual.
+2. Iteration: one round trip between the two share holders (three messages in a row with more parties). A lookup table
+of
+   the loss converts shares of the output of a row to shares of its residual.
 3. Scores: the active party, or the party that the job names, receives scores of agreed rows.
 
 All parties learn sizes. The active party also learns metrics and the agreed scores. See
@@ -76,7 +79,7 @@ from securevfl.protocols.shares.shares_options import Shares
 
 
 class SharesFamily(Family[SharesJob]):
-    """Shares at two holders, for linear models whose residual is a function of one sum."""
+    """Training on shares at two share holders, for linear models whose residual depends on one output."""
 
     name: ClassVar[str] = "shares"
     options: ClassVar[type[JobOptions]] = SharesJob
@@ -123,7 +126,7 @@ class SharesFamily(Family[SharesJob]):
         return role == (ACTIVE if leads else PASSIVE)
 
     def complete_roles(self, job: SharesJob, roles: Roles, columns: Mapping[str, int]) -> Roles:
-        """Assign the role of partner to the passive party that the job names, or to the one with the most columns.
+        """Assign the role of partner to the passive party that the job names; by default to the widest table.
 
         Args:
             job: the job.
@@ -243,7 +246,7 @@ class SharesFamily(Family[SharesJob]):
         )
 
     def opened_values(self, job: SharesJob, facts: RunFacts) -> str:
-        """State how many pairs, sums of losses and range counts are opened."""
+        """State how many pairs, sums of losses and counts of out-of-range rows are opened."""
         return opened_text(facts)
 
     def plan(self, job: SharesJob, schedule: Schedule, shape: RunShape) -> Plan:
@@ -287,11 +290,11 @@ class SharesFamily(Family[SharesJob]):
         return SharesParticipant(job, context, columns, state)
 
     def ideal_job(self, job: J) -> J:
-        """Return the job itself: a party's result is uniform words and the agreed scores, whatever the messages."""
+        """Return the job itself: on shares, the messages reveal nothing that an ideal job would have to compute."""
         return job
 
     def final_weights(self, job: SharesJob, state: State, parties: int) -> Floats:
-        """Return a party's share of its own weights as numbers, or the weights if the job opens them."""
+        """Return the party's weights if the job opens them to it; otherwise its share of them, as numbers."""
         if "theta" in state:
             return super().final_weights(job, state, parties)
         plan = SharesFacts.restore(job, state["sizes"], parties).plan

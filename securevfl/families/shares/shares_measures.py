@@ -1,4 +1,8 @@
-"""The measurements of one training on shares: metrics, sums of losses and counts of out-of-range rows."""
+"""The measurements of one training on secret shares: metrics, sums of losses and counts of out-of-range rows.
+
+A lookup table converts the output of a row to its residual; outputs outside the table's range get wrong residuals. A
+shuffle is precomputed random material that lets the two share holders put rows in a random order that neither knows.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +40,8 @@ from securevfl.protocols.shares.word_shuffle import Shuffle, prepare_shuffle
 from securevfl.runtime import eventlog
 from securevfl.runtime.costs import Stage
 
-MAX_PRECOMPUTED_SHUFFLES = 4  # shuffles that are generated together with a chunk
-MAX_NEAR_END_SHARE = 0.01  # without a count, a larger share of rows near the end of the table causes a warning
+MAX_PRECOMPUTED_SHUFFLES = 4  # maximum number of shuffles generated with the preprocessing of a chunk
+MAX_NEAR_END_SHARE = 0.01  # a larger share of rows near the range's end causes a warning
 OUTER_SHARE = 0.75  # rows beyond this share of the covered range suggest that others have wrapped
 
 _OUT_OF_RANGE = (
@@ -56,7 +60,7 @@ _LEVELS_WRAP = (
 
 
 class MeasuredTraining(Protocol):
-    """The training that is measured, as `Measurements` sees it."""
+    """The attributes of a training that `Measurements` reads."""
 
     @property
     def facts(self) -> SharesFacts:
@@ -75,7 +79,7 @@ class MeasuredTraining(Protocol):
         """This party's score ledger."""
 
     def inputs_of(self, data: TrainingData, rows: Rows) -> ColumnSource:
-        """Return this party's inputs of rows of its table."""
+        """Return this party's model inputs for rows of its table."""
 
 
 class Measurements:
@@ -87,7 +91,8 @@ class Measurements:
         context: the context of this party.
 
     Attributes:
-        zero_model_loss: loss of the zero model on the rows of the latest measurement, at the party with labels.
+        zero_model_loss: loss of the zero model (output 0 for every row) on the rows of the latest measurement, at the
+            party with labels.
     """
 
     def __init__(self, training: MeasuredTraining, job: SharesJob, context: PartyContext) -> None:
@@ -153,7 +158,7 @@ class Measurements:
         return Measurement(values, curve, metric_labels.standard_errors(pairs))
 
     def _measure_loss(self, data: TrainingData, rows: ScaledRows, state: SharedState, rounds: int) -> Measurement:
-        """Open the sum of the losses, for a loss whose metrics pairs do not determine."""
+        """Open the sum of the losses, if (score, label) pairs do not determine the metrics of the loss."""
         targets = data.loss_targets_by_output(rows.rows, self._context.outputs)
         table = None
         if targets is not None:
@@ -179,7 +184,7 @@ class Measurements:
             raise_divergence(rounds)
 
     def count_out_of_range(self, data: TrainingData, state: SharedState | None, iteration: Iteration) -> None:
-        """Count rows of an iteration whose sums are beyond the end of their table, and warn if there are any.
+        """Count rows of an iteration whose outputs are outside the lookup table's range, and warn if there are any.
 
         The partner's ledger limits the number of counts.
 
@@ -214,7 +219,7 @@ class Measurements:
                 self._report(share, MAX_NEAR_END_SHARE, _NEAR_RANGE_END)
 
     def _report(self, share: float, limit: float, reason: str) -> None:
-        """Warn of a share of the rows if it exceeds a limit."""
+        """Log a warning that a share of the rows has the problem `reason`, if it exceeds `limit`."""
         if share > limit:
             facts: dict[str, str | int | float] = {"part": round(share, 4), "reason": reason}
             level = logging.ERROR if share > 2 * self._reported_share else logging.INFO
@@ -222,9 +227,9 @@ class Measurements:
             self._reported_share = share
 
     def _measured_rows(self, data: TrainingData) -> ScaledRows:
-        """Return the measured rows: all evaluated rows, or the maximum number spread evenly over the table.
+        """Return the measured rows: all evaluated rows, or the maximum number of them, evenly spaced over the table.
 
-        A table that is sorted by time is therefore not judged by its first months.
+        In a table that is sorted by time, the measured rows thus come from all periods.
         """
         rows, limit = np.sort(data.evaluated.rows), MAX_LOSS_ROWS // self._context.outputs
         positions = np.linspace(0, len(rows) - 1, min(len(rows), limit)).astype(np.intp)
@@ -248,7 +253,7 @@ class Measurements:
         return prepare_shuffle(session.products.context, peer, transfers, rows, bits, blocks=self._context.outputs)
 
     def enter_chunk(self, chunk: int) -> None:
-        """Continue with a chunk, named by its first iteration; unused shuffles of the chunk before are discarded."""
+        """Begin a chunk, identified by its first iteration; unused shuffles of the previous chunk are discarded."""
         self._shuffles.pop(self._chunk, None)
         self._chunk = chunk
 
@@ -272,7 +277,7 @@ class Measurements:
         self._shuffles[first] = deque(shuffle for shuffle in shuffles if shuffle is not None)
 
     def _record_evaluation(self, data: TrainingData, rows: ScaledRows) -> None:
-        """Record at every other party that the active one measures these rows, unless that is too often."""
+        """Record in this party's ledger that the active party measures these rows; refuse if that is too often."""
         context = self._context
         if not (context.me == context.active or context.resources.simulated or context.resources.evaluations_reserved):
             limited = "small_metrics" not in self._job.accepts
@@ -280,7 +285,7 @@ class Measurements:
             self._training.ledger.record_evaluation(context.active, ids, limited=limited, me=context.me)
 
     def check(self, data: TrainingData, start: int) -> None:
-        """Check that the ledger permits the measurements of a run. Too many raise LeakageError.
+        """Check that the ledger permits the measurements of a run, or raise LeakageError.
 
         A DataNotice reports that metrics ignore row weights.
 
