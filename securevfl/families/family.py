@@ -15,7 +15,7 @@ No code mentions a family by name, except its own files, the registry `FAMILIES`
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -42,6 +42,7 @@ from securevfl.options import JobOptions
 from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.base import ResidualProtocol
+from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.protocols.sums.base import SumProtocol
 
 MessageProtocol = SumProtocol | ResidualProtocol
@@ -172,6 +173,19 @@ class Family(NamedOption, ABC, Generic[O]):
     def score_requester(self, job: O, lead: str) -> str:
         """Return the party that receives scores of new rows; by default the leading party, `lead`."""
         return lead
+
+    def count_trained_rows(self, state: State, score_ledger: ScoreLedger, ids: Iterable[bytes]) -> int:
+        """Return how many rows get no score because the model was trained on them; by default 0.
+
+        Args:
+            state: the party's state of the model.
+            score_ledger: the party's score ledger.
+            ids: digests of the ids of the rows.
+
+        Returns:
+            The number of rows.
+        """
+        return 0
 
     def score_bits(self, job: O, shape: RunShape | None = None) -> int:
         """Return the number of bits that each score of a new row discloses; 0 if no score is disclosed.

@@ -16,7 +16,7 @@ the optimizers that fit, and `securevfl.families.shares.shares_participant` for 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from securevfl.base.arrays import Floats
@@ -44,7 +44,7 @@ from securevfl.families.shares.shares_outputs import (
     rounding_party,
     shares_outputs,
 )
-from securevfl.families.shares.shares_participant import SharesParticipant
+from securevfl.families.shares.shares_participant import SharesParticipant, count_trained_rows
 from securevfl.families.shares.shares_plan import Plan, make_plan, sum_rounding
 from securevfl.families.shares.shares_statements import (
     SCORE_PARTS_TEXT,
@@ -65,6 +65,7 @@ from securevfl.options import JobOptions
 from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.protocol_options import Protocol
+from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.protocols.shares import (
     chunk_agreement,
     iteration,
@@ -76,6 +77,9 @@ from securevfl.protocols.shares import (
     score_label_pairs,
 )
 from securevfl.protocols.shares.shares_options import Shares
+
+MIN_REACH = 1.0
+"""Sums up to this distance from its centre must be in a lookup table. Counts could not detect a smaller range."""
 
 
 class SharesFamily(Family[SharesJob]):
@@ -110,6 +114,14 @@ class SharesFamily(Family[SharesJob]):
             raise ValueError(
                 f"protocol.shares.clip is below {largest_input:g}, the largest input of a {job.model.name} model; "
                 "leave it out, or lower model.linear"
+            )
+        reach = (2 ** (job.protocol.shares.table_bits - 1) - 1) * 2.0 ** job.protocol.shares.step_bits(
+            job.model.loss.spacing
+        )
+        if reach < MIN_REACH:
+            raise ValueError(
+                f"protocol.shares.table_bits and step cover sums of up to {reach:g} only, and at least {MIN_REACH:g} "
+                "are needed; increase one of them"
             )
         if job.reshuffle:
             raise ValueError("shares preprocess batches, which therefore must not change; set reshuffle = false")
@@ -167,6 +179,10 @@ class SharesFamily(Family[SharesJob]):
     def score_requester(self, job: SharesJob, lead: str) -> str:
         """Return the party that receives scores."""
         return job.protocol.shares.scores_to or lead
+
+    def count_trained_rows(self, state: State, score_ledger: ScoreLedger, ids: Iterable[bytes]) -> int:
+        """Return how many rows get no score because the model was trained on them."""
+        return count_trained_rows(state, score_ledger, ids)
 
     def score_bits(self, job: SharesJob, shape: RunShape | None = None) -> int:
         """Return the number of bits of a score of a new row."""
