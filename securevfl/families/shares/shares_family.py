@@ -80,6 +80,9 @@ from securevfl.protocols.shares import (
 )
 from securevfl.protocols.shares.shares_options import Shares
 
+MIN_REACH = 1.0
+"""Sums up to this distance from its centre must be in a lookup table. Counts could not detect a smaller range."""
+
 
 class SharesFamily(Family[SharesJob]):
     """Training on shares at two share holders, for linear models whose residual depends on one output."""
@@ -122,6 +125,14 @@ class SharesFamily(Family[SharesJob]):
             raise ValueError(
                 f"protocol.shares.clip is below {largest_input:g}, the largest input of a {job.model.name} model; "
                 "leave it out, or lower model.linear"
+            )
+        reach = (2 ** (job.protocol.shares.table_bits - 1) - 1) * 2.0 ** job.protocol.shares.step_bits(
+            job.model.loss.spacing
+        )
+        if reach < MIN_REACH:
+            raise ValueError(
+                f"protocol.shares.table_bits and step cover sums of up to {reach:g} only, and at least {MIN_REACH:g} "
+                "are needed; increase one of them"
             )
         if job.reshuffle:
             raise ValueError("shares preprocess batches, which therefore must not change; set reshuffle = false")
