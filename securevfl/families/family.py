@@ -34,6 +34,7 @@ from securevfl.disclosure.sum_leaks import SEQUENTIAL, SINGLE_PASSIVE
 from securevfl.errors import PartiesError
 from securevfl.families.facts import RunFacts
 from securevfl.families.participant import Participant
+from securevfl.families.run_files import RunFile
 from securevfl.families.state import State
 from securevfl.models.base import Model
 from securevfl.models.rounding_error import SumRounding
@@ -71,6 +72,7 @@ class Family(NamedOption, ABC, Generic[O]):
         uses_stored_sums: whether a server stores local predictions (`securevfl.families.fdml.stored_sum`).
         supports_single_precision: whether outputs and residuals may be sent in single precision.
         example_helpers: names and roles of the parties without a table in the example jobs.
+        run_files: the files that its participants write to the folder of a run; they write no others.
         components: models and optimizers that are registered with the family.
         reveals_only_outputs: whether messages reveal nothing but declared outputs. The audit then compares a run with
             one
@@ -89,6 +91,7 @@ class Family(NamedOption, ABC, Generic[O]):
     uses_stored_sums: ClassVar[bool] = False
     supports_single_precision: ClassVar[bool] = False
     example_helpers: ClassVar[tuple[tuple[str, Role], ...]] = ()
+    run_files: ClassVar[tuple[RunFile, ...]] = ()
     components: ClassVar[tuple[type[Model] | type[Training], ...]] = ()
     reveals_only_outputs: ClassVar[bool] = False
     repeatable_scores: ClassVar[bool] = False

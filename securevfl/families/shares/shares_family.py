@@ -16,6 +16,7 @@ the optimizers that fit, and `securevfl.families.shares.shares_participant` for 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -30,8 +31,10 @@ from securevfl.errors import PartiesError
 from securevfl.families.facts import RunFacts
 from securevfl.families.family import Family, J, MessageProtocol, SheetStatement
 from securevfl.families.participant import Participant
+from securevfl.families.run_files import RunFile
 from securevfl.families.shares.shares_estimates import resource_lines
 from securevfl.families.shares.shares_facts import SharesFacts
+from securevfl.families.shares.shares_inputs import INPUTS_FILE
 from securevfl.families.shares.shares_job import SharesJob, check_optimizer
 from securevfl.families.shares.shares_leaks import metric_leaks, score_leaks, weight_leaks
 from securevfl.families.shares.shares_outputs import (
@@ -86,6 +89,15 @@ class SharesFamily(Family[SharesJob]):
     """Training on shares at two share holders, for linear models whose residual depends on one output."""
 
     name: ClassVar[str] = "shares"
+    run_files: ClassVar[tuple[RunFile, ...]] = (
+        RunFile(r"chunk-\d+\.(?:ready|bound|spent)", "random masks"),
+        RunFile("lock", "no data: a lock"),
+        RunFile(
+            re.escape(INPUTS_FILE),
+            "inputs of trees: cuts and ends of columns, numbers of rows of leaves and, at the party with labels, "
+            "boosted trees that were trained on its labels",
+        ),
+    )
     options: ClassVar[type[JobOptions]] = SharesJob
     supports_row_weights: ClassVar[bool] = True
     reveals_only_outputs: ClassVar[bool] = True
