@@ -418,6 +418,7 @@ class SharesParticipant(Participant):
             data.has_ids,
             InformationContent.of(data.raw(schedule.sample(MAX_SAMPLE_ROWS))).bits,
             self.rollbacks,
+            data.plan(),
         )
         if self._inputs is None:
             self._inputs = self._fit_inputs(data)
