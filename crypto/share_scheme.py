@@ -239,7 +239,7 @@ def encrypt_exported(scheme: ShareScheme, key: bytes, V: Words, columns: int, us
 
 
 def multiply_once(scheme: ShareScheme, public: bytes, coin: bytes, W: Integers, sealed: bytes) -> tuple[bytes, Words]:
-    """Run `ShareEvaluator.product` in another process of the same party."""
+    """Run `ShareEvaluator.prepare` and `ShareEvaluator.product` in another process of the same party."""
     evaluator = scheme.evaluator(public, coin)
     return evaluator.product(evaluator.prepare(W, once=True), sealed)
 

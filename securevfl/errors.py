@@ -256,11 +256,15 @@ class StorageError(SecureVFLError):
 
     def __init__(self, path: object, cause: OSError) -> None:
         reason = cause.strerror or type(cause).__name__
-        full = cause.errno in (errno.ENOSPC, errno.EDQUOT)
+        code, remedy = "SVFL-FILE-UNUSABLE", "name a path that can be used"
+        if cause.errno in (errno.ENOSPC, errno.EDQUOT):
+            code, remedy = "SVFL-FILE-NO-SPACE", "free space on this disk"
+        elif cause.errno == errno.EBUSY:
+            code, remedy = "SVFL-FILE-IN-USE", "stop the program that has locked it, or wait until it has finished"
         super().__init__(
             f"{path} cannot be written or read ({reason})",
-            "free space on this disk" if full else "name a path that can be used",
-            code="SVFL-FILE-NO-SPACE" if full else "SVFL-FILE-UNUSABLE",
+            remedy,
+            code=code,
             path=str(path),
         )
 

@@ -44,7 +44,7 @@ from securevfl.errors import ConfigError
 
 
 class Defence(NamedOption, ABC):
-    """Noise or rounding of residuals; an option of a residual protocol."""
+    """Base class of defences, which add noise to a residual or round it; an option of a residual protocol."""
 
     @abstractmethod
     def apply(self, g: Floats, prg: Prg) -> Floats:
@@ -120,7 +120,7 @@ class Marvell(Defence):
         """Raise ConfigError unless the model has one output."""
         if outputs != 1:
             raise ConfigError(
-                f"defence marvell is for one output (two classes), the model has {outputs}",
+                f"defence marvell supports one output (two classes), but the model has {outputs}",
                 "use gaussian",
                 code="SVFL-JOB-UNSUPPORTED",
             )

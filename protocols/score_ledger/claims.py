@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from securevfl.base.descriptor_reserve import RESERVE
 from securevfl.base.platform_files import lock_exclusive
 
 
@@ -37,9 +38,10 @@ class RowClaims:
             finally:
                 self._active.discard(name)
             return
-        self._folder.mkdir(mode=0o700, exist_ok=True)
         path = self._folder / name
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        with RESERVE.lent():
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             lock_exclusive(file)  # the operating system releases it when the process ends
             yield name
@@ -53,7 +55,8 @@ class RowClaims:
             return claim in self._active
         path = self._folder / claim
         try:
-            file = os.open(path, os.O_RDWR)
+            with RESERVE.lent():
+                file = os.open(path, os.O_RDWR)
         except FileNotFoundError:
             return False
         try:

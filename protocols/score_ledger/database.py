@@ -18,6 +18,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from securevfl.base.checked_files import DamagedFileError
+from securevfl.base.descriptor_reserve import RESERVE
 from securevfl.base.files import make_private_folder, sync_folder
 from securevfl.errors import ConfigError, SecureVFLError, StorageError
 from securevfl.protocols.score_ledger.sealed_file import SealedFile
@@ -27,6 +28,7 @@ _SCHEMA_VERSION = 1
 _SQLITE_MAGIC = b"SQLite format 3\0"
 _LOCK_TIMEOUT = 60.0  # seconds to wait for another process's change
 _MAX_MAPPED_BYTES = 1 << 30
+_TRIAL_BYTES = 1 << 16  # bytes that SQLite needs at least for its files next to the ledger
 _META_TABLE = "CREATE TABLE meta (schema INTEGER NOT NULL, key BLOB NOT NULL);"
 
 
@@ -68,11 +70,20 @@ class LedgerDatabase:
         if path is None:
             self._connection, self.key = _open(None, schema)
             return
-        if not path.exists():
-            _create(path, schema)
-        with path.open("rb") as file:
-            if file.read(len(_SQLITE_MAGIC)) != _SQLITE_MAGIC:
-                raise _not_a_ledger(path)
+        with RESERVE.lent():
+            seal = self._open_file(path, schema)
+        weakref.finalize(self, _close, self._connection, seal)
+
+    def _open_file(self, path: Path, schema: str) -> SealedFile:
+        """Open the file, which is created if it does not exist, and return its seal."""
+        try:
+            if not path.exists():
+                _create(path, schema)
+            with path.open("rb") as file:
+                if file.read(len(_SQLITE_MAGIC)) != _SQLITE_MAGIC:
+                    raise _not_a_ledger(path)
+        except OSError as cause:
+            raise StorageError(path, cause) from None
         try:
             seal = SealedFile(path)
         except DamagedFileError:
@@ -82,7 +93,7 @@ class LedgerDatabase:
         except BaseException:
             seal.drop()
             raise
-        weakref.finalize(self, _close, self._connection, seal)
+        return seal
 
     @classmethod
     def shared(cls, path: Path | None, schema: str) -> LedgerDatabase:
@@ -125,7 +136,7 @@ class LedgerDatabase:
                 self._arrivals -= 1
         try:
             self._turn.notify_all()
-            with self.reading() as tables:
+            with RESERVE.lent(), self.reading() as tables:
                 if not tables.in_transaction:
                     self._group = _CommitGroup()
                     tables.execute("BEGIN IMMEDIATE")
@@ -187,11 +198,7 @@ class LedgerDatabase:
 
     def _error_of(self, error: sqlite3.Error) -> SecureVFLError:
         """Translate an error of SQLite into an error of this package."""
-        code = getattr(error, "sqlite_errorcode", None)
-        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-            return _damaged(self.path)
-        full = code == sqlite3.SQLITE_FULL
-        return StorageError(self.path or "memory", OSError(errno.ENOSPC if full else errno.EIO, str(error)))
+        return _error_of(self.path, error)
 
 
 _open_databases: weakref.WeakValueDictionary[tuple[int, ...], LedgerDatabase] = weakref.WeakValueDictionary()
@@ -238,12 +245,14 @@ def _open(path: Path | None, schema: str, *, check: bool = False) -> tuple[sqlit
         version, key = connection.execute("SELECT schema, key FROM meta").fetchone()
         if version != _SCHEMA_VERSION:
             raise _not_a_ledger(path)
-    except (sqlite3.OperationalError, TypeError, ValueError):
+    except (TypeError, ValueError):
         connection.close()
         raise _not_a_ledger(path) from None
-    except sqlite3.DatabaseError:
+    except sqlite3.Error as error:
         connection.close()
-        raise _damaged(path) from None
+        if _primary_code(error) == sqlite3.SQLITE_ERROR:  # it has no table or column of this name
+            raise _not_a_ledger(path) from None
+        raise _error_of(path, error) from None
     except BaseException:
         connection.close()
         raise
@@ -272,11 +281,48 @@ def _create(path: Path, schema: str) -> None:
             os.link(draft, path)
         sync_folder(path.parent)
     except sqlite3.Error as error:
-        raise StorageError(path, OSError(errno.EIO, str(error))) from None
+        raise _error_of(path, error) from None
     except OSError as error:
         raise StorageError(path, error) from None
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _primary_code(error: sqlite3.Error) -> int:
+    """Return SQLite's result code without its extension."""
+    return int(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_IOERR)) & 0xFF
+
+
+def _error_of(path: Path | None, error: sqlite3.Error) -> SecureVFLError:
+    """Translate an error of SQLite into an error of this package that states the cause."""
+    code = _primary_code(error)
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return _damaged(path)
+    if code == sqlite3.SQLITE_FULL:
+        return StorageError(path or "memory", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return StorageError(path or "memory", OSError(errno.EBUSY, "another program has locked it"))
+    if path is None:
+        return StorageError("memory", OSError(errno.EIO, str(error)))
+    return StorageError(path, _cause_on_disk(path) or OSError(errno.EIO, str(error)))
+
+
+def _cause_on_disk(path: Path) -> OSError | None:
+    """Return why files next to the ledger cannot be written, which SQLite does not report; None if they can."""
+    trial = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.trial")
+    try:
+        if path.exists():
+            os.close(os.open(path, os.O_RDWR))
+        with open(os.open(trial, os.O_RDWR | os.O_CREAT, 0o600), "wb") as file:
+            file.write(bytes(_TRIAL_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as cause:
+        return cause
+    finally:
+        with suppress(OSError):
+            trial.unlink(missing_ok=True)
+    return None
 
 
 def _not_a_ledger(path: Path | None) -> ConfigError:

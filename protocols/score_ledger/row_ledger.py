@@ -365,8 +365,8 @@ class ScoreLedger:
         deviation = (share * (1 - share) * requested) ** 0.5
         if matching > share * requested + MAX_STANDARD_ERRORS * (deviation + 1):
             raise LeakageError(
-                f"scores for {name}: too many requested rows have the columns of training rows, whose scores are "
-                "residuals",
+                f"scores for {name}: too many requested rows have the same columns as training rows, and scores of "
+                "training rows reveal residuals",
                 "leave the training rows out of the request",
                 code="SVFL-LIMIT-REACHED",
                 peer=name,
@@ -498,6 +498,12 @@ class ScoreLedger:
         with self._file.reading() as tables:
             model = name_id(tables, query.model)
             return np.array([contains(tables, "trained", model, row) for row in query.rows], np.bool_)
+
+    def count_trained(self, model: bytes, ids: Iterable[bytes]) -> int:
+        """Return how many of these ids belong to training rows of a model."""
+        with self._file.reading() as tables:
+            number = name_id(tables, model.hex())
+            return sum(contains(tables, "trained", number, row) for row in self._digests(ids))
 
     def store(self, query: ScoreQuery, values: Sequence[bytes], *, of: Literal["part", "score"] = "part") -> None:
         """Store a value for each row of a query. The values are on disk when this method returns.

@@ -68,7 +68,12 @@ class SealedFile:
         os.close(self._lock)
 
     def _begin(self) -> bool:
-        """Verify the seal, mark the file as in use, and take the shared lock."""
+        """Verify the digest in the seal, replace it by a mark "in use", and take the shared lock.
+
+        Returns:
+            True if the digest was verified, by this process or by another one that uses the file; False if there was
+            none.
+        """
         try:
             lock_exclusive(self._lock, wait=False)
         except BlockingIOError:  # another process uses the file, and has verified it

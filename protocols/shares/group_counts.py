@@ -70,7 +70,7 @@ def bits_per_count(rows: int) -> int:
 
 
 def disclosed_counts(groups: int) -> int:
-    """Return the number of counts that are disclosed for this number of groups."""
+    """Return the number of counts that are disclosed for this number of groups: four for each disclosed group."""
     return OUTCOME_CELLS * _disclosed_groups(groups)
 
 

@@ -25,17 +25,18 @@ MIN_SCORE_BITS = 4
 
 
 class Shares(MessageProtocol):
-    """Training on additive shares: a run opens sizes and the agreed scores only.
+    """Training on secret shares, in which weights, forward sums, residuals and gradients stay shared.
 
-    Weights, sums, residuals and gradients stay shared. The table of the loss covers sums up to
-    (2^(table_bits - 1) - 1) step on either side.
+    A training discloses only sizes, metrics and agreed scores. The table of the loss covers forward sums up to
+    (2^(table_bits - 1) - 1) * step on either side of its centre.
     """
 
     name: ClassVar[str] = "shares"
     partner: str | None = None
     """The share holder next to the party with labels. Default: the party with the most columns."""
     table_bits: int = Field(default=6, ge=3, le=8)
-    """The loss is read from a table of 2^table_bits entries. Default: 6, or 8 for models with a log link."""
+    """The loss is read from a table of 2^table_bits entries. Default: 6, or 8 for models with a log link;
+    for a smaller `step` as many as cover the same sums, up to 8."""
     step: float | None = Field(default=None, gt=0, le=1024)
     """Spacing of table entries, a power of two. Default: 1 for classes, 1/4 for numbers, 1/8 for quantiles,
     1/16 for models with a log link."""

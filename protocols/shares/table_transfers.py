@@ -164,7 +164,7 @@ class ActiveTransfers(Transfers):
     Args:
         context: this party's context.
         peer: the partner.
-        sender: the sender of the extension.
+        sender: the object that generates the sender's pads.
     """
 
     def __init__(self, context: PartyContext, peer: str, sender: OtSender) -> None:
@@ -187,7 +187,7 @@ class PartnerTransfers(Transfers):
     Args:
         context: this party's context.
         peer: the active party.
-        receiver: the receiver of the extension.
+        receiver: the object that generates the receiver's choices and pads.
     """
 
     def __init__(self, context: PartyContext, peer: str, receiver: OtReceiver) -> None:

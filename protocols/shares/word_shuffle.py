@@ -194,7 +194,7 @@ def run_shuffle(context: PartyContext, peer: str, shuffle: Shuffle, words: Words
 def _prepare_active(
     context: PartyContext, peer: str, ring: ShareRing, network: SwitchNetwork, stored: tuple[bytes, ...]
 ) -> Shuffle:
-    """Run the active party's side of steps 2 and 3."""
+    """Run the active party's side of steps 2 and 3, and return its precomputed material."""
     sender, count = SenderBlock.restored(stored), network.switches
     data = context.channel.recv(peer, SwitchSettings, context.subchannel).bits  # 2
     size = -(-count // 8)

@@ -216,6 +216,7 @@ def train(
     save: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write each party's part of the model to DIR/NAME.json.")
     ] = None,
+    replace: options.Replace = False,
     predict: Annotated[
         list[str] | None,
         typer.Option(
@@ -254,11 +255,15 @@ def train(
     from securevfl.runtime.network import Network
     from securevfl.training.json_report import write_report
     from securevfl.training.local_baseline import baseline_metrics
+    from securevfl.training.model_part import check_unused
     from securevfl.training.simulate import simulate
 
     job, new_tables = _load(job_file), option_groups.named_files(predict)
     check_writable(report_json, html, predictions)
     check_writable(save, folder=True)
+    if save is not None and not replace:
+        for name in tables.files(job_file):
+            check_unused(save / f"{name}.json")
     parties, missing = tables.read(job_file, job)
     parties = _with_modules(job, job_file, _with_helpers(job, parties))
     network = Network(mbps=mbps, rtt_ms=rtt_ms, message_ms=message_ms)

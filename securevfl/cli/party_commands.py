@@ -133,6 +133,7 @@ def join(
     preprocessing: options.PreprocessingDir = None,
     consent: option_groups.ConsentOptions = option_groups.ConsentOptions(),
     retrain: Retrain = False,
+    replace: options.Replace = False,
     html: options.Html = None,
     session: option_groups.SessionOptions = option_groups.SessionOptions(),
 ) -> None:
@@ -140,7 +141,8 @@ def join(
 
     Once all parties are connected, your consent sheet is shown and you are asked to agree. Without a terminal, --accept
     names the sheet by its digest. You are not asked again about the same sheet. A training that has finished does not
-    start again without --retrain.
+    start again without --retrain. A model file is never overwritten: with --replace or --retrain the old file is
+    renamed to NAME.<digest>.json when the new model is complete.
 
     Rows are used in the order that `securevfl align` wrote next to the data. A large Parquet file is copied to a file
     with fixed-size rows next to it until the training has finished, so that it need not fit in memory.
@@ -196,6 +198,7 @@ def join(
             ledger=ledger,
             preprocessing=_preprocessing_folder(table, preprocessing),
             retrain=retrain,
+            replace=replace,
             consent=ask,
             on_round=on_round,
         )

@@ -21,6 +21,7 @@ from securevfl.families.state import State
 from securevfl.families.training_data import TrainingData
 from securevfl.models import metrics
 from securevfl.models.loss import Loss
+from securevfl.models.standard_errors import standard_errors
 from securevfl.protocols.joint_prediction import RowsToScore
 
 
@@ -102,7 +103,7 @@ class Participant(ABC):
             actual = labels == classes[1] if loss.classifies else labels
             curve = metrics.calibration(actual, prediction, weights=weights).tolist()
             baseline = numeric_baseline(SCORE, prediction)
-        errors = metrics.standard_errors(loss, f, labels, classes, weights) if last else {}
+        errors = standard_errors(loss, f, labels, classes, weights) if last else {}
         return Measurement(metrics.evaluate(loss, f, labels, classes, weights), curve, errors, baseline)
 
     def precompute(self, data: TrainingData) -> Generator[Round]:

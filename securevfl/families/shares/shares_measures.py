@@ -15,7 +15,7 @@ import numpy as np
 
 from securevfl.base.roles import PARTNER
 from securevfl.data.schedule import Iteration, Rows
-from securevfl.errors import DataNotice
+from securevfl.errors import DataNotice, DivergenceError
 from securevfl.families.divergence import DIVERGENCE_FACTOR, raise_divergence
 from securevfl.families.evaluations import EvaluationSchedule
 from securevfl.families.score_results import Measurement
@@ -41,6 +41,7 @@ from securevfl.runtime import eventlog
 from securevfl.runtime.costs import Stage
 
 MAX_PRECOMPUTED_SHUFFLES = 4  # maximum number of shuffles generated with the preprocessing of a chunk
+MAX_WRAPPED_SHARE = 0.005  # a larger share of rows beyond the end of the table ends the training
 MAX_NEAR_END_SHARE = 0.01  # a larger share of rows near the range's end causes a warning
 OUTER_SHARE = 0.75  # rows beyond this share of the covered range suggest that others have wrapped
 
@@ -148,6 +149,16 @@ class Measurements:
             return Measurement()
         values, curve = metric_labels.metrics(pairs)
         self._check_divergence(values["loss"], metric_labels.zero_model_loss, rounds)
+        watched = {"loss", *(stop.metric for stop in (self._job.target, self._job.patience) if stop is not None)}
+        if unmeasured := set(metric_labels.unmeasured(pairs)) - watched:
+            warnings.warn(
+                f"party {self._context.me}: {' and '.join(sorted(unmeasured))} cannot be measured on shares, because "
+                f"some labels are more than {quantizer.reach / 2:g} standard deviations from their mean. Use huber or "
+                "quantile, trim the labels, or train on their logarithm.",
+                DataNotice,
+                stacklevel=2,
+            )
+            values = {name: value for name, value in values.items() if name not in unmeasured}
         is_residual = metric_labels.subtracted is not None
         if self._is_uncounted and not is_residual:
             near_end = float((np.abs(pairs.f) > CLIP_FRACTION * quantizer.reach).mean())
@@ -155,7 +166,8 @@ class Measurements:
         if not clips:
             outer = np.abs(pairs.f) > OUTER_SHARE * metric_labels.reach
             self._report(float((outer & ~pairs.marked if is_residual else outer).mean()), 0.0, _LEVELS_WRAP)
-        return Measurement(values, curve, metric_labels.standard_errors(pairs))
+        errors = metric_labels.standard_errors(pairs)
+        return Measurement(values, curve, {name: errors[name] for name in values if name in errors})
 
     def _measure_loss(self, data: TrainingData, rows: ScaledRows, state: SharedState, rounds: int) -> Measurement:
         """Open the sum of the losses, if (score, label) pairs do not determine the metrics of the loss."""
@@ -181,10 +193,13 @@ class Measurements:
         """Compare the loss with that of the zero model, unless the training can roll back."""
         self.zero_model_loss = zero_model_loss
         if loss > DIVERGENCE_FACTOR * zero_model_loss and not can_roll_back(self._job, self._training.facts.rollbacks):
-            raise_divergence(rounds)
+            remedy = "lower lr, or increase protocol.shares.table_bits so that the lookup table covers larger sums"
+            raise_divergence(rounds, remedy)
 
     def count_out_of_range(self, data: TrainingData, state: SharedState | None, iteration: Iteration) -> None:
         """Count rows of an iteration whose outputs are outside the lookup table's range, and warn if there are any.
+
+        A few of them cause a warning, and a share above MAX_WRAPPED_SHARE raises DivergenceError.
 
         The partner's ledger limits the number of counts.
 
@@ -214,9 +229,26 @@ class Measurements:
         if count is not None:
             share = count / (len(rows) * self._context.outputs)
             if numbers.has_headroom:
+                if share > MAX_WRAPPED_SHARE:
+                    self._refuse(share)
                 self._report(share, 0.0, _OUT_OF_RANGE)
             else:
                 self._report(share, MAX_NEAR_END_SHARE, _NEAR_RANGE_END)
+
+    def _refuse(self, share: float) -> None:
+        """Raise the error of a training in which a share of the rows is beyond the end of the lookup table."""
+        shares = self._job.protocol.shares
+        step = 2.0 ** shares.step_bits(self._job.model.loss.spacing)
+        raise DivergenceError(
+            f"party {self._context.me}: {share:.1%} of the counted rows have model outputs beyond the lookup table, "
+            f"which has 2^{shares.table_bits} entries at a distance of {step:g}. They get wrong residuals, so the "
+            "model would be biased",
+            "increase protocol.shares.table_bits by one or two (at most 8), double protocol.shares.step, or clip "
+            "extreme values (prepare.clip); no model was stored",
+            code="SVFL-TRAINING-RANGE",
+            party=self._context.me,
+            share=round(share, 4),
+        )
 
     def _report(self, share: float, limit: float, reason: str) -> None:
         """Log a warning that a share of the rows has the problem `reason`, if it exceeds `limit`."""

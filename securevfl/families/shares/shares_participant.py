@@ -76,6 +76,29 @@ _ROLLBACK_REASON = (
 )
 
 
+def _model_name(shares: SharedState, run: str) -> bytes:
+    """Return the name of a model in score ledgers: a digest of this party's shares of it."""
+    digest = hashlib.sha256(run.encode())
+    for words in (shares.own_share, *(shares.peer_shares[name] for name in sorted(shares.peer_shares))):
+        digest.update(np.ascontiguousarray(words, "<u8").tobytes())
+    return digest.digest()[:NAME_BYTES]
+
+
+def count_trained_rows(state: State, score_ledger: ScoreLedger, ids: Iterable[bytes]) -> int:
+    """Return how many of these rows the model was trained on, as far as the party's score ledger has recorded it.
+
+    Args:
+        state: the party's state of the model.
+        score_ledger: its score ledger.
+        ids: digests of the ids.
+
+    Returns:
+        The number of rows.
+    """
+    shares = _restore_shares(state)
+    return 0 if shares is None else score_ledger.count_trained(_model_name(shares, state["run"]), ids)
+
+
 def _restore_shares(state: State) -> SharedState | None:
     """Return the shares of weights in a stored state; None if it contains none."""
     return None if "own" not in state else SharedState(state["visits"], state["own"], state["others"])
@@ -395,6 +418,7 @@ class SharesParticipant(Participant):
             data.has_ids,
             InformationContent.of(data.raw(schedule.sample(MAX_SAMPLE_ROWS))).bits,
             self.rollbacks,
+            data.plan(),
         )
         if self._inputs is None:
             self._inputs = self._fit_inputs(data)
@@ -634,10 +658,7 @@ class SharesParticipant(Participant):
         """Record the finished model in this party's score ledger, and return its name there, a digest."""
         shares, training, resources = self._state, self._training, self._context.resources
         assert shares is not None, "the model has been trained"
-        digest = hashlib.sha256(self._run.encode())
-        for words in (shares.own_share, *(shares.peer_shares[name] for name in sorted(shares.peer_shares))):
-            digest.update(np.ascontiguousarray(words, "<u8").tobytes())
-        model = digest.digest()[:NAME_BYTES]
+        model = _model_name(shares, self._run)
         can_record = not resources.simulated and (training is not None or resources.score_ledger is None)
         if can_record and not self.ledger.knows_model(model):
             if training is None:
