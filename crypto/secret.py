@@ -1,4 +1,4 @@
-"""Base class of secrets: they show nothing and cannot be pickled or copied."""
+"""Base class of objects that contain secrets: they do not show them, and cannot be pickled or copied."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 
 class Secret:
-    """Base class of objects that must stay in their process: `repr` shows nothing, and pickling fails."""
+    """Base class of objects that must not leave their process: `repr` shows only the class, and pickling fails."""
 
     __slots__ = ()
 

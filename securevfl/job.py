@@ -7,9 +7,9 @@ trains its model, for example `rounds` (homomorphic encryption) or `shares` (sec
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
-import tomllib
 from collections.abc import Mapping
 from dataclasses import astuple
 from pathlib import Path
@@ -25,12 +25,12 @@ from securevfl.data.party import Party
 from securevfl.display import html
 from securevfl.errors import ConfigError, PartiesError
 from securevfl.families import EXTENSIONS, FAMILIES, leak_kinds
-from securevfl.families.family import Family
+from securevfl.families.family import Family, FamilyJob
 from securevfl.models import MODELS, metrics
 from securevfl.models.log_link_losses import LogLinkLoss
 from securevfl.optim import OPTIMIZERS
 from securevfl.optim.defaults import why_not_on_shares
-from securevfl.options import JobOptions
+from securevfl.untrusted import MAX_TOML_BYTES, UntrustedInputError, check_plain, parse_toml
 
 DATA_KEY = "data"
 """The key of a job file that lists the parties' data files on one computer; it is not part of the job."""
@@ -39,7 +39,7 @@ COLUMNS_KEY = "columns"
 LOCAL_KEYS = DATA_KEY, COLUMNS_KEY
 
 
-class Job(JobOptions):
+class Job(FamilyJob):
     """One training: the options of `JobOptions`, checked by its protocol family."""
 
     @field_validator("accepts")
@@ -188,7 +188,11 @@ class Job(JobOptions):
     @classmethod
     def from_dict(cls, keys: Mapping[str, Any]) -> Job:
         """Create a job from the plain data of `to_dict`; ConfigError lists every problem on a line."""
-        return cls(**keys)
+        try:
+            check_plain(keys)
+            return cls(**{str(key): value for key, value in keys.items()})
+        except UntrustedInputError as cause:
+            raise ConfigError(f"the job cannot be used: {cause}", "correct it", code="SVFL-JOB-FILE") from None
 
     @classmethod
     def load(cls, path: str | Path) -> Job:
@@ -256,7 +260,8 @@ def column_types_in(path: str | Path) -> dict[str, ColumnType]:
 
 def _read(path: str | Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
+        with Path(path).open("rb") as file:
+            return parse_toml(file.read(MAX_TOML_BYTES + 1).removeprefix(codecs.BOM_UTF8))
     except OSError as cause:
         raise ConfigError(
             f"{path}: the job file cannot be read ({cause.strerror})",
@@ -264,7 +269,7 @@ def _read(path: str | Path) -> dict[str, Any]:
             code="SVFL-JOB-FILE",
             path=str(path),
         ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as cause:
+    except UntrustedInputError as cause:
         raise ConfigError(
             f"{path}: the job file is not valid TOML: {cause}", "correct it", code="SVFL-JOB-FILE", path=str(path)
         ) from None

@@ -1,7 +1,8 @@
-"""Claims on rows: while a session scores rows, other sessions and processes wait for them.
+"""Claims on rows: while a session computes scores of rows, other sessions and processes wait for these rows.
 
-A claim is a random name. For a ledger in a file, it is also a file that its process holds locked, so that the claim
-ends with the process, even if it is killed.
+The score ledger, in which a party records the scores of its rows, stores the name of a claim with each row that is
+being scored. The name is random. If the ledger is a file, each claim is a file too, which its process keeps locked. The
+lock ends with the process, even if it is killed, and so does the claim.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from securevfl.base.descriptor_reserve import RESERVE
 from securevfl.base.platform_files import lock_exclusive
 
 
@@ -23,11 +25,11 @@ class RowClaims:
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
-        self._active: set[str] = set()  # only without a folder
+        self._active: set[str] = set()  # names of current claims; unused if there is a folder
 
     @contextmanager
     def claim(self) -> Iterator[str]:
-        """Yield the name of a new claim, which ends with the block or with this process."""
+        """Yield the name of a new claim, which ends with the `with` block, or with this process."""
         name = os.urandom(16).hex()
         if self._folder is None:
             self._active.add(name)
@@ -36,9 +38,10 @@ class RowClaims:
             finally:
                 self._active.discard(name)
             return
-        self._folder.mkdir(mode=0o700, exist_ok=True)
         path = self._folder / name
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        with RESERVE.lent():
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             lock_exclusive(file)  # the operating system releases it when the process ends
             yield name
@@ -52,7 +55,8 @@ class RowClaims:
             return claim in self._active
         path = self._folder / claim
         try:
-            file = os.open(path, os.O_RDWR)
+            with RESERVE.lent():
+                file = os.open(path, os.O_RDWR)
         except FileNotFoundError:
             return False
         try:

@@ -1,8 +1,9 @@
-"""The SQLite file of a score ledger: several processes share it, and a change is on disk before it counts.
+"""The SQLite file of a score ledger, which several threads and processes can use at the same time.
 
-SQLite reads pages of the file on demand, so a ledger of millions of rows opens at once and takes little memory. Each
-change is atomic and flushed to disk; processes and threads take turns. The file contains a random key, with which the
-ledger hashes ids and rows.
+A score ledger is the file in which a party records which scores and metrics about its rows other parties have received.
+SQLite reads parts of the file on demand, so a ledger of millions of rows opens at once and takes little memory. Each
+change is atomic, and on disk before the method returns. Processes and threads take turns. The file contains a random
+key for the digests of ids and rows.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from securevfl.base.checked_files import DamagedFileError
+from securevfl.base.descriptor_reserve import RESERVE
 from securevfl.base.files import make_private_folder, sync_folder
 from securevfl.errors import ConfigError, SecureVFLError, StorageError
 from securevfl.protocols.score_ledger.sealed_file import SealedFile
@@ -26,16 +28,17 @@ _SCHEMA_VERSION = 1
 _SQLITE_MAGIC = b"SQLite format 3\0"
 _LOCK_TIMEOUT = 60.0  # seconds to wait for another process's change
 _MAX_MAPPED_BYTES = 1 << 30
+_TRIAL_BYTES = 1 << 16  # bytes that SQLite needs at least for its files next to the ledger
 _META_TABLE = "CREATE TABLE meta (schema INTEGER NOT NULL, key BLOB NOT NULL);"
 
 
 class _CommitGroup:
-    """Changes of several threads that one commit writes to disk.
+    """Changes of several threads that are written to disk together, by one commit.
 
     Attributes:
         members: number of changes in the group.
-        closed: True once no further change may join.
-        error: the reason why the commit failed, if it did.
+        closed: whether the group is complete, so that no further change may join it.
+        error: the error of the commit, if it failed.
     """
 
     def __init__(self) -> None:
@@ -47,10 +50,10 @@ class _CommitGroup:
 class LedgerDatabase:
     """The tables of one file, or tables in memory.
 
-    Concurrent changes by several threads are committed together; each thread waits until its change is on disk.
+    Concurrent changes by several threads are committed together. Each thread waits until its change is on disk.
 
     Args:
-        path: the file; it is created if it does not exist. None keeps the tables in memory.
+        path: the file, which is created if it does not exist. None creates the tables in memory.
         schema: the SQL statements that create the tables.
 
     Raises:
@@ -67,11 +70,20 @@ class LedgerDatabase:
         if path is None:
             self._connection, self.key = _open(None, schema)
             return
-        if not path.exists():
-            _create(path, schema)
-        with path.open("rb") as file:
-            if file.read(len(_SQLITE_MAGIC)) != _SQLITE_MAGIC:
-                raise _not_a_ledger(path)
+        with RESERVE.lent():
+            seal = self._open_file(path, schema)
+        weakref.finalize(self, _close, self._connection, seal)
+
+    def _open_file(self, path: Path, schema: str) -> SealedFile:
+        """Open the file, which is created if it does not exist, and return its seal."""
+        try:
+            if not path.exists():
+                _create(path, schema)
+            with path.open("rb") as file:
+                if file.read(len(_SQLITE_MAGIC)) != _SQLITE_MAGIC:
+                    raise _not_a_ledger(path)
+        except OSError as cause:
+            raise StorageError(path, cause) from None
         try:
             seal = SealedFile(path)
         except DamagedFileError:
@@ -81,11 +93,19 @@ class LedgerDatabase:
         except BaseException:
             seal.drop()
             raise
-        weakref.finalize(self, _close, self._connection, seal)
+        return seal
 
     @classmethod
     def shared(cls, path: Path | None, schema: str) -> LedgerDatabase:
-        """Return this process's only object for a file, so that its threads take turns without file locks."""
+        """Return the object for a file; all calls in this process for the same file return the same object.
+
+        Args:
+            path: the file; None creates new tables in memory.
+            schema: the SQL statements that create the tables.
+
+        Returns:
+            The object.
+        """
         if path is None:
             return cls(None, schema)
         with _open_databases_lock:
@@ -97,9 +117,9 @@ class LedgerDatabase:
 
     @contextmanager
     def changing(self) -> Iterator[sqlite3.Connection]:
-        """Yield the tables for one exclusive change.
+        """Yield the tables for one change, while no other thread or process can change them.
 
-        The change is on disk when the block ends. If the block raises an error, nothing is changed.
+        The change is on disk after the `with` block. If the block raises an error, nothing is changed.
 
         Yields:
             The connection to the tables, inside a transaction.
@@ -116,7 +136,7 @@ class LedgerDatabase:
                 self._arrivals -= 1
         try:
             self._turn.notify_all()
-            with self.reading() as tables:
+            with RESERVE.lent(), self.reading() as tables:
                 if not tables.in_transaction:
                     self._group = _CommitGroup()
                     tables.execute("BEGIN IMMEDIATE")
@@ -135,7 +155,7 @@ class LedgerDatabase:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Yield the tables for reading.
+        """Yield the tables for reading, while no other thread of this process changes them.
 
         Yields:
             The connection to the tables.
@@ -150,7 +170,7 @@ class LedgerDatabase:
                 raise self._error_of(error) from None
 
     def _roll_back(self, tables: sqlite3.Connection, group: _CommitGroup) -> None:
-        """Undo a failed change only, or the whole group if SQLite has already rolled it back."""
+        """Undo a failed change. The other changes of the group remain, unless SQLite has rolled back all of them."""
         if not tables.in_transaction:
             group.closed, group.error = True, self._error_of(sqlite3.OperationalError("a concurrent change failed"))
         elif group.members:
@@ -160,7 +180,7 @@ class LedgerDatabase:
             tables.execute("ROLLBACK")
 
     def _flush(self, group: _CommitGroup) -> None:
-        """Wait until the group is on disk; commit it here if no other thread is about to join it."""
+        """Wait until a group of changes is on disk. If no other thread is about to join the group, commit it here."""
         with self._turn:
             while self._arrivals and not group.closed:
                 self._turn.wait()
@@ -177,12 +197,8 @@ class LedgerDatabase:
                 raise group.error
 
     def _error_of(self, error: sqlite3.Error) -> SecureVFLError:
-        """Return the error of this package for an error of SQLite."""
-        code = getattr(error, "sqlite_errorcode", None)
-        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-            return _damaged(self.path)
-        full = code == sqlite3.SQLITE_FULL
-        return StorageError(self.path or "memory", OSError(errno.ENOSPC if full else errno.EIO, str(error)))
+        """Translate an error of SQLite into an error of this package."""
+        return _error_of(self.path, error)
 
 
 _open_databases: weakref.WeakValueDictionary[tuple[int, ...], LedgerDatabase] = weakref.WeakValueDictionary()
@@ -190,7 +206,7 @@ _open_databases_lock = threading.Lock()
 
 
 def _identity(path: Path) -> tuple[int, ...]:
-    """Return process id, device and inode, which identify an open file of this process."""
+    """Return process id, device and inode, which identify a file that this process has opened."""
     status = path.stat()
     return os.getpid(), status.st_dev, status.st_ino
 
@@ -202,15 +218,15 @@ def _close(connection: sqlite3.Connection, seal: SealedFile) -> None:
 
 
 def _open(path: Path | None, schema: str, *, check: bool = False) -> tuple[sqlite3.Connection, bytes]:
-    """Open a file, or tables in memory.
+    """Open a file, or create tables in memory.
 
     Args:
-        path: the file, or None.
-        schema: the statements that create tables in memory.
-        check: True to run SQLite's integrity check first.
+        path: the file, or None for tables in memory.
+        schema: the statements that create the tables in memory.
+        check: whether to run SQLite's integrity check first.
 
     Returns:
-        The connection and the key of the file.
+        The connection, and the file's key for digests.
 
     Raises:
         ConfigError: the file is not a score ledger, or is damaged.
@@ -222,19 +238,21 @@ def _open(path: Path | None, schema: str, *, check: bool = False) -> tuple[sqlit
         if path is None:
             _create_tables(connection, schema)
         connection.execute(f"PRAGMA mmap_size = {_MAX_MAPPED_BYTES}")
-        connection.execute("PRAGMA journal_mode = WAL")  # a change is one flush
+        connection.execute("PRAGMA journal_mode = WAL")  # so that a commit needs only one flush to disk
         connection.execute("PRAGMA synchronous = FULL")
         if check and connection.execute("PRAGMA integrity_check(1)").fetchone() != ("ok",):
             raise _damaged(path)
         version, key = connection.execute("SELECT schema, key FROM meta").fetchone()
         if version != _SCHEMA_VERSION:
             raise _not_a_ledger(path)
-    except (sqlite3.OperationalError, TypeError, ValueError):
+    except (TypeError, ValueError):
         connection.close()
         raise _not_a_ledger(path) from None
-    except sqlite3.DatabaseError:
+    except sqlite3.Error as error:
         connection.close()
-        raise _damaged(path) from None
+        if _primary_code(error) == sqlite3.SQLITE_ERROR:  # it has no table or column of this name
+            raise _not_a_ledger(path) from None
+        raise _error_of(path, error) from None
     except BaseException:
         connection.close()
         raise
@@ -242,14 +260,14 @@ def _open(path: Path | None, schema: str, *, check: bool = False) -> tuple[sqlit
 
 
 def _create_tables(connection: sqlite3.Connection, schema: str) -> None:
-    """Create the tables in an empty file, and draw its key."""
+    """Create the tables in an empty file, and store a new random key in it."""
     for statement in filter(str.strip, (_META_TABLE + schema).split(";")):
         connection.execute(statement)
     connection.execute("INSERT INTO meta VALUES (?, ?)", (_SCHEMA_VERSION, os.urandom(LEDGER_KEY_BYTES)))
 
 
 def _create(path: Path, schema: str) -> None:
-    """Create a file with these tables atomically; a file that another process creates meanwhile is left as it is."""
+    """Create a file with these tables atomically. If another process creates it at the same time, that file stays."""
     make_private_folder(path.parent)
     draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     draft.unlink(missing_ok=True)
@@ -263,11 +281,48 @@ def _create(path: Path, schema: str) -> None:
             os.link(draft, path)
         sync_folder(path.parent)
     except sqlite3.Error as error:
-        raise StorageError(path, OSError(errno.EIO, str(error))) from None
+        raise _error_of(path, error) from None
     except OSError as error:
         raise StorageError(path, error) from None
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _primary_code(error: sqlite3.Error) -> int:
+    """Return SQLite's result code without its extension."""
+    return int(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_IOERR)) & 0xFF
+
+
+def _error_of(path: Path | None, error: sqlite3.Error) -> SecureVFLError:
+    """Translate an error of SQLite into an error of this package that states the cause."""
+    code = _primary_code(error)
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return _damaged(path)
+    if code == sqlite3.SQLITE_FULL:
+        return StorageError(path or "memory", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return StorageError(path or "memory", OSError(errno.EBUSY, "another program has locked it"))
+    if path is None:
+        return StorageError("memory", OSError(errno.EIO, str(error)))
+    return StorageError(path, _cause_on_disk(path) or OSError(errno.EIO, str(error)))
+
+
+def _cause_on_disk(path: Path) -> OSError | None:
+    """Return why files next to the ledger cannot be written, which SQLite does not report; None if they can."""
+    trial = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.trial")
+    try:
+        if path.exists():
+            os.close(os.open(path, os.O_RDWR))
+        with open(os.open(trial, os.O_RDWR | os.O_CREAT, 0o600), "wb") as file:
+            file.write(bytes(_TRIAL_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as cause:
+        return cause
+    finally:
+        with suppress(OSError):
+            trial.unlink(missing_ok=True)
+    return None
 
 
 def _not_a_ledger(path: Path | None) -> ConfigError:

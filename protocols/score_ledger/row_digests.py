@@ -1,4 +1,8 @@
-"""Keyed digests that identify rows in a score ledger: of ids, of a party's columns, and commitments to columns."""
+"""Keyed digests that identify rows in a score ledger: of ids, of a party's columns, and commitments to columns.
+
+A score ledger is the file in which a party records the scores of its rows. The key of the digests is in the file. A
+commitment is a digest of a row's id and columns that a party sends, so that others notice if the columns change.
+"""
 
 from __future__ import annotations
 
@@ -12,30 +16,33 @@ from securevfl.base.chunked_matrix import RowChunk
 from securevfl.data.id_keys import order_by_value
 
 COMMITMENT_BYTES = 16
-DIGEST_BYTES = 16
+ROW_DIGEST_BYTES = 16
 DIGEST_CHUNK_ROWS = 65_536
 
 
 def content_digests(X: Floats, key: bytes) -> list[bytes]:
     """Return a keyed digest of each row of X (n, d); equal rows have equal digests."""
     octets = np.ascontiguousarray(X, "<f8") + 0.0  # turns -0.0 into 0.0
-    return [hashlib.blake2b(row.tobytes(), digest_size=DIGEST_BYTES, key=key).digest() for row in octets]
+    return [hashlib.blake2b(row.tobytes(), digest_size=ROW_DIGEST_BYTES, key=key).digest() for row in octets]
 
 
 def block_digests(chunk: RowChunk, key: bytes) -> bytes:
-    """Return the concatenated digests of the rows of a chunk, computed where the chunk is stored."""
+    """Return the concatenated digests of a chunk's rows. This function is sent to the process that stores the chunk."""
     return b"".join(digest for _, X in chunk.blocks() for digest in content_digests(X, key))
 
 
 def sorted_digests(batches: Iterable[Sequence[bytes]]) -> Iterator[list[bytes]]:
-    """Yield all digests in ascending order, which SQLite inserts fastest, at most `DIGEST_CHUNK_ROWS` at a time."""
-    keys = np.frombuffer(b"".join(map(b"".join, batches)), np.uint8).reshape(-1, DIGEST_BYTES)
+    """Yield all digests in ascending order, in lists of at most `DIGEST_CHUNK_ROWS`.
+
+    SQLite inserts sorted rows fastest.
+    """
+    keys = np.frombuffer(b"".join(map(b"".join, batches)), np.uint8).reshape(-1, ROW_DIGEST_BYTES)
     order = order_by_value(keys)
     for first in range(0, len(order), DIGEST_CHUNK_ROWS):
         octets = keys[order[first : first + DIGEST_CHUNK_ROWS]].tobytes()
-        yield [octets[start : start + DIGEST_BYTES] for start in range(0, len(octets), DIGEST_BYTES)]
+        yield [octets[start : start + ROW_DIGEST_BYTES] for start in range(0, len(octets), ROW_DIGEST_BYTES)]
 
 
 def id_salt(row_id: bytes) -> bytes:
-    """Return the BLAKE2b salt of a row's id."""
+    """Return a salt for BLAKE2b that is computed from a row's id, so that equal columns have different commitments."""
     return hashlib.blake2b(row_id, digest_size=hashlib.blake2b.SALT_SIZE).digest()

@@ -2,8 +2,8 @@
 
 The seal is a second file, `NAME.seal`. While no process uses the file, the seal contains the SHA-256 digest of the
 whole file, so that a flipped bit, a truncated end or an older copy is detected before the file is used. While a process
-uses the file, and after such a process was killed, the seal contains no digest; the next process learns that and has to
-check the file by other means. Every user of the file holds a shared lock on the seal, which the operating system
+uses the file, the seal contains no digest. If such a process is killed, the next one finds no digest, and must check
+the file by other means. Every process that uses the file has a shared lock on the seal, which the operating system
 releases when the process ends.
 """
 
@@ -25,14 +25,14 @@ _READ_BYTES = 1 << 16
 
 
 class SealedFile:
-    """The use of an existing file by this process, until `close`.
+    """The seal of an existing file while this process uses the file. The constructor verifies the digest.
 
     Args:
-        path: the file to use.
+        path: the file.
 
     Attributes:
-        left: True if the last process closed the file and its digest was verified; False if that process was killed, so
-            that the content is unverified.
+        left: True if the digest was verified; False if there was none, because the last process that used the file was
+            killed.
 
     Raises:
         DamagedFileError: the file differs from the one that was sealed.
@@ -56,26 +56,31 @@ class SealedFile:
             raise
 
     def close(self) -> None:
-        """Release the file after it was closed; the last user writes the seal."""
-        # Without a seal (unreadable file, full disk) the next user checks the content by other means.
+        """End the use of the file, which must be closed. The last process that uses it stores a digest in the seal."""
+        # If this fails (unreadable file, full disk), the seal has no digest, and the next process checks the content.
         with suppress(OSError):
             lock_exclusive(self._lock, wait=False)
             self._write(_seal_of(self._path))
         os.close(self._lock)
 
     def drop(self) -> None:
-        """Release the file without a seal, because its content turned out to be unusable."""
+        """End the use of the file without storing its digest, because its content is unusable."""
         os.close(self._lock)
 
     def _begin(self) -> bool:
-        """Verify the seal, mark the file as in use, and take the shared lock."""
+        """Verify the digest in the seal, replace it by a mark "in use", and take the shared lock.
+
+        Returns:
+            True if the digest was verified, by this process or by another one that uses the file; False if there was
+            none.
+        """
         try:
             lock_exclusive(self._lock, wait=False)
         except BlockingIOError:  # another process uses the file, and has verified it
             lock_shared(self._lock)
             return True
         seal = read_at(self._lock, 128, 0)
-        complete = len(seal) == _SEAL_BYTES  # a full disk may have truncated it
+        complete = len(seal) == _SEAL_BYTES  # shorter if the file was in use, or if a full disk truncated the seal
         if complete and not hmac.compare_digest(seal, _seal_of(self._path)):
             raise DamagedFileError
         self._write(_IN_USE)

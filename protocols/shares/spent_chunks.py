@@ -1,15 +1,16 @@
-"""The names of preprocessing chunks that a party has begun to use, recorded apart from the chunks themselves.
+"""The file that lists the preprocessing chunks that a party has begun to use.
 
-The folder of the chunks can be restored from a backup, at one party or at all of them. The names of used chunks are
-therefore stored in another file, next to the disclosure ledger: a chunk is begun at most once, whichever copy of it a
-party has. Every party has such a file, so a party whose folder was restored, and its peers, refuse chunks that they
-have used. A name is a digest of nonces that all parties know, and not secret.
+A chunk is a file of random masks for a number of iterations, and using a mask twice would reveal residuals. Somebody
+may restore the folder of the chunks from a backup, at one party or at all of them. The names of used chunks are
+therefore stored in a separate file, next to the disclosure ledger. A party refuses a chunk whose name this file
+contains, whichever copy of the chunk it has. All parties of a chunk use the same name. It is a digest of random numbers
+that all of them know, and not secret.
 
-A line contains a name in hexadecimal and a digest of the file up to and including that name, so that a changed name is
-detected. A truncated last line belongs to a process that ended while writing, or to a full disk; its chunk was not
-begun.
+A line contains a name in hexadecimal, and a digest of the file up to and including that name, so that changes are
+detected. The last line may be incomplete if a process ended while writing it, or if the disk was full. Its chunk was
+not used, because a chunk is used only after its line is on disk.
 
-Nothing on the machine detects that folder and file are restored together, as by a snapshot of the whole machine.
+If the folder and this file are restored together, for example by a snapshot of the whole machine, nothing detects it.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ Digest = Any
 
 
 class SpentChunks:
-    """The names of used chunks in a file, or in this object.
+    """The names of used chunks.
 
     Args:
-        path: the file, or None.
+        path: the file of the names; None stores them in this object only.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -42,19 +43,19 @@ class SpentChunks:
         self._names: set[str] = set()
 
     def contains(self, name: bytes) -> bool:
-        """Return whether a chunk of this name was begun."""
+        """Return whether a chunk of this name was used."""
         with self._locked() as file:
             self._load(file)
         return name.hex() in self._names
 
     def spend(self, name: bytes) -> None:
-        """Record that a chunk is begun; the record is on disk when this method returns.
+        """Record that a chunk is used. The name is on disk when this method returns.
 
         Args:
             name: the name of the chunk.
 
         Raises:
-            ProtocolError: the chunk was begun before.
+            ProtocolError: the chunk was used before.
             StorageError: the file cannot be written.
         """
         with self._locked() as file:
@@ -66,18 +67,18 @@ class SpentChunks:
                     code="SVFL-PROTOCOL-REPEATED",
                 )
             if file is not None and self._path is not None:
-                os.ftruncate(file, end)  # the chunk of a truncated line was not begun
+                os.ftruncate(file, end)  # removes an incomplete last line, whose chunk was not used
                 append_atomic(file, _line(digest, name.hex().encode()) + b"\n", self._path)
             self._names.add(name.hex())
 
     def _load(self, file: int | None) -> tuple[Digest, int]:
-        """Add the names that other processes have recorded.
+        """Read all names in the file, including those of other processes.
 
         Args:
             file: the file descriptor, or None.
 
         Returns:
-            A hash object of the complete lines, and their length.
+            A hash object that has read all complete lines, and the length of these lines in bytes.
 
         Raises:
             ConfigError: the file is damaged.
@@ -111,7 +112,7 @@ class SpentChunks:
 
     @contextmanager
     def _locked(self) -> Iterator[int | None]:
-        """Yield the file descriptor of the file, which no other process changes meanwhile; None without a file."""
+        """Lock the file against other processes, and yield its file descriptor; None without a file."""
         if self._path is None:
             yield None
             return
@@ -125,7 +126,7 @@ class SpentChunks:
 
 
 def _line(digest: Digest, name: bytes) -> bytes:
-    """Return the line of a name in hexadecimal after lines with this digest, without the newline."""
+    """Return the line for a name in hexadecimal, without the newline; `digest` has read all earlier lines."""
     extended = digest.copy()
     extended.update(name)
     checksum: str = extended.hexdigest()

@@ -10,10 +10,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import PydanticCustomError
 
 from securevfl.errors import ConfigError
+from securevfl.untrusted import shortened
 
 
 class Config(BaseModel):
-    """Keyword-only options.
+    """Base class of a set of options, which are keyword-only.
 
     Args:
         **options: the options by name.
@@ -52,23 +53,25 @@ class Config(BaseModel):
 
 
 class NamedOption(Config):
-    """An option that a job file selects by name: `sum = "tree"`, or `[sum] name = "tree"` with further keys."""
+    """Base class of options that a job file selects by name, as in `sum = "tree"` or `[sum] name = "tree"`."""
 
     name: ClassVar[str]
 
 
 N = TypeVar("N", bound=NamedOption)
+MAX_PROBLEMS = 50
+"""Number of problems of options that one error lists."""
 
 
 class Registry(dict[str, type[N]]):
-    """The kinds of one option by name.
+    """The classes that an option of a job can select, by name.
 
     Args:
         what: name of the option, for error messages.
-        *kinds: its kinds.
+        *kinds: the classes.
 
     Attributes:
-        more: loads kinds that other packages provide, and returns a hint about packages that may not be loaded.
+        more: loads classes that other packages provide, and returns a hint about packages that are not allowed.
     """
 
     def __init__(self, what: str, *kinds: type[N]) -> None:
@@ -86,7 +89,7 @@ class Registry(dict[str, type[N]]):
             The option; a value of another type is returned unchanged and fails in pydantic's validation.
 
         Raises:
-            ValueError: if there is no kind of this name.
+            ValueError: if no class has this name.
         """
         if isinstance(value, str):
             value = {"name": value}
@@ -102,7 +105,7 @@ class Registry(dict[str, type[N]]):
 
 
 def read_nested(kind: type[Config], keys: Any) -> Any:
-    """Read a nested table through its constructor, so that its problems are reported with their full keys.
+    """Read a nested table of options by its class, so that problems are reported with their full keys.
 
     Args:
         kind: the class of the option.
@@ -176,10 +179,13 @@ def flatten(keys: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 def describe_problems(error: ValidationError, kind: type[Config]) -> str:
-    """Return one line for each problem, beginning with the key and without values of the options."""
-    lines = []
+    """Return one line for each of the first problems, beginning with the key and without values of the options."""
+    lines: list[str] = []
     for item in error.errors(include_input=False, include_url=False):
-        key = ".".join(str(part) for part in item["loc"]) or kind.__name__
+        if len(lines) >= MAX_PROBLEMS:
+            lines.append("further problems are not listed")
+            break
+        key = shortened(".".join(str(part) for part in item["loc"])) or kind.__name__
         match item["type"]:
             case "nested":
                 lines += [f"{key}{_joint(line)}{line}" for line in item["msg"].splitlines()]
@@ -194,5 +200,5 @@ def describe_problems(error: ValidationError, kind: type[Config]) -> str:
 
 
 def _joint(line: str) -> str:
-    """Return the text between the key of a table and a problem within it, which may begin with another key."""
+    """Return "." if the problem `line` begins with another key, and ": " otherwise."""
     return "." if re.match(r"[\w.]+: ", line) else ": "

@@ -42,6 +42,7 @@ from pathlib import Path
 
 import numpy as np
 
+from securevfl.base.descriptor_reserve import RESERVE
 from securevfl.base.files import write_atomic
 from securevfl.base.platform_files import lock_exclusive, lock_shared, read_at, write_at
 from securevfl.data.party import Party
@@ -171,7 +172,8 @@ class DisclosureLedger:
         """
         if not self.path.exists():
             return LedgerContents(self.party, os.urandom(SALT_BYTES))
-        contents = read_contents(self.path)
+        with RESERVE.lent():
+            contents = read_contents(self.path)
         if contents.party != self.party:
             raise DataError(
                 f"{self.path}: this is the ledger of {contents.party}, not of {self.party}",
@@ -558,6 +560,11 @@ class DisclosureLedger:
 
         They are written when the block ends if it has changed them or if there was no file.
         """
+        with RESERVE.lent():
+            yield from self._changing_with_descriptors()
+
+    def _changing_with_descriptors(self) -> Iterator[_Change]:
+        """Do what `_changing` documents, while the reserve of descriptors is lent to this ledger."""
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = os.open(self.path.with_name(f"{self.path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)

@@ -17,7 +17,7 @@ from securevfl.disclosure.limits import Limit
 from securevfl.disclosure.row_sets import RowSet
 from securevfl.errors import DataError
 
-SCHEMA = "securevfl.ledger/4"
+LEDGER_SCHEMA = "securevfl.ledger/4"
 SALT_BYTES = 32
 
 
@@ -125,7 +125,7 @@ _DECODER = msgspec.json.Decoder(LedgerContents)
 def encode_contents(contents: LedgerContents) -> bytes:
     """Encode the contents of a ledger as its file."""
     body = msgspec.json.format(msgspec.json.encode(contents), indent=1)
-    return f"{SCHEMA} {_checksum(body)}\n".encode() + body
+    return f"{LEDGER_SCHEMA} {_checksum(body)}\n".encode() + body
 
 
 def first_line(data: bytes) -> bytes:
@@ -134,7 +134,7 @@ def first_line(data: bytes) -> bytes:
 
 
 def _checksum(body: bytes) -> str:
-    return hashlib.sha256(SCHEMA.encode() + body).hexdigest()
+    return hashlib.sha256(LEDGER_SCHEMA.encode() + body).hexdigest()
 
 
 def read_contents(path: Path) -> LedgerContents:
@@ -159,7 +159,7 @@ def read_contents(path: Path) -> LedgerContents:
             path=str(path),
         ) from None
     schema, _, checksum = head.partition(b" ")
-    if schema != SCHEMA.encode() and schema.startswith(b"securevfl.ledger/"):
+    if schema != LEDGER_SCHEMA.encode() and schema.startswith(b"securevfl.ledger/"):
         raise DataError(
             f"{path}: this ledger was written by another version of securevfl",
             "use that version",
@@ -167,7 +167,7 @@ def read_contents(path: Path) -> LedgerContents:
             path=str(path),
         )
     try:
-        if schema != SCHEMA.encode() or not hmac.compare_digest(checksum, _checksum(body).encode()):
+        if schema != LEDGER_SCHEMA.encode() or not hmac.compare_digest(checksum, _checksum(body).encode()):
             raise ValueError
         return _DECODER.decode(body)
     except (ValueError, msgspec.MsgspecError):

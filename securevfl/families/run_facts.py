@@ -1,52 +1,41 @@
-"""The facts about a run that are known before it starts: its available tables, its schedule and its shape."""
+"""Derivation of the facts about a run before it starts, for one process with all tables or for one party.
+
+The facts are the tables that are available in this process, the schedule (which rows form which batch), and the shape
+of the run (its public sizes, `securevfl.families.run_shape`). The leading party has the labels.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import cache, partial
 from typing import Any
 
 from numpy.typing import NDArray
 
-from securevfl.base.arrays import Floats
 from securevfl.data.party import Party, register_of
 from securevfl.data.schedule import Schedule
 from securevfl.disclosure.counts import RunShape
 from securevfl.errors import ConfigError
+from securevfl.families.facts import RunFacts
+from securevfl.families.family import FamilyJob
+from securevfl.families.run_outputs import run_outputs
 from securevfl.families.run_shape import derive_run_shape
-from securevfl.families.table_preparation import prepare_parties, prepare_party
+from securevfl.families.table_preparation import prepare_rows
 from securevfl.families.weights_of_evidence import encode_evidence_pooled
 from securevfl.models.class_labels import find_classes
 from securevfl.models.loss import check_split
 from securevfl.options import JobOptions
 
 
-@dataclass(frozen=True)
-class RunFacts:
-    """The facts about a run that are known before it starts.
-
-    Attributes:
-        parties: the parties whose tables are available here; the leading party is the first if it is among them.
-        schedule: which rows are in which batch.
-        sizes: the shape of the run.
-    """
-
-    parties: tuple[Party, ...]
-    schedule: Schedule
-    shape: RunShape
-
-    def table(self, name: str) -> Floats | None:
-        """Return the columns (n, d) of a party; None if its table is not available here."""
-        return next((party.X for party in self.parties if party.name == name), None)
-
-
-def pooled_run_facts(job: JobOptions, parties: Sequence[Party]) -> RunFacts:
+def pooled_run_facts(job: FamilyJob, parties: Sequence[Party]) -> RunFacts:
     """Return the facts about a run whose parties are all in this process; the leading party is the first.
 
-    Labels that the loss cannot use raise LabelError.
+    LabelError reports labels that the loss cannot use.
     """
-    parties = prepare_parties(job, parties)
-    lead, schedule = parties[0], job.schedule(register_of(parties))
+    schedule = job.schedule(register_of(parties))
+    parties = [prepare_rows(job, party, schedule) for party in parties]
+    lead = parties[0]
     outputs = _count_outputs(job, lead, lead.labels, schedule)
     encoded = encode_evidence_pooled(job, parties, schedule.batch_order)
     shape = derive_run_shape(
@@ -61,7 +50,44 @@ def pooled_run_facts(job: JobOptions, parties: Sequence[Party]) -> RunFacts:
         local_parties=parties,
         encoded_parties=encoded,
     )
-    return RunFacts(tuple(encoded), schedule, shape)
+    return facts_of(job, encoded, schedule, shape)
+
+
+def facts_of(job: FamilyJob, parties: Sequence[Party], schedule: Schedule, shape: RunShape) -> RunFacts:
+    """Return the facts of a run with this schedule and this shape.
+
+    Args:
+        job: the job.
+        parties: the parties whose prepared tables are available here.
+        schedule: which rows are in which batch.
+        shape: the shape of the run.
+
+    Returns:
+        The facts. Their plan is computed when it is first needed.
+    """
+    family = job.family
+    plan = cache(partial(family.plan, job, schedule, shape))
+    return RunFacts(tuple(parties), schedule, shape, run_outputs(family, job, shape), plan)
+
+
+def in_order(job: FamilyJob, facts: RunFacts, names: Sequence[str]) -> RunFacts:
+    """Return the same facts with the parties in this order, which determines the order of outputs and lines.
+
+    Args:
+        job: the job.
+        facts: the facts.
+        names: names of all parties.
+
+    Returns:
+        The facts, with the same plan.
+    """
+    shape = facts.shape
+    columns = {name: shape.columns[name] for name in names if name in shape.columns}
+    parameters = {name: shape.parameters[name] for name in names if name in shape.parameters}
+    bins = {name: shape.bins[name] for name in names if name in shape.bins}
+    helpers = tuple(name for name in names if name in shape.helpers)
+    shape = replace(shape, columns=columns, parameters=parameters, bins=bins, helpers=helpers)
+    return replace(facts, shape=shape, outputs=run_outputs(job.family, job, shape))
 
 
 def _count_outputs(job: JobOptions, party: Party, labels: NDArray[Any], schedule: Schedule) -> int:
@@ -73,7 +99,7 @@ def _count_outputs(job: JobOptions, party: Party, labels: NDArray[Any], schedule
 
 
 def local_run_facts(
-    job: JobOptions,
+    job: FamilyJob,
     party: Party,
     columns: Mapping[str, int],
     *,
@@ -86,17 +112,17 @@ def local_run_facts(
         job: the job.
         party: the party whose table is available.
         columns: d_k, number of columns of each party; the leading party is the first.
-        outputs: c, which a party without labels must be given unless the loss has one output.
-        module_parameters: p_k of the parties that bring a network module.
+        outputs: c, number of outputs of a row; a party without labels needs it unless the loss has one output.
+        module_parameters: number of weights of each party that brings a network module.
 
     Returns:
         The facts, with the tables of this party only.
 
     Raises:
-        ConfigError: if the number of classes is needed and not given.
+        ConfigError: if `outputs` is needed and None.
     """
-    prepared = prepare_party(job, party, party.register)
-    lead, schedule = next(iter(columns)), job.schedule(prepared.register)
+    schedule, lead = job.schedule(party.register), next(iter(columns))
+    prepared = prepare_rows(job, party, schedule)
     if prepared.y is not None:
         outputs = _count_outputs(job, prepared, prepared.y, schedule)
     elif outputs is None and not job.model.loss.single:
@@ -116,4 +142,4 @@ def local_run_facts(
         module_parameters=dict(module_parameters or {}) | modules,
         local_parties=[prepared],
     )
-    return RunFacts((prepared,), schedule, shape)
+    return facts_of(job, [prepared], schedule, shape)

@@ -100,6 +100,18 @@ class Loss(ABC):
         minimizer: Floats = np.where(y > 0, np.inf, -np.inf)
         return minimizer
 
+    def constant_outputs(self, y: Floats, weights: Floats | None = None) -> Floats:
+        """Return outputs (c,) from which a training starts, near those of least loss that are equal for all rows.
+
+        Args:
+            y: the targets (n, c).
+            weights: the weights of rows (n,); by default all are equal.
+
+        Returns:
+            The outputs; 0 for a loss whose targets are scaled to it.
+        """
+        return np.zeros(y.shape[1])
+
     def revealed_outputs(self, f: Floats) -> Floats:
         """Return the part of f (n, c) that a residual reveals, as a linear map of f (n, k); by default f."""
         return f

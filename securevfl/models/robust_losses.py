@@ -66,6 +66,10 @@ class QuantileLoss(NumberLoss):
         """Return the residual g (n, c)."""
         return np.clip((f - y + BANDWIDTH) / (2 * BANDWIDTH), 0, 1) - self.quantile
 
+    def constant_outputs(self, y: Floats, weights: Floats | None = None) -> Floats:
+        """Return the quantile (c,) of the targets, without regard to weights."""
+        return np.asarray(np.quantile(y, self.quantile, axis=0))
+
     def invert_residual(self, g: Floats) -> InvertedResidual:
         """Return f - y for f near the label; for all other rows g reveals only which of the two is larger."""
         error = 2 * BANDWIDTH * (g + self.quantile) - BANDWIDTH

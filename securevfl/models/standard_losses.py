@@ -15,6 +15,9 @@ from securevfl.base.arrays import Floats
 from securevfl.errors import LabelError
 from securevfl.models.loss import InvertedResidual, Loss, NumberLoss, log_sum_exp, logistic, single_class_error, softmax
 
+MAX_START = 8.0
+"""Largest absolute output of a constant model from which a training starts."""
+
 
 class LogisticLoss(Loss):
     """The logistic loss log(1 + exp(-y f)) of targets -1 and +1."""
@@ -30,6 +33,12 @@ class LogisticLoss(Loss):
     def residual(self, f: Floats, y: Floats) -> Floats:
         """Return the residual g (n, c)."""
         return -y * logistic(-y * f)
+
+    def constant_outputs(self, y: Floats, weights: Floats | None = None) -> Floats:
+        """Return the log odds (c,) of targets of +1, at most MAX_START on either side."""
+        rate = np.average(y > 0, axis=0, weights=weights)
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.clip(np.log(rate) - np.log1p(-rate), -MAX_START, MAX_START))
 
     def invert_residual(self, g: Floats) -> InvertedResidual:
         """Compute targets and outputs from residuals g (n, c)."""
@@ -151,6 +160,7 @@ class OneVsRestLoss(SoftmaxLoss):
         return np.logaddexp(0.0, -y * f).sum(axis=1)
 
     residual = LogisticLoss.residual
+    constant_outputs = LogisticLoss.constant_outputs
     invert_residual = LogisticLoss.invert_residual
 
     def revealed_outputs(self, f: Floats) -> Floats:

@@ -8,26 +8,28 @@ sender, receiver, session, subchannel and sequence number.
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from functools import lru_cache
 from math import prod
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.errors import FrameError, ProtocolError
+from securevfl.untrusted import MAX_NAME, UntrustedInputError, check_text
 
 FRAME_FORMAT = 2
 SESSION_BYTES = 16
 
 
 Numbers = NDArray[np.float64 | np.float32]
-"""Floating-point numbers of a message, 8 or 4 bytes each as the parties agreed."""
+"""Floating-point numbers in a message: 8 or 4 bytes each, as the parties have agreed."""
 
 
 def to_wire_floats(values: NDArray[Any], bits: int) -> Numbers:
-    """Convert numbers to 32 or 64 bits each for sending; values too large for 32 bits become infinite."""
+    """Convert numbers to 32 or 64 bits each before they are sent; values too large for 32 bits become infinite."""
     if bits == 64:
         return values.astype(np.float64)
     with np.errstate(over="ignore"):
@@ -38,7 +40,7 @@ def check_bits(sender: str, values: NDArray[Any], bits: int) -> None:
     """Raise ProtocolError unless the numbers of a received message have the agreed number of bits."""
     if 8 * values.itemsize != bits:
         raise ProtocolError(
-            f"{sender} sent numbers of {8 * values.itemsize} bits, the job has numbers of {bits} bits",
+            f"{sender} sent numbers of {8 * values.itemsize} bits, and the job requires numbers of {bits} bits",
             code="SVFL-PROTOCOL-SIZE",
         )
 
@@ -97,15 +99,42 @@ def _decoder(kind: type[Message]) -> msgspec.msgpack.Decoder[Any]:
         return msgspec.msgpack.Decoder(kind, dec_hook=_decode_array)
 
 
+@lru_cache(maxsize=256)
+def _has_texts(kind: type[Message]) -> bool:
+    """Return whether a class of messages declares texts in any of its fields."""
+    return "str" in repr(list(get_type_hints(kind).values()))
+
+
+def check_texts(value: object) -> None:
+    """Raise UntrustedInputError if a text in a message is too long or has control characters."""
+    if isinstance(value, str):
+        check_text(value)
+    elif isinstance(value, msgspec.Struct):
+        for name in value.__struct_fields__:
+            check_texts(getattr(value, name))
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            check_texts(key)
+            check_texts(item)
+    elif isinstance(value, tuple | list):
+        for item in value:
+            check_texts(item)
+
+
 def encode_message(message: Message) -> bytes:
-    """Encode the message without a frame; its tag is first."""
+    """Encode a message without a frame; the bytes begin with the name of its class."""
     return _encoder.encode(message)
 
 
 def decode_message(kind: type[M], data: bytes | memoryview | msgspec.Raw) -> M:
-    """Decode a message of this class. Raise FrameError if the bytes are not a well-formed message of it."""
+    """Decode a message of class `kind`, or raise FrameError if the bytes are no well-formed one."""
     try:
-        return _decoder(kind).decode(data)
+        message: M = _decoder(kind).decode(data)
+        if _has_texts(kind):
+            check_texts(message)
+        return message
+    except UntrustedInputError as cause:
+        raise FrameError(f"received a malformed {kind.__name__} ({cause})", code="SVFL-FRAME") from None
     except (msgspec.DecodeError, ValueError, RecursionError) as cause:
         raise FrameError(f"received a malformed {kind.__name__} ({_describe(cause)})", code="SVFL-FRAME") from None
 
@@ -113,8 +142,8 @@ def decode_message(kind: type[M], data: bytes | memoryview | msgspec.Raw) -> M:
 def encode_frame(
     message: Message, *, session: bytes, sender: str, receiver: str, subchannel: str = "", seq: int = 0
 ) -> bytes:
-    """Encode a message with its header. Cost counters count the bytes of the result."""
-    # writes the tag and fields of `Frame` in one call, because copying an encoded large message is expensive
+    """Encode a message with its header as a frame."""
+    # one call writes header and message, because copying an encoded large message is expensive
     kind = type(message).__name__
     return _encoder.encode((Frame.__name__, FRAME_FORMAT, session, sender, receiver, subchannel, seq, kind, message))
 
@@ -135,9 +164,14 @@ def decode_frame(data: bytes | memoryview) -> Frame:
         )
     if len(frame.session) != SESSION_BYTES or frame.seq < 0:
         raise FrameError("received a frame with an invalid session or a negative sequence number", code="SVFL-FRAME")
+    try:
+        for name in (frame.sender, frame.receiver, frame.subchannel, frame.kind):
+            check_text(name, MAX_NAME)
+    except UntrustedInputError as cause:
+        raise FrameError(f"received a frame with an invalid header ({cause})", code="SVFL-FRAME") from None
     return frame
 
 
 def _describe(cause: Exception) -> str:
-    """Return msgspec's description of an error without the path and the offending value."""
+    """Return msgspec's description of an error, without the value that it quotes."""
     return str(cause).split("`$")[0].strip(" -") if isinstance(cause, msgspec.ValidationError) else "not decodable"

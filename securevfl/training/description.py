@@ -44,7 +44,20 @@ NEARLY = 0.99
 MOST_VIF = 1e6
 WIDEST = 2_000
 """Numeric columns up to which VIF is computed."""
-HEADS = ["column", "read as", "by", "missing", "different", "commonest", "least", "25 %", "median", "75 %", "most", "far"]
+HEADS = [
+    "column",
+    "read as",
+    "by",
+    "missing",
+    "different",
+    "commonest",
+    "least",
+    "25 %",
+    "median",
+    "75 %",
+    "most",
+    "far",
+]
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ IDS = np.arange(N)
 
 
 class Frame:
-    """What is asked of a frame: columns, an index with or without a name, and its values."""
+    """A frame with the members that the package reads: columns, an index with or without a name, and values."""
 
     def __init__(self, values: Any, index: Any, name: str | None = None) -> None:
         self._values = np.asarray(values)

@@ -26,14 +26,14 @@ from securevfl.data.readers import id_rule_version, read_ids, read_party, read_t
 from securevfl.errors import IdError
 
 SPANS = (0, 0x33FF), (0xA640, 0xA7FF), (0xF900, 0xFB06), (0xFE00, 0xFE2F), (0xFF00, 0xFFEF)
-TABLES = "14.0.0"  # of Unicode, which rule 1 was made by
+UNICODE_VERSION = "14.0.0"  # the version of Unicode from which rule 1 was derived
 
 
 def plainly(letter: str) -> str:
     """The rule for one letter, by Python's own tables."""
     text = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", letter).casefold())
-    kept = (each for each in text if unicodedata.category(each)[0] in "LN")
-    return "".join(str(unicodedata.decimal(each, each)) for each in kept)
+    letters = (letter for letter in text if unicodedata.category(letter)[0] in "LN")
+    return "".join(str(unicodedata.decimal(letter, letter)) for letter in letters)
 
 
 def entries() -> Iterator[str]:
@@ -56,14 +56,14 @@ def table_text() -> str:
     return textwrap.fill(" ".join(entries()), 118, break_long_words=False, break_on_hyphens=False) + "\n"
 
 
-@pytest.mark.skipif(unicodedata.unidata_version != TABLES, reason="other tables of Unicode")
+@pytest.mark.skipif(unicodedata.unidata_version != UNICODE_VERSION, reason="other tables of Unicode")
 def test_the_tables_that_ship_are_those_of_the_rule() -> None:
     shipped = Path(vfl.__file__).parent / "data" / "letters_1.txt"
     assert shipped.read_text(encoding="utf-8") == table_text()
 
 
 def test_the_tables_are_the_same_under_every_python() -> None:
-    """What this Python's tables know as well: letters are never given another meaning."""
+    """The letters that this Python's tables know have the same meaning in every version."""
     for number, text in _character_table().items():
         assert text == plainly(chr(number)), hex(number)
 
@@ -96,23 +96,23 @@ def test_values_are_parted_and_gaps_counted() -> None:
             compose_ids([["a", gap, "c"], [gap, 2, 3]])
 
 
-def tables(folder: Path, kind: str) -> dict[str, Path]:
+def name_tables(folder: Path, kind: str) -> dict[str, Path]:
     bank = {"name": ["Zoë Ü", "Ann O'Hara", "Bo"], "born": ["1980-01-02", "1990-03-04", "2000-05-06"], "a": [1.0, 2, 4]}
     shop = {"who": ["BO", "ZOE U", "Cy"], "day": ["20000506", "1980/01/02", "20000506"], "b": [1.0, 0, 3]}
-    found = {}
+    files = {}
     for name, columns in (("bank", bank | {"y": [0, 1, 1]}), ("shop", shop)):
-        found[name] = folder / f"{name}.{kind}"
+        files[name] = folder / f"{name}.{kind}"
         if kind == "parquet":
-            pa.parquet.write_table(pa.table(columns), found[name])
+            pa.parquet.write_table(pa.table(columns), files[name])
         else:
             rows = zip(*columns.values(), strict=True)
-            found[name].write_text("\n".join(";".join(map(str, row)) for row in [columns, *rows]), encoding="utf-8")
-    return found
+            files[name].write_text("\n".join(";".join(map(str, row)) for row in [columns, *rows]), encoding="utf-8")
+    return files
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_files_are_read_by_several_columns_which_are_no_features(kind: str, tmp_path: Path) -> None:
-    paths = tables(tmp_path, kind)
+    paths = name_tables(tmp_path, kind)
     assert read_ids(paths["shop"], id_column="who, day").tolist() == [
         "2|bo|2000-05-06",
         "2|zoeu|1980-01-02",

@@ -22,7 +22,7 @@ Y = (BANK[:, 0] - SHOP[:, 0] + GENERATOR.normal(size=N) > 0).astype(int)
 GROUPS = np.where(BANK[:, 0] + SHOP[:, 1] > 0, "m", "f")
 IDS = pd.Index([f"c{k:04}" for k in GENERATOR.permutation(N)], name="client")
 ORDER = GENERATOR.permutation(N)
-JOB = vfl.Job(
+MATCHED_JOB = vfl.Job(
     model=vfl.Logistic(),
     optimizer=vfl.FedBCD(lr=0.3),
     protocol=vfl.Protocol(residual="open"),
@@ -41,7 +41,7 @@ bank, shop, y, groups = frame(BANK, "b"), frame(SHOP, "s"), pd.Series(Y, IDS), p
 
 @pytest.fixture(scope="module")
 def run() -> vfl.Run:
-    return vfl.simulate(JOB, [vfl.Party("bank", bank, y), vfl.Party("shop", shop)])
+    return vfl.simulate(MATCHED_JOB, [vfl.Party("bank", bank, y), vfl.Party("shop", shop)])
 
 
 def test_prediction_and_evaluation_join_by_the_index(run: vfl.Run) -> None:

@@ -23,9 +23,10 @@ from securevfl.consent.leak_guard import leaks
 from securevfl.data.party import Helper
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.disclosure.outputs import disclosures_of
 from securevfl.families import FAMILIES, leak_kinds
-from securevfl.families.evaluations import stop_decision_disclosures
-from securevfl.families.run_facts import RunFacts, pooled_run_facts
+from securevfl.families.facts import RunFacts
+from securevfl.families.run_facts import pooled_run_facts
 from securevfl.job import Job
 
 FILE = Path(__file__).parents[1] / "vectors" / "disclosures.json"
@@ -120,11 +121,16 @@ def counted(job: Job, facts: RunFacts) -> dict[str, Any]:
     """Return the counts of a job, the numbers in its leaks and opened values, and the bits of a score."""
     family, shape = job.family, facts.shape
     return {
-        "counts": _sorted([*family.disclosures(job, shape), *stop_decision_disclosures(job, shape)]),
+        "counts": _sorted(disclosures_of(facts.outputs)),
         "leaks": sorted([leak.name, leak.who, *_NUMBERS.findall(leak.what)] for leak in leaks(job, shape)),
-        "openings": _NUMBERS.findall(family.opened_values(job, shape)),
+        "openings": _NUMBERS.findall(family.opened_values(job, facts)),
         "bits of a score": family.score_bits(job, shape),
     }
+
+
+def _without_estimates(sheet: str) -> str:
+    """Return a sheet without its lines about time, traffic and memory."""
+    return "\n".join(line for line in sheet.splitlines() if not line.startswith("takes:"))
 
 
 def record(job: Job, parties: list[vfl.Party | Helper]) -> dict[str, Any]:
@@ -133,7 +139,7 @@ def record(job: Job, parties: list[vfl.Party | Helper]) -> dict[str, Any]:
         warnings.simplefilter("ignore")
         result = counted(job, pooled_run_facts(job, parties))
         sheet = vfl.explain(job, parties)
-        result["numbers of the sheet"] = " ".join(_NUMBERS.findall(sheet))
+        result["numbers of the sheet"] = " ".join(_NUMBERS.findall(_without_estimates(sheet)))
         result["numbers of its first screen"] = " ".join(_NUMBERS.findall(sheet.first_screen))
         with tempfile.TemporaryDirectory() as folder:
             ledgers = {item.name: DisclosureLedger(Path(folder) / item.name, item.name) for item in parties}

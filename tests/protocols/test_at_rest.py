@@ -1,4 +1,4 @@
-"""What is changed in place is found again as the last user left it: bits, ends, older copies; and who uses it."""
+"""Sealed files: changed bits, truncation and older copies are detected, and processes share a file."""
 
 from __future__ import annotations
 
@@ -51,23 +51,23 @@ def _score(ledger: ScoreLedger, rows: int = 40) -> None:
 
 def test_a_changed_bit_of_a_file_of_scores_is_noticed(scores: Path) -> None:
     """Without the digest 109 to 135 of 300 let rows of the training, or another score of a row, out."""
-    whole, draw = scores.read_bytes(), np.random.default_rng(1)
-    used = np.flatnonzero(np.frombuffer(whole, np.uint8))
+    content, draw = scores.read_bytes(), np.random.default_rng(1)
+    used = np.flatnonzero(np.frombuffer(content, np.uint8))
     for at in draw.choice(used, 60, replace=False).tolist():
-        scores.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << int(draw.integers(8))]) + whole[at + 1 :])
+        scores.write_bytes(content[:at] + bytes([content[at] ^ 1 << int(draw.integers(8))]) + content[at + 1 :])
         with raises_code(SecureVFLError, "SVFL-LEDGER-DAMAGED") as refused:
             ScoreLedger(scores)
         assert str(scores) in str(refused.value)
-    for cut in (0, 10, 5000, len(whole) - 1):
-        scores.write_bytes(whole[:cut])
+    for cut in (0, 10, 5000, len(content) - 1):
+        scores.write_bytes(content[:cut])
         with pytest.raises(ConfigError):
             ScoreLedger(scores)
-    scores.write_bytes(whole)
+    scores.write_bytes(content)
     ScoreLedger(scores)
 
 
 def test_an_older_copy_of_a_file_of_scores_is_noticed(scores: Path, tmp_path: Path) -> None:
-    """Until its owner says that it shall be gone on with."""
+    """An older copy is refused until its owner accepts it."""
     copy = tmp_path / "copy"
     shutil.copy(scores, copy)
     ledger = ScoreLedger(scores)
@@ -82,10 +82,10 @@ def test_an_older_copy_of_a_file_of_scores_is_noticed(scores: Path, tmp_path: Pa
 
 
 def test_damage_while_it_is_used_is_an_error_of_ours(scores: Path) -> None:
-    """Who was killed has left no digest; what SQLite finds out is said with the file and what to do."""
+    """A killed process leaves no digest. Damage that SQLite detects becomes an error with the file and a remedy."""
     scores.with_name(f"{scores.name}.seal").write_bytes(b"in use\n")
-    whole = scores.read_bytes()
-    scores.write_bytes(whole[:4096] + bytes(len(whole) - 4096))
+    content = scores.read_bytes()
+    scores.write_bytes(content[:4096] + bytes(len(content) - 4096))
     with raises_code(ConfigError, "SVFL-LEDGER-DAMAGED"):
         ScoreLedger(scores)
 
@@ -138,7 +138,7 @@ def test_an_older_copy_of_a_ledger_is_noticed(tmp_path: Path) -> None:
         ledger.path.write_bytes(newest)
         ledger.pseudonym(b"x")
     ledger.path.write_bytes(older)
-    (tmp_path / "shop.ledger.lock").unlink()  # its owner says so
+    (tmp_path / "shop.ledger.lock").unlink()  # the owner accepts the older copy
     ledger.record_early_abort({"bank"})
 
 

@@ -1,4 +1,4 @@
-"""What a party keeps of the scores on shares that it has let others have, across runs, processes and kills."""
+"""Records of disclosed scores persist across runs, processes and kills."""
 
 from __future__ import annotations
 
@@ -42,11 +42,14 @@ def test_a_ledger_counts_across_runs_and_peers_together(tmp_path: Path):
     assert states(ScoreLedger(path), b"1", "bank", names(2, 9), 12) == [STORED, NEW]
     assert states(ScoreLedger(path), b"1", "shop", names(1, 9), 12) == [NEW]
     assert states(ScoreLedger(path), b"2", "shop", names(1, 9), 12) == [NEW]
-    assert states(ScoreLedger(path), b"3", "bank", names(2, 8), 12) == [NEW, REFUSED]  # under two models, whoever asks
+    assert states(ScoreLedger(path), b"3", "bank", names(2, 8), 12) == [
+        NEW,
+        REFUSED,
+    ]  # under two models, for every peer
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_objects_that_share_a_file_know_what_the_others_have_let_out(tmp_path: Path):
+def test_ledgers_that_share_a_file_see_each_others_records(tmp_path: Path):
     path = tmp_path / "scores"
     ScoreLedger(path).record_model(b"m", 20, names(2))
     one, other = ScoreLedger(path), ScoreLedger(path)
@@ -56,23 +59,21 @@ def test_objects_that_share_a_file_know_what_the_others_have_let_out(tmp_path: P
     assert states(other, b"m", "bank", names(3, 12)) == [STORED, NEW, NEW]
     rows, X = names(2, 20), np.full((2, 40), 123.25)
     one.admit(one.query(b"m", "bank", rows, one.commitments(rows, X)), X)
-    whole = b"".join(item.read_bytes() for item in path.parent.glob(f"{path.name}*"))  # what is not merged yet too
-    assert len(whole) > 10_000
-    assert rows[0] not in whole
-    assert X[:1].tobytes()[:8] not in whole
+    content = b"".join(item.read_bytes() for item in path.parent.glob(f"{path.name}*"))  # including the write-ahead log
+    assert len(content) > 10_000
+    assert rows[0] not in content
+    assert X[:1].tobytes()[:8] not in content
 
 
 def killed(path: Path, rows: list[bytes]) -> None:
     """Admits rows and dies at the claim."""
-    own = ScoreLedger(path)
-    with own.claim() as claim:
-        admit(own, b"m", "bank", rows, claim=claim)  # type: ignore[no-untyped-call]
+    ledger = ScoreLedger(path)
+    with ledger.claim() as claim:
+        admit(ledger, b"m", "bank", rows, claim=claim)  # type: ignore[no-untyped-call]
         os._exit(1)
 
 
-def test_a_row_that_another_scores_is_waited_for_and_not_longer_than_it_lives(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_row_claimed_by_another_process_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "scores"
     ScoreLedger(path).record_model(b"m", 20, names(2))
     with ScoreLedger(path).claim() as claim:
@@ -93,7 +94,7 @@ def test_a_row_that_another_scores_is_waited_for_and_not_longer_than_it_lives(
     assert not [*(tmp_path / "scores.claims").iterdir()]
 
 
-def test_rows_are_scored_anew_four_times_and_given_back_if_another_refuses(tmp_path: Path):
+def test_rows_of_a_refused_query_are_released(tmp_path: Path):
     ledger = ScoreLedger(tmp_path / "scores")
     ledger.record_model(b"m", 20, names(2))
     for _ in range(4):
@@ -118,18 +119,18 @@ def test_a_large_ledger_opens_at_once_and_takes_no_memory(tmp_path: Path):
     tracemalloc.stop()
 
 
-def test_only_columns_of_its_own_count_towards_how_many_models_may_ask():
+def test_the_column_of_ones_does_not_raise_the_number_of_models():
     """A party may score under fewer models than a fourth of its columns; the one of ones is no column."""
-    model, asked = Model(9, 4), []
+    model, widths = Model(9, 4), []
 
     class Watching(Open):
-        def admit(self, *given, **keys):
-            asked.append(given[1].shape[1])
-            return super().admit(*given, **keys)
+        def admit(self, *arguments, **keys):
+            widths.append(arguments[1].shape[1])
+            return super().admit(*arguments, **keys)
 
     block = model.columns(5)
     model.ask([block], [names(5)], {"a": Watching()}, to="b", raw={"a": block["a"][:, :8], "b": block["b"]})
-    assert asked == [8]
+    assert widths == [8]
 
 
 def test_a_file_that_is_no_ledger_is_refused(tmp_path: Path):
@@ -141,11 +142,11 @@ def test_a_file_that_is_no_ledger_is_refused(tmp_path: Path):
             ScoreLedger(path)
 
 
-def test_changes_of_several_threads_are_flushed_together_and_each_fails_alone(tmp_path: Path) -> None:
-    """Each change waits for the one that came while it was made; one that is refused takes nothing of the others."""
-    file, said = LedgerDatabase.shared(tmp_path / "file", "CREATE TABLE held (row INTEGER);"), list[str]()
+def test_changes_of_threads_are_flushed_together_and_fail_alone(tmp_path: Path) -> None:
+    """Changes that arrive during a flush are flushed together. A refused change does not affect the others."""
+    file, statements = LedgerDatabase.shared(tmp_path / "file", "CREATE TABLE held (row INTEGER);"), list[str]()
     assert LedgerDatabase.shared(tmp_path / "file", "") is file
-    file._connection.set_trace_callback(said.append)
+    file._connection.set_trace_callback(statements.append)
     inside, threads = threading.Barrier(2), ThreadPoolExecutor(8)
 
     def change(row: int) -> None:
@@ -168,7 +169,7 @@ def test_changes_of_several_threads_are_flushed_together_and_each_fails_alone(tm
                 other.result()
         else:
             other.result()
-    assert said.count("COMMIT") < 4
+    assert statements.count("COMMIT") < 4
     with closing(sqlite3.connect(tmp_path / "file")) as other:
         assert sorted(other.execute("SELECT row FROM held")) == [(0,), (1,), (2,), (3,), (4,), (6,), (7,)]
 

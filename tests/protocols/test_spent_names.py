@@ -36,8 +36,8 @@ names.spend(b"2" * 16)
 
 
 @pytest.mark.parametrize("room", [0, 10, 40])
-def test_a_name_that_finds_no_room_is_not_spent_and_the_next_is_whole(room: int, tmp_path: Path) -> None:
-    """The file may grow by so many bytes alone, as on a disk that is full: the first write takes a part."""
+def test_a_name_without_disk_space_is_not_spent(room: int, tmp_path: Path) -> None:
+    """Simulate a full disk: the file grows by at most this number of bytes, so the first write is partial."""
     path = tmp_path / "names"
     done = run_forked([sys.executable, "-c", FULL, str(path), str(room)], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("refused False\n", "")
@@ -53,10 +53,10 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_a_last_line_that_is_cut_off_is_dropped_and_never_glued(path: Path) -> None:
-    whole = path.read_bytes()
-    last = whole.rstrip(b"\n").rfind(b"\n") + 1
-    for cut in range(last, len(whole)):
-        path.write_bytes(whole[:cut])
+    content = path.read_bytes()
+    last = content.rstrip(b"\n").rfind(b"\n") + 1
+    for cut in range(last, len(content)):
+        path.write_bytes(content[:cut])
         names = SpentChunks(path)
         assert [names.contains(name) for name in NAMES] == [True, True, False, False, False]
         names.spend(NAMES[3])
@@ -66,13 +66,13 @@ def test_a_last_line_that_is_cut_off_is_dropped_and_never_glued(path: Path) -> N
 
 def test_any_bit_that_is_not_as_it_was_written_is_noticed(path: Path) -> None:
     """A name that is forgotten would be masks that are used twice."""
-    whole = path.read_bytes()
-    for at in range(len(whole)):
+    content = path.read_bytes()
+    for at in range(len(content)):
         for bit in (0, 2, 5):
-            path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :])
+            path.write_bytes(content[:at] + bytes([content[at] ^ 1 << bit]) + content[at + 1 :])
             with raises_code(ConfigError, "SVFL-FILE-DAMAGED"):
                 SpentChunks(path).contains(NAMES[0])
-    for spoilt in (whole[50:], whole[:50] + whole[100:], whole * 2, b"\n" + whole, whole + b"\n"):
+    for spoilt in (content[50:], content[:50] + content[100:], content * 2, b"\n" + content, content + b"\n"):
         path.write_bytes(spoilt)
         with raises_code(ConfigError, "SVFL-FILE-DAMAGED"):
             SpentChunks(path).spend(NAMES[4])
@@ -80,7 +80,7 @@ def test_any_bit_that_is_not_as_it_was_written_is_noticed(path: Path) -> None:
 
 def test_what_is_read_back_as_something_else_is_not_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As from a disk that loses bits: neither a list that grows nor a file that is written whole."""
-    whole, read = path.read_bytes(), os.pread
+    content, read = path.read_bytes(), os.pread
 
     def loses(file: int, count: int, at: int) -> bytes:
         return bytes(reversed(read(file, count, at)))
@@ -89,9 +89,9 @@ def test_what_is_read_back_as_something_else_is_not_written(path: Path, monkeypa
         patched.setattr(os, "pread", loses)
         with raises_code(StorageError, "SVFL-FILE-UNUSABLE"):
             SpentChunks(path).spend(NAMES[3])
-    assert path.read_bytes() == whole
+    assert path.read_bytes() == content
     with monkeypatch.context() as patched:
         patched.setattr(Path, "read_bytes", lambda path: b"")
         with raises_code(StorageError, "SVFL-FILE-UNUSABLE"):
             write_atomic(path, b"another")
-    assert path.read_bytes() == whole
+    assert path.read_bytes() == content

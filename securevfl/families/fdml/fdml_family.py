@@ -1,13 +1,15 @@
 """Asynchronous training (FDML, Hu et al. 2019): a server stores local predictions, and sums of them may be stale.
 
-1. Every worker k pushes H_k (n, c) on the batch of its iteration, and pulls the sum of all latest pushes of that batch.
+1. Every worker k pushes its outputs H_k (n, c) on the batch of its iteration, and pulls the sum of all workers' latest
+   pushes of that batch.
 2. The server delays the replies to a worker that is more than tau iterations ahead of the slowest one.
-3. A worker with labels computes g and updates its weights. A worker without labels updates its weights with the g that
-   the party with labels sends.
+3. A worker with labels computes the residual g, the derivative of the loss by the sum, and updates its weights. A
+worker
+   without labels updates its weights with the g that the party with labels sends.
 
-Workers are the parties with columns; the leading one has the labels. A `vfl.Helper(name, "server")` stores the
-predictions. Without a server, workers that all know the labels push to each other. See
-`securevfl.families.fdml.fdml_optimizer` for the steps, `securevfl.families.fdml.pulls` for the messages and
+Workers are the parties with columns; the leading one has the labels. A `vfl.Helper(name, "server")` is the server. It
+stores payloads: pushed outputs, masked or in the clear. Without a server, workers that all know the labels push to each
+other. See `securevfl.families.fdml.fdml_optimizer` for the steps, `securevfl.families.fdml.pulls` for the messages and
 `securevfl.families.fdml.fdml_worker` for a worker.
 """
 
@@ -17,20 +19,19 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from securevfl.base.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, READER, SERVER, Role, Roles
-from securevfl.disclosure.counts import Disclosure, RunShape
+from securevfl.disclosure.counts import RunShape
+from securevfl.disclosure.outputs import Output
 from securevfl.errors import PartiesError
-from securevfl.families.evaluations import score_disclosures
+from securevfl.families.facts import RunFacts
 from securevfl.families.family import Family, J, MessageProtocol, SheetStatement
 from securevfl.families.fdml import label_sharing, peer_pulls, pulls
-from securevfl.families.fdml.fdml_disclosures import column_disclosure, evaluation_disclosures, single_worker_lines
 from securevfl.families.fdml.fdml_optimizer import FDML, FdmlJob, stored_of
+from securevfl.families.fdml.fdml_outputs import fdml_outputs, single_worker_lines
 from securevfl.families.fdml.fdml_server import FdmlServer
 from securevfl.families.fdml.fdml_worker import FdmlWorker
 from securevfl.families.fdml.open_store import StoredOpen
 from securevfl.families.participant import Participant
-from securevfl.families.rounds.rounds_disclosures import label_disclosures
 from securevfl.families.rounds.rounds_statements import classifier_statements, column_lines, equation_lines
-from securevfl.families.run_facts import RunFacts
 from securevfl.families.state import State
 from securevfl.models.base import Model
 from securevfl.models.linear import Logistic
@@ -46,7 +47,7 @@ from securevfl.protocols.sums.direct_sum import DirectSum
 
 
 class FdmlFamily(Family[FdmlJob]):
-    """Pushes to a server and pulls from it with bounded staleness."""
+    """Asynchronous training in which workers push outputs to a server and pull sums of bounded staleness."""
 
     name: ClassVar[str] = "fdml"
     options: ClassVar[type[JobOptions]] = FdmlJob
@@ -58,7 +59,7 @@ class FdmlFamily(Family[FdmlJob]):
         """Check that labels, residuals, noise and model fit together."""
         shows_labels = isinstance(job.optimizer, FDML) and job.optimizer.shows_labels
         if shows_labels and job.protocol.residual is not None:
-            raise ValueError("every party knows the labels and computes its residual; leave protocol.residual out")
+            raise ValueError("every party knows the labels and computes residuals itself; leave protocol.residual out")
         if not shows_labels and job.protocol.residual is None:
             raise ValueError(
                 "protocol.residual is missing; add it, or let all parties know the labels (optimizer.shows_labels)"
@@ -113,14 +114,14 @@ class FdmlFamily(Family[FdmlJob]):
             )
         if columns and not servers and job.optimizer.stored is not None and job.optimizer.stored.hides_parts:
             raise PartiesError(
-                f'the run needs a server to hide "{job.optimizer.stored.name}" payloads from',
-                'add vfl.Helper("server", "server"), or let workers see payloads (stored = "open")',
+                f'"{job.optimizer.stored.name}" hides outputs of workers from a server, and the run has no server',
+                'add vfl.Helper("server", "server"), or let workers see the outputs of others (stored = "open")',
                 code="SVFL-PARTIES-ROLE",
             )
         return roles
 
     def example_jobs(self) -> dict[str, dict[str, Any]]:
-        """Return jobs with masked and open payloads, with encrypted residuals and with shared labels."""
+        """Return example jobs with masked and open payloads, with encrypted residuals and with shared labels."""
         base = {"model": Logistic(l2=1e-3), "optimizer": FDML(lr=0.2, tau=2)}
         return {
             "fdml masks, sealed": base | {"protocol": Protocol(residual=Ckks())},
@@ -148,48 +149,9 @@ class FdmlFamily(Family[FdmlJob]):
         start = MessageDeclaration(pulls.StartIteration, ACTIVE, PASSIVE, Reveal("public"))
         return [*declarations, start, *job.protocol.residual.declares()]
 
-    def disclosures(self, job: FdmlJob, shape: RunShape) -> list[Disclosure]:
-        """Count the disclosures of labels, of pulled sums or pushed outputs, and of evaluations."""
-        shares_labels, visits = job.optimizer.shows_labels, job.model.output_width(shape.outputs) * shape.epochs
-        workers = (shape.active, *shape.passives)
-        pushed = shape.rows * visits
-        disclosures = []
-        if shares_labels:
-            about, labels = (shape.active,), shape.residuals
-            disclosures += [
-                Disclosure("labels", name, about, labels, labels, "every label", numbers=shape.rows * shape.outputs)
-                for name in shape.passives
-            ]
-        else:
-            disclosures += label_disclosures(job, shape)
-        if not shape.helpers:  # every worker receives the outputs of all others in the clear
-            disclosures += [
-                column_disclosure(shape, learner, (other,), visits, pushed)
-                for learner in workers
-                for other in workers
-                if learner != other
-            ]
-        else:
-            for learner in workers if shares_labels else (shape.active,):
-                others = tuple(name for name in workers if name != learner)
-                disclosures.append(column_disclosure(shape, learner, others, visits, pushed))
-                if job.optimizer.tau and len(others) > 1:
-                    disclosures += [column_disclosure(shape, learner, (other,), visits) for other in others]
-            if not stored_of(job).hides_parts:
-                disclosures += [
-                    column_disclosure(shape, server, (name,), visits, pushed)
-                    for server in shape.helpers
-                    for name in workers
-                ]
-        if not shares_labels and not job.protocol.seals:  # f follows from g
-            for learner in shape.passives:
-                others = tuple(name for name in workers if name != learner)
-                disclosures.append(column_disclosure(shape, learner, others, visits))
-        return [
-            *dict.fromkeys(disclosures),
-            *evaluation_disclosures(job, shape),
-            *score_disclosures(job, shape),
-        ]
+    def outputs(self, job: FdmlJob, shape: RunShape) -> list[Output]:
+        """List labels, pulled sums or pushed outputs, and evaluations."""
+        return fdml_outputs(job, shape)
 
     def message_protocols(self, job: FdmlJob, roles: Roles) -> list[MessageProtocol]:
         """List the sum of evaluations and the residual, if there is one."""
@@ -214,8 +176,9 @@ class FdmlFamily(Family[FdmlJob]):
         sent = "all parties know the labels" if residual is None else f"residuals: {residual.strength}"
         return f"payloads: {stored_of(job).strength}; {sent}"
 
-    def opened_values(self, job: FdmlJob, shape: RunShape) -> str:
+    def opened_values(self, job: FdmlJob, facts: RunFacts) -> str:
         """State how many values of gradients are opened."""
+        shape = facts.shape
         if job.protocol.residual is None:
             return ""
         columns = shape.batches * len(shape.passives) * shape.outputs
@@ -226,13 +189,13 @@ class FdmlFamily(Family[FdmlJob]):
     def statements(self, job: FdmlJob, roles: Roles, party: str, facts: RunFacts | None) -> list[SheetStatement]:
         """State what the server, the active party or another worker learns."""
         stored, role = stored_of(job), roles.role(party)
-        lines = column_lines(job, party, facts, self.disclosures)
+        lines = column_lines(job, party, facts)
         if role == SERVER:
             if stored.hides_parts:
                 return [
                     (
                         "learns",
-                        "the pace of every worker: who pushes which batch when, and its size; no output and no sum",
+                        "the pace of every worker: which batch each pushes when, and its size; no output and no sum",
                     )
                 ]
             return [("learns", "\n".join(["the forward outputs of every worker, in every iteration", *lines]))]

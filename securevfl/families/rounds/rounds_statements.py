@@ -1,8 +1,10 @@
-"""What a participant of training by rounds can infer from its messages, in words for the consent sheet."""
+"""What a party of a training by rounds can learn from its messages, in words for its consent sheet.
+
+The active party has the labels, passive parties have none. n is the number of rows of a batch, c the number of outputs
+of a row, p the number of weights of a party, d its number of columns.
+"""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import numpy as np
 
@@ -10,17 +12,15 @@ from securevfl.base.arrays import Floats
 from securevfl.data.location_scale import moments
 from securevfl.data.schedule import Schedule
 from securevfl.disclosure.column_recovery import MAX_SAMPLE_ROWS, variance_share
-from securevfl.disclosure.counts import Disclosure, RunShape
 from securevfl.disclosure.label_auc import expected_label_auc
 from securevfl.disclosure.leverage import measure_leverage
-from securevfl.families.family import O, SheetStatement
-from securevfl.families.rounds.rounds_disclosures import bin_disclosures, count_opened_numbers, rounds_disclosures
+from securevfl.disclosure.outputs import disclosures_of
+from securevfl.families.facts import RunFacts
+from securevfl.families.family import SheetStatement
 from securevfl.families.rounds.rounds_job import RoundsJob
-from securevfl.families.run_facts import RunFacts
 from securevfl.options import JobOptions
-from securevfl.protocols.bin_classes import count_bits
 
-MEASURED_BATCHES = 8  # batches of a partition on which the share of variance is measured
+MEASURED_BATCHES = 8  # number of batches on which the share of variance is measured
 
 
 def active_statements(job: JobOptions, party: str, facts: RunFacts | None) -> list[SheetStatement]:
@@ -28,7 +28,7 @@ def active_statements(job: JobOptions, party: str, facts: RunFacts | None) -> li
     outputs = "f and every Z_k" if job.model.separates_outputs else "f = sum_k H_k"
     lines = [
         f"{outputs} on the rows predicted, and messages marked output or plain",
-        *column_lines(job, party, facts, rounds_disclosures),
+        *column_lines(job, party, facts),
     ]
     statements = [("learns", "\n".join(lines))]
     if job.protocol.seals and job.model.by_column:
@@ -37,17 +37,17 @@ def active_statements(job: JobOptions, party: str, facts: RunFacts | None) -> li
 
 
 def passive_statements(job: RoundsJob, party: str, facts: RunFacts | None) -> list[SheetStatement]:
-    """State what a passive party learns from residuals, and what it can infer from its part of the model."""
+    """State what a passive party learns from residuals and from its part of the model."""
     residual = job.protocol.residual
     if residual.seals:
         lines = [*equation_lines(job, party, facts), *_bin_lines(job, party, facts)]
     else:
-        lines = [residual.passive_view, *column_lines(job, party, facts, rounds_disclosures)]
+        lines = [residual.passive_view, *column_lines(job, party, facts)]
     return [("learns", "\n".join(lines)), *classifier_statements(job)]
 
 
 def classifier_statements(job: JobOptions) -> list[SheetStatement]:
-    """State what a party without labels can infer from its part of a classifier; empty for a loss of numbers."""
+    """State what a party without labels can infer from its part of a classifier; empty for a regression."""
     if not job.model.loss.classifies:
         return []
     return [
@@ -63,26 +63,32 @@ def equation_lines(job: JobOptions, party: str, facts: RunFacts | None) -> list[
     """State what an opened gradient discloses about labels to a passive party."""
     if facts is None:
         return [
-            "its gradient: p equations about the n x c residuals of a batch; the share p / (n c)",
-            "projects the labels, a leak that shrinks with larger batches",
+            "its gradient: p equations about the n x c residuals of a batch; the share p / (n * c)",
+            "of the labels' variance is revealed, less with larger batches",
         ]
     shape, schedule, X = facts.shape, facts.schedule, facts.table(party)
     p, share = shape.parameters[party], shape.parameters[party] / shape.residuals
     batches = "batch" if schedule.batches == 1 else f"{schedule.batches} batches"
     repetition = f"new in each of {job.epochs} epochs"
     if job.equations_change:
-        reason = "J changes" if not job.model.static_jacobian else "rows are weighted again"
+        reason = "J changes" if not job.model.static_jacobian else "rows get new weights"
         repetition = f"different in each of {job.equations} local steps of a run because {reason}"
     elif not job.reshuffle:
         repetition = f"the same {batches} every epoch"
     auc = expected_label_auc(p, shape.smallest_batch, shape.outputs, job.equations, job.equations > 1)
     return [
         f"its gradient: p = {p} equations about n x c = {shape.residuals} residuals a batch, {repetition};",
-        f"the share p / (n c) = {share:.3f} projects the labels, a leak that shrinks with larger batches.",
-        f"In {job.epochs} epochs it opens {count_opened_numbers(shape, party):,} numbers, about changing residuals;",
-        f"columns of noise would predict labels with an AUC of {auc:.2f}, real columns with a higher one",
+        f"the share p / (n * c) = {share:.3f} of the labels' variance is revealed, less with larger batches.",
+        f"In {job.epochs} epochs it opens {_opened_numbers(facts, party):,} numbers, about changing residuals;",
+        f"with columns of pure noise they would rank labels with an AUC of {auc:.2f}, with real columns with more",
         *(_isolated_row_lines(job, X, schedule) if job.model.by_column and X is not None else ()),
     ]
+
+
+def _opened_numbers(facts: RunFacts, party: str) -> int:
+    """Return how many numbers of its gradients a passive party opens in a complete run."""
+    key = "labels", party, "training"
+    return sum(item.total_numbers for item in facts.outputs if (item.kind, item.receiver, item.group) == key)
 
 
 def _bin_lines(job: JobOptions, party: str, facts: RunFacts | None) -> list[str]:
@@ -91,42 +97,41 @@ def _bin_lines(job: JobOptions, party: str, facts: RunFacts | None) -> list[str]
         return []
     counts = "for each of its bins the number of rows of the positive class, for weights of evidence"
     if facts is None:
-        return [f"{counts}; a bin of one class", "discloses the labels of its rows"]
+        return [f"{counts}; if all rows of a bin have one class,", "the count discloses their labels"]
     shape = facts.shape
-    disclosure = next(item for item in bin_disclosures(job, shape) if item.learner == party)
+    bins = next(item for item in facts.outputs if item.group == "bins" and item.receiver == party)
     return [
         f"{counts}:",
-        f"{shape.bins[party]} words of {count_bits(shape.rows)} bits and checks, {disclosure.count:,} bits of the "
-        f"{disclosure.capacity:,} bits in the labels of",
-        f"{shape.rows:,} rows ({disclosure.share:.3f}), for any request; a bin of one class discloses the labels of "
-        "its rows",
+        f"{bins.numbers} words of {bins.bits} bits and checks, {bins.count:,} bits of the "
+        f"{bins.capacity:,} bits in the labels of",
+        f"{shape.rows:,} rows ({bins.disclosure.share:.3f}), for any request; a bin of one class discloses "
+        "the labels of its rows",
     ]
 
 
-def column_lines(
-    job: O, learner: str, facts: RunFacts | None, count: Callable[[O, RunShape], list[Disclosure]]
-) -> list[str]:
+def column_lines(job: JobOptions, learner: str, facts: RunFacts | None) -> list[str]:
     """State what the numbers that a party receives in a run disclose about the columns of others.
 
     Args:
         job: the job.
         learner: the party that receives the numbers.
         facts: the facts of the run; without them, the lines contain formulas.
-        count: counts the disclosures of the family.
 
     Returns:
         Lines for the consent sheet.
     """
     if facts is None:
         return [
-            "T c numbers about each row in T exchanges and evaluations: T c / d of the dimensions of the d",
-            "columns in the sum, and more of their variance; T c >= d / 2, or less, can be enough to find the columns",
+            "T * c numbers about each row in T exchanges and evaluations, which reveal T * c / d of the dimensions of "
+            "the",
+            "d columns in the sum, and more of their variance; d / 2 numbers, or fewer, can be enough to find the "
+            "columns",
         ]
     shape, schedule = facts.shape, facts.schedule
     groups = {"training": schedule.partition(0)[:MEASURED_BATCHES], "held out": [schedule.test[:MAX_SAMPLE_ROWS]]}
     lines: list[str] = []
     c = job.model.output_width(shape.outputs)
-    for item in count(job, shape):
+    for item in disclosures_of(facts.outputs):
         if item.kind != "columns" or item.learner != learner:
             continue
         tables = [X for name in item.about if (X := facts.table(name)) is not None]
@@ -136,7 +141,7 @@ def column_lines(
             variance = f", up to {share:.2f} of their variance"
         enough = item.count >= shape.recovery_threshold(item.about)
         lines += [
-            f"T c = {item.count // c} x {c} numbers about each {item.group} row: "
+            f"{item.count // c} x {c} numbers about each {item.group} row: "
             f"{min(1.0, item.share):.2f} of the dimensions of the {item.capacity} columns",
             f"of {', '.join(item.about)}{variance}: "
             + (
@@ -166,7 +171,7 @@ def _isolated_rows_of_others(job: JobOptions, facts: RunFacts | None) -> list[st
 
 
 def _isolated_row_lines(job: JobOptions, X: Floats, schedule: Schedule) -> list[str]:
-    """Return a line if rows of the party are nearly unique in their batches; empty otherwise."""
+    """Return a line if rows of the party are nearly unique in their batches; otherwise no line."""
     mean, deviation = moments(X, schedule.batch_order)[:2] if job.scale == "standard" else (np.zeros(1), np.ones(1))
     leverage = measure_leverage(
         (X[rows] - mean) / np.where(deviation > 0, deviation, np.inf) for rows in schedule.partition(0)
@@ -175,5 +180,5 @@ def _isolated_row_lines(job: JobOptions, X: Floats, schedule: Schedule) -> list[
         return []
     return [
         f"{leverage.singled_out} rows of {leverage.rows} are nearly unique (rare values, leverage up to "
-        f"{leverage.largest:.2f}): their residual, and so their label, is nearly opened"
+        f"{leverage.largest:.2f}): the gradient nearly reveals their residuals, and so their labels"
     ]

@@ -1,9 +1,12 @@
-"""Training on additive secret shares: no party ever sees weights, forward sums, residuals or gradients.
+"""Training on additive secret shares: no party ever sees weights, outputs, residuals or gradients of single rows.
+
+The two share holders are the active party, which has the labels, and its partner, one of the passive parties.
 
 1. Offline phase: for a chunk of iterations, the share holders compute the products of random vectors with columns, and
    the oblivious transfers for lookup tables.
-2. Iteration: one round trip between the two share holders, the active party and its partner (three messages in a row
-   with more parties). A lookup table of the loss yields shares of the residual.
+2. Iteration: one round trip between the two share holders (three messages in a row with more parties). A lookup table
+of
+   the loss converts shares of the output of a row to shares of its residual.
 3. Scores: the active party, or the party that the job names, receives scores of agreed rows.
 
 All parties learn sizes. The active party also learns metrics and the agreed scores. See
@@ -13,44 +16,42 @@ the optimizers that fit, and `securevfl.families.shares.shares_participant` for 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import ACTIVE, PARTNER, PASSIVE, Role, Roles
 from securevfl.crypto.share_ring import ShareRing
+from securevfl.data.schedule import Schedule
 from securevfl.disclosure.counts import Disclosure, RunShape
 from securevfl.disclosure.leaks import Leak
+from securevfl.disclosure.outputs import Output
 from securevfl.errors import PartiesError
-from securevfl.families.evaluations import evaluation_rows
+from securevfl.families.facts import RunFacts
 from securevfl.families.family import Family, J, MessageProtocol, SheetStatement
 from securevfl.families.participant import Participant
-from securevfl.families.run_facts import RunFacts
-from securevfl.families.shares.shares_disclosures import (
-    LARGE_SCORES,
-    count_chunks,
-    count_measurements,
-    disclosed_score_bits,
-    measured_rows,
-    partner_of,
-    rounding_party,
-    weight_disclosures,
-)
+from securevfl.families.run_files import RunFile
 from securevfl.families.shares.shares_estimates import resource_lines
 from securevfl.families.shares.shares_facts import SharesFacts
+from securevfl.families.shares.shares_inputs import INPUTS_FILE
 from securevfl.families.shares.shares_job import SharesJob, check_optimizer
-from securevfl.families.shares.shares_leaks import (
+from securevfl.families.shares.shares_leaks import metric_leaks, score_leaks, weight_leaks
+from securevfl.families.shares.shares_outputs import (
     EXACT_SCORES,
+    LARGE_SCORES,
     OPENED_WEIGHTS,
     SMALL_METRICS,
-    metric_leaks,
-    score_leaks,
-    weight_leaks,
+    disclosed_score_bits,
+    partner_of,
+    rounding_party,
+    shares_outputs,
 )
-from securevfl.families.shares.shares_participant import SharesParticipant
-from securevfl.families.shares.shares_plan import sum_rounding
+from securevfl.families.shares.shares_participant import SharesParticipant, count_trained_rows
+from securevfl.families.shares.shares_plan import Plan, make_plan, sum_rounding
 from securevfl.families.shares.shares_statements import (
     SCORE_PARTS_TEXT,
+    opened_text,
     quality_text,
     scores_text,
     stop_decisions_text,
@@ -67,6 +68,7 @@ from securevfl.options import JobOptions
 from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.protocol_options import Protocol
+from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.protocols.shares import (
     chunk_agreement,
     iteration,
@@ -79,11 +81,23 @@ from securevfl.protocols.shares import (
 )
 from securevfl.protocols.shares.shares_options import Shares
 
+MIN_REACH = 1.0
+"""Sums up to this distance from its centre must be in a lookup table. Counts could not detect a smaller range."""
+
 
 class SharesFamily(Family[SharesJob]):
-    """Shares at two holders, for linear models whose residual is a function of one sum."""
+    """Training on shares at two share holders, for linear models whose residual depends on one output."""
 
     name: ClassVar[str] = "shares"
+    run_files: ClassVar[tuple[RunFile, ...]] = (
+        RunFile(r"chunk-\d+\.(?:ready|bound|spent)", "random masks"),
+        RunFile("lock", "no data: a lock"),
+        RunFile(
+            re.escape(INPUTS_FILE),
+            "inputs of trees: cuts and ends of columns, numbers of rows of leaves and, at the party with labels, "
+            "boosted trees that were trained on its labels",
+        ),
+    )
     options: ClassVar[type[JobOptions]] = SharesJob
     supports_row_weights: ClassVar[bool] = True
     reveals_only_outputs: ClassVar[bool] = True
@@ -113,6 +127,14 @@ class SharesFamily(Family[SharesJob]):
                 f"protocol.shares.clip is below {largest_input:g}, the largest input of a {job.model.name} model; "
                 "leave it out, or lower model.linear"
             )
+        reach = (2 ** (job.protocol.shares.table_bits - 1) - 1) * 2.0 ** job.protocol.shares.step_bits(
+            job.model.loss.spacing
+        )
+        if reach < MIN_REACH:
+            raise ValueError(
+                f"protocol.shares.table_bits and step cover sums of up to {reach:g} only, and at least {MIN_REACH:g} "
+                "are needed; increase one of them"
+            )
         if job.reshuffle:
             raise ValueError("shares preprocess batches, which therefore must not change; set reshuffle = false")
         available = pair_metrics.pair_metric_names(job.model.loss)
@@ -128,7 +150,7 @@ class SharesFamily(Family[SharesJob]):
         return role == (ACTIVE if leads else PASSIVE)
 
     def complete_roles(self, job: SharesJob, roles: Roles, columns: Mapping[str, int]) -> Roles:
-        """Assign the role of partner to the passive party that the job names, or to the one with the most columns.
+        """Assign the role of partner to the passive party that the job names; by default to the widest table.
 
         Args:
             job: the job.
@@ -169,6 +191,10 @@ class SharesFamily(Family[SharesJob]):
     def score_requester(self, job: SharesJob, lead: str) -> str:
         """Return the party that receives scores."""
         return job.protocol.shares.scores_to or lead
+
+    def count_trained_rows(self, state: State, score_ledger: ScoreLedger, ids: Iterable[bytes]) -> int:
+        """Return how many rows get no score because the model was trained on them."""
+        return count_trained_rows(state, score_ledger, ids)
 
     def score_bits(self, job: SharesJob, shape: RunShape | None = None) -> int:
         """Return the number of bits of a score of a new row."""
@@ -215,24 +241,17 @@ class SharesFamily(Family[SharesJob]):
         ]
         return [item for item in dict.fromkeys(messages) if roles.may_send(item.sender, item.receiver)]
 
-    def disclosures(self, job: SharesJob, shape: RunShape) -> list[Disclosure]:
-        """Count the opened pairs or sums of losses, the range counts, and the bits of opened weights."""
-        opens_pairs, times = pair_metrics.supports_pairs(job.model.loss), count_measurements(job, shape)
-        counts = count_chunks(job, shape) + (0 if opens_pairs else 2 * times)
-        disclosures = [Disclosure("scores", shape.active, shape.passives, counts, 0)]
-        if opens_pairs and (pairs := times * measured_rows(shape) * shape.outputs):
-            group, sender = evaluation_rows(job, shape)[0], partner_of(job, shape.passives, shape.columns)
-            disclosures.append(
-                Disclosure("scores", shape.active, shape.passives, pairs, 0, group=group, numbers=pairs, sender=sender)
-            )
-        return [*disclosures, *weight_disclosures(job, shape)]
+    def outputs(self, job: SharesJob, shape: RunShape) -> list[Output]:
+        """List the opened pairs or sums of losses, the range counts, and opened weights."""
+        return shares_outputs(job, shape)
 
-    def leaks(self, job: SharesJob, shape: RunShape, before: Sequence[Disclosure] = ()) -> list[Leak]:
-        """List leaks of opened weights, metrics and scores in addition to those of all families."""
+    def leaks(
+        self, job: SharesJob, shape: RunShape, outputs: Sequence[Output], before: Sequence[Disclosure] = ()
+    ) -> list[Leak]:
+        """List leaks of opened weights, metrics and scores."""
         return [
-            *super().leaks(job, shape, before),
-            *weight_leaks(job, self.disclosures(job, shape), shape, before),
-            *metric_leaks(job, shape),
+            *weight_leaks(outputs, shape, before),
+            *metric_leaks(outputs, shape),
             *score_leaks(job, shape, rounding_party(job, shape)),
         ]
 
@@ -254,25 +273,25 @@ class SharesFamily(Family[SharesJob]):
             f"of each row's centre; their error near 0 is at most {table_error(loss, step):.2g}"
         )
 
-    def opened_values(self, job: SharesJob, shape: RunShape) -> str:
-        """State how many pairs, sums of losses and range counts are opened."""
-        rows, times, chunks = measured_rows(shape), count_measurements(job, shape), count_chunks(job, shape)
-        range_counts = f"{chunks} counts of rows near the table's end, one a chunk"
-        if not pair_metrics.supports_pairs(job.model.loss):
-            return f"{times} sums of losses; {range_counts}"
-        for_classes = " of each class" if shape.outputs > 1 else ""
-        return f"(score, label) pairs{for_classes} of {rows} rows in random order, {times} times; {range_counts}"
+    def opened_values(self, job: SharesJob, facts: RunFacts) -> str:
+        """State how many pairs, sums of losses and counts of out-of-range rows are opened."""
+        return opened_text(facts)
+
+    def plan(self, job: SharesJob, schedule: Schedule, shape: RunShape) -> Plan:
+        """Compute the coefficients and number formats of the training."""
+        rows = max(map(len, schedule.partition(0)))
+        return make_plan(job, rows=rows, batches=schedule.batches, parties=len(shape.columns))
 
     def resource_estimates(self, job: SharesJob, facts: RunFacts) -> list[str]:
         """Estimate time, traffic, memory and disk of the run."""
-        return resource_lines(job, facts.schedule, facts.shape)
+        return resource_lines(job, facts)
 
     def statements(self, job: SharesJob, roles: Roles, party: str, facts: RunFacts | None) -> list[SheetStatement]:
         """State what a party learns from weights, scores and metrics."""
         options, requester = job.protocol.shares, self.score_requester(job, roles.lead)
         statements = []
         if party in options.open_weights:
-            statements.append(("learns", weights_text(job, party, facts)))
+            statements.append(("learns", weights_text(party, facts)))
         if party == requester and options.scores != "none":
             statements.append(("learns", scores_text(job, None if facts is None else facts.shape)))
         if roles.role(party) != ACTIVE:
@@ -280,7 +299,7 @@ class SharesFamily(Family[SharesJob]):
         elif facts is None:
             learned = "(score, label) pairs in random order, counts; sizes"
         else:
-            learned = f"{quality_text(job, facts.shape)}; sizes"
+            learned = f"{quality_text(facts)}; sizes"
         statements.append(("learns", f"{learned}; nothing else"))
         if requester in options.open_weights:
             statements.append(("", SCORE_PARTS_TEXT.format(asker=requester)))
@@ -299,11 +318,11 @@ class SharesFamily(Family[SharesJob]):
         return SharesParticipant(job, context, columns, state)
 
     def ideal_job(self, job: J) -> J:
-        """Return the job itself: a party's result is uniform words and the agreed scores, whatever the messages."""
+        """Return the job itself: on shares, the messages reveal nothing that an ideal job would have to compute."""
         return job
 
     def final_weights(self, job: SharesJob, state: State, parties: int) -> Floats:
-        """Return a party's share of its own weights as numbers, or the weights if the job opens them."""
+        """Return the party's weights if the job opens them to it; otherwise its share of them, as numbers."""
         if "theta" in state:
             return super().final_weights(job, state, parties)
         plan = SharesFacts.restore(job, state["sizes"], parties).plan

@@ -1,0 +1,40 @@
+"""The facts about a run, computed once before it starts: its tables, its schedule, its shape and its outputs.
+
+The schedule states which rows form which batch, the shape contains the public sizes of the run, and an output is
+something that the run discloses to a party (`securevfl.disclosure.outputs`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from securevfl.base.arrays import Floats
+from securevfl.data.party import Party
+from securevfl.data.schedule import Schedule
+from securevfl.disclosure.counts import RunShape
+from securevfl.disclosure.outputs import Output
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """The facts about a run that are known before it starts.
+
+    Attributes:
+        parties: the parties whose tables are available in this process; the leading party comes first.
+        schedule: which rows form which batch.
+        shape: the public sizes of the run.
+        outputs: what the run discloses.
+        plan: returns what the family computes from public sizes before the training (`Family.plan`), once for each run.
+    """
+
+    parties: tuple[Party, ...]
+    schedule: Schedule
+    shape: RunShape
+    outputs: tuple[Output, ...]
+    plan: Callable[[], Any] = lambda: None
+
+    def table(self, name: str) -> Floats | None:
+        """Return the columns (n, d) of a party; None if its table is not available here."""
+        return next((party.X for party in self.parties if party.name == name), None)
