@@ -14,7 +14,7 @@ table of any length fits in memory and in messages of limited size.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 import numpy as np
@@ -112,7 +112,8 @@ class ScoreResult:
         """Return the result of consecutive blocks of rows as one result, without reason codes."""
         values = [result.f for result in results if result.f is not None]
         masks = {name: np.concatenate([getattr(result, name) for result in results]) for name in _MASKS}
-        return cls(np.concatenate(values) if values else None, **masks)
+        f = np.concatenate(values) if values else None
+        return replace(cls.of(f, masks["scored"], masks["fresh"]), **masks)
 
     def updated(self, rows: NDArray[np.intp], other: ScoreResult) -> ScoreResult:
         """Return this result with the rows (k,) replaced by those of another result, which has k rows."""

@@ -145,6 +145,16 @@ class Measurements:
             return Measurement()
         values, curve = metric_labels.metrics(pairs)
         self._check_divergence(values["loss"], metric_labels.zero_model_loss, rounds)
+        watched = {"loss", *(stop.metric for stop in (self._job.target, self._job.patience) if stop is not None)}
+        if unmeasured := set(metric_labels.unmeasured(pairs)) - watched:
+            warnings.warn(
+                f"party {self._context.me}: {' and '.join(sorted(unmeasured))} cannot be measured on shares, because "
+                f"some labels are more than {quantizer.reach / 2:g} standard deviations from their mean. Use huber or "
+                "quantile, trim the labels, or train on their logarithm.",
+                DataNotice,
+                stacklevel=2,
+            )
+            values = {name: value for name, value in values.items() if name not in unmeasured}
         is_residual = metric_labels.subtracted is not None
         if self._is_uncounted and not is_residual:
             near_end = float((np.abs(pairs.f) > CLIP_FRACTION * quantizer.reach).mean())
@@ -152,8 +162,12 @@ class Measurements:
         if not clips:
             outer = np.abs(pairs.f) > OUTER_SHARE * metric_labels.reach
             self._report(float((outer & ~pairs.marked if is_residual else outer).mean()), 0.0, _LEVELS_WRAP)
+        errors = metric_labels.standard_errors(pairs)
         return Measurement(
-            values, curve, metric_labels.standard_errors(pairs), zero_model_loss=metric_labels.zero_model_loss
+            values,
+            curve,
+            {name: errors[name] for name in values if name in errors},
+            zero_model_loss=metric_labels.zero_model_loss,
         )
 
     def _measure_loss(self, data: TrainingData, rows: ScaledRows, state: SharedState, rounds: int) -> Measurement:
