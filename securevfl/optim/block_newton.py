@@ -27,6 +27,7 @@ With smaller batches the same is done on each batch, with the curvature of its r
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, cast
 
@@ -34,7 +35,7 @@ import numpy as np
 from pydantic import Field
 
 from securevfl.base.arrays import Floats
-from securevfl.errors import ProtocolError
+from securevfl.errors import DataNotice, ProtocolError
 from securevfl.models.base import Model
 from securevfl.models.block import Block
 from securevfl.models.linear_block import Linear
@@ -111,7 +112,7 @@ class BlockNewton(RoundsTraining):
     def active(self, party: TrainingParty, link: ActiveLink) -> Iterator[None]:
         """Run the active party's rounds, and yield after each."""
         model, memory = _linear(party), cast(BlockMemory, party.memory)
-        preconditioners = Preconditioners(model, party.loss, link.me)
+        preconditioners, tolerance = Preconditioners(model, party.loss, link.me), 0.0
         for batch in party.batches():
             P_batch, others = preconditioners.of(batch), link.sum(batch)
             tolerance = self.relative_tolerance(party.loss, len(batch.labels))
@@ -126,6 +127,7 @@ class BlockNewton(RoundsTraining):
                 return
             link.publish(g, batch)
             yield
+        report_unconverged(link.me, memory.decrease, tolerance)
 
     def passive(self, party: TrainingParty, link: PassiveLink) -> Iterator[None]:
         """Run a passive party's rounds, and yield after each."""
@@ -151,6 +153,25 @@ class BlockNewton(RoundsTraining):
             yield
 
 
+def report_unconverged(party: str, decrease: float, tolerance: float) -> None:
+    """Give a notice that a training has used all of its rounds before its stopping rule was met.
+
+    Args:
+        party: the active party.
+        decrease: the relative decrease of the loss in the latest round.
+        tolerance: the decrease below which the training would end.
+    """
+    if tolerance == 0 or not decrease > tolerance:
+        return
+    warnings.warn(
+        f"party {party}: the training has not converged. It has used all of its rounds, and in the last one the loss "
+        f"still decreased by {decrease:.1g} of its value; it ends by itself below {tolerance:.1g}. Increase epochs, or "
+        'leave epochs out and accept the leak "columns", which limits the number of rounds.',
+        DataNotice,
+        stacklevel=2,
+    )
+
+
 class BlockMemory:
     """The optimizer's state between rounds.
 
@@ -161,6 +182,9 @@ class BlockMemory:
     Args:
         model: the party's model.
         state: the state of an earlier session, or None.
+
+    Attributes:
+        decrease: the relative decrease of the loss below the lowest so far, in the latest iteration; nan if unknown.
     """
 
     def __init__(self, model: Block, state: Mapping[str, Any] | None) -> None:
@@ -169,6 +193,7 @@ class BlockMemory:
         self._momentum: int = values.get("momentum", 0)
         self._multiple: float = values.get("multiple", INITIAL_MULTIPLE)
         self._flat: int = values.get("flat", 0)
+        self.decrease = np.nan
         batches = values.get("batches", [])
         self._latest: dict[int, float] = dict(zip(batches, values.get("last", []), strict=True))
         self._lowest: dict[int, float] = dict(zip(batches, values.get("lowest", []), strict=True))
@@ -225,6 +250,7 @@ class BlockMemory:
             self._multiple = max(1.0, MULTIPLE_DECAY * self._multiple)
         lowest = self._lowest.get(batch, np.inf)
         improved = not np.isfinite(lowest) or lowest - loss > tolerance * abs(lowest)
+        self.decrease = float((lowest - loss) / abs(lowest)) if np.isfinite(lowest) and lowest else np.nan
         self._flat = 0 if improved else self._flat + 1
         self._latest[batch], self._lowest[batch] = loss, min(lowest, loss)
         return Pace(self._multiple, tolerance > 0 and self._flat >= limit * len(self._latest))

@@ -91,16 +91,12 @@ class Measurements:
         job: the job.
         context: the context of this party.
 
-    Attributes:
-        zero_model_loss: loss of the zero model (output 0 for every row) on the rows of the latest measurement, at the
-            party with labels.
     """
 
     def __init__(self, training: MeasuredTraining, job: SharesJob, context: PartyContext) -> None:
         self._training, self._job, self._context = training, job, context
         self._chunk = -1
         self._shuffles: dict[int, deque[Shuffle]] = {}
-        self.zero_model_loss = np.inf
         self._reported_share = 0.0  # share of rows in the latest warning
         self._is_uncounted = False  # whether the partner did not permit a count of out-of-range rows
 
@@ -167,7 +163,12 @@ class Measurements:
             outer = np.abs(pairs.f) > OUTER_SHARE * metric_labels.reach
             self._report(float((outer & ~pairs.marked if is_residual else outer).mean()), 0.0, _LEVELS_WRAP)
         errors = metric_labels.standard_errors(pairs)
-        return Measurement(values, curve, {name: errors[name] for name in values if name in errors})
+        return Measurement(
+            values,
+            curve,
+            {name: errors[name] for name in values if name in errors},
+            zero_model_loss=metric_labels.zero_model_loss,
+        )
 
     def _measure_loss(self, data: TrainingData, rows: ScaledRows, state: SharedState, rounds: int) -> Measurement:
         """Open the sum of the losses, if (score, label) pairs do not determine the metrics of the loss."""
@@ -187,11 +188,10 @@ class Measurements:
         if self._is_uncounted:
             self._report(opened.far_share, MAX_NEAR_END_SHARE, _NEAR_RANGE_END)
         mean_weight = 1.0 if data.weights is None else float(data.weights[rows.rows].mean())
-        return Measurement({"loss": opened.loss * outputs / mean_weight})
+        return Measurement({"loss": opened.loss * outputs / mean_weight}, zero_model_loss=zero_model_loss * outputs)
 
     def _check_divergence(self, loss: float, zero_model_loss: float, rounds: int) -> None:
         """Compare the loss with that of the zero model, unless the training can roll back."""
-        self.zero_model_loss = zero_model_loss
         if loss > DIVERGENCE_FACTOR * zero_model_loss and not can_roll_back(self._job, self._training.facts.rollbacks):
             remedy = "lower lr, or increase protocol.shares.table_bits so that the lookup table covers larger sums"
             raise_divergence(rounds, remedy)
