@@ -1,4 +1,4 @@
-"""Encoding of the rows of a matrix J as integers, before they are multiplied with an encrypted g.
+"""Encoding of the rows of a matrix J (n, d) as integers, before they are multiplied with an encrypted g.
 
 Each column x of J is multiplied by a scale and rounded, so that its Euclidean norm is at most T / sqrt(f) and the sum
 of its absolute values at most L. T and L are public bounds, and f is the number of columns in a block, so that no sum

@@ -5,9 +5,10 @@ random-looking matrices (d, c) modulo 2^L, L <= 56, whose sum is W^T V.
 
 All values are polynomials with 4096 coefficients, modulo x^4096 + 1 and modulo q, a product of a few primes
 (residues.py); t = 2^L. A matrix is divided into blocks that are the coefficients of polynomials (ring_layout.py), so
-that a product of polynomials contains the wanted entries of W^T V in some of its coefficients. Polynomials are
-multiplied by their values at certain points (ntt.py). s is the secret key, a polynomial with coefficients -1, 0 and 1;
-e, e0, e1 are small random errors, and u is a random polynomial like s:
+that a product of polynomials contains the wanted entries of W^T V in some of its coefficients. There are B blocks of
+rows, F blocks of the columns of W, and blocks of r columns of V ("outputs"). Polynomials are multiplied by multiplying
+their values at M points (ntt.py), modulo each of P primes. s is the secret key, a polynomial with coefficients -1, 0
+and 1; e, e0, e1 are small random errors, and u is a random polynomial like s:
 
     0. holder      a public key (b, a) with b = -(a s + e); a is computed from a coin, b is sent    `public`
     1. holder      ciphertexts (c0, a') with c0 = round(q/t * V) + e - a' s; a' is computed from a

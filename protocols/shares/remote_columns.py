@@ -12,8 +12,9 @@ example after a worker is lost, and no mask is used twice. Masks, keys, obliviou
 records and connections stay in the main process. theta and g are single shares of secret numbers, and uniformly random
 to a worker.
 
-Products are computed for one block of rows at a time. If several workers store rows of a block, each of them treats the
-other workers' rows as zeros, and the main process adds up their results.
+Products are computed for one block of rows at a time; theta and g have a column for each of c model outputs. If several
+workers store rows of a block, each of them treats the other workers' rows as zeros, and the main process adds up their
+results.
 """
 
 from __future__ import annotations
