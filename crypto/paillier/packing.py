@@ -107,7 +107,7 @@ class PackedLayout:
 
     @property
     def offset(self) -> int:
-        """A number that is added to a plaintext, half of the range of every slot, so that no slot is negative."""
+        """The number that adds half of a slot's range to every slot of a plaintext, so that no slot is negative."""
         return sum(1 << (slot * self.pitch + self.width - 1) for slot in range(self.slots))
 
 

@@ -65,7 +65,7 @@ class LedgerDatabase:
         self.path = path
         self._turn = threading.Condition(threading.RLock())
         self._arrivals_lock = threading.Lock()
-        self._arrivals = 0  # threads that are about to change the tables
+        self._arrivals = 0  # number of threads that are about to change the tables
         self._group = _CommitGroup()
         if path is None:
             self._connection, self.key = _open(None, schema)
