@@ -101,7 +101,7 @@ class ShareRing:
             shape: the shape of the elements.
 
         Returns:
-            For each plane, the number of lower bits that it does not contain, and the view.
+            For each plane, the position of its lowest bit in an element, and the view.
         """
         count, views = math.prod(shape), []
         for at, size in self._planes:

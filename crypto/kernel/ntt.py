@@ -186,7 +186,7 @@ def multiplication_matrices(primes: Primes, polynomial: Floats, r: int) -> Float
     A polynomial g in x, modulo x^N + 1, is the sum of g_o * x^o over o < r, for polynomials g_o in y = x^r with M
     coefficients. At a point, each g_o has one value. The product of g and h is then a matrix (r, r) times a vector:
 
-        (g h)_o = sum over i <= o of g_(o - i) * h_i  +  y * sum over i > o of g_(o - i + r) * h_i
+        (g * h)_o = sum over i <= o of g_(o - i) * h_i  +  y * sum over i > o of g_(o - i + r) * h_i
 
     Args:
         primes: the primes.

@@ -63,7 +63,9 @@ def _norms(X: Floats) -> ColumnNorms:
     largest = np.abs(X).max(axis=0)
     if not np.isfinite(largest).all():
         raise RangeError(
-            "J has values that are not finite", "drop these rows or impute the values", code="SVFL-CRYPTO-RANGE"
+            "the matrix J of derivatives has values that are not finite",
+            "drop these rows or impute the values",
+            code="SVFL-CRYPTO-RANGE",
         )
     unit = np.abs(X) / np.where(largest > 0, largest, 1.0)
     return ColumnNorms(largest, (unit**2).sum(axis=0), unit.sum(axis=0))

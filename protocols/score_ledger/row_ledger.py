@@ -1,6 +1,6 @@
 """The score ledger: a file in which a party records the scores and metrics about its rows that others have received.
 
-A score of a row is the sum of both parties' partial sums X_k theta_k, for columns X_k and weights theta_k that nobody
+A score of a row is the sum of both parties' partial sums X_k @ theta_k, for columns X_k and weights theta_k that nobody
 knows. Scores are the intended result, but too many of them reveal columns. The requesting party A chooses the values of
 its d_A columns in a request. With d_A + 1 requests about one row and different values, it can compute theta_A; from
 then on every score reveals the other party's partial sum of that row. Scores of the same rows under many models reveal
