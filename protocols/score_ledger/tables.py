@@ -102,7 +102,7 @@ def disclosed_bits(tables: sqlite3.Connection, row: bytes) -> tuple[float, float
 
 
 def increment_counts(tables: sqlite3.Connection, rows: Iterable[bytes], kind: int) -> None:
-    """Increase this kind of counter by one for each row."""
+    """Increase the counter of this kind by one for each row."""
     tables.executemany(
         "INSERT INTO times VALUES (?, ?, 1) ON CONFLICT DO UPDATE SET count = count + 1",
         ((row, kind) for row in sorted(rows)),

@@ -93,7 +93,7 @@ class Shares(MessageProtocol):
         )
 
     def step_bits(self, spacing: float) -> int:
-        """Return log2 of the spacing of table entries; `spacing` is the default of the loss, used if `step` is None."""
+        """Return log2 of the spacing of table entries; `spacing` is the loss's default, used if `step` is None."""
         return math.frexp(spacing if self.step is None else self.step)[1] - 1
 
     def metric_quantizer(self, encoding: FixedPointEncoding, *, classifies: bool) -> Quantizer:
@@ -112,7 +112,7 @@ class Shares(MessageProtocol):
         """Return an upper bound of the bits of a pair of a score and a label, from which metrics are computed.
 
         Args:
-            spacing: the default spacing of the loss, as in `step_bits`.
+            spacing: the default spacing of table entries for the loss, as in `step_bits`.
             classifies: True if the model predicts classes.
 
         Returns:
