@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from pyarrow import csv, parquet
 
 import securevfl as vfl
+from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import SecureVFLError
 
 PARTY_NAMES = ("bank", "shop", "telco", "insurer")
@@ -189,3 +190,9 @@ def raises_code(
     assert caught.value.code == code, f"{caught.value.code} instead of {code}: {caught.value}"
     for name, value in fields.items():
         assert caught.value.fields.get(name) == value, f"{name}: {caught.value.fields.get(name)!r} is not {value!r}"
+
+
+def used_chunks(ledger: DisclosureLedger) -> list[str]:
+    """Return the names of the preprocessing chunks that the owner of a ledger has used, in hexadecimal."""
+    with ledger.database.reading() as tables:
+        return [name.hex() for (name,) in tables.execute("SELECT name FROM used_chunks")]

@@ -35,7 +35,6 @@ budget are one transaction; a row that one session is scoring makes other sessio
 from __future__ import annotations
 
 import hashlib
-import sqlite3
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -47,11 +46,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from securevfl.account.database import AccountDatabase, Tables
+from securevfl.account.process_locks import ProcessLocks
 from securevfl.base.arrays import Floats, RowSlices
 from securevfl.base.chunked_matrix import ChunkedMatrix
 from securevfl.errors import LeakageError, ProtocolError
-from securevfl.protocols.score_ledger.claims import RowClaims
-from securevfl.protocols.score_ledger.database import LedgerDatabase
 from securevfl.protocols.score_ledger.row_digests import (
     COMMITMENT_BYTES,
     DIGEST_BYTES,
@@ -77,7 +76,7 @@ from securevfl.protocols.score_ledger.tables import (
     INSERT_ADMITTED,
     INSERT_ASKED,
     INSERT_CODES,
-    SCHEMA,
+    SCORE_TABLES,
     SELECT_ASKED,
     SELECT_VALUE,
     STORE_VALUE,
@@ -135,8 +134,8 @@ class ScoreLedger:
     """
 
     def __init__(self, path: Path | None) -> None:
-        self._claims = RowClaims(None if path is None else path.with_name(f"{path.name}.claims"))
-        self._file = LedgerDatabase.shared(path, SCHEMA)
+        self._claims = ProcessLocks(None if path is None else path.with_name(f"{path.name}.locks"))
+        self._file = AccountDatabase.shared(path, SCORE_TABLES)
 
     def record_model(
         self, model: bytes, iterations: int, ids: Iterable[bytes], X: RowSlices | ChunkedMatrix | None = None
@@ -160,7 +159,7 @@ class ScoreLedger:
             contents = sorted_digests(
                 self._contents(X[first : min(first + DIGEST_CHUNK_ROWS, count)]) for first in starts if X is not None
             )
-        with self._file.changing() as tables:
+        with self._file.changing(recorded=False) as tables:  # without this record the model is not scored
             number = name_id(tables, model.hex())
             for digests in rows:
                 tables.executemany("INSERT OR IGNORE INTO trained VALUES (?, ?)", ((number, row) for row in digests))
@@ -240,7 +239,7 @@ class ScoreLedger:
                 late = time.monotonic() > deadline
                 if not awaited or late:
                     break
-                tables.execute("ROLLBACK TO change")
+                tables.undo()
             time.sleep(_POLL_SECONDS)
         facts = {"rows": len(states), "new": int((states == NEW).sum()), "refused": int((states == REFUSED).sum())}
         eventlog.emit(me, "scored", {"peer": query.peer, "model": query.model[:16], **facts})
@@ -256,11 +255,11 @@ class ScoreLedger:
 
     def claim(self) -> AbstractContextManager[str]:
         """Return a context manager that yields the name of a claim on the rows that the block scores."""
-        return self._claims.claim()
+        return self._claims.hold()
 
     def _judge(
         self,
-        tables: sqlite3.Connection,
+        tables: Tables,
         query: ScoreQuery,
         contents: Sequence[bytes],
         columns: int,
@@ -323,7 +322,7 @@ class ScoreLedger:
                 repeated is not None
                 and repeated[5]
                 and repeated[5] != claim
-                and active.setdefault(repeated[5], self._claims.is_active(repeated[5]))
+                and active.setdefault(repeated[5], self._claims.is_held(repeated[5]))
             ):
                 awaited += 1
                 continue
@@ -343,7 +342,7 @@ class ScoreLedger:
         self._check_matches(tables, name, peer, model)
         return states, awaited
 
-    def _check_matches(self, tables: sqlite3.Connection, name: str, peer: int, model: int) -> None:
+    def _check_matches(self, tables: Tables, name: str, peer: int, model: int) -> None:
         """Refuse a peer whose requested rows equal training rows more often than these equal each other.
 
         Args:

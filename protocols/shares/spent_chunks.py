@@ -1,51 +1,41 @@
 """The names of preprocessing chunks that a party has begun to use, recorded apart from the chunks themselves.
 
 The folder of the chunks can be restored from a backup, at one party or at all of them. The names of used chunks are
-therefore stored in another file, next to the disclosure ledger: a chunk is begun at most once, whichever copy of it a
-party has. Every party has such a file, so a party whose folder was restored, and its peers, refuse chunks that they
-have used. A name is a digest of nonces that all parties know, and not secret.
+therefore recorded in the party's account (`securevfl.account`): a chunk is begun at most once, whichever copy of it a
+party has. Every party has an account, so a party whose folder was restored, and its peers, refuse chunks that they have
+used. A name is a digest of nonces that all parties know, and not secret.
 
-A line contains a name in hexadecimal and a digest of the file up to and including that name, so that a changed name is
-detected. A truncated last line belongs to a process that ended while writing, or to a full disk; its chunk was not
-begun.
-
-Nothing on the machine detects that folder and file are restored together, as by a snapshot of the whole machine.
+An account that is restored as well is refused by its commit counter. Nothing on the machine detects that folder,
+account and counter are restored together, as by a snapshot of the whole machine.
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from securevfl.base.files import append_atomic, make_private_folder
-from securevfl.base.platform_files import lock_exclusive
-from securevfl.errors import ConfigError, ProtocolError
-from securevfl.protocols.shares.preprocessing_store import NAME_BYTES
+from securevfl.account.database import AccountDatabase
+from securevfl.errors import ProtocolError
 
-Digest = Any
-"""A hash object of `hashlib`."""
+_TABLES = "CREATE TABLE IF NOT EXISTS used_chunks (name BLOB PRIMARY KEY) WITHOUT ROWID;"
 
 
 class SpentChunks:
-    """The names of used chunks in a file, or in this object.
+    """The names of used chunks in a party's account, or in this object.
 
     Args:
-        path: the file, or None.
+        path: the account's file, or None.
     """
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
-        self._names: set[str] = set()
+        self._names: set[bytes] = set()  # only without a file
 
     def contains(self, name: bytes) -> bool:
         """Return whether a chunk of this name was begun."""
-        with self._locked() as file:
-            self._load(file)
-        return name.hex() in self._names
+        if self._path is None:
+            return name in self._names
+        with AccountDatabase.shared(self._path, _TABLES).reading() as tables:
+            return tables.execute("SELECT 1 FROM used_chunks WHERE name = ?", (name,)).fetchone() is not None
 
     def spend(self, name: bytes) -> None:
         """Record that a chunk is begun; the record is on disk when this method returns.
@@ -55,78 +45,17 @@ class SpentChunks:
 
         Raises:
             ProtocolError: the chunk was begun before.
-            StorageError: the file cannot be written.
+            StorageError: the account cannot be written.
         """
-        with self._locked() as file:
-            digest, end = self._load(file)
-            if name.hex() in self._names:
-                raise ProtocolError(
-                    "shares: this party has already used this preprocessing chunk (its folder was restored or copied)",
-                    "generate a new chunk",
-                    code="SVFL-PROTOCOL-REPEATED",
-                )
-            if file is not None and self._path is not None:
-                os.ftruncate(file, end)  # the chunk of a truncated line was not begun
-                append_atomic(file, _line(digest, name.hex().encode()) + b"\n", self._path)
-            self._names.add(name.hex())
-
-    def _load(self, file: int | None) -> tuple[Digest, int]:
-        """Add the names that other processes have recorded.
-
-        Args:
-            file: the file descriptor, or None.
-
-        Returns:
-            A hash object of the complete lines, and their length.
-
-        Raises:
-            ConfigError: the file is damaged.
-        """
-        digest = hashlib.sha256()
-        if file is None:
-            return digest, 0
-        with open(os.dup(file), "rb") as opened:
-            opened.seek(0)
-            content = opened.read()
-        *lines, incomplete = content.split(b"\n")
-        for line in lines:
-            name = line[: 2 * NAME_BYTES]
-            if line != _line(digest, name):
-                raise self._damaged()
-            self._names.add(name.decode("ascii", "replace"))
-            digest.update(line + b"\n")
-        name = incomplete[: 2 * NAME_BYTES]
-        if name.strip(b"0123456789abcdef") or not _line(digest, name).startswith(incomplete):
-            raise self._damaged()
-        return digest, len(content) - len(incomplete)
-
-    def _damaged(self) -> ConfigError:
-        return ConfigError(
-            f"the file of used preprocessing chunks {self._path} is damaged",
-            "restore a backup, or move the file away together with all preprocessing (--ahead), which is then "
-            "generated again",
-            code="SVFL-FILE-DAMAGED",
-            path=str(self._path),
-        )
-
-    @contextmanager
-    def _locked(self) -> Iterator[int | None]:
-        """Yield the file descriptor of the file, which no other process changes meanwhile; None without a file."""
         if self._path is None:
-            yield None
-            return
-        make_private_folder(self._path.parent)
-        file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            lock_exclusive(file)  # the operating system releases it when the process ends
-            yield file
-        finally:
-            os.close(file)
-
-
-def _line(digest: Digest, name: bytes) -> bytes:
-    """Return the line of a name in hexadecimal after lines with this digest, without the newline."""
-    extended = digest.copy()
-    extended.update(name)
-    checksum: str = extended.hexdigest()
-    return name + b" " + checksum[:16].encode()
+            new = name not in self._names
+            self._names.add(name)
+        else:
+            with AccountDatabase.shared(self._path, _TABLES).changing() as tables:
+                new = tables.execute("INSERT OR IGNORE INTO used_chunks VALUES (?)", (name,)).rowcount == 1
+        if not new:
+            raise ProtocolError(
+                "shares: this party has already used this preprocessing chunk (its folder was restored or copied)",
+                "generate a new chunk",
+                code="SVFL-PROTOCOL-REPEATED",
+            )

@@ -120,7 +120,7 @@ def test_each_measurement_is_noted_before_anything_of_it_is_told(loss: str, tmp_
 
     def watch(event: Event) -> None:
         if event.direction == "send" and isinstance(event.message, ShuffledWords | LossSum):
-            noted.append(ScoreLedger(ledgers[event.me].scores_path).evaluation_count(held_out))
+            noted.append(ScoreLedger(ledgers[event.me].path).evaluation_count(held_out))
 
     vfl.simulate(job, parties, ledgers=ledgers, observe=watch)
     assert noted == [1, 2]
