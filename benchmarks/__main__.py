@@ -34,7 +34,7 @@ def shares(
     check_tables(names, bench_shares.TABLES)
     with status() as on_row:
         rows = bench_shares.run(data, sizes_of(sizes), names, on_row, large=large)
-    write_rows(json, bench_shares.SCHEMA, rows)
+    write_rows(json, bench_shares.SHARES_SCHEMA, rows)
     print_lines(rows)
 
 
@@ -55,7 +55,7 @@ def trees(
     check_tables(names, bench_trees.SPLIT)
     with status() as on_row:
         rows = bench_trees.run(data, names, on_row, trees=trees, seeds=seeds, shares=not floats)
-    write_rows(json, bench_trees.SCHEMA, rows)
+    write_rows(json, bench_trees.TREES_SCHEMA, rows)
     print_lines(rows)
     if not floats:
         heads = "table", "auc", "auc_boosting", "difference", "cpu_s"
@@ -88,7 +88,7 @@ def rounds(
             network=Network(mbps=mbps, rtt_ms=rtt_ms),
             on_row=on_row,
         )
-    write_rows(json, bench_rounds.SCHEMA, rows)
+    write_rows(json, bench_rounds.ROUNDS_SCHEMA, rows)
     heads = [key.replace("_", "\n", 1) for key in rows[0]]
     cells = [["" if value is None else value for value in row.values()] for row in rows]
     console().print(table(heads, cells))

@@ -42,7 +42,7 @@ from securevfl.runtime.observer import Event, Observer
 from securevfl.training.run import Run
 from securevfl.training.simulate import simulate
 
-SCHEMA = "securevfl.bench.rounds/1"
+ROUNDS_SCHEMA = "securevfl.bench.rounds/1"
 WITHIN = 1e-3  # distance from the pooled AUC
 L2 = 1e-3
 TEST = 0.25

@@ -53,7 +53,7 @@ from securevfl.training.run import Run
 from securevfl.training.session import run_offline_phase, take_part
 from securevfl.training.simulate import simulate
 
-SCHEMA = "securevfl.bench.shares/1"
+SHARES_SCHEMA = "securevfl.bench.shares/1"
 SIZES = (256, 15), (256, 100), (4096, 100)
 BATCHES = 8
 _FAR = 1000.0  # seconds of a round trip, compared with which computing is negligible

@@ -44,7 +44,7 @@ from securevfl.runtime.costs import Stage
 from securevfl.training.run import Run
 from securevfl.training.simulate import simulate
 
-SCHEMA = "securevfl.bench.trees/1"
+TREES_SCHEMA = "securevfl.bench.trees/1"
 Progress = Callable[[str], None]
 Rows = NDArray[np.intp]
 

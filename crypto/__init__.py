@@ -1,6 +1,6 @@
-"""Cryptographic primitives: functions of bytes and arrays, without network or learning.
+"""Cryptographic primitives: functions of bytes and arrays, which know nothing about messages or about learning.
 
-The package is imported as `securevfl.crypto`.
+Import this package as `securevfl.crypto`.
 """
 
 if __name__ != "securevfl.crypto":

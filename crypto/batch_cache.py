@@ -1,4 +1,4 @@
-"""A cache of prepared batches with a fixed capacity in bytes."""
+"""A cache for the encoded matrices of batches, which products with ciphertexts need again in every epoch."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ MAX_CACHED_BYTES = 1 << 30
 
 
 class BatchCache:
-    """Prepared batches, of at most `MAX_CACHED_BYTES` bytes; batches that fit are never evicted.
+    """Prepared batches of at most `MAX_CACHED_BYTES` bytes together. A batch that fits is never evicted.
 
-    Every epoch requests each batch once, in a new random order. If a fraction f of the batches is cached permanently,
-    a fraction f of the requests is served. A cache of the fraction f used most recently would serve
-    f + (1 - f) ln(1 - f), which is only f^2 / 2 for small f.
+    Every epoch uses each batch once, in a new random order. If a fraction f of the batches stays in the cache, it
+    answers a fraction f of the requests. A cache of the most recently used batches would answer only f + (1 - f) *
+    ln(1 - f), which is about f^2 / 2 for small f.
     """
 
     def __init__(self) -> None:
@@ -21,16 +21,16 @@ class BatchCache:
         self._total = 0
 
     def get(self, batch: int) -> Any | None:
-        """Return a prepared batch by its number, or None if it is not cached."""
+        """Return the prepared batch with this number, or None if it is not cached."""
         return self._batches.get(batch)
 
     @property
     def free_bytes(self) -> int:
-        """The bytes that another batch may take."""
+        """The number of bytes that are free for further batches."""
         return max(0, MAX_CACHED_BYTES - self._total)
 
     def put(self, batch: int, prepared: Any) -> None:
-        """Cache a prepared batch if it fits; a cached batch that has grown too large is dropped."""
+        """Cache a prepared batch if it fits. A batch that is already cached is dropped if it has grown too large."""
         self._total += prepared.nbytes - self._bytes.get(batch, 0)
         self._batches[batch], self._bytes[batch] = prepared, prepared.nbytes
         if self._total > MAX_CACHED_BYTES:

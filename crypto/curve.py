@@ -1,24 +1,25 @@
-"""Blinded ids: the group of Diffie-Hellman private set intersection (Meadows 1986; Huberman, Franklin, Hogg 1999).
+"""Blinded ids: the elliptic-curve operations of private set intersection.
 
-    id -> canonical id -> hash_to_group -> blind with a -> blind with b      =      the same with b before a
+An id is hashed to a point of a curve (`hash_to_group`). To blind a point, a party multiplies it by its secret number,
+its scalar. If two parties with scalars a and b both blind a point, the result does not depend on their order, so equal
+ids give equal points (Meadows 1986; Huberman, Franklin, Hogg 1999). Under the decisional Diffie-Hellman assumption,
+with the hash as a random oracle, a point that one party has blinded looks random to all others. The order of a set of
+points would reveal information as well, so sets are sent in ascending order (`sort_points`).
 
-Once every party has blinded them, equal ids are equal points. Under decisional Diffie-Hellman, with the hash as a
-random oracle, a point that one party has blinded is pseudorandom to all others. The order of points would reveal
-information as well, so a set is sent in ascending order of its points (`sort_points`), which depends on the set alone.
+The curve is Curve25519, whose points are given by their x-coordinates, and multiplication is X25519 (RFC 7748) of
+libsodium. That is about three times faster than points with two coordinates, which need a subgroup test; ristretto255
+is not available in PyNaCl's libsodium. x-coordinates alone have three problems, which are solved here:
 
-The group is Curve25519 in x-coordinates, and multiplication is X25519 (RFC 7748) of libsodium. That is about three
-times faster than Edwards points with the subgroup test, and the libsodium of PyNaCl has no ristretto255. The coordinate
-x alone leaves three gaps, which are closed here:
+- Half of all numbers x belong to the curve, and the others to another curve, its twist. Blinding does not change which,
+  so hashing an id to any x would reveal one bit of it. Ids are therefore hashed repeatedly until x is on the curve, and
+  other numbers from peers are refused.
+- The number of points is 8 times a prime. Scalars are multiples of 8 (RFC 7748), so blinded points are in the group of
+  prime order, and a crafted point reveals nothing about a scalar modulo 8.
+- x and x + p would be the same point. Only canonical numbers (x < p) that are not of small order are accepted, so equal
+  points have equal bytes.
 
-- A 32-byte string is an x on the curve or on its twist, and blinding does not change which. Hashing directly to x would
-  therefore reveal one bit of every id. Ids are hashed to the curve (try-and-increment), and points off it are refused.
-- The curve has cofactor 8. Scalars are multiples of 8 (RFC 7748), so blinded points are in the group of prime order,
-  and a crafted point reveals nothing about a scalar modulo 8.
-- Encodings are canonical (x < p) and not of small order, so equal points have equal bytes.
-
-Points are passed as one bytes object of n times 32 bytes. Functions with an `executor` divide the work among its
-processes or threads, which must belong to this party; libsodium releases Python's lock. Scalars are sent to these
-processes as bytes.
+n points are passed as one bytes object of n * 32 bytes. Functions with an `executor` divide the work among its
+processes or threads, which must belong to this party because they receive scalars. libsodium releases Python's lock.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ POINT_BYTES = 32
 _P = 2**255 - 19
 _A = 486662
 _ORDER = 2**252 + 27742317777372353535851937790883648493
-# x of the points of order 1, 2, 4 and 8 on the curve; those of the twist fail the curve test
+# x-coordinates of the points of order 1, 2, 4 and 8 on the curve; those on the twist are refused for that reason
 _SMALL_ORDER = frozenset(
     {
         0,
@@ -52,15 +53,15 @@ _SMALL_ORDER = frozenset(
     }
 )
 _DOMAIN = b"securevfl id to curve25519 v1\x00"
-_CHUNK = 4096  # ids or points of one task
+_CHUNK = 4096  # number of ids or points that a worker processes in one call
 
 
 def hash_to_group(ids: CanonicalIds, executor: Executor | None = None) -> bytes:
-    """Map canonical ids to points by SHA-512 with a counter that increases until x is on the curve.
+    """Map canonical ids to points: SHA-512 of the id and a counter, which increases until the result is on the curve.
 
-    The points are uniform over the x-coordinates of the curve, as those of a random oracle (Boneh, Lynn, Shacham 2001,
-    section 3.3). The number of attempts, two on average, depends on the id. It shows only in local time, and the whole
-    set is hashed before any point is sent.
+    The points are uniform over all x-coordinates of the curve (Boneh, Lynn, Shacham 2001, section 3.3). The number of
+    attempts, two on average, depends on the id. Others cannot measure it, because all ids are hashed before any point
+    is sent.
 
     Args:
         ids: n canonical ids.
@@ -104,7 +105,10 @@ def check_points(points: bytes, executor: Executor | None = None) -> int:
 
 
 class Blinder(Secret):
-    """A fresh secret scalar. Use a new one for every intersection; otherwise two runs can be linked."""
+    """A new secret scalar, by which points are multiplied.
+
+    Use a new object for every intersection. With the same scalar, others could recognize the same ids in two runs.
+    """
 
     __slots__ = ("_scalar",)
 
@@ -112,9 +116,9 @@ class Blinder(Secret):
         self._scalar = secrets.token_bytes(POINT_BYTES)
 
     def blind(self, points: bytes, executor: Executor | None = None) -> bytes:
-        """Multiply every point by the scalar; CryptoError as `check_points`.
+        """Multiply every point by the scalar. Raise CryptoError like `check_points`.
 
-        Blinders commute: a.blind(b.blind(points)) == b.blind(a.blind(points)).
+        The order of two blinders a and b does not matter: a.blind(b.blind(points)) == b.blind(a.blind(points)).
 
         Args:
             points: n points of 32 bytes.
@@ -126,10 +130,10 @@ class Blinder(Secret):
         return _multiply(self._scalar, points, executor)
 
     def unblind(self, points: bytes, executor: Executor | None = None) -> bytes:
-        """Remove this scalar from every point; other scalars remain. CryptoError as `check_points`.
+        """Divide every point by the scalar, which undoes `blind`. Raise CryptoError like `check_points`.
 
-        a.unblind(b.blind(a.blind(points))) == b.blind(points) applies b's function to points that b does not see, which
-        is an oblivious pseudorandom function (Jarecki, Kiayias, Krawczyk 2014).
+        For two blinders a and b, a.unblind(b.blind(a.blind(points))) == b.blind(points). So a party can let another one
+        multiply points that it does not see: an oblivious pseudorandom function (Jarecki, Kiayias, Krawczyk 2014).
 
         Args:
             points: n points of 32 bytes.
@@ -142,7 +146,7 @@ class Blinder(Secret):
 
 
 def sort_points(points: bytes) -> tuple[bytes, NDArray[np.intp]]:
-    """Sort points by their bytes, so that their order depends on the set alone and reveals nothing more.
+    """Sort points by their bytes, so that their order reveals nothing about the order of rows.
 
     Args:
         points: n points of 32 bytes.
@@ -156,7 +160,7 @@ def sort_points(points: bytes) -> tuple[bytes, NDArray[np.intp]]:
 
 
 def _rows(points: bytes) -> NDArray[np.bytes_]:
-    # numpy compares fixed-width byte strings as if padded with zeros, which has no effect if all have 32 bytes
+    # numpy ignores zeros at the end of byte strings when it compares them, which is correct since all have 32 bytes
     return np.frombuffer(points, dtype=f"S{POINT_BYTES}") if points else np.empty(0, dtype=f"S{POINT_BYTES}")
 
 
@@ -166,7 +170,7 @@ def _chunks(points: bytes) -> list[bytes]:
 
 
 def _on_curve(x: int) -> bool:
-    # x^3 + A x^2 + x is a square: Montgomery form of the curve, RFC 7748 section 4.1
+    # x^3 + A * x^2 + x must be a square modulo p (equation of the curve, RFC 7748 section 4.1)
     return bool(jacobi(x * (x * (x + _A) + 1), _P) == 1)
 
 
@@ -200,10 +204,10 @@ def _multiply(scalar: bytes, points: bytes, executor: Executor | None) -> bytes:
 
 
 def _inverse(scalar: bytes) -> bytes:
-    """Return the inverse of a scalar on the group of prime order, as X25519 needs it: 8 m with 2^251 <= m < 2^252.
+    """Return the inverse of a scalar modulo the prime order, in the form that X25519 requires.
 
-    A point and its negative have the same x, so 8 m may be the inverse modulo the order or its negative. One of the two
-    has the required form.
+    X25519 needs a scalar 8 * m with 2^251 <= m < 2^252. A point and its negative have the same x, so 8 * m may be the
+    inverse or its negative, and one of the two has this form.
     """
     clamped = int.from_bytes(scalar, "little") & (2**255 - 8) | 2**254
     m = pow(8 * clamped, -1, _ORDER)

@@ -1,16 +1,16 @@
-"""Real numbers as elements of a finite group, so that adding a uniform mask hides them perfectly.
+"""Real numbers as integers modulo 2^b, so that adding a uniformly random mask hides them perfectly.
 
-*The ring Z_2^b* for sums, with b = 64 or 32. The scale is a public power of two, 2^f, which the bound and the number of
-terms determine such that a sum of `terms` values within the bound cannot wrap: terms (bound 2^f + 1/2) <= 2^(b-1) - 1.
-numpy's arithmetic on uint64 and uint32 wraps as needed. For four terms within 2^12, f is 48 or 16. The error of a value
-is at most 2^-(f+1), and that of a sum of q values at most q 2^-(f+1), plus the rounding of the final float64 (2^-53 of
-the sum).
+For sums of real numbers, b is 64 or 32, and the integers modulo 2^b are called the ring. A number is multiplied by the
+scale 2^f and rounded. f is public: it is computed from the bound of the numbers and the number of terms, so that no sum
+wraps: terms * (bound * 2^f + 1/2) <= 2^(b-1) - 1. For four terms up to 2^12, f is 48 (b = 64) or 16 (b = 32). The error
+of one number is at most 2^-(f+1), and that of a sum of q numbers at most q * 2^-(f+1), plus the rounding of the final
+float64 (2^-53 of the sum). numpy's arithmetic on uint64 and uint32 wraps modulo 2^b.
 
-*The circle Z_2^b* = [0, 2 pi), with b = 32 or 16, for phases w^T x + b of random features (FDSKL, Algorithm 3). Phases
-are used only in a cosine, so wrapping is harmless and no bound is needed. Adding a uniform element hides a phase
-perfectly; the paper's real mask in [0, 2 pi), added to a real number that does not wrap, does not.
-`securevfl.families.fdskl.kernel_model` rounds phases to the circle, with an error of at most pi 2^-b radians plus the
-rounding of float64.
+For phases, b is 32 or 16, and the integers modulo 2^b are called the circle: k represents the angle k * 2 pi / 2^b. The
+phases are angles w^T x + offset of random Fourier features (FDSKL, Algorithm 3). Only their cosines are used, so
+wrapping is harmless and no bound is needed. A uniform mask modulo 2^b hides a phase perfectly. The mask of the paper, a
+real number in [0, 2 pi) that is added without wrapping, does not. `securevfl.families.fdskl.kernel_model` rounds phases
+to the circle, with an error of at most pi / 2^b radians plus the rounding of float64.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ RingBits = Literal[32, 64]
 
 MAX_RING_TERMS = 2**32
 COSINE_ERROR = math.pi * 2.0**-16 + 2.0**-25
-"""Largest error of `cos_circle`: half a step of the table plus the rounding of float32."""
+"""Largest error of `cos_circle`: half of the table's spacing, plus the rounding of float32."""
 
 _COSINES: NDArray[np.float32] = np.cos(np.arange(2**16) * (2 * math.pi / 2**16)).astype(np.float32)
 _COSINES.flags.writeable = False
 
 
 def scale_bits(bound: float, terms: int, bits: RingBits = 64) -> int:
-    """Return the largest exponent f of the scale 2^f with terms (bound 2^f + 1/2) <= 2^(bits-1) - 1.
+    """Return the largest exponent f such that sums of numbers with the scale 2^f cannot wrap.
 
     Args:
         bound: largest absolute value of a term.
         terms: number of terms of a sum, from 1 to 2^32.
-        bits: size of the ring.
+        bits: the number of bits b of the ring.
 
     Returns:
         The exponent.
@@ -68,13 +68,13 @@ def scale_bits(bound: float, terms: int, bits: RingBits = 64) -> int:
 
 
 def to_ring(v: Floats, bound: float, terms: int, bits: RingBits = 64) -> Ring:
-    """Round values to multiples of 2^-f and return them modulo 2^bits.
+    """Round numbers to multiples of 2^-f, and return them as integers modulo 2^bits.
 
     Args:
-        v: values of any shape.
-        bound: largest absolute value, see `scale_bits`.
-        terms: number of terms of a sum.
-        bits: size of the ring.
+        v: numbers of any shape.
+        bound: largest absolute value; f depends on it (`scale_bits`).
+        terms: number of terms of the sum in which they are used; f depends on it.
+        bits: the number of bits b of the ring.
 
     Returns:
         The elements, in the shape of `v`.
@@ -91,7 +91,7 @@ def to_ring(v: Floats, bound: float, terms: int, bits: RingBits = 64) -> Ring:
 
 
 def from_ring(total: Ring, bound: float, terms: int) -> Floats:
-    """Return the real sum that an element of the ring represents.
+    """Return the real sum that each element of the ring represents.
 
     Args:
         total: a sum of at most `terms` results of `to_ring`, as uint64 or uint32.
@@ -107,13 +107,13 @@ def from_ring(total: Ring, bound: float, terms: int) -> Floats:
 
 
 def cos_circle(circle: NDArray[np.uint32] | NDArray[np.uint16]) -> NDArray[np.float32]:
-    """Look up the cosine of each element of the circle in a table of 2^16 entries.
+    """Return the cosine of each element of the circle, from a table of 2^16 entries.
 
     Args:
         circle: elements of any shape.
 
     Returns:
-        The cosines, with an error of at most `COSINE_ERROR` (4.8e-5), or 2^-25 for uint16.
+        The cosines. Their error is at most `COSINE_ERROR` (4.8e-5), or 2^-25 for elements of 16 bits.
     """
     steps = circle if circle.itemsize == 2 else (circle + np.uint32(1 << 15)) >> np.uint32(16)
-    return np.take(_COSINES, steps, mode="clip")  # the index is always in range; clip avoids a check
+    return np.take(_COSINES, steps, mode="clip")  # indices are always valid; mode="clip" skips the check

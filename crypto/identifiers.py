@@ -1,4 +1,4 @@
-"""Canonical ids: the bytes of an id, equal at every party whatever type its table gave the column."""
+"""Canonical ids: bytes for the id of a row that are the same at every party, whatever type the id has in its table."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ CanonicalIds = Sequence[bytes] | NDArray[np.bytes_]
 """Canonical ids in the order of the rows."""
 
 _MAX_DIGITS = 100
-_BLOCK_BYTES = 16  # of a key of `id_keys`
-_MIXING_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # an odd number without a pattern
-_MAX_BULK_BYTES = 64  # of an id that is converted in bulk
-_DIGEST_MARK = b"\x7e"  # last byte of a key that is a digest: 126
+_BLOCK_BYTES = 16  # length of a key that `id_keys` returns
+_MIXING_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio, an odd number whose bits look random
+_MAX_BULK_BYTES = 64  # longest id that `canonical_ids_in_bulk` converts
+_DIGEST_MARK = b"\x7e"  # last byte, 126, of a key that contains a digest instead of the id
 
 
 def canonical_id(value: Any) -> bytes:
@@ -33,8 +33,8 @@ def canonical_id(value: Any) -> bytes:
     - a UUID and its lower-case text with hyphens;
     - a letter with a combining accent and the composed letter.
 
-    These differ: "007" and 7, "7.0" and 7, "a" and "A". Bytes that are not UTF-8, such as a digest, are not changed
-    apart from a leading mark.
+    These differ: "007" and 7, "7.0" and 7, "a" and "A". Bytes that are not UTF-8, such as a digest, are not changed,
+    but the byte 255 is put before them.
 
     Args:
         value: text, bytes, an integer, a float or decimal without fraction, or a UUID.
@@ -111,35 +111,36 @@ def canonical_ids(values: Iterable[Any]) -> list[bytes]:
         The canonical ids in the same order.
 
     Raises:
-        IdError: if a value is not an id, or two rows have the same id; the error names the rows.
+        IdError: if a value is not an id, or two rows have the same id; the error names the rows, numbered from 1.
     """
     first_rows: dict[bytes, int] = {}
     for row, value in enumerate(values):
         try:
             canonical = canonical_id(value)
         except IdError as error:
-            raise IdError(f"row {row}: {error.problem}", error.remedy, code=error.code, row=row) from None
+            raise IdError(f"row {row + 1}: {error.problem}", error.remedy, code=error.code, row=row + 1) from None
         if (other := first_rows.setdefault(canonical, row)) != row:
             raise IdError(
-                f"rows {other} and {row} have the same id",
+                f"rows {other + 1} and {row + 1} of the table have the same id",
                 "merge these rows or drop one of them",
                 code="SVFL-ID-DUPLICATE",
-                rows=(other, row),
+                rows=(other + 1, row + 1),
             )
     return list(first_rows)
 
 
 def canonical_ids_in_bulk(values: Any) -> NDArray[np.bytes_] | None:
-    """Return the canonical ids (n,) of simple columns without a loop over rows.
+    """Return the canonical ids (n,) of a simple column without a loop over rows, which is faster.
 
-    Simple columns are lists of text in visible ASCII and arrays of integers, of at most 64 bytes each.
+    A column is simple if it is a list of text in visible ASCII characters, or an array of integers, and no id is longer
+    than 64 bytes.
 
     Args:
         values: the ids.
 
     Returns:
-        What `canonical_ids` would return, or None if the column is not simple or two ids are equal. None is also
-        returned for different ids with probability n^2 / 2^65.
+        The same ids as `canonical_ids`; None if the column is not simple, or if two ids are equal. With a probability
+        of n^2 / 2^65, None is returned for different ids as well.
     """
     if isinstance(values, np.ndarray) and values.dtype.kind in "iu" and values.ndim == 1:
         column = values.astype("S")
@@ -156,7 +157,7 @@ def canonical_ids_in_bulk(values: Any) -> NDArray[np.bytes_] | None:
         except UnicodeEncodeError:
             return None
         if int(np.count_nonzero(column.view(np.uint8) > ord(" "))) != sum(map(len, values)):
-            return None  # there are blanks or zero bytes
+            return None  # a text contains white space or zero bytes
     keys = id_keys(column)
     mixed = np.sort(keys[:, 0] ^ keys[:, 1] * _MIXING_FACTOR)
     none_empty = column.view(np.uint8).reshape(len(column), -1)[:, 0].all()
@@ -164,16 +165,16 @@ def canonical_ids_in_bulk(values: Any) -> NDArray[np.bytes_] | None:
 
 
 def id_keys(ids: CanonicalIds) -> NDArray[np.uint64]:
-    """Return a key of 16 bytes (n, 2) for each canonical id; different ids have different keys.
+    """Return a key of 16 bytes for each of n canonical ids, as two words of 64 bits. Different ids have different keys.
 
-    The key of an id of at most 15 bytes consists of the id, padded with zeros, and its length. The key of a longer id
-    consists of 15 bytes of BLAKE2b and the number 126. The highest bit of a key is therefore never set.
+    The key of an id of at most 15 bytes is the id, padded with zeros to 15 bytes, and a byte with its length. The key
+    of a longer id is a BLAKE2b digest of 15 bytes, and the byte 126. The highest bit of a key is therefore always 0.
 
     Args:
         ids: the canonical ids.
 
     Returns:
-        The keys.
+        The keys (n, 2).
     """
     keys = np.zeros((len(ids), _BLOCK_BYTES), np.uint8)
     lengths = np.fromiter(map(len, ids), np.int64, len(ids)) if isinstance(ids, list) else np.strings.str_len(ids)

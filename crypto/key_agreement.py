@@ -1,8 +1,9 @@
-"""Pair keys from public keys: X25519 (RFC 7748), then HKDF-SHA256 (RFC 5869).
+"""Key agreement: two parties derive a common secret key from each other's public keys.
 
-A key is bound to its context: the session, the domain (the purpose of the key), and the names and public keys of both
-parties in the order of the names. Two parties that disagree about any of these derive different keys. Public keys must
-arrive over an authenticated channel; otherwise an attacker can replace them and read everything (man in the middle).
+It uses X25519 (RFC 7748), and then HKDF-SHA256 (RFC 5869) with a context: the session, the domain (the purpose of the
+key), and the names and public keys of both parties in the order of the names. Two parties that disagree about any of
+these derive different keys. Public keys must arrive over an authenticated channel; otherwise an attacker can replace
+them and read everything (man in the middle).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ PUBLIC_KEY_BYTES = 32
 
 
 class KeyPair(Secret):
-    """A fresh X25519 key pair. The private key never leaves the object.
+    """A new random X25519 key pair. The private key never leaves the object.
 
     Attributes:
         public: the public key of 32 bytes.
@@ -34,7 +35,7 @@ class KeyPair(Secret):
         self.public = self._private.public_key().public_bytes_raw()
 
     def agree(self, peer_public: bytes, *, session: str, party: str, peer: str, domain: str) -> bytes:
-        """Derive the 32-byte key that two parties share in one session for one purpose.
+        """Derive the common key (32 bytes) of two parties for one session and one purpose.
 
         Args:
             peer_public: the public key of the peer.
@@ -47,7 +48,8 @@ class KeyPair(Secret):
             The key.
 
         Raises:
-            CryptoError: if the peer's key is malformed, of low order or equal to this key, or the names are equal.
+            CryptoError: if the peer's key is malformed, has low order or equals this party's, or if the names are
+                equal.
         """
         if party == peer or peer_public == self.public:
             raise CryptoError(

@@ -1,4 +1,7 @@
-"""Derivation of symmetric keys for named contexts (HKDF-Expand, RFC 5869)."""
+"""Derivation of symmetric keys from one key, a different key for each context (HKDF-Expand, RFC 5869).
+
+A context is a list of values that name the purpose of a key, such as a protocol, a session and a number.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,11 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 from securevfl.errors import CryptoError
 
 SYMMETRIC_KEY_BYTES = 32
-"""Length of keys of ChaCha20, and of seeds."""
+"""Length of ChaCha20 keys, and of the seeds of other generators, in bytes."""
 
 
 def encode_context(*parts: str | bytes | int) -> bytes:
-    """Encode a list of values injectively: every value is preceded by its type and length."""
+    """Encode a list of values so that different lists have different bytes: each value follows its type and length."""
     encoded = []
     for part in parts:
         if isinstance(part, str):
@@ -26,14 +29,14 @@ def encode_context(*parts: str | bytes | int) -> bytes:
 
 
 def derive_key(key: bytes, *context: str | bytes | int) -> bytes:
-    """Derive a 32-byte key for one context with HKDF-Expand and SHA-256; it does not reveal `key`.
+    """Derive a key (32 bytes) for one context. The derived key reveals neither `key` nor the keys of other contexts.
 
     Args:
-        key: 32 bytes.
+        key: the secret key of 32 bytes.
         *context: values that name the purpose of the new key.
 
     Returns:
-        The key of this context.
+        The derived key.
 
     Raises:
         CryptoError: if `key` has another length.

@@ -1,7 +1,7 @@
-"""Checks of the header and the length of messages between the two sides of an engine.
+"""Checks of the header and the length of messages between the two parties of an encryption scheme ("engine").
 
-A message begins with four letters that name its kind and the version of its format, followed by the fingerprint of the
-key that it belongs to.
+A message begins with four letters ("magic") that name its kind and the version of its format, followed by the
+fingerprint of its key.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ def read_header(engine: str, shape: struct.Struct, magic: bytes, message: bytes,
 
     Args:
         engine: name of the engine, for error messages.
-        shape: format of the header.
+        shape: format of the whole header.
         magic: the four letters of this kind of message.
         message: the message.
-        key: fingerprint of the key.
+        key: fingerprint of the expected key.
 
     Returns:
-        The fields behind the letters and the fingerprint.
+        The fields of the header that follow the fingerprint.
 
     Raises:
         CryptoError: if the message is of another kind or version.
-        KeyMismatch: if it belongs to another key.
+        KeyMismatch: if the message belongs to another key.
     """
     kind = magic.decode()
     if len(message) < shape.size or message[:4] != magic:
@@ -50,7 +50,7 @@ def check_length(engine: str, magic: bytes, message: bytes, expected: int) -> No
         engine: name of the engine, for error messages.
         magic: the four letters of this kind of message.
         message: the message.
-        expected: its length in bytes.
+        expected: the correct length in bytes.
 
     Raises:
         CryptoError: if the message has another length.

@@ -1,14 +1,15 @@
-"""Keyed pseudorandom arrays: the ChaCha20 keystream (RFC 8439) as unsigned integers.
+"""A pseudorandom generator (PRG): arrays of random-looking integers from a secret key, with ChaCha20 (RFC 8439).
 
-A `Prg` has a 32-byte key and a label. The ChaCha20 key is derived from both with HKDF-Expand, so two labels under one
-key give independent streams. The 16-byte nonce that `cryptography` expects consists of
+A `Prg` has a key of 32 bytes and a label, and produces numbered streams. The ChaCha20 key is derived from both with
+HKDF-Expand, so two labels with the same key give independent streams. The nonce of 16 bytes that the library
+`cryptography` expects consists of
 
-    bytes 0..3    block counter, starts at 0 (little-endian)
-    bytes 4..15   number of the stream (little-endian)
+    bytes 0..3    a block counter that starts at 0 (little-endian)
+    bytes 4..15   the number of the stream (little-endian)
 
-Stream numbers of one object only increase, so the object never uses a pair of key and nonce twice. Two objects with the
-same key and label generate the same streams, which is what two parties with a common key need. Integers are
-little-endian on every machine.
+The stream numbers of one object only increase, so it never uses the same key and nonce twice. Two objects with the same
+key and label generate the same streams; two parties with a common key use this. Integers are little-endian on every
+machine.
 """
 
 from __future__ import annotations
@@ -28,22 +29,22 @@ from securevfl.errors import CryptoError
 
 Unsigned = TypeVar("Unsigned", np.uint16, np.uint32, np.uint64)
 
-_STREAM_BYTES = 2**32 * 64  # a 32-bit block counter of 64-byte blocks
-_ZEROS = memoryview(bytes(1 << 16))  # a chunk that stays in the cache
+_STREAM_BYTES = 2**32 * 64  # length of a stream, since the block counter has 32 bits and a block 64 bytes
+_ZEROS = memoryview(bytes(1 << 16))  # encrypting zeros yields the keystream; a chunk fits into the processor's cache
 
 
 def random_words(count: int) -> NDArray[np.uint64]:
-    """Draw uniform 64-bit words (count,) from a ChaCha20 keystream under a fresh key of the operating system."""
+    """Draw uniformly random 64-bit words (count,), from ChaCha20 with a new random key of the operating system."""
     stream = Cipher(algorithms.ChaCha20(os.urandom(SYMMETRIC_KEY_BYTES), bytes(16)), mode=None).encryptor()
     return np.frombuffer(stream.update(bytes(8 * count)), np.uint64)
 
 
 class Prg(Secret):
-    """Numbered keystreams under one key and label. Threads may share it, processes may not.
+    """A generator of numbered streams. Threads may share an object; processes must not.
 
     Args:
-        key: 32 bytes.
-        label: the purpose of the streams.
+        key: the secret key of 32 bytes.
+        label: the purpose of the streams; other labels give other streams.
 
     Raises:
         CryptoError: if the key has another length.
@@ -59,24 +60,24 @@ class Prg(Secret):
 
     @classmethod
     def fresh(cls, label: str) -> Prg:
-        """Create a generator under a fresh key of the operating system, which nobody else knows."""
+        """Create a generator with a new random key of the operating system, which nobody else knows."""
         return cls(os.urandom(SYMMETRIC_KEY_BYTES), label)
 
     def array(
         self, shape: int | tuple[int, ...], dtype: type[Unsigned], *, number: int | None = None
     ) -> NDArray[Unsigned]:
-        """Return a stream as an array of unsigned integers, uniform over the range of their type.
+        """Return a stream as an array of unsigned integers, which are uniform over the range of their type.
 
         Args:
             shape: shape of the array.
             dtype: uint16, uint32 or uint64.
-            number: number of the stream; None for the next one.
+            number: number of the stream; None for the next unused one.
 
         Returns:
             The array.
 
         Raises:
-            CryptoError: if the number was used or skipped before.
+            CryptoError: if the stream was used or skipped before.
         """
         out = np.empty(shape, dtype)
         self.fill(out, number=number)
@@ -87,10 +88,10 @@ class Prg(Secret):
 
         Args:
             out: a C-contiguous array of unsigned integers.
-            number: number of the stream; None for the next one.
+            number: number of the stream; None for the next unused one.
 
         Raises:
-            CryptoError: if the array is of another kind or too large, or the number was used or skipped before.
+            CryptoError: if the array has the wrong type or is too large, or the stream was used or skipped before.
         """
         if out.dtype.kind != "u" or not out.flags.c_contiguous:
             raise CryptoError(

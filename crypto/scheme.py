@@ -1,23 +1,26 @@
-"""Interfaces of homomorphic encryption engines, divided by the party that calls them.
+"""Interfaces of homomorphic encryption schemes ("engines"), with a class for each party.
 
-*Encrypted vector-Jacobian product* (one round trip, `LinearScheme`):
+A `LinearScheme` computes an encrypted vector-Jacobian product. The key holder has a matrix g (n, c), the residuals of n
+rows for c model outputs. The evaluator has a matrix J (n, d), derivatives of its outputs by its parameters, and learns
+J^T g:
 
-    key holder                                  evaluator (has J)
+    key holder                                  evaluator
     sealed  = encrypt(g, bound)          ->     product = transpose_product(prepare(J), sealed)
        or the pieces of encrypt_pieces          one after the other, as they arrive
     opened  = open(blinded)              <-     blinded, mask = blind(product)
                                          ->     J^T g = unblind(opened, mask)
 
-The key holder decrypts only uniform noise. The evaluator sees only ciphertexts and, at the end, J^T g. In addition to
-the columns of J, the evaluator lets the holder decrypt secret combinations of the columns. They show whether the holder
-has changed decrypted values.
+The key holder decrypts only uniform noise, because of the mask. The evaluator sees only ciphertexts and, at the end,
+J^T g. It lets the holder decrypt not only the products with the columns of J, but also products with secret
+combinations of the columns ("checks"), which show whether the holder has changed decrypted values.
 
-*Encrypted sum* (`AdditiveScheme`): adders encrypt and add under the holder's public key. The holder decrypts the sum.
+An `AdditiveScheme` computes an encrypted sum: several adders encrypt vectors under the holder's public key and add the
+ciphertexts, and the holder decrypts only the sum.
 
 All messages are bytes. A message begins with four letters that name its kind and the version of its format, followed by
 the fingerprint of its key. Every engine checks these and the length first (`securevfl.crypto.message_headers`). A
-secret key never leaves the object of its holder, which has no accessor for it, no informative `repr` and cannot be
-pickled. A prepared J depends on J and public parameters alone, so it remains valid when keys change.
+secret key never leaves the object of its holder: the object has no accessor for it, does not show it in its `repr`, and
+cannot be pickled. A prepared J depends on J and public parameters alone, so it can be used with other keys as well.
 """
 
 from __future__ import annotations
@@ -33,18 +36,18 @@ from securevfl.crypto.secret import Secret
 from securevfl.errors import ShapeMismatch
 
 MAX_PLAINTEXT_BYTES = 1 << 30
-"""Bytes of plaintexts that an evaluator caches by default."""
+"""By default, an evaluator caches at most this number of bytes of a prepared J."""
 
 
 class OpeningShape(NamedTuple):
-    """The shape that a key holder has agreed to decrypt: J^T g for g (rows, outputs) and J (rows, columns).
+    """The shape of the products J^T g that a key holder has agreed to decrypt.
 
     Attributes:
-        rows: number of rows of a batch.
+        rows: number of rows of g and J.
         outputs: number of columns of g.
         columns: number of columns of J.
-        word: bits of each value that are decrypted, if J and g consist of integers and g has one output; None to
-            decrypt values in full.
+        word: number of bits that are decrypted of each value, if J and g consist of integers and g has one column; None
+            to decrypt complete values.
     """
 
     rows: int
@@ -53,12 +56,12 @@ class OpeningShape(NamedTuple):
     word: int | None = None
 
     def check(self, rows: int, outputs: int, columns: int) -> None:
-        """Compare the shape that a message names with the agreed one.
+        """Compare the shape that a message states with the agreed one.
 
         Args:
-            rows: number of rows in the message.
-            outputs: number of outputs in the message.
-            columns: number of columns in the message.
+            rows: number of rows that the message states.
+            outputs: number of outputs that the message states.
+            columns: number of columns that the message states.
 
         Raises:
             ShapeMismatch: if they differ, or a number is less than one.
@@ -74,7 +77,7 @@ class OpeningShape(NamedTuple):
 
 
 class KeyHolder(Secret, ABC):
-    """The party whose key encrypts g and which decrypts blinded products.
+    """The party that encrypts g under its key, and decrypts blinded products.
 
     Attributes:
         public: the public key for evaluators.
@@ -84,11 +87,11 @@ class KeyHolder(Secret, ABC):
 
     @abstractmethod
     def encrypt(self, g: Floats, *, bound: float) -> bytes:
-        """Encrypt g (n, c) with fresh randomness.
+        """Encrypt g with new randomness.
 
         Args:
-            g: the values.
-            bound: largest absolute value.
+            g: the matrix (n, c).
+            bound: public bound on the absolute values of its entries.
 
         Returns:
             The message for evaluators.
@@ -98,11 +101,11 @@ class KeyHolder(Secret, ABC):
         """
 
     def encrypt_pieces(self, g: Floats, *, bound: float) -> Iterator[tuple[bytes, bool]]:
-        """Encrypt g (n, c) in consecutive pieces, so that one piece is sent while the next one is computed.
+        """Encrypt g in pieces, so that one piece can be sent while the next one is computed.
 
         Args:
-            g: the values.
-            bound: largest absolute value.
+            g: the matrix (n, c).
+            bound: public bound on the absolute values of its entries.
 
         Yields:
             Each piece, and whether it is the last one.
@@ -111,10 +114,10 @@ class KeyHolder(Secret, ABC):
 
     @abstractmethod
     def open(self, blinded: bytes, shape: OpeningShape) -> bytes:
-        """Decrypt a blinded product. The plaintexts are uniform to the holder.
+        """Decrypt a blinded product. The decrypted numbers are uniform to the holder.
 
-        The holder also decrypts the checks that the evaluator adds to the columns; both know their number. If words are
-        agreed, it returns `LinearScheme.opened_bits` bits in all, whatever the evaluator has sent.
+        The holder also decrypts the checks, whose number both parties know. If `shape.word` is not None, the answer has
+        `LinearScheme.opened_bits` bits in all, whatever the evaluator has sent.
 
         Args:
             blinded: the bytes that `Evaluator.blind` returned.
@@ -133,29 +136,29 @@ class Evaluator(ABC):
 
     @abstractmethod
     def prepare(self, J: Floats | ChunkedMatrix, *, max_bytes: int = MAX_PLAINTEXT_BYTES) -> Any:
-        """Convert J (n, d) to the form that products need. It is computed once for a batch and reused.
+        """Convert J to the form that products need. The result can be reused for every product with this J.
 
-        The attribute `nbytes` of the result estimates its memory in this process. `encode` and products may add to it.
+        Its attribute `nbytes` estimates its memory in this process, which `encode` and products may increase.
 
         Args:
-            J: the matrix.
-            max_bytes: approximate limit of the memory in each process that holds rows of J.
+            J: the matrix (n, d).
+            max_bytes: approximate limit of its memory, in each process that stores rows of J.
 
         Returns:
             The prepared matrix.
 
         Raises:
-            RangeError: if J is not finite.
-            ConfigError: if the engine does not support chunked matrices.
+            RangeError: if J has infinite or missing values.
+            ConfigError: if J is a chunked matrix and the engine does not support that.
         """
 
     def encode(self, prepared: Any, sealed: bytes, onto: Any | None = None) -> None:  # noqa: B027
-        """Compute plaintexts of J for the product with a piece of g in advance, within the memory limit.
+        """Compute in advance, within the memory limit, the encoded rows of J that a piece of g is multiplied with.
 
         Args:
             prepared: the prepared J.
-            sealed: the piece of g.
-            onto: the product with the previous pieces.
+            sealed: the encrypted piece of g.
+            onto: the product with the previous pieces, if there are any.
         """
 
     @abstractmethod
@@ -164,11 +167,11 @@ class Evaluator(ABC):
 
         Args:
             prepared: the prepared J.
-            sealed: g, or a piece of it.
-            onto: the product with the previous pieces, to which this piece is added.
+            sealed: the encrypted g, or a piece of it.
+            onto: the product with the previous pieces, to which the product with this piece is added.
 
         Returns:
-            The product.
+            The encrypted product.
         """
 
     @abstractmethod
@@ -184,15 +187,15 @@ class Evaluator(ABC):
 
     @abstractmethod
     def unblind(self, opened: bytes, mask: Any, word: int | None = None) -> Floats:
-        """Return J^T g (d, c) from the holder's answer and the mask.
+        """Return J^T g from the holder's answer, by removing the mask.
 
         Args:
             opened: the bytes that `KeyHolder.open` returned.
-            mask: the mask of this product.
-            word: bits of each value if words are agreed; with log2(2 n) bits, the error is less than two.
+            mask: the mask that `blind` returned for this product.
+            word: the number of bits of each value, as in `OpeningShape`; with log2(2 n) bits, the error is less than 2.
 
         Returns:
-            The product.
+            The product (d, c).
 
         Raises:
             OpeningMismatch: if the checks show that the answer is not the decrypted product.
@@ -200,53 +203,65 @@ class Evaluator(ABC):
 
 
 class LinearScheme(ABC):
-    """An engine for J^T [[g]], without state apart from its public parameters."""
+    """An encryption scheme for products J^T g with encrypted g. It has public parameters only."""
 
     name: ClassVar[str]
 
     @property
     @abstractmethod
     def strength(self) -> str:
-        """One line for people: key size or ring, security level, assumption."""
+        """Key size or ring dimension, security level and assumption, as one line of text."""
 
     @abstractmethod
     def distance_bits(self, values: int) -> float:
-        """Bound the statistical distance of a run that decrypts `values` values from the ideal one.
+        """Return how little a run reveals in addition to J^T g, as a statistical distance.
 
-        The ideal run reveals J^T g and nothing else. The distance is in addition to the assumption of `strength`.
+        An ideal run reveals J^T g and nothing else. The real run has at most this distance from it, apart from breaking
+        the assumption in `strength`.
 
         Args:
-            values: number of decrypted values.
+            values: number of values that the run decrypts.
 
         Returns:
-            -log2 of the distance, at least.
+            A lower bound on -log2 of the distance.
         """
 
     @property
     @abstractmethod
     def checks(self) -> int:
-        """Largest number of check values that are decrypted for the columns of J^T g."""
+        """Largest number of check values that are decrypted for one column of g."""
 
     @abstractmethod
     def opened_bits(self, rows: int, columns: int, word: int) -> int:
-        """Return the bits of J^T g (columns, 1) that are decrypted in words of `word` bits, including checks."""
+        """Return the number of bits that a holder's answer contains if it decrypts `word` bits of each value.
+
+        Args:
+            rows: number of rows of g and J.
+            columns: number of columns of J; g has one column.
+            word: number of bits that are decrypted of each value.
+
+        Returns:
+            The number of bits, including those of the checks.
+        """
 
     @abstractmethod
     def opened_size(self, shape: OpeningShape) -> int:
-        """Return the largest size in bytes of a holder's answer of this shape, including checks."""
+        """Return the largest possible size in bytes of a holder's answer of this shape, including checks."""
 
     @property
     @abstractmethod
     def rotates(self) -> bool:
-        """Whether the holder should generate new keys every epoch."""
+        """Whether the holder should generate a new key every epoch, because answers reveal a little about the key."""
 
     @abstractmethod
     def keygen(self, executor: Executor | None = None, *, columns: int = 0, openings: int = 1) -> KeyHolder:
-        """Create a holder with a fresh key. Any width of J and any number of products work with it.
+        """Create a holder with a new key, which works with any J and any number of products.
+
+        The expected numbers affect only the speed.
 
         Args:
             executor: processes for expensive operations; None for the calling thread.
-            columns: expected width of J, the largest one of several; 0 if unknown.
+            columns: expected number of columns of J, the largest one if there are several; 0 if unknown.
             openings: expected number of products with each g.
 
         Returns:
@@ -270,7 +285,7 @@ class LinearScheme(ABC):
 
 
 class SumHolder(Secret, ABC):
-    """The party that may learn the sum.
+    """The party that learns the sum.
 
     Attributes:
         public: the public key for adders.
@@ -280,7 +295,7 @@ class SumHolder(Secret, ABC):
 
     @abstractmethod
     def decrypt(self, total: bytes) -> Floats:
-        """Decrypt the sum (m,) of the vectors that were added."""
+        """Decrypt the sum (m,) of all vectors (m,) that were added."""
 
 
 class Adder(ABC):
@@ -292,26 +307,26 @@ class Adder(ABC):
 
         Args:
             v: the vector (m,).
-            bound: largest absolute value.
-            terms: how many such vectors may be added.
+            bound: public bound on the absolute values of its entries.
+            terms: largest number of vectors in the sum.
 
         Returns:
             The encrypted vector.
 
         Raises:
-            RangeError: if a value exceeds the bound.
+            RangeError: if an entry exceeds the bound.
         """
 
     @abstractmethod
     def size(self, values: int, *, terms: int) -> int:
-        """Return the bytes of an encrypted vector of `values` values, which is also the size of a sum."""
+        """Return the size in bytes of an encrypted vector of `values` values, or of a sum of such vectors."""
 
     @abstractmethod
     def add(self, *parts: bytes) -> bytes:
-        """Add encrypted vectors, and re-randomise the sum.
+        """Add encrypted vectors, and re-randomise the sum, so that nobody can recognize its parts.
 
         Args:
-            *parts: encrypted vectors or sums of such.
+            *parts: encrypted vectors, or encrypted sums.
 
         Returns:
             The encrypted sum.
@@ -322,14 +337,14 @@ class Adder(ABC):
 
 
 class AdditiveScheme(ABC):
-    """An engine for sums under encryption."""
+    """An encryption scheme for sums."""
 
     name: ClassVar[str]
 
     @abstractmethod
     def sum_keygen(self, executor: Executor | None = None) -> SumHolder:
-        """Create a holder with a fresh key; expensive operations run in the executor."""
+        """Create a holder with a new key. Expensive operations run in the executor, if there is one."""
 
     @abstractmethod
     def adder(self, public: bytes, executor: Executor | None = None) -> Adder:
-        """Create an adder for a holder's public key; expensive operations run in the executor."""
+        """Create an adder for a holder's public key. Expensive operations run in the executor, if there is one."""

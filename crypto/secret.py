@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 
 class Secret:
-    """Base class of objects that must stay in their process: `repr` shows nothing, and pickling fails."""
+    """Base class of objects that must not leave their process: `repr` shows only the class, and pickling fails."""
 
     __slots__ = ()
 

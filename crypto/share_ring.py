@@ -1,8 +1,10 @@
-"""Arithmetic modulo 2^L on uint64 words, L <= 64: the values of secret shares.
+"""Arithmetic modulo 2^L, for L up to 64, on words of type uint64: the values of secret shares.
 
-Sums of words wrap without further work. numpy's integer product of a matrix of small integers with uniform words does
-not use BLAS. Instead, the words are divided into limbs of l bits, so short that no sum of a product exceeds the 53 bits
-of a float64: n max|A| 2^l < 2^53. The products of the limbs are exact in floats and are recombined modulo 2^64.
+The integers modulo 2^L are called the ring. Sums of uint64 arrays wrap modulo 2^64, and need only be reduced. Products
+of a matrix A of small integers with words would be slow in numpy, because integer products do not use BLAS. Each word
+is therefore divided into limbs of a few bits, so that every sum in a product of A with limbs is below 2^53 and thus
+exact in float64: n * max|A| * 2^(bits of a limb) < 2^53 for sums of n terms. The products are then added up modulo
+2^64.
 """
 
 from __future__ import annotations
@@ -18,24 +20,24 @@ from securevfl.crypto.prg import Prg
 from securevfl.errors import ConfigError, RangeError
 
 Words = NDArray[np.uint64]
-Integers = NDArray[Any]  # signed integers of any size
+Integers = NDArray[Any]  # signed integers of 2, 4 or 8 bytes
 
-_EXACT_BITS = 53  # of a float64
-_FLOAT_ENTRIES = 1 << 20  # entries of a factor that are converted to floats at a time
+_EXACT_BITS = 53  # a float64 represents all integers up to 2^53 exactly
+_FLOAT_ENTRIES = 1 << 20  # entries of a matrix that are converted to floats at a time
 
 
 class ShareRing:
     """The integers modulo 2^bits.
 
     Args:
-        bits: size L of the ring, from 1 to 64.
+        bits: the number of bits L, from 1 to 64.
 
     Raises:
-        ConfigError: if the size is out of range.
+        ConfigError: if the number of bits is out of range.
 
     Attributes:
-        mask: the largest element.
-        octets: bytes of an element of 16 bits or more.
+        mask: the largest element, 2^bits - 1.
+        octets: number of bytes of a packed element, if it has 16 bits or more.
     """
 
     def __init__(self, bits: int) -> None:
@@ -48,7 +50,7 @@ class ShareRing:
         self.octets = -(-bits // 8)
         sizes = [size for size in (8, 4, 2, 1) if self.octets & size]
         self._planes = list(zip(np.cumsum([0, *sizes]).tolist(), sizes, strict=False))
-        self._short = bits < 16 and bits % 8 > 0  # short words are packed bit by bit, so that no bit is always 0
+        self._short = bits < 16 and bits % 8 > 0  # such words are packed bit by bit, because padding would be always 0
 
     def reduce(self, words: Words) -> Words:
         """Return words of any shape modulo 2^bits."""
@@ -59,22 +61,22 @@ class ShareRing:
         return np.ascontiguousarray(integers, np.int64).view(np.uint64) & self.mask
 
     def signed(self, words: Words) -> Integers:
-        """Return the representatives of elements in [-2^(bits-1), 2^(bits-1))."""
+        """Return elements as signed integers in [-2^(bits-1), 2^(bits-1))."""
         spare = 64 - self.bits
         return (words << np.uint64(spare)).view(np.int64) >> np.int64(spare)
 
     def uniform(self, prg: Prg, shape: int | tuple[int, ...], *, number: int | None = None) -> Words:
-        """Return uniform elements from stream `number` of `prg`, or from the next one if None."""
+        """Return uniformly random elements from stream `number` of a generator, or from its next stream if None."""
         return prg.array(shape, np.uint64, number=number) >> np.uint64(64 - self.bits)
 
     def size(self, count: int) -> int:
-        """Return the bytes of `count` packed elements."""
+        """Return the number of bytes of `count` packed elements."""
         return -(-count * self.bits // 8) if self._short else count * self.octets
 
     def pack(self, words: Words) -> bytes:
-        """Pack elements of any shape into little-endian bytes: all low bytes first, then all higher ones.
+        """Pack elements of any shape into bytes: first the lowest bytes of all elements, then their higher bytes.
 
-        Elements of fewer than 16 bits are packed bit by bit.
+        Elements of fewer than 16 bits are packed bit by bit instead.
 
         Args:
             words: the elements.
@@ -92,14 +94,14 @@ class ShareRing:
         return packing.packed()
 
     def planes(self, octets: NDArray[np.uint8], shape: tuple[int, ...]) -> list[tuple[np.uint64, NDArray[Any]]]:
-        """Return views of the byte planes of packed elements.
+        """Return views of packed elements by planes; a plane contains the same 1, 2, 4 or 8 bytes of every element.
 
         Args:
             octets: the packed elements.
-            shape: their shape.
+            shape: the shape of the elements.
 
         Returns:
-            For each plane, the number of bits below it and the view of this shape.
+            For each plane, the number of lower bits that it does not contain, and the view.
         """
         count, views = math.prod(shape), []
         for at, size in self._planes:
@@ -113,7 +115,7 @@ class ShareRing:
         Args:
             data: the bytes.
             shape: shape of the elements.
-            where: an index into the shape, to read some of the elements only.
+            where: an index into an array of this shape, to read only some of the elements.
 
         Returns:
             The elements.
@@ -146,11 +148,11 @@ class ShareRing:
 
 
 class IncrementalPacking:
-    """Elements of 16 bits or more that are packed step by step, in the format of `ShareRing.pack`.
+    """Packing of elements of 16 bits or more in several steps, in the format of `ShareRing.pack`.
 
     Args:
-        ring: their ring.
-        shape: shape of all elements.
+        ring: the ring of the elements.
+        shape: shape of the array of all elements.
     """
 
     def __init__(self, ring: ShareRing, shape: tuple[int, ...]) -> None:
@@ -158,17 +160,17 @@ class IncrementalPacking:
         self._planes = ring.planes(self._octets, shape)
 
     def put(self, where: Any, words: Words) -> None:
-        """Pack the elements at an index into the shape."""
+        """Pack the elements `words` that belong to the index `where` of the whole array."""
         for shift, plane in self._planes:
             plane[where] = words >> shift if shift else words
 
     def packed(self) -> bytes:
-        """Return the packed elements."""
+        """Return the bytes of all packed elements."""
         return self._octets.tobytes()
 
 
 def narrowest_integers(integers: Integers) -> Integers:
-    """Convert integers to the narrowest type of 2 or 4 bytes that holds them, if there is one."""
+    """Convert integers to int16, or else to int32, if their values fit; otherwise return them unchanged."""
     low, high = (int(integers.min()), int(integers.max())) if integers.size else (0, 0)
     for dtype in (np.int16, np.int32):
         if np.iinfo(dtype).min <= low and high <= np.iinfo(dtype).max:
@@ -177,14 +179,15 @@ def narrowest_integers(integers: Integers) -> Integers:
 
 
 class IntegerFactor:
-    """A fixed matrix of small integers, prepared for products modulo 2^bits.
+    """A matrix of small integers, prepared for products with words modulo 2^bits.
 
     Args:
         ring: the ring.
         A: the matrix (m, n).
 
     Raises:
-        RangeError: if A is not a matrix of signed integers, or so large that a limb would have fewer than 8 bits.
+        RangeError: if A is not a matrix of signed integers, or if its size and entries are so large that a limb would
+            have fewer than 8 bits.
     """
 
     def __init__(self, ring: ShareRing, A: Integers) -> None:
@@ -212,18 +215,18 @@ class IntegerFactor:
         return limb
 
     def times(self, words: Words) -> Words:
-        """Return A words (m, c) modulo 2^bits for words (n, c)."""
+        """Return the product A @ words (m, c) modulo 2^bits, for words (n, c)."""
         return np.concatenate([self._product(block, words, words.shape[0]) for _, block in self._blocks()])
 
     def transpose_times(self, words: Words) -> Words:
-        """Return A^T words (n, c) modulo 2^bits for words (m, c)."""
+        """Return the product A^T @ words (n, c) modulo 2^bits, for words (m, c)."""
         total = np.zeros((self.shape[1], words.shape[1]), np.uint64)
         for rows, block in self._blocks():
             total += self._product(block.T, words[rows], words.shape[0])
         return total & self.ring.mask
 
     def _blocks(self) -> Iterator[tuple[slice, NDArray[np.float64]]]:
-        """Yield slices of rows of A, and these rows as floats."""
+        """Yield A in blocks of rows: the slice of row numbers, and the rows as floats."""
         for start in range(0, self.shape[0], self._step):
             rows = slice(start, start + self._step)
             yield rows, self._entries[rows].astype(np.float64, copy=False)
@@ -235,7 +238,7 @@ class IntegerFactor:
         low = np.uint64(2**limb - 1)
         total = np.zeros((A.shape[0], words.shape[1]), np.uint64)
         for column, sums in zip(words.T, total.T, strict=True):
-            for shift in range(0, limb * limbs, limb):  # by vectors, because a BLAS starts threads for thin matrices
+            for shift in range(0, limb * limbs, limb):  # one vector at a time, since BLAS starts threads for matrices
                 product = A @ ((column >> np.uint64(shift)) & low).astype(np.float64)
                 sums += product.astype(np.int64).view(np.uint64) << np.uint64(shift)
         return total & self.ring.mask

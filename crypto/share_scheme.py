@@ -1,15 +1,18 @@
-"""Interface of engines for shared products: two parties obtain additive shares of W^T V modulo 2^L.
+"""Interface of the encryption schemes for shared products: two parties obtain additive shares of W^T V modulo 2^L.
 
-    holder of V                                     evaluator (has W)
+The holder has a matrix V (n, c) and a secret key, and the evaluator has a matrix W (n, d) of small integers. Each
+obtains a random-looking matrix (d, c); the sum of the two, its shares, is the product. Elements are words: integers
+modulo 2^L, stored as uint64.
+
+    holder                                          evaluator
     sealed = encrypt(V)                      ->     reply, evaluator_share = product(prepare(W), sealed)
     holder_share = open(reply)               <-
 
-The shares add up to W^T V modulo 2^L, except for a few values that are off by one (`ShareScheme.error_rate`). The
-evaluator sees ciphertexts and the holder decrypts uniform words, so neither party learns anything. No answer is sent
-back.
+A few elements of the sum differ from the product by one (`ShareScheme.error_rate`). The evaluator sees only ciphertexts
+and the holder decrypts uniform words, so neither party learns anything.
 
-Each key depends on a *coin*: 32 bytes derived from one nonce of each party, the number of the chunk of work and its
-purpose. A scheme expands from the coin the part of the public key that neither party may choose.
+Each key depends on a coin: 32 bytes that are derived from a nonce of each party, the number of a chunk of work, and the
+purpose of the key. One part of the public key, which neither party may choose, is computed from the coin.
 """
 
 from __future__ import annotations
@@ -32,14 +35,14 @@ COIN_BYTES = 32
 def common_coin(holder: bytes, evaluator: bytes, chunk: int, purpose: str) -> bytes:
     """Derive the coin of one key from the nonces of both parties.
 
-    Neither party alone determines the coin, and different chunks, purposes and directions have different coins
-    (SHA-256 as a random oracle).
+    Neither party alone determines the coin. Different chunks, purposes and directions have different coins, with
+    SHA-256 as a random oracle.
 
     Args:
         holder: public nonce of the key holder, 32 random bytes.
         evaluator: public nonce of the evaluator, 32 random bytes.
-        chunk: number of the chunk of work.
-        purpose: purpose of the key.
+        chunk: number of the chunk of work for which the key is used.
+        purpose: name of the key's purpose.
 
     Returns:
         The coin of 32 bytes.
@@ -58,37 +61,38 @@ def common_coin(holder: bytes, evaluator: bytes, chunk: int, purpose: str) -> by
 
 
 class ShareHolder(Secret, ABC):
-    """The party that has V and a key for one coin.
+    """The party that has V and a secret key.
 
     Attributes:
-        public: the part of the public key that does not follow from the coin.
+        public: the part of the public key that the evaluator cannot compute from the coin.
     """
 
     public: bytes
 
     @abstractmethod
     def exported(self) -> bytes:
-        """Return the holder with its secret key for `ShareScheme.holder`, in processes of this party only."""
+        """Return this object with its secret key as bytes, which this party's processes read (`ShareScheme.holder`)."""
 
     @abstractmethod
     def encrypt(self, V: Words, *, columns: int, uses: int = 1) -> bytes:
-        """Encrypt V with fresh randomness.
+        """Encrypt V with new randomness.
 
         Args:
             V: words (n, c) below 2^L.
             columns: approximate number of columns of W; it affects only the speed.
-            uses: how many such messages the evaluator answers with the same prepared W; it affects only the speed.
+            uses: number of such messages that the evaluator will multiply by the same prepared W; it affects only the
+                speed.
 
         Returns:
             The message for the evaluator.
 
         Raises:
-            RangeError: if V has another shape, or a word is 2^L or larger.
+            RangeError: if V is not a matrix, or a word is 2^L or larger.
         """
 
     @abstractmethod
     def open(self, reply: bytes) -> Words:
-        """Decrypt this party's share, which is uniform whatever V and W are.
+        """Decrypt a reply to this party's share of W^T V, which is uniform whatever V and W are.
 
         Args:
             reply: the message that `ShareEvaluator.product` returned.
@@ -98,25 +102,25 @@ class ShareHolder(Secret, ABC):
 
         Raises:
             CryptoError: if the message is malformed.
-            KeyMismatch: if it belongs to another key.
+            KeyMismatch: if the message belongs to another key.
         """
 
 
 class ShareEvaluator(ABC):
-    """The party that has W, with the holder's public key and the coin."""
+    """The party that has W, and the holder's public key with its coin."""
 
     public: bytes
     coin: bytes
 
     @abstractmethod
     def prepare(self, W: Integers, *, once: bool = False) -> Any:
-        """Convert W to the form that products need; it remains valid for other keys.
+        """Convert W to the form that products need. The result can be used with other keys as well.
 
-        The attribute `nbytes` of the result estimates its memory. Products may add to it.
+        The attribute `nbytes` of the result estimates its memory, which products may increase.
 
         Args:
             W: signed integers (n, d).
-            once: True if it is used for one product only, so that nothing needs to be cached.
+            once: whether the result is used for one product only, so that nothing needs to be cached in it.
 
         Returns:
             The prepared matrix.
@@ -127,49 +131,49 @@ class ShareEvaluator(ABC):
 
     @abstractmethod
     def product(self, prepared: Any, sealed: bytes) -> tuple[bytes, Words]:
-        """Return the reply to the holder, and this party's share of W^T V.
+        """Multiply W with the holder's encrypted V, and subtract this party's random share.
 
-        Under the scheme's assumption, the reply is uniform to the holder, whatever the holder sent and whatever key it
-        chose.
+        Under the scheme's assumption, the reply looks uniform to the holder, whatever it has sent and whatever key it
+        has chosen.
 
         Args:
             prepared: the prepared W.
             sealed: the message of the holder.
 
         Returns:
-            The reply and the share (d, c).
+            The reply to the holder, and this party's share (d, c).
 
         Raises:
             CryptoError: if the message is malformed or has another number of rows than W.
-            KeyMismatch: if it belongs to another key.
+            KeyMismatch: if the message belongs to another key.
         """
 
     def hide(self, sealed: bytes, d: int, parts: Sequence[bytes]) -> tuple[bytes, Words]:
-        """Complete `product` with the results of `ShareScheme.multiply` for matrices whose sum is W (n, d).
+        """Complete a product that other processes have begun with `ShareScheme.multiply`.
 
-        All randomness of the reply is drawn here.
+        This method draws all randomness of the reply, so that the other processes need neither randomness nor keys.
 
         Args:
             sealed: the message of the holder.
             d: number of columns of W.
-            parts: the results.
+            parts: the results of `multiply` for matrices whose sum is W (n, d).
 
         Returns:
-            The reply and the share (d, c).
+            The reply to the holder, and this party's share (d, c).
 
         Raises:
-            NotImplementedError: if the engine does not support it.
+            NotImplementedError: if the scheme does not support this.
         """
         raise NotImplementedError
 
 
 class ShareScheme(ABC):
-    """An engine for shared products, without state apart from its public parameters; it can be pickled.
+    """An encryption scheme for shared products. It has public parameters only and can be pickled.
 
     Attributes:
-        name: name of the engine.
-        unlocked: whether it computes without Python's lock, so that threads run in parallel.
-        bits: size L of the ring of shares.
+        name: name of the scheme.
+        unlocked: whether it computes without Python's global interpreter lock, so that threads run in parallel.
+        bits: the number L; shares are integers modulo 2^L.
     """
 
     name: ClassVar[str]
@@ -179,24 +183,24 @@ class ShareScheme(ABC):
     @property
     @abstractmethod
     def strength(self) -> str:
-        """One line for people: ring, security level, assumption."""
+        """Ring dimension, security level and assumption, as one line of text."""
 
     @abstractmethod
     def keygen(self, coin: bytes) -> ShareHolder:
-        """Create a holder with a fresh key for a coin; a coin must be used for one key only."""
+        """Create a holder with a new key for a coin. A coin must be used for one key only."""
 
     @abstractmethod
     def holder(self, exported: bytes) -> ShareHolder:
-        """Restore an exported holder; CryptoError if the bytes are malformed."""
+        """Restore a holder from the bytes of `ShareHolder.exported`. Raise CryptoError if they are malformed."""
 
     @abstractmethod
     def evaluator(self, public: bytes, coin: bytes) -> ShareEvaluator:
-        """Create the evaluator for a public key and its coin; CryptoError if the key is malformed."""
+        """Create the evaluator for a public key and its coin. Raise CryptoError if the key is malformed."""
 
     def multiply(self, W: Integers, sealed: bytes) -> bytes:
-        """Compute the part of `ShareEvaluator.product` that needs neither key nor randomness.
+        """Compute the part of `ShareEvaluator.product` that needs neither a key nor randomness.
 
-        A process that has only W can call it. Equal arguments give equal results.
+        A process that has only W can call this. Equal arguments give equal results.
 
         Args:
             W: signed integers (n, d).
@@ -206,17 +210,27 @@ class ShareScheme(ABC):
             The result for `ShareEvaluator.hide`.
 
         Raises:
-            NotImplementedError: if the engine has no such part.
+            NotImplementedError: if the scheme has no such part.
         """
         raise NotImplementedError
 
     @abstractmethod
     def error_rate(self, n: int, c: int, d: int, largest: int) -> float:
-        """Bound the fraction of values that are off by one, for V (n, c) and W (n, d) with entries up to `largest`."""
+        """Return an upper bound on the fraction of the product's elements that are off by one.
+
+        Args:
+            n: number of rows of V and W.
+            c: number of columns of V.
+            d: number of columns of W.
+            largest: largest absolute value of an entry of W.
+
+        Returns:
+            The bound.
+        """
 
     @abstractmethod
     def seconds(self, n: int, c: int, d: int) -> float:
-        """Estimate the seconds of a product of V (n, c) and W (n, d) on one core, for both sides together."""
+        """Estimate the seconds of a product of V (n, c) and W (n, d) on one core, for both parties together."""
 
 
 def encrypt_exported(scheme: ShareScheme, key: bytes, V: Words, columns: int, uses: int) -> bytes:

@@ -1,32 +1,32 @@
-"""Sums over trees, and the information that coalitions learn from them (FDSKL, Gu et al. 2020: Algorithms 1 to 3).
+"""Trees along which parties add up masked values, and the sums that a coalition of parties learns from them.
 
-A tree is a public schedule of messages. Every party except the root sends once, to a party that has not sent yet: the
-sum of its value and of everything it has received. A receiver therefore gets the sum over the sender and all parties
-below the sender.
+A tree is a public schedule of messages between parties. Every party except the root sends once: the sum of its value
+and of everything that it has received before. A receiver therefore gets the sum over the sender and all parties below
+the sender. A masked sum (FDSKL, Gu et al. 2020, Algorithms 1 to 3) uses two trees T1 and T2 over q >= 3 parties, with
+the same root. Party l has the value v_l, an integer modulo a power of two:
 
-The masked sum over two trees, for q >= 3 parties. T1 and T2 have the same root, the active party:
+1. every party l draws a uniformly random mask r_l, a new one for each sum
+2. along T1      parties add up v_l + r_l; the root obtains the sum of all v_l + r_l
+3. along T2      parties add up r_l; the root obtains the sum of all r_l
+4. root          subtracts, and so learns the sum of all v_l; no other party learns anything
 
-1. every party l draws a fresh uniform mask r_l in the ring or on the circle, for this exchange alone
-2. along T1      partial sums of v_l + r_l; the root ends with xi = sum (v_l + r_l)
-3. along T2      partial sums of r_l; the root ends with sum r_l
-4. root          subtracts and learns sum v_l, and so the sum over the others; no other party learns anything
+Two trees are *totally different* (Definition 2 of the paper) if they have no subtree with the same set of parties,
+apart from single parties and the set of all. If they had one, the party above it could subtract its masks and learn its
+partial sum. The definition is necessary but not sufficient here, because inner nodes are parties too. A party that
+receives the value of the same single leaf in both trees learns this value (for example in two stars). And unions of
+subtrees can be equal although no subtrees are. `build_trees` therefore also requires that `learned_sums` of every
+single party is empty; for the root it may contain the sum of all others.
 
-Definition 2: two trees are totally different if they share no subtree, as a set of parties, with more than one and
-fewer than all parties. A party that sees a shared subtree in both trees would learn its partial sum. The definition is
-necessary but not sufficient if inner nodes are parties: a party that receives the same single leaf in both trees learns
-the leaf's value (star and star, or q = 3 with the same child), and unions of subtrees can coincide although no subtrees
-do. `build_trees` therefore also requires that `learned_sums` of every single party is empty, or for the root only the
-sum over all others.
+The paper omits one party from T2, whose mask remains as the phase of a random Fourier feature. But that phase is the
+same for every row, so receivers learn differences of partial sums. Here all parties send masks along T2, and the owner
+of the feature adds a phase to its value (`securevfl.families.fdskl.kernel_model`).
 
-The paper omits one party from T2, whose mask remains as the phase b of the random feature. But a phase that depends on
-the feature alone is the same for every row, so receivers learn differences of partial sums. Here masks are fresh, all
-parties send them over T2, and the owner of the feature adds its phase (`securevfl.families.fdskl.kernel_model`).
-
-Who learns what: remove the parties of a coalition C from both trees. C learns from T1 exactly the masked sum of each
-remaining connected piece without the root, whose top sends to C, and from T2 the sum of masks of the corresponding
-pieces. C learns a sum of values alone if it is a union of pieces of T1 and also a union of pieces of T2. In particular,
-C learns v_l alone if and only if it contains all neighbours of l in both trees. This is exact, and not only for linear
-combinations: the view of C is a linear image of uniform masks.
+To compute what a coalition C learns, remove its parties from both trees, so that the trees fall apart into connected
+pieces. From T1, C learns the masked sum of each piece without the root, because the top party of the piece sends to C.
+From T2, it learns the sum of the masks of each piece. So C learns an unmasked sum over a set of parties if the set is a
+union of pieces of T1 and also a union of pieces of T2. In particular, C learns v_l if and only if it contains all
+neighbours of l in both trees. This statement is exact: C learns nothing else, because all it sees is a linear function
+of values and uniform masks.
 """
 
 from __future__ import annotations
@@ -50,11 +50,12 @@ _MAX_ATTEMPTS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class SumTree:
-    """A schedule of messages.
+    """A tree, given as a schedule of messages.
 
     Attributes:
-        levels: the messages of each level, which are sent in parallel; the first level is sent first.
-        root: the party that receives the sum.
+        levels: the messages of each level, as pairs of sender and receiver. Those of a level are sent in parallel, and
+            the first level is sent first.
+        root: the number of the party that receives the sum.
 
     Raises:
         ConfigError: if a party sends twice, receives after it has sent, or is not connected to the root.
@@ -71,7 +72,8 @@ class SumTree:
             busy = sent | set(senders)
             if len(set(senders)) < len(senders) or sent & set(senders) or busy & receivers or self.root in busy:
                 raise ConfigError(
-                    "in a tree of sums, every party except the root must send exactly once, after all that it receives",
+                    "in a tree of sums, every party except the root must send exactly once, after it has received all "
+                    "its messages",
                     "correct the tree",
                     code="SVFL-CRYPTO-PARAMETERS",
                 )
@@ -90,19 +92,19 @@ class SumTree:
 
     @property
     def depth(self) -> int:
-        """Number of consecutive rounds of messages."""
+        """Number of levels, which is the number of messages that must be sent one after the other."""
         return len(self.levels)
 
     def target(self, party: int) -> int | None:
-        """Return the party that `party` sends to, or None for the root."""
+        """Return the party to which `party` sends, or None for the root."""
         return next((to for level in self.levels for sender, to in level if sender == party), None)
 
     def sources(self, party: int) -> tuple[int, ...]:
-        """Return the parties that send to `party`, in order of time."""
+        """Return the parties that send to `party`, in the order of their messages."""
         return tuple(sender for level in self.levels for sender, to in level if to == party)
 
     def subtrees(self) -> frozenset[Parties]:
-        """Return the leaf set of every inner node: the parties whose sum a receiver has after each level."""
+        """Return the sets of parties whose sum some receiver has after some level."""
         below = {party: frozenset({party}) for party in self.parties}
         leaf_sets = set()
         for level in self.levels:
@@ -121,11 +123,14 @@ class SumTrees:
 
 
 def balanced_tree(order: Sequence[int], root: int) -> SumTree:
-    """Build the binary tree of depth ceil(log2 q) that halves `order` recursively; the first party of a half heads it.
+    """Build a binary tree with ceil(log2 q) levels for q parties.
+
+    The list of parties is divided into halves recursively; the first party of each half, or the root if it is in that
+    half, receives the half's sum.
 
     Args:
         order: all q parties.
-        root: one of them.
+        root: the party that receives the sum, one of the q parties.
 
     Returns:
         The tree.
@@ -159,31 +164,31 @@ def balanced_tree(order: Sequence[int], root: int) -> SumTree:
 
 
 def star_tree(parties: Iterable[int], root: int) -> SumTree:
-    """Return the tree with all parties as children of the root, which sees every summand; for sums without masks."""
+    """Return the tree in which all parties send directly to the root."""
     return SumTree((tuple((party, root) for party in sorted(set(parties) - {root})),), root)
 
 
 def chain_tree(order: Sequence[int]) -> SumTree:
-    """Return the tree of depth q - 1 whose parties each send to the next one; the last party is the root."""
+    """Return the tree in which each party sends to the next one in `order`; the last party is the root."""
     return SumTree(tuple(((sender, to),) for sender, to in pairwise(order)), order[-1])
 
 
 def are_totally_different(t1: SumTree, t2: SumTree) -> bool:
-    """Return whether two trees are totally different (Definition 2); ConfigError as `learned_sums`."""
+    """Return whether two trees are totally different (Definition 2). Raise ConfigError like `learned_sums`."""
     _check_pair(t1, t2)
     return not (t1.subtrees() & t2.subtrees()) - {t1.parties}
 
 
 def learned_sums(t1: SumTree, t2: SumTree, coalition: Iterable[int]) -> list[Parties]:
-    """Return the smallest sets of other parties whose sum a coalition learns from a masked sum over two trees.
+    """Return the smallest sets of other parties whose sums of values a coalition learns from a masked sum.
 
-    The sets are disjoint, and every sum that the coalition learns is a sum over some of them. A coalition with the root
-    always learns the sum over all others.
+    The sets are disjoint. Every sum that the coalition learns is a sum over some of them. A coalition that contains the
+    root always learns the sum over all others.
 
     Args:
         t1: the tree of masked values.
         t2: the tree of masks.
-        coalition: parties that combine everything they receive.
+        coalition: parties that combine everything that they receive.
 
     Returns:
         The sets, sorted.
@@ -240,7 +245,7 @@ def smallest_coalition(t1: SumTree, t2: SumTree, party: int) -> Parties | None:
 
 
 def build_trees(q: int, root: int, seed: bytes) -> SumTrees:
-    """Build two balanced trees over the parties 0 to q - 1, in orders that a public seed determines.
+    """Build two balanced trees over the parties 0 to q - 1, which are shuffled by a public seed.
 
     The trees are totally different, and no single party except the root learns a sum of other parties' values. Equal
     arguments give equal trees at every party.
@@ -258,7 +263,8 @@ def build_trees(q: int, root: int, seed: bytes) -> SumTrees:
     """
     if q < 3:
         raise ConfigError(
-            f"a masked sum over trees needs at least 3 parties, but there are {q}: a sum of two reveals both values",
+            f"a masked sum over trees needs at least 3 parties, but there are {q}; with two parties, the sum reveals "
+            "the other party's value",
             "choose another sum for two parties",
             code="SVFL-PARTIES-COUNT",
         )
@@ -285,7 +291,7 @@ def build_trees(q: int, root: int, seed: bytes) -> SumTrees:
 
 
 def _learn_alone(t1: SumTree, t2: SumTree) -> bool:
-    """Return whether a single party learns more than it should."""
+    """Return whether a single party learns a sum of values other than the root's sum of all others."""
     for party in t1.parties:
         allowed = [t1.parties - {party}] if party == t1.root else []
         if any(learned not in allowed for learned in learned_sums(t1, t2, {party})):
@@ -303,12 +309,13 @@ def _check_pair(t1: SumTree, t2: SumTree) -> None:
 
 
 def _pieces(tree: SumTree, cut: Parties, *, closed: bool = True) -> list[Parties]:
-    """Return connected pieces of the tree without the parties `cut`.
+    """Return the connected pieces of a tree that remain if some parties are removed.
 
     Args:
         tree: the tree.
         cut: the parties to remove.
-        closed: True for the pieces whose top sends to a removed party, False for the piece of the root.
+        closed: True for the pieces without the root, whose top party sends to a removed party; False for the piece that
+            contains the root.
 
     Returns:
         The pieces.

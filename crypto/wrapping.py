@@ -1,7 +1,7 @@
 """Encryption of one secret under a single-use key: ChaCha20-Poly1305 (RFC 8439).
 
-The nonce is always zero, so the key must be derived for this secret alone. The ciphertext is bound to a context:
-decryption under another context fails in the same way as decryption under another key.
+The nonce is always zero, so the key must be derived for this secret alone. The context consists of bytes that both
+parties know, such as the name of the protocol. Decryption with another context fails like decryption with another key.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _NONCE = bytes(12)
 
 
 def wrap(key: bytes, secret: bytes, context: bytes) -> bytes:
-    """Return the encrypted secret, which is 16 bytes longer; the 32-byte key must encrypt nothing else."""
+    """Return the encrypted secret, which is 16 bytes longer. The key of 32 bytes must encrypt nothing else."""
     return ChaCha20Poly1305(key).encrypt(_NONCE, secret, context)
 
 
@@ -23,15 +23,15 @@ def unwrap(key: bytes, sealed: bytes, context: bytes) -> bytes:
     """Decrypt a secret that `wrap` encrypted.
 
     Args:
-        key: the key that encrypted it.
+        key: the key that was passed to `wrap`.
         sealed: the ciphertext.
-        context: the context that it was encrypted for.
+        context: the context that was passed to `wrap`.
 
     Returns:
         The secret.
 
     Raises:
-        CryptoError: if the key or the context is another one, or the ciphertext was altered.
+        CryptoError: if the key or the context differs, or the ciphertext was altered.
     """
     try:
         return ChaCha20Poly1305(key).decrypt(_NONCE, sealed, context)

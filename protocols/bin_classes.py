@@ -1,22 +1,24 @@
-"""Class counts by bin: a passive party learns how many rows of each of its bins are of the positive class.
+"""Class counts by bin: a passive party learns how many rows of each of its bins belong to the positive class.
 
-Roles: the active party has the class of each row, y (n x 1) of -1 and +1. A passive party has the 0/1 matrix J (n x k)
-of the bins of its rows, and the number of rows in each bin. The protocol is one exchange of a residual protocol, with y
-instead of the residual g:
+A scorecard needs these counts to compute weights of evidence. The active party has the class of each of n rows as
+y (n, 1), which contains -1 and +1. A passive party has divided the values of its columns into k bins. It has the matrix
+J (n, k), in which J[i, b] is 1 if row i falls into bin b and 0 otherwise, and the number of rows in each bin. The
+protocol is one exchange of a residual protocol (`securevfl.protocols.residuals`), with y in place of the residual:
 
-1. active -> passive   y            sent like a residual: [[y]] under the active party's key, or in the clear
+1. active -> passive   y            sent like a residual: encrypted under the active party's key, or in the clear
 2. passive             J^T y        by the steps of the residual protocol; if y is encrypted, the active party decrypts
                                     the blinded product
 3. passive             positives = (J^T y + rows) / 2
 
-If y is encrypted, a passive party learns its k counts, which are linear equations about the labels of all n rows, and
-nothing else: decrypted values are dithered (`securevfl.crypto.kernel.row_products`) and rounded to integers here. The
-number k is public and allows the largest number of bins of the job. Unused columns of J are 0, so nobody learns how
-many bins a column has. In the clear, the passive party learns y.
+If y is encrypted, a passive party learns its k counts and nothing else. Each count is a linear equation about the
+labels of all n rows. Under CKKS, the active party adds noise to decrypted values so that they reveal nothing about its
+key (`securevfl.crypto.kernel.row_products`); the passive party rounds them to integers. The number k is public and is
+computed from the largest number of bins that the job allows. Unused columns of J are 0, so nobody learns how many bins
+a column really has. If y is sent in the clear, the passive party learns every label.
 
-A malicious party may multiply rows by numbers other than 0 and 1, for example by 1, 2, 4, ..., so that one number of
-many bits would reveal the labels of many rows. The key holder therefore decrypts only log2(2n) bits of each of the k
-counts, which is what a count of n rows needs, whatever a passive party requests. The ledger counts these bits.
+A malicious party could put other numbers than 0 and 1 into J, for example 1, 2, 4, ..., so that one decrypted number of
+many bits would reveal the labels of many rows. The active party therefore decrypts only log2(2 n) bits of each product,
+enough for a count of n rows, whatever the passive party requests. The disclosure ledger counts these bits.
 """
 
 from __future__ import annotations
@@ -33,16 +35,22 @@ from securevfl.protocols.residuals.base import Agreement, Batch, ResidualProtoco
 
 EVIDENCE_SUBCHANNEL = "evidence"
 
-_MAX_ROUNDING_ERROR = 0.4  # of an opened count; the last bit of a word is 0.25 rows if a bin contains all rows
+_MAX_ROUNDING_ERROR = 0.4  # in rows; the error of a decrypted count is up to 0.25 rows if one bin contains all rows
 
 
 def count_bits(rows: int) -> int:
-    """Return the bits of a word that holds any count among this number of rows."""
+    """Return the number of bits of a decrypted product, enough for any count of up to `rows` rows."""
     return (2 * rows - 1).bit_length()
 
 
 def send_classes(context: PartyContext, residual: ResidualProtocol, positive: NDArray[np.bool_]) -> None:
-    """Act as the active party: `positive` (n,) marks rows of the positive class. Return when all counts are served."""
+    """Act as the active party, and return when all passive parties have received their counts.
+
+    Args:
+        context: this party's context.
+        residual: the residual protocol.
+        positive: whether each row (n,) belongs to the positive class.
+    """
     role = residual.active(context, _agreement(len(positive)))
     role.publish(np.where(positive, 1.0, -1.0)[:, None], epoch=0, to=context.passives)  # 1
     role.close()
@@ -56,17 +64,17 @@ def receive_counts(
     Args:
         context: this party's context.
         residual: the residual protocol.
-        bins: the 0/1 matrix of bins (n x k).
+        bins: the matrix J (n, k), 1 if a row falls into a bin and 0 otherwise.
         rows: the number of rows in each bin (k,).
 
     Returns:
         The counts (k,).
 
     Raises:
-        ProtocolError: if the received numbers are not counts of rows.
+        ProtocolError: if a received number is not a whole number between 0 and the number of rows of its bin.
     """
     role = residual.passive(context, _agreement(len(bins)))
-    J: Floats = materialize(bins)  # type: ignore[assignment]  # products accept a chunked matrix as well
+    J: Floats = materialize(bins)  # type: ignore[assignment]  # may be a chunked matrix, which products accept too
     with context.channel.gate.about_rows("bins"):
         products = role.reply().gradient(FixedJacobian(), Batch(0, 0, J))[:, 0]  # 2
     role.close()

@@ -1,4 +1,8 @@
-"""What a protocol declares about its messages: sender, receiver, and what the receiver learns."""
+"""Declarations: a protocol's statement about each of its messages. It names sender, receiver, and what is disclosed.
+
+A role, such as "active" or "collector", is the part that a party plays in a protocol. A run combines several protocols,
+and a party has one role in the run and another in each protocol.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +17,19 @@ from securevfl.runtime.codec import Message
 
 @dataclass(frozen=True)
 class Reveal:
-    """What the receiver of a message learns.
+    """A description of the information that the receiver of a message obtains.
 
     The kinds are:
 
         public      nothing that depends on a party's data
-        uniform     random bits, independent of all data
-        ciphertext  nothing without the key of the role `what`
-        output      the intended output of the protocol
-        plain       `what`, in the clear
+        uniform     uniformly random bits, which are independent of all data
+        ciphertext  nothing, unless the receiver has the key of the role that `what` names
+        output      the result that the protocol is meant to give
+        plain       the data that `what` describes, unencrypted
 
     Attributes:
-        kind: see above.
-        what: a role, or a description for people.
+        kind: one of the kinds above.
+        what: for a ciphertext, the role that has the key; otherwise a description of the data for people.
     """
 
     kind: Literal["public", "uniform", "ciphertext", "output", "plain"]
@@ -37,18 +41,19 @@ class Reveal:
 
 @dataclass(frozen=True)
 class MessageDeclaration:
-    """One message type of a protocol, with its sender, its receiver, and what the receiver learns.
+    """One message type of a protocol, with its sender, its receiver, and the information that it discloses.
 
     Attributes:
         message: the message type.
         sender: role of the sender.
         receiver: role of the receiver.
-        reveals: what the receiver learns.
-        space: the kind of numbers that the message type is for, if the protocol has another type for other numbers.
-        structured: the message consists of short structured items (points, encrypted keys, shares) and not of
-            ciphertexts of an engine or elements of a ring.
-        relays: the sender forwards bytes of other parties.
-        renewed: the message is a key that is sent again in every epoch if the engine asks for that.
+        reveals: the information that the receiver obtains.
+        space: the kind of numbers that messages of this type carry, if the protocol has one type for real numbers and
+            another for phases; None if the type carries both.
+        structured: whether the message consists of short items with a format (curve points, encrypted keys, shares of
+            keys) instead of one vector of ciphertexts or ring elements.
+        relays: whether the sender forwards bytes that it received from other parties.
+        renewed: whether the message is a public key that some encryption schemes replace in every epoch.
     """
 
     message: type[Message]
@@ -67,12 +72,13 @@ def declare_in_roles(
     """Translate the declarations of a protocol into the roles of a run.
 
     Args:
-        declarations: declarations in the roles of the protocol.
-        cast: by role of the protocol, the roles of the run that play it.
-        space: if given, omit messages that are only for other numbers.
+        declarations: declarations that name senders and receivers by their roles in the protocol.
+        cast: maps each role of the protocol to the roles of the run whose parties play it.
+        space: the kind of numbers of this run; messages that carry only another kind are omitted. None omits nothing.
 
     Returns:
-        The declarations without duplicates. A `Reveal` of a ciphertext names the key holder by its role in the run.
+        The declarations in roles of the run, without duplicates. A `Reveal` of a ciphertext names the key holder by its
+        role in the run.
     """
     translated: list[MessageDeclaration] = []
     for item in declarations:

@@ -1,4 +1,9 @@
-"""What a residual protocol needs of a model: J^T g in the clear, or the Jacobian J and the parameters it belongs to."""
+"""The interface of a party's model part that residual protocols use to compute its gradient.
+
+A party's forward outputs on a batch are H (n, c), for n rows and c model outputs per row. The residual g (n, c) is the
+derivative of the loss by the outputs. The Jacobian J is the derivative of H by the party's parameters, and the gradient
+is J^T g, a vector-Jacobian product ("vjp"). If g is encrypted, the protocol needs J itself.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +18,13 @@ from securevfl.base.chunked_matrix import ChunkedMatrix, RowChunk
 
 @dataclass(frozen=True)
 class Jacobian:
-    """The derivatives of a party's forward outputs H (n x c) by its parameters on one batch.
+    """The derivatives of a party's forward outputs H (n, c) by its parameters on one batch.
 
     Attributes:
-        matrix: (n x d) if `shares_outputs`, otherwise (n c x p) with the derivatives of H_ij by all p parameters in row
-            i c + j.
-        shares_outputs: each of the c outputs has d parameters and the same matrix, as in a linear model:
-            dH_ij / dtheta_kl is matrix_ik if j = l, and 0 otherwise. J^T g is (d x c) then, and (p,) otherwise.
+        matrix: shape (n, d) if `shares_outputs`. Otherwise (n * c, p) for p parameters; row i * c + j contains the
+            derivatives of H[i, j].
+        shares_outputs: True for a linear model with parameters theta (d, c): H = matrix @ theta, so all outputs use the
+            same matrix, and J^T g has the shape (d, c). False for other models, for which J^T g has the shape (p,).
     """
 
     matrix: Floats | ChunkedMatrix
@@ -33,7 +38,7 @@ class Jacobian:
         return np.concatenate([part.run(_rows).result() for part in self.matrix.parts])
 
     def vjp(self, g: Floats) -> Floats:
-        """Return J^T g for plain g (n x c)."""
+        """Return the gradient J^T g for an unencrypted residual g (n, c)."""
         return self.matrix.T @ g if self.shares_outputs else (self.matrix.T @ g.reshape(-1, 1))[:, 0]
 
 
@@ -42,11 +47,11 @@ def _rows(stretch: RowChunk) -> Floats:
 
 
 class Differentiable(Protocol):
-    """A party's model as a residual protocol uses it.
+    """The interface of a party's model part for residual protocols.
 
     Attributes:
-        static_jacobian: whether J is independent of the parameters.
-        shares_outputs: the kind of its Jacobians; see `Jacobian`.
+        static_jacobian: whether J is independent of the parameters, as in a linear model.
+        shares_outputs: whether all outputs use the same matrix; see `Jacobian`.
     """
 
     static_jacobian: bool
@@ -54,28 +59,28 @@ class Differentiable(Protocol):
 
     @property
     def parameters(self) -> int:
-        """p, the number of values of a gradient."""
+        """The number of parameters, which is the number of values of a gradient."""
         ...
 
     def rows(self, X: Floats) -> int:
-        """Return n, the number of rows of g for the rows X."""
+        """Return the number of rows of the residual for the rows X of the table."""
 
     def vjp(self, X: Floats, g: Floats) -> Floats:
-        """Return J^T g for plain g (n x c), in the shape of the parameters."""
+        """Return the gradient J^T g for an unencrypted residual g (n, c), in the shape of the parameters."""
 
     def jacobian(self, X: Floats) -> Jacobian:
-        """Return J on the rows X."""
+        """Return the Jacobian on the rows X."""
 
 
 class FixedJacobian:
-    """A model whose Jacobian is the matrix X itself."""
+    """A linear model without parameters in memory: its Jacobian is the matrix X, and its gradient X^T g."""
 
     static_jacobian = True
     shares_outputs = True
-    parameters = 0  # unused; the number of columns of X
+    parameters = 0  # no protocol reads it, because the number of columns of X differs from call to call
 
     def rows(self, X: Floats) -> int:
-        """Return the number of rows of X."""
+        """Return the number of rows of X, since the residual has one row for each."""
         return len(X)
 
     def vjp(self, X: Floats, g: Floats) -> Floats:

@@ -1,4 +1,9 @@
-"""The encryption schemes that a job can name, and the base class of protocols that use one."""
+"""Engines: the encryption schemes that a job can name, and the base class of protocols that use one.
+
+An engine is an encryption scheme ("paillier" or "ckks") with its parameters and the code that computes it. Protocols
+use an engine in two ways: to add encrypted vectors of several parties, and to compute a party's gradient J^T [[g]] from
+the encrypted residual [[g]] and the derivatives J of the party's outputs by its parameters.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +23,15 @@ from securevfl.crypto.scheme import AdditiveScheme, LinearScheme
 from securevfl.protocols.message_protocol import MessageProtocol
 from securevfl.protocols.party_context import PartyContext
 
-Library = Literal["own", "seal"]  # which code computes the same protocol
+Library = Literal["own", "seal"]  # the code that computes CKKS: this package's, or Microsoft SEAL
 
 
 class Engine(NamedOption, ABC):
     """An encryption scheme with its parameters.
 
     Attributes:
-        assumption: the cryptographic assumption.
-        exact: whether decrypted results are always the same numbers.
+        assumption: the cryptographic assumption that makes the scheme secure.
+        exact: whether the same computation always decrypts to the same numbers, without random noise.
         pooled: whether operations are slow enough to benefit from a pool of processes.
     """
 
@@ -36,12 +41,12 @@ class Engine(NamedOption, ABC):
 
     @classmethod
     def variants(cls) -> dict[str, Self]:
-        """Return one engine of each variant that peers can distinguish, by its name in checks and documents."""
+        """Return one engine for each variant whose messages differ, by the name of the variant in documents."""
         return {cls.name: cls()}
 
     @classmethod
     def libraries(cls) -> dict[str, Self]:
-        """Return one engine for each library, by the suffix of its name in checks."""
+        """Return one engine for each library that can compute it, by the suffix that tests add to its name."""
         return {"": cls()}
 
     @property
@@ -55,7 +60,7 @@ class Engine(NamedOption, ABC):
 
     @abstractmethod
     def sums(self) -> AdditiveScheme:
-        """Return the scheme for encrypted sums."""
+        """Return the scheme that adds encrypted vectors of several parties."""
 
 
 class Paillier(Engine):
@@ -69,7 +74,7 @@ class Paillier(Engine):
     """Key length in bits: 3072 for 128-bit security; 2048 (112-bit security) only for comparison with papers."""
 
     def model_post_init(self, context: object) -> None:
-        """Check the key length."""
+        """Reject a key length that the scheme does not support."""
         self.scheme()
 
     @property
@@ -87,9 +92,10 @@ class Paillier(Engine):
 
 
 class Ckks(Engine):
-    """The CKKS scheme with 128-bit security.
+    """The CKKS scheme, which computes approximately with encrypted real numbers, with 128-bit security.
 
-    Decrypted values are dithered, so that their noise reveals nothing about the key.
+    The decrypting party adds random noise ("dither") to decrypted values before it sends them, because the rounding
+    error of CKKS alone would reveal its key.
     """
 
     name: ClassVar[str] = "ckks"
@@ -100,7 +106,7 @@ class Ckks(Engine):
 
     @classmethod
     def libraries(cls) -> dict[str, Self]:
-        """Return one engine for each library, by the suffix of its name in checks."""
+        """Return one engine for each library that can compute it, by the suffix that tests add to its name."""
         return {"": cls(), " on SEAL": cls(library="seal")}
 
     def scheme(self) -> LinearScheme:
@@ -127,7 +133,7 @@ AnyEngine = Annotated[SerializeAsAny[Engine], BeforeValidator(ENGINES.read)]
 
 
 class Encrypted(MessageProtocol):
-    """Base class of message protocols that work on ciphertexts of an engine that the job names."""
+    """Base class of protocols that exchange ciphertexts; the job names the engine."""
 
     engine: AnyEngine
 

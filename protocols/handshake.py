@@ -1,11 +1,15 @@
-"""The start of a run, and the decision to stop it early.
+"""The messages that start a training, and the message that stops it early.
+
+The lead is the one party that compares evaluations and decides when the training stops; usually it is the party with
+the labels.
 
 1. all -> all     RunHello      digest of the job; role; numbers of rows, columns, parameters and outputs; keyed digest
                                 of the row order; rounds of stored checkpoints; pseudonym of the columns' content
 2. lead -> all    StopDecision  after a joint evaluation: whether to stop, to continue or to roll back, and whether the
                                 model is the best so far
 
-A RunHello contains no secret: only sizes, digests of what all parties agreed on, and digests that are keyed.
+A RunHello contains no secret: only sizes, digests of public agreements, and digests that only the parties can compute,
+because they are keyed.
 """
 
 from __future__ import annotations
@@ -30,20 +34,20 @@ _STOPPED = "that the sender has stopped, and one of a few reasons"
 
 
 class RunHello(DisclosingMessage, frozen=True):
-    """What a party states about itself at the start of a run.
+    """A party's statement about its table and its earlier checkpoints at the start of a run.
 
     Attributes:
-        job: digest of the job.
+        job: digest of the job, the description of the training that all parties agreed on.
         role: the party's role.
         rows: number of its rows.
         columns: number of its columns after preparation.
         parameters: number of parameters of its network module; 0 if the columns determine it.
         outputs: number of outputs of its model part.
-        order: keyed digest of the order of its rows.
-        saved: rounds of its stored checkpoints.
-        run: name of the training that these checkpoints belong to.
-        content: pseudonym of its columns: the same in two jobs if its ledger states that the columns are the same, and
-            random otherwise; empty without a ledger.
+        order: keyed digest of the ids of its rows in their order, which must be equal at all parties.
+        saved: numbers of the rounds after which it stored a checkpoint.
+        run: name of the training to which these checkpoints belong.
+        content: a pseudonym of its columns. Two jobs get the same pseudonym if the party's disclosure ledger records
+            the same columns for both, so that peers can count disclosures over jobs. Empty without a ledger.
     """
 
     job: bytes
@@ -73,7 +77,7 @@ class StopDecision(DisclosingMessage, frozen=True):
 
 
 def exchange_hellos(channel: Channel, parties: Iterable[str], hello: RunHello) -> dict[str, RunHello]:
-    """Send this party's hello to all others; return all hellos by party, in the order of `parties`."""
+    """Send this party's hello to all others, and return every party's hello by name, in the order of `parties`."""
     peers = [name for name in parties if name != channel.me]
     for peer in peers:
         channel.send(peer, hello, permit=permit_sizes(channel, peer))  # 1
@@ -82,7 +86,7 @@ def exchange_hellos(channel: Channel, parties: Iterable[str], hello: RunHello) -
 
 
 def declares(roles: Roles) -> list[MessageDeclaration]:
-    """Declare the messages above, and `Abort`, which any party may send at any time."""
+    """Declare who sends which message of this file to whom; also `Abort`, which any party may send at any time."""
     followers = dict.fromkeys(roles.role(name) for name in roles.others(roles.lead))
     pairs = list(roles.pairs())
     return [

@@ -1,10 +1,14 @@
-"""Joint prediction: f = sum_k H_k on rows that all parties have; only the active party learns f.
+"""Joint prediction: the parties compute the model's outputs on m rows that all of them have.
 
-1. passive k -> active   its part of the sum, by the job's sum protocol
-   active                adds its H, or passes the sum to a model on top of it, and obtains f (m x c)
+Every party k computes its forward outputs H_k (m, c) from its columns; c is the number of model outputs per row. The
+active party, which has the labels, learns f = sum_k H_k, or what its network computes from this sum. Passive parties,
+which have only columns, learn nothing.
 
-The declarations of the sum protocol state what the active party learns in addition to f. Rows are processed in blocks,
-so that a table of any length fits in memory and in a frame.
+1. passive k -> active   H_k as its summand, by the job's sum protocol
+   active                adds its H, or passes the sum to its network, and obtains f (m, c)
+
+A sum protocol may disclose more than the sum; its declarations state that. Rows are processed in blocks, so that a
+table of any length fits in memory and in messages of limited size.
 """
 
 from __future__ import annotations
@@ -24,13 +28,13 @@ ROWS_PER_MESSAGE = 65_536
 
 
 class ScoringPart(Protocol):
-    """One party's part of the model, as joint prediction uses it."""
+    """The interface of one party's part of the model that joint prediction needs."""
 
     def forward(self, X: Floats) -> Floats:
         """Return the party's forward outputs on the rows X."""
 
     def combine(self, X: Floats, others: Floats) -> Floats:
-        """Return f from the rows X and the sum of all other parties' outputs; only at the active party."""
+        """Return f (m, c) at the active party, from its columns X and the sum of all other parties' outputs."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +43,8 @@ class RowsToScore:
 
     Attributes:
         ids: digests of the rows' ids.
-        raw: this party's columns (m x d) before scaling.
-        barred: the rows (m,) about which this party discloses nothing; None if there are none.
+        raw: this party's columns (m, d) before scaling.
+        barred: True for rows (m,) about which this party discloses nothing; None if there are no such rows.
     """
 
     ids: Sequence[bytes]
@@ -56,18 +60,18 @@ def predict(
     outputs: int,
     sanitize: Callable[[Floats, slice], Floats] = lambda H, block: H,
 ) -> Floats | None:
-    """Compute f on m rows. All parties call this function at the same point of a run.
+    """Compute the model's outputs on m rows. All parties call this function at the same point of a run.
 
     Args:
         context: this party's context.
         sums: this party's role in the sum.
         part: this party's part of the model.
-        rows: this party's columns of the rows.
-        outputs: number of columns of f.
-        sanitize: returns the outputs of a block of rows as they may be sent, for example rounded.
+        rows: this party's columns of the m rows.
+        outputs: number of final outputs per row.
+        sanitize: returns this party's outputs on a block of rows as the party may send them, for example rounded.
 
     Returns:
-        f (m x outputs) at the active party, None at all others.
+        The outputs (m, outputs) at the active party, None at all others.
     """
     f = np.empty((len(rows), outputs))
     for start in range(0, len(rows), ROWS_PER_MESSAGE):

@@ -1,4 +1,9 @@
-"""The interface of an optimizer to the protocols: sums of forward outputs, and residuals.
+"""Links: the object through which an optimizer at one party calls the protocols for sums and residuals.
+
+For a batch of n rows, every party k computes its forward outputs H_k (n, c), where c is the number of model outputs per
+row. The active party, which has the labels, receives the sum of all H_k and computes the residual g (n, c), the
+derivative of each row's loss by the outputs. It publishes g, in the clear or encrypted, to the passive parties. Each of
+them computes its gradient J^T g from its `Reply`; J is the derivative of its outputs by its parameters.
 
 The active and the passive links are used in lockstep: each `sum` of the active party matches one `contribute` of every
 passive party, and each `publish` matches one `reply` of every receiver. A reply can be used at any time and from any
@@ -8,8 +13,8 @@ when training ends:
     with ActiveLink(context, sums, residual) as link:
         optimizer.active(party, link)
 
-On exit, the link waits until all requests about published residuals are served. After an error it does not wait: the
-party stops, and its channel stops too.
+On exit, the link waits until the active party has answered all requests about published residuals, such as decryptions.
+After an error it does not wait: the party stops, and its channel stops too.
 """
 
 from __future__ import annotations
@@ -38,7 +43,7 @@ class Link(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Close the link together with the other side."""
+        """Tell the peers that this party has finished, or wait until they have finished."""
 
     def __enter__(self) -> Self:
         return self
@@ -46,7 +51,7 @@ class Link(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None or kind is GeneratorExit:  # a generator that is closed has stopped early, without an error
+        if kind is None or kind is GeneratorExit:  # GeneratorExit: the optimizer stopped early, without an error
             self.close()
 
 
@@ -62,7 +67,7 @@ class ActiveLink(Link):
     def __init__(self, context: PartyContext, sums: SumRole, residual: ActiveResidual) -> None:
         self.me = context.me
         self.passives = context.passives
-        self.rounds = 0  # exchanges so far
+        self.rounds = 0  # batches whose sum this party has received so far
         self._channel = context.channel
         self._subchannel = context.subchannel
         self._outputs = context.outputs
@@ -71,49 +76,49 @@ class ActiveLink(Link):
         self._residual: ActiveResidual = residual
 
     def close(self) -> None:
-        """Wait until all requests of the passive parties are served."""
+        """Wait until all requests of the passive parties are answered."""
         self._residual.close()
 
     def sum(self, batch: Batch, collected: Floats | None = None) -> Floats:
-        """Return sum_k H_k (n x c) of all passive parties on this batch, and count a round.
+        """Return the sum of all passive parties' outputs on this batch, and count a round.
 
         Args:
-            batch: the batch.
+            batch: the batch of n rows.
             collected: the sum, if `collect` has already received it.
 
         Returns:
-            The sum.
+            The sum (n, c).
         """
         self.rounds += 1
         return self.collect(batch) if collected is None else collected
 
     def collect(self, batch: Batch) -> Floats:
-        """Receive the sum on a batch without counting a round; for a batch that is in flight ahead of its round."""
+        """Receive the sum on a batch without counting a round, because `sum` will count it later."""
         self._channel.clock.offloaded(Kind.LOCAL, batch.worker_seconds)
         total: Floats = self._sums.collect((len(batch.X), self._outputs), self._space)
         self._channel.note(SumFinished(batch.index))
         return total
 
     def broadcast(self, message: Message, subchannel: str) -> None:
-        """Send a message that an optimizer declares to all passive parties, on a separate subchannel."""
+        """Send a message of the optimizer to all passive parties, on a separate subchannel."""
         for passive in self.passives:
             permit = permit_stop_decision(self._channel, passive)
             self._channel.send(passive, message, f"{self._subchannel}/{subchannel}", permit=permit)
 
     def sum_in_background(self, batch: Batch) -> BackgroundTask[Floats]:
-        """Start `sum` in a background thread; only one at a time."""
+        """Start `sum` in a background thread. Only one such task may run at a time."""
         return BackgroundTask(self._channel, lambda: self.sum(batch), "exchange")
 
     def publish(
         self, g: Floats, batch: Batch, *, to: Collection[str] | None = None, resend_of: Release | None = None
     ) -> None:
-        """Send the residual g (n x c) of a batch.
+        """Send the residual of a batch.
 
         Args:
-            g: the residual.
-            batch: the batch.
+            g: the residual (n, c).
+            batch: the batch of n rows.
             to: the receivers; all passive parties if None.
-            resend_of: the earlier release of this residual, if an earlier session has sent it.
+            resend_of: the record of this residual, if it was already sent before the training was resumed.
         """
         self._residual.publish(g, epoch=batch.epoch, to=self.passives if to is None else to, resend_of=resend_of)
 
@@ -125,7 +130,7 @@ class PassiveLink(Link):
         context: the party's context.
         sums: its role in the sum protocol.
         residual: its role in the residual protocol.
-        sanitize: returns the outputs H (n x c) of a batch as they may be sent, for example rounded.
+        sanitize: returns the outputs H (n, c) of a batch as this party may send them, for example rounded.
     """
 
     def __init__(
@@ -141,21 +146,21 @@ class PassiveLink(Link):
         self._context = context
         self._sums = sums
         self._residual: PassiveResidual = residual
-        self.rounds = 0  # exchanges so far
+        self.rounds = 0  # batches to whose sum this party has contributed so far
 
     def close(self) -> None:
-        """Report to the active party that this party sends no more requests."""
+        """Tell the active party that this party sends no more requests."""
         self._residual.close()
 
     def contribute(self, H: Floats, batch: Batch) -> None:
-        """Add this party's H_k (n x c) to the sum."""
+        """Add this party's forward outputs H (n, c) on a batch to the sum that the active party receives."""
         self.rounds += 1
         self._context.channel.clock.offloaded(Kind.LOCAL, batch.worker_seconds)
         self._sums.contribute(self._sanitize(H, batch), self._context.reals)
         self._context.channel.note(SumFinished(batch.index))
 
     def exchange_in_background(self, H: Floats, batch: Batch) -> BackgroundTask[Reply]:
-        """Start `contribute` and then `reply` in a background thread; only one at a time."""
+        """Run `contribute` and then `reply` in a background thread. Only one such task may run at a time."""
 
         def exchange() -> Reply:
             self.contribute(H, batch)
@@ -168,5 +173,5 @@ class PassiveLink(Link):
         return self._context.channel.recv(self._context.active, kind, f"{self._context.subchannel}/{subchannel}")
 
     def reply(self) -> Reply:
-        """Receive the next residual that the active party publishes to this party."""
+        """Receive the next residual that the active party publishes, as an object that computes gradients from it."""
         return self._residual.reply()

@@ -1,4 +1,7 @@
-"""Base class of message protocols that a job can name and an audit can check."""
+"""Base class of the message protocols that a job can name.
+
+An audit can run each of them and compare its messages with the protocol's declarations.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,11 @@ from securevfl.base.config import NamedOption
 
 
 class MessageProtocol(NamedOption, ABC):
-    """A message protocol that can be selected in a job and checked by the audit."""
+    """A message protocol that a job can select by its name, with its options as fields."""
 
     @classmethod
     def variants(cls) -> dict[str, Self]:
-        """Return one protocol of each variant that peers can distinguish, by its name in checks and documents."""
+        """Return one protocol for each variant whose messages differ, by the name of the variant in documents."""
         return {cls.name: cls()}
 
     @property
@@ -23,7 +26,7 @@ class MessageProtocol(NamedOption, ABC):
 
     @property
     def encrypts(self) -> bool:
-        """Whether the protocol works on ciphertexts, so that a round takes long."""
+        """Whether the protocol computes on ciphertexts, which makes a round slow."""
         return False
 
     @property
@@ -34,15 +37,15 @@ class MessageProtocol(NamedOption, ABC):
     @property
     @abstractmethod
     def strength(self) -> str:
-        """Cryptographic assumption and key length in one line."""
+        """The cryptographic assumption and the key length, as one line of text."""
 
 
 class Release(NamedTuple):
-    """A residual that was already sent in an earlier session.
+    """A residual that was already sent before the training was interrupted.
 
     Attributes:
-        number: its number in this training, counted from 0.
-        used: number of its openings that were used in that session.
+        number: how many residuals the training had sent before it.
+        used: number of gradients of it that were decrypted before the interruption.
     """
 
     number: int

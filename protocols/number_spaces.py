@@ -1,4 +1,8 @@
-"""The kinds of numbers that sum protocols add: reals up to a bound, or phases of a circle."""
+"""The kinds of numbers that sum protocols add: reals up to a bound, or phases.
+
+A phase is an angle between 0 and 2 pi, stored as an integer modulo 2^bits, so that integer addition modulo 2^bits adds
+angles. Kernel methods with random Fourier features (FDSKL) use phases.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +17,14 @@ Phases = NDArray[np.uint32]
 
 @dataclass(frozen=True)
 class Reals:
-    """Vectors of real numbers v with |v| <= bound.
+    """Vectors of real numbers whose absolute values are at most `bound`.
 
-    Numbers in the clear are sent in floating point, masked numbers in fixed point modulo 2^bits. Encrypted numbers have
-    the precision of their engine.
+    Unencrypted numbers are sent in floating point. Numbers with a mask are sent in fixed point modulo 2^bits. The
+    precision of encrypted numbers depends on the encryption scheme.
 
     Attributes:
         bound: largest absolute value.
-        bits: size of a number in a message.
+        bits: size of a number in a message, in bits.
     """
 
     bound: float = 2.0**12
@@ -29,7 +33,7 @@ class Reals:
 
 @dataclass(frozen=True)
 class Circle:
-    """Vectors of phases in Z_2^bits, which stands for [0, 2 pi); stored as uint32."""
+    """Vectors of phases: integers modulo 2^bits that represent angles in [0, 2 pi), stored as uint32."""
 
     bits: Literal[16, 32] = 32
 

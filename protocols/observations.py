@@ -1,7 +1,9 @@
-"""Facts that a party's protocols note about its progress and about what it learns, for an observer in this process.
+"""Facts that a protocol reports to an observer in the same process: its progress, and what the party has learned.
 
-The facts never leave the process. An audit runs all parties itself and compares the facts with the messages
-(`Channel.note`). A family of protocols may note facts of further types; an observer selects the types that it knows.
+The protocol reports a fact by `Channel.note`. The facts never leave the process. An audit runs all parties itself and
+compares the facts with the messages. A family of protocols may report facts of further types; an observer selects the
+types that it knows. n is the number of rows of a batch, and c the number of model outputs per row. J is the derivative
+of a party's outputs by its parameters, and g (n, c) the residual, the derivative of the loss by the outputs.
 """
 
 from __future__ import annotations
@@ -26,14 +28,18 @@ class IterationStarted:
 
 @dataclass(frozen=True)
 class SumFinished:
-    """The latest sum that this party collected or contributed to was of batch `index`."""
+    """The sum of the parties' outputs on batch `index` is complete; this party received it or contributed to it."""
 
     index: int
 
 
 @dataclass(frozen=True)
 class GradientLearned:
-    """The party has learned J^T g on batch `index`; in group `bins`, J^T y on all training rows."""
+    """The party has learned its gradient J^T g on batch `index`.
+
+    In the group "bins" it has learned J^T y instead: J (n, k) marks the bin of each of all training rows, and y (n, 1)
+    holds their classes, -1 or +1.
+    """
 
     index: int
     J: Jacobian
@@ -43,7 +49,7 @@ class GradientLearned:
 
 @dataclass(frozen=True)
 class OutputsPushed:
-    """The party has pushed these forward outputs (n x c) on batch `index`."""
+    """The party has sent these forward outputs (n, c) on batch `index` without waiting for the other parties."""
 
     index: int
     values: Floats
@@ -51,12 +57,12 @@ class OutputsPushed:
 
 @dataclass(frozen=True)
 class OthersSumLearned:
-    """The party has learned the sum (n x c) of all others' forward outputs on batch `index`.
+    """The party has learned the sum of all other parties' forward outputs on batch `index`.
 
     Attributes:
         index: number of the batch.
-        values: the sum.
-        versions: by party, this one included, the version of the outputs in the sum.
+        values: the sum (n, c).
+        versions: for every party, this one included, how often it had updated its outputs before they were summed.
     """
 
     index: int
@@ -66,7 +72,13 @@ class OthersSumLearned:
 
 @dataclass(frozen=True)
 class PhasesLearned:
-    """The party has learned the sum of the others' phases of block k (n x D, residues modulo 2^bits)."""
+    """The party has learned the sum of all other parties' phases, which are angles of random Fourier features.
+
+    Attributes:
+        k: number of the block of random features.
+        bits: a phase is an integer modulo 2^bits, which represents an angle between 0 and 2 pi.
+        phases: the sum (n, D) for the D features of the block.
+    """
 
     k: int
     bits: int
@@ -75,7 +87,12 @@ class PhasesLearned:
 
 @dataclass(frozen=True)
 class SharedResidual:
-    """The party holds these words (n x c, as signed numbers): a share of, or a masked, residual of batch `index`."""
+    """The party has received the residual of batch `index` in a form that hides it.
+
+    Attributes:
+        index: number of the batch.
+        words: a secret share of the residual, or the residual plus a mask (n, c), as signed integers.
+    """
 
     index: int
     words: Floats

@@ -1,4 +1,10 @@
-"""One party's view of a protocol run: its channel, the roles of all parties, and what the parties agreed on."""
+"""One party's view of a protocol run: its channel, the roles of all parties, and the agreed sizes.
+
+A party is one organisation that takes part in a training. It sends messages to the others through its channel, which
+has named subchannels. A role ("active", "passive", "collector", "contributor") is the part that a party plays in one
+protocol. The active party has the labels. Passive parties have only columns. Contributors hold the summands of a sum,
+and the collector receives it.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +21,17 @@ from securevfl.runtime.meter import Meter
 
 @dataclass(frozen=True)
 class LocalResources:
-    """Files, callbacks and the trust setting of one party in a run.
+    """Files and callbacks that one party's computer provides to a run, and whether the run is a simulation.
 
     Attributes:
-        run: name of the training, the same at all parties and in all sessions.
-        preprocessing: folder for precomputed material of the offline phase.
-        spent_chunks: file with the names of precomputed chunks that were used.
-        score_ledger: file of the rows that this party has let others score.
-        simulated: all tables are in this one process, so nothing is disclosed to anybody.
-        charge_scores: receives, before a block of scores is sent, the number of rows that are scored and the number
-            that this party refuses.
-        evaluations_reserved: the score ledger already contains the evaluations of this training.
+        run: name of the training, the same at all parties, also after an interruption.
+        preprocessing: folder for random numbers that a training on secret shares generates in advance.
+        spent_chunks: file that lists which files of `preprocessing` were used, since each may be used only once.
+        score_ledger: file that lists the rows of this party for which others have received scores.
+        simulated: whether the tables of all parties are in this one process, so that nothing is disclosed to anybody.
+        charge_scores: function that is called before a block of scores is sent, with the number of rows that will be
+            scored and the number of rows that this party refuses to have scored.
+        evaluations_reserved: whether the score ledger already counts the evaluations of this training.
     """
 
     run: str = ""
@@ -41,23 +47,25 @@ class LocalResources:
 class PartyContext:
     """One party's view of a protocol run.
 
-    A party may have several contexts with one channel, each with its roles and its subchannel.
+    A party may use several contexts with the same channel, for example one for sums and one for residuals. Each has its
+    roles and its subchannel.
 
     Attributes:
         channel: the party's channel.
         roles: the roles of all parties.
-        meter: measures operations of encryption schemes.
-        outputs: c, the number of model outputs per row.
-        residual_bound: largest absolute value of a residual.
-        parameters: p_k of every passive party; a sealed residual limits what it decrypts by them.
+        meter: measures the time of encryptions, decryptions and other operations on ciphertexts.
+        outputs: number of model outputs per row: 1, or one for each class.
+        residual_bound: largest absolute value of a residual, which is the derivative of a row's loss by its output.
+        parameters: number of model parameters of every passive party, by its name. If residuals are encrypted, the
+            active party decrypts at most this many values of a gradient.
         seed: public seed of the run.
-        subchannel: the channel's subchannel for this protocol.
+        subchannel: name of the subchannel that this protocol uses.
         noise_key: secret key of the noise that this party adds to residuals in this training; empty for a fresh key.
-        residuals_sent: number of residuals that earlier sessions of this training have sent.
-        columns: d_k of every party that has columns, if known.
-        resources: files and callbacks of this party.
-        model: the network module of this party, if it has one.
-        reals: number format of summed outputs and of residuals in the clear.
+        residuals_sent: number of residuals that this training sent before it was interrupted and resumed.
+        columns: number of columns of every party that has columns, by its name; empty if unknown.
+        resources: files and callbacks of this party's computer.
+        model: the neural network of this party, if it has one.
+        reals: format in which model outputs and unencrypted residuals are sent.
     """
 
     channel: Channel
@@ -97,26 +105,26 @@ class PartyContext:
 
     @cached_property
     def collector(self) -> str:
-        """Name of the party that receives a sum."""
+        """Name of the party that receives the sum."""
         return self.roles.only(COLLECTOR)
 
     @cached_property
     def contributors(self) -> tuple[str, ...]:
-        """Names of the parties whose values are added in a sum."""
+        """Names of the parties whose values are summed."""
         return self.roles.with_role(CONTRIBUTOR)
 
     def sum_to(
         self, collector: str, contributors: Sequence[str] = (), *, subchannel: str | None = None
     ) -> PartyContext:
-        """Return this party's context of a sum.
+        """Return a context in which this party takes part in a sum.
 
         Args:
             collector: the party that receives the sum.
-            contributors: the parties whose values are added; all others if empty.
-            subchannel: subchannel of the sum; None for this context's.
+            contributors: the parties whose values are added; all parties except the collector if empty.
+            subchannel: name of the subchannel for the sum; None for the subchannel of this context.
 
         Returns:
-            The context.
+            A copy of this context with the roles of a sum.
         """
         roles = Roles.sum(collector, contributors or self.roles.others(collector))
         return replace(self, roles=roles, subchannel=self.subchannel if subchannel is None else subchannel)

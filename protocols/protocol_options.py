@@ -1,4 +1,9 @@
-"""The options of a job that select its message protocols: sums of forward outputs, residuals, or secret shares."""
+"""The options of a job that select its message protocols.
+
+A training either sums the forward outputs of all parties with a sum protocol and sends residuals back with a residual
+protocol, or it replaces both by secret shares. Forward outputs are the contributions of one party's model part to the
+outputs of the model. A residual is the derivative of each row's loss by these outputs.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +25,7 @@ from securevfl.protocols.sums.direct_sum import DirectSum
 from securevfl.protocols.sums.pairwise_sum import PairwiseSum
 from securevfl.protocols.sums.tree_sum import TreeSum
 
-# register a new sum or residual protocol here
+# A new sum or residual protocol must be added here, so that a job can select it by its name.
 SUMS: Registry[SumProtocol] = Registry("sum", DirectSum, TreeSum, PairwiseSum, CipherSum)
 RESIDUALS: Registry[ResidualProtocol] = Registry("residual", OpenResidual, SealedResidual)
 
@@ -116,7 +121,7 @@ class Protocol(Config):
 
     @property
     def family(self) -> str | None:
-        """The protocol family that this protocol requires; None if the optimizer determines the family."""
+        """The name of the family of training code that these options require; None if the optimizer decides that."""
         return None if self.shares is None else self.shares.name
 
     def sum_for(self, contributors: int) -> SumProtocol:
@@ -125,16 +130,16 @@ class Protocol(Config):
 
     @property
     def seals(self) -> bool:
-        """Whether residuals are sent and hidden from passive parties."""
+        """Whether residuals are sent encrypted, so that passive parties cannot read them."""
         return self.residual is not None and self.residual.seals
 
     @property
     def pooled(self) -> bool:
-        """Whether its operations are slow enough to benefit from a pool of processes."""
+        """Whether the cryptographic operations are slow enough to benefit from a pool of processes."""
         return self.shares is not None or (self.residual is not None and self.residual.pooled)
 
     def label(self, contributors: int) -> str:
-        """Return its name in a cost table for this number of contributors, as sum/residual."""
+        """Return the name of this combination in cost tables: "shares", or sum/residual as in "pairwise/open"."""
         if self.shares is not None:
             return self.shares.name
         return f"{self.sum_for(contributors).name}/{'none' if self.residual is None else self.residual.label}"

@@ -1,4 +1,7 @@
-"""Vertical federated learning with homomorphic encryption and secure aggregation, with its costs and leaks.
+"""Vertical federated learning with homomorphic encryption and secret sharing.
+
+Several parties have different columns of the same rows. They train one model without exchanging their tables.
+`explain` states what a job would cost and disclose before it runs; `simulate` runs all parties in one process.
 
 ```python
 import securevfl as vfl
@@ -17,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from securevfl.base.version import __version__ as __version__
 
-if TYPE_CHECKING:  # the one list of public names: type checkers see it here, and `_homes` reads it
+if TYPE_CHECKING:  # the only list of public names: type checkers read it, and so does `_read_homes`
     from securevfl.consent.consent_sheet import explain as explain
     from securevfl.data import datasets as datasets
     from securevfl.data.join_tables import align as align

@@ -59,7 +59,7 @@ CATALOGUE: Final[dict[str, ErrorCode]] = {
         "Check the scheduler's and the workers' logs, then start the run again.",
     ),
     "SVFL-COMMAND-USAGE": ErrorCode(
-        "The command line contradicts itself, or an argument is missing.",
+        "The command line contains contradicting arguments, or an argument is missing.",
         "Correct the arguments; `securevfl COMMAND --help` lists them.",
     ),
     "SVFL-EXTRA-MISSING": ErrorCode(
@@ -94,15 +94,19 @@ CATALOGUE: Final[dict[str, ErrorCode]] = {
     ),
     "SVFL-TABLE-HEADER": ErrorCode(
         "The header is missing, or column names are empty or repeated.",
-        "Add a header that gives every column a name of its own.",
+        "Add a header that gives every column a different name.",
     ),
     "SVFL-TABLE-RAGGED": ErrorCode(
         "A line has more or fewer fields than the header.",
         "Correct the line that the message names; quotes that are not closed are a usual cause.",
     ),
+    "SVFL-TABLE-QUOTES": ErrorCode(
+        "A quotation mark in a CSV file encloses complete rows, which would disappear.",
+        "Remove the quotation mark in the line that the message names, or write it twice within a quoted value.",
+    ),
     "SVFL-TABLE-EMPTY": ErrorCode(
         "The table has no rows or no columns.",
-        "Export the table again, and check that it contains what you expect.",
+        "Export the table again, and check that it contains the expected rows and columns.",
     ),
     "SVFL-TABLE-EMPTY-COLUMN": ErrorCode(
         "A column has no values.",
@@ -110,7 +114,7 @@ CATALOGUE: Final[dict[str, ErrorCode]] = {
     ),
     "SVFL-TABLE-CONSTANT": ErrorCode(
         "A column has the same value in every training row.",
-        "Drop the column, or bring columns that vary.",
+        "Drop the column, or supply columns that vary.",
     ),
     "SVFL-TABLE-TYPE": ErrorCode(
         "A column contains values of another type than expected, for example text among numbers.",
@@ -126,7 +130,7 @@ CATALOGUE: Final[dict[str, ErrorCode]] = {
     ),
     "SVFL-TABLE-COLUMNS": ErrorCode(
         "The columns are not those that the model or the option names.",
-        "Bring the columns that the message names.",
+        "Supply the columns that the message names.",
     ),
     "SVFL-TABLE-WEIGHTS": ErrorCode(
         "A column of weights or exposures contains values that cannot be used.",
@@ -134,7 +138,7 @@ CATALOGUE: Final[dict[str, ErrorCode]] = {
     ),
     "SVFL-TABLE-TOO-FEW-ROWS": ErrorCode(
         "There are too few rows for the requested result.",
-        "Bring at least the number of rows that the message names.",
+        "Supply at least the number of rows that the message names.",
     ),
     "SVFL-TABLE-ON-DISK": ErrorCode(
         "The table is read from disk, and the option needs it in memory.",
@@ -158,7 +162,7 @@ CATALOGUE: Final[dict[str, ErrorCode]] = {
         "Correct the label column, or choose another model.",
     ),
     "SVFL-LABEL-MISSING": ErrorCode(
-        "Rows without a label exist.",
+        "Some rows have no label.",
         "Drop these rows, or fill in the labels.",
     ),
     "SVFL-LABEL-CONSTANT": ErrorCode(
@@ -191,12 +195,12 @@ CATALOGUE: Final[dict[str, ErrorCode]] = {
         "Read the id column as text or integers.",
     ),
     "SVFL-ID-NO-MATCH": ErrorCode(
-        "The parties' tables have no id in common.",
+        "The parties' tables have no id in common, or rows that must be the same have different ids.",
         "Check that the right id column is named, and that ids are written alike at all parties.",
     ),
     "SVFL-ID-COLUMN": ErrorCode(
         "The id column that is named does not exist or cannot be used.",
-        "Correct `--id`.",
+        "Correct the option `--id`.",
     ),
     "SVFL-ID-ORDER": ErrorCode(
         "Two parties have the same ids in a different order.",
@@ -220,7 +224,7 @@ CATALOGUE: Final[dict[str, ErrorCode]] = {
         "Accept the leak in `accepts`, or choose a protocol that does not have it.",
     ),
     "SVFL-LEAK-UNPROTECTED": ErrorCode(
-        "A choice in the job protects nothing.",
+        "An option of the job, intended as a protection, would protect nothing.",
         "Use the alternative that the message names.",
     ),
     "SVFL-LIMIT-REACHED": ErrorCode(
@@ -374,7 +378,7 @@ CATALOGUE: Final[dict[str, ErrorCode]] = {
     ),
     # messages of peers
     "SVFL-PROTOCOL-MESSAGE": ErrorCode(
-        "A peer sent another message than the protocol has at this point.",
+        "A peer sent a different message than the protocol requires at this point.",
         "Run the same job and the same version of securevfl at all parties.",
     ),
     "SVFL-PROTOCOL-SIZE": ErrorCode(
@@ -402,7 +406,7 @@ CATALOGUE: Final[dict[str, ErrorCode]] = {
         "Update the older side.",
     ),
     "SVFL-FRAME": ErrorCode(
-        "A frame is truncated, altered, replayed, too large or of another session.",
+        "A frame, the unit in which messages travel, is truncated, altered, replayed, too large or of another session.",
         "Start all parties again with the same job.",
     ),
     "SVFL-STATE": ErrorCode(
@@ -415,7 +419,7 @@ CATALOGUE: Final[dict[str, ErrorCode]] = {
         "Use the parameters that the message names.",
     ),
     "SVFL-CRYPTO-KEY": ErrorCode(
-        "A key is malformed, of another version or belongs to something else.",
+        "A key is malformed, of another version or does not match the data that it is used with.",
         "Exchange public keys again.",
     ),
     "SVFL-CRYPTO-CIPHERTEXT": ErrorCode(
@@ -439,11 +443,11 @@ CATALOGUE: Final[dict[str, ErrorCode]] = {
         "Generate a new one.",
     ),
     "SVFL-CRYPTO-LIBRARY": ErrorCode(
-        "The encryption library behaves in another way than securevfl relies on.",
+        "The encryption library does not behave as securevfl requires.",
         "Install the version of tenseal that securevfl requires.",
     ),
     "SVFL-INTERNAL": ErrorCode(
-        "Something failed that securevfl did not foresee.",
+        "An unexpected failure occurred inside securevfl.",
         "Report the error with the log.",
     ),
 }

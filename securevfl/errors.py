@@ -27,11 +27,12 @@
 
     DataNotice              a warning: part of a table is left out
 
-An error is raised with a problem, a remedy and a code: `TableError("column 'x' is empty", "drop it",
-code="SVFL-TABLE-EMPTY-COLUMN", column="x")`. Without a remedy, the one of the code's entry in
-`securevfl.error_codes.CATALOGUE` is used. No message contains a value of anybody's table. Other parties never read a
-message or a code: they receive one of a few stop reasons (`STOP_REASONS`). The reason is the same for every error that
-depends on this party's table, because the reason for a refusal would reveal facts about labels and columns.
+An error has a problem, a remedy and a stable code: `TableError("column 'x' is empty", "drop it",
+code="SVFL-TABLE-EMPTY-COLUMN", column="x")`. If no remedy is passed, the error takes the remedy that
+`securevfl.error_codes.CATALOGUE` lists for its code. No message contains a value of anybody's table. Messages and
+codes are never sent to other parties; these receive only one of the stop reasons in `STOP_REASONS`. All errors that
+depend on a party's table have the same stop reason, because the reason for a refusal would reveal facts about labels
+and columns.
 """
 
 from __future__ import annotations
@@ -53,24 +54,24 @@ STOP_REASONS: dict[StopReason, str] = {
     "diverged": "the training diverges; lower lr or scale columns",
     "failed": "it has failed; its own log states the reason",
 }
-"""What other parties read when one party stops. Nothing else of the error reaches them."""
+"""For each stop reason, the text that other parties read when a party stops. They learn nothing else of the error."""
 assert tuple(STOP_REASONS) == get_args(StopReason)
 
 DATA_DEPENDENT_REASONS: frozenset[StopReason] = frozenset({"refused", "protocol", "diverged", "failed"})
-"""Reasons that may depend on a party's table or ledger. All others depend on its operators, its disk or its peers."""
+"""Stop reasons that may depend on a party's table or ledger; the others depend on operators, disks or peers only."""
 
 
 class SecureVFLError(Exception):
     """Base class of all errors that securevfl raises on purpose.
 
     Args:
-        problem: what is wrong, without a final full stop and without any value of a table.
-        remedy: what to do about it; by default the remedy of the code's entry in the catalogue.
-        code: a key of `securevfl.error_codes.CATALOGUE`.
+        problem: the fault, without a final full stop and without any value of a table.
+        remedy: how the user can correct it; by default the remedy of the code's entry in the catalogue.
+        code: the error's stable code, a key of `securevfl.error_codes.CATALOGUE`.
         **fields: facts about the error for programs, such as the name of a column or the number of a row.
 
     Attributes:
-        stop_reason: what other parties receive when this error ends a run.
+        stop_reason: the key of `STOP_REASONS` that other parties receive when this error ends a run.
     """
 
     stop_reason: ClassVar[StopReason] = "failed"
@@ -89,7 +90,7 @@ class SecureVFLError(Exception):
         CATALOGUE[self.code]  # an unknown code is a fault of the caller
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the error with its fields, whatever the arguments of its subclass are."""
+        """Support pickling of subclasses whose constructors have other arguments."""
         return _restored, (type(self), self.problem, self.remedy), self.__dict__
 
     def __str__(self) -> str:
@@ -107,7 +108,7 @@ class SecureVFLError(Exception):
 
 
 def _restored(kind: type[SecureVFLError], problem: str, remedy: str | None) -> SecureVFLError:
-    """Create an error of a class without its constructor; its fields are restored by pickle."""
+    """Create an error of class `kind` without calling its constructor; pickle then restores its fields."""
     error = kind.__new__(kind)
     Exception.__init__(error, problem, remedy)
     return error
@@ -202,7 +203,7 @@ class TransportError(SecureVFLError):
         problem: see `SecureVFLError`.
         remedy: see `SecureVFLError`.
         code: see `SecureVFLError`.
-        away: name of that peer if it is known; other parties may read it.
+        away: the name of that peer if it is known; this party may forward the name to the other parties.
         **fields: see `SecureVFLError`.
     """
 
@@ -229,11 +230,11 @@ class PeerLost(TransportError):
 
 
 class PeerStopped(TransportError):
-    """A peer that reports, or of which another peer reports, that it has stopped.
+    """A peer has stopped, as the peer itself or another peer reports.
 
     Args:
         party: the name of the party that stopped first.
-        stopped: its reason.
+        stopped: the stop reason of that party, a key of `STOP_REASONS`.
         more: text to append to the reason.
     """
 
@@ -263,7 +264,7 @@ class StorageError(SecureVFLError):
 
 
 def stop_reason_of(error: BaseException) -> StopReason:
-    """Return the reason that other parties receive for an error, of this package or not."""
+    """Return the stop reason that other parties receive for any error, whether or not this package defines it."""
     if isinstance(error, SecureVFLError):
         return error.stop_reason
     if isinstance(error, KeyboardInterrupt):
@@ -272,11 +273,11 @@ def stop_reason_of(error: BaseException) -> StopReason:
 
 
 class DataNotice(UserWarning):
-    """Part of a table is left out; the training continues."""
+    """A warning that part of a table is left out or counts less; the training continues."""
 
 
 class DivergenceError(SecureVFLError):
-    """The training loss has grown far beyond that of the zero model f = 0; no model is stored."""
+    """The training loss has grown far beyond that of a model whose output f is always 0; no model is stored."""
 
     stop_reason = "diverged"
     default_code = "SVFL-TRAINING-DIVERGED"
@@ -297,7 +298,7 @@ class RangeError(CryptoError):
 
 
 class KeyMismatch(CryptoError):
-    """A ciphertext or key that does not belong together."""
+    """A ciphertext and a key that do not belong together."""
 
     default_code = "SVFL-CRYPTO-KEY"
 
@@ -309,6 +310,6 @@ class OpeningMismatch(CryptoError):
 
 
 class ShapeMismatch(CryptoError):
-    """A product of another shape than agreed."""
+    """An encrypted product has another shape than the parties agreed."""
 
     default_code = "SVFL-CRYPTO-SHAPE"

@@ -1,4 +1,9 @@
-"""A job: what all parties agree on before anything runs. Read from Python or from a TOML file."""
+"""A job: the options of one training, on which all parties agree before anything runs.
+
+A job is created in Python or read from a TOML file. The options themselves are in `securevfl.options.JobOptions`; this
+module checks that they fit together. Every job has a protocol family (`securevfl.families`), the kind of protocol that
+trains its model, for example `rounds` (homomorphic encryption) or `shares` (secret sharing).
+"""
 
 from __future__ import annotations
 
@@ -19,18 +24,17 @@ from securevfl.data.party import Party
 from securevfl.display import html
 from securevfl.errors import ConfigError, PartiesError
 from securevfl.families import EXTENSIONS, FAMILIES, leak_kinds
-from securevfl.families.family import Family
+from securevfl.families.family import Family, FamilyJob
 from securevfl.models import MODELS, metrics
 from securevfl.models.log_link_losses import LogLinkLoss
 from securevfl.optim import OPTIMIZERS
 from securevfl.optim.defaults import why_not_on_shares
-from securevfl.options import JobOptions
 
 DATA_KEY = "data"
-"""The key of a job file that concerns one computer only: the data files."""
+"""The key of a job file that lists the parties' data files on one computer; it is not part of the job."""
 
 
-class Job(JobOptions):
+class Job(FamilyJob):
     """One training: the options of `JobOptions`, checked by its protocol family."""
 
     @field_validator("accepts")
@@ -76,8 +80,8 @@ class Job(JobOptions):
             isinstance(self.model.loss, LogLinkLoss) and family.supports_row_weights and self.model.by_column
         ):
             raise ValueError(
-                f"exposure: {self.model.loss.name} loss in {family.name} is no linear model of counts or amounts; use "
-                f" poisson, gamma, tweedie or negative_binomial, or leave exposure out"
+                f"exposure: {family.name} supports it only for linear models of counts or amounts, not for "
+                f"{self.model.loss.name} loss; use poisson, gamma, tweedie or negative_binomial, or leave exposure out"
             )
         if self.positive is not None and not (self.model.loss.classifies and self.model.loss.single):
             raise ValueError(f"positive: {self.model.loss.name} loss does not have two classes; leave positive out")
@@ -87,12 +91,12 @@ class Job(JobOptions):
             raise ValueError(f"scale: a {self.model.name} model does not use scaled columns; leave scale out")
         if self.prepare.texts == "codes" and not self.model.embeds:
             raise ValueError(
-                f"prepare.texts: codes are for neural parties that embed them, not for a {self.model.name} model; "
-                'use "one_hot"'
+                'prepare.texts: "codes" is only for neural models, which embed codes as vectors, not for a '
+                f'{self.model.name} model; use "one_hot"'
             )
         if self.protocol.precision == "single" and not family.supports_single_precision:
             raise ValueError(
-                f"protocol.precision: {family.name} does not sum outputs in single precision; leave it out"
+                f"protocol.precision: {family.name} does not sum outputs in single precision; leave precision out"
             )
         if self.batch_size == "growing" and not self.optimizer.grows:
             raise ValueError(
@@ -107,15 +111,14 @@ class Job(JobOptions):
             return
         if not (self.model.by_column and self.model.loss.single):
             raise ValueError(
-                f"reason_codes: {self.model.name} with {self.model.loss.name} loss is no model of one output with "
-                f"weights of "
-                "columns; leave reason_codes out, or train a logistic model"
+                "reason_codes: they need a model with one output and one weight for each column, and "
+                f"{self.model.name} with {self.model.loss.name} loss is no such model; leave reason_codes out, or "
+                "train a logistic model"
             )
         if self.protocol.shares is not None and not self.protocol.shares.open_weights:
             raise ValueError(
-                "reason_codes: codes follow from weights, and shares open no weights; name the parties that may send "
-                "codes "
-                "in protocol.shares.open_weights, or leave reason_codes out"
+                "reason_codes: they are computed from weights, and a training on shares opens no weights by default; "
+                "name the parties that may send codes in protocol.shares.open_weights, or leave reason_codes out"
             )
 
     def _check_woe(self, family: Family[Any]) -> None:
@@ -124,13 +127,12 @@ class Job(JobOptions):
         if self.protocol.shares is not None:
             raise ValueError(
                 "prepare.woe: weights of evidence need the number of positive rows of each bin, which shares do not "
-                "disclose; "
-                "use prepare = { bins = 10 }, whose 0/1 columns get weights that rank as well"
+                "disclose; use prepare = { bins = 10 } instead: its 0/1 columns rank rows as well"
             )
         if not family.supports_evidence or self.protocol.residual is None:
             raise ValueError(
-                f"prepare.woe: {family.name} of a {self.model.name} model does not disclose classes in bins; leave "
-                "it out, or train a linear model by rounds"
+                f"prepare.woe: weights of evidence need class counts of bins, which {family.name} does not disclose "
+                f"for a {self.model.name} model; leave woe out, or train a linear model by rounds"
             )
         if not (self.model.loss.classifies and self.model.loss.single):
             raise ValueError(
@@ -139,9 +141,8 @@ class Job(JobOptions):
             )
         if getattr(self.protocol.residual, "defence", None) is not None:
             raise ValueError(
-                "prepare.woe: a defence adds noise to residuals, but not to classes in bins, which disclose labels "
-                "too; "
-                "leave one of them out"
+                "prepare.woe: a defence adds noise to residuals, but class counts of bins would disclose labels "
+                "without noise; leave woe or the defence out"
             )
 
     @property
@@ -170,25 +171,25 @@ class Job(JobOptions):
 
     @property
     def digest(self) -> bytes:
-        """SHA-256 of the job and of a foreign family's code; parties compare it before they start."""
+        """SHA-256 of the job and of the extension that provides its family; parties compare it at the start."""
         keys = self.to_dict() | ({} if (outside := self.extension) is None else {"extension": astuple(outside)})
         return hashlib.sha256(json.dumps(keys, sort_keys=True).encode()).digest()
 
     @property
     def extension(self) -> Extension | None:
-        """The package of the protocol family, if it is not securevfl."""
+        """The extension package that provides the protocol family; None if the family is part of securevfl."""
         return EXTENSIONS.get(self.family.name)
 
     @classmethod
     def from_dict(cls, keys: Mapping[str, Any]) -> Job:
-        """Create a job from the plain data of `to_dict`; raises ConfigError with one line for each problem."""
+        """Create a job from the plain data of `to_dict`; ConfigError lists every problem on a line."""
         return cls(**keys)
 
     @classmethod
     def load(cls, path: str | Path) -> Job:
         """Load a job from a TOML file, without its data files (`tables_of`).
 
-        Raises ConfigError with one line for each problem.
+        ConfigError lists every problem on a line.
         """
         return cls.from_dict({key: value for key, value in _read(path).items() if key != DATA_KEY})
 
@@ -196,7 +197,7 @@ class Job(JobOptions):
 def tables_of(path: str | Path) -> dict[str, Path]:
     """Return the data files that a job file names under `data`, by party, for a run on one computer.
 
-    They are not part of the job: the parties agree on a job, and each knows where its table is stored.
+    The files are not part of the job, because each party alone knows where its table is stored.
 
     Args:
         path: the job file. Paths in it are relative to its folder.
@@ -235,15 +236,15 @@ def _read(path: str | Path) -> dict[str, Any]:
 
 
 TRIED_SPLITS = 256
-"""Splits among which the party with labels chooses."""
+"""Number of splits among which `stratified` chooses."""
 
 
 def stratified(job: Job, party: Party) -> Job:
     """Return the job with the split that holds out the classes of a party's labels most evenly.
 
-    Rows are held out by numbers drawn from their ids, in the same way at every party. The job's `split` selects one of
-    many ways to draw them. The party with labels tries the first `TRIED_SPLITS`. The others thus learn one number,
-    log2(`TRIED_SPLITS`) bits about all labels together and nothing about a single row.
+    All parties derive the held-out rows in the same way from the ids of the rows and the job's number `split`. The
+    party with labels tries `split` = 0 to `TRIED_SPLITS` - 1 and takes the best one. The other parties thus learn one
+    of `TRIED_SPLITS` numbers: log2(`TRIED_SPLITS`) bits about all labels together and nothing about a single row.
 
     Args:
         job: the job.
@@ -279,7 +280,7 @@ def stratified(job: Job, party: Party) -> Job:
         )
 
     def uneven(split: int) -> float:
-        """Return chi-squared of the held-out classes against those of the table."""
+        """Return the chi-squared distance between class counts of held-out rows and of all rows."""
         test = job.model_copy(update={"split": split}).schedule(register).test
         expected = total * (len(test) / len(class_index))
         return float((((np.bincount(class_index[test], minlength=len(total)) - expected) ** 2) / expected).sum())

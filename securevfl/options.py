@@ -1,4 +1,8 @@
-"""The options of a job, on which all parties agree before anything runs."""
+"""The options of a job, on which all parties agree before anything runs.
+
+One party has the labels; it leads, and is also called the active party. The others are passive. A *residual* is the
+derivative of the loss by the outputs f of the model. A value is *opened* if a party learns it in the clear.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ class Target(Config):
     metric: str
     """The metric: one of those of the model's [loss](#loss)."""
     value: float
-    """Where training stops: at or above it, or below it for metrics that are errors or losses."""
+    """Training stops when the metric is at least this value, or at most this value for errors and losses."""
 
 
 class Patience(Config):
@@ -56,32 +60,34 @@ NESTED_TABLES: dict[str, type[Config]] = {
 
 
 class JobOptions(Config):
-    """All options of a job (`securevfl.job.Job` adds its protocol family, its file and its digest)."""
+    """All options of a job; `securevfl.job.Job` adds checks, the family, the digest and job files."""
 
     model: SerializeAsAny[Model]
-    """The model."""
+    """The model that is trained."""
     optimizer: SerializeAsAny[Training] = Field(default=None, validate_default=True)
-    """The schedule of exchanges and local steps. By default, linear models use all rows in each step: block_descent on
-    shares, block_newton in rounds."""
+    """The optimizer: the schedule of exchanges between the parties and of local steps. Default for linear models:
+    block_descent if the protocol is shares, otherwise block_newton; both use all rows in each step."""
     protocol: Protocol = Field(default=None, validate_default=True)
-    """How messages are protected: "shares", which opens nothing and is the default if the model allows it, "ckks" or
-    "paillier", which seal residuals, "open", or a table of these keys."""
+    """How messages are protected: "shares" (secret sharing, which opens no intermediate value; the default if the model
+    allows it), "ckks" or "paillier" (encryption of residuals), "open" (residuals are sent unencrypted), or a table of
+    these keys."""
     batch_size: BatchSize = 256
     """Rows per batch, or "all" for one batch of all training rows. "growing", for block_descent, is "all" below 100,000
-    training rows; above, the training uses nested subsets that grow. The partition is determined by the ids of the
-    table."""
+    training rows; above, the training uses nested subsets that grow. The ids of the rows determine the batches."""
     epochs: int = Field(default=10, ge=0)
-    """Passes over all batches. 0 leaves the number to the guards of all parties on one computer: the largest
-    number, up to 10, at which no guard refuses what the job discloses about columns. This is the default without an
+    """Passes over all batches. 0 chooses the largest number, up to 10, whose disclosures about columns are accepted by
+    the checks of all parties; this needs all tables on one computer, and is the default if the job names no
     optimizer."""
     seed: int = Field(default=0, ge=0)
-    """Determines the order of batches and the initial weights, not the batches; shared by all parties."""
+    """Seed of the order of batches and of the initial weights; the rows of a batch do not depend on it. All parties use
+    it."""
     test_fraction: float = Field(default=0.0, ge=0, lt=1)
-    """Share of rows held out for metrics; with 0, metrics are taken on the training rows."""
+    """Share of rows held out for metrics; with 0, metrics are computed on the training rows."""
     split: int = Field(default=0, ge=0)
-    """Selects which rows are held out; `vfl.stratified` finds a split that holds classes out evenly."""
+    """Number that selects which rows are held out; `vfl.stratified` finds one that holds out all classes evenly."""
     evaluate_every: int = Field(default=0, ge=0)
-    """Rounds between joint evaluations. 0 evaluates at the end only, or every round with a target or patience."""
+    """Rounds between joint evaluations. 0 evaluates every round if the job has a target or patience, and otherwise only
+    at the end."""
     target: Target | None = None
     """Stops the training early when a metric is good enough."""
     patience: Patience | None = None
@@ -91,8 +97,8 @@ class JobOptions(Config):
     weights: Weights | None = None
     """Weights of rows and classes; without it, all count the same."""
     positive: str | None = None
-    """The class, of two, that probabilities and metrics refer to, by its label. By default 1, true or yes against
-    0, -1, false or no, and otherwise the rarer class."""
+    """Name of the class, of two, to which probabilities and metrics refer. Default: 1, true or yes if the other class
+    is 0, -1, false or no; in all other cases the rarer class."""
     exposure: str | None = None
     """A column of the party with labels: the time, or the number of units, over which a count or an amount was
     observed. The model does not see it; predictions are for one unit of it."""
@@ -100,20 +106,22 @@ class JobOptions(Config):
     """How each party scales its columns, from its training rows: by mean and standard deviation, or by median and
     quartiles."""
     reshuffle: bool = False
-    """Draws new batches every epoch. Under a sealed residual this adds equations about labels and must be accepted."""
+    """Draws new batches every epoch. With encrypted residuals, each new batch discloses further equations about labels,
+    so the job must accept this leak."""
     max_label_auc: float | None = Field(default=None, gt=0.5, lt=1)
-    """Refuses the job if opened gradients could rank labels above this AUC."""
+    """Refuses the job if a party could rank the labels with an AUC above this value from the gradients it learns."""
     reason_codes: int = Field(default=0, ge=0, le=100)
-    """The largest number of reason codes that a party may send about a scored row: its columns that cost the row most,
-    under names that it chooses ([reasons](scorecard.md#reasons-and-export)). The party's owner decides at scoring
-    whether it sends any; with 0 none may be sent."""
+    """The largest number of reason codes that a party may send about a scored row. A reason code names one of the
+    columns that lowered the row's score most, under a name that the party chooses
+    ([reasons](scorecard.md#reasons-and-export)). When rows are scored, each party decides whether it sends any; 0
+    allows none."""
     accepts: tuple[str, ...] = ()
     """The [leaks](#leaks) to which all parties agree, by name; all other leaks are refused."""
 
     @model_validator(mode="before")
     @classmethod
     def _fill(cls, options: Any) -> Any:
-        """Fill in options that are left out, as the model chooses (`securevfl.optim.defaults`)."""
+        """Fill in the model's default for every option that is left out (`securevfl.optim.defaults`)."""
         return fill_defaults(options) if isinstance(options, Mapping) else options
 
     @field_validator("batch_size", mode="plain")
@@ -181,30 +189,30 @@ class JobOptions(Config):
         """The loss that is minimised: the model's loss with the job's weights and exposure."""
         loss = self.model.loss
         if self.exposure is not None:
-            assert isinstance(loss, LogLinkLoss), "a job is refused whose loss takes no exposure"
+            assert isinstance(loss, LogLinkLoss), "Job refuses an exposure for all other losses"
             loss = OffsetLoss(loss)
         return loss if self.weights is None else WeightedLoss(loss, self.weights.limit)
 
     @property
     def residual_bound(self) -> float:
-        """Upper bound of |g| of one entry."""
+        """Upper bound of |g| for each entry g of a residual."""
         return self.model.residual_bound * (1.0 if self.weights is None else self.weights.limit)
 
     @property
     def equations_change(self) -> bool:
-        """Whether a passive party opens different equations in every local step.
+        """Whether a passive party learns different equations about the residuals in every local step.
 
-        This happens if its Jacobian changes with the weights, or if rows are weighted again.
+        This happens if the Jacobian of its outputs by its weights changes with the weights, or if rows get new weights
+        in every step.
         """
         return not self.model.static_jacobian or self.optimizer.weighs_instances
 
     @property
     def equations(self) -> int:
-        """Number of new equations about the residuals of a batch that each parameter of a passive party opens in a run.
+        """Number of linear equations about a batch's residuals that a run discloses to a passive party for each weight.
 
-        A constant Jacobian gives the same equations every epoch unless rows are reshuffled. A Jacobian that changes
-        with the weights, or rows that are weighted again, give different equations in every local step with its own
-        opening.
+        A constant Jacobian gives the same equations every epoch unless rows are reshuffled. If the Jacobian changes
+        with the weights, or rows get new weights, every local step opens a gradient and so gives a different equation.
         """
         if self.equations_change:
             return self.epochs * self.model.openings(self.optimizer.steps)
@@ -217,7 +225,7 @@ class JobOptions(Config):
 
     @property
     def stops_early(self) -> bool:
-        """Whether the leading party decides after each evaluation if the training stops."""
+        """Whether the leading party decides after each evaluation whether the training stops."""
         return self.target is not None or self.patience is not None
 
     @property
@@ -227,16 +235,16 @@ class JobOptions(Config):
 
 
 def _required(value: Any) -> Any:
-    """Return a value that was passed or filled in.
+    """Return the value of an option that must have one.
 
     Args:
-        value: the option's value; None if there is none.
+        value: the option's value, passed or filled in by default; None if there is none.
 
     Returns:
         The value.
 
     Raises:
-        ValueError: if there is none, because some models have no default.
+        ValueError: if it is None; some models have no default.
     """
     if value is None:
         raise ValueError("is missing; add it")

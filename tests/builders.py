@@ -1,8 +1,8 @@
 """Jobs, tables and parties for tests.
 
-Tests state only what is special about them and take everything else from here. `make_job` completes a job,
-`random_parties` and `cancer_parties` make parties, `write_tables` stores them in files, and `raises_code` compares the
-code of an error, which is stable, instead of its wording.
+Tests state only what is special about them; the rest is here. `make_job` completes a job, `random_parties` and
+`cancer_parties` make parties, `write_tables` stores them in files, and `raises_code` compares the code of an error,
+which is stable, instead of its wording.
 
 The generated tables contain by default what real tables contain and tests forget: columns of few whole numbers, exact
 zeros, repeated rows and ties.
@@ -22,8 +22,13 @@ from numpy.typing import ArrayLike, NDArray
 from pyarrow import csv, parquet
 
 import securevfl as vfl
+from securevfl.disclosure.counts import Disclosure, RunShape
 from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.disclosure.outputs import disclosures_of
 from securevfl.errors import SecureVFLError
+
+REAL_TABLES = Path(__file__).parents[2] / "shared" / "data"
+"""The folder of the real tables; it need not exist."""
 
 PARTY_NAMES = ("bank", "shop", "telco", "insurer")
 """The names of parties in tests; the first one has the labels."""
@@ -178,6 +183,11 @@ def write_tables(folder: Path, parties: Sequence[vfl.Party], suffix: str = ".csv
         columns |= dict(zip(party.columns, np.asarray(party.X[np.arange(len(party))]).T, strict=True))
         files[party.name] = write_table(folder / f"{party.name}{suffix}", columns)
     return files
+
+
+def disclosures_in_run(job: vfl.Job, shape: RunShape) -> list[Disclosure]:
+    """Return what the outputs of a job's family disclose in a complete run, as guards and ledgers count it."""
+    return disclosures_of(job.family.outputs(job, shape))
 
 
 @contextmanager

@@ -47,14 +47,14 @@ settings.load_profile("same")
 
 @pytest.fixture(scope="session")
 def _all_user_data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Folders numbered here: pytest reads all names beside a new one of its own, 3 ms where there are 3,000."""
+    """Return a new numbered folder. pytest lists all folders next to a new one, which takes 3 ms for 3,000."""
     base = tmp_path_factory.mktemp("user-data")
     return (base / str(number) for number in itertools.count())
 
 
 @pytest.fixture(autouse=True)
 def _user_data(_all_user_data: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Every test has user data of its own, so that no disclosure ledger is that of whoever runs it."""
+    """Give every test a separate folder of user data, so that no test touches the developer's disclosure ledger."""
     folder = next(_all_user_data)
     folder.mkdir()
     monkeypatch.setenv("XDG_DATA_HOME", str(folder))
@@ -63,7 +63,7 @@ def _user_data(_all_user_data: Iterator[Path], monkeypatch: pytest.MonkeyPatch) 
 
 @contextmanager
 def _as_they_are() -> Iterator[None]:
-    """H goes up as it is under sealed residuals, here and in processes that start from `Forked`."""
+    """Send H unrounded under sealed residuals, here and in processes that start from `Forked`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(BatchParticipant, "sendable_outputs", lambda self, H, *_: H)
         patch.setenv("EXACT_OUTPUTS", "1")
@@ -99,7 +99,7 @@ def _small_keys(request: pytest.FixtureRequest) -> Iterator[None]:
 def benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder benchmarks/ can be imported from."""
     if not BENCHMARKS.is_dir():
-        pytest.skip("not beside a checkout")
+        pytest.skip("no checkout")
     monkeypatch.syspath_prepend(str(BENCHMARKS))
 
 
@@ -109,25 +109,26 @@ def free_port() -> Iterator[Callable[[], int]]:
 
     They are below those of outgoing connections: one of these could take a port before it is used.
     """
-    held: list[socket.socket] = []
+    reserved: list[socket.socket] = []
 
     def take() -> int:
         while True:
             port, mark = secrets.choice(range(10_000, 32_000)), socket.socket(socket.AF_UNIX)
             with suppress(OSError), socket.socket() as probe:
-                mark.bind(f"\0a port of securevfl's tests: {port}")  # a name, of which there is one on the machine
-                held.append(mark)
+                # an abstract socket's name is unique on the machine
+                mark.bind(f"\0a port of securevfl's tests: {port}")
+                reserved.append(mark)
                 probe.bind(("127.0.0.1", port))
                 return port
 
     yield take
-    for mark in held:
+    for mark in reserved:
         mark.close()
 
 
 @pytest.fixture
 def no_collection() -> Iterator[None]:
-    """No garbage of other tests is collected in this one, whose threads count their own milliseconds."""
+    """Collect no garbage of other tests in this one, whose threads count their processor time in milliseconds."""
     gc.disable()
     yield
     gc.enable()
@@ -166,19 +167,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not config.getoption("--quick"):
         return
     seen: set[Path] = set()
-    kept, left = [], []
+    selected, left = [], []
     for item in items:
         if item.path in seen or any(item.get_closest_marker(name) for name in ("slow", "long", "realdata")):
             left.append(item)
         else:
             seen.add(item.path)
-            kept.append(item)
+            selected.append(item)
     config.hook.pytest_deselected(items=left)
-    items[:] = kept
+    items[:] = selected
 
 
 def pytest_collection_finish() -> None:
-    """What was imported stays: no collection of garbage goes through it again, a fiftieth of the time."""
+    """Freeze the imported objects, so that no garbage collection visits them again; that saves 2 % of the time."""
     gc.collect()
     gc.freeze()
 

@@ -3,7 +3,7 @@
 `Forked` is a `subprocess.Popen` of `[sys.executable, "-c" or "-m", ...]`. The parent of all, one a test process, only
 imports: it has no key, no generator, no thread and no channel. Its children become those of the test process, which is
 their nearest subreaper, and are waited for and killed as any others. `COMMAND` is the line of a shell that starts one:
-it hands over its own streams and ends as that one does.
+it passes on its streams and ends with the child's exit code.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import socket
 import subprocess
 import sys
 import threading
-from subprocess import Popen  # which `Forked` may stand in for in `subprocess`
+from subprocess import Popen  # callers of `subprocess` that `Forked` can replace
 from typing import Any
 
 NAME = f"\0forks of securevfl's tests: {os.getpid()}"  # where commands of shells come in
@@ -39,7 +39,7 @@ class _Server:
 
     def _start(self) -> socket.socket:
         ctypes.CDLL(None, use_errno=True).prctl(SUBREAPER, 1, 0, 0, 0)
-        own, other = socket.socketpair()
+        local_end, other = socket.socketpair()
         with other:
             command = [sys.executable, __file__, str(other.fileno()), NAME[1:]]
             process = Popen(
@@ -47,11 +47,11 @@ class _Server:
             )
 
         def close() -> None:
-            own.close()
+            local_end.close()
             process.wait()
 
         atexit.register(close)
-        return own
+        return local_end
 
     def fork(self, request: dict[str, Any], streams: list[int]) -> int:
         """Start a process, which becomes a child of this one; its number."""
@@ -96,14 +96,14 @@ class Forked(subprocess.Popen):  # type: ignore[type-arg]
         assert not set(options) & set(ALONE), "start these with subprocess.Popen"
         super().__init__(args, **options)
 
-    def _execute_child(self, args: Any, executable: Any, preexec_fn: Any, close_fds: Any, *rest: Any) -> None:
-        _, cwd, env, _, _, _, p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite, *_ = rest
+    def _execute_child(self, args: Any, executable: Any, preexec_fn: Any, close_fds: Any, *arguments: Any) -> None:
+        _, cwd, env, _, _, _, p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite, *_ = arguments
         request = {
             "argv": [str(word) for word in args[1:]],
             "cwd": os.fspath(cwd) if cwd is not None else os.getcwd(),
             "env": dict(os.environ if env is None else env),
         }
-        streams = [own if own != -1 else usual for usual, own in enumerate((p2cread, c2pwrite, errwrite))]
+        streams = [stream if stream != -1 else usual for usual, stream in enumerate((p2cread, c2pwrite, errwrite))]
         try:
             self.pid = _SERVER.fork(request, streams)
             self._child_created = True
@@ -112,7 +112,7 @@ class Forked(subprocess.Popen):  # type: ignore[type-arg]
 
 
 def command() -> str:
-    """Return the words with which a shell starts `python -m MODULE ARGUMENTS...` below the process that forks."""
+    """Return the words of a shell command that starts `python -m MODULE ARGUMENTS...` below the forking process."""
     _SERVER.start()
     return f'"{sys.executable}" -S -E "{__file__}" ask "{NAME[1:]}"'
 
@@ -133,33 +133,35 @@ def run_forked(args: list[str], *, check: bool = False, timeout: float = 240, **
 
 
 def _serve(line: socket.socket, name: str) -> dict[str, Any]:
-    """Fork for each request; returns in the children alone, with what they are to be."""
+    """Fork for each request; return in the children only, with their request."""
     with socket.socket(socket.AF_UNIX) as door:
         door.bind(f"\0{name}")
         door.listen()
         line.sendall(b"\1")
         while True:
             ready, _, _ = select.select([line, door], [], [])
-            asked = line if line in ready else door.accept()[0]
-            head, streams, _, _ = socket.recv_fds(asked, 8, 3)
+            connection = line if line in ready else door.accept()[0]
+            head, streams, _, _ = socket.recv_fds(connection, 8, 3)
             if not head:
                 os._exit(0)
-            request = dict(json.loads(_read(asked, int.from_bytes(head + _read(asked, 8 - len(head)), "big"))))
-            if not _forked(asked, keeps=asked is not line):
+            request = dict(
+                json.loads(_read(connection, int.from_bytes(head + _read(connection, 8 - len(head)), "big")))
+            )
+            if not _forked(connection, keeps=connection is not line):
                 line.close()
-                asked.close()
-                for usual, own in enumerate(streams):
-                    os.dup2(own, usual)
-                for own in set(streams) - {0, 1, 2}:
-                    os.close(own)
+                connection.close()
+                for usual, stream in enumerate(streams):
+                    os.dup2(stream, usual)
+                for stream in set(streams) - {0, 1, 2}:
+                    os.close(stream)
                 return request
-            for own in streams:
-                os.close(own)
-            if asked is not line:
-                asked.close()
+            for stream in streams:
+                os.close(stream)
+            if connection is not line:
+                connection.close()
 
 
-def _forked(asked: socket.socket, *, keeps: bool) -> bool:
+def _forked(connection: socket.socket, *, keeps: bool) -> bool:
     """Fork: False in the child. Its number, or with `keeps` how it ended, is the answer."""
     read, write = os.pipe()
     between = os.fork()
@@ -169,13 +171,13 @@ def _forked(asked: socket.socket, *, keeps: bool) -> bool:
         number = os.read(read, 8)
         os.close(read)
         if not keeps:
-            asked.sendall(number)  # not before the child is the test process's
+            connection.sendall(number)  # not before the child is the test process's
         return True
     os.close(read)
     if keeps:
         os.close(write)
         if os.fork():
-            os._exit(0)  # the one between goes on for as long as the child
+            os._exit(0)  # the process in between lives until the child ends
     child = os.fork()
     if not child:
         if not keeps:
@@ -184,7 +186,7 @@ def _forked(asked: socket.socket, *, keeps: bool) -> bool:
     if keeps:
         _, status = os.waitpid(child, 0)
         code = os.waitstatus_to_exitcode(status)
-        asked.sendall(bytes([code if code >= 0 else 128 - code]))
+        connection.sendall(bytes([code if code >= 0 else 128 - code]))
     else:
         os.write(write, child.to_bytes(8, "big"))
     os._exit(0)
@@ -232,7 +234,7 @@ def _import_all() -> None:
     names = ["pyarrow.csv", "pyarrow.parquet", "securevfl.datasets"]
     for room in ("cli", "organisations"):
         path = importlib.import_module(f"securevfl.{room}").__path__
-        names += [f"securevfl.{room}.{each.name}" for each in pkgutil.iter_modules(path)]
+        names += [f"securevfl.{room}.{module.name}" for module in pkgutil.iter_modules(path)]
     for name in names:
         with contextlib.suppress(ImportError):  # of an extra
             importlib.import_module(name)

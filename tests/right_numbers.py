@@ -1,9 +1,9 @@
-"""Prints one table of what trainings find beside statsmodels, scikit-learn and scipy, with the bounds of each figure.
+"""Print one table of results against statsmodels, scikit-learn and scipy, with the bounds of each figure.
 
-    PYTHONPATH=.:tests python tests/right_numbers.py [--smallest]
+    PYTHONPATH=.:tests python tests/right_numbers.py [--smallest | --rates ROWS ...]
 
-Of a model in the open, under CKKS and on shares: how far what is exported lies from what is served (f, points of a
-scorecard); how far drift lies from scipy's; counts and amounts, balanced classes, several classes and bins beside the
+For a model in the open, under CKKS and on shares: the distance of exported from served values (f, points of a
+scorecard); drift against scipy's; counts and amounts, balanced classes, several classes and bins against the
 libraries. It ends with 1 if a figure is beyond its bound. It takes some ten minutes on two busy cores.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,13 +31,14 @@ from securevfl.errors import DataNotice
 from securevfl.training.scorecard import BASE, ScorecardScale
 from tests.data.test_drift import Columns
 from tests.models import test_right_numbers as glm
+from tests.models import test_unbiased as unbiased
 from tests.training import test_one_model as one
 
 KINDS = ("open", "ckks", "shares")
 
 
 class Figure(NamedTuple):
-    """One line: how far something lies from what it should be, and how far it may."""
+    """One line: the distance of a figure from the correct one, and its bound."""
 
     point: str
     kind: str
@@ -46,7 +47,7 @@ class Figure(NamedTuple):
 
 
 def exported(kind: str) -> Iterator[Figure]:
-    """Coefficients, and f of rows beyond all bounds, beside loops over what is served; points of training rows."""
+    """Compare coefficients and f of rows beyond all bounds with loops over served values; points of training rows."""
     run, new, clip = (
         one.train("logistic", one.KEPT, "standard", kind),
         one.new_rows(),
@@ -63,20 +64,20 @@ def exported(kind: str) -> Iterator[Figure]:
     yield Figure("1 f as served", kind, float(np.abs(total - run.decision(new)).max() / scale), level)
     card = one.train("logistic", {"bins": 4}, "standard", kind)
     rows = one.tables()
-    (base,) = [each.points for each in card.scorecard().lines if each.column == BASE]
+    (base,) = [line.points for line in card.scorecard().lines if line.column == BASE]
     points = base + sum(one.points(card.scorecard(), card.parts[name], X) for name, X in rows.items())
     f = sum(one.served(card.parts[name], X, clip)[:, 0] for name, X in rows.items())
     yield Figure("2 points of a card", kind, float(np.abs(points - ScorecardScale().of(f)).max()), 1e-5)
 
 
 def drift() -> Iterator[Figure]:
-    """All 7 to all 5, and all 0 to -999, of which a third of a distance would be seen if ends were closed."""
+    """Shift all rows from 7 to 5, and from 0 to -999; open interval ends would change a third of a distance."""
     for before, after in ((7.0, 5.0), (0.0, -999.0)):
         training, new = np.full(400, before), np.full(200, after)
         (base,) = baselines(Columns(training[:, None], ["x"]), np.arange(400))
-        (found,) = measure_drift([base], Columns(new[:, None], ["x"]))
+        (drifted,) = measure_drift([base], Columns(new[:, None], ["x"]))
         right = stats.ks_2samp(training, new).statistic
-        yield Figure(f"3 drift {before:g} to {after:g}", "", float(abs(found.ks - right)), 0.012)
+        yield Figure(f"3 drift {before:g} to {after:g}", "", float(abs(drifted.ks - right)), 0.012)
 
 
 def counts(kind: str, cases: dict[str, Any]) -> Iterator[Figure]:
@@ -87,17 +88,17 @@ def counts(kind: str, cases: dict[str, Any]) -> Iterator[Figure]:
 
 
 def balanced(kind: str, rows: int) -> Iterator[Figure]:
-    """AUC of classes that count the same, of which one has 1 % of the rows, less scikit-learn's."""
+    """AUC of two classes of equal weight, one with 1 % of the rows, minus scikit-learn's."""
     draw = np.random.default_rng(8)
-    own, other = draw.normal(size=(rows, 2)), draw.normal(size=(rows, 2))
-    f = own @ [1.5, -1.0] + other @ [1.0, 0.0] + draw.logistic(size=rows)
+    columns, other = draw.normal(size=(rows, 2)), draw.normal(size=(rows, 2))
+    f = columns @ [1.5, -1.0] + other @ [1.0, 0.0] + draw.logistic(size=rows)
     y = (f >= np.sort(f)[-rows // 100]).astype(int)
-    each = [vfl.Party("bank", own, y, ids=range(rows)), vfl.Party("shop", other, ids=range(rows))]
+    members = [vfl.Party("bank", columns, y, ids=range(rows)), vfl.Party("shop", other, ids=range(rows))]
     keys = {} if kind == "shares" else {"protocol": kind, "accepts": glm.SEALED}
     job = vfl.Job(model=vfl.Logistic(), weights={"classes": "balanced"}, test_fraction=0.0, **keys)
-    oracle = LogisticRegression(C=1e6, class_weight="balanced", max_iter=1000).fit(np.hstack([own, other]), y)
-    right = roc_auc_score(y, oracle.decision_function(np.hstack([own, other])))
-    yield Figure("5 AUC, balanced 1 %", kind, abs(vfl.simulate(job, each).metrics["auc"] - right), 2e-3)
+    oracle = LogisticRegression(C=1e6, class_weight="balanced", max_iter=1000).fit(np.hstack([columns, other]), y)
+    right = roc_auc_score(y, oracle.decision_function(np.hstack([columns, other])))
+    yield Figure("5 AUC, balanced 1 %", kind, abs(vfl.simulate(job, members).metrics["auc"] - right), 2e-3)
 
 
 def four(rows: int) -> list[vfl.Party]:
@@ -110,13 +111,15 @@ def four(rows: int) -> list[vfl.Party]:
 
 def split(job: vfl.Job, parties: list[vfl.Party]) -> tuple[Any, Any, Any, Any]:
     """Return columns of training rows and of those held out, and their labels."""
-    rows, X, y = job.schedule(register_of(parties)), np.hstack([each.X for each in parties]), parties[0].labels
+    rows, X, y = job.schedule(register_of(parties)), np.hstack([party.X for party in parties]), parties[0].labels
     return X[rows.train], X[rows.test], y[rows.train], y[rows.test]
 
 
 def classes(*, smallest: bool) -> Iterator[Figure]:
-    """Four classes one against the rest: mean AUC less scikit-learn's, of logistic regressions, and of trees less that
-    of boosted ones, from which ours may be as far as the fewer splits make them."""
+    """Four classes, one against the rest: mean AUC minus scikit-learn's, for logistic regressions and trees.
+
+    Trees are compared with boosted ones; fewer splits may lower their AUC.
+    """
     parties = four(2000)
     right = {vfl.OneVsRest(): LogisticRegression(C=1e6, max_iter=5000)}
     right |= {} if smallest else {vfl.Trees(): HistGradientBoostingClassifier()}
@@ -124,11 +127,11 @@ def classes(*, smallest: bool) -> Iterator[Figure]:
         job = vfl.Job(model=model)
         X, new, y, labels = split(job, parties)
         scaled = StandardScaler().fit(X)
-        rest = OneVsRestClassifier(oracle).fit(scaled.transform(X), y)
-        f = rest.decision_function(scaled.transform(new))
+        one_vs_rest = OneVsRestClassifier(oracle).fit(scaled.transform(X), y)
+        f = one_vs_rest.decision_function(scaled.transform(new))
         auc = np.mean([roc_auc_score(labels == k, f[:, k]) for k in range(4)])
-        found = vfl.simulate(job, parties).metrics["auc"]
-        yield Figure(f"6 AUC, 4 classes, {model.name}", "shares", float(max(0.0, auc - found)), bound)
+        auc_of_run = vfl.simulate(job, parties).metrics["auc"]
+        yield Figure(f"6 AUC, 4 classes, {model.name}", "shares", float(max(0.0, auc - auc_of_run)), bound)
 
 
 def binned() -> Iterator[Figure]:
@@ -143,8 +146,8 @@ def binned() -> Iterator[Figure]:
     auc = {}
     for bins, columns in right.items():
         job = vfl.Job(model="logistic", prepare={"bins": bins})
-        own, new, of, labels = split(job, parties)
-        oracle = make_pipeline(columns, LogisticRegression(C=1e3, max_iter=5000)).fit(own, of)
+        train_columns, new, of, labels = split(job, parties)
+        oracle = make_pipeline(columns, LogisticRegression(C=1e3, max_iter=5000)).fit(train_columns, of)
         auc[bins] = vfl.simulate(job, parties).metrics["auc"]
         apart = abs(roc_auc_score(labels, oracle.decision_function(new)) - auc[bins])
         yield Figure("6 AUC, smooth columns" + (", bins" if bins else ""), "shares", apart, 5e-3)
@@ -168,14 +171,32 @@ def figures(*, smallest: bool = False) -> Iterator[Figure]:
         yield from () if smallest else binned()
 
 
+def rates(rows: Iterable[int]) -> None:
+    """Print the bias of the default model and of long steps, for each number of rows and rate."""
+    print(f"{'rows':>9}{'rate':>7}  {'steps':<8}{'largest z':>10}{'mean / rate':>12}{'slope':>8}")
+    steps = {"long": {"optimizer": vfl.BlockDescent(lr=2), "epochs": 30, "evaluate_every": 10}, "default": {}}
+    keys = {"batch_size": "growing", "test_fraction": 0.25}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataNotice)
+        for n in rows:
+            for rate in unbiased.RATES:
+                for name, more in steps.items():
+                    bias = unbiased.measure(n, rate, **(keys | more if more else {}))
+                    figures = f"{bias.z:>10.2f}{bias.ratio:>12.4f}{bias.slope:>8.4f}"
+                    print(f"{n:>9,}{rate:>7g}  {name:<8}{figures}", flush=True)
+
+
 def main(*, smallest: bool) -> int:
     """Print the table, and return 1 if a figure is beyond its bound."""
     beyond = 0
-    for each in figures(smallest=smallest):
-        beyond += each.apart > each.bound
-        print(f"{each.point:<48}{each.kind:<8}{each.apart:>12.3g}{each.bound:>12.3g}", flush=True)
+    for figure in figures(smallest=smallest):
+        beyond += figure.apart > figure.bound
+        print(f"{figure.point:<48}{figure.kind:<8}{figure.apart:>12.3g}{figure.bound:>12.3g}", flush=True)
     return int(beyond > 0)
 
 
 if __name__ == "__main__":
+    if "--rates" in sys.argv[1:]:
+        rates(map(int, sys.argv[2:]))
+        sys.exit()
     sys.exit(main(smallest="--smallest" in sys.argv[1:]))

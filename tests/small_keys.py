@@ -1,8 +1,8 @@
 # ruff: noqa: E501
-"""Paillier keys of 1,024 bits, for tests in which neither packing nor the size of a key matters.
+"""Paillier keys of 1,024 bits, for tests that depend neither on packing nor on the size of a key.
 
-What these tests ask of an engine (the model of a training, what is sent, who may know) does not hang on the length of
-its key, and a key of 1,024 bits computes six times as fast as one of 2,048. The package has no switch for it: `small`
+The properties that these tests check (the model of a training, messages, disclosures) do not depend on the length of
+the key, and a key of 1,024 bits computes six times as fast as one of 2,048. The package has no switch for it: `small`
 lowers the limit while a test runs, in this process alone. Tests of packing, layouts, bounds and key generation keep keys
 of 2,048 and 3,072 bits.
 """

@@ -115,17 +115,17 @@ def _last_text(node: ast.expr | None) -> str:
 
 
 def test_no_message_or_field_contains_a_value_of_a_table() -> None:
-    shown = []
+    leaks = []
     for path in SOURCES:
         for call in _created_errors(path):
             inserted = [part.value for part in ast.walk(call) if isinstance(part, ast.FormattedValue)]
             inserted += [keyword.value for keyword in call.keywords if keyword.arg not in (None, "code")]
-            shown += [
+            leaks += [
                 f"{_module(path)}:{part.lineno}: {ast.unparse(part)}"
                 for part in inserted
                 if TABLE_VALUES.match(ast.unparse(part))
             ]
-    assert shown == []
+    assert leaks == []
 
 
 @pytest.mark.parametrize("name", sorted(ERRORS - WITH_BUILT_IN_CODE))

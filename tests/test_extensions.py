@@ -34,7 +34,7 @@ count = made_up.tool:register
 [securevfl.attacks]
 first_column = made_up.first_column:ATTACK
 """
-JOB = """
+EXTENSION_JOB_TEXT = """
 accepts = ["columns", "seen_by_server"]
 batch_size = 60
 epochs = 1
@@ -84,24 +84,26 @@ def run(folder: Path, *arguments: str, allow: str = "", code: str = COMMAND) -> 
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Path:
+def extension_job(tmp_path: Path) -> Path:
     path = tmp_path / "job.toml"
-    path.write_text(JOB)
+    path.write_text(EXTENSION_JOB_TEXT)
     return path
 
 
 @pytest.mark.long
-def test_a_family_is_loaded_where_its_party_allows_it_and_stands_on_the_sheet(tmp_path: Path, job: Path) -> None:
+def test_a_family_is_loaded_where_its_party_allows_it_and_stands_on_the_sheet(
+    tmp_path: Path, extension_job: Path
+) -> None:
     folder = install(tmp_path)
-    refused = run(folder, str(job), code=SHEET)
+    refused = run(folder, str(extension_job), code=SHEET)
     assert refused.returncode == 1
     assert "to allow made-up, set SECUREVFL_ALLOW=made-up" in refused.stderr
-    done = run(folder, str(job), code=SHEET, allow="other, made-up")
+    done = run(folder, str(extension_job), code=SHEET, allow="other, made-up")
     assert done.returncode == 0, done.stderr
     assert "code: of made-up 1.0, digest " in done.stdout
     with (folder / "made_up" / "relayed_method.py").open("a") as file:
         file.write("\nCHANGED = 1\n")
-    changed = run(folder, str(job), code=SHEET, allow="made-up")
+    changed = run(folder, str(extension_job), code=SHEET, allow="made-up")
     assert changed.stdout.split()[0] != done.stdout.split()[0], "parties that run other code must not agree"
 
 
@@ -109,9 +111,9 @@ def test_a_family_is_loaded_where_its_party_allows_it_and_stands_on_the_sheet(tm
 def test_a_tool_stands_in_the_help_and_is_loaded_when_it_is_typed(tmp_path: Path) -> None:
     folder = install(tmp_path)
     (folder / "made_up" / "__init__.py").write_text("print('loaded')\n")
-    shown = run(folder, "--help")
-    assert "A command of made-up." in shown.stdout
-    assert "loaded" not in shown.stdout
+    printed = run(folder, "--help")
+    assert "A command of made-up." in printed.stdout
+    assert "loaded" not in printed.stdout
     assert run(folder, "count", "rows", "a.csv").stdout.splitlines() == ["loaded", "rows of a.csv"]
     assert run(folder, "counts").returncode == 2
 
@@ -121,13 +123,13 @@ def test_an_attack_joins_those_of_the_audit(tmp_path: Path) -> None:
     folder = install(tmp_path)
     code = "from securevfl.audit.attacks import ATTACKS, load_more; print(load_more(), 'first_column' in ATTACKS)"
     assert run(folder, code=code).stdout == "{} False\n"
-    assert "version='1.0'" in (found := run(folder, code=code, allow="made-up").stdout)
-    assert found.endswith("True\n")
+    assert "version='1.0'" in (output := run(folder, code=code, allow="made-up").stdout)
+    assert output.endswith("True\n")
 
 
 @pytest.mark.long
-def test_a_name_that_two_bring_is_refused(tmp_path: Path, job: Path) -> None:
+def test_a_name_that_two_bring_is_refused(tmp_path: Path, extension_job: Path) -> None:
     folder = install(install(tmp_path), "other-one")
-    refused = run(folder, str(job), code=SHEET, allow="made-up,other-one")
+    refused = run(folder, str(extension_job), code=SHEET, allow="made-up,other-one")
     assert "made-up and other-one both provide relayed" in refused.stderr
     assert refused.returncode == 1

@@ -1,4 +1,4 @@
-"""What a party needs to train from CSV or npz is in the core; for the rest an error names the extra to install."""
+"""The core installs everything that a party needs for CSV and npz files; otherwise an error names the extra."""
 
 import re
 import subprocess
@@ -54,7 +54,7 @@ for model, optimizer, residual in (
 
 @pytest.mark.long
 def test_the_demo_runs_from_an_empty_folder_without_any_extra(tmp_path: Path) -> None:
-    """It shows the result first, then who learns what and what it costs."""
+    """It shows the result first, then the disclosures and the costs."""
     code = "import os; os.chdir(sys.argv.pop()); sys.argv.append('demo'); from securevfl.cli.main import main; main()"
     hidden = EVERY | {"torch", "onnx", "pandas", "prometheus_client", "dp_accounting"}
     done = run_without(hidden, code, str(tmp_path))
@@ -116,20 +116,20 @@ def test_a_module_that_is_there_and_broken_is_not_called_missing() -> None:
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.skipif(not (ROOT / "pyproject.toml").exists(), reason="not beside a checkout")
+@pytest.mark.skipif(not (ROOT / "pyproject.toml").exists(), reason="no checkout")
 def test_every_library_has_been_looked_at_for_known_holes() -> None:
     """SECURITY.md names each library that users install, with its least version where a hole set it."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    wanted = project["dependencies"] + [
+    requirements = project["dependencies"] + [
         one for name in extras if name not in {"test", "docs", "dev"} for one in extras[name]
     ]
-    least = dict(re.findall(r"^([\w.-]+)>=([\d.]+)", "\n".join(wanted), re.MULTILINE))
+    least = dict(re.findall(r"^([\w.-]+)>=([\d.]+)", "\n".join(requirements), re.MULTILINE))
     page = (ROOT / "SECURITY.md").read_text().split("## Libraries")[1].split("\n## ")[0]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| ")][1:]
-    said = {}
+    reviewed = {}
     for names, versions, _ in rows:
-        each = names.split(", ")
-        given = versions.split(", ") if "pyproject" not in versions else [least[name] for name in each]
-        said |= dict(zip(each, given, strict=True))
-    assert said == least
+        libraries = names.split(", ")
+        minimums = versions.split(", ") if "pyproject" not in versions else [least[name] for name in libraries]
+        reviewed |= dict(zip(libraries, minimums, strict=True))
+    assert reviewed == least

@@ -43,11 +43,11 @@ def test_they_end_as_others_do() -> None:
 @pytest.mark.parametrize("words", [["--version"], ["train", "none.toml"], ["nothing"], ["ledger", "--help"]])
 def test_a_command_says_and_ends_the_same(words: list[str]) -> None:
     line = [sys.executable, "-m", "securevfl.cli.main", *words]
-    found = [run(line, capture_output=True, text=True) for run in (subprocess.run, run_forked)]
-    assert [found[0].returncode, found[0].stdout, found[0].stderr] == [
-        found[1].returncode,
-        found[1].stdout,
-        found[1].stderr,
+    processes = [run(line, capture_output=True, text=True) for run in (subprocess.run, run_forked)]
+    assert [processes[0].returncode, processes[0].stdout, processes[0].stderr] == [
+        processes[1].returncode,
+        processes[1].stdout,
+        processes[1].stderr,
     ]
 
 

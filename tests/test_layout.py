@@ -21,7 +21,7 @@ def test_public_names_exist_and_are_sorted() -> None:
     assert all(hasattr(vfl, name) for name in vfl.__all__)
 
 
-@pytest.mark.skipif(not (ROOT / "crypto").is_dir(), reason="not beside a checkout")
+@pytest.mark.skipif(not (ROOT / "crypto").is_dir(), reason="no checkout")
 @pytest.mark.parametrize("name", ["crypto", "protocols"])
 def test_the_folders_are_no_packages_of_their_own(name: str) -> None:
     done = subprocess.run([sys.executable, "-c", f"import {name}"], cwd=ROOT, capture_output=True, text=True)
@@ -36,7 +36,7 @@ def test_phe_is_an_extra_that_nothing_else_needs() -> None:
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
     """Imports inside of functions too; those of types alone do not count."""
-    grimp = pytest.importorskip("grimp", reason="comes with import-linter, which a checkout has")
+    grimp = pytest.importorskip("grimp", reason="is installed with import-linter, which a checkout has")
     graph = grimp.build_graph("securevfl", exclude_type_checking_imports=True)
     imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     assert len(imports) > 200
@@ -49,13 +49,13 @@ FAMILIES = {"fdml", "phases", "rounds", "shares", "transfer", "trees"}  # whose 
 
 def files_below(folder: Path) -> list[Path]:
     """The modules below a folder, through the links for crypto/ and protocols/ too."""
-    found = []
+    files = []
     for path in sorted(folder.iterdir()):
         if path.is_dir():
-            found += files_below(path)
+            files += files_below(path)
         elif path.suffix == ".py" and path.stem != "__init__":
-            found.append(path)
-    return found
+            files.append(path)
+    return files
 
 
 def several(named: Iterable[tuple[str, Path]]) -> dict[str, set[Path]]:
@@ -82,11 +82,11 @@ MORE = {  # functions with more, and how many; no other may, and none may have m
 
 
 def arguments(path: Path) -> list[tuple[str, int]]:
-    """The functions of a file: name, and arguments beside self."""
+    """Return the functions of a file: name, and arguments without self."""
     counts = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef):
-            names = [each.arg for each in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+            names = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
             counts.append((node.name, len([name for name in names if name not in ("self", "cls")])))
     return counts
 
@@ -102,13 +102,13 @@ def test_functions_take_few_arguments() -> None:
 
 
 def test_a_name_of_a_class_is_one_thing() -> None:
-    found = several((name, path) for path in files_below(PACKAGE) for name in classes(path))
-    assert not found
+    repeated = several((name, path) for path in files_below(PACKAGE) for name in classes(path))
+    assert not repeated
 
 
 def test_a_name_of_a_module_is_one_thing() -> None:
-    found = several((path.stem, path) for path in files_below(PACKAGE))
-    assert set(found) <= {"base", "registry", *FAMILIES}, found
+    repeated = several((path.stem, path) for path in files_below(PACKAGE))
+    assert set(repeated) <= {"base", "registry", *FAMILIES}, repeated
 
 
 def test_two_things_of_one_name_are_found(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def loads_by_name(source: str) -> bool:
     return bool(LOADERS & (names | {node.attr for node in nodes if isinstance(node, ast.Attribute)}))
 
 
-@pytest.mark.skipif(not (ROOT / "docs").is_dir(), reason="not beside a checkout")
+@pytest.mark.skipif(not (ROOT / "docs").is_dir(), reason="no checkout")
 def test_code_is_loaded_by_name_in_the_files_that_the_architecture_names() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     table = page.partition("## What is loaded by name")[2].partition("\n## ")[0]

@@ -1,4 +1,4 @@
-"""What one more costs: a file, a line in a registry, a row in the table below; the rest is picked up, or named.
+"""The cost of one more protocol: a file, a line in a registry, a row in the table below; the rest is derived, or named.
 
 The files are in `one_more/`. Each is loaded from a copy in a temporary folder, as somebody else's module would be, and
 registered by the one line; checks, simulators, the table of declarations, the consent sheet and the audit then know it.
@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import raises_code
+from builders import cancer_parties, raises_code
 from selfcheck.checks import check_table as checks
 from selfcheck.checks import simulator_checks, stored_checks
 from selfcheck.mutants.mutant import Mutant, patched
@@ -49,7 +49,7 @@ Load = Callable[[str], ModuleType]
 
 @pytest.fixture
 def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
-    """Imports a file of `one_more` from a temporary folder, under a name of its own."""
+    """Import a file of `one_more` from a temporary folder, under another name."""
     monkeypatch.syspath_prepend(str(tmp_path))
     names = []
 
@@ -70,19 +70,14 @@ def register(monkeypatch: pytest.MonkeyPatch, registry: Any, *kinds: Any) -> Non
         monkeypatch.setitem(registry, kind.name, kind)
 
 
-def parties(count: int = 3, rows: int = 180) -> list[vfl.Party]:
-    own = vfl.datasets.breast_cancer(parties=count)
-    return [party.take(np.arange(rows, dtype=np.intp)) for party in own]
+def rounds_job(**keys: Any) -> vfl.Job:
+    defaults = {"model": vfl.Logistic(l2=1e-3), "optimizer": vfl.FedBCD(lr=0.2), "batch_size": 60, "epochs": 2}
+    defaults |= {"protocol": vfl.Protocol(residual="open"), "accepts": ["columns"]}
+    return vfl.Job(**(defaults | keys))
 
 
-def job(**keys: Any) -> vfl.Job:
-    own = {"model": vfl.Logistic(l2=1e-3), "optimizer": vfl.FedBCD(lr=0.2), "batch_size": 60, "epochs": 2}
-    own |= {"protocol": vfl.Protocol(residual="open"), "accepts": ["columns"]}
-    return vfl.Job(**(own | keys))
-
-
-def clean(found: dict[str, Any], name: str) -> None:
-    outcome = found[name]()
+def clean(checks_by_name: dict[str, Any], name: str) -> None:
+    outcome = checks_by_name[name]()
     assert not outcome.findings, "\n".join(map(str, outcome.findings))
 
 
@@ -93,9 +88,9 @@ def test_a_sum(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     clean(simulator_checks.sum_checks(), "simulator sum echo")
     assert "## Sum: echo" in declarations.table()
     assert "| EchoPart | contributor | collector | plain: the sender's part |" in declarations.table()
-    echoed, direct = (job(protocol=vfl.Protocol(sum=sums, residual="open")) for sums in ("echo", "direct"))
-    assert "EchoPart from passive: plain: the sender's part" in vfl.explain(echoed, parties())
-    one, other = (vfl.simulate(each, parties()).parts["bank"].theta for each in (echoed, direct))
+    echoed, direct = (rounds_job(protocol=vfl.Protocol(sum=sums, residual="open")) for sums in ("echo", "direct"))
+    assert "EchoPart from passive: plain: the sender's part" in vfl.explain(echoed, cancer_parties(3, 180))
+    one, other = (vfl.simulate(chosen, cancer_parties(3, 180)).parts["bank"].theta for chosen in (echoed, direct))
     np.testing.assert_allclose(one, other, atol=1e-6)
 
 
@@ -103,8 +98,8 @@ def test_a_sum_that_declares_too_little_is_named(load: Load, monkeypatch: pytest
     kind = load("echo_sum").EchoSum
     quiet = type("Quiet", (kind,), {"name": "quiet", "declares": lambda self, contributors: [], "__module__": __name__})
     register(monkeypatch, SUMS, quiet)
-    found = [str(each) for each in checks.sum_checks()["sum quiet"]().findings]
-    assert any("EchoPart from P1 is not declared" in each for each in found), found
+    findings = [str(finding) for finding in checks.sum_checks()["sum quiet"]().findings]
+    assert any("EchoPart from P1 is not declared" in finding for finding in findings), findings
     with pytest.raises(TypeError, match="coalitions"):
         type("Half", (SumProtocol,), {"name": "half", "__module__": __name__})()
 
@@ -114,12 +109,16 @@ def test_a_residual(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     clean(checks.residual_checks(), "residual announced")
     clean(simulator_checks.residual_checks(), "simulator residual announced")
     assert "## Residual: announced" in declarations.table()
-    announced, plain = (job(protocol=vfl.Protocol(residual=each)) for each in ("announced", "open"))
-    assert "AnnouncedG from active: plain: g of every row, and so the labels" in vfl.explain(announced, parties())
-    one, other = (vfl.simulate(each, parties()).parts["shop"].theta for each in (announced, plain))
+    announced, plain = (rounds_job(protocol=vfl.Protocol(residual=residual)) for residual in ("announced", "open"))
+    assert "AnnouncedG from active: plain: g of every row, and so the labels" in vfl.explain(
+        announced, cancer_parties(3, 180)
+    )
+    one, other = (vfl.simulate(chosen, cancer_parties(3, 180)).parts["shop"].theta for chosen in (announced, plain))
     np.testing.assert_array_equal(one, other)
-    found = run_audit(job(protocol=announced.protocol, epochs=1), parties(2, 90), seeds=(0,)).inferences
-    assert {each.name: each.real for each in found}["residual sign"] == 1.0
+    inferences = run_audit(
+        rounds_job(protocol=announced.protocol, epochs=1), cancer_parties(2, 90), seeds=(0,)
+    ).inferences
+    assert {inference.name: inference.real for inference in inferences}["residual sign"] == 1.0
 
 
 def test_a_defence(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,9 +130,9 @@ def test_a_defence(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         outcome = checks.residual_check(residual, rows=30)
         assert not outcome.findings, outcome.findings
-    named = job(protocol={"residual": {"name": "open", "defence": {"name": "uniform", "size": 0.5}}})
-    assert "with noise (uniform: no guarantee)" in vfl.explain(named, parties())
-    assert vfl.simulate(named, parties()).metrics["auc"] > 0.9
+    named = rounds_job(protocol={"residual": {"name": "open", "defence": {"name": "uniform", "size": 0.5}}})
+    assert "with noise (uniform: no guarantee)" in vfl.explain(named, cancer_parties(3, 180))
+    assert vfl.simulate(named, cancer_parties(3, 180)).metrics["auc"] > 0.9
 
 
 def test_a_key_of_a_job(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,34 +146,34 @@ def test_a_stored_sum(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     clean(stored_checks.stored_checks(), "stored negated")
     assert "## Stored sum: negated" in declarations.table()
     negated, plain = (
-        job(
+        rounds_job(
             protocol=vfl.Protocol(),
-            optimizer=vfl.FDML(lr=0.3, tau=0, shows_labels=True, stored=each),
+            optimizer=vfl.FDML(lr=0.3, tau=0, shows_labels=True, stored=stored),
             test_fraction=0.25,
         )
-        for each in ("negated", "open")
+        for stored in ("negated", "open")
     )
-    given = [*parties(), vfl.Helper("server", "server")]
-    assert "Push from passive: plain: the sender's forward outputs, negated" in vfl.explain(negated, given)
-    one, other = (vfl.simulate(each, given).parts["bank"].theta for each in (negated, plain))
+    members = [*cancer_parties(3, 180), vfl.Helper("server", "server")]
+    assert "Push from passive: plain: the sender's forward outputs, negated" in vfl.explain(negated, members)
+    one, other = (vfl.simulate(chosen, members).parts["bank"].theta for chosen in (negated, plain))
     np.testing.assert_allclose(one, other, atol=1e-9)
 
 
 def test_an_engine(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     register(monkeypatch, ENGINES, load("other_engine").OtherEngine)
-    for found, name in (
+    for checks_by_name, name in (
         (checks.engine_checks(), "engine other"),
         (checks.engine_checks(), "engine other sums"),
         (checks.residual_checks(), "residual other"),
         (checks.sum_checks(), "sum cipher other"),
         (simulator_checks.residual_checks(), "simulator residual other"),
     ):
-        clean(found, name)
+        clean(checks_by_name, name)
     assert "## Residual: sealed (other)" in declarations.table()
     assert "Assumes: RLWE, 128-bit standard, under another name." in declarations.table()
-    sealed = job(protocol=vfl.Protocol(residual="other"))
-    assert "ResidualCiphertext" in vfl.explain(sealed, parties())
-    assert vfl.simulate(sealed, parties()).metrics["auc"] > 0.9
+    sealed = rounds_job(protocol=vfl.Protocol(residual="other"))
+    assert "ResidualCiphertext" in vfl.explain(sealed, cancer_parties(3, 180))
+    assert vfl.simulate(sealed, cancer_parties(3, 180)).metrics["auc"] > 0.9
 
 
 def test_an_engine_that_says_too_little_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,17 +184,17 @@ def test_an_engine_that_says_too_little_is_named(monkeypatch: pytest.MonkeyPatch
 def test_a_loss(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     loss = load("log_cosh_loss").LogCoshLoss()
     register(monkeypatch, LOSSES, loss)
-    own = [vfl.Party(party.name, party.X, party.y, aligned=True) for party in vfl.datasets.diabetes()]
+    members = [vfl.Party(party.name, party.X, party.y, aligned=True) for party in vfl.datasets.diabetes()]
     slow = vfl.FedBCD(lr=0.05)
-    linear = job(model=vfl.GeneralLinear(loss="log_cosh"), optimizer=slow, batch_size=128, epochs=10)
-    assert "linear model" in vfl.explain(linear, own)
-    assert vfl.simulate(linear, own).metrics["r2"] > 0.3
+    linear = rounds_job(model=vfl.GeneralLinear(loss="log_cosh"), optimizer=slow, batch_size=128, epochs=10)
+    assert "linear model" in vfl.explain(linear, members)
+    assert vfl.simulate(linear, members).metrics["r2"] > 0.3
     kernel = vfl.Kernel(gamma=0.05, loss="log_cosh", blocks=2, block_size=32)
-    phases = job(model=kernel, optimizer=vfl.FDSKL(), protocol=vfl.Protocol(), batch_size=128, epochs=5)
-    assert vfl.simulate(phases, own).metrics["r2"] > 0.1
+    phases = rounds_job(model=kernel, optimizer=vfl.FDSKL(), protocol=vfl.Protocol(), batch_size=128, epochs=5)
+    assert vfl.simulate(phases, members).metrics["r2"] > 0.1
     monkeypatch.setattr(type(loss), "curvature", None)
     with pytest.raises(ConfigError, match="loss log_cosh defines no curvature"):
-        job(model=kernel, optimizer=vfl.FDSKL(), protocol=vfl.Protocol())
+        rounds_job(model=kernel, optimizer=vfl.FDSKL(), protocol=vfl.Protocol())
     with pytest.raises(ConfigError, match="must be one of logistic"):
         vfl.GeneralLinear(loss="absolute")
 
@@ -206,65 +205,65 @@ def test_a_method_with_a_role_of_its_own(load: Load, monkeypatch: pytest.MonkeyP
     table = declarations.table()
     assert "## Family: relayed, beside these" in table
     assert "| Total | server | active | plain: the sum of the parts |" in table
-    own: list[vfl.Party] = [*parties(), vfl.Helper("hub", "server")]
+    members: list[vfl.Party] = [*cancer_parties(3, 180), vfl.Helper("hub", "server")]
     options = {"model": "means", "optimizer": {"name": "relaying", "lr": 0.5}, "protocol": vfl.Protocol(), "epochs": 20}
-    with pytest.raises(LeakageError, match=r'told the sum of all means; .* accepts = \["seen_by_server"\]'):
-        vfl.simulate(job(**options), own)
-    relayed = job(**options, accepts=["columns", "seen_by_server"])
-    sheet = vfl.explain(relayed, own)
+    with raises_code(LeakageError, "SVFL-LEAK-NOT-ACCEPTED", leaks=("seen_by_server",)):
+        vfl.simulate(rounds_job(**options), members)
+    relayed = rounds_job(**options, accepts=["columns", "seen_by_server"])
+    sheet = vfl.explain(relayed, members)
     assert "hub (server)" in sheet
     assert "MaskedSummand from passive: output" in sheet.split("hub (server)")[1]
     assert "Total from server: plain: the sum of the parts" in sheet.split("shop (passive)")[0]
-    run = vfl.simulate(relayed, own)
+    run = vfl.simulate(relayed, members)
     assert run.metrics["auc"] > 0.9
     assert {name: part.role for name, part in run.parts.items()} == dict(run.roles.cast)
     run.save(tmp_path / "parts")
-    new = {party.name: party.X for party in own if party.columns}
+    new = {party.name: party.X for party in members if party.columns}
     labels = vfl.Run.load(tmp_path / "parts").predict(new)
-    assert (labels == own[0].y).mean() > 0.8
-    audit = run_audit(relayed, own, seeds=(0,))
+    assert (labels == members[0].y).mean() > 0.8
+    audit = run_audit(relayed, members, seeds=(0,))
     assert audit.exit_code == 0, audit.exceeding
     assert "hub (server)" in text(audit)
-    assert "| `seen_by_server` | the server is told every sum | no server | column space |" in reference.page()
+    assert "| `seen_by_server` | the server learns every sum | no server | column space |" in reference.page()
 
 
 def test_a_leak_that_nothing_looks_for_is_named(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     module = load("relayed_method")
     register(monkeypatch, FAMILIES, module.Relayed)
     options = {"model": "means", "optimizer": {"name": "relaying", "lr": 0.5}, "protocol": vfl.Protocol()}
-    relayed, own = job(**options), [*parties(), vfl.Helper("hub", "server")]
+    relayed, members = rounds_job(**options), [*cancer_parties(3, 180), vfl.Helper("hub", "server")]
     other = replace(module.SEEN_BY_SERVER, attacks=("eavesdropping",))
     monkeypatch.setattr(module.Relayed, "leak_kinds", (other,))
     monkeypatch.setattr(module.Relayed, "message_protocols", lambda self, job, roles: [])
-    assert unchecked(relayed, relayed.family.assign_roles(own)) == [
+    assert unchecked(relayed, relayed.family.assign_roles(members)) == [
         "leak seen_by_server names the attack eavesdropping, which is not in ATTACKS; add it",
         "no simulator covers family relayed; return its message protocols, or set reveals_only_outputs",
     ]
     with raises_code(ConfigError, "SVFL-JOB-EXTENSION", leak="seen_by_server"):
-        vfl.simulate(relayed, own)
+        vfl.simulate(relayed, members)
     with pytest.raises(ConfigError, match="accepts: hidden: no leak has this name; choose from rank, fresh_equations"):
-        job(accepts=["hidden"])
+        rounds_job(accepts=["hidden"])
 
 
 def test_an_update_rule(load: Load, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     register(monkeypatch, RULES, load("signs_rule").Signs)
-    named = job(optimizer={"name": "fedbcd", "lr": 0.02, "rule": {"name": "signs", "beta": 0.8}})
+    named = rounds_job(optimizer={"name": "fedbcd", "lr": 0.02, "rule": {"name": "signs", "beta": 0.8}})
     assert vfl.Job.from_dict(named.to_dict()).digest == named.digest
-    assert "FedBCD-p signs on a logistic model" in vfl.explain(named, parties())
-    run = vfl.simulate(named, parties())
+    assert "FedBCD-p signs on a logistic model" in vfl.explain(named, cancer_parties(3, 180))
+    run = vfl.simulate(named, cancer_parties(3, 180))
     assert run.metrics["auc"] > 0.9
     assert run.costs.row()["algorithm"] == "FedBCD-p signs"
 
     def states() -> dict[str, Checkpoints]:
-        return {party.name: Checkpoints(tmp_path / party.name, party.name, every=1) for party in parties()}
+        return {party.name: Checkpoints(tmp_path / party.name, party.name, every=1) for party in cancer_parties(3, 180)}
 
     def cut(done: int, of: int) -> None:
         if done == 3:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        vfl.simulate(named, parties(), checkpoints=states(), on_round=cut)
-    again = vfl.simulate(named, parties(), checkpoints=states())
+        vfl.simulate(named, cancer_parties(3, 180), checkpoints=states(), on_round=cut)
+    again = vfl.simulate(named, cancer_parties(3, 180), checkpoints=states())
     for name, part in run.parts.items():
         np.testing.assert_array_equal(again.parts[name].theta, part.theta)
 
@@ -277,24 +276,24 @@ def test_an_update_rule_that_says_too_little_is_named() -> None:
 def test_a_methods_examples_are_checked_whole(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     module = load("relayed_method")
     register(monkeypatch, FAMILIES, module.Relayed)
-    monkeypatch.setattr(checks, "small_parties", lambda: [*parties(4), vfl.Helper("hub", "server")])
+    monkeypatch.setattr(checks, "small_parties", lambda: [*cancer_parties(4, 180), vfl.Helper("hub", "server")])
     clean(checks.method_checks(), "job relayed")
 
 
 def test_a_method_that_is_missing_is_named(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     module = load("relayed_method")
     register(monkeypatch, OPTIMIZERS, module.Relaying)
-    with pytest.raises(ConfigError, match="optimizer relaying belongs to family relayed, which is not registered"):
-        job(model=module.Means(), optimizer={"name": "relaying", "lr": 0.5}, protocol=vfl.Protocol())
+    with raises_code(ConfigError, "SVFL-JOB-EXTENSION", family="relayed"):
+        rounds_job(model=module.Means(), optimizer={"name": "relaying", "lr": 0.5}, protocol=vfl.Protocol())
     with pytest.raises(TypeError, match="participant"):
         type("Half", (Family,), {"name": "half", "__module__": __name__})()
 
 
 def test_an_attack(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     register(monkeypatch, ATTACKS, load("first_column").FirstColumn())
-    audit = run_audit(job(), parties(2), seeds=(0,))
-    found = next(each for each in audit.inferences if each.name == "first column")
-    assert (found.attacker, found.remedy) == ("shop", "none: it is shop's own column")
+    audit = run_audit(rounds_job(), cancer_parties(2, 180), seeds=(0,))
+    inference = next(inference for inference in audit.inferences if inference.name == "first column")
+    assert (inference.attacker, inference.remedy) == ("shop", "none: it is shop's own column")
     assert "first column" in text(audit)
     with pytest.raises(TypeError, match="remedy"):
         type("Half", (Attack,), {"name": "half"})()
@@ -305,11 +304,11 @@ def test_a_check(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(checks.CHECKS, "every row is in one batch", module.every_row_once)
     suite = importlib.reload(importlib.import_module("selfcheck.suite.test_checks"))
     (mark,) = [mark for mark in suite.test_check.pytestmark if mark.name == "parametrize"]
-    assert "every row is in one batch" in [each.values[0] for each in mark.args[1]]
+    assert "every row is in one batch" in [parameter.values[0] for parameter in mark.args[1]]
     clean(checks.CHECKS, "every row is in one batch")
     broken = Mutant("rows left out", "", "every row is in one batch", "schedule", patched((np, "array_split", _short)))
     with broken.apply():
-        assert broken.finding in {each.check for each in checks.CHECKS[broken.caught_by]().findings}
+        assert broken.finding in {finding.check for finding in checks.CHECKS[broken.caught_by]().findings}
 
 
 def _short(rows: Any, batches: int) -> Any:

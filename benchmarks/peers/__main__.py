@@ -26,7 +26,7 @@ from securevfl.bench.result_file import machine
 from securevfl.errors import SecureVFLError
 from securevfl.runtime.network import Network
 
-SCHEMA = "securevfl.bench.peers/1"
+PEERS_SCHEMA = "securevfl.bench.peers/1"
 RESULTS = Path(__file__).parent / "results"
 PARTIES = Path(__file__).parent / "parties"
 ROOT = Path(__file__).parents[2]
@@ -174,7 +174,7 @@ class Runs:
         with between(network, system.ports or 1) as line:
             commands = []
             for rank in (0, 1):
-                task = {"rank": rank, "own": line.own[rank], "other": line.other[rank], "settings": settings}
+                task = {"rank": rank, "own": line.bound[rank], "other": line.other[rank], "settings": settings}
                 task |= {"tables": str(folder), "out": str(folder / f"found-{rank}")}
                 file = folder / f"task-{rank}.json"
                 file.write_text(json.dumps(task), encoding="utf-8")
@@ -222,7 +222,7 @@ class Runs:
     def _read(self, part: str) -> dict[str, Any]:
         file = self._out / f"{part}.json"
         if not file.is_file():
-            return {"schema": SCHEMA, "quick": self._quick, "machine": machine(), "rows": []}
+            return {"schema": PEERS_SCHEMA, "quick": self._quick, "machine": machine(), "rows": []}
         text: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         return text
 

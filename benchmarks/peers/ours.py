@@ -84,7 +84,7 @@ def _kit(python: Path, folder: Path, line: Line) -> dict[str, list[str]]:
     job = ["--job", "job.toml"] if (folder / "job.toml").is_file() else []
     called = f"bank=127.0.0.1:{line.other[1][0]}"
     run_pair([[str(python), *MODULE, "kit", "kits", "--party", called, "--party", "shop", *job]], folder)
-    return {"bank": ["--listen", f"127.0.0.1:{line.own[0][0]}"], "shop": []}
+    return {"bank": ["--listen", f"127.0.0.1:{line.bound[0][0]}"], "shop": []}
 
 
 def _align(side: str, suffix: str) -> list[str]:

@@ -26,9 +26,9 @@ class PairFailed(Exception):
 
 @dataclass
 class Line:
-    """The way from each of two parties to the other: ports that it binds (`own`), and ports that it calls (`other`)."""
+    """A link between two parties: the ports that each party binds (`bound`) and those that it calls (`other`)."""
 
-    own: tuple[list[int], list[int]]
+    bound: tuple[list[int], list[int]]
     other: tuple[list[int], list[int]]
     ways: tuple[Direction, ...] = ()
 

@@ -1,15 +1,17 @@
 """Base oblivious transfers: the sender gets pairs of keys, and the receiver the key of each pair that it has chosen.
 
-Chou, Orlandi 2015 ("The simplest protocol for oblivious transfer") on the group of Ed25519 of prime order l with
-generator G, for transfers j = 1 .. n at once:
+This is the protocol of Chou, Orlandi 2015 ("The simplest protocol for oblivious transfer"), for n transfers at once. G
+is the generator of the group of Ed25519 points with prime order l. a and b_j are secret random numbers of the sender
+and the receiver, and c_j (0 or 1) is the receiver's choice in transfer j:
 
-    1. sender -> receiver    A = a G
-    2. receiver -> sender    B_j = b_j G + c_j A
-       keys                  sender: Hash(j, A, B_j, a (B_j - m A)) for m = 0, 1;  receiver: Hash(j, A, B_j, b_j A)
+    1. sender -> receiver    the offer A = a * G
+    2. receiver -> sender    B_j = b_j * G + c_j * A for each transfer j
+       sender                key m of transfer j is Hash(j, A, B_j, a * (B_j - m * A)), for m = 0 and 1
+       receiver              key c_j of transfer j is Hash(j, A, B_j, b_j * A)
 
-B_j is uniform whatever c_j is, so the sender learns nothing about the choices. Under computational Diffie-Hellman, with
-the hash as a random oracle, the other key is pseudorandom to the receiver. The protocol is for semi-honest parties over
-an authenticated channel. libsodium multiplies and adds points.
+B_j is uniform whatever c_j is, so the sender learns nothing about the choices. Under the computational Diffie-Hellman
+assumption, with the hash as a random oracle, the other key of a pair is pseudorandom to the receiver. The protocol is
+for semi-honest parties over an authenticated channel. libsodium multiplies and adds points.
 
 Received points must be canonical, on the curve and in the group of prime order; this module checks that, and libsodium
 checks it again. If an offer had a component of small order, each B_j would reveal c_j by whether it has the component
@@ -35,7 +37,7 @@ from securevfl.crypto.secret import Secret
 from securevfl.errors import CryptoError
 
 EDWARDS_POINT_BYTES = 32
-"""Length of a point."""
+"""Length of an encoded point."""
 
 _P = 2**255 - 19
 
@@ -45,10 +47,10 @@ _BEFORE_ORDER = (_ORDER - 1).to_bytes(32, "little")
 
 
 class BaseSender(Secret):
-    """The party that gets both keys of every pair; the object is single-use.
+    """The sender, which gets both keys of every pair. The object is single-use.
 
     Attributes:
-        offer: the point A for the receiver.
+        offer: the offer A, a point that is sent to the receiver.
     """
 
     __slots__ = ("_scalar", "offer")
@@ -60,13 +62,13 @@ class BaseSender(Secret):
         self.offer = crypto_scalarmult_ed25519_base_noclamp(self._scalar)
 
     def pairs(self, choices: bytes) -> list[tuple[bytes, bytes]]:
-        """Return two keys of 32 bytes for each point of the receiver.
+        """Compute both keys of every transfer.
 
         Args:
-            choices: n points of 32 bytes.
+            choices: the receiver's n points B_j, of 32 bytes each.
 
         Returns:
-            The pairs of keys.
+            n pairs of keys of 32 bytes.
 
         Raises:
             CryptoError: if the bytes are not points of the group.
@@ -88,14 +90,14 @@ class BaseSender(Secret):
 
 
 def receive_keys(offer: bytes, choices: list[bool]) -> tuple[bytes, list[bytes]]:
-    """Return the receiver's points and the chosen keys.
+    """Run the receiver's side.
 
     Args:
-        offer: the point of the sender.
-        choices: n choices.
+        offer: the sender's offer A.
+        choices: n choices; True selects the second key of a pair.
 
     Returns:
-        n points of 32 bytes for the sender, and n keys of 32 bytes.
+        The n points B_j for the sender, of 32 bytes each; and the n chosen keys of 32 bytes.
 
     Raises:
         CryptoError: if the offer is not a point of the group.
@@ -126,9 +128,10 @@ def _check(point: bytes) -> None:
 
 
 def _on_curve(point: bytes) -> bool:
-    """Return whether these are 32 bytes of a point with y < p and x not 0, so not of order one or two."""
+    """Return whether 32 bytes encode a point of the curve with y < p and x not 0, so not of order one or two."""
     y = int.from_bytes(point, "little") & (2**255 - 1)
-    # -x^2 + y^2 = 1 + d x^2 y^2 with d = -121665/121666, so x^2 = (y^2 - 1) / (d y^2 + 1): RFC 8032 section 5.1.3.
+    # -x^2 + y^2 = 1 + d * x^2 * y^2 with d = -121665/121666, so x^2 = (y^2 - 1) / (d * y^2 + 1) must be a square modulo
+    # p (RFC 8032, section 5.1.3). The Jacobi symbol tests this.
     return (
         len(point) == EDWARDS_POINT_BYTES
         and y < _P
@@ -137,7 +140,7 @@ def _on_curve(point: bytes) -> bool:
 
 
 def _of_prime_order(point: bytes) -> bool:
-    """Return whether (l - 1) P = -P, so that l P is the neutral point; -P is P with the other sign of x."""
+    """Return whether (l - 1) * P = -P for a point P, so that its order is l. -P is P with the other sign bit of x."""
     return crypto_scalarmult_ed25519_noclamp(_BEFORE_ORDER, point) == point[:-1] + bytes([point[-1] ^ 128])
 
 

@@ -1,8 +1,10 @@
-"""GF(2^128) in the representation of GHASH (NIST SP 800-38D, section 6.3), for many elements at a time.
+"""Arithmetic in the finite field GF(2^128), for many elements at a time.
 
-An element has 16 bytes, and an array (.., 2) of words contains them in memory order: bit 7 - i % 8 of byte i // 8 is
-the coefficient of x^i, and x^128 = x^7 + x^2 + x + 1. Sums over many elements can therefore use the GHASH of AES-GCM,
-and products by one element are XORs of table entries for the bytes of the others.
+An element is a polynomial in x with 128 coefficients of 0 or 1, modulo x^128 + x^7 + x^2 + x + 1. Addition is XOR. An
+element has 16 bytes, which are stored as two words of 64 bits, in arrays (.., 2): the coefficient of x^i is bit 7 - i %
+8 of byte i // 8. This is the representation of GHASH (NIST SP 800-38D, section 6.3), the hash of AES-GCM. A fast
+library for AES-GCM can therefore compute hashes of many elements. A product with a fixed element is the XOR of 16 table
+entries, one for each byte of the other element.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from securevfl.crypto.secret import Secret
 from securevfl.crypto.share_ring import Words
 
 FIELD_BITS = 128
-"""Bits of an element."""
+"""Number of bits of an element."""
 _OCTETS = FIELD_BITS // 8
 _REDUCTION = np.uint64(0xE1 << 56)
 _ONE = np.uint64(1)
@@ -24,15 +26,15 @@ _ELEMENTS_AT_ONCE = 1 << 14
 
 
 def take_rows(table: Words, at: NDArray[np.integer]) -> Words:
-    """Return rows (k, 2) of a table (n, 2) at valid indices; rows are moved as a whole."""
+    """Return the rows (k, 2) of a table (n, 2) at k valid indices. Moving both words of a row at once is faster."""
     return np.take(table.view(np.complex128)[:, 0], at, mode="clip").view(np.uint64).reshape(-1, 2)
 
 
 class Multiplier(Secret):
-    """Multiplication by one element, which may be secret.
+    """A function that multiplies elements by one fixed element, which may be secret.
 
     Args:
-        element: 16 bytes.
+        element: the 16 bytes of the fixed element.
     """
 
     __slots__ = ("_tables",)
@@ -49,7 +51,7 @@ class Multiplier(Secret):
                 table[1 << bit : 2 << bit] = table[: 1 << bit] ^ basis[8 * octet + 7 - bit]
 
     def __call__(self, elements: Words) -> Words:
-        """Return the products (n, 2) of elements (n, 2)."""
+        """Return the product of each of n elements (n, 2) with the fixed element."""
         out = np.zeros(elements.shape, np.uint64)
         octets = np.ascontiguousarray(elements).view(np.uint8)
         for start in range(0, len(out), _ELEMENTS_AT_ONCE):
@@ -60,7 +62,7 @@ class Multiplier(Secret):
 
 
 def combine_powers(elements: Words) -> Words:
-    """Return the sums (n, 2) of elements (n, 128, 2), with element k of each row times x^k."""
+    """Return, for each of n rows of 128 elements (n, 128, 2), the sum of element number k times x^k (n, 2)."""
     total = np.zeros((len(elements), 2), np.uint64)
     for power in reversed(range(FIELD_BITS)):
         total = _times_x(total)
@@ -69,16 +71,16 @@ def combine_powers(elements: Words) -> Words:
 
 
 def ghash(challenge: bytes, elements: Words) -> Words:
-    """Return the GHASH of elements: the sum of element i times H^(n + 1 - i), which is linear in the elements.
+    """Return the GHASH of n elements: the sum of element number i times H^(n + 1 - i), which is linear in the elements.
 
-    It is the AES-GCM tag of the elements as associated data, minus the tag of zeros.
+    It is computed as the AES-GCM tag of the elements as associated data, minus the tag of zeros.
 
     Args:
-        challenge: 32 bytes that determine the key H.
+        challenge: 32 bytes that determine the element H.
         elements: the elements (n, 2).
 
     Returns:
-        The GHASH (2,).
+        The hash (2,), an element.
     """
     octets = np.ascontiguousarray(elements).reshape(-1).view(np.uint8).data
     key, nonce = challenge[:16], challenge[16:28]

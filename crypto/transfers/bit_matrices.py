@@ -1,7 +1,7 @@
-"""Transposition of bit matrices that are stored by columns.
+"""Transposition of matrices of bits, which are stored by columns and needed by rows in oblivious transfers.
 
-A square of 64 x 64 bits is transposed by six swaps of ever smaller blocks (Warren, Hacker's Delight, section 7-3), each
-for all squares at once.
+A matrix is divided into squares of 64 x 64 bits. Each square is transposed by swapping blocks of 32 bits, then blocks
+of 16, 8, 4, 2 and 1 bits (Warren, Hacker's Delight, section 7-3), for all squares at once.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from securevfl.crypto.share_ring import Words
 
 _SIDE = 64
 
-_WORDS_AT_ONCE = 1 << 16  # words that are swapped at a time
+_WORDS_AT_ONCE = 1 << 16  # words of 64 bits that are processed at a time, so that they fit into the cache
 
-_SWAPS = tuple(  # the distance of a swap, and the bits of a word that move
+_SWAPS = tuple(  # the size of the swapped blocks, and a mask of the bits of a word that move
     (shift, np.uint64(sum((2**shift - 1) << start for start in range(0, _SIDE, 2 * shift))))
     for shift in (32, 16, 8, 4, 2, 1)
 )
 
 
 def transpose_bits(columns: NDArray[np.uint8]) -> Words:
-    """Transpose a bit matrix; the lowest bit is the first one everywhere.
+    """Transpose a matrix of bits. The lowest bit of a byte or word is its first one.
 
     Args:
-        columns: the columns (64 m, k) as bytes.
+        columns: the columns (64 * m, k), each as k bytes.
 
     Returns:
-        The rows (8 k, m) as words: row r has bit r of every column.
+        The rows (8 * k, m), each as m words of 64 bits: row r contains bit r of every column.
     """
     count, octets = columns.shape
     if octets % 8:

@@ -1,28 +1,30 @@
-"""Oblivious key-value stores: a table that returns the values of n keys, and noise for every other key.
+"""Oblivious key-value stores: a table that yields the values of n keys, and noise for every other key.
 
     encode: {key: value} -> seed, table          decode: seed, table, key -> value
 
-A table of random values does not reveal its keys (Garimella, Pinkas, Rosulek, Trieu, Yanai 2021, "Oblivious key-value
-stores and amplification for private set intersection"). This is their construction over GF(2) with three hashes
-(3H-GCT): key x reads three sparse slots and a subset of 64 dense slots,
+If the values are random, the table does not reveal its keys (Garimella, Pinkas, Rosulek, Trieu, Yanai 2021, "Oblivious
+key-value stores and amplification for private set intersection"). Keys and values have 16 bytes each, and are rows of
+two uint64 in arrays (n, 2). ^ is XOR. The rows of a table are called slots. The first slots T are sparse: a key x uses
+three of them. The last 64 slots D are dense: a key uses a random subset. This is the construction 3H-GCT of the paper:
 
-    value(x) = T[h1(x)] ^ T[h2(x)] ^ T[h3(x)] ^ XOR of D[j] over the bits j of h4(x)
+    value(x) = T[h1(x)] ^ T[h2(x)] ^ T[h3(x)] ^ (XOR of D[j] for all j in the subset h4(x))
 
-`encode` draws the whole table at random and then sets the slots that the keys determine. Keys are removed one by one if
-one of their sparse slots belongs to no other key. The remaining keys (the 2-core, which is nearly always empty) are
-solved with the dense slots by elimination, and the removed keys follow in reverse order. Each step maps values and free
-slots one to one to the table. With uniform values, the table is therefore uniform and reveals nothing about the keys,
-apart from the seed: a seed is used only if it works, which excludes key sets for which it would fail. The sizes of the
-table make that happen with a probability below 2^-40:
+The hashes h1 to h4 are AES encryptions of the key under keys that are derived from a seed.
 
-    sparse slots   n max(1.3, 1.223 + 49.2 / (5.05 n^0.555))     only a small 2-core
-    dense slots    64 >= 40 / log2(sparse slots) + 40            for the rank that a small 2-core lacks
+`encode` must find a table that satisfies this equation for all n keys. It draws a random table and then changes some
+slots. First it removes, one by one, keys of which a sparse slot is used by no other remaining key. For the keys that
+remain in the end (the "core", which is nearly always empty) it solves the equations by elimination, with the help of
+the dense slots. Then it adds the removed keys in reverse order, and sets the slot that each has alone. With uniform
+values, the resulting table is uniform and reveals nothing about the keys. Only the seed does: if a seed does not work
+for the keys, another one is tried, so a seed excludes key sets for which it fails. That is rare, with a probability
+below 2^-40, because of the size of the table:
 
-after Raghuraman, Rindal 2022 ("Blazing fast PSI"), section 3; their constants are fitted to experiments, not proven.
+    sparse slots   n * max(1.3, 1.223 + 49.2 / (5.05 * n^0.555))     so that the core is small
+    dense slots    64 >= 40 / log2(sparse slots) + 40                so that the equations of a small core are solvable
 
-Slots and subsets are the AES encryptions of a key, which is a block, under keys of the seed: a pseudorandom function of
-the key to an outside observer, and an ideal cipher if somebody chooses keys and seed (docs/proof.md). Keys and values
-have 16 bytes each and are pairs of uint64 in arrays (n, 2).
+These numbers are from Raghuraman, Rindal 2022 ("Blazing fast PSI"), section 3; they are fitted to experiments, not
+proven. To a party that does not choose the keys, the hashes are pseudorandom functions; if somebody chooses keys and
+seed, AES is assumed to be an ideal cipher (docs/proof.md).
 """
 
 from __future__ import annotations
@@ -39,20 +41,20 @@ from securevfl.crypto.transfers.binary_field import take_rows
 from securevfl.errors import CryptoError
 
 OKVS_SEED_BYTES = 16
-"""Length of a seed."""
+"""Length of a seed in bytes."""
 VALUE_BYTES = 16
-"""Length of a key and of a value."""
+"""Length of a key, and of a value, in bytes."""
 _DENSE_SLOTS = 64
 _MAX_CORE_KEYS = 4096
 _MAX_SEEDS = 64
 _KEYS_AT_ONCE = 1 << 14
 
 KeySlots = tuple[list[NDArray[np.int64]], NDArray[np.uint64]]
-"""Three sparse slots (n,) of each key, and its dense subset (n,) as bits."""
+"""For n keys: three arrays (n,) with the sparse slots of each key, and its subset of dense slots as 64 bits (n,)."""
 
 
 def table_rows(n: int) -> int:
-    """Return the rows of the table for n keys: sparse and dense slots."""
+    """Return the number of sparse and dense slots of the table for n keys."""
     return 3 * _third(n) + _DENSE_SLOTS
 
 
@@ -64,15 +66,15 @@ def _third(n: int) -> int:
 def encode(keys: Words, values: Words) -> tuple[bytes, Words]:
     """Encode keys and their values.
 
-    The table is oblivious if the values are uniform to everyone who sees it. It is single-use: two tables of the same
-    pairs reveal their keys by the slots on which they agree.
+    The table hides the keys if the values look uniform to everyone who sees it. Do not send two tables with the same
+    keys and values: anybody can test whether a key has the same value in both.
 
     Args:
         keys: n different keys (n, 2).
-        values: their values (n, 2).
+        values: the values of the keys (n, 2).
 
     Returns:
-        The seed and the table (table_rows(n), 2).
+        The seed, and the table (table_rows(n), 2).
 
     Raises:
         CryptoError: if two keys are equal, or the numbers of keys and values differ.
@@ -103,14 +105,14 @@ def encode(keys: Words, values: Words) -> tuple[bytes, Words]:
 
 
 def decode(seed: bytes, keys: Words, *tables: Words) -> list[Words]:
-    """Return the values of keys in several tables of equal length; keys that were not encoded have noise.
+    """Return the values of keys in several tables of equal length; the value of a key that was not encoded is noise.
 
-    A value is a sum of rows of the table; crypto/transfers/vole_prf.py relies on it.
+    A value is the XOR of rows of the table; crypto/transfers/vole_prf.py depends on this linearity.
 
     Args:
-        seed: the seed.
+        seed: the seed of the tables.
         keys: k keys (k, 2).
-        *tables: tables (m, 2).
+        *tables: tables of m slots (m, 2).
 
     Returns:
         The values (k, 2) for each table.
@@ -132,7 +134,10 @@ def _three(table: Words, sparse: list[NDArray[np.int64]]) -> Words:
 
 
 def _slots_of_keys(seed: bytes, keys: Words, third: int) -> KeySlots:
-    """Return the slots of each key: one in each third of the table, 32 random bits times its size over 2^32."""
+    """Return the slots of each key.
+
+    It has one sparse slot in each third of the table; the position is a random number of 32 bits, times third / 2^32.
+    """
     octets = np.ascontiguousarray(keys).reshape(-1).view(np.uint8).data
     ciphers = hashlib.blake2b(b"okvs", key=seed, digest_size=2 * VALUE_BYTES).digest()
     one, two = (
@@ -151,7 +156,10 @@ def _slots_of_keys(seed: bytes, keys: Words, third: int) -> KeySlots:
 
 
 def _subset_sums(rows: Words, subsets: NDArray[np.uint64]) -> Words:
-    """Return the XOR of the rows (64, 2) in each subset (n,), with tables of all subsets of eight rows."""
+    """Return for each of n subsets, given as 64 bits (n,), the XOR of these rows out of `rows` (64, 2).
+
+    For speed, the XORs of all 256 subsets of eight consecutive rows are computed first.
+    """
     total = np.zeros((len(subsets), 2), np.uint64)
     octets = np.ascontiguousarray(subsets, "<u8").view(np.uint8).reshape(-1, _DENSE_SLOTS // 8)
     for group in range(_DENSE_SLOTS // 8):
@@ -165,25 +173,26 @@ def _subset_sums(rows: Words, subsets: NDArray[np.uint64]) -> Words:
 def _peel(
     sparse: list[NDArray[np.int64]], m: int
 ) -> tuple[list[tuple[NDArray[np.int64], NDArray[np.int64]]], NDArray[np.int64]]:
-    """Remove keys round by round.
+    """Remove keys in rounds, as long as some remaining key has a sparse slot that no other remaining key uses.
 
     Args:
-        sparse: three sparse slots of each key.
+        sparse: the three sparse slots of each key.
         m: number of sparse slots.
 
     Returns:
-        For each round, the keys and a slot that each has alone after the previous rounds; and the remaining keys.
+        For each round, the numbers of the removed keys, and for each a slot that it has alone; and the numbers of the
+        keys that remain (the core).
     """
     n = len(sparse[0])
     count = np.zeros(m, np.int64)
-    link = np.zeros(m, np.int64)  # XOR of the numbers of a slot's keys: the number of the last key
+    link = np.zeros(m, np.int64)  # XOR of the numbers of all keys of a slot; if one key remains, this is its number
     for slot in sparse:
         count += np.bincount(slot, minlength=m)
         np.bitwise_xor.at(link, slot, np.arange(n))
-    slot_of = np.full(n, -1)  # the slot that a key was removed by
+    slot_of = np.full(n, -1)  # the slot that each removed key had alone; -1 for keys that remain
     rounds = []
     while (free := np.flatnonzero(count == 1)).size:
-        slot_of[link[free]] = free  # the last one if a key is alone in several slots
+        slot_of[link[free]] = free  # if a key has several slots alone, the last one
         chosen = free[slot_of[link[free]] == free]
         peeled = link[chosen]
         rounds.append((peeled, chosen))
@@ -196,19 +205,19 @@ def _peel(
 def _solve(
     core: NDArray[np.int64], sparse: list[NDArray[np.int64]], dense: NDArray[np.uint64], values: Words, table: Words
 ) -> bool:
-    """Set slots of the table to the values of the core's keys by elimination over GF(2).
+    """Change slots of the table so that the keys of the core have their values, by elimination over GF(2).
 
-    An equation is an integer with one bit for each slot. Other slots keep their random values.
+    An equation is an integer with one bit for each slot. Slots that no equation determines keep their random values.
 
     Args:
-        core: the keys.
-        sparse: three sparse slots of each key.
-        dense: the dense subset of each key.
+        core: the numbers of the keys of the core.
+        sparse: the three sparse slots of each key.
+        dense: the subset of dense slots of each key, as bits.
         values: the values of all keys.
         table: the table, which is changed in place.
 
     Returns:
-        False if the equations of the keys are dependent.
+        False if there is no solution, because the equations are linearly dependent.
     """
     slots_of = np.stack([slot[core] for slot in sparse], axis=1)
     slots = [*np.unique(slots_of).tolist(), *range(len(table) - _DENSE_SLOTS, len(table))]

@@ -1,24 +1,30 @@
-"""Random oblivious transfers 1-of-2^b by rows: the sender has 2^b pads for each row, the receiver a random one of them.
+"""Oblivious transfer extension: for each row, the sender gets 2^b random pads and the receiver one of them.
 
-Ishai, Kilian, Nissim, Petrank 2003 extend 128 base transfers to m = b (rows) transfers of keys. Let s be 128 secret
-bits of the sender and r the receiver's m bits; b bits of r are the choice chi of a row, lowest bit first.
+An oblivious transfer gives the sender some random numbers ("pads", of 64 bits) and the receiver a random index chi
+(the choice) and the pad with this index; neither learns more. Here a transfer selects one of 2^b pads, for each of many
+rows. It is computed from b transfers that select one of two keys each, m = b * rows in all. These are extended from 128
+slow *base transfers* by fast symmetric cryptography (Ishai, Kilian, Nissim, Petrank 2003). ^ is XOR, s (128 bits) is a
+secret of the sender, r (m bits) one of the receiver; b bits of r form the choice of a row, lowest bit first:
 
-    base transfers   the sender chooses s and has one seed of each of 128 pairs; the receiver has all seeds
-    T, T'            bits (m, 128): column j is the PRG on seed 0, on seed 1, of pair j
-    receiver         U: column j is T_j ^ T'_j ^ r; sends U and the check
-    sender           Q: column j is T_j if s_j = 0, T'_j ^ U_j if it is 1; by rows q_i = t_i ^ r_i s
-    keys             sender: K_i0 = H(q_i, i), K_i1 = H(q_i ^ s, i);  receiver: K_i,r_i = H(t_i, i)
-    pads of a row    pad(j) = H(xor over its b transfers i of K_i,j_i ; row, j), the low 64 bits
+    base transfers   the receiver has 128 pairs of seeds; of pair j the sender has the seed number s_j
+    T, T'            bit matrices (m, 128): column j is a pseudorandom stream from the first or second seed of pair j
+    receiver         sends U, a bit matrix with the columns T_j ^ T'_j ^ r, and the check below
+    sender           computes Q, with the columns T_j if s_j = 0, and T'_j ^ U_j if s_j = 1. So row i is q_i = t_i ^
+                     r_i * s, with row t_i of T
+    keys             sender: key_i(0) = H(q_i, i), key_i(1) = H(q_i ^ s, i);  receiver: key_i(r_i) = H(t_i, i)
+    pads of a row    pad(j) = H(XOR of the row's b keys that the bits of j select; row, j), the low 64 bits
 
-All rows of Q and T differ by the same secret s, so keys must be hashed, each with its number, before they are combined
-by XOR: without hashing, the XOR of two unknown keys of two transfers would be known. After hashing, the unknown keys of
-a row are as good as independent, and every pad except the chosen one depends on at least one of them. H is `RowHash`.
+The hash H (`RowHash`) is necessary because all q_i and t_i differ by multiples of the same s: without it, the receiver
+could compute the XOR of the keys of two transfers that it did not choose. After hashing with their numbers, the keys
+that the receiver does not know are as good as independent, and every pad except the chosen one depends on such a key.
 
-U is uniform to the sender, who lacks T or T' in each column. A receiver whose columns of U contain different r would
-learn bits of s from pads. It passes the *check* of Roy 2022 ("SoftSpokenOT", section 5), after Keller, Orsini, Scholl
-2015, only with the probability of guessing these bits. h is a universal hash that is linear over GF(2), GHASH with a
-key that is a hash of U. The receiver sends h(r) and all h(T_j), and the sender compares h(Q_j) ^ h(T_j) with s_j h(r).
-A block of 128 random transfers at the end makes h(r) uniform.
+U is uniform to the sender, which has only one of T_j and T'_j. If a receiver puts different r into different columns of
+U, it could learn bits of s from its pads. The check (Roy 2022, "SoftSpokenOT", section 5, after Keller, Orsini, Scholl
+2015) detects this unless it guesses these bits. h is GHASH, a universal hash that is linear over GF(2), under a key
+that is a hash of U. The receiver sends h(r) and all h(T_j). The sender tests whether h(Q_j) ^ h(T_j) = s_j * h(r) for
+all j. 128 additional random transfers make h(r) uniform.
+
+Transfers are generated in blocks of rows. Rows are numbered over all blocks, so that no input of H repeats.
 """
 
 from __future__ import annotations
@@ -43,44 +49,44 @@ from securevfl.crypto.transfers.row_hash import BLOCK_WORDS, RowHash, tweaks
 from securevfl.errors import ConfigError, CryptoError
 
 BASE_TRANSFERS = 128
-"""Number of base transfers and bits of s."""
+"""Number of base transfers, which is the number of bits of the sender's secret s."""
 SECRET_BYTES = BASE_TRANSFERS // 8
 MAX_BLOCK_ROWS = 1 << 22
-"""Largest number of rows in one block."""
+"""Largest number of rows of a block."""
 _TAG = 16
 _LABEL = "transfers by rows"
-_ROWS_AT_ONCE = 1024  # rows whose pads are computed at a time
-_CHOSEN_ROWS_AT_ONCE = 4096  # rows whose chosen pads are computed at a time
-_KEYS, _PADS = 1, 2  # purposes of tweaks
+_ROWS_AT_ONCE = 1024  # rows whose 2^b pads the sender computes at a time, so that they fit into the cache
+_CHOSEN_ROWS_AT_ONCE = 4096  # rows whose chosen pads the receiver computes at a time
+_KEYS, _PADS = 1, 2  # numbers that distinguish inputs of H for keys and for pads
 
 Octets = NDArray[np.uint8]
 
 
 def fresh_secret() -> tuple[bytes, list[bool]]:
-    """Return s as 16 secret bytes and as the choices of the base transfers."""
+    """Return a new random s, as 16 bytes and as the 128 choices of the base transfers."""
     secret = os.urandom(SECRET_BYTES)
     return secret, np.unpackbits(np.frombuffer(secret, np.uint8), bitorder="little").astype(bool).tolist()
 
 
 def message_bytes(rows: int, bits: int) -> int:
-    """Return the bytes of the receiver's message for a block."""
+    """Return the length in bytes of the receiver's message for a block."""
     return BASE_TRANSFERS * _column_octets(rows, bits) + _TAG * (BASE_TRANSFERS + 1)
 
 
 def _column_octets(rows: int, bits: int) -> int:
-    """Return the bytes of a column: its transfers padded to blocks of GHASH, and one block of random transfers."""
+    """Return the length in bytes of a column: its bits padded to blocks of 16 bytes, and the 128 additional ones."""
     return -(-rows * bits // BASE_TRANSFERS) * _TAG + _TAG
 
 
 class _Endpoint(Secret):
-    """The state of both parties: numbers of blocks and rows, and the hash."""
+    """The state that sender and receiver have in common: the numbers of the next block and row, and the hash."""
 
     __slots__ = ("_bits", "_blocks", "_coin", "_hash", "_rows")
 
     def __init__(self, coin: bytes, bits: int) -> None:
         if not 1 <= bits <= 8:
             raise ConfigError(
-                f"a transfer cannot choose among 2^{bits} entries",
+                f"a transfer cannot select one of 2^{bits} entries",
                 "use 1 to 8 bits",
                 code="SVFL-CRYPTO-PARAMETERS",
             )
@@ -91,7 +97,7 @@ class _Endpoint(Secret):
         self._rows = 0
 
     def _next(self, rows: int) -> tuple[int, int]:
-        """Return the number of the next block and that of its first row."""
+        """Return the number of the next block and the number of its first row, and advance both."""
         if not 1 <= rows <= MAX_BLOCK_ROWS:
             raise ConfigError(
                 f"a block of transfers cannot have {rows} rows",
@@ -103,7 +109,7 @@ class _Endpoint(Secret):
         return number, first
 
     def _tags(self, number: int, corrections: bytes | memoryview, columns: Iterable[Octets]) -> bytes:
-        """Return h of each column, 16 bytes: GHASH under a key that depends on U, plus a constant."""
+        """Return 16 bytes for each column: h of the column under a key that depends on U, plus a constant."""
         hashed = hashlib.sha256(self._coin + number.to_bytes(8, "little"))
         hashed.update(corrections)
         challenge = hashed.digest()
@@ -113,11 +119,11 @@ class _Endpoint(Secret):
 
 @dataclass(frozen=True, repr=False)
 class ReceiverBlock:
-    """A block of the receiver.
+    """The receiver's results for a block of rows.
 
     Attributes:
-        choices: the choices chi (rows,) below 2^b.
-        pads: the chosen pad of each row (rows,), 64 bits.
+        choices: the choice chi of each row (rows,), below 2^b.
+        pads: the pad with this index for each row (rows,), 64 bits.
     """
 
     choices: Octets
@@ -125,12 +131,12 @@ class ReceiverBlock:
 
 
 class OtReceiver(_Endpoint):
-    """The party that gets one pad of each row.
+    """The receiver, which gets one pad of each row.
 
     Args:
-        pairs: 128 pairs of fresh 32-byte seeds from base transfers.
-        coin: 32 public bytes for this session alone.
-        bits: b, from 1 to 8.
+        pairs: 128 pairs of new seeds (32 bytes each) from base transfers.
+        coin: 32 public bytes that no other session uses.
+        bits: the number b, from 1 to 8; a transfer selects one of 2^b pads.
 
     Raises:
         ConfigError: if `bits` is out of range.
@@ -145,18 +151,18 @@ class OtReceiver(_Endpoint):
 
     @staticmethod
     def choice_bytes(rows: int) -> int:
-        """Return how many bytes of choices `correlated` needs for rows of one bit."""
+        """Return the number of random bytes that `correlated` needs for this number of rows."""
         return _column_octets(rows, 1)
 
     def correlated(self, rows: int, choices: bytes) -> tuple[bytes, Octets, Words]:
-        """Return the next block of correlated rows of one bit: the sender has q = t ^ r s.
+        """Generate the next block for b = 1 without hashing: the sender gets rows q = t ^ r * s.
 
         Args:
             rows: number of rows.
-            choices: random bytes, see `choice_bytes`.
+            choices: secret random bytes; `choice_bytes` gives their number.
 
         Returns:
-            The message for the sender, the choices r (rows,), 0 or 1, and t (rows, 2).
+            The message for the sender; the choices r (rows,), 0 or 1; and the rows t (rows, 2) as words.
         """
         number, _ = self._next(rows)
         message, columns = self._columns(number, np.frombuffer(choices, np.uint8))
@@ -164,7 +170,7 @@ class OtReceiver(_Endpoint):
         return message, bits, transpose_bits(columns)[:rows]
 
     def extend(self, rows: int) -> tuple[bytes, ReceiverBlock]:
-        """Return the message for the sender of the next block of `rows` rows, and the block."""
+        """Generate the next block with this number of rows; return the message for the sender, and the results."""
         number, start = self._next(rows)
         r = np.frombuffer(os.urandom(_column_octets(rows, self._bits)), np.uint8)
         message, columns = self._columns(number, r)
@@ -173,7 +179,7 @@ class OtReceiver(_Endpoint):
         return message, ReceiverBlock(choices, self._pads(transpose_bits(columns), start, choices))
 
     def _columns(self, number: int, r: Octets) -> tuple[bytes, Octets]:
-        """Return the message of a block with choices r, and the columns of T."""
+        """Return the message of a block with the bits r, and the columns of T."""
         columns = _streams(self._first, number, len(r))
         corrections = _streams(self._second, number, len(r))
         corrections ^= columns
@@ -195,13 +201,13 @@ class OtReceiver(_Endpoint):
 
 
 class OtSender(_Endpoint):
-    """The party that has all pads of each row.
+    """The sender, which gets all 2^b pads of each row.
 
     Args:
-        secret: s, see `fresh_secret`.
-        seeds: the seed of each pair that its bit of s chooses.
-        coin: 32 public bytes for this session alone.
-        bits: b, from 1 to 8.
+        secret: the secret s (16 bytes), from `fresh_secret`.
+        seeds: results of the base transfers: of each pair of seeds, the one that a bit of s selects.
+        coin: 32 public bytes that no other session uses.
+        bits: the number b, from 1 to 8; a transfer selects one of 2^b pads.
 
     Raises:
         ConfigError: if `bits` is out of range.
@@ -215,29 +221,29 @@ class OtSender(_Endpoint):
         self._seeds = [Prg(seed, _LABEL) for seed in seeds]
 
     def correlated(self, rows: int, message: bytes) -> Words:
-        """Return q (rows, 2) of the next block of one bit, from the receiver's message; CryptoError as `extend`."""
+        """Return q (rows, 2) of the next block for b = 1 (`OtReceiver.correlated`). Raise CryptoError like `extend`."""
         number, _ = self._next(rows)
         return self._columns(number, rows, message)
 
     def extend(self, rows: int, message: bytes) -> SenderBlock:
-        """Return the next block.
+        """Process the receiver's message for the next block.
 
         Args:
-            rows: number of rows.
+            rows: number of rows of the block.
             message: the receiver's message.
 
         Returns:
-            The block.
+            The block, from which pads can be computed.
 
         Raises:
-            CryptoError: if the message has another length or fails the check; the session must end then.
+            CryptoError: if the message has the wrong length or fails the check; the session must end then.
         """
         number, start = self._next(rows)
         q, s = self._columns(number, rows, message), self._secret.view("<u8").astype(np.uint64)
         return SenderBlock(self._hash, self._bits, start, q, s)
 
     def _columns(self, number: int, rows: int, message: bytes) -> Words:
-        """Return the transfers (rows b, 2) of a block."""
+        """Return the rows q (rows * b, 2) of a block as words, after the check."""
         if len(message) != message_bytes(rows, self._bits):
             raise CryptoError(
                 f"received {len(message)} bytes of transfers instead of {message_bytes(rows, self._bits)}",
@@ -262,18 +268,21 @@ class OtSender(_Endpoint):
         tags, sent = tags.reshape(-1, _TAG), np.frombuffer(check, np.uint8).reshape(-1, _TAG)
         expected = tags[1:] ^ np.where(chosen[:, None], sent[0] ^ tags[0], 0).astype(np.uint8)
         if not hmac.compare_digest(expected.tobytes(), sent[1:].tobytes()):
-            raise CryptoError("the received columns contain different choices", code="SVFL-PROTOCOL-CHEATING")
+            raise CryptoError(
+                "the receiver of oblivious transfers used different choices in different columns",
+                code="SVFL-PROTOCOL-CHEATING",
+            )
 
 
 class SenderBlock(Secret):
-    """A block of the sender, whose pads are computed on request because they take 2^b words for each row.
+    """The sender's results for a block. Pads are computed on request, because they need 2^b words for each row.
 
     Args:
-        hashed: the hash.
-        bits: b.
+        hashed: the hash H.
+        bits: the number b.
         start: number of the first row.
-        q: the transfers (rows b, 2).
-        s: the secret s (2,).
+        q: the rows q (rows * b, 2) as words.
+        s: the secret s (2,) as words.
     """
 
     __slots__ = ("_bits", "_hash", "_q", "_s", "_start", "rows")
@@ -283,7 +292,7 @@ class SenderBlock(Secret):
         self.rows = len(q) // bits
 
     def stored(self, first: int, last: int) -> tuple[bytes, ...]:
-        """Return rows `first` to `last` as secret bytes for `restored`."""
+        """Return rows `first` to `last` (exclusive) of this block as secret bytes, which `restored` reads."""
         head = struct.pack("<BQ", self._bits, self._start + first)
         q = self._q[first * self._bits : last * self._bits]
         return head, self._hash.key, self._s.astype("<u8").tobytes(), q.astype("<u8", copy=False).tobytes()
@@ -297,7 +306,7 @@ class SenderBlock(Secret):
         return cls(RowHash(key), bits, start, next(words).reshape(-1, BLOCK_WORDS), next(words))
 
     def pads(self, first: int, last: int) -> Words:
-        """Return the pads (2^b, last - first), 64 bits each, of rows `first` to `last` of this block."""
+        """Return the pads (2^b, last - first) of rows `first` to `last` (exclusive) of this block, as 64-bit words."""
         out = np.empty((2**self._bits, last - first), np.uint64)
         numbers = tweaks(self._start + first, min(_ROWS_AT_ONCE, last - first), _PADS)
         tweak = np.repeat(numbers[None], 2**self._bits, axis=0)
@@ -309,7 +318,7 @@ class SenderBlock(Secret):
         return out
 
     def _pads(self, first: int, last: int, numbered: Words) -> Words:
-        """Return the pads of rows `first` to `last` for the tweaks `numbered` (2^b, rows, 2)."""
+        """Return the pads of rows `first` to `last`; `numbered` (2^b, rows, 2) are the tweaks of H for the pads."""
         bits, rows = self._bits, last - first
         q = self._q[first * bits : last * bits]
         tweak = tweaks((self._start + first) * bits, rows * bits, _KEYS)
@@ -322,7 +331,7 @@ class SenderBlock(Secret):
 
 
 def _streams(prgs: Sequence[Prg], number: int, octets: int) -> Octets:
-    """Return the columns (128, octets) of a block."""
+    """Return the pseudorandom columns (128, octets) of block `number`, one from each generator."""
     columns = np.empty((BASE_TRANSFERS, octets // 8), np.uint64)
     for column, prg in zip(columns, prgs, strict=True):
         prg.fill(column, number=number)

@@ -1,10 +1,11 @@
-"""A tweakable correlation-robust hash of blocks, by fixed-key AES.
+"""A fast hash for oblivious transfers, which hides how its inputs are related.
 
-H(x, i) = pi(pi(x) ^ i) ^ pi(x) is a tweakable circular correlation-robust hash of 128 bits (Guo, Katz, Wang, Yu 2020,
-"Efficient and secure multiparty computation from fixed-key block ciphers", section 7.4). pi is a public random
-permutation, here AES-128 under a key that both parties derive for their session. Inputs may be related by secrets of
-128 bits (x and x ^ D), and tweaks may be anything, provided that no pair (x, i) repeats. With only one call,
-pi(sigma(x) ^ i), tweaks would shift outputs into one another (section 7.1 of the paper).
+H(x, i) = pi(pi(x) ^ i) ^ pi(x) maps a block x and a number i, the tweak, to a block; a block has 128 bits and is stored
+as two words of 64 bits. ^ is XOR, and pi is a public permutation: AES-128 under a key that both parties derive for
+their session. Even if many inputs are known to be x and x ^ D with the same secret D, the outputs look random, provided
+that no pair (x, i) repeats. This property is called tweakable circular correlation robustness (Guo, Katz, Wang, Yu
+2020, "Efficient and secure multiparty computation from fixed-key block ciphers", section 7.4). A hash with just one
+call of pi does not have it, because different tweaks would give related outputs (section 7.1 of the paper).
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ BLOCK_WORDS = 2
 
 
 class RowHash:
-    """H under one public key.
+    """The hash H with one public key.
 
     Args:
-        key: 16 bytes.
+        key: the AES key of 16 bytes.
 
     Raises:
         CryptoError: if the key has another length.
@@ -38,7 +39,7 @@ class RowHash:
         self._permutation = Cipher(algorithms.AES(key), modes.ECB()).encryptor()  # noqa: S305
 
     def __call__(self, x: Words, tweak: Words) -> Words:
-        """Return H(x, tweak) (.., 2) for blocks x (.., 2); tweak (.., 2) is broadcast to the shape of x."""
+        """Return H(x, tweak) for each block of x (.., 2); `tweak` (.., 2) is broadcast to the shape of x."""
         inner = self._permute(x)
         outer = self._permute(inner ^ tweak)
         outer ^= inner
@@ -52,7 +53,7 @@ class RowHash:
 
 
 def tweaks(first: int, count: int, purpose: int) -> Words:
-    """Return the tweaks (count, 2) of rows: their numbers from `first` on, and a purpose."""
+    """Return tweaks (count, 2): consecutive numbers from `first` on, and the number `purpose` in the second word."""
     out = np.empty((count, BLOCK_WORDS), np.uint64)
     out[:, 0] = np.arange(first, first + count, dtype=np.uint64)
     out[:, 1] = purpose

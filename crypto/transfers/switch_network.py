@@ -1,16 +1,18 @@
-"""A network of switches that permutes rows: each switch swaps the values of two wires, or does not.
+"""A network of switches that can permute n rows in any order: each switch swaps the values on two wires, or does not.
 
-Benes 1964, for any number of wires (Chang and Melhem 1997; Beauquier and Darrot 2002). A network of n wires consists of
-a row of floor(n/2) switches over neighbours, a network over all first wires of these pairs and one over all second
-wires (with the last wire, which has no switch, if n is odd), and the same row of switches again. A network of two wires
-is one switch. It has n log2 n - n/2 switches if n is a power of two, and about that many otherwise: no wires are added.
-The switches depend on n alone, so a permutation is one bit for each switch.
+The network has n wires, and value number i enters on wire i. It is built recursively (Benes 1964; Chang and Melhem
+1997 and Beauquier and Darrot 2002 for any n): a row of floor(n / 2) switches for pairs of neighbouring wires; then an
+inner network for the first wires of all pairs and another one for the second wires (and for the last wire if n is odd);
+then the same row of switches again. A network of two wires is one switch. If n is a power of two, there are n * log2(n)
+- n / 2 switches, and otherwise about as many. The positions of the switches depend on n alone, so a permutation is
+given by the settings, one bit for each switch.
 
-*Settings.* Two values that enter by one switch must take different inner networks, and so must two values that leave by
-one switch. Every value therefore has one neighbour at its entrance and one at its exit. The graph of neighbours
-consists of even cycles, which have two colours. Two steps away (to the neighbour at the exit, then to that one's
-neighbour at the entrance), the colour is the same. The smallest number among all values that are reached in this way,
-found by doubling the steps, determines the colour.
+To compute the settings for a permutation, every value is assigned to the first or to the second inner network (two
+"colours"). Two values that enter by the same switch are neighbours and must have different colours, and so must two
+values that leave by the same switch. So the values form cycles of neighbours, in which the colours alternate. A double
+step, to the neighbour at the exit and then to its neighbour at the entrance, leads to a value of the same colour. The
+code finds the smallest number of all values that are reached by double steps, for all values at once, and compares it
+with that of the neighbour: the smaller one has the first colour.
 """
 
 from __future__ import annotations
@@ -25,14 +27,14 @@ from numpy.typing import NDArray
 from securevfl.errors import ConfigError
 
 WireOrder = NDArray[np.intp]
-"""Numbers of wires or rows."""
+"""An array of wire numbers or row numbers."""
 
 SwitchSettings = NDArray[np.uint8]
-"""1 for each switch that swaps, else 0."""
+"""For each switch, 1 if it swaps its two values, and 0 otherwise."""
 
 
 class SwitchNetwork:
-    """The switches for blocks of rows that are permuted separately.
+    """The switches for one or more blocks of rows, each of which is permuted separately.
 
     Args:
         sizes: number of rows of each block.
@@ -41,7 +43,8 @@ class SwitchNetwork:
         ConfigError: if a block has no rows.
 
     Attributes:
-        layers: pairs of wires (k,), (k,) that are switched at once, in order.
+        layers: for each layer, in order, the first and the second wire of each of its k switches, as two arrays (k,).
+            The switches of a layer have no wire in common.
         switches: number of switches.
     """
 
@@ -61,7 +64,7 @@ class SwitchNetwork:
         self.switches = sum(len(first) for first, _ in self.layers)
 
     def settings(self, order: WireOrder) -> SwitchSettings:
-        """Return the settings (switches,) that move row order[j] of the input to row j of the output."""
+        """Return the settings (switches,) that move row `order[j]` of the input to row j of the output, for all j."""
         entering, leaving, source = [], [], order
         for level in self._levels:
             filled = level.filled(source)
@@ -72,7 +75,7 @@ class SwitchNetwork:
         return np.concatenate([*entering, *reversed(leaving)])
 
     def apply(self, settings: SwitchSettings, values: NDArray[Any]) -> NDArray[Any]:
-        """Return the output of the network for values (rows, ...) and these settings."""
+        """Return the values (rows, ...) after they have passed through the network with these settings."""
         out, start = values.copy(), 0
         for first, second in self.layers:
             swapped = settings[start : start + len(first)].astype(bool)
@@ -83,17 +86,20 @@ class SwitchNetwork:
 
 
 class _Level:
-    """The networks of one depth, each padded to an even number of wires; positions 2 i and 2 i + 1 are neighbours.
+    """All networks of one depth of the recursion.
+
+    A network has a position for each of its wires, and one more if their number is odd. The positions 2 * i and 2 * i +
+    1 are neighbours, pair number i.
 
     Args:
-        counts: numbers of wires of the networks, one or more each.
+        counts: the number of wires of each network, at least one.
         wires: the wires of all networks, one network after another.
 
     Attributes:
-        wires: the wire of each position, -1 for padding.
-        enters: pairs with a switch before the networks of the next depth.
-        leaves: pairs with a switch after these.
-        inner: numbers of wires and wires of the networks of the next depth.
+        wires: the wire at each position; -1 for the additional position of a network with an odd number of wires.
+        enters: the pairs that have a switch before the inner networks.
+        leaves: the pairs that have a switch after the inner networks.
+        inner: the number of wires of each inner network, and the wires of all inner networks.
     """
 
     def __init__(self, counts: WireOrder, wires: WireOrder) -> None:
@@ -117,25 +123,25 @@ class _Level:
         self._entrance[self._lower, self._pair] = np.arange(len(self._pair))
 
     def filled(self, source: WireOrder) -> WireOrder:
-        """Return the source of each position's value; padding stays in its position."""
+        """Translate a permutation of wires into one of positions; additional positions map to themselves."""
         positions = np.arange(len(self.wires))
         positions[self._positions] = self._positions[source]
         return positions
 
     def colours(self, source: WireOrder) -> SwitchSettings:
-        """Return for each entering position 1 if its value takes the network of second wires, else 0."""
+        """Return for each entrance 1 if its value passes through the second inner network, and 0 for the first one."""
         positions = np.arange(len(source))
         leaves_at = np.empty_like(source)
         leaves_at[source] = positions
         step = source[leaves_at ^ 1] ^ 1
-        smallest = np.where(self.wires < 0, positions - len(source), positions)  # padding takes the first wires
+        smallest = np.where(self.wires < 0, positions - len(source), positions)  # so additional positions have colour 0
         for _ in range(self._longest.bit_length()):
             smallest = np.minimum(smallest, smallest[step])
             step = step[step]
         return (smallest > smallest[positions ^ 1]).astype(np.uint8)
 
     def within(self, source: WireOrder, lower: SwitchSettings) -> WireOrder:
-        """Return the permutation of each network of the next depth."""
+        """Return the permutations that the inner networks must perform, concatenated."""
         first = source[2 * self._pair]
         value = np.where(lower[first] == self._lower, first, source[2 * self._pair + 1])
         return self._entrance[self._lower, value // 2]
@@ -143,5 +149,5 @@ class _Level:
 
 @lru_cache(maxsize=4)
 def switch_network(rows: int, blocks: int = 1) -> SwitchNetwork:
-    """Return the cached network for `blocks` blocks of `rows` rows each."""
+    """Return the network for `blocks` blocks of `rows` rows each, from a cache if it was computed before."""
     return SwitchNetwork((rows,) * blocks)

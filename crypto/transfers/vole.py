@@ -1,29 +1,37 @@
-"""Vector OLE over GF(2^128): the sender has Delta and b, the receiver a and c = b + a Delta, with a pseudorandom a.
+"""Vector OLE (oblivious linear evaluation): two parties generate long random vectors with c = b + a * Delta.
 
-A short vector OLE and punctured trees yield a long vector OLE whose a is zero nearly everywhere. A public linear map
-makes it short and pseudorandom (Boyle, Couteau, Gilboa, Ishai 2018, "Compressing vector OLE"; Weng, Yang, Katz, Wang
-2021, "Wolverine", section 5, for the checks). The receiver R makes random choices, the sender S has Delta, 128 bits.
+The sender S has the vector b and one secret number Delta; the receiver R has the vectors a and c, and a looks random to
+S. Entries and Delta are elements of the field GF(2^128), of 16 bytes each; + is XOR, and 2 words of 64 bits represent
+an element. An entry of the result is called an outcome. Vectors are generated in pieces:
 
-    transfers  correlated rows of ot_extension.py: R has bits r and t, S has q = t + r Delta. 128 rows, combined with
-               powers of x, are one product: R has beta, whose bits are r, and c_0, and S has b_0 = c_0 + beta Delta
-1. R -> S  the messages of the rows
-   S       t trees of 2^D leaves: a node x has the children pi_0(x) + x and pi_1(x) + x
-2. S -> R  for each tree and level, the sums of all left and of all right children, under the keys H(q), H(q + Delta) of
-           a row; and the sum of the tree's leaves + its b_0
-   R       for each level, the sum that its bit chooses; so all leaves v except one, alpha, whose bits are the others;
-           and there v + beta Delta. So w = v + e Delta at all N places, where e is beta at alpha of each tree, else 0
-3. R -> S  h(e) + beta of one more product     4. S -> R  Hash(h(v) + b_0 of that product + the received value Delta)
-   R       compares with Hash(h(w) + c_0); h is GHASH under a key that is a hash of messages 1 and 2
-   both    c = M w, b = M v, a = M e
+- Oblivious transfers (ot_extension.py) give a few values with the right relation: for every transfer ("row"), R has a
+  random bit r and an element t, and S has q = t + r * Delta. 128 rows are combined to one product: R has beta, whose
+  bits are the 128 bits r, and c_0, and S has b_0 = c_0 + beta * Delta.
+- S computes `trees` binary trees of pseudorandom elements: a node x has the children pi_0(x) + x and pi_1(x) + x, with
+  two public permutations (AES). R learns all leaves v of a tree except one. N is the number of leaves ("places") of all
+  trees.
+- A public linear map M compresses the N places to random-looking outcomes.
 
-M is the dual of an expand-accumulate code (Boyle, Couteau, Gilboa, Ishai, Kohl, Resch, Scholl 2022, "Correlated
-pseudorandomness from expand-accumulate codes"): the prefix sums of all places, and for each outcome the sum of 21
-random ones of these. N is at least five times the number of outcomes. a is pseudorandom under the dual LPN assumption
-for this code with regular noise: one place in each of t blocks. docs/proof.md has the parameters and known attacks.
+1. R -> S  its messages for the oblivious transfers of the piece
+2. S -> R  for each tree and level, the sum of all left and the sum of all right children, encrypted so that R can
+           decrypt one of the two, by its bit r; and for each tree, the sum of all its leaves plus b_0 of a product
+   R       computes all leaves except number alpha, whose path consists of the sides that R did not choose. For that
+           leaf it computes v + beta * Delta. So at all N places it has w = v + e * Delta; e is beta at alpha, else 0
+3. R -> S  h(e) + beta, with the beta of one more product
+4. S -> R  a digest of h(v) + b_0 + (received value) * Delta, with the b_0 of that product
+   R       compares it with the digest of h(w) + c_0. h is a universal hash (GHASH) under a key that depends on 1 and 2
+   both    R computes c = M w and a = M e; S computes b = M v
 
-A malicious sender may craft messages that are right only if alpha is where it guesses. Otherwise the check fails and R
-stops. The sender then learns whether its guess was right, at the risk of detection for every guessed bit of alpha. The
-check of the rows forces R to use one beta for each product.
+This is the method of Boyle, Couteau, Gilboa, Ishai 2018, "Compressing vector OLE", with the checks of Weng, Yang, Katz,
+Wang 2021, "Wolverine", section 5. M is the dual of an expand-accumulate code (Boyle, Couteau, Gilboa, Ishai, Kohl,
+Resch, Scholl 2022, "Correlated pseudorandomness from expand-accumulate codes"): it computes the prefix sums of all
+places, and adds up 21 randomly selected ones for each outcome. N is at least five times the number of outcomes. a is
+pseudorandom under the dual LPN (learning parity with noise) assumption for this code, with one non-zero place in each
+tree. docs/proof.md has the parameters and known attacks.
+
+A malicious sender may send messages that are correct only if alpha is where the sender guesses. If the guess is wrong,
+the check fails and R stops. The sender thus learns some bits of alpha only with the risk of being detected. The check
+of the oblivious transfers forces R to use the same beta everywhere.
 """
 
 from __future__ import annotations
@@ -45,22 +53,22 @@ from securevfl.crypto.transfers.vole_trees import grow_trees, regrow_trees
 from securevfl.errors import CryptoError
 
 SUM_BYTES = 16
-"""Length of the receiver's message 3."""
+"""Length of the receiver's message of step 3, for one piece."""
 DIGEST_BYTES = 32
-"""Length of the sender's message 4."""
+"""Length of the sender's message of step 4, for one piece."""
 
 
 class VoleSender(Secret):
-    """The party with Delta. It processes pieces in order, each with `answer` and then `confirm`.
+    """The sender S, which has Delta. It processes pieces in order, each with `answer` and then `confirm`.
 
     Args:
         secret: Delta, 16 bytes.
-        seeds: for each of 128 pairs, the seed that its bit of Delta chooses (see `OtSender`).
-        roots: 32 bytes that determine all trees.
-        coin: 32 public bytes for this session alone.
+        seeds: results of 128 base transfers: for each pair of seeds, the one that a bit of Delta selects (`OtSender`).
+        roots: 32 secret bytes that determine all trees.
+        coin: 32 public bytes that no other session uses.
 
     Attributes:
-        times: multiplication by Delta.
+        times: a function that multiplies elements by Delta.
     """
 
     __slots__ = ("_delta", "_offerer", "_public", "_roots", "_rows", "times")
@@ -74,15 +82,15 @@ class VoleSender(Secret):
         self.times = Multiplier(secret)
 
     def answer(self, number: int, size: VoleSize, request: bytes) -> tuple[bytes, VoleSenderPiece]:
-        """Answer message 1 of a piece.
+        """Answer the receiver's message of step 1 for a piece. Raise CryptoError if the message fails its check.
 
         Args:
             number: number of the piece.
-            size: its size.
-            request: message 1.
+            size: size of the piece.
+            request: the message of step 1.
 
         Returns:
-            Message 2, and the state of the piece; CryptoError if message 1 fails its check.
+            The message of step 2, and the sender's state of the piece.
         """
         q, first = self._offerer.correlated(size.rows, request), self._rows
         self._rows += size.rows
@@ -99,7 +107,7 @@ class VoleSender(Secret):
 
 
 class VoleSenderPiece(Secret):
-    """A piece of the sender after its answer."""
+    """The sender's state of a piece after step 2."""
 
     __slots__ = ("_challenge", "_leaves", "_mask", "_number", "_public", "_size", "_times")
 
@@ -117,23 +125,23 @@ class VoleSenderPiece(Secret):
         self._challenge, self._mask, self._times = challenge, mask, times
 
     def confirm(self, response: bytes) -> bytes:
-        """Return message 4, which proves to the receiver that the answer was correct, from its message 3."""
+        """Return the message of step 4, which proves that step 2 was correct, from the receiver's message of step 3."""
         value = ghash(self._challenge, self._leaves) ^ self._mask
         value ^= self._times(np.frombuffer(response, np.uint64)[None])[0]
         return hashlib.sha256(self._challenge + value.tobytes()).digest()
 
     def outcome(self) -> Words:
-        """Return b (outcomes, 2); the method may be called once."""
+        """Return b (outcomes, 2). This method may be called once only, because it overwrites the leaves."""
         (b,) = self._public.map(self._number, self._size, self._leaves)
         return b
 
 
 class VoleReceiver(Secret):
-    """The party without Delta. It requests pieces in order and then receives each.
+    """The receiver R, which does not know Delta. It requests pieces with `ask`, and processes answers with `take`.
 
     Args:
-        pairs: 128 pairs of fresh 32-byte seeds.
-        coin: 32 public bytes for this session alone.
+        pairs: results of 128 base transfers: pairs of new seeds of 32 bytes.
+        coin: 32 public bytes that no other session uses.
     """
 
     __slots__ = ("_chooser", "_public", "_requests", "_rows")
@@ -145,15 +153,15 @@ class VoleReceiver(Secret):
         self._requests: dict[int, tuple[int, bytes, NDArray[np.uint8], Words]] = {}
 
     def ask(self, number: int, size: VoleSize, choices: bytes) -> bytes:
-        """Request a piece.
+        """Return the message of step 1 for a piece.
 
         Args:
             number: number of the piece.
-            size: its size.
-            choices: random bytes, see `choice_bytes`.
+            size: size of the piece.
+            choices: secret random bytes; `choice_bytes` gives their number.
 
         Returns:
-            Message 1.
+            The message.
         """
         message, r, t = self._chooser.correlated(size.rows, choices)
         self._requests[number] = self._rows, message, r, t
@@ -161,18 +169,18 @@ class VoleReceiver(Secret):
         return message
 
     def take(self, number: int, size: VoleSize, answer: bytes) -> VoleReceiverPiece:
-        """Process message 2 of a piece.
+        """Process the sender's message of step 2 for a piece.
 
         Args:
             number: number of the piece.
-            size: its size.
-            answer: message 2.
+            size: size of the piece.
+            answer: the message of step 2.
 
         Returns:
-            The piece.
+            The receiver's state of the piece.
 
         Raises:
-            CryptoError: if the message has another length.
+            CryptoError: if the message has the wrong length.
         """
         if len(answer) != size.answer_bytes:
             raise CryptoError(
@@ -200,7 +208,7 @@ class VoleReceiver(Secret):
 
 
 class VoleReceiverPiece(Secret):
-    """A piece of the receiver."""
+    """The receiver's state of a piece after step 2. `response` is its message of step 3."""
 
     __slots__ = ("_expected", "_leaves", "_noise", "_number", "_public", "_size", "response")
 
@@ -220,11 +228,11 @@ class VoleReceiverPiece(Secret):
         self._expected = hashlib.sha256(challenge + (ghash(challenge, leaves) ^ short).tobytes()).digest()
 
     def check(self, confirmed: bytes) -> None:
-        """Check message 4; after a CryptoError, the session and its secrets must be discarded."""
+        """Check the sender's message of step 4. If this raises CryptoError, discard the session and its secrets."""
         if not hmac.compare_digest(self._expected, confirmed):
-            raise CryptoError("the received trees contain different values of Delta", code="SVFL-PROTOCOL-CHEATING")
+            raise CryptoError("the received trees do not belong to one value of Delta", code="SVFL-PROTOCOL-CHEATING")
 
     def outcome(self) -> tuple[Words, Words]:
-        """Return a and c (outcomes, 2); the method may be called once."""
+        """Return a and c (outcomes, 2). This method may be called once only, because it overwrites the leaves."""
         a, c = self._public.map(self._number, self._size, self._noise, self._leaves)
         return a, c

@@ -1,4 +1,8 @@
-"""The sizes of the pieces of a vector OLE."""
+"""The sizes of the pieces that a vector OLE (vole.py) is generated in.
+
+A piece has a number of binary trees. Their leaves are called places; one leaf of each tree carries the noise that makes
+the result secret. A linear map compresses the places to outcomes, the entries of the vectors that a piece yields.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +12,22 @@ from securevfl.crypto.transfers.binary_field import FIELD_BITS
 from securevfl.crypto.transfers.ot_extension import OtReceiver
 
 MIN_TREES = 848
-"""Smallest number of trees, which are the blocks of noise."""
+"""Smallest number of trees of a piece, which is the number of its noisy places."""
 
 CODE_WEIGHT = 21
-"""Number of partial sums that are added for each outcome."""
+"""Number of prefix sums of places that are added up for each outcome."""
 
 INVERSE_RATE = 5
-"""Smallest ratio of places to outcomes."""
+"""A piece has at least this number of places per outcome."""
 
 MAX_PIECE_OUTCOMES = 1 << 21
 """Largest number of outcomes of a piece."""
 
 TREES_PER_GROUP = 16
-"""Number of trees that are expanded together."""
+"""Number of trees that are expanded at the same time."""
 
 ELEMENT_BYTES = 16
-"""Length of an element."""
+"""Length of an element of GF(2^128)."""
 
 
 class VoleSize(NamedTuple):
@@ -32,7 +36,7 @@ class VoleSize(NamedTuple):
     Attributes:
         outcomes: number of outcomes.
         trees: number of trees.
-        depth: depth of the trees.
+        depth: number of levels of a tree below its root; a tree has 2^depth leaves.
     """
 
     outcomes: int
@@ -46,17 +50,17 @@ class VoleSize(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Number of transfers of the piece: one row for each level of a tree, and 128 for each product."""
+        """Number of oblivious transfers: one for each level of a tree, 128 for each tree, and 128 for the check."""
         return self.trees * self.depth + FIELD_BITS * (self.trees + 1)
 
     @property
     def answer_bytes(self) -> int:
-        """Length of the sender's answer."""
+        """Length in bytes of the sender's message with the sums of all trees (step 2 of vole.py)."""
         return self.trees * (2 * self.depth + 1) * ELEMENT_BYTES
 
 
 def split_outcomes(outcomes: int) -> list[VoleSize]:
-    """Divide a vector OLE into pieces of about equal numbers of outcomes."""
+    """Divide a vector OLE of this number of outcomes into pieces of about equal size."""
     pieces = -(-outcomes // MAX_PIECE_OUTCOMES)
     counts = [outcomes * (piece + 1) // pieces - outcomes * piece // pieces for piece in range(pieces)]
     return [_size(count) for count in counts]
@@ -72,5 +76,5 @@ def _size(outcomes: int) -> VoleSize:
 
 
 def choice_bytes(size: VoleSize) -> int:
-    """Return how many random bytes a receiver needs for a piece."""
+    """Return the number of random bytes that the receiver needs to request a piece."""
     return OtReceiver.choice_bytes(size.rows)

@@ -1,4 +1,9 @@
-"""Permutations, hashes and the linear map of a vector OLE, which follow from the public coin of a session."""
+"""The public functions of a vector OLE (vole.py), which both parties derive from the public coin of a session.
+
+They are the functions that compute the children of a tree node, the hash that turns results of oblivious transfers
+into keys, and the linear map M. M compresses N elements (the "places", leaves of trees) to fewer pseudorandom elements
+(the "outcomes"). Elements of GF(2^128) are pairs of 64-bit words, and a sum is an XOR.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +28,7 @@ class VolePublic:
     """The public functions of a session.
 
     Args:
-        coin: 32 public bytes for this session alone.
+        coin: 32 public bytes that no other session uses.
     """
 
     def __init__(self, coin: bytes) -> None:
@@ -34,14 +39,14 @@ class VolePublic:
         self._map = derive_key(coin, NODES, "map")[:16]
 
     def children(self, nodes: Words, out: NDArray[np.uint8]) -> Words:
-        """Return the children (2, L, trees, 2) of nodes (L, trees, 2), left children first.
+        """Compute the children of all L nodes of a level, for several trees at once.
 
         Args:
-            nodes: the nodes.
+            nodes: the nodes (L, trees, 2).
             out: buffer for the children and 16 more bytes.
 
         Returns:
-            The children, at the start of the buffer.
+            The left and the right children (2, L, trees, 2), which are stored at the start of the buffer.
         """
         octets, half = nodes.reshape(-1).view(np.uint8).data, nodes.nbytes
         for number, side in enumerate(self._sides):
@@ -51,24 +56,24 @@ class VolePublic:
         return children
 
     def keys(self, rows: Words, first: int) -> Words:
-        """Return the keys (n, 2) of rows (n, 2) with numbers from `first` on."""
+        """Hash results of oblivious transfers (n, 2), which are numbered from `first` on, to keys (n, 2)."""
         return self.hash(rows, tweaks(first, len(rows), _KEYS))
 
     def challenge(self, number: int, request: bytes, answer: bytes) -> bytes:
-        """Return the challenge of a piece, which depends on its number and both messages."""
+        """Return the challenge (32 bytes) for the check of a piece: a hash of its number and of messages 1 and 2."""
         digests = (hashlib.sha256(message).digest() for message in (request, answer))
         return hashlib.sha256(b"".join([self.coin, number.to_bytes(8, "little"), *digests])).digest()
 
     def map(self, number: int, size: VoleSize, *vectors: Words) -> list[Words]:
-        """Return M times each of the vectors.
+        """Multiply vectors by the linear map M, which differs from piece to piece.
 
         Args:
             number: number of the piece.
-            size: its size.
+            size: size of the piece.
             *vectors: vectors (N, 2), which are overwritten.
 
         Returns:
-            The products (outcomes, 2).
+            The product (outcomes, 2) for each vector.
         """
         for vector in vectors:
             np.bitwise_xor.accumulate(vector, axis=0, out=vector)
@@ -82,7 +87,10 @@ class VolePublic:
         return products
 
     def _places(self, number: int, size: VoleSize) -> Iterator[tuple[int, NDArray[np.int64]]]:
-        """Yield the first of k outcomes and their places (21, k), which are 32 random bits times N / 2^32."""
+        """Yield, for k outcomes at a time, the number of the first one and 21 random places for each (21, k).
+
+        A place is a random number of 32 bits, times N / 2^32.
+        """
         stream = Cipher(algorithms.AES(self._map), modes.CTR(number.to_bytes(8, "big") + bytes(8))).encryptor()
         zeros = bytes(4 * CODE_WEIGHT * _OUTCOMES_AT_ONCE)
         for start in range(0, size.outcomes, _OUTCOMES_AT_ONCE):

@@ -1,7 +1,12 @@
-"""Punctured trees of a vector OLE, which are expanded in groups of 16 so that a group fits into the processor's cache.
+"""The binary trees of a vector OLE (vole.py), expanded from their roots or from sums of their nodes.
 
-Leaf a of tree j of a group has the position a * 16 + j in the group. The children of node p of a level with L nodes are
-the nodes p and L + p of the next level.
+A node is an element of GF(2^128), that is 2 words, and its two children are pseudorandom functions of it. The sender
+knows the roots and computes all leaves. The receiver knows, for each level, the sum (XOR) of all left or of all right
+children, and computes all leaves except one; such a tree is called punctured. N is the number of leaves of all trees.
+
+Trees are expanded in groups of 16, which fit into the processor's cache. Leaf number a of tree number j of a group is
+at the position a * 16 + j of the group. If a level has L nodes, the left child of node number p is number p of the next
+level, and its right child is number L + p.
 """
 
 from __future__ import annotations
@@ -15,15 +20,15 @@ from securevfl.crypto.transfers.vole_public import VolePublic
 
 
 def grow_trees(public: VolePublic, roots: Words, depth: int) -> tuple[Words, Words]:
-    """Expand trees.
+    """Expand trees from their roots, at the sender.
 
     Args:
         public: the public functions of the session.
         roots: the roots (trees, 2).
-        depth: depth of the trees.
+        depth: number of levels below the root.
 
     Returns:
-        The leaves (N, 2), and the sums (2, depth, trees, 2) of the left and of the right children of each level.
+        The leaves (N, 2); and the sums (2, depth, trees, 2) of all left and of all right children for each level.
     """
     levels = np.empty((2, depth, len(roots), 2), np.uint64)
     out, inner = _buffers(len(roots), depth)
@@ -37,15 +42,17 @@ def grow_trees(public: VolePublic, roots: Words, depth: int) -> tuple[Words, Wor
 
 
 def regrow_trees(public: VolePublic, chosen: Words, bits: NDArray[np.uint8]) -> tuple[Words, NDArray[np.intp]]:
-    """Expand trees from the sum of one side of each level, which leaves one leaf of each tree unknown.
+    """Expand trees from one sum for each level, at the receiver; one leaf of each tree remains unknown.
 
     Args:
         public: the public functions of the session.
-        chosen: the sum (depth, trees, 2) of the left children of a level if the bit is 0, else of the right ones.
+        chosen: for each level and tree, the sum of its left children if the bit is 0, otherwise of its right children
+            (depth, trees, 2).
         bits: the bits (depth, trees).
 
     Returns:
-        The leaves (N, 2), zero at the unknown ones, and the number (trees,) of the unknown leaf of each tree.
+        The leaves (N, 2), with zeros in place of unknown ones; and the number of the unknown leaf of each tree
+        (trees,).
     """
     depth, trees = bits.shape
     out, inner = _buffers(trees, depth)
@@ -65,7 +72,7 @@ def regrow_trees(public: VolePublic, chosen: Words, bits: NDArray[np.uint8]) -> 
 
 
 def _buffers(trees: int, depth: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Return buffers for all leaves, and for two inner levels of a group."""
+    """Return a buffer for the leaves of all trees, and two buffers for inner levels of one group."""
     return (
         np.empty((trees * ELEMENT_BYTES << depth) + ELEMENT_BYTES, np.uint8),
         np.empty((2, (TREES_PER_GROUP * ELEMENT_BYTES << depth) + ELEMENT_BYTES), np.uint8),

@@ -1,1 +1,4 @@
-"""Private set intersection: the parties learn the ids that all of them have, and nothing about other ids."""
+"""Private alignment by private set intersection, before a training or a joint prediction.
+
+The parties learn which of their rows' ids all of them have, and nothing about other ids.
+"""

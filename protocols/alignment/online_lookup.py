@@ -1,24 +1,26 @@
-"""Lookup of ids at a server, any number of times: which of some ids are in a server's table, by an oblivious PRF.
+"""Repeated look-up of ids at a server: the client learns which of its ids are in the server's table.
 
-A is the client, B the server with a table. H hashes an id to the curve. b is a scalar that B draws for A and this table
-and uses as long as its process runs. a is a fresh scalar of A for each request (Jarecki, Kiayias, Krawczyk 2014). F(x)
-is a digest of x and b H(x) and has two halves.
+Client A has ids X that change with every request, and server B has a table with ids Y. They evaluate an oblivious
+pseudorandom function (PRF) F: B has its key, and A obtains F on its ids, while B does not learn these ids (Jarecki,
+Kiayias, Krawczyk 2014). H hashes an id to a point of an elliptic curve. b is a secret scalar that B draws for this
+client and table, and uses as long as its process runs. F(x) is a digest of x and the point b * H(x). It has two halves
+of 16 bytes: the "tag" and the "proof".
 
 once per session
-0. B -> A     sort(first half of F(y)) for y in Y
+0. B -> A     the tags of F(y) for all y in Y, sorted
 
 for each request
-1. A -> B     a H(x) for x in X
-2. B -> A     b (a H(x)), in the same order
-   A          removes a, and finds the first halves of F(x) in the list of step 0
-3. A -> B     the second halves of F(x) that it has found, sorted
+1. A -> B     a * H(x) for all x in X; a is a secret scalar, new for each request
+2. B -> A     b * (a * H(x)), in the same order
+   A          divides by a, computes F(x), and looks for its tags in the list of step 0
+3. A -> B     the proofs of the common ids, sorted
 
-B sees uniform points, and learns which of its ids are common. A sees digests under a key that it does not have, and
-learns for each id that it asks about whether B has it. A second half proves that F was evaluated at that id, so A
-cannot name a row that it has not asked about, nor more rows than the number of points that it was granted. B needs no
-count from A. B computes F for its table once, 0.1 ms a row, and not for every request.
+Numbers in comments refer to these steps. B sees uniform points, and learns which of its ids are common. A sees digests
+under a key that it does not have, and learns for each id that it asks about whether B has it. A proof shows that F was
+evaluated at that id. So A cannot name a row that it has not asked about, and not more rows than the number of points
+that B has granted it. B computes F for its table once (0.1 ms per row), and not for every request.
 
-The order of step 3 is the order of the common rows at both parties.
+Both parties order the common rows by their proofs, as in step 3.
 """
 
 from __future__ import annotations
@@ -43,32 +45,32 @@ _TAGS_PER_MESSAGE = 1 << 20
 
 
 class TableTags(Message, frozen=True):
-    """First halves in ascending order; `remaining` more follow in further messages."""
+    """Tags of the table in ascending order (step 0); `remaining` more tags follow in further messages."""
 
     tags: bytes
     remaining: int
 
 
 class QueryPoints(Message, frozen=True):
-    """The blinded ids of a request."""
+    """The client's blinded ids a * H(x) (step 1): points of 32 bytes each."""
 
     points: bytes
 
 
 class EvaluatedPoints(DisclosingMessage, frozen=True):
-    """The receiver's points multiplied by the sender's scalar, in the receiver's order."""
+    """The client's points, multiplied by the server's scalar b, in the client's order (step 2)."""
 
     points: bytes
 
 
 class NamedRows(DisclosingMessage, frozen=True):
-    """Second halves of the common ids, in ascending order."""
+    """The proofs of the common ids, in ascending order (step 3)."""
 
     proofs: bytes
 
 
 def declares() -> list[MessageDeclaration]:
-    """Declare what each message reveals."""
+    """Declare sender, receiver and disclosure of each message. The client is the active party."""
     common = Reveal("output", "which of the receiver's ids both have")
     return [
         MessageDeclaration(TableTags, "passive", "active", Reveal("ciphertext", "passive"), structured=True),
@@ -79,7 +81,7 @@ def declares() -> list[MessageDeclaration]:
 
 
 class TableServer:
-    """B: the ids of a table, for requests of one client.
+    """Server B: it answers one client's requests about the ids of a table.
 
     Args:
         ids: the ids, all different. An invalid or repeated id raises IdError.
@@ -95,7 +97,7 @@ class TableServer:
         self._rows = {proof: row for row, proof in enumerate(tags[:, 1].tolist())}
 
     def open(self, channel: Channel, asker: str) -> None:
-        """Send the tags of the table to a client; the start of a session."""
+        """Start a session: send the tags of the table to the client (step 0)."""
         for start in range(0, len(self._first), _TAGS_PER_MESSAGE):
             chunk = self._first[start : start + _TAGS_PER_MESSAGE]
             channel.send(asker, TableTags(chunk.tobytes(), len(self._first) - start - len(chunk)))  # 0
@@ -106,22 +108,21 @@ class TableServer:
         Args:
             channel: this party's channel.
             asker: name of the client.
-            granted: number of ids that the request may be about.
+            granted: number of ids that the request must be about.
             executor: runs curve operations.
 
         Returns:
-            Indices (m,) of the common rows, in the order that is common to both parties.
+            Indices (m,) of the m common rows in the table, in the order that both parties use.
 
         Raises:
             LeakageError: if the request is about another number of ids; nothing is disclosed then.
-            ProtocolError: if the client names ids that it has not asked about.
+            ProtocolError: if the client sends proofs of ids that it has not asked about.
         """
         points = channel.recv(asker, QueryPoints).points  # 1
         if len(points) != granted * POINT_BYTES:
             raise LeakageError(
-                f"{channel.me} has granted {asker} a request about {granted:,} ids, it sent points of {len(points)} "
-                "bytes; "
-                "nothing was disclosed",
+                f"{channel.me} has granted {asker} a request about {granted:,} ids, but received {len(points)} bytes "
+                f"instead of {granted * POINT_BYTES}; nothing was disclosed",
                 "send the request again",
                 code="SVFL-PROTOCOL-LIMIT",
                 party=asker,
@@ -140,7 +141,7 @@ class TableServer:
 
 
 class TableClient:
-    """A: the client in a session.
+    """Client A: it asks the server which of its ids are in the table. The constructor receives the tags (step 0).
 
     Args:
         channel: this party's channel.
@@ -167,7 +168,7 @@ class TableClient:
             executor: runs curve operations.
 
         Returns:
-            Indices (m,) of the common ids, in the order that is common to both parties.
+            Indices (m,) of the m common ids, in the order that both parties use.
 
         Raises:
             ProtocolError: if the server answers with another number of points.
@@ -192,7 +193,7 @@ class TableClient:
 
 
 def _tags(canonical: Sequence[bytes], points: bytes) -> NDArray[np.void]:
-    """Return both halves (n, 2) of F(x) for some ids x and the points b H(x) (n x 32 bytes)."""
+    """Return tag and proof (n, 2) of F(x) for n ids x and their points b * H(x), which have 32 bytes each."""
     digests = b"".join(
         hashlib.blake2b(
             points[k * POINT_BYTES : (k + 1) * POINT_BYTES] + identifier,

@@ -1,28 +1,29 @@
 """Private alignment: the parties learn the ids that all of them have, and order these rows in the same way.
 
-0. P_i -> A   number of rows;  A -> P_i  number of rows, nonce, protocol of the PRF
-   all        an oblivious PRF, a key-value store of its values, and the names of the common ids (psi_many.py). The PRF
-   is
-              evaluated by elliptic-curve points if each set has fewer than 4,096 ids (psi_points.py). Otherwise it is
-              evaluated by oblivious transfer (psi_transfers.py), which avoids curve operations for each id; these take
-              most of the time (docs/benchmarks.md).
+A is the active party, which has the labels, and P_i a passive party. Each has a table whose rows have ids.
+
+0. P_i -> A   its number of rows
+   A -> P_i   its number of rows, a nonce, and the protocol for the pseudorandom function (PRF)
+   all        compare their ids with an oblivious PRF, so that they learn only the common ones (psi_many.py)
+
+Numbers in comments refer to this step. If each table has fewer than 4,096 rows, the PRF is evaluated on elliptic-curve
+points (psi_points.py). Otherwise it is evaluated by oblivious transfer (psi_transfers.py), which needs no curve
+operation for each id and is faster for large tables (docs/benchmarks.md).
 
 Two parties learn the ids that both have, and each other's number of rows. They do not learn the position of a common id
 in the other's table, nor anything about ids that they do not share. With more parties, nobody learns the common ids of
-two others.
-
-The common order is ascending by AES of the id under the nonce. It depends only on the common ids and the nonce.
+two others. All parties sort the common ids by a pseudorandom function (AES) under the nonce, so their order depends
+only on the ids and the nonce.
 
 A party can only ask about ids that are in its set, and the other parties see the size of the set. Nothing prevents it
-from adding ids that it does not have: each guess costs one entry. With oblivious transfer a malicious party can add as
-many ids as its store has slots, a third more than its stated number of rows. The others record this number
-(docs/proof.md). If the others have granted it a number of ids, they check this number before any of their points is
-sent, and the party must use points. It can only name ids as common that it has asked about, and at most its stated
-number, because a name is a digest of the PRF.
+from adding ids that it guesses: each guess costs one entry. With oblivious transfer, a malicious party can ask about a
+third more ids than its stated number of rows; the others record this larger number (docs/proof.md). If the other
+parties have granted it a fixed number of ids before, it must use points, and they check the number before they send any
+answer. It cannot name an id as common without having asked about it, because it names ids by their PRF values.
 
-An interrupted alignment resumes after the last complete chunk if every party has kept its journal. It uses the same
-secrets and stores for the same ids, so the others see nothing new. If a party has lost its journal, all parties start
-again with fresh secrets.
+Each party stores its completed work in a journal. An interrupted alignment resumes after the last complete chunk of
+messages if all parties still have their journals. It then uses the same secrets for the same ids, so nobody sees
+anything new. If a party has lost its journal, all parties start again with new secrets.
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.permits import permit_sizes
 
 NONCE_BYTES = 16
-MIN_ROWS_FOR_TRANSFERS = 4096  # with fewer rows, points are faster
+MIN_ROWS_FOR_TRANSFERS = 4096  # if all tables have fewer rows, elliptic-curve points are faster
 
 
 def declares(passives: Sequence[str], *, transfers: bool) -> list[MessageDeclaration]:
-    """Declare what each message of an alignment with these passive parties reveals."""
+    """Declare sender, receiver and disclosure of each message of an alignment with these passive parties."""
     points = [
         MessageDeclaration(Points, "active", "passive", Reveal("ciphertext", "active"), structured=True),
         MessageDeclaration(TwiceBlinded, "passive", "active", Reveal("ciphertext", "passive"), structured=True),
@@ -66,7 +67,7 @@ def declares(passives: Sequence[str], *, transfers: bool) -> list[MessageDeclara
 
 
 def align_active(work: AlignmentWork) -> NDArray[np.intp]:
-    """Align as the active party: return the indices of its rows that all parties have, in the common order."""
+    """Run the active party's side: return the indices of its rows that all parties have, in the common order."""
     hellos = {passive: work.channel.recv(passive, AlignmentHello) for passive in work.passives}  # 0
     for passive, hello in hellos.items():
         check_count(passive, "rows", hello.rows, 1, 1 << 40)
@@ -94,7 +95,7 @@ def align_active(work: AlignmentWork) -> NDArray[np.intp]:
 
 
 def align_passive(work: AlignmentWork) -> NDArray[np.intp]:
-    """Align as a passive party: return the indices of its rows that all parties have, in the common order."""
+    """Run a passive party's side: return the indices of its rows that all parties have, in the common order."""
     saved = work.saved()
     done = 0 if saved is None else work.journal.count("theirs")
     hello = AlignmentHello(work.rows, b"" if saved is None else saved.nonce, done)
@@ -105,7 +106,8 @@ def align_passive(work: AlignmentWork) -> NDArray[np.intp]:
     fits = saved is not None and (saved.nonce, saved.transfers) == (begin.nonce, begin.transfers)
     if len(begin.nonce) != NONCE_BYTES or (begin.resumes and not fits):
         raise ProtocolError(
-            f"{work.active} started an alignment with an invalid nonce, or resumed one that this party has not stored",
+            f"{work.active} started an alignment with an invalid nonce, or resumed one that is not in this party's "
+            "journal",
             "start all parties again",
             code="SVFL-PROTOCOL-MESSAGE",
             party=work.active,

@@ -1,35 +1,38 @@
-"""Private set intersection by an oblivious PRF, for two parties or more.
+"""Private set intersection for two or more parties, based on an oblivious pseudorandom function.
 
-After Kolesnikov, Matania, Pinkas, Rosulek, Trieu 2017 ("Practical multi-party private set intersection from symmetric
-key techniques"): an oblivious PRF programmed through a key-value store (crypto/transfers/okvs.py), and zero sharing.
-P_1 is the active party, P_i one of the other K - 1 >= 1 parties. F_i is a PRF that P_i can evaluate on any id, and P_1
-only on its ids, by one of two protocols: psi_transfers.py, or psi_points.py for small sets.
-
-F_i has two halves of 16 bytes, F_i' and F_i".
+P_1 is the active party, and P_i is one of the other K - 1 parties (passive); P_i has the set X_i of ids. All of them
+learn which of their ids all parties have. F_i is a pseudorandom function (PRF) with a key that only P_i has. P_i can
+evaluate it on any id, and P_1 only on its ids, obliviously: P_i does not learn these ids. Two protocols provide F_i:
+psi_transfers.py, or psi_points.py for small sets. F_i(x) has two halves of 16 bytes: F_i'(x), which serves to find
+common ids, and F_i"(x), the tag that names a common id. With K >= 3 parties, P_i sends a key-value store
+(crypto/transfers/okvs.py): an array that yields the value of every id in X_i and random values for all other ids. ^ is
+the XOR of 16-byte values.
 
 0. P_i -> P_1  number of rows;  P_1 -> P_i  number of rows, nonce, protocol of the PRF
-   P_i <-> P_j X25519 public keys between all pairs: a fresh key k_ij for each pair   (K >= 3)
-   every P_i   s_i(x) = XOR over j of PRF(k_ij, x), so XOR over all i of s_i(x) = 0
+   P_i <-> P_j X25519 public keys between all pairs: a new key k_ij for each pair   (only for K >= 3)
+   every P_i   s_i(x) = XOR over all j of PRF(k_ij, x). So the XOR of s_i(x) over all parties i is 0
 1. P_1 <-> P_i the oblivious PRF
-2. K = 2:  P_2 -> P_1  sort(F_2'(y) for y in X_2);  x is common if F_2'(x) is among them
-   K >= 3: P_i -> P_1  seed, T_i: a store of y -> F_i'(y) ^ s_i(y) for y in X_i
-           P_1         v_i(x) = T_i(x) ^ F_i'(x); x is common iff s_1(x) ^ XOR over i of v_i(x) = 0   (128 bits)
-3. P_1 -> P_i  F_i"(x) for the common x, ascending
+2. K = 2:  P_2 -> P_1  F_2'(y) for all y in X_2, sorted;  x is common if F_2'(x) is among them
+   K >= 3: P_i -> P_1  a key-value store T_i of y -> F_i'(y) ^ s_i(y) for all y in X_i, with its seed
+           P_1         v_i(x) = T_i(x) ^ F_i'(x); x is common if s_1(x) ^ (XOR over all i of v_i(x)) is 0
+3. P_1 -> P_i  the tags F_i"(x) of the common x, ascending
 
-With K = 2, P_1 learns which of its ids are common, and |X_2|; F_2' of other ids is pseudorandom to it.
+Numbers in comments refer to these steps. The protocol follows Kolesnikov, Matania, Pinkas, Rosulek, Trieu 2017
+("Practical multi-party private set intersection from symmetric-key techniques").
 
-With K >= 3, for x in X_1, v_i(x) is s_i(x) if P_i has x, and pseudorandom otherwise. s_i(x) contains PRF(k_ij, x) of
-another passive party P_j, whose key P_1 does not have. So each single v_i(x) is pseudorandom to P_1, and so is every
-XOR that omits a passive party or includes one without x. P_1 learns which of its ids all parties have, and the sizes
-|X_i|. P_i learns which of its ids all parties have, and |X_1|, and nothing about other passive parties. Coalitions: P_1
-with all passive parties except P_i learns the intersection of X_1 and X_i. P_1 with fewer passive parties learns which
-of its ids are common to all others. Passive parties together learn what each of them learns.
+With K = 2, P_1 learns which of its ids are common, and the size of X_2; F_2' of other ids is pseudorandom to it.
 
-A name of step 3 is half of F_i(x), which P_1 has only for ids that it has asked P_i about. A malicious P_1 therefore
-cannot name an id that it has not asked about, and not more ids than its stated number. P_i raises the same error for
-every name that it cannot assign. The error reveals whether P_i has some id that was asked about; the record of step 1
-covers this, because it counts one answer for each id that P_1 may have asked about: one per slot of its store, or one
-per point.
+With K >= 3 and an id x of P_1, v_i(x) is s_i(x) if P_i has x, and pseudorandom otherwise. s_i(x) depends on the key of
+P_i and another passive party, which P_1 does not have. So each single v_i(x) is pseudorandom to P_1, and so is every
+XOR that omits a passive party or includes one without x. P_1 learns which of its ids all parties have, and the sizes of
+all sets. P_i learns which of its ids all parties have, and the size of X_1, and nothing about other passive parties. If
+P_1 colludes with all passive parties except P_i, they learn the intersection of X_1 and X_i. If P_1 colludes with fewer
+passive parties, they learn which of P_1's ids all others have. Passive parties that collude learn nothing more.
+
+P_1 has F_i"(x) only for ids about which it has asked P_i. A malicious P_1 therefore cannot name an id that it has not
+asked about, and not more ids than its stated number. P_i raises the same error for every tag that it does not have. The
+error reveals whether P_i has some id that P_1 asked about. The disclosure record of step 1 covers this: it counts one
+answer for each id that P_1 may have asked about, which is one per slot of P_1's store, or one per point.
 """
 
 from __future__ import annotations
@@ -61,38 +64,38 @@ from securevfl.runtime.disclosure_gate import DisclosingMessage
 
 
 class PrfValues(DisclosingMessage, frozen=True):
-    """Up to 65,536 first halves of F in ascending order, 16 bytes each."""
+    """Values F_2'(y) of the sender's ids for step 2 with two parties: up to 65,536 of 16 bytes each, ascending."""
 
     values: bytes
 
 
 class StoreHeader(Message, frozen=True):
-    """The seed and the size of a key-value store; its slots follow."""
+    """The seed and the number of slots of a key-value store T_i (step 2); the slots follow in further messages."""
 
     seed: bytes
     slots: int
 
 
 class StoreSlots(DisclosingMessage, frozen=True):
-    """Up to 65,536 slots of a key-value store, 16 bytes each."""
+    """Up to 65,536 slots of a key-value store T_i (step 2), 16 bytes each."""
 
     slots: bytes
 
 
 class IntersectionSize(DisclosingMessage, frozen=True):
-    """The number of common rows."""
+    """The number of rows that all parties have (step 3)."""
 
     rows: int
 
 
 class IntersectionTags(DisclosingMessage, frozen=True):
-    """Up to 65,536 tags of common ids in ascending order, 16 bytes each."""
+    """Tags F_i"(x) of common ids (step 3): up to 65,536 of 16 bytes each, ascending."""
 
     tags: bytes
 
 
 def declares(passives: int) -> list[MessageDeclaration]:
-    """Declare what the messages reveal, except those of the pseudorandom function (PRF)."""
+    """Declare sender, receiver and disclosure of the messages of steps 0, 2 and 3, for a number of passive parties."""
     pairs = [("active", "passive"), ("passive", "active"), ("passive", "passive")]
     common = Reveal("output", "which of the receiver's ids all parties have")
     store = Reveal("output", "together with all other stores: which of the receiver's ids all parties have")
@@ -109,15 +112,15 @@ def declares(passives: int) -> list[MessageDeclaration]:
 
 
 def lead(work: AlignmentWork, passive_rows: dict[str, int], done: dict[str, int]) -> NDArray[np.intp]:
-    """Run P_1.
+    """Run the side of P_1, the active party, from step 1 on.
 
     Args:
         work: the state of this party.
-        passive_rows: number of rows by passive party.
-        done: number of complete chunks of step 1 by passive party, if the alignment resumes.
+        passive_rows: the number of rows of each passive party.
+        done: for each passive party, the number of messages of step 1 that it received before an interruption.
 
     Returns:
-        Indices of the common rows in the common order.
+        Indices of the common rows in P_1's table, in the order that all parties use.
     """
     ask = psi_transfers.ask if work.transfers else psi_points.ask
     answers = ask(work, done)  # 1
@@ -160,7 +163,7 @@ def _store_of(work: AlignmentWork, passive: str, rows: int) -> tuple[bytes, Word
     head = work.channel.recv(passive, StoreHeader)  # 2
     if head.slots != okvs.table_rows(rows) or len(head.seed) != okvs.OKVS_SEED_BYTES:
         raise ProtocolError(
-            f"{passive} sent a store of {head.slots} slots, its {rows} rows need {okvs.table_rows(rows)}",
+            f"{passive} sent a store of {head.slots} slots, but its {rows} rows need {okvs.table_rows(rows)}",
             code="SVFL-PROTOCOL-SIZE",
             party=passive,
         )
@@ -172,13 +175,22 @@ def _store_of(work: AlignmentWork, passive: str, rows: int) -> tuple[bytes, Word
 
 
 def follow(work: AlignmentWork, begin: AlignmentStart) -> NDArray[np.intp]:
-    """Run P_i; return the indices of the common rows in the common order."""
+    """Run the side of P_i, a passive party, from step 1 on.
+
+    Args:
+        work: the state of this party.
+        begin: the active party's message that started the alignment.
+
+    Returns:
+        Indices of the common rows in P_i's table, in the order that all parties use.
+    """
     prf, two_parties = psi_transfers if work.transfers else psi_points, len(work.passives) == 1
     items = work.rows if two_parties else okvs.table_rows(work.rows)
     check_count(work.active, "chunks", begin.second, 0, chunks(items))
     values = prf.serve(work, begin)()  # 1
     if not work.journal.count("store"):
-        # Stored before it is sent: a second, different store of the same ids would show which ids are in both.
+        # The store is saved before it is sent, so that a resumed alignment sends the same bytes: a second store with
+        # other random values would show which ids are in both.
         if two_parties:
             seed, table = b"", values[ascending_order(values[:, :2]), :2]
         else:

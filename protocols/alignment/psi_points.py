@@ -1,12 +1,18 @@
-"""The oblivious PRF of alignment by Diffie-Hellman (Jarecki, Kiayias, Krawczyk 2014), for small sets.
+"""The oblivious pseudorandom function of alignment by elliptic-curve points, for small sets of ids.
 
-    F_i(y) = Hash(H(y), b_i H(y)), 32 bytes;  H hashes to the curve, b_i is the secret scalar of P_i
+P_1 is the active party with the ids X_1, and P_i a passive party. H hashes an id to a point of an elliptic curve. The
+secret scalar of P_i is b_i, and that of P_1 is a. The pseudorandom function (PRF) of P_i is
 
-1. P_1 -> P_i  q = sort(a H(x)) for x in X_1
-2. P_i -> P_1  b_i q in the order of 1
-   P_1         Hash(H(x), b_i q without a)
+    F_i(y) = Hash(H(y), b_i * H(y)), 32 bytes
 
-P_i sees points that are pseudorandom under decisional Diffie-Hellman. P_1 learns F_i only on its ids.
+P_1 learns it on its ids, which P_i does not see (Diffie-Hellman; Jarecki, Kiayias, Krawczyk 2014):
+
+1. P_1 -> P_i  the points a * H(x) for all x in X_1, sorted
+2. P_i -> P_1  these points multiplied by b_i, in the same order
+   P_1         divides by a, and computes F_i(x) = Hash(H(x), b_i * H(x))
+
+Numbers in comments refer to these steps. P_i sees points that are pseudorandom under the decisional Diffie-Hellman
+assumption. P_1 learns F_i only on its ids. Lists are sent in chunks of 65,536 points.
 """
 
 from __future__ import annotations
@@ -34,12 +40,21 @@ from securevfl.protocols.alignment.psi_work import (
 
 
 def questions(rows: int) -> int:
-    """Return the number of ids that a party with this number of rows can ask about: one per point."""
+    """Return the number of ids that P_1 can ask about if it has stated this number of rows: one per point."""
     return rows
 
 
 def ask(work: AlignmentWork, done: dict[str, int]) -> Callable[[str], Words]:
-    """Run P_1: send the points that each P_i lacks; return a function from P_i to F_i on P_1's ids (n, 4)."""
+    """Run the side of P_1: send its points to all passive parties.
+
+    Args:
+        work: the state of this party.
+        done: for each passive party, the number of chunks of points that it received before an interruption.
+
+    Returns:
+        A function that receives the answers of a passive party, given by name, and returns F_i on P_1's ids as words
+        (n, 4).
+    """
     for passive in work.passives:
         check_count(passive, "chunks", done[passive], 0, chunks(work.rows))
     work.expect(work.rows * (1 + len(work.passives)))
@@ -70,7 +85,15 @@ def ask(work: AlignmentWork, done: dict[str, int]) -> Callable[[str], Words]:
 
 
 def serve(work: AlignmentWork, begin: AlignmentStart) -> Callable[[], Words]:
-    """Run P_i: answer P_1; return a function that computes F_i on P_i's ids (n, 4)."""
+    """Run the side of P_i: multiply P_1's points, and send them back.
+
+    Args:
+        work: the state of this party.
+        begin: P_1's message that started the alignment.
+
+    Returns:
+        A function that computes F_i on P_i's ids as words (n, 4).
+    """
     check_count(work.active, "chunks", begin.first, 0, chunks(begin.rows))
     work.expect(work.rows + begin.rows)
     points = hash_to_group(work.ids, work.executor)

@@ -1,22 +1,31 @@
-"""The oblivious PRF of alignment by vector OLE (crypto/transfers/vole.py), for all but small sets.
+"""The oblivious pseudorandom function of alignment by vector OLE, for large sets of ids.
 
-P_1 is the evaluator and the VOLE receiver, P_i holds F_i and is the VOLE sender; a, b, c, d, Delta and P are those of
-crypto/transfers/vole.py.
+P_1 is the active party with the ids X_1, and P_i a passive party. The pseudorandom function F_i has a key that only P_i
+knows; P_1 learns F_i on its ids, and P_i does not see these ids (crypto/transfers/vole_prf.py). P_1 encodes its ids in
+a key-value store P: an array of slots, from which a hash h(x) can be computed for every x in X_1. Addition and
+multiplication are those of the field GF(2^128). A vector OLE (crypto/transfers/vole.py) gives pseudorandom vectors with
+one entry per slot: P_1 gets a and c, P_i gets b and the number Delta, and c = b + a * Delta. It is generated in pieces
+from 128 slow base transfers, with trees of pseudorandom blocks:
 
-0. P_1 -> P_i  the offer of the base transfers;  P_i -> P_1  128 choices, the bits of Delta
-1. P_1 -> P_i  the seed of P, a store of x -> h(x) for x in X_1;  the rows of a vector OLE with one entry per slot
-2. P_i -> P_1  its trees        3. P_1 -> P_i  check sums of the trees        4. P_i -> P_1  digests that confirm them
-5. P_1 -> P_i  d = P + a, 16 bytes for each slot of the store
-   P_1         F_i on X_1                    P_i   F_i on its ids
+0. P_1 -> P_i  the offer of the base transfers
+   P_i -> P_1  its 128 choices in them, which are the bits of Delta
+1. P_1 -> P_i  the seed of the store P, and its choices ("rows") for every piece of the vector OLE
+2. P_i -> P_1  sums over the trees of every piece
+3. P_1 -> P_i  check sums of the trees
+4. P_i -> P_1  digests that prove the trees to be correct
+5. P_1 -> P_i  d = P + a, 16 bytes for each slot
+   P_1         computes F_i on X_1 from c
+   P_i         computes F_i on its ids from b, d and Delta
 
-P_i sees uniform blocks under dual LPN, computational Diffie-Hellman and the PRG. P_1 learns F_i only on its ids; all
-other values are pseudorandom to it (hashes as random oracles, AES as an ideal cipher), whatever it sends. It can store
-more ids than its stated number, about one per slot at most (docs/proof.md), and P_i records this number. An id costs
-P_1 21 bytes per passive party.
+Numbers in comments refer to these steps. Everything that P_i sees looks uniform to it, under the assumptions of dual
+LPN, computational Diffie-Hellman and a secure pseudorandom generator. P_1 learns F_i only on its ids; all other values
+are pseudorandom to it (with hashes as random oracles and AES as an ideal cipher), whatever it sends. It can store more
+ids than its stated number, but not more than about one per slot (docs/proof.md), and P_i records this larger number.
+P_1 sends and receives 21 bytes per id and passive party.
 
-An alignment that resumes after an interruption sends the same values. Seeds, choices and P are in the journal before
-any value that depends on them is sent, and received values are in the journal too. If a check of a peer fails, the
-journal is deleted.
+An alignment that resumes after an interruption sends the same values again. For that, seeds, choices and P are in the
+journal before any value that depends on them is sent, and received values are in the journal too. If a check of a peer
+fails, the journal is deleted.
 """
 
 from __future__ import annotations
@@ -54,56 +63,56 @@ from securevfl.runtime.disclosure_gate import DisclosingMessage
 
 
 class BaseOtOffer(Message, frozen=True):
-    """The sender's point of the base transfers: 32 bytes, Ed25519."""
+    """The sender's offer of the base transfers (step 0): an Ed25519 point of 32 bytes."""
 
     public: bytes
 
 
 class BaseOtChoices(Message, frozen=True):
-    """The receiver's points of the base transfers: 128 points of 32 bytes, Ed25519."""
+    """The sender's 128 blinded choices in the base transfers (step 0): Ed25519 points of 32 bytes each."""
 
     points: bytes
 
 
 class VoleRequest(DisclosingMessage, frozen=True):
-    """The seed and the size of P_1's store; the rows of the vector OLE and d follow."""
+    """The seed and the number of slots of P_1's store (step 1)."""
 
     seed: bytes
     slots: int
 
 
 class VoleRows(Message, frozen=True):
-    """The receiver's rows of a piece of the vector OLE: 16 bytes for each of its transfers."""
+    """P_1's blinded choices for a piece of the vector OLE (step 1): 16 bytes for each oblivious transfer."""
 
     rows: bytes
 
 
 class VoleTrees(Message, frozen=True):
-    """The sums of the trees of a piece."""
+    """P_i's sums over the trees of a piece of the vector OLE (step 2)."""
 
     sums: bytes
 
 
 class VoleSums(Message, frozen=True):
-    """A masked sum over the noise of each piece, 16 bytes per piece."""
+    """P_1's check sums (step 3), 16 bytes for each piece of the vector OLE."""
 
     sums: bytes
 
 
 class VoleDigests(Message, frozen=True):
-    """A digest of 32 bytes for each piece, which P_1 can compute as well."""
+    """P_i's proofs that its trees are correct (step 4): a digest of 32 bytes for each piece, which P_1 compares."""
 
     digests: bytes
 
 
 class MaskedStore(Message, frozen=True):
-    """d for up to 65,536 slots, 16 bytes each."""
+    """P_1's masked store d (step 5): up to 65,536 slots of 16 bytes each."""
 
     slots: bytes
 
 
 def declares() -> list[MessageDeclaration]:
-    """Declare what the messages of this PRF reveal."""
+    """Declare sender, receiver and disclosure of each message. P_1 is the active party, P_i a passive one."""
     return [
         MessageDeclaration(BaseOtOffer, "active", "passive", Reveal("public")),
         MessageDeclaration(BaseOtChoices, "passive", "active", Reveal("uniform")),
@@ -117,18 +126,26 @@ def declares() -> list[MessageDeclaration]:
 
 
 def ready(work: AlignmentWork) -> bool:
-    """Return whether P_1's journal is complete enough to resume the alignment with every P_i."""
+    """Return whether P_1's journal contains the store and the seeds that it needs to resume an alignment."""
     streams = ["request", *(work.stream("pairs", passive) for passive in work.passives)]
     return all(work.journal.count(stream) for stream in streams)
 
 
 def questions(rows: int) -> int:
-    """Return the number of ids that a party with this number of rows can ask about: one per slot of its store."""
+    """Return the number of ids that P_1 can ask about if it has stated this number of rows: one per slot."""
     return okvs.table_rows(rows)
 
 
 def ask(work: AlignmentWork, done: dict[str, int]) -> Callable[[str], Words]:
-    """Run P_1: send what each P_i has not received; return a function from P_i to F_i on P_1's ids (n, 4)."""
+    """Run the side of P_1, which sends only the messages that a passive party has not received yet.
+
+    Args:
+        work: the state of this party.
+        done: for each passive party, the number of messages that it received before an interruption.
+
+    Returns:
+        A function that returns, for a passive party given by name, its F_i on P_1's ids as words (n, 4).
+    """
     offerers = {
         passive: BaseSender() for passive in work.passives if not work.journal.count(work.stream("pairs", passive))
     }
@@ -145,7 +162,7 @@ def ask(work: AlignmentWork, done: dict[str, int]) -> Callable[[str], Words]:
         points = work.channel.recv(passive, BaseOtChoices).points  # 0
         if len(points) != BASE_TRANSFERS * EDWARDS_POINT_BYTES:
             raise ProtocolError(
-                f"{passive} sent choices of {len(points)} bytes, expected {BASE_TRANSFERS * EDWARDS_POINT_BYTES}",
+                f"{passive} sent {len(points)} bytes of choices instead of {BASE_TRANSFERS * EDWARDS_POINT_BYTES}",
                 code="SVFL-PROTOCOL-SIZE",
                 party=passive,
             )
@@ -177,7 +194,17 @@ def ask(work: AlignmentWork, done: dict[str, int]) -> Callable[[str], Words]:
 
 
 def _receive_vole(work: AlignmentWork, passive: str, slots: int, done: int) -> tuple[Words, Words]:
-    """Run P_1 of the vector OLE with one P_i; return a and c."""
+    """Run the side of P_1 in the vector OLE with one passive party, and return a and c (slots, 2).
+
+    Args:
+        work: the state of this party.
+        passive: the passive party.
+        slots: the number of entries of the vector OLE.
+        done: the number of messages that the passive party received before an interruption.
+
+    Returns:
+        The vectors a and c.
+    """
     secrets_, stream = work.journal.chunk(work.stream("pairs", passive), 0), work.stream("back", passive)
     keys, left = (
         _keys(secrets_[: 2 * BASE_TRANSFERS * SYMMETRIC_KEY_BYTES]),
@@ -209,7 +236,7 @@ def _receive_vole(work: AlignmentWork, passive: str, slots: int, done: int) -> t
 
 
 def serve(work: AlignmentWork, begin: AlignmentStart) -> Callable[[], Words]:
-    """Run P_i: receive P_1's request; return a function that computes F_i on P_i's ids (n, 4)."""
+    """Run the side of P_i, and return a function that computes F_i on P_i's ids as words (n, 4)."""
     slots = okvs.table_rows(begin.rows)
     work.expect(slots + work.rows)
     if not work.journal.count("chosen"):
@@ -220,7 +247,7 @@ def serve(work: AlignmentWork, begin: AlignmentStart) -> Callable[[], Words]:
     request = work.channel.recv(work.active, VoleRequest)  # 1
     if request.slots != slots or len(request.seed) != okvs.OKVS_SEED_BYTES:
         raise ProtocolError(
-            f"{work.active} announced a store of {request.slots} slots, its {begin.rows} rows need {slots}",
+            f"{work.active} announced a store of {request.slots} slots, but its {begin.rows} rows need {slots}",
             code="SVFL-PROTOCOL-SIZE",
             party=work.active,
         )
@@ -242,7 +269,17 @@ def serve(work: AlignmentWork, begin: AlignmentStart) -> Callable[[], Words]:
 
 
 def _send_vole(work: AlignmentWork, sender: VoleSender, slots: int, first: int) -> list[VoleSenderPiece]:
-    """Run P_i of the vector OLE with P_1, which has received `first` messages of it; return its pieces."""
+    """Run the side of P_i in the vector OLE with P_1.
+
+    Args:
+        work: the state of this party.
+        sender: this party's side of the vector OLE.
+        slots: the number of entries of the vector OLE.
+        first: the number of messages that P_1 received before an interruption; they are not sent again.
+
+    Returns:
+        The pieces of the vector OLE.
+    """
     journal, channel, active = work.journal, work.channel, work.active
     sizes, pieces = split_outcomes(slots), list[VoleSenderPiece]()
     check_count(active, "messages", first, 0, len(sizes) + 1)
@@ -259,7 +296,7 @@ def _send_vole(work: AlignmentWork, sender: VoleSender, slots: int, first: int) 
         check_sums = channel.recv(active, VoleSums).sums  # 3
         if len(check_sums) != SUM_BYTES * len(sizes):
             raise ProtocolError(
-                f"{active} sent check sums of {len(check_sums)} bytes, expected {SUM_BYTES * len(sizes)}",
+                f"{active} sent {len(check_sums)} bytes of check sums instead of {SUM_BYTES * len(sizes)}",
                 code="SVFL-PROTOCOL-SIZE",
                 party=active,
             )
@@ -280,7 +317,7 @@ def _values(work: AlignmentWork, seed: bytes, sender: VoleSender, pieces: list[V
 
 
 def _coin(work: AlignmentWork, whose: str) -> bytes:
-    """Return the public coin of the vector OLE with one party, or of all PRFs."""
+    """Return the public coin (32 bytes) for the vector OLE with the party `whose`; "all" for the hashes of the PRF."""
     return hashlib.sha256(encode_context("alignment by transfers", work.nonce, work.active, whose)).digest()
 
 

@@ -1,13 +1,21 @@
-"""The common parts of both protocols of private alignment: a party's points, secrets and journal, and message checks.
+"""The state of a party in a private alignment, and checks of messages, for both ways to evaluate the PRF.
 
-Lists are sent in chunks of 65,536 items, so that frames stay small, computation and transfer overlap, and an
-interrupted alignment can resume after the last complete chunk. A journal stores chunks in named streams:
+In an alignment, an active and one or more passive parties learn which of their ids all of them have. They use an
+oblivious pseudorandom function (PRF), which is evaluated on elliptic-curve points (psi_points.py) or by oblivious
+transfer (psi_transfers.py). To blind a point means to multiply it by a secret number, the scalar of a party.
 
-    secrets         nonce, scalar, pairwise keys        mine    this party's points, blinded once
-    theirs          the other's points, blinded twice,  back    PRF values of this party's ids, by points; or the
-                    or its request as received                  answers to its request as received
-    chosen, pairs   seeds of base transfers             request the store of this party's request
-    store           values or stores, sent or received
+Lists are sent in chunks of 65,536 items, so that messages stay small, computation and transfer overlap, and an
+interrupted alignment can resume after the last complete chunk. For that, each party stores completed chunks in a
+journal, which has these named streams:
+
+    secrets   the nonce of the alignment, the party's scalar, and keys in common with each other party
+    mine      points: this party's blinded points
+    theirs    points: the other party's points, blinded by both; transfers: the other party's request
+    back      points: PRF values of this party's ids; transfers: the other party's answers
+    chosen    transfers: a passive party's choices and seeds of base transfers
+    pairs     transfers: the active party's seeds of base transfers and random choices
+    request   transfers: the key-value store of the active party's request
+    store     the answers that a passive party sends, or that the active party has received
 """
 
 from __future__ import annotations
@@ -39,12 +47,12 @@ Progress = Callable[[int, int], None]
 
 
 class AlignmentHello(DisclosingMessage, frozen=True):
-    """What a passive party states about itself.
+    """A passive party's first message.
 
     Attributes:
         rows: number of its rows.
-        saved: nonce of an alignment that it can resume; empty if there is none.
-        done: number of chunks of step 1 that it has completed.
+        saved: nonce of an interrupted alignment that it can resume; empty if there is none.
+        done: number of chunks of the active party's request that it received before the interruption.
     """
 
     rows: int
@@ -53,15 +61,15 @@ class AlignmentHello(DisclosingMessage, frozen=True):
 
 
 class AlignmentStart(DisclosingMessage, frozen=True):
-    """The active party's start of an alignment.
+    """The active party's message that starts an alignment.
 
     Attributes:
         rows: number of its rows.
         nonce: nonce of the alignment.
-        transfers: whether the PRF uses oblivious transfer.
-        resumes: whether all parties resume an earlier alignment.
-        first: number of answers of the receiver's PRF that it has received.
-        second: number of chunks of the receiver's store that it has received.
+        transfers: whether the PRF is evaluated by oblivious transfer.
+        resumes: whether all parties resume an interrupted alignment.
+        first: number of the receiver's messages for the PRF that the active party received before the interruption.
+        second: number of chunks of the receiver's store that the active party received before the interruption.
     """
 
     rows: int
@@ -73,25 +81,25 @@ class AlignmentStart(DisclosingMessage, frozen=True):
 
 
 class PairKey(Message, frozen=True):
-    """An X25519 public key for this alignment."""
+    """The sender's X25519 public key, from which sender and receiver derive a common key for this alignment."""
 
     public: bytes
 
 
 class Points(Message, frozen=True):
-    """Blinded ids in ascending order: up to 65,536 points of 32 bytes."""
+    """The sender's blinded points in ascending order: up to 65,536 of 32 bytes each."""
 
     points: bytes
 
 
 class TwiceBlinded(Message, frozen=True):
-    """The receiver's points multiplied by the sender's scalar, in the receiver's order."""
+    """The receiver's blinded points, multiplied by the sender's scalar as well, in the receiver's order."""
 
     points: bytes
 
 
 class Journal:
-    """The completed work of one party, in named streams of chunks. This class stores them in memory."""
+    """The completed work of one party, in named streams of chunks. This base class stores it in memory."""
 
     def __init__(self) -> None:
         self._streams: dict[str, list[bytes]] = {}
@@ -101,11 +109,11 @@ class Journal:
         return len(self._streams.get(stream, []))
 
     def append(self, stream: str, chunk: bytes) -> None:
-        """Append a chunk, completely or not at all."""
+        """Append a chunk to a stream. If the process is interrupted, the chunk is stored completely or not at all."""
         self._streams.setdefault(stream, []).append(chunk)
 
     def chunk(self, stream: str, number: int) -> bytes:
-        """Return a chunk of a stream."""
+        """Return chunk `number` of a stream, counted from 0."""
         return self._streams[stream][number]
 
     def read(self, stream: str) -> bytes:
@@ -122,10 +130,10 @@ class Secrets(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
     Attributes:
         nonce: nonce of the alignment.
-        transfers: whether the PRF uses oblivious transfer.
-        subject: digest of the parties and of this party's ids.
-        scalar: secret scalar of the points.
-        pair_keys: pairwise keys by peer.
+        transfers: whether the PRF is evaluated by oblivious transfer.
+        subject: digest of the parties' names and of this party's ids; the secrets are used for these only.
+        scalar: the number by which this party multiplies points.
+        pair_keys: for each other party, the key that the two have in common.
     """
 
     nonce: bytes
@@ -142,7 +150,7 @@ _SECRETS = msgspec.msgpack.Decoder(Secrets)
 
 
 class StoredBlinder(Blinder):
-    """A blinder with a given scalar, so that an alignment can resume in another process."""
+    """A multiplier of points with a given scalar, so that an alignment can resume in another process."""
 
     __slots__ = ()
 
@@ -155,22 +163,21 @@ class AlignmentWork:
 
     Args:
         channel: the party's channel.
-        ids: canonical ids, all different.
+        ids: this party's ids in canonical form, all different.
         active: name of the active party.
         passives: names of the passive parties.
         journal: stores completed work; in memory by default.
         executor: runs curve operations.
-        on_progress: receives the number of completed operations and the total.
-        granted: number of ids that the active party may ask about, if the parties agreed on it before. It then asks
-            about exactly this number, by points.
+        on_progress: function that receives the number of completed operations and the total number.
+        granted: number of ids that the active party must ask about, by points, if the parties agreed on it before.
 
     Attributes:
-        rows: number of ids.
-        ids: the canonical ids.
-        keys: one block for each id (n, 2); see `id_keys`.
+        rows: number of ids n.
+        ids: the ids in canonical form.
+        keys: a digest of each id, as two words of 64 bits (n, 2); see `id_keys`.
         nonce: nonce of the alignment.
-        transfers: whether the PRF uses oblivious transfer.
-        pair_keys: pairwise keys by peer, with three parties or more.
+        transfers: whether the PRF is evaluated by oblivious transfer.
+        pair_keys: for each other party, the key that the two have in common; empty if there are only two parties.
     """
 
     def __init__(
@@ -209,11 +216,11 @@ class AlignmentWork:
         return [name for name in (self.active, *self.passives) if name != self.me]
 
     def stream(self, kind: str, passive: str) -> str:
-        """Return the name of a journal stream for one passive party."""
+        """Return the name of the journal stream of this kind for one passive party."""
         return f"{kind}-{self.passives.index(passive)}"
 
     def saved(self) -> Secrets | None:
-        """Return the secrets of an interrupted alignment of the same ids and parties, or None."""
+        """Return the secrets of an interrupted alignment with the same ids and parties, or None if there is none."""
         if not self.journal.count("secrets"):
             return None
         try:
@@ -223,7 +230,15 @@ class AlignmentWork:
         return stored if stored.subject == self._subject else None
 
     def start(self, nonce: bytes, *, transfers: bool, resumes: bool) -> None:
-        """Load the stored secrets, or create and store new ones. With three parties or more, agree on pairwise keys."""
+        """Load the stored secrets, or create and store new ones.
+
+        If there are three or more parties, new secrets include a common key with each other party.
+
+        Args:
+            nonce: nonce of the alignment.
+            transfers: whether the PRF is evaluated by oblivious transfer.
+            resumes: whether to load the secrets of an interrupted alignment.
+        """
         stored = self.saved() if resumes else None
         if stored is None:
             self.journal.clear()
@@ -246,17 +261,17 @@ class AlignmentWork:
         }
 
     def expect(self, points: int) -> None:
-        """Set the total number of operations for progress reports."""
+        """Set the total number of operations for progress reports, and start to count at 0."""
         self._progress = [0, points]
 
     def add_progress(self, points: int) -> None:
-        """Report completed operations."""
+        """Report that this number of further operations is complete."""
         self._progress[0] += points
         if self._report is not None:
             self._report(*self._progress)
 
     def blinded(self, points: bytes) -> bytes:
-        """Multiply each of this party's points by its scalar; return them in the same order."""
+        """Multiply each of this party's points by its scalar, and return the results in the same order."""
         for number, start in enumerate(range(0, len(points), ITEMS_PER_MESSAGE * POINT_BYTES)):
             chunk = points[start : start + ITEMS_PER_MESSAGE * POINT_BYTES]
             if number >= self.journal.count("mine"):
@@ -265,17 +280,20 @@ class AlignmentWork:
         return self.journal.read("mine")
 
     def send_points(self, to: str, points: bytes, number: int) -> None:
-        """Send chunk `number` of these points."""
+        """Send chunk `number` of these concatenated points."""
         start = number * ITEMS_PER_MESSAGE * POINT_BYTES
         chunk = points[start : start + ITEMS_PER_MESSAGE * POINT_BYTES]
         self.channel.send(to, Points(chunk))
 
     def permit_ids(self, to: str, ids: int) -> DisclosurePermit:
-        """Record that a party learns for a number of ids whether they are common."""
+        """Return the permit for a message from which the party `to` learns whether each of `ids` ids is common."""
         return self.channel.permit(DisclosureRecord(to, "ids", ids, 1, about=(self.me,)))
 
     def blind_theirs(self, sender: str, rows: int) -> Iterator[bytes]:
-        """Receive the sender's ascending points; yield them chunk by chunk, multiplied by this party's scalar."""
+        """Receive the sender's points, and yield them chunk by chunk, multiplied by this party's scalar.
+
+        Points must be in ascending order. `rows` is their number.
+        """
         previous = b""
         for number in range(chunks(rows)):
             if number >= self.journal.count("theirs"):
@@ -287,11 +305,14 @@ class AlignmentWork:
             yield self.journal.chunk("theirs", number)
 
     def in_shared_order(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Sort row indices by PRF(nonce, x) of their ids: the order that is common to all parties."""
+        """Sort row indices by AES of their ids under the nonce, which gives the same order of ids at all parties."""
         return rows[ascending_order(keyed(self.nonce, self.keys[rows]))]
 
     def zero_share(self) -> Words:
-        """Return s(x) for each of this party's ids; the XOR of s(x) over all parties is 0."""
+        """Return a pseudorandom value s(x) of 16 bytes for each of this party's ids x, as words (n, 2).
+
+        Other parties compute other values for x; the XOR of the values of all parties is 0.
+        """
         share = np.zeros((self.rows, 2), np.uint64)
         for key in self.pair_keys.values():
             share ^= keyed(key, self.keys)
@@ -299,14 +320,14 @@ class AlignmentWork:
 
 
 def keyed(key: bytes, blocks: Words) -> Words:
-    """Encrypt each block (n, 2) by AES with a key of 16 or 32 bytes: a PRF if n is far below 2^64."""
+    """Encrypt n blocks (n, 2) by AES with a key of 16 or 32 bytes, as a pseudorandom function of each block."""
     octets = np.ascontiguousarray(blocks).reshape(-1).view(np.uint8).data
     raw = Cipher(algorithms.AES(key), modes.ECB()).encryptor().update(octets)  # noqa: S305
     return np.frombuffer(raw, np.uint64).reshape(-1, 2)
 
 
 def ascending_order(blocks: Words) -> NDArray[np.intp]:
-    """Return the indices (n,) that sort blocks (n, 2) by the first word, then by the second."""
+    """Return the indices (n,) that sort blocks (n, 2) by their first word, and equal first words by the second."""
     order: NDArray[np.intp] = np.argsort(np.ascontiguousarray(blocks[:, 0]))
     (first, second), (after, last) = blocks[order[:-1]].T, blocks[order[1:]].T
     if ((first == after) & (second > last)).any():
@@ -315,7 +336,7 @@ def ascending_order(blocks: Words) -> NDArray[np.intp]:
 
 
 def intersect(blocks: Words, others: Words) -> NDArray[np.intp]:
-    """Return the indices of `blocks` (n, 2) that are also in `others` (m, 2); blocks within each are distinct."""
+    """Return the indices of those `blocks` (n, 2) that are also in `others` (m, 2). Neither contains a block twice."""
     both = np.concatenate([blocks, others])
     order = ascending_order(both)
     both = both[order]
@@ -324,30 +345,30 @@ def intersect(blocks: Words, others: Words) -> NDArray[np.intp]:
 
 
 def fresh_scalar() -> bytes:
-    """Return a random secret scalar."""
+    """Return a random secret number, by which a party multiplies points."""
     return secrets.token_bytes(SYMMETRIC_KEY_BYTES)
 
 
 def chunks(rows: int) -> int:
-    """Return the number of chunks of a list."""
+    """Return the number of chunks of a list with `rows` items."""
     return -(-rows // ITEMS_PER_MESSAGE)
 
 
 def chunk_rows(rows: int, number: int) -> int:
-    """Return the number of items in chunk `number` of a list."""
+    """Return the number of items in chunk `number` of a list with `rows` items."""
     return min(ITEMS_PER_MESSAGE, rows - number * ITEMS_PER_MESSAGE)
 
 
 def words(raw: bytes, width: int = 2) -> Words:
-    """Read an array (n, width) of words."""
+    """Read bytes as an array (n, width) of words of 64 bits."""
     return np.frombuffer(raw, np.uint64).reshape(-1, width)
 
 
 def check_count(sender: str, what: str, count: int, low: int, high: int) -> None:
-    """Raise ProtocolError unless low <= count <= high."""
+    """Raise ProtocolError unless low <= count <= high; `what` is counted, for the error message."""
     if not low <= count <= high:
         raise ProtocolError(
-            f"{sender} stated {count} {what}, the number must be between {low} and {high}",
+            f"{sender} stated {count} {what}, but the number must be between {low} and {high}",
             "start all parties again",
             code="SVFL-PROTOCOL-VALUES",
             party=sender,
@@ -355,16 +376,15 @@ def check_count(sender: str, what: str, count: int, low: int, high: int) -> None
 
 
 def check_granted(work: AlignmentWork, begin: AlignmentStart) -> None:
-    """Raise LeakageError if the active party starts to ask about another number of ids than it was granted.
+    """Raise LeakageError if the active party wants to ask about another number of ids than this party has granted.
 
-    It must ask by points, one per id, because a store for oblivious transfer may contain more ids than stated.
+    It must use points, one per id, because a request by oblivious transfer may contain more ids than stated.
     """
     if work.granted is not None and (begin.rows != work.granted or begin.transfers):
         flow = " by transfers" if begin.transfers else ""
         raise LeakageError(
-            f"{work.me} has granted {work.active} a request about {work.granted:,} ids by points, it started a "
-            "request about "
-            f"{begin.rows:,}{flow}; nothing was disclosed",
+            f"{work.me} has granted {work.active} a request about {work.granted:,} ids by points, but {work.active} "
+            f"started a request about {begin.rows:,}{flow}; nothing was disclosed",
             "send the request again",
             code="SVFL-PROTOCOL-LIMIT",
             party=work.active,
@@ -372,18 +392,27 @@ def check_granted(work: AlignmentWork, begin: AlignmentStart) -> None:
 
 
 def check_size(sender: str, what: str, raw: bytes, width: int, number: int, rows: int) -> None:
-    """Raise ProtocolError unless chunk `number` of a list of `rows` items has the right size."""
+    """Raise ProtocolError unless chunk `number` of a list has the right size.
+
+    Args:
+        sender: the party that sent the chunk.
+        what: a word for the items in the error message.
+        raw: the bytes of the chunk.
+        width: the number of bytes of an item.
+        number: the number of the chunk.
+        rows: the number of items of the list.
+    """
     expected = chunk_rows(rows, number) * width
     if len(raw) != expected:
         raise ProtocolError(
-            f"{sender} sent chunk {number} of {what} with {len(raw)} bytes, expected {expected}",
+            f"{sender} sent chunk {number} of {what} with {len(raw)} bytes instead of {expected}",
             code="SVFL-PROTOCOL-SIZE",
             party=sender,
         )
 
 
 def check_ascending(sender: str, what: str, raw: bytes, width: int, previous: bytes) -> bytes:
-    """Return the last item. Raise ProtocolError unless the items ascend and all are above `previous`."""
+    """Return the last item of `width` bytes. Raise ProtocolError unless all items ascend and are above `previous`."""
     items = np.frombuffer(raw, f"S{width}")
     if (previous and not raw[:width] > previous) or not (items[:-1] < items[1:]).all():
         raise not_ascending(sender, what)
@@ -400,7 +429,7 @@ def check_ascending_blocks(sender: str, what: str, blocks: Words) -> None:
 def not_ascending(sender: str, what: str) -> ProtocolError:
     """Return the error for items that are not in ascending order."""
     return ProtocolError(
-        f"{sender} sent {what} that are not in ascending order; another order could reveal the order of its rows",
+        f"{sender} sent {what} that are not in ascending order",
         code="SVFL-PROTOCOL-VALUES",
         party=sender,
     )

@@ -1,7 +1,13 @@
-"""Interface of residual protocols: passive parties learn J^T g for a residual g = df/dH (n x c) of the active party.
+"""Interface of residual protocols: passive parties learn their gradients from the active party's residual.
 
-A `ResidualProtocol` can be combined with any sum protocol. It is an immutable option that creates one role object for
-each party.
+For a batch of n rows and c model outputs per row, the residual g (n, c) is the derivative of the loss by the outputs.
+The active party, which has the labels, computes and publishes it. A passive party, which has only columns, has the
+Jacobian J of its forward outputs by its parameters, and learns the gradient J^T g. An exchange is one published
+residual with all requests about it. If g is encrypted, the active party decrypts ("opens") products for passive
+parties.
+
+A `ResidualProtocol` can be combined with any sum protocol. It is an immutable option of a job that creates one role
+object for each party.
 """
 
 from __future__ import annotations
@@ -28,14 +34,14 @@ from securevfl.runtime.disclosure_gate import DisclosureRecord, Group
 
 @dataclass(frozen=True)
 class Batch:
-    """One party's data of a batch.
+    """One party's data for the rows of a batch.
 
     Attributes:
-        index: number of the batch in the partition.
+        index: number of the batch in the epoch.
         epoch: number of the epoch.
-        X: the party's columns (n x d).
-        y: targets (n x c), at a party that has labels.
-        rows: indices of the rows in the table, if known.
+        X: the party's columns (n, d).
+        y: targets (n, c), at a party that has labels.
+        rows: indices of the rows in the party's table, if known.
     """
 
     index: int
@@ -46,16 +52,16 @@ class Batch:
 
     @property
     def worker_seconds(self) -> float:
-        """CPU seconds that other processes have spent on its rows since the last access."""
+        """CPU seconds that worker processes have spent on the batch's rows since this property was last read."""
         return self.X.makespan() if isinstance(self.X, ChunkedMatrix) else 0.0
 
     @property
     def labels(self) -> Floats:
-        """The targets y (n x c). Raises PartiesError at a party that has no labels."""
+        """The targets y (n, c). Raises PartiesError at a party that has no labels."""
         if self.y is None:
             raise PartiesError(
-                f"this party has no labels of batch {self.index}",
-                "use the labels of the active party",
+                f"this party has no labels for batch {self.index}",
+                "run this step at the party with labels",
                 code="SVFL-PARTIES-ROLE",
             )
         return self.y
@@ -63,19 +69,21 @@ class Batch:
 
 @dataclass(frozen=True)
 class Agreement:
-    """What the parties of a residual protocol agree on before a run; the optimizer and the model determine it.
+    """The limits and the format of a residual protocol, on which all parties agree before a run.
+
+    The optimizer and the model determine them.
 
     Attributes:
-        openings: number of gradients that a passive party may have decrypted for one exchange: one if J is independent
-            of the weights, otherwise the number of local steps.
-        max_open_exchanges: number of exchanges whose replies a passive party may hold at a time. A newer exchange
-            closes the oldest one.
-        shares_outputs: kind of the passive parties' Jacobians (`Jacobian`). It determines whether g (n x c) is sent as
-            it is, or as n c rows of one output.
-        subject: what the disclosed numbers are derived from; see `DisclosureRecord.kind`.
+        openings: number of gradients that the active party decrypts for a passive party in one exchange: one if J is
+            independent of the weights, otherwise the number of local steps.
+        max_open_exchanges: number of exchanges that a passive party may use at the same time. If a newer one begins,
+            the oldest one is closed.
+        shares_outputs: the kind of the passive parties' Jacobians; see `Jacobian`. If True, g is sent as (n, c),
+            otherwise as (n * c, 1).
+        subject: the data that the disclosed numbers are about; see `DisclosureRecord.kind`.
         group: the rows that the disclosed numbers are about; "bins" for class counts.
-        word: bits of each decrypted number if g and J contain integers of which only that many bits may be disclosed;
-            None to disclose complete numbers.
+        word: if g and J contain integers, the number of bits that may be disclosed of each decrypted number; None to
+            disclose complete numbers.
     """
 
     openings: int = 1
@@ -86,32 +94,31 @@ class Agreement:
     word: int | None = None
 
     def facing(self, g: Floats) -> Floats:
-        """Return g (n x c) in the shape that Jacobians of this kind multiply: unchanged, or as one column."""
+        """Return g (n, c) in the shape that Jacobians of this kind multiply: unchanged, or as one column (n * c, 1)."""
         return g if self.shares_outputs else g.reshape(-1, 1)
 
     def matrix(self, J: Jacobian, me: str) -> Floats | ChunkedMatrix:
-        """Return the matrix of a Jacobian. Raise ProtocolError unless it is of the agreed kind."""
+        """Return the matrix of a Jacobian. Raise ProtocolError unless the Jacobian is of the agreed kind."""
         if J.shares_outputs != self.shares_outputs:
-            kinds = {True: "that all outputs share", False: "of all outputs together"}
+            kinds = {True: "a linear model, whose outputs share a Jacobian", False: "a model that is not linear"}
             raise ProtocolError(
-                f"{me}: the model has a Jacobian {kinds[J.shares_outputs]}, the parties agreed on one "
-                f"{kinds[self.shares_outputs]}",
+                f"{me} has {kinds[J.shares_outputs]}, but the parties agreed on {kinds[self.shares_outputs]}",
                 "use the same kind of model at all passive parties",
                 code="SVFL-JOB-MISMATCH",
             )
         return J.matrix
 
     def gradient(self, product: Floats) -> Floats:
-        """Return the product of J^T and `facing(g)` as a gradient: (d x c) unchanged, or (p x 1) as (p,)."""
+        """Return the product of J^T and `facing(g)` in the shape of a gradient: (d, c) unchanged, or (p, 1) as (p,)."""
         return product if self.shares_outputs else product[:, 0]
 
     def record(self, to: str, numbers: int, about: str) -> DisclosureRecord:
-        """Return the record for a number of values that `to` learns about the data of `about`."""
+        """Return the disclosure record for values that the party `to` learns about the data of the party `about`."""
         return DisclosureRecord(to, self.subject, numbers, self.word or 64, about=(about,), group=self.group)
 
 
 class Reply(ABC):
-    """A residual at a passive party. It can be stored, and used later and repeatedly, from any thread of the party.
+    """A residual that a passive party has received, perhaps encrypted. It can be used later, and from any thread.
 
     Attributes:
         exchange: number of the residual in the run, counted from 0.
@@ -121,43 +128,43 @@ class Reply(ABC):
 
     @abstractmethod
     def gradient(self, model: Differentiable, batch: Batch) -> Floats:
-        """Return J^T g, summed over the rows of the batch, in the shape of the model's parameters.
+        """Return the gradient J^T g, summed over the rows of the batch, in the shape of the model's parameters.
 
         Raise LimitError if more gradients are requested than the parties agreed on.
         """
 
     def repeat(self) -> None:  # noqa: B027
-        """Repeat the latest request and discard the answer.
+        """Repeat the latest request to the active party, and discard the answer.
 
-        So the messages do not reveal that this party needs no new gradient. It uses one opening, like `gradient`, and
-        computes no product.
+        A party that needs no new gradient calls this instead of `gradient`, so that the number of its messages does not
+        reveal this. It counts as one opening, like `gradient`, but no product is computed.
         """
 
     def close(self) -> None:  # noqa: B027
-        """Close the exchange early: this party sends no more requests about it."""
+        """Close the exchange before all its openings are used: this party sends no more requests about it."""
 
 
 class ActiveResidual(ABC):
-    """The active party's role: it computes g. A background thread serves the passive parties' requests."""
+    """The active party's role: it publishes residuals. A background thread answers the passive parties' requests."""
 
     @abstractmethod
     def publish(self, g: Floats, *, epoch: int, to: Collection[str], resend_of: Release | None = None) -> None:
-        """Send g (n x c) to some passive parties.
+        """Send a residual to some passive parties.
 
         Args:
-            g: the residual.
+            g: the residual (n, c).
             epoch: number of the epoch.
             to: the receivers.
-            resend_of: the earlier release of this residual, if an earlier session has sent it. It then has the same
-                noise, and only its remaining openings.
+            resend_of: the record of this residual if it was already sent before the training was interrupted. It is
+                then sent with the same noise as before, and allows only the openings that were not used.
         """
 
     def close(self) -> None:  # noqa: B027
-        """Wait until all passive parties have closed; raise the error of the serving thread, if any."""
+        """Wait until all passive parties have closed; raise the error of the background thread, if it failed."""
 
 
 class NotedReply(Reply):
-    """A reply that reports every gradient to the party's observer."""
+    """A reply that reports every gradient to an observer in this process, such as an audit."""
 
     def __init__(self, reply: Reply, channel: Channel) -> None:
         self.exchange = reply.exchange
@@ -185,27 +192,27 @@ class NotedReply(Reply):
 
 
 class PassiveResidual(ABC):
-    """The role of a passive party, which needs J^T g."""
+    """The role of a passive party, which receives residuals and computes gradients from them."""
 
     def __init__(self, context: PartyContext) -> None:
         self.context = context
 
     @final
     def reply(self) -> Reply:
-        """Receive the next residual that the active party publishes, and report its gradients to an observer."""
+        """Receive the next residual that the active party publishes. An observer, if any, is shown its gradients."""
         reply, channel = self.receive(), self.context.channel
         return NotedReply(reply, channel) if channel.observed else reply
 
     @abstractmethod
     def receive(self) -> Reply:
-        """Receive the next residual; the implementation of `reply`."""
+        """Receive the next residual. Subclasses implement this method, and callers use `reply`."""
 
     def close(self) -> None:  # noqa: B027
-        """Report to the active party that this party sends no more requests."""
+        """Tell the active party that this party sends no more requests."""
 
 
 class ResidualProtocol(MessageProtocol):
-    """A protocol by which passive parties learn J^T g."""
+    """A protocol that lets passive parties learn their gradients J^T g."""
 
     @abstractmethod
     def active(self, context: PartyContext, agreement: Agreement) -> ActiveResidual:
@@ -217,34 +224,36 @@ class ResidualProtocol(MessageProtocol):
 
     @abstractmethod
     def declares(self) -> list[MessageDeclaration]:
-        """Declare what each message reveals."""
+        """Declare sender, receiver and disclosure of each message."""
 
     @property
     def label(self) -> str:
-        """Its name in a cost table."""
+        """The name of the protocol in cost tables."""
         return self.name
 
     def openings(self, values: int, epochs: int, *, columns: int, once: int = 0) -> str:
-        """Describe in one line what decrypted values reveal in addition to gradients; empty if nothing is decrypted.
+        """Describe how little decrypted values reveal in addition to gradients; empty if nothing is decrypted.
 
         Args:
-            values: number of values decrypted in each epoch.
+            values: number of values that are decrypted in each epoch.
             epochs: number of epochs.
-            columns: columns of g that are multiplied in an epoch; each has a check value.
-            once: number of values decrypted before the first epoch.
+            columns: number of columns of g, over all products of an epoch; each has its check values.
+            once: number of values that are decrypted before the first epoch.
 
         Returns:
-            The description.
+            One line of text.
         """
         return ""
 
     def counted_bits(self, rows: int, counts: int, word: int) -> int:
-        """Return an upper bound on the bits that a passive party learns about 0/1 marks, whatever it requests.
+        """Return an upper bound on the bits that class counts reveal about the classes of rows.
+
+        The bound holds whatever products a passive party requests in place of counts.
 
         Args:
-            rows: number of marks.
+            rows: number of rows, each of one of two classes.
             counts: number of counts.
-            word: bits of each count.
+            word: number of bits that are decrypted of each count.
 
         Returns:
             The number of bits.
@@ -253,10 +262,10 @@ class ResidualProtocol(MessageProtocol):
 
     @property
     def seals(self) -> bool:
-        """Whether g is hidden from passive parties."""
+        """Whether passive parties cannot read the residual g, because it is encrypted."""
         return False
 
     @property
     def passive_view(self) -> str:
-        """What a passive party learns, in a few words."""
+        """A few words that describe the numbers that a passive party learns."""
         return "its gradient J^T g" if self.seals else "g of every row of every batch"

@@ -1,21 +1,26 @@
-"""Noise and rounding that can be applied to g before it is sent, if a protocol cannot hide it. Each costs accuracy.
+"""Defences: noise or rounding that the active party applies to a residual before it sends it. Each costs accuracy.
 
-Gaussian    clips each row of g and adds normal noise; the only one with a formal guarantee (Dwork and Roth 2014)
-Marvell     adds noise of a different size for each class, so that the residuals of both classes look as similar as a
-            budget allows (Li et al. 2022, section 4.2, in one dimension)
-MaxNorm     adds noise along g, so that every row has the norm of the largest on average (Li et al. 2022, section 4.1)
+The residual g (n, c) of a batch has a row for each of n table rows and a column for each of c model outputs. It is the
+derivative of the loss by the outputs, and reveals labels. A release is one residual that is sent.
+
+Gaussian    clips each row of g and adds normal noise; the only defence with a formal guarantee (Dwork and Roth 2014)
+Marvell     adds more noise to one class than to the other, so that the residuals of both classes look as similar as
+            possible for a given amount of noise (Li et al. 2022, section 4.2, in one dimension)
+MaxNorm     multiplies each row by a random factor, so that on average all rows have the norm of the longest one (Li et
+            al. 2022, section 4.1)
 Rounding    rounds to a grid, up or down at random, so that the mean is unchanged (stochastic rounding)
 
 The noise must be secret, because a party that can reproduce it can subtract it. It is drawn from ChaCha20 streams under
-a key that is created for each training and stored in the party's checkpoint (`securevfl.training.checkpoint`). Each
-release of g has its own stream, so rounds that are repeated after an interruption release the same g with the same
-noise. Fresh noise would allow others to average it out.
+a key that is created for each training and stored in the party's checkpoint (`securevfl.training.checkpoint`). The
+number of a release selects its stream, so rounds that are repeated after an interruption release the same g with the
+same noise. New noise would allow others to average it out.
 
-The guarantee of `Gaussian`: neighbouring tables differ in the label of one row. One release of g for a batch is a
-Gaussian mechanism with sensitivity 2 clip, the largest possible change of a clipped row for given weights. T releases
-compose in zCDP (Bun and Steinke 2016). The active party trains its weights with g without noise. Through these weights
-one label has a small influence on later residuals of other rows, which this analysis does not count. Epsilon therefore
-bounds the privacy loss of a row's label through the residuals of that row.
+The guarantee of `Gaussian` compares tables that differ in the label of one row. For given weights, such a change moves
+a clipped row of g by at most 2 * clip, so one release is a Gaussian mechanism with this sensitivity. Several releases
+compose by the rules of zero-concentrated differential privacy, zCDP (Bun and Steinke 2016). The active party trains its
+weights with the residual without noise. Through these weights, one label has a small influence on later residuals of
+other rows, which this analysis does not count. Epsilon therefore bounds only the privacy loss of a row's label through
+the residuals of that row.
 """
 
 from __future__ import annotations
@@ -43,12 +48,15 @@ class Defence(NamedOption, ABC):
 
     @abstractmethod
     def apply(self, g: Floats, prg: Prg) -> Floats:
-        """Return g (n x c) as it is sent."""
+        """Return the residual g (n, c) with noise or rounding, drawn from the generator `prg`."""
 
     def output_bound(self, bound: float) -> float:
-        """Return the largest |g| that is sent if |g| <= bound. Raise ConfigError if there is no such bound."""
+        """Return the largest absolute value that can be sent if that of g is at most `bound`.
+
+        Raise ConfigError if the noise has no bound.
+        """
         raise ConfigError(
-            f"defence {self.name} cannot be used with encrypted residuals, because it has no bound",
+            f"defence {self.name} cannot be used with encrypted residuals, because its noise has no bound",
             "use gaussian or rounding",
             code="SVFL-JOB-COMBINATION",
         )
@@ -58,12 +66,12 @@ class Defence(NamedOption, ABC):
 
     @property
     def guarantee(self) -> str:
-        """The formal guarantee of the defence in one line."""
+        """The formal guarantee of the defence as one line of text."""
         return "no guarantee"
 
 
 class Gaussian(Defence):
-    """Clipping of rows of g to the length `clip`, then N(0, sigma^2) noise on every entry."""
+    """Clipping of each row of g to the length `clip`, followed by normal noise on every entry."""
 
     name: ClassVar[str] = "gaussian"
     sigma: float = Field(gt=0)
@@ -72,34 +80,37 @@ class Gaussian(Defence):
     """Maximal length of a row of g before noise is added."""
 
     def apply(self, g: Floats, prg: Prg) -> Floats:
-        """Return g clipped, with normal noise."""
+        """Return the clipped residual with normal noise; see `Defence.apply`."""
         return np.asarray(clip_rows(g, self.clip) + self.sigma * normals(prg, g.shape))
 
     def output_bound(self, bound: float) -> float:
-        """Return the largest |g| that is sent if |g| <= bound."""
-        return min(bound, self.clip) + 9.0 * self.sigma  # `normals` returns no number above 8.3
+        """Return the largest absolute value that can be sent; see `Defence.output_bound`."""
+        return min(bound, self.clip) + 9.0 * self.sigma  # `normals` never returns a number above 8.3
 
     @property
     def sensitivity(self) -> float:
-        """Largest change of g (L2) with one label, for given weights."""
+        """The largest change of the clipped residual (L2 norm) if one label changes and the weights do not."""
         return 2.0 * self.clip
 
     def rho(self, releases: int) -> float:
-        """Return rho of zCDP for some releases of a row's residual (Bun and Steinke 2016, prop. 1.6, lemma 2.3)."""
+        """Return the zCDP parameter rho after this number of releases (Bun and Steinke 2016, prop. 1.6, lemma 2.3)."""
         return releases * self.sensitivity**2 / (2.0 * self.sigma**2)
 
     def epsilon(self, releases: int, delta: float) -> float:
-        """Return epsilon for some releases and a delta; see `zcdp_epsilon`."""
+        """Return the epsilon of (epsilon, delta)-differential privacy after this number of releases."""
         return zcdp_epsilon(self.rho(releases), delta)
 
     @property
     def guarantee(self) -> str:
-        """The zCDP of one release in one line."""
+        """The zCDP parameter of one release as one line of text."""
         return f"label zCDP of {self.rho(1):.3g} per release, through the residuals of the same row"
 
 
 class Marvell(Defence):
-    """Normal noise for each class; its total power is `power` times the squared gap between the classes' mean g."""
+    """Normal noise with a different variance for each of two classes.
+
+    The variance that rows have on average is `power` times the squared difference between the classes' mean residuals.
+    """
 
     name: ClassVar[str] = "marvell"
     power: float = Field(default=4.0, gt=0)
@@ -115,8 +126,8 @@ class Marvell(Defence):
             )
 
     def apply(self, g: Floats, prg: Prg) -> Floats:
-        """Return g with noise that is optimal for its two classes."""
-        positive = g[:, 0] < 0  # the labels, which the active party knows
+        """Return g with the noise that makes its two classes most similar; see `Defence.apply`."""
+        positive = g[:, 0] < 0  # the rows of the positive class
         if positive.all() or not positive.any():
             return g + sqrt(self.power * float(np.mean(g**2))) * normals(prg, g.shape)
         p = float(positive.mean())
@@ -126,18 +137,21 @@ class Marvell(Defence):
         shares = np.linspace(0.0, 1.0, 201)
         lambda1, lambda0 = shares * budget / p, (1 - shares) * budget / (1 - p)
         a, b = one.var() + lambda1 + 1e-12, zero.var() + lambda0 + 1e-12
-        best = int(np.argmin(a / b + b / a + (1 / a + 1 / b) * gap))  # 2 + twice the sum of both KL divergences
+        best = int(np.argmin(a / b + b / a + (1 / a + 1 / b) * gap))  # 2 + 2 * (sum of the KL divergences both ways)
         variance = np.where(positive, lambda1[best], lambda0[best])[:, None]
         return np.asarray(g + np.sqrt(variance) * normals(prg, g.shape))
 
 
 class MaxNorm(Defence):
-    """g_i + z_i sqrt(max_j |g_j|^2 / |g_i|^2 - 1) g_i, z_i ~ N(0, 1): on average every row has the largest norm."""
+    """Multiplication of each row by a random factor, so that on average all rows have the norm of the longest one.
+
+    With z_i ~ N(0, 1), the row g_i becomes g_i * (1 + z_i * sqrt(max_j |g_j|^2 / |g_i|^2 - 1)).
+    """
 
     name: ClassVar[str] = "max_norm"
 
     def apply(self, g: Floats, prg: Prg) -> Floats:
-        """Return g with noise along each row."""
+        """Return g with each row multiplied by a random factor; see `Defence.apply`."""
         squares = np.maximum((g**2).sum(axis=1, keepdims=True), 1e-30)
         noise_size = np.sqrt(np.maximum(squares.max() / squares - 1.0, 0.0))
         return np.asarray(g * (1.0 + noise_size * normals(prg, (len(g), 1))))
@@ -151,18 +165,19 @@ class Rounding(Defence):
     """Distance between two points of the grid."""
 
     def apply(self, g: Floats, prg: Prg) -> Floats:
-        """Return g rounded at random."""
+        """Return g rounded up or down at random; see `Defence.apply`."""
         return np.asarray(np.floor(g / self.step + uniforms(prg, g.shape)) * self.step)
 
     def output_bound(self, bound: float) -> float:
-        """Return the largest |g| that is sent if |g| <= bound."""
+        """Return the largest absolute value that can be sent; see `Defence.output_bound`."""
         return bound + self.step
 
 
 def zcdp_epsilon(rho: float, delta: float) -> float:
-    """Return the smallest epsilon for a delta and a rho > 0 of zCDP, which adds up over releases and runs.
+    """Return the smallest epsilon such that rho-zCDP, for rho > 0, implies (epsilon, delta)-differential privacy.
 
-    Minimises over the order (Canonne, Kamath and Steinke 2020, corollary 13).
+    rho adds up over releases and runs. The function minimises over the order alpha of the Renyi divergence (Canonne,
+    Kamath and Steinke 2020, corollary 13).
     """
 
     def epsilon_at(z: float) -> float:
@@ -175,12 +190,12 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
 
 
 class Noise(Secret):
-    """The noise streams of one training on one subchannel, one for each release of g.
+    """The random streams for the noise of one training, one stream for each release.
 
     Args:
-        key: the secret key; empty for a fresh key.
-        subchannel: the subchannel.
-        first: number of the first stream.
+        key: the secret key of the training; empty for a new key.
+        subchannel: name of the subchannel of the residuals; different names give different streams.
+        first: number of the next release.
     """
 
     __slots__ = ("_key", "_next")
@@ -190,30 +205,30 @@ class Noise(Secret):
         self._next = first
 
     def take(self, number: int | None = None) -> Prg:
-        """Return the stream of the next release, or of release `number` if it is sent again."""
+        """Return the stream of the next release, or that of an earlier release `number`, which is sent again."""
         if number is None:
             number, self._next = self._next, self._next + 1
         return Prg(derive_key(self._key, number), "defence of a residual")
 
 
 def clip_rows(H: Floats, clip: float) -> Floats:
-    """Return H (n x c) with rows longer than `clip` scaled down to this length."""
+    """Return H (n, c) after scaling every row that is longer than `clip` down to this length."""
     length = np.linalg.norm(H, axis=1, keepdims=True)
     return np.asarray(H * np.minimum(1.0, clip / np.maximum(length, 1e-300)))
 
 
 def uniforms(prg: Prg, shape: tuple[int, ...]) -> Floats:
-    """Draw uniform numbers in (0, 1) with 53 bits."""
+    """Draw numbers that are uniform in (0, 1), with 53 random bits each."""
     return ((prg.array(shape, np.uint64) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
 
 
 def normals(prg: Prg, shape: tuple[int, ...]) -> Floats:
-    """Draw standard normal numbers with the inverse distribution function."""
+    """Draw standard normal numbers by applying the inverse distribution function to uniform numbers."""
     return normal_quantile(uniforms(prg, shape))
 
 
 def _minimum(function: Callable[[float], float], low: float, high: float) -> float:
-    """Return the minimum of a unimodal function by golden-section search (Kiefer 1953)."""
+    """Return the smallest value on [low, high] of a function with one minimum (golden-section search, Kiefer 1953)."""
     ratio = (sqrt(5.0) - 1.0) / 2.0
     one, other = high - ratio * (high - low), low + ratio * (high - low)
     left, right = function(one), function(other)

@@ -1,8 +1,9 @@
-"""The state of sealed residuals at both parties.
+"""The state of exchanges of encrypted residuals, at the active and at the passive parties.
 
-`Exchanges` is the state of the key holder: the open exchanges, their keys, and the number of openings that each passive
-party has left. `Pieces` holds the ciphertext [[g]] at a passive party, which uses the first pieces before the last one
-has arrived.
+In an exchange, the active party sends an encrypted residual [[g]] to passive parties. They send back encrypted products
+with [[g]], which the active party decrypts. Each such request is an opening, and their number is limited. `Exchanges`
+is the state of the active party: the open exchanges, their keys, and the openings that each passive party has left.
+`Pieces` is the ciphertext [[g]] at a passive party, which uses the first pieces before the last one has arrived.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from securevfl.protocols.residuals.base import Agreement
 
 @dataclass
 class Exchange:
-    """An open exchange.
+    """An exchange that is open to at least one passive party.
 
     Attributes:
-        holder: its key.
-        shape: n and c of the encrypted matrix.
-        left: number of openings left, by passive party.
+        holder: the secret key of the exchange.
+        shape: the shape (n, c) of the encrypted residual.
+        left: for each passive party to which the exchange is open, the number of openings that it may still request.
     """
 
     holder: KeyHolder
@@ -33,14 +34,16 @@ class Exchange:
 
 
 class Exchanges:
-    """The open exchanges of a run. The publishing and the serving thread share this object.
+    """The open exchanges of a run.
+
+    Two threads share this object: one publishes residuals, and the other one answers requests about them.
 
     Args:
         context: the active party's context.
-        agreement: what the parties agreed on.
+        agreement: the agreed limits.
 
     Attributes:
-        asking: the passive parties that may send further requests.
+        asking: the passive parties that may still send requests.
         open: the open exchanges by number.
     """
 
@@ -62,21 +65,21 @@ class Exchanges:
         *,
         used: int = 0,
     ) -> int:
-        """Open an exchange to some parties once each of them has few enough other exchanges open.
+        """Open a new exchange, after waiting until none of its receivers has too many other exchanges open.
 
         Args:
-            holder: the key of the exchange.
-            to: the receivers.
-            shape: n and c of the encrypted matrix.
-            ended: raises the error of the serving thread; called if that thread has stopped.
-            used: number of openings that each party has used in an earlier session.
+            holder: the secret key of the exchange.
+            to: the receivers of the residual.
+            shape: the shape (n, c) of the encrypted residual.
+            ended: function that raises the error of the answering thread; it is called if that thread has stopped.
+            used: number of openings of this residual that each party used before the training was interrupted.
 
         Returns:
             The number of the exchange.
 
         Raises:
-            TransportError: if a party keeps too many exchanges open until the channel's timeout.
-            ProtocolError: if a receiver has closed.
+            TransportError: if a party still has too many exchanges open after the channel's timeout.
+            ProtocolError: if a receiver has announced that it sends no more requests.
         """
         me, timeout, limit = self._context.me, self._context.channel.timeout, self._agreement.max_open_exchanges
         with self._changed:
@@ -90,7 +93,8 @@ class Exchanges:
                 ended()
             if not self.asking.issuperset(to):
                 raise ProtocolError(
-                    f"{me}: a receiver of this residual has already closed", code="SVFL-PROTOCOL-MESSAGE"
+                    f"{me}: a receiver of this residual has announced that it sends no more requests",
+                    code="SVFL-PROTOCOL-MESSAGE",
                 )
             exchange, self._published = self._published, self._published + 1
             left = self._agreement.openings - used
@@ -99,7 +103,10 @@ class Exchanges:
             return exchange
 
     def spend(self, passive: str, number: int) -> Exchange:
-        """Use one opening of an exchange, and return the exchange. Raise LimitError if none is left."""
+        """Count one opening of an exchange for a passive party, and return the exchange.
+
+        Raise LimitError if the exchange is not open to this party, or if the party has used all its openings.
+        """
         with self._changed:
             exchange = self.open.get(number)
             left = 0 if exchange is None else exchange.left.get(passive, 0)
@@ -117,7 +124,7 @@ class Exchanges:
             return exchange
 
     def forget(self, passive: str, number: int | None) -> None:
-        """Close an exchange to a passive party; None closes all exchanges, and the party may not request more."""
+        """Close an exchange to a passive party. None closes all exchanges, and the party may send no more requests."""
         with self._changed:
             if number is None:
                 self.asking.discard(passive)
@@ -125,18 +132,18 @@ class Exchanges:
                 self._end(passive, exchange)
 
     def served(self) -> None:
-        """Note that the serving thread has stopped, and wake the publishing thread."""
+        """Record that the answering thread has stopped, and wake the publishing thread if it waits."""
         with self._changed:
             self._server_stopped = True
             self._changed.notify_all()
 
     def _over_limit(self, to: Collection[str]) -> list[str]:
-        """Return the parties that have too many exchanges open."""
+        """Return those of the parties `to` that have too many exchanges open."""
         open_to = [name for exchange in self.open.values() for name in exchange.left]
         return [name for name in to if open_to.count(name) > self._agreement.max_open_exchanges]
 
     def _end(self, passive: str, number: int) -> None:
-        """Close an exchange to a party, and delete it if it is open to no other party."""
+        """Close an exchange to a party, and delete the exchange with its key if it is open to no other party."""
         exchange = self.open.get(number)
         if exchange is not None:
             exchange.left.pop(passive, None)
@@ -146,17 +153,17 @@ class Exchanges:
 
 
 Piece = tuple[bytes, bool]
-"""A piece of a ciphertext, and whether it is the last one."""
+"""The bytes of a piece of a ciphertext, and whether it is the last piece."""
 
 
 class Pieces:
-    """The pieces of one ciphertext in order. Iteration waits for pieces that have not arrived.
+    """The pieces of one ciphertext, in their order. Iteration waits for pieces that have not arrived.
 
     Args:
         first: the first piece.
-        more: receives the next piece.
-        again: whether the pieces are stored, so that they can be iterated repeatedly and from any thread; otherwise
-            each piece is returned once and then deleted.
+        more: function that receives the next piece.
+        again: True to store all pieces, so that they can be iterated repeatedly and from any thread; False to delete
+            each piece after its first use.
     """
 
     def __init__(self, first: Piece, more: Callable[[], Piece], *, again: bool) -> None:
@@ -180,7 +187,7 @@ class Pieces:
                 self._receive()
 
     def forget(self) -> None:
-        """Delete all pieces; later pieces are dropped when they arrive."""
+        """Delete all pieces, and ignore later ones when they arrive."""
         with self._lock:
             self._pieces, self._needed = [], False
 

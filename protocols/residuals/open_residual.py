@@ -1,11 +1,15 @@
-"""Open residual: the active party sends g in the clear (FedBCD 2019, Algorithm 1).
+"""Open residual: the active party sends the residual in the clear (FedBCD 2019, Algorithm 1).
+
+The active party has the labels. The residual g (n, c) is the derivative of the loss by the model's outputs f (n, c) for
+the n rows of a batch. A passive party has only columns. It computes its gradient with the derivatives J of its outputs
+by its parameters.
 
 1. active -> passive   g      in the clear
    passive             J^T g
 
-A passive party learns g (n x c). The sign of g is the label, and the label and g determine f. Without its contribution,
-f is the sum of all other parties' outputs, the active party's among them, and over a run these sums span the columns of
-those parties (the leak `columns`). This protocol hides very little; it is the baseline for sealed residuals. A
+A passive party learns g. The sign of g reveals the label of a row, and the label and g reveal f. By subtracting its
+outputs from f, the passive party obtains the sum of all other parties' outputs. Over a run, these sums span the columns
+of those parties (the leak `columns`). This protocol hides very little; it is the baseline for encrypted residuals. A
 `defence` (see `securevfl.protocols.residuals.defences`) adds noise to g before it is sent.
 """
 
@@ -39,7 +43,7 @@ from securevfl.runtime.disclosure_gate import DisclosingMessage
 
 
 class Residual(DisclosingMessage, frozen=True):
-    """The residual g (n x c) of an exchange."""
+    """The residual g (n, c) of one batch, with its number `exchange`, counted from 0."""
 
     exchange: int
     g: Numbers
@@ -61,7 +65,7 @@ class OpenResidual(ResidualProtocol):
         return OpenPassive(context)
 
     def declares(self) -> list[MessageDeclaration]:
-        """Declare what each message reveals."""
+        """Declare sender, receiver and disclosure of each message."""
         what = "g of every row, and so the labels and f; the values of f in a run span the columns of all other parties"
         if self.defence is not None:
             what = f"g of every row with noise ({self.defence.name}: {self.defence.guarantee})"
@@ -69,24 +73,24 @@ class OpenResidual(ResidualProtocol):
 
     @property
     def passive_view(self) -> str:
-        """What a passive party learns, in a few words."""
+        """A few words that describe the numbers that a passive party learns."""
         if self.defence is not None:
             return f"g of every row of every batch, with fresh noise in each iteration ({self.defence.guarantee})"
         return "g of every row of every batch: its sign is the label"
 
     @property
     def strength(self) -> str:
-        """None, or the noise of the defence."""
+        """A line of text: no cryptographic strength, or the noise of the defence alone."""
         return "none: g is sent in the clear" if self.defence is None else f"none: {self.defence.name} noise alone"
 
 
 class OpenActive(ActiveResidual):
-    """The active party's role.
+    """The role of the active party, which sends residuals.
 
     Args:
         context: the party's context.
-        agreement: what the parties agreed on.
-        defence: noise or rounding for g, if any.
+        agreement: the agreed limits and format.
+        defence: noise or rounding that is applied to g before it is sent, if any.
     """
 
     def __init__(self, context: PartyContext, agreement: Agreement, defence: Defence | None) -> None:
@@ -112,7 +116,7 @@ class OpenActive(ActiveResidual):
 
 
 class OpenPassive(PassiveResidual):
-    """The role of a passive party."""
+    """The role of a passive party, which receives residuals."""
 
     def __init__(self, context: PartyContext) -> None:
         super().__init__(context)
@@ -126,7 +130,7 @@ class OpenPassive(PassiveResidual):
 
 
 class OpenReply(Reply):
-    """A residual in the clear, which computes any number of gradients."""
+    """A residual in the clear at a passive party, which can compute any number of gradients from it."""
 
     def __init__(self, exchange: int, g: Floats, context: PartyContext) -> None:
         self.exchange = exchange
@@ -134,13 +138,12 @@ class OpenReply(Reply):
         self._context = context
 
     def gradient(self, model: Differentiable, batch: Batch) -> Floats:
-        """Return J^T g; raise ProtocolError if g has another shape than the batch or is not finite."""
+        """Return the gradient J^T g. Raise ProtocolError if g does not fit the batch or is not finite."""
         shape = model.rows(batch.X), self._context.outputs
         if self._g.shape != shape or not np.isfinite(self._g).all():
             raise ProtocolError(
-                f"{self._context.me}: the residuals of {self._context.active} have shape {self._g.shape} or are not "
-                "finite, "
-                f"the batch has shape {shape}",
+                f"{self._context.me}: the residuals of {self._context.active} have shape {self._g.shape} instead of "
+                f"{shape}, or are not finite",
                 code="SVFL-PROTOCOL-VALUES",
                 party=self._context.active,
             )

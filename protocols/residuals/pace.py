@@ -1,11 +1,10 @@
-"""Pace: the active party broadcasts how the training progresses.
+"""Pace: the active party, which has the labels, decides on the step size of the next round and on the end of training.
 
-1. active -> passive   Pace    the multiple of the safe step that all parties take next, and whether the training has
-    ended
+1. active -> passive   Pace: a factor for the step size in the next round, and whether the training has ended
 
-The active party derives both from its loss: it reduces the multiple when the loss has increased, and ends the training
-when the loss no longer decreases. Passive parties therefore learn in which rounds the loss increased, and the number of
-rounds.
+The safe step size is one that cannot diverge, whatever columns the parties have; the factor is relative to it. The
+active party reduces the factor when its loss has increased, and ends the training when the loss no longer decreases.
+Passive parties therefore learn in which rounds the loss increased, and the number of rounds.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ class Pace(DisclosingMessage, frozen=True):
     """The active party's decision for the next round.
 
     Attributes:
-        multiple: multiple, at least 1, of the step that is safe for any columns.
-        stop: no residual follows, and the current weights are final.
+        multiple: the step size of the next round as a multiple of the safe step size; at least 1.
+        stop: whether the training has ended: no residual follows, and the current weights are final.
     """
 
     multiple: float
@@ -30,6 +29,6 @@ class Pace(DisclosingMessage, frozen=True):
 
 
 def declares() -> list[MessageDeclaration]:
-    """Declare what the message reveals about the active party's loss."""
+    """Declare sender, receiver and disclosure of the message."""
     what = "in which rounds the active party's loss increased, and after how many rounds it no longer decreased"
     return [MessageDeclaration(Pace, ACTIVE, PASSIVE, Reveal("plain", what))]

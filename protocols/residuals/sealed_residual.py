@@ -1,36 +1,41 @@
-"""Sealed residual: the active party sends g encrypted; a passive party learns J^T g and nothing else about g.
+"""Sealed residual: the active party sends the residual encrypted; a passive party learns only its gradient.
 
-Generalises the encrypted gradients of Hardy et al. 2017 and FedBCD 2019 section 5 to any J.
+The active party has the labels and a key pair. The residual g (n, c) is the derivative of the loss by the c model
+outputs of n rows; [[g]] is its encryption under the active party's public key. A passive party has only columns, and a
+model part with p parameters; J is the derivative of its outputs by these parameters. It learns the gradient J^T g and
+nothing else about g. This generalizes the encrypted gradients of Hardy et al. 2017 and of section 5 of FedBCD 2019 to
+any J. An exchange is one residual with all requests about it. An opening is the decryption of one product:
 
-0. active -> passive   public key            a new one in every epoch, if the engine asks for that
-1. active -> passive   [[g]]                 an exchange, numbered; in pieces, so that the passive party multiplies one
-                                             piece while the active party encrypts the next
-2. passive -> active   [[J^T g + r]]         blinded by r and re-randomised: uniform for the key holder
+0. active -> passive   public key            a new one in every epoch, if the encryption scheme requires that
+1. active -> passive   [[g]]                 in pieces, so that the passive party multiplies one piece while the active
+                                             party encrypts the next
+2. passive -> active   [[J^T g + r]]         r is a random blinding, so that the active party decrypts uniform noise;
+                                             the ciphertext is re-randomised, so that it does not reveal J
 3. active -> passive   J^T g + r             decrypted, with check values
    passive             subtracts r; raises a ProtocolError unless the check values match
-4. passive -> active   the end of its requests about one exchange, or about all
+4. passive -> active   a message that it sends no more requests about one exchange, or about all
 
-The active party decrypts uniform noise. A passive party learns its gradient: p linear equations about the n c numbers
-of g, the same equations in every epoch as long as J and the partition into batches are the same (assumption A2 of
-FedBCD). Steps 2 and 3 are repeated in every local step if J depends on the weights, otherwise they run once (FedBCD eq.
-57). If local steps weigh rows, steps 2 and 3 run in every local step, so that their number reveals nothing. When the
-weights have not changed, the passive party sends the previous product with fresh blinding.
+Numbers in comments refer to these steps. The gradient is p linear equations about the n * c numbers of g. The equations
+are the same in every epoch as long as J and the division into batches are the same (assumption A2 of FedBCD). If J
+depends on the weights, steps 2 and 3 are repeated in every local step, otherwise they run once (FedBCD eq. 57). If the
+optimizer gives rows different weights in local steps, steps 2 and 3 run in every local step, so that their number
+reveals nothing. If the weights have not changed, the passive party then sends the previous product with a new r.
 
-The active party serves step 2 in a background thread, for exchanges in any order. A passive party may store a reply and
-use it later, repeatedly, or in another thread, while later exchanges continue. A key exists as long as an exchange
-under it is open. An exchange is open to a passive party until the party has used its openings (`Agreement`) or closes
-it (step 4). A party that holds more than `max_open_exchanges` replies closes the oldest. The active party rejects
-further requests, and waits before it publishes to a party that has more than `max_open_exchanges` open exchanges.
+The active party answers step 2 in a background thread, for exchanges in any order. A passive party may use a residual
+later, repeatedly, or in another thread, while later exchanges continue. A key exists as long as one of its exchanges is
+open. An exchange is open to a passive party until the party has used its openings (`Agreement`) or closes it (step 4).
+A party that has more than `max_open_exchanges` open exchanges closes the oldest one. The active party rejects requests
+about closed exchanges, and waits before it publishes to a party that has more than `max_open_exchanges` open ones.
 
-A malicious active party may encrypt any g. The engine decrypts secret combinations of J's columns as check values, so a
-modified result is detected except with probability 2^-20 (docs/proof.md).
+A malicious active party may encrypt any g. It also decrypts secret combinations of J's columns as check values. If it
+changes the result, the check values do not match, except with probability 2^-20 (docs/proof.md).
 
-A malicious passive party obtains at most the agreed number of openings per residual, each with no more values than its
-declared columns and their check values. With the identity for J it would otherwise learn g of every row. It can choose
-the equations, for example the residuals of some rows. Under CKKS, a ciphertext that is not a product makes the key
-holder reveal parts of the secret key, 12 of its 4,096 ternary coefficients per value. The key of an epoch, and with it
-every [[g]] of the epoch, is then known after about 350 values. Under Paillier such a ciphertext reveals numbers about g
-and not the key.
+A malicious passive party obtains at most the agreed number of openings per residual. Each opening has at most one value
+for each of its declared columns, and their check values, because with the identity matrix for J it could otherwise
+learn g of every row. It can still choose the equations, for example to read the residuals of some rows. Under CKKS, it
+can also send a ciphertext that is not a product; each decrypted value then reveals 12 of the 4,096 ternary coefficients
+of the secret key. After about 350 values it knows the key of the epoch, and so every g of the epoch. Under Paillier
+such a ciphertext reveals numbers about g, but not the key.
 """
 
 from __future__ import annotations
@@ -67,17 +72,17 @@ from securevfl.runtime.background_task import BackgroundTask
 from securevfl.runtime.codec import Message
 from securevfl.runtime.disclosure_gate import DisclosingMessage
 
-MAX_DISTANCE_BITS = 40  # statistical distance 2^-40 of a run's openings from openings that reveal only J^T g
+MAX_DISTANCE_BITS = 40  # target: a run's openings have a statistical distance <= 2^-40 from ones that reveal only J^T g
 
 
 class ResidualKey(Message, frozen=True):
-    """The active party's public key for the following exchanges."""
+    """The active party's public key for all following exchanges (step 0)."""
 
     key: bytes
 
 
 class ResidualCiphertext(Message, frozen=True):
-    """A piece of [[g]] of an exchange."""
+    """A piece of the encrypted residual [[g]] of an exchange (step 1)."""
 
     exchange: int
     ciphertext: bytes
@@ -85,21 +90,21 @@ class ResidualCiphertext(Message, frozen=True):
 
 
 class BlindedProduct(Message, frozen=True):
-    """[[J^T g + r]] for the g of an exchange."""
+    """The encrypted, blinded product [[J^T g + r]] for the residual g of an exchange (step 2)."""
 
     exchange: int
     ciphertext: bytes
 
 
 class OpenedProduct(DisclosingMessage, frozen=True):
-    """The decrypted J^T g + r with check values; low bits are dithered if the engine needs that."""
+    """The decrypted product J^T g + r with check values (step 3). Under CKKS, its lowest bits contain added noise."""
 
     exchange: int
     values: bytes
 
 
 class ResidualClosed(Message, frozen=True):
-    """The end of the sender's requests about this exchange, or about all exchanges if None."""
+    """The sender sends no more requests about this exchange, or about any exchange if None (step 4)."""
 
     exchange: int | None
 
@@ -114,7 +119,7 @@ class SealedResidual(Encrypted, ResidualProtocol):
     """Noise or rounding of g before encryption: gaussian or rounding."""
 
     def model_post_init(self, context: object) -> None:
-        """Check that the defence is bounded."""
+        """Reject a defence whose noise has no bound, because encryption needs a bound of g."""
         if self.defence is not None:
             self.defence.output_bound(1.0)
 
@@ -127,7 +132,7 @@ class SealedResidual(Encrypted, ResidualProtocol):
         return SealedPassive(context, self.linear(context), agreement)
 
     def declares(self) -> list[MessageDeclaration]:
-        """Declare what each message reveals."""
+        """Declare sender, receiver and disclosure of each message."""
         return [
             MessageDeclaration(ResidualKey, ACTIVE, PASSIVE, Reveal("public"), renewed=True),
             MessageDeclaration(ResidualCiphertext, ACTIVE, PASSIVE, Reveal("ciphertext", ACTIVE)),
@@ -140,16 +145,16 @@ class SealedResidual(Encrypted, ResidualProtocol):
 
     @classmethod
     def variants(cls) -> dict[str, Self]:
-        """Return one residual for each variant of each engine; see `MessageProtocol.variants`."""
+        """Return one protocol for each variant of each engine; see `MessageProtocol.variants`."""
         return {name: cls(engine=engine) for kind in ENGINES.values() for name, engine in kind.variants().items()}
 
     @property
     def strength(self) -> str:
-        """Cryptographic assumption and key length of the engine."""
+        """The cryptographic assumption and the key length of the engine, as one line of text."""
         return self.engine.scheme().strength
 
     def openings(self, values: int, epochs: int, *, columns: int, once: int = 0) -> str:
-        """Describe the statistical distance of decrypted values; see `ResidualProtocol.openings`."""
+        """Describe how close decrypted values are to values that reveal only J^T g; see `ResidualProtocol.openings`."""
         scheme = self.engine.scheme()
         opened, checks = values - (-once // epochs) + columns * scheme.checks, columns * scheme.checks * epochs
         run = scheme.distance_bits(opened * epochs)
@@ -164,33 +169,35 @@ class SealedResidual(Encrypted, ResidualProtocol):
         return f"{text}; the target is 2^-{MAX_DISTANCE_BITS}: use fewer epochs or larger batches"
 
     def counted_bits(self, rows: int, counts: int, word: int) -> int:
-        """Return the bits that class counts reveal; see `ResidualProtocol.counted_bits`."""
+        """Return the number of bits that class counts reveal; see `ResidualProtocol.counted_bits`."""
         return self.engine.scheme().opened_bits(rows, counts, word)
 
     @property
     def label(self) -> str:
-        """Name of the engine."""
+        """The name of the engine, which names this protocol in cost tables."""
         return self.engine.name
 
     @property
     def seals(self) -> bool:
-        """True: passive parties do not see g."""
+        """True: passive parties receive only the encrypted residual."""
         return True
 
 
 def _subchannels(context: PartyContext) -> tuple[str, str]:
-    """Return the subchannel of [[g]] (steps 0 and 1), and the one of requests (steps 2 to 4)."""
+    """Return the subchannel for keys and residuals (steps 0 and 1), and the one for requests (steps 2 to 4)."""
     return f"{context.subchannel}/residual", f"{context.subchannel}/opening"
 
 
 class SealedActive(ActiveResidual):
-    """The active party's role. Its serving thread runs until all passive parties have closed or the channel fails.
+    """The role of the active party, which encrypts residuals and decrypts products.
+
+    A background thread answers requests until all passive parties have closed, or until the channel fails.
 
     Args:
         context: the party's context.
         scheme: the encryption scheme.
-        agreement: what the parties agreed on.
-        defence: noise or rounding for g, if any.
+        agreement: the agreed limits and format.
+        defence: noise or rounding that is applied to g before encryption, if any.
     """
 
     def __init__(
@@ -267,12 +274,12 @@ class SealedActive(ActiveResidual):
             exchanges.served()
 
     def _shape(self, passive: str, exchange: Exchange) -> OpeningShape:
-        """Return the shape of the products that are decrypted for a party: as many columns as its model part has."""
+        """Return the shape of the products that are decrypted for a party, from the size of its part of the model."""
         rows, outputs = exchange.shape
         return OpeningShape(rows, outputs, self._context.parameters[passive] // outputs, self._agreement.word)
 
     def _open_one(self, passive: str, exchange: Exchange, blinded: bytes, shape: OpeningShape) -> bytes:
-        """Decrypt a product. Raise ProtocolError, without decrypting, if it is wider than the party's model part."""
+        """Decrypt a product. Raise ProtocolError before decrypting if it has more values than the party's gradient."""
         try:
             return exchange.holder.open(blinded, shape)
         except ShapeMismatch as error:
@@ -285,12 +292,14 @@ class SealedActive(ActiveResidual):
 
 
 class SealedPassive(PassiveResidual):
-    """The role of a passive party, which has J. It computes one product, and requests one opening, at a time.
+    """The role of a passive party, which multiplies encrypted residuals by its J.
+
+    It computes one product, and requests one opening, at a time.
 
     Args:
         context: the party's context.
         scheme: the encryption scheme.
-        agreement: what the parties agreed on.
+        agreement: the agreed limits and format.
     """
 
     def __init__(self, context: PartyContext, scheme: LinearScheme, agreement: Agreement) -> None:
@@ -301,8 +310,8 @@ class SealedPassive(PassiveResidual):
         self._scheme = scheme
         self._residuals, self._requests = _subchannels(context)
         self._evaluator: Evaluator | None = None
-        self._latest: Pieces | None = None  # ciphertext of the latest exchange
-        self.products: dict[int, Any] = {}  # the latest [[J^T g]] of each open exchange
+        self._latest: Pieces | None = None  # the ciphertext [[g]] of the latest exchange
+        self.products: dict[int, Any] = {}  # the latest product [[J^T g]] of each open exchange
         self._replies: deque[SealedReply] = deque()
         self._cache = BatchCache()
         self._product_lock, self._request_lock = threading.Lock(), threading.Lock()
@@ -346,17 +355,17 @@ class SealedPassive(PassiveResidual):
     def gradient(
         self, exchange: int, sealed: Iterable[bytes], evaluator: Evaluator, model: Differentiable, batch: Batch
     ) -> Floats:
-        """Run steps 2 and 3.
+        """Compute the gradient of one exchange by steps 2 and 3.
 
         Args:
             exchange: number of the exchange.
             sealed: the pieces of [[g]].
-            evaluator: computes with the active party's public key.
-            model: this party's model.
+            evaluator: computes on ciphertexts under the active party's public key.
+            model: this party's part of the model.
             batch: the batch.
 
         Returns:
-            J^T g in the shape of the model's parameters.
+            The gradient J^T g in the shape of the model's parameters.
 
         Raises:
             ProtocolError: if the check values do not match.
@@ -400,17 +409,17 @@ class SealedPassive(PassiveResidual):
         return opened.values
 
     def end(self, exchange: int | None) -> None:
-        """Send the end of requests (step 4); see `ResidualClosed`."""
+        """Tell the active party that this party sends no more requests about an exchange (step 4); None for all."""
         with self._request_lock:
             self._context.channel.send(self._context.active, ResidualClosed(exchange), self._requests)  # 4
 
     def close(self) -> None:
-        """Send the end of all requests."""
+        """Tell the active party that this party sends no more requests."""
         self.end(None)
 
 
 def product_of(evaluator: Evaluator, prepared: Any, sealed: Iterable[bytes]) -> Any:
-    """Return [[J^T g]], computed piece by piece as [[g]] arrives."""
+    """Return the encrypted product [[J^T g]], computed piece by piece as the pieces of [[g]] arrive."""
     product = None
     for piece in sealed:
         evaluator.encode(prepared, piece, product)
@@ -419,13 +428,13 @@ def product_of(evaluator: Evaluator, prepared: Any, sealed: Iterable[bytes]) -> 
 
 
 class SealedReply(Reply):
-    """An encrypted residual at a passive party. J^T g is stored if J is independent of the weights.
+    """An encrypted residual at a passive party. The gradient is stored for later calls if J never changes.
 
     Args:
         residual: the party's role.
         exchange: number of the exchange.
         sealed: the pieces of [[g]].
-        evaluator: computes with the active party's public key.
+        evaluator: computes on ciphertexts under the active party's public key.
     """
 
     def __init__(self, residual: SealedPassive, exchange: int, sealed: Pieces, evaluator: Evaluator) -> None:
@@ -439,7 +448,7 @@ class SealedReply(Reply):
         self._lock = threading.Lock()
 
     def gradient(self, model: Differentiable, batch: Batch) -> Floats:
-        """Return J^T g; see `Reply.gradient`."""
+        """Return the gradient J^T g; see `Reply.gradient`."""
         with self._lock:
             if self._gradient is None or not model.static_jacobian:
                 self._spend()
@@ -447,7 +456,7 @@ class SealedReply(Reply):
             return self._gradient
 
     def repeat(self) -> None:
-        """Request the decryption of the latest product with fresh blinding; see `Reply.repeat`."""
+        """Request the latest product again, with a new blinding; see `Reply.repeat`."""
         with self._lock:
             self._spend()
             self._residual.ask_to_open(self.exchange, self._evaluator.blind(self._residual.products[self.exchange])[0])
@@ -465,10 +474,9 @@ class SealedReply(Reply):
         agreement, me = self._residual.agreement, self._residual.me
         if self._closed:
             raise LimitError(
-                f"{me}: exchange {self.exchange} is closed; at most {agreement.max_open_exchanges} exchanges are open "
-                "at a "
-                "time",
-                "use a reply before newer ones arrive",
+                f"{me}: exchange {self.exchange} is closed, because at most {agreement.max_open_exchanges} exchanges "
+                "are open at the same time",
+                "use a residual before newer ones arrive",
                 code="SVFL-PROTOCOL-LIMIT",
             )
         if not self._left:

@@ -1,1 +1,1 @@
-"""The score ledger: an SQLite file in which a party records how others have scored and evaluated its rows."""
+"""The score ledger: an SQLite file in which a party records which scores and metrics about its rows others received."""

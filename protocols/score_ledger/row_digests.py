@@ -1,4 +1,8 @@
-"""Keyed digests that identify rows in a score ledger: of ids, of a party's columns, and commitments to columns."""
+"""Keyed digests that identify rows in a score ledger: of ids, of a party's columns, and commitments to columns.
+
+A score ledger is the file in which a party records the scores of its rows. The key of the digests is in the file. A
+commitment is a digest of a row's id and columns that a party sends, so that others notice if the columns change.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +27,15 @@ def content_digests(X: Floats, key: bytes) -> list[bytes]:
 
 
 def block_digests(chunk: RowChunk, key: bytes) -> bytes:
-    """Return the concatenated digests of the rows of a chunk, computed where the chunk is stored."""
+    """Return the concatenated digests of a chunk's rows. This function is sent to the process that stores the chunk."""
     return b"".join(digest for _, X in chunk.blocks() for digest in content_digests(X, key))
 
 
 def sorted_digests(batches: Iterable[Sequence[bytes]]) -> Iterator[list[bytes]]:
-    """Yield all digests in ascending order, which SQLite inserts fastest, at most `DIGEST_CHUNK_ROWS` at a time."""
+    """Yield all digests in ascending order, in lists of at most `DIGEST_CHUNK_ROWS`.
+
+    SQLite inserts sorted rows fastest.
+    """
     keys = np.frombuffer(b"".join(map(b"".join, batches)), np.uint8).reshape(-1, DIGEST_BYTES)
     order = order_by_value(keys)
     for first in range(0, len(order), DIGEST_CHUNK_ROWS):
@@ -37,5 +44,5 @@ def sorted_digests(batches: Iterable[Sequence[bytes]]) -> Iterator[list[bytes]]:
 
 
 def id_salt(row_id: bytes) -> bytes:
-    """Return the BLAKE2b salt of a row's id."""
+    """Return a salt for BLAKE2b that is computed from a row's id, so that equal columns have different commitments."""
     return hashlib.blake2b(row_id, digest_size=hashlib.blake2b.SALT_SIZE).digest()

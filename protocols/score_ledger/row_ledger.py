@@ -1,24 +1,25 @@
-"""The score ledger: which scores and metrics a party has disclosed about its rows, over all runs.
+"""The score ledger: a file in which a party records the scores and metrics about its rows that others have received.
 
-Scores are outputs, but the requesting party chooses its columns freely. A score for known columns reveals the other
-party's partial sum, up to the part of the requesting party. With d_A + 1 queries about one row, using chosen values for
-its columns, the requesting party recovers theta_A; from then on every score reveals the other party's partial sum for
-that row. Scores of the same rows under many models reveal the other party's columns up to an invertible matrix. Scores
-of training rows are residuals for the party with labels. Scores of a model that was hardly trained are products of the
-columns with chosen labels. The ledger therefore enforces these limits:
+A score of a row is the sum of both parties' partial sums X_k theta_k, for columns X_k and weights theta_k that nobody
+knows. Scores are the intended result, but too many of them reveal columns. The requesting party A chooses the values of
+its d_A columns in a request. With d_A + 1 requests about one row and different values, it can compute theta_A; from
+then on every score reveals the other party's partial sum of that row. Scores of the same rows under many models reveal
+the other party's columns up to an invertible matrix. For the party with labels, scores of training rows are as good as
+residuals. Scores of a model that was hardly trained are products of the columns with labels that this party can choose.
+The ledger therefore enforces these limits:
 
 - A row is scored once for a peer under a model. A repeated request returns the same bytes, which both share holders
   have stored. A row is scored under fewer than d / 4 models in total (or under one), where d is the number of this
   party's columns.
-- All scores of a row, for all peers together, disclose at most a fourth of the information content of the row's columns
-  (`SCORE_BIT_BUDGET`). c scores of k bits count as c k bits; reason codes of the row count as well. The party may agree
-  to more.
-- Training rows of a model are never scored by it. They are recognised by their ids. Rows with other ids are compared by
-  columns over all queries of a peer: if more of the requested rows equal training rows than chance explains, the peer
-  receives no more scores. A single row is neither named nor answered differently because of its columns.
-- A model is scored only after its training has finished, and only if it had at least ten iterations.
-- A row belongs to the columns that the requesting party committed to in its first query about it. A query with other
-  columns is refused.
+- All scores of a row, for all peers together, disclose at most a fourth of the bits of information in the row's columns
+  (`SCORE_BIT_BUDGET`). A score of k bits for each of c outputs counts as c * k bits; reason codes, which explain a
+  score, count as well. The party may agree to more.
+- A model never scores its training rows. They are recognized by their ids. In addition, the ledger counts how many of
+  the rows that a peer has requested have the same columns as a training row. If there are more than chance explains,
+  the peer receives no more scores. A single row is not treated differently because of its columns.
+- A model scores rows only after its training has finished, and only if it had at least ten iterations.
+- In its first query about a row, the requesting party commits to the row's columns. Later queries about the row with
+  other columns are refused.
 - All parties agree on a row before it is scored, and each party records it in its ledger before it answers.
 - A set of n rows may be used for at most n / 100 evaluations over all runs and all peers, unless the party accepts
   more; the same limit applies to out-of-range counts.
@@ -27,9 +28,10 @@ A row that must not be scored is refused individually and without a reason; all 
 party stores the scores it received and which of its rows were used in training, so it can explain a refusal to its
 user.
 
-These limits are no proofs, and a peer that deviates from the protocol may commit to any columns. Rows are stored as
-keyed hashes of their ids, on disk before the answer is sent. The look-up of a row, its admission and the update of its
-budget are one transaction; a row that one session is scoring makes other sessions wait.
+These limits make attacks expensive, but do not prove that columns stay secret; a peer that deviates from the protocol
+may commit to any columns. Rows are stored as keyed digests of their ids, on disk before the answer is sent. The look-up
+of a row, its admission and the update of its bits are one transaction. If one session is scoring a row, other sessions
+wait for it.
 """
 
 from __future__ import annotations
@@ -103,7 +105,7 @@ _POLL_SECONDS = 0.01
 
 @dataclass(frozen=True)
 class ScoreQuery:
-    """A request of a peer for scores of some rows under a model, as the ledger identifies them.
+    """A request for scores of some rows under a model, with the names and digests that the ledger uses.
 
     Attributes:
         model: name of the model, in hexadecimal.
@@ -118,16 +120,16 @@ class ScoreQuery:
     committed: Sequence[bytes]
 
     def where(self, mask: NDArray[np.bool_]) -> ScoreQuery:
-        """Return the query restricted to the rows of a mask (n,)."""
+        """Return the query restricted to the rows for which the mask (n,) is True."""
         indices = np.flatnonzero(mask).tolist()
         return ScoreQuery(self.model, self.peer, [self.rows[i] for i in indices], [self.committed[i] for i in indices])
 
 
 class ScoreLedger:
-    """One party's score ledger. Threads may share an object; each process has its own.
+    """One party's score ledger. Threads may share an object; each process creates a separate one.
 
     Args:
-        path: the file; None keeps the ledger in this object.
+        path: the file; None stores the ledger in memory.
 
     Raises:
         ConfigError: the file is damaged or is not a score ledger.
@@ -146,8 +148,8 @@ class ScoreLedger:
             model: name of the model.
             iterations: number of its training iterations.
             ids: ids of its training rows, in any order.
-            X: this party's columns (n, d) of these rows, in any order, read in chunks. Digests of rows that other
-                processes store are computed there.
+            X: this party's columns (n, d) of these rows, in any order. If other processes store the rows, they compute
+                the digests.
         """
         remaining_ids, count = iter(ids), 0 if X is None else len(X)
         starts = range(0, count, DIGEST_CHUNK_ROWS)
@@ -173,7 +175,7 @@ class ScoreLedger:
             return iterations_of(tables, model.hex()) is not None
 
     def commitments(self, ids: Iterable[bytes], X: Floats) -> bytes:
-        """Return this party's commitments to its columns X (n, d): `COMMITMENT_BYTES` for each row, concatenated."""
+        """Return commitments to this party's columns X (n, d): keyed digests of `COMMITMENT_BYTES`, concatenated."""
         octets = np.ascontiguousarray(X, "<f8")
         return b"".join(
             hashlib.blake2b(
@@ -183,7 +185,7 @@ class ScoreLedger:
         )
 
     def query(self, model: bytes, peer: str, ids: Iterable[bytes], commitments: bytes) -> ScoreQuery:
-        """Return a query of `peer` in this ledger's terms.
+        """Translate a peer's request into the names and digests that this ledger uses.
 
         Args:
             model: name of the model.
@@ -213,11 +215,11 @@ class ScoreLedger:
         Args:
             query: the query of a peer.
             X: this party's columns (n, d) of the requested rows.
-            bits: bits that a score of a row discloses.
-            max_bits: bits that all scores and reason codes of a row may disclose together.
+            bits: number of bits that a score of a row discloses.
+            max_bits: number of bits that all scores and reason codes of a row together may disclose.
             me: name of this party, for the log.
-            claim: the claim of this session (`claim`). Rows that another session is scoring are waited for, and refused
-                after `CLAIM_TIMEOUT`.
+            claim: the name that `claim` yielded to this session. If another session is scoring a row, this method waits
+                for it, and refuses the row after `CLAIM_TIMEOUT`.
 
         Returns:
             The state of each row (n,): `REFUSED`, `NEW` or `STORED`.
@@ -254,7 +256,7 @@ class ScoreLedger:
             tables.executemany(DELETE_UNUSED, keys)
 
     def claim(self) -> AbstractContextManager[str]:
-        """Return a context manager that yields the name of a claim on the rows that the block scores."""
+        """Return a context manager for scoring rows. It yields the name of a claim, which makes other sessions wait."""
         return self._claims.hold()
 
     def _judge(
@@ -267,19 +269,19 @@ class ScoreLedger:
         max_bits: float,
         claim: str,
     ) -> tuple[NDArray[np.uint8], int]:
-        """Decide on all rows of a query, record those that are admitted, and count the rows to wait for.
+        """Decide which rows of a query may be scored, and record those that may.
 
         Args:
             tables: the tables, inside a transaction.
             query: the query.
             contents: digests of this party's columns of the rows.
-            columns: d, the number of this party's columns.
-            bits: bits that a score of a row discloses.
-            max_bits: bits that all disclosures of a row may have together.
-            claim: the claim of this session.
+            columns: the number of this party's columns.
+            bits: number of bits that a score of a row discloses.
+            max_bits: number of bits that all scores and reason codes of a row together may disclose.
+            claim: the name of this session's claim.
 
         Returns:
-            The states (n,), and the number of rows that another session is scoring.
+            The state of each row (n,), and the number of rows that another session is scoring right now.
 
         Raises:
             LeakageError: the model must not be scored, or not by this peer.
@@ -343,7 +345,7 @@ class ScoreLedger:
         return states, awaited
 
     def _check_matches(self, tables: Tables, name: str, peer: int, model: int) -> None:
-        """Refuse a peer whose requested rows equal training rows more often than these equal each other.
+        """Refuse a peer if its requested rows equal training rows more often than training rows equal each other.
 
         Args:
             tables: the tables, inside a transaction.
@@ -352,7 +354,7 @@ class ScoreLedger:
             model: number of the model.
 
         Raises:
-            LeakageError: chance does not explain the number of requested rows that equal a training row.
+            LeakageError: more requested rows equal a training row than chance explains.
         """
         requested, matching = tables.execute(
             "SELECT asked, alike FROM alike WHERE peer = ? AND model = ?", (peer, model)
@@ -372,19 +374,19 @@ class ScoreLedger:
     def admit_codes(
         self, model: str, ids: Iterable[bytes], X: Floats, *, bits: float, max_bits: float = float("inf")
     ) -> NDArray[np.bool_]:
-        """Decide which rows may receive reason codes, and record the codes as disclosed.
+        """Decide which rows may receive reason codes, which explain a score, and record the codes as disclosed.
 
-        Codes of a row with the same columns count once, however often they are requested.
+        If codes of a row are requested repeatedly with the same columns, they count once.
 
         Args:
             model: name of the model.
             ids: ids of the rows.
             X: this party's columns (n, d) of the rows.
-            bits: bits that the codes of a row disclose.
-            max_bits: bits that codes and scores of a row may disclose together, over all models.
+            bits: number of bits that the codes of a row disclose.
+            max_bits: number of bits that codes and scores of a row together may disclose, over all models.
 
         Returns:
-            A mask (n,) of the rows that may receive codes.
+            Whether each row (n,) may receive codes.
         """
         sources = [f"{model} {content.hex()}" for content in content_digests(X, self._key_of(b"codes"))]
         admitted = np.zeros(len(sources), np.bool_)
@@ -420,7 +422,7 @@ class ScoreLedger:
         Args:
             peer: name of the party that learns the metrics.
             ids: ids of the rows.
-            limited: True to enforce the limit.
+            limited: whether to enforce the limit on evaluations.
             me: name of this party, for the log.
             times: number of evaluations.
 
@@ -436,12 +438,12 @@ class ScoreLedger:
         eventlog.emit(me, "measured", {"peer": peer, "rows": len(rows)})
 
     def evaluation_count(self, ids: Iterable[bytes]) -> int:
-        """Return the largest number of evaluations of any of these rows."""
+        """Return the number of evaluations of that row, among these, which was evaluated most often."""
         with self._file.reading() as tables:
             return max_count(tables, self._digests(ids), EVALUATION)
 
     def record_range_count(self, ids: Iterable[bytes]) -> bool:
-        """Record one more out-of-range count of these rows, if the limit allows it; return whether it does."""
+        """Record one more out-of-range count of these rows, and return True; only return False at the limit."""
         rows = self._digests(ids)
         with self._file.changing() as tables:
             if max_count(tables, rows, RANGE_COUNT) >= max_evaluations(rows):
@@ -450,12 +452,12 @@ class ScoreLedger:
         return True
 
     def disclosed_bits(self, ids: Iterable[bytes]) -> list[tuple[float, float]]:
-        """Return the bits about each row that scores and that reason codes have disclosed."""
+        """Return, for each row, the number of bits that scores and the number that reason codes have disclosed."""
         with self._file.reading() as tables:
             return [disclosed_bits(tables, row) for row in self._digests(ids)]
 
     def record_query(self, query: ScoreQuery) -> NDArray[np.uint8]:
-        """Return `row_states` of this party's query, and record the columns that it commits to for new rows."""
+        """Return `row_states` of this party's query, and record its commitments to the columns of new rows."""
         states = self.row_states(query)
         with self._file.changing() as tables:
             peer, model = name_id(tables, query.peer), name_id(tables, query.model)
@@ -470,14 +472,14 @@ class ScoreLedger:
         return states
 
     def row_states(self, query: ScoreQuery) -> NDArray[np.uint8]:
-        """Return what this party itself knows about the rows of its query.
+        """Return the states of the rows of this party's query, as far as this ledger determines them.
 
         Args:
-            query: a query of this party.
+            query: a query that this party itself wants to send.
 
         Returns:
-            For each row (n,): `REFUSED` if the model was trained on it or it was requested with other columns, `STORED`
-            if this party has its share of the score, otherwise `NEW`.
+            For each row (n,): `REFUSED` if it is a training row of the model, or if this party has requested it with
+            other columns before; `STORED` if this ledger contains this party's share of the score; otherwise `NEW`.
         """
         states = np.full(len(query.rows), NEW, np.uint8)
         with self._file.reading() as tables:
@@ -491,18 +493,18 @@ class ScoreLedger:
         return states
 
     def is_trained_on(self, query: ScoreQuery) -> NDArray[np.bool_]:
-        """Return which rows (n,) of a query are training rows of the model."""
+        """Return whether each row (n,) of a query is a training row of the model."""
         with self._file.reading() as tables:
             model = name_id(tables, query.model)
             return np.array([contains(tables, "trained", model, row) for row in query.rows], np.bool_)
 
     def store(self, query: ScoreQuery, values: Sequence[bytes], *, of: Literal["part", "score"] = "part") -> None:
-        """Store a value for each row, on disk before it is disclosed.
+        """Store a value for each row of a query. The values are on disk when this method returns.
 
         Args:
             query: the query.
             values: the values, one for each row.
-            of: `part` for this party's share of a score, `score` for a score that this party received.
+            of: "part" if the values are this party's shares of scores, "score" if they are scores that it received.
         """
         with self._file.changing() as tables:
             peer, model = name_id(tables, query.peer), name_id(tables, query.model)
@@ -510,7 +512,7 @@ class ScoreLedger:
             tables.executemany(STORE_VALUE[of], records)
 
     def stored(self, query: ScoreQuery, *, of: Literal["part", "score"] = "part") -> list[bytes | None]:
-        """Return the stored value of each row; None if there is none for this peer and these columns."""
+        """Return the stored value of each row; None if there is none for this peer and these commitments."""
         with self._file.reading() as tables:
             peer, model = name_id(tables, query.peer), name_id(tables, query.model)
             records = [
@@ -520,14 +522,14 @@ class ScoreLedger:
         return [None if record is None else record[0] for record in records]
 
     def _digests(self, ids: Iterable[bytes]) -> list[bytes]:
-        """Return keyed digests of ids."""
+        """Return the digests of ids under the key of the file."""
         key = self._file.key
         return [hashlib.blake2b(row_id, digest_size=DIGEST_BYTES, key=key).digest() for row_id in ids]
 
     def _contents(self, X: Floats) -> list[bytes]:
-        """Return keyed digests of the rows of X (n, d)."""
+        """Return the digests of the rows of X (n, d) under a key of the file."""
         return content_digests(X, self._key_of(b"columns"))
 
     def _key_of(self, purpose: bytes) -> bytes:
-        """Derive a key from the key of the file."""
+        """Derive a key for this purpose from the key of the file."""
         return hashlib.blake2b(self._file.key, person=purpose).digest()

@@ -1,4 +1,8 @@
-"""Limits that a score ledger enforces, and the check of the number of evaluations."""
+"""Limits that a score ledger enforces, and the check of the number of evaluations.
+
+A score ledger is the file in which a party records which scores and metrics about its rows other parties have received.
+An evaluation is the computation of metrics, such as the AUC, of one model on a set of rows.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ MIN_ITERATIONS = 10
 """A model is scored only after this number of iterations."""
 
 SCORE_BIT_BUDGET = 1 / 4
-"""Share of the information content of a row's columns that all scores and reason codes of the row may disclose."""
+"""Scores and reason codes may disclose this fraction of the bits of information in a row's columns, by default."""
 
 ROWS_PER_EVALUATION = 100
 """A set of n rows may be used for at most n / ROWS_PER_EVALUATION evaluations over all runs and peers."""
@@ -20,17 +24,17 @@ CLAIM_TIMEOUT = 10.0
 """Seconds to wait for a row that another session is scoring."""
 
 MAX_ATTEMPTS = 4
-"""How often a score of a row may be computed if no attempt has stored one."""
+"""How often the computation of a row's score may be started if it never finishes."""
 
 MAX_STANDARD_ERRORS = 3.0
-"""Excess of requested rows that equal training rows, in standard errors, above which a peer is refused."""
+"""A peer is refused if more of its requested rows equal training rows than expected plus this many standard errors."""
 
 EVALUATION, RANGE_COUNT = 0, 1
-"""Kinds of counters in the table `times`."""
+"""Kinds of counters in the table `times`: evaluations, and counts of out-of-range sums."""
 
 
 def max_count(tables: Tables, rows: Iterable[bytes], kind: int) -> int:
-    """Return the largest counter of this kind (`EVALUATION` or `RANGE_COUNT`) among these rows."""
+    """Return the largest value of this kind of counter (`EVALUATION` or `RANGE_COUNT`) over these rows."""
     select = "SELECT count FROM times WHERE row = ? AND what = ?"
     records = (tables.execute(select, (row, kind)).fetchone() for row in rows)
     return max((record[0] for record in records if record is not None), default=0)
@@ -51,8 +55,8 @@ def check_evaluations(tables: Tables, peer: str, rows: Sequence[bytes], times: i
     limit, evaluations = max_evaluations(rows), max_count(tables, rows, EVALUATION)
     if evaluations + times > limit:
         raise LeakageError(
-            f"metrics for {peer}: {len(rows)} rows may be used for at most {limit} evaluations over all runs; some "
-            f"were used for {evaluations} before, and this run would make it {evaluations + times}",
+            f"metrics for {peer}: {len(rows)} rows may be used for at most {limit} evaluations over all runs. Some of "
+            f"them were used for {evaluations} before, and {times} more would make it {evaluations + times}",
             "evaluate less often (evaluate_every), hold out more rows, or accept the disclosure with "
             'accepts = ["small_metrics"]',
             code="SVFL-LIMIT-REACHED",
@@ -63,5 +67,5 @@ def check_evaluations(tables: Tables, peer: str, rows: Sequence[bytes], times: i
 
 
 def max_evaluations(rows: Sequence[bytes]) -> int:
-    """Return how often a set of rows may be evaluated together; the same limit holds for out-of-range counts."""
+    """Return how often a set of rows may be used for evaluations; the same limit applies to out-of-range counts."""
     return max(1, len(rows) // ROWS_PER_EVALUATION)

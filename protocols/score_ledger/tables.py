@@ -1,4 +1,8 @@
-"""The SQL tables of a score ledger, and the statements that read and change them."""
+"""The SQL tables of a score ledger, and the statements that read and change them.
+
+A score ledger is the file in which a party records which scores and metrics about its rows other parties ("peers") have
+received. Rows are identified by digests of their ids. `content` is a digest of a row's columns.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +24,16 @@ CREATE TABLE IF NOT EXISTS alike (peer INTEGER, model INTEGER, asked INTEGER, al
 CREATE TABLE IF NOT EXISTS codes (row BLOB, source TEXT, bits REAL, PRIMARY KEY (row, source)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS times (row BLOB, what INTEGER, count INTEGER, PRIMARY KEY (row, what)) WITHOUT ROWID;
 """
-"""names: numbers of models and peers. models: iterations, training rows, and how many of them equal another one in this
-party's columns. trained, contents: training rows by id and by columns. scored: one record for each score. alike:
-requested rows of a peer, and how many equal a training row. codes: bits of reason codes. times: counters of
-evaluations."""
+"""The tables contain the following; "equal" means equal in this party's columns.
+
+names: a number for each model and each peer.
+models: iterations of a training, number of its training rows (`columns`), and how many of these equal another one.
+trained, contents: the training rows of a model, by the digests of their ids, and by the digests of their columns.
+scored: one record for each row, requesting peer and model.
+alike: how many rows a peer has requested (`asked`), and how many of them equal a training row.
+codes: bits that reason codes have disclosed about a row.
+times: counters of evaluations for each row.
+"""
 
 SELECT_ASKED = "SELECT committed, part IS NOT NULL FROM scored WHERE row = ? AND peer = ? AND model = ?"
 INSERT_ADMITTED = """INSERT INTO scored VALUES (?, ?, ?, ?, 1, ?, ?, NULL, NULL)
@@ -47,9 +57,9 @@ _SELECT_TRAINING_ROW = {
 
 
 def name_id(tables: Tables, name: str) -> int:
-    """Return the number of a model or a peer.
+    """Return the number that represents a model or a peer in the other tables.
 
-    Inside a transaction an unknown name receives a new number; outside of one the result for it is -1.
+    Inside a transaction, an unknown name receives a new number. Otherwise the result for an unknown name is -1.
     """
     record = tables.execute("SELECT number FROM names WHERE name = ?", (name,)).fetchone()
     if record is not None:
@@ -66,12 +76,12 @@ def iterations_of(tables: Tables, model: str) -> int | None:
 
 
 def contains(tables: Tables, table: str, model: int, digest: bytes) -> bool:
-    """Return whether a digest is one of a model's training rows: by id (`trained`) or by columns (`contents`)."""
+    """Return whether a digest belongs to a training row of a model: of its id (`trained`) or columns (`contents`)."""
     return tables.execute(_SELECT_TRAINING_ROW[table], (model, digest)).fetchone() is not None
 
 
 def add_contents(tables: Tables, model: int, contents: Iterable[bytes]) -> None:
-    """Add training rows of a model by digests of their columns."""
+    """Add digests of the columns of a model's training rows."""
     tables.executemany(
         "INSERT INTO contents VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET count = count + excluded.count",
         ((model, content, count) for content, count in sorted(Counter(contents).items())),
@@ -79,14 +89,14 @@ def add_contents(tables: Tables, model: int, contents: Iterable[bytes]) -> None:
 
 
 def record_model(tables: Tables, model: int, iterations: int) -> None:
-    """Record a model's number of iterations, and how many of its training rows equal another one."""
+    """Record a model's number of iterations, and how many of its training rows have the same columns as another one."""
     select = "SELECT total(count), total(count * (count > 1)) FROM contents WHERE model = ?"
     rows, repeated = tables.execute(select, (model,)).fetchone()
     tables.execute("INSERT OR REPLACE INTO models VALUES (?, ?, ?, ?)", (model, iterations, int(rows), int(repeated)))
 
 
 def disclosed_bits(tables: Tables, row: bytes) -> tuple[float, float]:
-    """Return the bits about a row that scores and that reason codes have disclosed."""
+    """Return the number of bits about a row that scores have disclosed, and the number that reason codes have."""
     scores, codes = (
         float(tables.execute(f"SELECT total(bits) FROM {table} WHERE row = ?", (row,)).fetchone()[0])  # noqa: S608
         for table in ("scored", "codes")
@@ -95,7 +105,7 @@ def disclosed_bits(tables: Tables, row: bytes) -> tuple[float, float]:
 
 
 def increment_counts(tables: Tables, rows: Iterable[bytes], kind: int) -> None:
-    """Increase the counter of this kind of each row by one."""
+    """Increase this kind of counter by one for each row."""
     tables.executemany(
         "INSERT INTO times VALUES (?, ?, 1) ON CONFLICT DO UPDATE SET count = count + 1",
         ((row, kind) for row in sorted(rows)),
@@ -103,7 +113,7 @@ def increment_counts(tables: Tables, rows: Iterable[bytes], kind: int) -> None:
 
 
 def count_matches(tables: Tables, peer: int, model: int, requested: int, matching: int) -> None:
-    """Add to the number of rows that a peer has requested, and of those whose columns equal a training row."""
+    """Add to the counts of rows that a peer has requested, and of requested rows that equal a training row."""
     tables.execute(
         "INSERT INTO alike VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET asked = asked + excluded.asked, "
         "alike = alike + excluded.alike",

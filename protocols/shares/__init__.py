@@ -1,1 +1,7 @@
-"""Training on additive shares, where nobody sees a weight, a score or a residual."""
+"""Training on secret shares: no party sees a weight, a score, a residual or another party's columns.
+
+Every such number is the sum, modulo 2^L, of random-looking integers ("shares") at different parties. The party with
+labels and its partner, the share holders, have shares of everything; every other party has shares of its own weights.
+Modules of the offline phase (offline_phase.py) compute random products in advance, which the iterations (iteration.py)
+then use up.
+"""

@@ -1,12 +1,15 @@
 """Agreement on stored preprocessing: all parties use a chunk, or all of them discard it and generate a new one.
 
-1. all -> all   the name of the chunk that is stored for the next iterations, or nothing
-2. all -> all   nothing, after the last iteration
+A chunk is the random material for a number of iterations of a training on shares, which the parties generated together
+and stored. Each party has its part of the chunk, under a common name.
 
-A chunk is used if all parties have one with the same name, which is unique. Otherwise all parties discard what they
-have from there on, because later chunks depend on it. Names are digests of nonces that all parties know, and not
-secret. Step 2 ensures that every party's last state is on disk: a process that is killed afterwards resumes with the
-same model, for which the same rows may be scored again.
+1. all -> all   the name of the stored chunk for the next iterations; empty if the party has none
+2. all -> all   an empty name, after the last iteration
+
+If all names are equal, the parties use the chunk. Otherwise every party discards this chunk and all later ones, because
+later chunks depend on it. Names are digests of random numbers that all parties know, and not secret. A party sends the
+message of step 2 after it has stored its final state. When a party has received all of them, every party can resume
+with the same model, even if a process is killed afterwards; so a row is not scored again with a different model.
 """
 
 from __future__ import annotations
@@ -19,13 +22,13 @@ from securevfl.runtime.codec import Message
 
 
 class ChunkName(Message, frozen=True):
-    """The name of the chunk that a party has stored: 16 bytes, or nothing."""
+    """The name of the chunk that a party has stored (16 bytes); empty if it has none."""
 
     name: bytes
 
 
 def declares() -> list[MessageDeclaration]:
-    """Declare the disclosures of the messages. Roles: active, partner, passive (any party that is neither)."""
+    """Declare sender, receiver and disclosure of each message. Roles: active, partner, passive (any other party)."""
     return [MessageDeclaration(ChunkName, *pair, Reveal("public")) for pair in share_products.PAIRS]
 
 
@@ -39,7 +42,7 @@ def agree_on_chunk(context: PartyContext, phase: OfflinePhase, number: int, iter
         iterations: the number of iterations that the chunk must have.
 
     Returns:
-        True if the chunk can be used.
+        Whether the chunk can be used.
     """
     name = phase.usable_chunk(number, iterations)
     names = [name, *_exchange(context, name)]
@@ -55,7 +58,7 @@ def wait_for_all(context: PartyContext) -> None:
 
 
 def _exchange(context: PartyContext, name: bytes) -> list[bytes]:
-    """Send a name to all other parties, and return theirs."""
+    """Send a chunk's name to all other parties, and return the names that they sent."""
     others = [party for party in context.parties if party != context.me]
     for party in others:
         context.channel.send(party, ChunkName(name), context.subchannel)  # 1

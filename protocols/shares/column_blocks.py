@@ -1,4 +1,9 @@
-"""One party's feature columns as integers, by block of rows."""
+"""One party's feature columns as fixed-point integers, divided into blocks of rows, as a training on shares uses them.
+
+A batch of n rows has columns X (n, d) and steps W = (eta / n) X P (n, d), with the step size eta and an optional
+preconditioner P (d, d). Weights theta (d, c) and residuals g (n, c) are words: integers modulo 2^L, stored as uint64,
+for c model outputs per row. An iteration needs the products X theta and W^T g.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +20,9 @@ from securevfl.protocols.shares.fixed_point import FixedPointEncoding
 from securevfl.protocols.shares.product_work import RemoteFactor
 from securevfl.protocols.shares.shares_params import RowBlock
 
-_CACHE_BYTES = 1 << 27  # without a spill file
+_CACHE_BYTES = 1 << 27  # if blocks cannot be stored in a temporary file
 _CACHE_BYTES_WITH_SPILL = 1 << 24
-_WIDE_COLUMNS = 512  # a matrix P of this width makes W expensive, so more of it is cached
+_WIDE_COLUMNS = 512  # with this many columns, computing X P takes long, so more blocks of W are cached
 _CACHE_BYTES_WIDE = 1 << 29
 _ROWS_PER_ENCODING = 4096
 
@@ -26,36 +31,37 @@ class ColumnBlocks(ABC):
     """Interface to one party's feature columns, by row block, independent of where they are stored.
 
     Attributes:
-        remote: True if other processes store the columns.
+        remote: whether other processes than the party's main process store the columns.
     """
 
     remote = False
 
     @abstractmethod
     def integers(self, block: RowBlock) -> tuple[Integers, Integers] | tuple[RemoteFactor, RemoteFactor]:
-        """Return X and W (n, d) of a block, for products with ciphertexts."""
+        """Return X and W (n, d) of a block's n rows, for products with ciphertexts."""
 
     @abstractmethod
     def sums(self, block: RowBlock, theta: Words) -> Words:
-        """Return X theta (n, c) of a block."""
+        """Return the product X theta (n, c) for the n rows of a block."""
 
     @abstractmethod
     def change(self, block: RowBlock, g: Words) -> Words:
-        """Return W^T g (d, c) of a block.
+        """Return the product W^T g (d, c) for the n rows of a block.
 
-        An implementation may return zeros and add the change to that of a later block of the same batch.
+        An implementation may return zeros here and add the product to that of a later block of the same batch, because
+        only the sum over the batch matters.
         """
 
 
 def encode_columns(
     encoding: FixedPointEncoding, rows: RowSlices, block: slice, rate: float, P: Floats | None, n: int
 ) -> tuple[Integers, Integers]:
-    """Compute X and W for a slice of a batch, in the narrowest integer type, a chunk of rows at a time.
+    """Compute X and W for m rows of a batch, in the narrowest integer type that holds the values.
 
     Args:
         encoding: the fixed-point encoding.
         rows: the columns of the batch.
-        block: the slice of rows.
+        block: the slice of the batch that contains the m rows.
         rate: the step size eta.
         P: the party's preconditioner (d, d), or None.
         n: the number of rows of the batch.
@@ -76,14 +82,14 @@ class LocalColumns(ColumnBlocks):
     """One party's columns in this process.
 
     The first blocks are cached in memory. Later blocks are stored in an unnamed temporary file if there is a folder for
-    it, and recomputed on every access otherwise. An entry of X takes 2 bytes, and one of W mostly 4.
+    it, and recomputed on every access otherwise. An entry of X takes 2 bytes, and an entry of W usually 4.
 
     Args:
         encoding: the fixed-point encoding.
         rate: the step size eta.
-        X: returns the columns (n, d) of a batch.
+        X: returns the columns (n, d) of a batch, by its number.
         P: the party's preconditioner (d, d), or None.
-        folder: folder of the temporary file, or None.
+        folder: folder for the temporary file, or None.
     """
 
     def __init__(
@@ -99,12 +105,12 @@ class LocalColumns(ColumnBlocks):
         self._ring = ShareRing(encoding.bits)
         self._integer_cache: dict[RowBlock, tuple[Integers, Integers]] = {}
         self._factor_cache: dict[RowBlock, tuple[IntegerFactor, IntegerFactor]] = {}
-        wide = P is not None and len(P) >= _WIDE_COLUMNS  # an entry of W costs d products
+        wide = P is not None and len(P) >= _WIDE_COLUMNS  # with P, every entry of W takes d multiplications
         in_memory = _CACHE_BYTES_WIDE if wide else _CACHE_BYTES
         self._free_bytes = in_memory if folder is None else _CACHE_BYTES_WITH_SPILL
 
     def integers(self, block: RowBlock) -> tuple[Integers, Integers]:
-        """Return X and W (n, d) of a block."""
+        """Return X and W (n, d) of a block, from memory or the temporary file if they were computed before."""
         if block in self._integer_cache:
             return self._integer_cache[block]
         if self._spill_file is not None and (stored := self._spill_file.get(block)) is not None:
@@ -119,22 +125,22 @@ class LocalColumns(ColumnBlocks):
         return factors
 
     def factors(self, block: RowBlock) -> tuple[IntegerFactor, IntegerFactor]:
-        """Return X and W of a block, prepared for products with words."""
+        """Return X and W (n, d) of a block, prepared for products with words."""
         if block in self._factor_cache:
             return self._factor_cache[block]
         X, W = self.integers(block)
         factors = IntegerFactor(self._ring, X), IntegerFactor(self._ring, W)
-        if 16 * X.size <= self._free_bytes:  # floats of both
+        if 16 * X.size <= self._free_bytes:  # the prepared X and W are floats of 8 bytes an entry
             self._free_bytes -= 16 * X.size
             self._factor_cache[block] = factors
         return factors
 
     def sums(self, block: RowBlock, theta: Words) -> Words:
-        """Return X theta (n, c) of a block."""
+        """Return the product X theta (n, c) for the n rows of a block."""
         return self.factors(block)[0].times(theta)
 
     def change(self, block: RowBlock, g: Words) -> Words:
-        """Return W^T g (d, c) of a block."""
+        """Return the product W^T g (d, c) for the n rows of a block."""
         return self.factors(block)[1].transpose_times(g)
 
     def _integers(self, block: RowBlock) -> tuple[Integers, Integers]:

@@ -1,18 +1,23 @@
-"""Correlations of two parties' columns: each party learns 6 bits of each sum over all rows, nothing about one row.
+"""Correlations of two parties' columns, rounded to 6 bits each, so that they reveal little about a single row.
 
-A has X_A (n, d_A) and B has X_B (n, d_B), standardised. s is the spacing of two levels, 1/30 of a correlation.
+Party A (role "active") has standardised columns X_A (n, d_A), and its partner B has standardised columns X_B (n, d_B)
+about the same n rows. The correlations X_A^T X_B / n are computed as additive shares: random-looking matrices h_A at A
+and h_B at B, whose sum modulo 2^L is the scaled product. Disclosed correlations are rounded to levels, multiples of
+1/30. s is the number in the ring that represents one level.
 
-1, 2. both  shares of X_A^T X_B (summed_products.py)
-3. B -> A   floor((h_B + D) / s) mod 2^6       D: secret, uniform below s, fresh for every number
-   A -> B   floor((h_A + D) / s) mod 2^6       likewise
+1, 2. both  compute shares of X_A^T X_B (summed_products.py)
+3. B -> A   floor((h_B + D) / s) mod 2^6       D: secret, uniform below s, new for every number
+   A -> B   floor((h_A + D) / s) mod 2^6       with another D
    both     add the received number to their h / s, and divide by 30
 
-The values received in steps 1 and 2 are ciphertexts under the other party's key, or uniform. So each party learns d_A
-d_B numbers of 6 bits, rounded up or down at random: the mean is the correlation, the error is below 1/30, and its
-standard deviation at most half of that. An exact correlation would reveal more: if a column of A is 1 at one row and 0
-at all others, it is that row of X_B divided by the root of n. Rounded, such a number has a signal of 30 / sqrt(n)
-levels for a value of one standard deviation, against noise of 0.41 levels: much at n = 1,000, little at n = 100,000.
-Hence there must be at least `MIN_CORRELATION_ROWS` rows, and at most one column for each `ROWS_PER_COLUMN` rows.
+Numbers in comments refer to these steps. The values received in steps 1 and 2 are ciphertexts under the other party's
+key, or uniform. So each party learns d_A * d_B numbers of 6 bits, which D rounds up or down at random: their mean is
+the correlation, their error is below 1/30, and its standard deviation is at most half of that. Exact correlations would
+reveal more. If a column of A is 1 at one row and 0 at all others, its correlations are that row of X_B divided by
+sqrt(n). After rounding, a value of one standard deviation in that row changes the correlation by 30 / sqrt(n) levels,
+and the noise of rounding has a standard deviation of 0.41 levels. The row is thus readable for n = 1,000 and hidden for
+n = 100,000. Hence there must be at least `MIN_CORRELATION_ROWS` rows, and at most one column for each `ROWS_PER_COLUMN`
+rows.
 """
 
 from __future__ import annotations
@@ -37,10 +42,10 @@ from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureRecor
 CORRELATION_BITS = 6
 
 CORRELATION_LEVELS = 30
-"""Levels from a correlation of 0 to one of 1: one less than 2^5 - 1, because rounding may add one."""
+"""The number of levels between the correlations 0 and 1: one less than 2^5 - 1, because rounding up may add one."""
 
 CORRELATION_NOISE = 1 / (6 * CORRELATION_LEVELS**2)
-"""The average variance of rounding."""
+"""The average variance that random rounding adds to a correlation."""
 
 MIN_CORRELATION_ROWS = 1_000
 
@@ -48,13 +53,13 @@ ROWS_PER_COLUMN = 100
 
 
 class RoundedProducts(DisclosingMessage, frozen=True):
-    """The sender's shares of correlations, rounded at random to words of 6 bits."""
+    """The sender's shares of the correlations, rounded at random to 6 bits each (step 3)."""
 
     words: bytes
 
 
 def declares() -> list[MessageDeclaration]:
-    """Declare the disclosures of the messages. Roles: active (the requesting party) and partner."""
+    """Declare sender, receiver and disclosure of each message. Roles: active (the requesting party) and partner."""
     output = Reveal("output", "correlations of its columns with the sender's, rounded at random to 6 bits")
     return [
         *summed_products_module.declares(),
@@ -65,14 +70,14 @@ def declares() -> list[MessageDeclaration]:
 
 @dataclass(frozen=True)
 class CorrelationEncoding:
-    """The fixed-point encoding of products over n rows.
+    """The fixed-point encoding of columns whose products over n rows are correlations.
 
-    A's columns have f_x fractional bits. B's columns are divided by n and scaled so that 2^L represents two
-    correlations of 1, and 30 levels represent one.
+    A's columns have f_x fractional bits. B's columns are divided by n and scaled so that a correlation of 1 is 30
+    levels, and the 2^L numbers of the ring are 64 levels.
 
     Attributes:
-        rows: n.
-        f_x: the fractional bits of A's columns.
+        rows: the number of rows n.
+        f_x: the number of fractional bits of A's columns.
     """
 
     rows: int
@@ -80,34 +85,34 @@ class CorrelationEncoding:
 
     @property
     def bits(self) -> int:
-        """L, rounded up to whole bytes; the additional bits make B's columns more precise."""
+        """The number of bits L of the ring: whole bytes, whose unneeded bits make B's columns more precise."""
         return -(-(self.f_x + math.ceil(math.log2(self.rows)) + 6) // 8) * 8
 
     @property
     def shift(self) -> int:
-        """The number of bits of a share below one level."""
+        """The number of lowest bits of a share that are less than one level."""
         return self.bits - CORRELATION_BITS
 
     def encode_active(self, X: Floats) -> Integers:
-        """Return X_A (n, d) as integers."""
+        """Return the columns X_A (n, d) of party A as integers."""
         return np.rint(np.ldexp(X, self.f_x)).astype(np.int64)
 
     def encode_partner(self, X: Floats) -> Integers:
-        """Return X_B (n, d) as integers."""
+        """Return the columns X_B (n, d) of party B as integers."""
         scale = CORRELATION_LEVELS / 2.0 ** (CORRELATION_BITS - 1) / self.rows
         return np.rint(np.ldexp(X * scale, self.bits - 1 - self.f_x)).astype(np.int64)
 
 
 def rounded_correlations(context: PartyContext, blocks: Sequence[Floats], widths: Sequence[int]) -> list[Floats]:
-    """Run one party's side, in a context of two parties.
+    """Run one party's side of the protocol between two parties.
 
     Args:
         context: this party's context.
-        blocks: this party's blocks of standardised columns (n, d).
+        blocks: this party's columns, divided into blocks (n, d) of standardised columns.
         widths: the number of columns of each of the other party's blocks.
 
     Returns:
-        The correlations (d, d_other) of each block with the other party's block of the same index.
+        For each block, the correlations (d, d_other) with the other party's block of the same index.
     """
     encoding, is_active = CorrelationEncoding(len(blocks[0])), context.me == context.active
     encode = encoding.encode_active if is_active else encoding.encode_partner
@@ -121,7 +126,7 @@ def rounded_correlations(context: PartyContext, blocks: Sequence[Floats], widths
 def _exchange(
     context: PartyContext, products: Products, peer: str, encoding: CorrelationEncoding, shares: list[Words]
 ) -> list[Floats]:
-    """Send the rounded shares (d_A, d_B), receive the peer's, and return the correlations."""
+    """Run step 3: send this party's rounded shares, receive the peer's, and return the correlations (d_A, d_B)."""
     ring, flat = ShareRing(CORRELATION_BITS), np.concatenate([share.ravel() for share in shares])
     record = DisclosureRecord(peer, "columns", len(flat), CORRELATION_BITS, about=(context.me,), group="correlations")
     permit = context.channel.permit(record)
@@ -135,6 +140,6 @@ def _exchange(
 
 
 def _rounded(encoding: CorrelationEncoding, shares: Words) -> Words:
-    """Return shares (any shape) as levels, rounded up or down at random."""
+    """Return shares (any shape) as numbers of levels modulo 2^6, rounded up or down at random."""
     below = Prg.fresh("dither of correlations").array(shares.shape, np.uint64) >> np.uint64(64 - encoding.shift)
     return ((shares + below) >> np.uint64(encoding.shift)) & np.uint64(2**CORRELATION_BITS - 1)

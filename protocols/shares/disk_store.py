@@ -1,23 +1,25 @@
-"""A store of preprocessed records on disk: each record is handed out once, even across processes.
+"""A store on disk for the precomputed material of a training on shares. It returns each record just once.
 
-A mask that is used twice reveals residuals. On disk, a record is therefore marked as used, and the mark is flushed,
-before the record is handed out. A process that finds a chunk with such a mark discards the whole chunk. Records are
-marked in batches of 16. If the process dies, records that were marked but not used are discarded; that costs
-recomputation, not security.
+A chunk is the material for a number of iterations that was generated together, and each chunk is one file. Its records
+contain random masks, and a mask that is used twice reveals residuals. The store therefore writes to disk that an
+iteration is used before it returns the iteration's first record. It does this for 16 iterations at a time. A process
+that opens a folder discards every chunk that an earlier process has begun to use. That costs recomputation, not
+security.
 
-Three measures prevent that a folder is used twice. Only one process at a time uses it (a lock). A chunk is valid only
-as long as its file is the one that was written: a copied or restored file has another inode or ctime, and is discarded.
-And every party records the names of used chunks elsewhere (`spent_chunks`). These measures do not detect that a whole
-machine is restored, with all of its disks, by every party that has the other masks.
+Three measures prevent that a folder is used twice. A lock lets only one process at a time use it. A copied or restored
+file of a chunk is discarded, because its inode or ctime differs from those of the file that was written. And every
+party also stores the names of used chunks in another file (`spent_chunks`). If a whole machine is restored with all of
+its disks, at all parties that have the masks, these measures do not detect it.
 
-Files of a folder. They are readable by the owner only. A record contains masks, so store the folder where the party's
-columns are stored:
+The folder contains these files, which only their owner can read. Records contain masks, so the folder must be protected
+like the party's columns:
 
-    chunk-N.ready   name, base (16 bytes each), first iteration, count (u64); the records; and an index at the end:
-                    iteration, part, start, length (u64 each) and a digest (16 bytes) for each record; the number of
-                    records (u64); a digest of header and index (16)
-    chunk-N.bound   inode and ctime of chunk-N.ready, in nanoseconds (u64 each)
-    chunk-N.spent   the number of used iterations (u64)
+    chunk-N.ready   a header: name and base (16 bytes each), first iteration and number of iterations (u64 each);
+                    the records;
+                    an index, with iteration, part, start, length (u64 each) and digest (16 bytes) of each record;
+                    the number of records (u64), and a digest of header and index (16 bytes)
+    chunk-N.bound   inode and ctime in nanoseconds (u64 each) of chunk-N.ready
+    chunk-N.spent   the number of iterations that are marked as used (u64)
     lock            locked by the process that uses the folder
 """
 
@@ -41,24 +43,24 @@ from securevfl.protocols.shares.preprocessing_store import (
     Record,
 )
 
-_MARKED_ITERATIONS = 16  # iterations that one mark covers
+_MARKED_ITERATIONS = 16  # iterations that are marked as used by one write
 _U64 = struct.Struct("<Q")
 _IDENTITY = struct.Struct("<2Q")
 _DIGEST_BYTES = 16
 _INDEX_ENTRY = struct.Struct(f"<4Q{_DIGEST_BYTES}s")
 
 RecordIndex = dict[tuple[int, int], tuple[int, int, bytes]]
-"""Start, length and digest of each record, by iteration and part."""
+"""Start, length and digest of each record in a file, by its iteration and part."""
 
 
 class DiskStore(PreprocessingStore):
-    """Records in a folder, until `close`.
+    """A store in a folder, which this process locks until `close`.
 
-    Chunks that an earlier process has begun to use, and files that are not the ones that were written, are removed.
+    The constructor removes chunks that an earlier process has begun to use, and files that were copied or restored.
 
     Args:
         folder: the folder.
-        limit: the maximum number of bytes of all records.
+        limit: the maximum number of bytes of all records together.
 
     Raises:
         ConfigError: another process or store uses the folder, or a file is damaged.
@@ -76,7 +78,7 @@ class DiskStore(PreprocessingStore):
             raise
 
     def _load(self) -> None:
-        """Read the chunks of the folder, and remove those that must not be used."""
+        """Read the descriptions of the stored chunks, and remove chunks that must not be used."""
         for path in sorted(self._folder.glob("chunk-*.spent")):
             self._remove(int(path.stem.removeprefix("chunk-")))
         for path in sorted(self._folder.glob("chunk-*.ready")):
@@ -89,7 +91,7 @@ class DiskStore(PreprocessingStore):
 
     @property
     def unused_chunks(self) -> tuple[int, ...]:
-        """The numbers of the chunks without a used record."""
+        """The numbers of the chunks of which no record was used."""
         return tuple(sorted(number for number, chunk in self._chunks.items() if chunk.next == 0))
 
     def _write(self, number: int, header: bytes, records: Iterable[Record]) -> None:
@@ -122,30 +124,30 @@ class DiskStore(PreprocessingStore):
 
     def _remove(self, number: int) -> None:
         self._indices.pop(number, None)
-        for kind in ("ready", "bound", "spent"):  # records first: a mark without records does no harm
+        for kind in ("ready", "bound", "spent"):  # if interrupted, .spent must not disappear before the records
             self._path(number, kind).unlink(missing_ok=True)
 
     def _path(self, number: int, kind: Literal["ready", "spent", "bound"]) -> Path:
         return self._folder / f"chunk-{number}.{kind}"
 
     def _is_original(self, number: int) -> bool:
-        """Return whether the file of a chunk is the one that was written."""
+        """Return whether the file of a chunk is the one that the store wrote, and not a copy."""
         bound = self._path(number, "bound")
         return bound.exists() and bound.read_bytes() == file_identity(self._path(number, "ready"))
 
     def close(self) -> None:
-        """Release the folder."""
+        """Release the lock of the folder."""
         self._unlock()
 
 
 def _read_index(path: Path) -> tuple[tuple[bytes, bytes, int, int], RecordIndex]:
-    """Return header and index of a chunk's file.
+    """Return the header and the index of a chunk's file.
 
     Args:
         path: the file.
 
     Returns:
-        Name, base, first iteration and count; and the index.
+        The header (name, base, first iteration, number of iterations), and the index.
 
     Raises:
         ConfigError: the file is damaged.
@@ -187,7 +189,7 @@ def _damaged(path: Path) -> ConfigError:
 
 
 def _lock_folder(folder: Path) -> int:
-    """Return the file descriptor of the folder's lock, which the operating system releases with the process.
+    """Lock a folder, and return the file descriptor of the lock. The lock ends with the process at the latest.
 
     Args:
         folder: the preprocessing folder.
@@ -214,6 +216,6 @@ def _lock_folder(folder: Path) -> int:
 
 
 def file_identity(path: Path) -> bytes:
-    """Return the inode and ctime of the file, which distinguish it from a copy."""
+    """Return inode and ctime of a file as bytes; a copy of the file has other ones."""
     status = path.stat()
     return _IDENTITY.pack(status.st_ino, status.st_ctime_ns)

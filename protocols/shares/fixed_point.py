@@ -1,40 +1,44 @@
-"""Fixed-point encoding of a training on shares: the public number of bits of every value, and the index of a table.
+"""Fixed-point encoding of a training on secret shares: the number of bits of every value, and how sums index a table.
 
-All values are integers modulo 2^L at public scales, and no scale ever changes:
+Every number is an integer modulo 2^L (the "ring"). Dividing it by 2^f gives the real number; f, its number of
+fractional bits, is public. n is the number of rows of a batch, eta the step size, and P an optional preconditioner, a
+matrix by which a party multiplies its gradients. The values and their fractional bits are:
 
-    columns X                        f_x fractional bits
-    steps   W = eta/n X P            f_W = w + ceil(log2(n / eta))
-    residuals g                      f_g
-    weights theta (sums of W^T g)    f_W + f_g + m     m: fractional bits of an update rule's coefficients
-    sums    H = X theta              f_x + f_W + f_g + m
+    X                   columns                                       f_x
+    W = (eta / n) X P   steps                                         f_W = w + ceil(log2(n / eta))
+    g                   residuals, the derivatives of the loss        f_g
+    theta               weights, weighted sums of W^T g               f_W + f_g + m
+    H = X theta         forward sums, the outputs of the model        f_x + f_W + f_g + m
 
-f_W follows from n, eta and public bounds, never from data. Columns arrive clipped and rounded
-(`securevfl.data.scaling`); encoding clips and rounds again, which changes nothing of a table's columns. L is rounded up
-to whole bytes, and w uses some of the bits gained. If P is about 1 / c, for a loss of curvature c, w starts log2(c)
-bits higher. If L would exceed the limit, w shrinks down to three bits and then f_g to seven
-(`FixedPointEncoding.finest`). An entry of W has an error of at most 2^-w / sqrt(12) of a column's standard deviation,
-independent between rows. The error of W^T g therefore falls with n like the sampling error of n rows, and stays far
-below it.
+m is the number of fractional bits of the coefficients in the update rule that turns W^T g into weights; w is the number
+of bits that describe an entry of W. f_W depends on n, eta and public bounds, never on data. Columns arrive clipped and
+rounded (`securevfl.data.scaling`), so clipping and rounding them again here changes nothing. L is rounded up to whole
+bytes, and w uses some of the bits gained. If P divides by a curvature of the loss, w starts log2(curvature) bits
+higher. If L would exceed the limit, w is reduced down to three bits, and then f_g to seven
+(`FixedPointEncoding.finest`). An entry of W has a rounding error of at most 2^-w / sqrt(12) standard deviations of its
+column, independent between rows. The error of W^T g therefore falls with n like the sampling error of n rows, and
+remains far below it.
 
-A batch with fewer rows than the largest batch has W at k fewer bits, where 2^k is the ratio of the sizes rounded down,
-and its changes are multiplied by 2^k afterwards (`FixedPointEncoding.lift`). Entries of W thus have similar sizes in
-all batches.
+In a batch that is smaller than the largest one, W has k fewer fractional bits; 2^k is the ratio of the two sizes,
+rounded down to a power of two. The products W^T g of that batch are multiplied by 2^k afterwards
+(`FixedPointEncoding.lift`). Entries of W thus have similar sizes in all batches.
 
-A table of 2^b entries, spaced 2^step apart, is indexed by the top bits of H modulo 2^b. Of the shares h_A + h_B = H it
-uses i_k = floor(h_k / 2^s) modulo 2^b, with s = f_x + f_W + f_g + m + step. A carry out of 2^L vanishes, so nothing
-wraps while H is within the table. The label selects the table of a row, so the party with labels centres it where sums
-of rows with this label are expected: half way to the sum of least loss, moved by at most a quarter of the table
-(`FixedPointEncoding.table_centres`). With 64 entries spaced 1 apart, a class table covers margins y H from -15 to 48. A
-larger margin would wrap to a very wrong one, whose step would increase it further; rows with such large correct margins
-are common, and rows with such large wrong margins are not.
+Residuals are read from a table of 2^b entries, whose forward sums are spaced 2^step apart. Two parties A and B have
+shares h_A + h_B = H. Each computes its table index i_k = floor(h_k / 2^s) modulo 2^b, with s = f_x + f_W + f_g + m +
+step. A carry out of 2^L vanishes, so the index is correct while H is in the range of the table. The label of a row
+selects its table. The party with labels, A, centres the table at the sums that it expects for rows with this label:
+half way to the sum of least loss, moved by at most a quarter of the table (`FixedPointEncoding.table_centres`). With 64
+entries spaced 1 apart and classes y of -1 and +1, a table covers values of y * H from -15 to 48. Larger values would
+wrap to very wrong ones, and training would increase them further. Large positive values (correct predictions) are
+common and large negative ones are not, so the table is centred at positive ones.
 
-The ring itself holds sums of four times the size of the table, and at least 64 (`integer_bits`). The highest bits of a
-sum therefore show whether it is beyond a table or a quantizer. Batches with very many rows use rings that cover the
-table only.
+The ring represents sums up to four times the range of the table, and at least up to 64 (`integer_bits`). The highest
+bits of a sum therefore show whether it is out of the range of a table or of a quantizer, which rounds disclosed sums.
+If batches have very many rows, the ring covers only the range of the table.
 
-i_A + i_B + 1 is the index of the entry below or above H / 2^s, each with the probability given by the distance to the
-other one, because the fractional part of h_A is uniform. This is linear interpolation between the entries, without
-bias. Entries are rounded to f_g bits at random in the same way.
+i_A + i_B + 1 is the index of the table entry just below or just above H / 2^s. The nearer entry has the higher
+probability, because the fractional part of h_A is uniform. On average this is linear interpolation between the entries,
+without bias. Entries are rounded to f_g bits at random in the same way.
 """
 
 from __future__ import annotations
@@ -54,28 +58,28 @@ from securevfl.errors import ConfigError, RangeError
 
 _MAX_RING_BITS = 56
 _MIN_W = 3
-_MIN_INTEGER_BITS = 7  # sums up to 64 on either side
+_MIN_INTEGER_BITS = 7  # sums from -64 to 64
 _MIN_TOP_BITS = 6
 _MIN_RESIDUAL_BITS = 7
 
 
 @dataclass(frozen=True)
 class FixedPointEncoding:
-    """The agreed numbers of bits.
+    """The numbers of bits of all values, on which the parties have agreed.
 
     Attributes:
-        rows: n of the largest batch.
+        rows: the number of rows n of the largest batch.
         rate: the largest step size eta.
         f_x: fractional bits of columns.
-        w: bits of W beyond log2(n / eta).
+        w: fractional bits of W in addition to log2(n / eta).
         f_g: fractional bits of residuals.
         m: fractional bits of the update rule's coefficients.
-        table_bits: b; a table has 2^b entries.
-        step: log2 of the spacing of entries.
-        clip: bound of the columns.
-        spare: the largest number of bits by which filling L up to whole bytes extends W.
-        step_bits: entries of W are clipped to 2^step_bits; None does not clip.
-        has_headroom: True if the ring holds larger sums than the table.
+        table_bits: b; a table of residuals has 2^b entries.
+        step: log2 of the spacing of table entries.
+        clip: largest absolute value of a column's entry.
+        spare: how many of the bits that rounding L up to whole bytes adds may be used for W, at most.
+        step_bits: entries of W are clipped to [-2^step_bits, 2^step_bits]; None does not clip them.
+        has_headroom: whether the ring can represent larger sums than the table.
 
     Raises:
         ConfigError: L would exceed 56 bits.
@@ -95,7 +99,7 @@ class FixedPointEncoding:
     has_headroom: bool = True
 
     def __post_init__(self) -> None:
-        """Check the number of bits."""
+        """Reject an encoding that needs more bits than the ring has."""
         if self.min_bits > _MAX_RING_BITS:
             raise ConfigError(
                 f"shares: batches of {self.rows:,} rows need {self.min_bits} bits at this step size, and "
@@ -109,20 +113,20 @@ class FixedPointEncoding:
 
     @classmethod
     def finest(cls, rows: int, rate: float, *, curvature: float = 1.0, **sizes: Any) -> FixedPointEncoding:
-        """Return the most precise encoding for batches of up to `rows` rows that the ring has bits for.
+        """Return the most precise encoding for batches of up to `rows` rows that fits into the ring.
 
         Args:
-            rows: n of the largest batch.
-            rate: the largest step size.
-            curvature: a curvature that steps are divided by (`block_descent`). If it is above 1, W is smaller by this
-                factor and receives the corresponding bits, as far as there are any.
+            rows: the number of rows of the largest batch.
+            rate: the largest step size eta.
+            curvature: the curvature by which the preconditioner divides steps. If it is above 1, entries of W are
+                smaller by this factor, and W receives log2(curvature) more fractional bits if the ring has them.
             **sizes: further attributes of the encoding.
 
         Returns:
             The encoding.
 
         Raises:
-            ConfigError: even the coarsest encoding has too many bits.
+            ConfigError: even the coarsest encoding needs too many bits.
         """
         f_g = sizes.pop("f_g", cls.f_g)
         for w in range(cls.w + math.ceil(math.log2(max(1.0, curvature))), _MIN_W - 1, -1):
@@ -149,23 +153,23 @@ class FixedPointEncoding:
 
     @property
     def shift(self) -> int:
-        """s: the number of bits of H below the table's index."""
+        """The number s of bits of a forward sum below those that index a table."""
         return self.f_x + self.f_theta + self.step
 
     @property
     def integer_bits(self) -> int:
-        """The number of bits of a sum above its fraction, including the sign."""
+        """The number of bits of a forward sum before its fractional bits, including the sign."""
         covered = self.step + self.table_bits
         return max(covered + 2, _MIN_INTEGER_BITS) if self.has_headroom else covered
 
     @property
     def min_bits(self) -> int:
-        """The smallest possible L."""
+        """The smallest number of bits L that the ring needs."""
         return self.f_x + self._min_f_w + self.f_g + self.m + self.integer_bits
 
     @property
     def bits(self) -> int:
-        """L, rounded up to whole bytes."""
+        """The number of bits L of the ring, which is a multiple of 8."""
         return -(-self.min_bits // 8) * 8
 
     @property
@@ -175,33 +179,33 @@ class FixedPointEncoding:
 
     @property
     def reach(self) -> float:
-        """The largest distance of H from the centre of its table that the table covers on either side."""
+        """The largest distance between a forward sum and the centre of its table that the table covers."""
         return float((self.entries // 2 - 1) * 2.0**self.step)
 
     @property
     def knots(self) -> Floats:
-        """The model output f at each index of a table (2^b,).
+        """The forward sum at each index of a table (2^b,).
 
-        An index modulo 2^b represents one step more than its value, because the indices of both shares are rounded
-        down.
+        An index i, as the sum of two shares' indices, represents the sum (i + 1) * 2^step, because both shares' indices
+        are rounded down.
         """
         return _knots(self.table_bits, self.step)
 
     @property
     def top_bits(self) -> int:
-        """The number of the highest bits of a sum that index a table over the whole ring."""
+        """The number of bits that index a table over the whole range of the ring, taken from the top of a sum."""
         return max(self.table_bits, _MIN_TOP_BITS)
 
     @property
     def top_knots(self) -> Floats:
-        """The model output f at each index of a table over the whole ring (2^top_bits,)."""
+        """The forward sum at each index of a table over the whole range of the ring (2^top_bits,)."""
         return _knots(self.top_bits, self.integer_bits - self.top_bits)
 
     def table_centres(self, minimizers: Floats) -> Floats:
-        """Return the outputs f (n,) at which the tables of rows are centred.
+        """Return the forward sum at which each row's table is centred.
 
         Args:
-            minimizers: the outputs of least loss (n, 1), which may be infinite.
+            minimizers: for each row, the forward sum of least loss (n, 1), which may be infinite.
 
         Returns:
             The centres (n,).
@@ -211,26 +215,26 @@ class FixedPointEncoding:
         return np.ldexp(centres, self.step)
 
     def encode_columns(self, X: Floats) -> Integers:
-        """Return X (n, d), clipped, with f_x fractional bits."""
+        """Return columns X (n, d) as integers with f_x fractional bits, after clipping."""
         clipped = self._clipped(X)
         clipped *= 2.0**self.f_x
-        return np.rint(clipped, out=clipped).astype(np.int64)  # columns of a table are multiples already
+        return np.rint(clipped, out=clipped).astype(np.int64)  # exact for prepared columns, which are rounded already
 
     def lift(self, rows: int) -> int:
-        """Return k: W has k fewer bits in a batch of this number of rows, and its changes are multiplied by 2^k."""
+        """Return the number k of fractional bits that W lacks in a batch of this number of rows; see the module."""
         return (self.rows // rows).bit_length() - 1
 
     def encode_steps(self, X: Floats, rate: float, P: Floats | None = None, *, rows: int | None = None) -> Integers:
-        """Return W = eta/n X P (n, d) with f_W - k fractional bits (`lift`).
+        """Return the steps W = (eta / n) X P as integers with f_W - lift(n) fractional bits.
 
         Args:
-            X: columns of a batch, or of a part of it.
+            X: columns (m, d) of a batch, or of a part of it.
             rate: the step size eta.
-            P: a matrix (d, d) of the party; the identity if omitted.
-            rows: n of the whole batch; the number of rows of X if omitted.
+            P: the party's preconditioner (d, d); the identity if omitted.
+            rows: the number n of rows of the whole batch; the number of rows of X if omitted.
 
         Returns:
-            The steps.
+            The steps (m, d).
         """
         clipped = self._clipped(X)
         steps = clipped if P is None else clipped @ P
@@ -243,7 +247,7 @@ class FixedPointEncoding:
         return steps.astype(np.int64)
 
     def _clipped(self, X: Floats) -> Floats:
-        """Return a clipped copy of X. Raises RangeError if X is not finite."""
+        """Return a copy of X, clipped to [-clip, clip]. Raises RangeError if X has infinite or missing values."""
         if not np.isfinite(X).all():
             raise RangeError(
                 "shares: a column has values that are not finite",
@@ -252,22 +256,26 @@ class FixedPointEncoding:
             )
         return np.clip(X, -self.clip, self.clip)
 
+    def encode_weights(self, theta: Floats) -> Words:
+        """Return weights as words."""
+        return ShareRing(self.bits).of(np.rint(np.ldexp(theta, self.f_theta)).astype(np.int64))
+
     def decode_weights(self, theta: Words) -> Floats:
-        """Return the weights as floats, from the sum of all shares."""
+        """Return weights as floats, from the sum of all their shares."""
         return np.ldexp(ShareRing(self.bits).signed(theta).astype(np.float64), -self.f_theta)
 
     def index(self, h: Words) -> NDArray[np.uint8]:
-        """Return the table index of a share h (any shape) of H."""
+        """Return the table index of each share h (any shape) of a forward sum."""
         return ((h >> np.uint64(self.shift)) & np.uint64(self.entries - 1)).astype(np.uint8)
 
     def top_index(self, h: Words) -> NDArray[np.uint8]:
-        """Return the index of a share h (any shape) of H in a table over the whole ring."""
+        """Return the index of each share h (any shape) of a forward sum, for a table over the ring's whole range."""
         shift = self.f_x + self.f_theta + self.integer_bits - self.top_bits
         return ((h >> np.uint64(shift)) & np.uint64(2**self.top_bits - 1)).astype(np.uint8)
 
 
 def _knots(bits: int, step: int) -> Floats:
-    """Return f at each index of a table of 2^bits entries, spaced 2^step apart."""
+    """Return the forward sum at each index of a table of 2^bits entries, spaced 2^step apart."""
     entries = 2**bits
     signed = (np.arange(entries) + entries // 2) % entries - entries // 2
     knots: Floats = np.ldexp((signed + 1).astype(np.float64), step)
@@ -275,16 +283,17 @@ def _knots(bits: int, step: int) -> Floats:
 
 
 def table_distances(knots: Floats, centres: Floats) -> Floats:
-    """Return the signed distance (2^b, n) of each table index from each centre.
+    """Return the signed distance between the forward sum of each table index and each centre.
 
-    An index represents all sums that differ by the width of the table; the one nearest to the centre is used.
+    An index represents many forward sums, which differ by multiples of the table's width. The distance is that of the
+    one nearest to the centre.
 
     Args:
-        knots: f at each index (2^b,).
+        knots: a forward sum for each index (2^b,).
         centres: the centres (n,).
 
     Returns:
-        The distances.
+        The distances (2^b, n).
     """
     smallest, width = float(knots.min()), float(np.ptp(knots)) * len(knots) / (len(knots) - 1)
     distances: Floats = (knots[:, None] - centres - smallest) % width + smallest

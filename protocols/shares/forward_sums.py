@@ -1,14 +1,18 @@
-"""Forward sums H = X theta of any rows, as additive shares at the two holders: nobody sees a sum.
+"""Forward sums of a model on secret shares, for any rows: the result is additively shared, and nobody sees a sum.
 
-theta_k = s_k + sum_h r_kh as in iteration.py. A is the active party, B its partner, C any other party. h_k is X_k s_k
-plus the party's shares of all X r.
+A is the active party, which has the labels, B its partner, and C any other party. A and B are the share holders. Every
+party k has columns X_k (n, d), and the sum is H = sum_k X_k theta_k (n, c). The weights are shared, theta_k = s_k +
+sum_h r_kh: party k has s_k, and every share holder h other than k has r_kh (iteration.py). All are integers modulo 2^L.
 
-0. h -> k   [[r_kh]]_h under keys of this occasion             once for all blocks of rows
-1. k -> h   masked X_k r_kh => one share at k, one at h        for each block
-2. C -> A   h_C - kappa                                        kappa: a keystream that B has too
-   A        h_A + all that it received     B   h_B + all kappa        shares of H = X theta, modulo 2^L
+0. h -> k   r_kh, encrypted under a key for this occasion         once for all blocks of rows
+1. k -> h   X_k r_kh minus a random share, encrypted              for each block; one share at k, one at h
+   k        h_k = X_k s_k plus its shares of all products X r
+2. C -> A   h_C - kappa            kappa: random numbers from a key that B and C have in common
+   A        its share of H: h_A plus all that it received
+   B        its share of H: h_B plus all kappa
 
-Every received value is a ciphertext under another party's key, or uniform (share_products.py).
+Numbers in comments refer to these steps. An occasion is one use of the protocol, such as an evaluation. Every received
+value is a ciphertext under another party's key, or uniform (share_products.py).
 """
 
 from __future__ import annotations
@@ -33,29 +37,29 @@ ROWS_PER_PRODUCT = 16_384
 _ROWS_PER_ENCODING = 4096
 
 ColumnSource = RowSlices | RemoteColumns
-"""One party's columns of the rows; of `RemoteColumns`, the batch 0."""
+"""One party's columns: an array-like of rows in this process, or columns at workers, of which batch 0 is used."""
 
 
 class ForwardSumShare(Message, frozen=True):
-    """h_C - kappa, (n, c) words."""
+    """The masked share h_C - kappa of step 2: packed integers (n, c)."""
 
     words: bytes
 
 
 def declares() -> list[MessageDeclaration]:
-    """Declare the disclosures of the messages. Roles: active, partner, passive (any party that is neither)."""
+    """Declare sender, receiver and disclosure of each message. Roles: active, partner, passive (any other party)."""
     return [*share_products.declares(), MessageDeclaration(ForwardSumShare, "passive", "active", Reveal("uniform"))]
 
 
 class ForwardSums:
-    """One party's side of one occasion, whichever its role. All parties create theirs at the same point.
+    """One party's side of one occasion, for any role. All parties must create this object at the same point.
 
     Args:
         products: the session.
-        params: the agreed parameters.
+        params: the agreed parameters of the training.
         state: this party's shares of the weights.
-        occasion: together with `number`, unique in the session.
-        number: see `occasion`.
+        occasion: the kind of occasion, such as "scores". Keys are derived from it.
+        number: the number of the occasion; no two occasions of a kind in a session may have the same.
         rows: the approximate number of rows of a block.
     """
 
@@ -83,14 +87,14 @@ class ForwardSums:
         self._kappas = [Prg(products.pair_keys[name], label) for name in peers]
 
     def block(self, number: int, X: ColumnSource) -> Words | None:
-        """Return this party's share (n, c) of H for a block of rows.
+        """Return this party's share of the forward sums for a block of rows.
 
         Args:
             number: the number of the block.
-            X: this party's columns (n, d) of the block, read in chunks if this process stores them.
+            X: this party's columns (n, d) of the block.
 
         Returns:
-            The share at the active party and its partner; None elsewhere.
+            The share (n, c) at the active party and its partner; None elsewhere.
         """
         context, ring = self._context, self._ring
         blocks = [RowBlock(0, row, min(row + ROWS_PER_PRODUCT, len(X))) for row in range(0, len(X), ROWS_PER_PRODUCT)]
@@ -116,7 +120,16 @@ class ForwardSums:
         return ring.reduce(h)
 
     def _product_shares(self, number: int, factors: Sequence[Integers | RemoteFactor], *, remote: bool) -> Words:
-        """Return the sum of this party's shares of all X r of a block, from products of chunks of rows."""
+        """Return the sum (n, c) of this party's shares of all products X r of a block.
+
+        Args:
+            number: the number of the block.
+            factors: this party's columns X of the block, divided into chunks of rows.
+            remote: whether workers store the columns.
+
+        Returns:
+            The sum of the shares.
+        """
         products, c, d = self._products, self._params.outputs, max(self._params.columns.values())
         chunks = dict(enumerate(factors, number))
         executor = products.executor(len(chunks) * products.scheme.seconds(d, c, factors[0].shape[0]))

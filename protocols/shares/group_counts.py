@@ -1,20 +1,23 @@
-"""Counts of rows by group and outcome: one party has the rows' outcomes, another their groups, and one learns counts.
+"""Rounded counts of rows by group and outcome, to measure whether a model is fair to groups that only one party knows.
 
-A has four marks of each row (its class and its predicted class), and B has one mark for each group. s = 2^3 rows.
+The active party A knows the outcome of each of n rows: one of four combinations of its class and its predicted class.
+It has marks (n, 4) with a single 1 in each row. Its partner B knows the group of each row, such as an age group, and
+has marks (n, groups) with a single 1 in each row. The counts marks_A^T marks_B are computed as additive shares:
+random-looking numbers h_A at A and h_B at B. A learns them rounded to multiples of s = `COUNT_STEP` = 8 rows.
 
-1, 2. both  shares of marks_A^T marks_B (summed_products.py)
-3. B -> A   names of the groups, and floor((h_B + D) / s) mod 2^k       D: secret, uniform below s, fresh for each count
-   A        adds the received number to its h / s, and multiplies by s
+1, 2. both  compute shares of marks_A^T marks_B (summed_products.py)
+3. B -> A   names of the groups, and floor((h_B + D) / s) mod 2^k       D: secret, uniform below s, new for each count
+   A        adds the received number to h_A / s, and multiplies by s
 
-All other values that either party receives are ciphertexts under the other party's key, or uniform. B learns nothing of
-labels and predictions. A learns counts that are rounded up or down at random to multiples of `COUNT_STEP` rows: the
-mean is correct, the error is below `COUNT_STEP`, and 0.41 of it on average. If one row is left out, the two counts of
-its group differ by an eighth of a step. Of two groups, A receives the counts of one, because it can compute the others.
+Numbers in comments refer to these steps. All other values that either party receives are ciphertexts under the other
+party's key, or uniform. B learns nothing about labels and predictions. D rounds A's counts up or down at random: their
+mean is correct, their error is below s, and its standard deviation is 0.41 * s. One row changes a count by an eighth of
+a step. If there are two groups, A receives the counts of one group, because it can compute those of the other.
 
-If A deviates, it may use weights instead of marks: a count of k bits then reveals the groups of k - 1 rows. The
-disclosure is therefore counted in bits: `disclosed_counts` times k, whatever A uses
-(`securevfl.disclosure.summed_bits`). Groups of fewer than `MIN_GROUP_ROWS` rows are merged until they are large enough,
-because the count of all rows would reveal a group that is left out.
+If A deviates, it may use larger numbers than 1 as marks, so that one count of k bits reveals the groups of k - 1 rows.
+The disclosure is therefore recorded in bits: `disclosed_counts` * k, whatever A uses
+(`securevfl.disclosure.summed_bits`). Groups of fewer than `MIN_GROUP_ROWS` rows are merged with others, because A could
+compute the counts of an omitted group from those of all rows.
 """
 
 from __future__ import annotations
@@ -47,14 +50,14 @@ _RING_BITS = 32
 
 
 class GroupCounts(DisclosingMessage, frozen=True):
-    """The names of the groups, and the sender's shares of their counts, rounded at random."""
+    """The names of the groups, and the sender's shares of their counts, rounded at random (step 3)."""
 
     names: tuple[str, ...]
     words: bytes
 
 
 def declares() -> list[MessageDeclaration]:
-    """Declare the disclosures of the messages. Roles: active (learns the counts) and partner (has the groups)."""
+    """Declare sender, receiver and disclosure of each message. Roles: active (learns counts), partner (has groups)."""
     output = Reveal(
         "output", "the number of rows of each outcome in each group of at least 100 rows, to about 8 rows; group names"
     )
@@ -62,7 +65,7 @@ def declares() -> list[MessageDeclaration]:
 
 
 def bits_per_count(rows: int) -> int:
-    """Return k, the number of bits of a rounded count of up to `rows` rows."""
+    """Return the number of bits k of a rounded count of up to `rows` rows."""
     return math.ceil(math.log2(rows / COUNT_STEP + 2))
 
 
@@ -72,16 +75,16 @@ def disclosed_counts(groups: int) -> int:
 
 
 def _disclosed_groups(groups: int) -> int:
-    """Return the number of groups whose counts are disclosed: of two groups one, because the other one follows."""
+    """Return the number of groups whose counts are disclosed; 1 for two groups, because A can compute the others."""
     return 1 if groups == 2 else groups
 
 
 def receive_group_counts(context: PartyContext, marks: Integers, groups: int) -> tuple[tuple[str, ...], Floats]:
-    """Take part as the active party, which learns the counts.
+    """Run the active party's side, and return the counts that it learns.
 
     Args:
-        context: this party's context, of two parties.
-        marks: the outcome of each row (n, OUTCOMES): a single 1 in each row.
+        context: this party's context in a protocol of two parties.
+        marks: the outcome of each row (n, OUTCOMES): a single 1 in each row, and 0 otherwise.
         groups: the number of groups.
 
     Returns:
@@ -102,17 +105,17 @@ def receive_group_counts(context: PartyContext, marks: Integers, groups: int) ->
         )
     levels = unpack_words(peer, message.words, ring, share.shape).astype(np.float64)
     total = levels + np.ldexp(share.astype(np.float64), -_SHIFT)
-    counts = (np.mod(total + 1, 2.0**ring.bits) - 1) * COUNT_STEP  # 0 may be rounded down to above -1
+    counts = (np.mod(total + 1, 2.0**ring.bits) - 1) * COUNT_STEP  # rounding may turn 0 into a number above -1
     remaining = (marks.sum(axis=0)[:, None] - counts)[:, : groups - counts.shape[1]]
     return message.names, np.concatenate([counts, remaining], axis=1).T
 
 
 def send_group_counts(context: PartyContext, marks: Integers, names: Sequence[str]) -> None:
-    """Take part as the partner, which has the groups.
+    """Run the side of the partner, which knows the groups.
 
     Args:
-        context: this party's context, of two parties.
-        marks: the group of each row (n, groups): a single 1 in each row.
+        context: this party's context in a protocol of two parties.
+        marks: the group of each row (n, groups): a single 1 in each row, and 0 otherwise.
         names: the names of the groups.
     """
     products, (share,) = summed_products(context, _RING_BITS, [marks], [OUTCOMES], "counts by group")  # 1, 2

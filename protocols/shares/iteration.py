@@ -1,28 +1,39 @@
-"""Training on additive shares: weights, forward sums, residuals and gradients stay shared in every iteration.
+"""Training on secret shares, online phase: the messages of one iteration, which is one update of the weights.
 
-A has the labels (active), B is its partner, and C any further party (passive). Their precomputed material is described
-in offline_phase.py: theta_k = s_k + sum_h r_kh, with s_k at party k and r_kh at each holder h of A, B other than k, and
-g = psi_A + psi_B + delta. X and W are integers modulo 2^L (fixed_point.py). A row of a batch has c outputs, and one
-oblivious transfer 1-of-2^b for each. h_k below is X_k s_k plus the party's shares of all X r. An iteration:
+Party A has the labels (role "active"), B is its partner, and C is any further party (role "passive"). A and B are the
+share holders. Every party k has columns X_k (n, d) and weights theta_k (d, c), for n rows of a batch and c outputs of
+the model per row. W_k (n, d) is X_k scaled by the step size. All values are integers modulo 2^L in fixed point
+(fixed_point.py). Weights, forward sums H = sum_k X_k theta_k, residuals g (n, c) and gradients are additively shared:
+each party has a random-looking summand. The offline phase (offline_phase.py) has computed products with random vectors
+in advance, so that:
 
-6. C -> A   h_C - kappa                           kappa: a keystream that B has too
-7. B -> A   offset = (i_B - chi) mod 2^b          i_B: top bits of h_B plus all kappa
-8. A -> B   T_y(i_A + offset + j) - psi_A - pad(j)   for each row and j < 2^b;  i_A: top bits of h_A plus all of 6
-   B        g_B = entry chi + pad(chi)
+    theta_k = s_k + sum_h r_kh     party k has s_k, and every holder h other than k has r_kh
+    g = psi_A + psi_B + delta      psi_h is a random mask (n, c) that only holder h knows; delta is sent in step 9
+    h_k                            k's share of H (n, c): X_k s_k, plus k's shares of the products X r
+    chi, pad(j)                    for each row and output, an oblivious transfer gave B a random index chi below 2^b
+                                   and the number pad(chi), and gave A all 2^b numbers pad(j)
+
+A row's table T_y lists the residual for label y at 2^b forward sums. Steps 0 to 4 belong to the offline phase. One
+iteration:
+
+6. C -> A   h_C - kappa                              kappa: random numbers from a key that B and C have in common
+7. B -> A   offset = (i_B - chi) mod 2^b             i_B: the top b bits of h_B + kappa (added up for all C)
+8. A -> B   T_y[i_A + offset + j] - psi_A - pad(j)   for each j < 2^b; i_A: the top b bits of h_A plus all of step 6
+   B        g_B = the received entry chi, plus pad(chi), which is g - psi_A
 9. B -> A, C   delta = g_B - psi_B
-   k        updates s_k with its shares of W_k^T psi, and W_k^T (its part of g: psi_A + delta at A, g_B at B, delta at
-   C)
+   k        adds to its shares of the weights: its shares of W_k^T psi_h, and W_k^T times its share of g, which is
+            psi_A + delta at A, g_B at B, and delta at C
 
-Steps 6 to 9 process a block of rows. B requests one block ahead: it sends the request for the next block before it
-receives the tables of the current one. A receives delta in one message with the request for a later block, or for the
-next iteration, whose first sums depend on the last delta. T_y is the table of g for label y, so shares of g result from
-the look-up (Dessouky et al. 2017 use transfers for look-ups), and it represents any loss of one sum. With two parties
-an iteration is one round trip; with more, three messages in a row, whatever d is.
+Numbers in comments refer to these steps. They process one block of rows at a time. B sends the request for the next
+block before it receives the tables of the current one, so that nobody waits. A receives delta together with the request
+for a later block, or for the next iteration, whose first sums depend on the last delta. Look-ups by oblivious transfer
+are those of Dessouky et al. 2017; a table can represent any loss that depends on one sum. With two parties an iteration
+is one round trip. With more parties it is three messages in sequence, whatever the number of columns.
 
-All values that A receives are uniform, because of chi, psi_B and kappa. B can open one entry of each row's table, which
-psi_A makes uniform. delta is uniform to C because of psi_B. So nobody learns more than n, d, c, the number of
-iterations, L and b. Parties that collude learn no more either, unless A and B are both among them: these two together
-know g, every H_k, theta_A and theta_B.
+All values that A receives are uniform, because of chi, psi_B and kappa. B can read one entry of each row's table, which
+is uniform because of psi_A. delta is uniform to C because of psi_B. So nobody learns more than n, d, c, the number of
+iterations, L and b. A coalition learns no more, unless it contains both A and B: these two together know g, every
+party's X_k theta_k, and their own weights.
 
 An interrupted training resumes from a checkpoint that all parties took after the same iteration. A resumed run draws
 fresh masks and keys, so replaying earlier iterations reveals nothing new; parties may resume from any common
@@ -39,6 +50,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from securevfl.base.arrays import Floats
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import IncrementalPacking, ShareRing, Words
 from securevfl.errors import ProtocolError
@@ -62,16 +74,24 @@ _NO_WORDS: Words = np.empty((0, 0), np.uint64)
 
 
 class MaskedSum(Message, frozen=True):
-    """h_C - kappa, (n, c) words, and the name of the chunk."""
+    """The passive party's masked share of the forward sums.
+
+    Attributes:
+        chunk: the name of the chunk of precomputed material that the sender uses.
+        words: h_C - kappa, packed integers (n, c).
+    """
 
     chunk: str
     words: bytes
 
 
 class LookupRequest(Message, frozen=True):
-    """The name of the chunk; delta of each block since the last request; and the table offsets of the next block.
+    """The partner's request for the tables of the next block, with the residuals that it has masked since the last one.
 
-    delta is empty before the first block, and the offsets are empty after the last one.
+    Attributes:
+        chunk: the name of the chunk of precomputed material that the sender uses.
+        delta: the masked residuals of all blocks since the last request, concatenated; empty in the first request.
+        offsets: the table offsets of the next block, one byte for each row and output; empty after the last block.
     """
 
     chunk: str
@@ -80,19 +100,19 @@ class LookupRequest(Message, frozen=True):
 
 
 class MaskedTables(Message, frozen=True):
-    """The masked table entries of every row, (2^b, n c) words."""
+    """The masked table entries of every row and output: packed integers (2^b, n * c)."""
 
     entries: bytes
 
 
 class MaskedResidual(Message, frozen=True):
-    """delta, (n, c) words, for a party that is no share holder."""
+    """The masked residual delta for a party that is not a share holder: packed integers (n, c)."""
 
     words: bytes
 
 
 def declares() -> list[MessageDeclaration]:
-    """Declare the disclosures of the messages of an iteration. Roles: active, partner, passive (any other party)."""
+    """Declare sender, receiver and disclosure of each message. Roles: active, partner, passive (any other party)."""
     return [
         MessageDeclaration(MaskedSum, "passive", "active", Reveal("uniform")),
         MessageDeclaration(LookupRequest, "partner", "active", Reveal("uniform"), structured=True),
@@ -102,7 +122,7 @@ def declares() -> list[MessageDeclaration]:
 
 
 def coalitions(active: str, partner: str, passives: tuple[str, ...]) -> dict[str, frozenset[str]]:
-    """Return, for each party other than the holders, which parties have to collude to learn its forward sums."""
+    """Return, for each party that is not a share holder, the parties that must collude to learn its forward sums."""
     holders = frozenset((active, partner))
     return {name: holders for name in passives if name != partner}
 
@@ -113,8 +133,9 @@ class SharedState:
 
     Attributes:
         iterations: the number of iterations.
-        own_share: the state (k, d, c) of the update rule for s, this party's share of its weights.
-        peer_shares: at a holder, the states for r, its shares of every other party's weights.
+        own_share: s, this party's share of its own weights, as a state (k, d, c) of the update rule: k arrays of the
+            shape of the weights.
+        peer_shares: at a share holder, r for every other party, as states of the update rule.
     """
 
     iterations: int
@@ -123,14 +144,14 @@ class SharedState:
 
 
 class TrainingRole(ABC):
-    """The part of an iteration that all parties have in common.
+    """Base class of the three roles in an iteration, with the computations that all parties have in common.
 
     Args:
         context: this party's context.
         params: the agreed parameters.
         columns: this party's columns.
-        offline: its offline phase.
-        state: the state to resume from; None starts with zero weights.
+        offline: this party's offline phase, which provides the precomputed material.
+        state: the state of the weights to resume from; None starts with zero weights.
     """
 
     def __init__(
@@ -144,7 +165,7 @@ class TrainingRole(ABC):
         self._context, self._params, self._encoding = context, params, params.encoding
         self._ring = ShareRing(params.encoding.bits)
         self._columns, self._offline = columns, offline
-        self._change: Words = np.zeros((0, 0), np.uint64)  # W^T g of the blocks of an iteration so far
+        self._change: Words = np.zeros((0, 0), np.uint64)  # share of W^T g over the blocks processed so far
         self._peer_changes: Mapping[str, Words] = {}
         self._passives = tuple(name for name in context.passives if name != params.partner)
         is_holder = context.me in (context.active, params.partner)
@@ -167,18 +188,25 @@ class TrainingRole(ABC):
 
     @abstractmethod
     def train(self, chunk: int, iterations: int) -> Iterator[SharedState]:
-        """Run the iterations of a chunk, and yield the state after each one.
+        """Run the iterations for which a chunk has precomputed material, and yield the state after each one.
 
         The channel may carry other messages between two iterations.
+
+        Args:
+            chunk: the number of the chunk.
+            iterations: the number of iterations to run.
+
+        Yields:
+            This party's shares of the weights after each iteration.
         """
 
     def _begin(self, number: int) -> str:
-        """Return the name of a chunk. Raises ProtocolError if it does not begin with the next iteration."""
+        """Return the name of a chunk. Raises ProtocolError if its unused part does not start at the next iteration."""
         chunk = self._offline.store.chunk(number)
         if chunk.first + chunk.next != self.state.iterations:
             raise ProtocolError(
-                f"shares: preprocessing chunk {number} continues with iteration {chunk.first + chunk.next}, and the "
-                f"training with iteration {self.state.iterations}",
+                f"shares: preprocessing chunk {number} continues at iteration {chunk.first + chunk.next}, but the "
+                f"training continues at iteration {self.state.iterations}",
                 "generate a new chunk",
                 code="SVFL-STATE",
             )
@@ -197,12 +225,12 @@ class TrainingRole(ABC):
 
     @property
     def theta(self) -> Words:
-        """S (d, c), this party's share of its weights."""
+        """This party's share s (d, c) of its own weights."""
         rule = self._params.rule_of(self._context.me)
         return self._ring.reduce(rule.theta(self.state.own_share, self.state.iterations))
 
     def _sum(self, material: PreprocessedBlock) -> Words:
-        """Return h (n, c) of a block."""
+        """Return h, this party's share (n, c) of the forward sums of a block."""
         return self._columns.sums(material.block, self.theta) + material.sums
 
     def _is_last(self, material: PreprocessedBlock) -> bool:
@@ -210,14 +238,14 @@ class TrainingRole(ABC):
         return material.block.stop == self._params.rows[material.block.batch]
 
     def _step(self, material: PreprocessedBlock, g: Words) -> SharedState:
-        """Add a block's contribution to the change; after the last block, update the state.
+        """Add a block's share of the gradient to the sum over blocks; after the last block, update the weights.
 
         Args:
             material: the precomputed material of the block.
-            g: this party's part of the residual (n, c).
+            g: this party's share of the residual (n, c).
 
         Returns:
-            The current state.
+            The current state, updated if this was the last block of the batch.
         """
         params, ring, iterations = self._params, self._ring, self.state.iterations
         batch = material.block.batch
@@ -246,15 +274,17 @@ class TrainingRole(ABC):
 
 
 class LabelParty(TrainingRole):
-    """A: has the labels, and provides the tables.
+    """Party A: it has the labels, and provides the tables from which residuals are read.
 
     Args:
         context: this party's context.
         params: the agreed parameters.
         columns: this party's columns.
-        offline: its offline phase.
-        tables: returns the tables of a block, for its n c targets.
-        state: the state to resume from; None starts with zero weights.
+        offline: this party's offline phase, which provides the precomputed material.
+        tables: returns the tables of a block, one for each of its rows and outputs.
+        state: the state of the weights to resume from; None starts with zero weights, except for the intercept.
+        start: the intercepts (c,) at the start, if this party's last column is constant. They are part of its own
+            share, so nobody else learns anything of them.
     """
 
     def __init__(
@@ -265,14 +295,20 @@ class LabelParty(TrainingRole):
         offline: OfflinePhase,
         tables: Callable[[RowBlock], ResidualTables],
         state: SharedState | None = None,
+        start: Floats | None = None,
     ) -> None:
         super().__init__(context, params, columns, offline, state)
+        if state is None and start is not None:
+            weights = np.zeros((params.columns[context.me], params.outputs))
+            weights[-1] = start
+            own_share = params.rule_of(context.me).start(params.encoding.encode_weights(weights))
+            self.state = replace(self.state, own_share=own_share)
         self._tables = tables
         self._prg = Prg.fresh("rounding of table entries")
         self._masks = _NO_WORDS
 
     def train(self, chunk: int, iterations: int) -> Iterator[SharedState]:
-        """Run the iterations of a chunk, and yield the state after each one."""
+        """Run the iterations of a chunk as the party with labels; see `TrainingRole.train`."""
         partner, chunk_name = self._params.partner, self._begin(chunk)
         material = self._take(chunk, 0, 0)
         request = self._recv(partner, LookupRequest)  # 7
@@ -304,7 +340,7 @@ class LabelParty(TrainingRole):
             yield self.state
 
     def _take(self, chunk: int, iteration: int, part: int) -> PreprocessedBlock:
-        """Return the material of a block, and compute its masks psi + pad (2^b, n c)."""
+        """Return the material of a block, and compute psi + pad (2^b, n * c), the masks of its table entries."""
         material = self._offline.take(chunk, iteration, part)
         self._masks = self._context.meter("transfer", lambda: table_transfers.pads(material.transfer, self._ring))
         self._masks += material.psi.ravel()
@@ -316,7 +352,15 @@ class LabelParty(TrainingRole):
         return [deltas[start:stop] for start, stop in pairwise([0, *ends, len(deltas)])] if blocks else []
 
     def _mask_tables(self, block: RowBlock, indices: TableIndices) -> bytes:
-        """Return the packed tables of a block, starting at these indices and without the masks, which are discarded."""
+        """Return the packed tables of a block, minus their masks; the masks are then discarded.
+
+        Args:
+            block: the block of rows.
+            indices: for each row and output (n * c,), the index of the table entry that is sent first.
+
+        Returns:
+            The bytes of a `MaskedTables` message.
+        """
         masks, self._masks = self._masks, _NO_WORDS
         tables, packing = self._tables(block), IncrementalPacking(self._ring, masks.shape)
         for start in range(0, len(indices), _ROWS_PER_TABLE_CHUNK):
@@ -329,13 +373,13 @@ class LabelParty(TrainingRole):
 
 @dataclass(frozen=True)
 class _PreparedRequest:
-    """A block for which the partner sends a request.
+    """The partner's request for the tables of one block, before it is sent.
 
     Attributes:
         material: the precomputed material of the block.
-        chi: the random choices (n c,).
-        pad: pad(chi) (n c,).
-        offsets: the table offsets to send.
+        chi: the random indices chi (n * c,).
+        pad: pad(chi) for each of them (n * c,).
+        offsets: the table offsets to send, one byte for each row and output.
     """
 
     material: PreprocessedBlock
@@ -345,16 +389,16 @@ class _PreparedRequest:
 
 
 class PartnerParty(TrainingRole):
-    """B: the share holder without labels, which reads the tables."""
+    """Party B: the share holder without labels, which looks up residuals in the tables of A."""
 
     def train(self, chunk: int, iterations: int) -> Iterator[SharedState]:
-        """Run the iterations of a chunk, and yield the state after each one."""
+        """Run the iterations of a chunk as the partner; see `TrainingRole.train`."""
         active, chunk_name = self._context.active, self._begin(chunk)
         kappas = [Prg(self._offline.pair_keys[name], f"{_KAPPA_LABEL}, {chunk}") for name in self._passives]
         prepared = self._prepare(chunk, 0, 0, kappas)
         self._send(active, LookupRequest(chunk_name, b"", prepared.offsets))  # 7
         for iteration in range(iterations):
-            deltas, part, last = b"", 0, False  # deltas of blocks, which the next request contains
+            deltas, part, last = b"", 0, False  # masked residuals that the next request will contain
             while not last:
                 material = prepared.material
                 last, part = self._is_last(material), part + 1
@@ -379,7 +423,7 @@ class PartnerParty(TrainingRole):
             yield self.state
 
     def _prepare(self, chunk: int, iteration: int, part: int, kappas: Sequence[Prg]) -> _PreparedRequest:
-        """Compute the sums of a block, and the table offsets to request."""
+        """Compute this party's share of the forward sums of a block, and the table offsets to request."""
         material = self._offline.take(chunk, iteration, part)
         chi, pad = table_transfers.chosen(material.transfer, self._ring)
         h = self._sum(material)
@@ -390,7 +434,7 @@ class PartnerParty(TrainingRole):
         return _PreparedRequest(material, chi, pad, offsets.tobytes())
 
     def _open(self, entries: bytes, chi: TableIndices) -> Words:
-        """Return the entry chi of each row's table. Raises ProtocolError if the tables have another size."""
+        """Return entry chi of each row's masked table. Raises ProtocolError if the tables have the wrong size."""
         rows, size = len(chi), len(chi) * self._ring.octets * self._encoding.entries
         if len(entries) != size:
             raise ProtocolError(
@@ -402,10 +446,10 @@ class PartnerParty(TrainingRole):
 
 
 class FeatureParty(TrainingRole):
-    """C: a party that has columns only."""
+    """Party C: a party that has columns and is not a share holder."""
 
     def train(self, chunk: int, iterations: int) -> Iterator[SharedState]:
-        """Run the iterations of a chunk, and yield the state after each one."""
+        """Run the iterations of a chunk as a party with columns only; see `TrainingRole.train`."""
         chunk_name, partner = self._begin(chunk), self._params.partner
         kappa = Prg(self._offline.pair_keys[partner], f"{_KAPPA_LABEL}, {chunk}")
         for iteration in range(iterations):

@@ -1,24 +1,30 @@
-"""Offline phase of a training on shares: all products and oblivious transfers of a chunk of iterations, in advance.
+"""Offline phase of a training on secret shares: random products that a chunk of iterations needs, computed in advance.
 
-The *share holders* are A, which has the labels (active), and B, its partner; every party k has columns. The weights
-theta_k are shared: party k has s_k, and each holder h other than k has r_kh, with theta_k = s_k + sum_h r_kh. The
-residual of an iteration is g = psi_A + psi_B + delta. psi_h is a fresh keystream of holder h, and B sends delta in the
-online phase. The product W_k^T psi_h leaves the share v_kh at h. Hence r and psi are functions of masks alone, which
-their owner knows before any iteration, and every product has a random vector as a factor (as in the offline phase of
-Delphi, Mishra et al. 2020). Iterations on the same batch share its plaintexts: a batch that occurs E times in a chunk
-is one product with E c outputs. For each chunk and k != h:
+The share holders are A, which has the labels (role "active"), and B, its partner. Every party k, including A and B, has
+columns X_k (n, d), steps W_k (n, d), which are the columns scaled by the step size, and weights theta_k (d, c), for n
+rows of a batch and c model outputs per row. All are integers modulo 2^L. No party knows a weight or a residual:
 
-0. h -> k   the holder's public keys, new for the chunk, one for steps and one for sums
+    theta_k = s_k + sum_h r_kh    party k has s_k, and every holder h other than k has r_kh (d, c)
+    g = psi_A + psi_B + delta     the residual (n, c): psi_h is a random mask of holder h, new in each iteration, and B
+                                  sends delta in the online phase (iteration.py)
+
+An iteration adds W_k^T g to shares of theta_k. Its summand W_k^T psi_h is computed here, as two shares: one at k and
+one, v_kh, at h. r_kh follows from v_kh alone. So every holder knows its r and psi before any iteration starts, and the
+products X_k r_kh can be computed here as well (as in the offline phase of Delphi, Mishra et al. 2020). A chunk is a
+number of epochs that are prepared together. A batch that occurs in `count` iterations of the chunk needs just one
+product with a matrix of `count * c` columns. For each chunk, each holder h and each other party k:
+
+0. h -> k   the holder's public keys, new for the chunk: one for step 1 and one for step 3
 1. h <-> k  products W_k^T psi_h of all iterations (share_products.py)    => shares at k, v_kh at h
-2. h        r_kh before each iteration: a fixed rule of the v_kh of earlier iterations (update_rules.py)
-3. h <-> k  products X_k r_kh before each iteration                       => shares at k and at h
+2. h        computes r_kh before each iteration from the v_kh of earlier iterations (update_rules.py)
+3. h <-> k  products X_k r_kh for each iteration                          => shares at k and at h
 4. A, B     oblivious transfers for every row of every iteration (table_transfers.py)
 
-Products, transfers and records cover blocks of rows of a public size (shares_params.py), so memory does not grow with
-the batch. Sums over blocks are exact modulo 2^L. With equal masks, the weights are those of a batch in one block,
-except for unit rounding of the products.
+Numbers in comments refer to these steps. Products, transfers and stored records cover blocks of rows of a public size
+(shares_params.py), so memory does not grow with the batch. Sums over blocks are exact modulo 2^L: the division into
+blocks changes the weights only by rounding in the last bit of products.
 
-A chunk and group of blocks takes two round trips. Every received value is a ciphertext under another party's key, or
+A group of blocks of a chunk takes two round trips. Every received value is a ciphertext under another party's key, or
 uniform, so all parties learn sizes only: n, d, c, the number of iterations and L.
 """
 
@@ -48,18 +54,18 @@ from securevfl.protocols.shares.spent_chunks import SpentChunks
 from securevfl.protocols.shares.table_transfers import BaseTransfers
 from securevfl.runtime import eventlog
 
-_MAX_PENDING_VALUES = 1 << 19  # values of psi whose products are computed at once
+_MAX_PENDING_VALUES = 1 << 19  # entries of psi whose products are computed at once, so that memory stays limited
 
 Factors = Callable[[RowBlock], tuple[Integers, Integers] | tuple[RemoteFactor, RemoteFactor]]
-"""Returns X and W (n, d) of a block."""
+"""A function that returns X and W (n, d) of a block of n rows."""
 
 ByBatch = dict[int, Words]
 ByBlock = dict[int, Words]
-"""Words by index of the block in `SharesParams.blocks`."""
+"""A matrix of words for each block, by the block's index in `SharesParams.blocks`."""
 
 
 def declares() -> list[MessageDeclaration]:
-    """Declare the disclosures of the messages. Roles: active, partner, passive (any party that is neither)."""
+    """Declare sender, receiver and disclosure of each message. Roles: active, partner, passive (any other party)."""
     return [*share_products.declares(), *table_transfers.declares()]
 
 
@@ -69,12 +75,12 @@ class PreprocessedBlock:
 
     Attributes:
         block: the block of rows.
-        psi: at a holder, its keystream (n, c); empty elsewhere.
-        step: with the first block of an iteration, this party's shares of W^T psi of the whole batch (d, c), added up;
-            empty with other blocks.
-        sums: this party's shares of X r (n, c), added up.
-        products: with the first block, at a holder: v (d, c) of every other party.
-        transfer: at a holder, the stored oblivious transfers (table_transfers.py).
+        psi: at a share holder, its random mask (n, c) of the block's residuals; empty at other parties.
+        step: in the first block of a batch, the sum (d, c) of this party's shares of all products W^T psi, for the
+            whole batch; empty in other blocks.
+        sums: the sum (n, c) of this party's shares of all products X r.
+        products: in the first block of a batch and at a share holder, v (d, c) for every other party, by its name.
+        transfer: at a share holder, the stored oblivious transfers (table_transfers.py).
     """
 
     block: RowBlock
@@ -86,7 +92,7 @@ class PreprocessedBlock:
 
 
 class _Record(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A `PreprocessedBlock` in the store, without psi, which is a record of its own. It is never sent."""
+    """The form in which a `PreprocessedBlock` is stored; psi is stored separately. It is never sent."""
 
     block: int
     step: bytes
@@ -109,17 +115,17 @@ def _decode_record(data: bytes) -> _Record:
 
 
 class OfflinePhase:
-    """One party's side of the offline phase, whichever its role.
+    """One party's side of the offline phase, for any role.
 
     Args:
         context: this party's context.
         params: the agreed parameters.
         scheme: the encryption scheme of the products.
-        factors: returns X and W of a block.
+        factors: returns the matrices X and W (n, d) of a block.
         store: stores the precomputed material.
-        remote: True if other processes store the factors.
-        base: the base transfers of this session, which are established before the offline phase runs concurrently with
-            other sessions.
+        remote: whether other processes store X and W.
+        base: base transfers, the slow transfers from which all others are derived. They must exist before the offline
+            phase runs concurrently with other sessions that use them; None creates new ones.
     """
 
     def __init__(
@@ -139,7 +145,7 @@ class OfflinePhase:
         session_context = replace(context, subchannel=f"{context.subchannel}/ahead")
         self.session = SharesSession(session_context, params.partner, scheme, params.encoding, base)
         total, parties = sum(params.columns.values()), len(context.parties)
-        self._factor_width = -(-total * (parties - 1) // parties)  # approximate width of a factor that meets psi
+        self._factor_width = -(-total * (parties - 1) // parties)  # columns of an average W that psi is multiplied with
         self._prg = Prg.fresh("masks of a training on shares")
         self._caches = BatchCache(), BatchCache()
         self._iteration = 0
@@ -149,28 +155,28 @@ class OfflinePhase:
         self._r = {name: params.rule_of(name).start(theta) for name, theta in zero.items()}
 
     def greet(self) -> PartyContext:
-        """Greet every party, and return this party's context in the session of the offline phase."""
+        """Exchange nonces and keys with every party, unless that was done before; return the session's context."""
         return self.session.products.context
 
     @property
     def pair_keys(self) -> Mapping[str, bytes]:
-        """The secret keys of this session, 32 bytes shared with each other party."""
+        """For each other party, the secret key (32 bytes) that this party and the other one have in common."""
         return self.session.products.pair_keys
 
     def set_params(self, params: SharesParams) -> None:
-        """Use other parameters, and thereby another update rule, from now on."""
+        """Use these parameters, which may have another update rule, for chunks that are generated from now on."""
         self._params = params
 
     def set_state(self, iteration: int, r: Mapping[str, Words]) -> None:
-        """Continue from this iteration, with these states of the shares r of the other parties' weights."""
+        """Continue with this iteration, and with these states of r, the shares of the other parties' weights."""
         self._iteration, self._r = iteration, dict(r)
 
     def generate(self, chunk: int, batches: Sequence[int]) -> None:
-        """Generate and store a chunk.
+        """Generate the material for a chunk together with all other parties, and store it.
 
         Args:
             chunk: the number of the chunk.
-            batches: the batch of each iteration, in order.
+            batches: the number of the batch that each iteration of the chunk uses, in order.
         """
         ring, params, products = self._ring, self._params, self.session.products
         first, base = self._iteration, self._base()
@@ -185,7 +191,7 @@ class OfflinePhase:
         executor = products.executor(2 * seconds)
 
         def records() -> Iterator[Record]:
-            """Yield psi of each block while its products are computed, and the other values afterwards."""
+            """Yield records of psi while its products are computed, and records of the other values afterwards."""
             steps, v = yield from self._steps(executor, vectors, indices, holders, evaluators[0])  # 1
             r_before = {name: self._advance(name, batches, counts, values) for name, values in v.items()}  # 2
             for group in self._groups(vectors):
@@ -211,12 +217,12 @@ class OfflinePhase:
         self._iteration += len(batches)
 
     def _vectors(self, counts: Mapping[int, int]) -> dict[int, int]:
-        """Return the number of vectors of each block's products, from the number of iterations on each batch."""
+        """Return the number of columns of psi for each block: one for each output and iteration on its batch."""
         params = self._params
         return {block: count * params.outputs for batch, count in counts.items() for block in params.blocks_of(batch)}
 
     def _groups(self, vectors: Mapping[int, int]) -> Iterator[dict[int, int]]:
-        """Divide blocks, with their numbers of vectors, into groups whose products are computed at once."""
+        """Divide blocks into groups whose products are computed at once; `vectors` is the result of `_vectors`."""
         group, values = dict[int, int](), 0
         for block, count in vectors.items():
             size = self._params.blocks[block].rows * count
@@ -230,8 +236,8 @@ class OfflinePhase:
     def usable_chunk(self, number: int, iterations: int) -> bytes:
         """Return the name of a chunk if it can be used now, and an empty name otherwise.
 
-        The chunk is usable if it exists, is unused, its name was never consumed, it has this number of iterations and
-        it was generated from the current state.
+        The chunk is usable if it is stored, unused, has this number of iterations and was generated from the current
+        state, and if the list of used chunks does not contain its name.
         """
         if number not in self.store.chunk_numbers:
             return b""
@@ -244,7 +250,7 @@ class OfflinePhase:
         return chunk.name if fits and chunk.base == self._base() else b""
 
     def drop_from(self, first: int) -> None:
-        """Remove the chunks with this number and with later ones."""
+        """Remove the chunk with this number, and all chunks with higher numbers."""
         for number in self.store.chunk_numbers:
             if number >= first:
                 self.store.drop(number)
@@ -260,12 +266,12 @@ class OfflinePhase:
             self._iteration += 1
 
     def has_room(self, iterations: int) -> bool:
-        """Return whether a chunk of this number of iterations fits into the store, next to the stored ones."""
+        """Return whether one more chunk with this number of iterations fits into the store."""
         chunks = [self.store.chunk(number) for number in self.store.chunk_numbers]
         return iterations * max((chunk.size / chunk.count for chunk in chunks), default=0.0) <= self.store.free_bytes
 
     def _base(self) -> bytes:
-        """Return a digest of the state from which the next chunk is generated, for this party's files."""
+        """Return a digest of this party's state before the next chunk; the chunk fits only this state."""
         digest = hashlib.sha256(self._iteration.to_bytes(8, "little"))
         for name in sorted(self._r):
             digest.update(name.encode() + np.ascontiguousarray(self._r[name], "<u8").tobytes())
@@ -274,8 +280,8 @@ class OfflinePhase:
     def take(self, chunk: int, iteration: int, part: int = 0) -> PreprocessedBlock:
         """Return the precomputed material for one block of one iteration, and mark it as used.
 
-        Blocks must be taken in order. Taking block 0 marks the iteration as used; taking iteration 0 marks the name of
-        the chunk as used.
+        Blocks must be taken in order. The first block of an iteration marks the iteration as used. The first block of a
+        chunk also adds the chunk to the list of used chunks.
 
         Args:
             chunk: the number of the chunk.
@@ -283,7 +289,7 @@ class OfflinePhase:
             part: the index of the block in its batch.
 
         Returns:
-            The material.
+            The precomputed material.
         """
         if iteration == part == 0:
             self._names.spend(self.store.chunk(chunk).name)
@@ -301,7 +307,7 @@ class OfflinePhase:
         )
 
     def _outputs(self, e: int) -> slice:
-        """Return the columns of a batch's product that belong to its iteration number `e`."""
+        """Return the columns of a batch's product that belong to iteration number `e` on this batch in the chunk."""
         return slice(e * self._params.outputs, (e + 1) * self._params.outputs)
 
     def _steps(
@@ -312,19 +318,20 @@ class OfflinePhase:
         holders: Sequence[ShareHolder],
         evaluators: Evaluators,
     ) -> Generator[Record, None, tuple[ByBatch, dict[str, ByBatch]]]:
-        """Compute the products W^T psi, and yield psi of each block and iteration for the store.
+        """Compute the products W^T psi, and yield records with psi for the store.
 
-        Each yielded record holds psi of one block in one iteration.
+        Each yielded record contains psi of one block in one iteration.
 
         Args:
             executor: computes the products.
-            vectors: the number of vectors of each block.
-            indices: the iterations on each batch.
-            holders: this party's keys, if it is a holder.
-            evaluators: the evaluators under the other holders' keys.
+            vectors: the number of columns of psi for each block.
+            indices: for each batch, the indices of the iterations that use it.
+            holders: this party's secret keys, if it is a share holder.
+            evaluators: the objects that compute on ciphertexts of the other share holders.
 
         Returns:
-            This party's shares (d, E c), added up; and v of every other party, if this party is a holder.
+            For each batch, the sum of this party's shares of all products (d, count * c); and v for every other party,
+            if this party is a share holder.
         """
         products, params, ring, width = self.session.products, self._params, self._ring, self._factor_width
         total: ByBatch = {}
@@ -348,17 +355,17 @@ class OfflinePhase:
         return self._lifted(total), {name: self._lifted(values) for name, values in v.items()}
 
     def _index_in_batch(self, block: int) -> int:
-        """Return the index of a block in its batch."""
+        """Return the position of a block in its batch, counted from 0."""
         return self._params.blocks[block].start // self._params.block
 
     def _add_to_batches(self, totals: ByBatch, shares: ByBlock) -> None:
-        """Add shares of blocks to those of their batches."""
+        """Add the shares of each block to the shares of its batch in `totals`."""
         for block, share in shares.items():
             batch = self._params.blocks[block].batch
             totals[batch] = self._ring.reduce(totals[batch] + share) if batch in totals else share
 
     def _lifted(self, changes: ByBatch) -> ByBatch:
-        """Multiply shares of W^T psi by the factor by which W is smaller in smaller batches."""
+        """Multiply shares of W^T psi by the power of two that encoding W of a smaller batch left out."""
         lifts = {batch: np.uint64(self._params.encoding.lift(self._params.rows[batch])) for batch in changes}
         return {batch: self._ring.reduce(words << lifts[batch]) for batch, words in changes.items()}
 
@@ -370,7 +377,7 @@ class OfflinePhase:
         holders: Sequence[ShareHolder],
         evaluators: Evaluators,
     ) -> ByBlock:
-        """Return this party's shares of all products X r (n, E c), added up, for the blocks of a group."""
+        """Return the sum of this party's shares of all products X r (n, count * c), for each block of a group."""
         products, params = self.session.products, self._params
         for name, values in r_before.items():
             r = {block: values[params.blocks[block].batch] for block in group}
@@ -386,9 +393,10 @@ class OfflinePhase:
     def _answer(
         self, executor: ProductExecutor, purpose: int, evaluators: Evaluators, vectors: Mapping[int, int]
     ) -> ByBlock:
-        """Answer the queries about W (purpose 0) or the transpose of X (1) of blocks.
+        """Multiply the share holders' encrypted vectors with W (`purpose` 0) or with the transpose of X (`purpose` 1).
 
-        Plaintexts are cached if there are more chunks, unless a batch has several blocks.
+        The encoded matrices are cached for later chunks, unless a batch has several blocks and they would need too much
+        memory. Returns the sum of this party's shares for each block.
         """
 
         def factor(block: int) -> Integers | RemoteFactor:
@@ -402,7 +410,17 @@ class OfflinePhase:
         )
 
     def _advance(self, name: str, batches: Sequence[int], counts: Mapping[int, int], v: ByBatch) -> ByBatch:
-        """Apply the update rule to r of a party over a chunk, and return r before each iteration (d, E c), by batch."""
+        """Apply the update rule to r of one other party, over all iterations of a chunk.
+
+        Args:
+            name: the other party.
+            batches: the batch of each iteration.
+            counts: the number of iterations on each batch.
+            v: this holder's shares of the other party's W^T psi, by batch.
+
+        Returns:
+            For each batch, r before each of the iterations that use it (d, count * c).
+        """
         rule, d, c = self._params.rule_of(name), self._params.columns[name], self._params.outputs
         r_before = {batch: np.empty((d, count * c), np.uint64) for batch, count in counts.items()}
         seen = dict.fromkeys(counts, 0)

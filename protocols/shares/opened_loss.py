@@ -1,14 +1,19 @@
-"""The loss of a model on shares: one opened sum over some rows, and no score.
+"""Mean loss of a secret-shared model on some rows: the party with labels learns one sum over the rows, and no score.
 
-1. all      shares of H = X theta at the active party A and its partner B (forward_sums.py)
-2. A, B     look up the entry of T_y at H, modulo 2^64 (table_lookup.py)    => shares of the row's entry
-3. B -> A   the sum of its shares
-   A        adds the sum of its shares: the sum of all rows' entries
+A is the active party, which has the labels y, and B is its partner. H (n, c) are the forward sums X theta of the n rows
+for c model outputs. Shares are random-looking summands modulo a power of two. T_y is a table of the loss for label y
+at 2^b values of H.
 
-An entry contains two numbers side by side, so that a sum over rows contains their two sums: the loss, and whether |H|
-is beyond half of the table's range. A learns these two sums; everything else that either party receives is uniform. The
-loss is interpolated between two entries, so it is too high by at most an eighth of its curvature times the squared
-spacing. If the loss is zero throughout, A learns only the count.
+1. all      compute shares of H at A and B (forward_sums.py)
+2. A, B     look up the entry of T_y at H for every row, modulo 2^64 (table_lookup.py): each gets a share of the entry
+3. B -> A   the sum of B's shares over all rows
+   A        adds the sum of its shares, and obtains the sum of all rows' entries
+
+Numbers in comments refer to these steps. An entry consists of two bit fields: the loss, and a bit that is 1 if H is
+more than half of the table's range away from its centre. The sum over rows therefore contains two sums, and A learns
+both. Everything else that A or B receives is uniform. The loss is interpolated between two entries of the table, which
+makes it too high by at most (second derivative of the loss) * (spacing of the table)^2 / 8. If the loss is zero in the
+whole table, A learns only the number of rows beyond half of the range.
 """
 
 from __future__ import annotations
@@ -39,12 +44,12 @@ _RING = ShareRing(64)
 
 
 class LossTable(NamedTuple):
-    """The loss of the rows, at the active party.
+    """The active party's description of the loss of each row.
 
     Attributes:
-        values: returns the loss of outputs f (m, 1) and targets (m, k).
-        targets: the targets of each row and output (n c, k).
-        minimizers: the outputs of least loss (n c, 1).
+        values: computes the losses (m, 1) for forward sums (m, 1) and targets (m, k).
+        targets: the targets of each row and output (n * c, k).
+        minimizers: the forward sum of least loss for each row and output (n * c, 1).
     """
 
     values: Callable[[Floats, Floats], Floats]
@@ -53,13 +58,13 @@ class LossTable(NamedTuple):
 
 
 class LossSum(DisclosingMessage, frozen=True):
-    """The sum of the partner's shares."""
+    """The sum of the partner's shares over all rows (step 3)."""
 
     total: bytes
 
 
 def declares() -> list[MessageDeclaration]:
-    """Declare the disclosures of the messages. Roles: active, partner, passive (any party that is neither)."""
+    """Declare sender, receiver and disclosure of each message. Roles: active, partner, passive (any other party)."""
     sums = "the sum of the losses of the evaluated rows, and the number of sums beyond half of the table's range"
     return [
         *forward_sums.declares(),
@@ -70,11 +75,11 @@ def declares() -> list[MessageDeclaration]:
 
 @dataclass(frozen=True)
 class OpenedLoss:
-    """Means over rows and outputs.
+    """The result of an evaluation: means over rows and outputs.
 
     Attributes:
         loss: the mean loss.
-        far_share: the share of sums beyond half of the table's range.
+        far_share: the fraction of forward sums that are more than half of the table's range away from its centre.
     """
 
     loss: float
@@ -95,14 +100,14 @@ def open_loss(
     """Run one party's side of an evaluation.
 
     Args:
-        products: the session.
-        transfers: at the two holders, the transfers of the session.
-        params: the agreed parameters.
+        products: the session for products with shared weights.
+        transfers: at A and B, the session's oblivious transfers for tables; None elsewhere.
+        params: the agreed parameters of the training.
         state: this party's shares of the weights.
-        number: together with `occasion`, unique in the session.
+        number: the number of the evaluation; no two of the same `occasion` in a session may have the same.
         X: this party's columns (n, d) of the rows.
-        table: at the active party, the loss of the rows.
-        occasion: see `number`.
+        table: at the active party, the loss of the rows; None elsewhere.
+        occasion: the kind of evaluation, from which keys are derived.
 
     Returns:
         The means at the active party; None elsewhere.
@@ -124,7 +129,7 @@ def open_loss(
 
 
 def _entries(encoding: FixedPointEncoding, table: LossTable) -> Words:
-    """Return words (2^b, n c) that contain the loss of each entry, and whether its sum is beyond half of the range."""
+    """Return the tables (2^b, n * c): in each word, the loss and above it the bit for "beyond half of the range"."""
     centres = encoding.table_centres(table.minimizers)
     distances = table_distances(encoding.knots, centres)
     f, targets = (distances + centres).reshape(-1, 1), np.tile(table.targets, (encoding.entries, 1))
@@ -136,6 +141,6 @@ def _entries(encoding: FixedPointEncoding, table: LossTable) -> Words:
 
 
 def _decode(total: int, rows: int) -> OpenedLoss:
-    """Return the means that a sum of entries contains."""
+    """Split the sum of all entries into its two sums, and divide them by the number of summed entries."""
     loss = (total & (2**_LOSS_BITS - 1)) * 2.0**-_FRACTION_BITS
     return OpenedLoss(loss / rows, (total >> _LOSS_BITS) / rows)

@@ -1,33 +1,34 @@
-"""Scores of new rows from a model on shares: one party learns quantized scores, and nobody learns a weight.
+"""Scores of new rows from a secret-shared model: one party learns rounded scores, and nobody learns a weight.
 
-Rows are processed in blocks; shares of H come from forward_sums.py. Q is the requesting party, most often the active
-party A; B is A's partner. R, the holder that is not Q (B if Q is neither), rounds the scores; O is the other holder. A
-level has k bits, levels are spaced s apart (quantizer.py), and i_O is the k bits of O's share from s upwards.
+The active party A, which had the labels, and its partner B are the share holders: their shares h_A and h_B add up to
+the forward sums H (n, c) of n rows and c model outputs, modulo 2^L. Q is the requesting party, which receives the
+scores; normally it is A. R rounds the scores: the holder that is not Q, or B if Q is neither A nor B. O is the other
+holder. Scores are levels: multiples of s, numbered modulo 2^k (quantizer.py). Rows are processed in blocks:
 
-0. Q -> k   a commitment to Q's columns of each row (a keyed digest), and which rows Q excludes
-1. R -> k   which rows it refuses, and for which it has stored a score; then the other parties k -> k the same.
-            Rows that nobody refuses are scored: steps 2 and 3 for new ones, the stored scores for the others
-2. all      shares of H at A and B
-3. O -> R   nothing: O has stored i_O, and no bit of its share below s
-4. R -> Q   floor((h_R + D) / s) mod 2^k         D: secret, uniform below s, fresh for every score; R has stored it.
-                                                 R may use a larger spacing 2^m s, to protect its columns
-5. O -> Q   i_O, if Q is neither                 uniform
-   Q        (the sum of the two + 1/2) s
+0. Q -> all   for each row a commitment, which is a keyed digest of its columns at Q; and the rows that Q excludes
+1. R -> all   the rows that it refuses, and those for which it has already stored a score; then all other parties but Q
+              send the same. Rows that nobody refuses are scored: new rows by steps 2 to 5, the others by steps 4 and 5
+              with the stored shares
+2. all        compute shares of H at A and B (forward_sums.py)
+3. O -> R     a message without content: O has stored i_O = floor(h_O / s) mod 2^k, and forgotten the lower bits of h_O
+4. R -> Q     floor((h_R + D) / s) mod 2^k     D: secret, uniform below s, new for every score. R has stored the result.
+                                               R may use a larger spacing, 2^m * s, to protect its columns
+5. O -> Q     i_O, if Q is not O; it is uniform
+   Q          computes the score (i_O + received number + 1/2) * s
 
-Before step 3, A and B look up by the highest bits of H (table_lookup.py) by how many levels a sum is moved if it is out
-of range (quantizer.py), in shares modulo 2^k, and each adds its share, times s, to h. Q thus learns that such a sum is
-out of range, and the k bits state that. If A deviates and uses other table entries, it still learns k bits only.
+Numbers in comments refer to these steps. Before step 3, A and B treat sums that are out of range (quantizer.py): a
+look-up in a table (table_lookup.py), indexed by the highest bits of H, gives both a share of the number of levels to
+add. Q then reads such a sum as "out of range". If A deviates and uses other table entries, it still learns only k bits.
 
-Without D, the answer would be a function of H and of O's share, whose lower bits O knows: f would be determined to
-within s instead of at random. With D, the mean of the score is f, its standard deviation is s / 2, and a row discloses
-at most k bits. The same row receives the same bytes in any block, and nothing is recomputed, because four answers about
-one row would undo half of the rounding. This also holds for concurrent sessions: R records the rows it is about to
-score before announcing them, and other sessions wait for these rows. R always announces first, which prevents
-deadlocks.
+Without D, Q could compute more than a rounded score if it is O, because it knows the lower bits of h_O: the answer
+would reveal H to within s without randomness. With D, the mean of the score is H, its standard deviation is at most s /
+2, and a row discloses at most k bits. When a row is scored again, Q receives the same bytes, because the mean of four
+independent answers would have half the rounding error. This also holds for concurrent sessions: R records which rows it
+is about to score before it announces them, and other sessions wait for these rows. R always announces first, which
+prevents deadlocks.
 
-Scores are outputs. protocols/score_ledger describes what they disclose, and every party but Q asks its ledger before it
-sends anything about a block. Rounding does not protect columns that are few or dominate the model: a column with most
-of the weight can be read from the score.
+Every party but Q asks its score ledger (protocols/score_ledger) before it sends anything about a block. Rounding does
+not protect a column that dominates the model, because it can be read from the score.
 """
 
 from __future__ import annotations
@@ -60,28 +61,33 @@ from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureRecor
 
 
 class RowCommitments(DisclosingMessage, frozen=True):
-    """16 bytes for each row, equal for equal rows with equal columns; and a byte for each row, 0 to exclude it."""
+    """The requesting party's commitments and exclusions of step 0.
+
+    Attributes:
+        rows: 16 bytes for each row, a keyed digest of its id and its columns.
+        states: one byte for each row; 0 excludes the row.
+    """
 
     rows: bytes
     states: bytes
 
 
 class RowStates(DisclosingMessage, frozen=True):
-    """A byte for each row: the sender refuses it, has no score of it, or has stored one."""
+    """The answer of step 1, a byte for each row: the sender refuses it, has no score of it, or has stored its score."""
 
     states: bytes
 
 
 class ShareStored(Message, frozen=True):
-    """The sender has stored its share of the scores."""
+    """Step 3: the sender has stored its share of the scores."""
 
 
 class RoundedScores(DisclosingMessage, frozen=True):
-    """The rounding holder's share of the scores.
+    """The share of the scores that the rounding holder R sends in step 4.
 
     Attributes:
-        words: (n, c) words of k bits, rounded at random, without the omitted bits.
-        finer: the number of lowest bits of k that are omitted, because the holder discloses fewer bits.
+        words: packed integers (n, c) of k - `finer` bits, rounded at random.
+        finer: the number m of omitted lowest bits, because the holder uses a larger spacing of levels.
     """
 
     words: bytes
@@ -89,13 +95,13 @@ class RoundedScores(DisclosingMessage, frozen=True):
 
 
 class ScoreShare(Message, frozen=True):
-    """The other holder's share for a party that is no holder, (n, c) words of k bits."""
+    """The share i_O that the other holder sends in step 5 to a party that is no holder: packed integers (n, c)."""
 
     words: bytes
 
 
 def declares(requester: Role = ACTIVE) -> list[MessageDeclaration]:
-    """Declare the disclosures of the messages. Roles: active, partner, passive (any party that is neither).
+    """Declare sender, receiver and disclosure of each message. Roles: active, partner, passive (any other party).
 
     Args:
         requester: the role of the requesting party.
@@ -125,18 +131,18 @@ def declares(requester: Role = ACTIVE) -> list[MessageDeclaration]:
 
 @dataclass(frozen=True)
 class ScoringParams:
-    """One party's parameters of an occasion of scoring.
+    """One party's parameters for scoring a number of rows.
 
     Attributes:
         model: the name of the model, the same in every session.
         ledger: this party's score ledger; None at all parties if one process simulates them.
-        quantizer: the agreed quantizer.
-        requester: the requesting party; empty for the active party.
-        max_bits: bits of a row that this party lets its scores disclose together.
-        coarser: the quantizer that this party uses if it rounds, over the same range as `quantizer` and no finer; None
-            uses `quantizer`.
-        charge: called with the number of rows of a block that are scored, and the number that this party refuses,
-            before it discloses either.
+        quantizer: the agreed levels of scores.
+        requester: the requesting party Q; empty for the active party.
+        max_bits: the number of bits that all scores of one row together may disclose, by this party's limit.
+        coarser: the levels that this party uses if it is R, with the same range as `quantizer` and at least the same
+            spacing; None for those of `quantizer`.
+        charge: a function that is called before a block is disclosed, with the number of rows that are scored and the
+            number of rows that this party refuses.
     """
 
     model: bytes
@@ -150,12 +156,12 @@ class ScoringParams:
 
 @dataclass(frozen=True)
 class RowDecisions:
-    """The parties' common decision about the rows of a block.
+    """The parties' common decision about the n rows of a block.
 
     Attributes:
-        query: the query in this party's ledger, or None without a ledger.
-        fresh: the rows (n,) that are scored for the first time.
-        stored: the rows (n,) whose stored scores are disclosed.
+        query: the rows as this party's ledger identifies them; None without a ledger.
+        fresh: whether each row (n,) is scored for the first time.
+        stored: whether the stored score of each row (n,) is disclosed.
     """
 
     query: ScoreQuery | None
@@ -164,29 +170,29 @@ class RowDecisions:
 
     @property
     def scored(self) -> NDArray[np.bool_]:
-        """The rows (n,) that receive a score."""
+        """Whether each row (n,) receives a score."""
         return self.fresh | self.stored
 
     def query_of(self, mask: NDArray[np.bool_]) -> ScoreQuery | None:
-        """Return the query restricted to the rows of a mask (n,)."""
+        """Return the query restricted to the rows for which the mask (n,) is True."""
         return None if self.query is None else self.query.where(mask)
 
 
 class ScoringSession:
-    """One party's side of an occasion of scoring, whichever its role.
+    """One party's side of scoring blocks of rows, for any role.
 
     Args:
-        products: the session.
+        products: the session for products with shared weights.
         params: the agreed parameters of the training.
         state: this party's shares of the weights.
-        scoring: this party's parameters of the scoring.
-        top_transfers: returns the transfers for tables indexed by the highest bits; None if the quantizer covers the
-            whole ring.
-        number: a number of the occasion that is unique in the session.
+        scoring: this party's parameters for the scoring.
+        top_transfers: returns oblivious transfers for a table that is indexed by the highest bits of sums; None if no
+            sum can be out of range.
+        number: the number of this scoring in the session; no two may have the same.
         rows: the approximate number of rows of a block.
 
     Attributes:
-        decisions: the decision about the last block.
+        decisions: the parties' decision about the rows of the last block.
     """
 
     def __init__(
@@ -208,23 +214,23 @@ class ScoringSession:
         self._other = params.partner if self._rounding == context.active else context.active
         self._ring, self._score_ring = ShareRing(params.encoding.bits), ShareRing(scoring.quantizer.bits)
         rounds = context.me == self._rounding
-        self._lost = np.zeros(0, np.bool_)  # which stored scores of the last block are lost
+        self._lost = np.zeros(0, np.bool_)  # for each row with a stored score, whether the stored bytes are missing
         self._quantizer = scoring.coarser if rounds and scoring.coarser is not None else scoring.quantizer
         self._dither = Prg.fresh("dither of scores")
         self._sums: ForwardSums | None = None
         self.decisions = RowDecisions(None, np.zeros(0, np.bool_), np.zeros(0, np.bool_))
 
     def block(self, number: int, X: Floats, rows: RowsToScore) -> Floats | None:
-        """Score a block.
+        """Score a block of rows.
 
         Args:
             number: the number of the block.
             X: this party's columns (n, d) of the rows, scaled as in training.
-            rows: the rows.
+            rows: the ids and unscaled columns of the rows.
 
         Returns:
-            The scores (n, c) at the requesting party: nan for a row without a score, infinite for one that is out of
-            range. None elsewhere.
+            At the requesting party, the scores (n, c): nan for a row without a score, and infinity for a score that is
+            out of range. None elsewhere.
 
         Raises:
             LeakageError: this party's ledger refuses the model or the peer.
@@ -251,7 +257,7 @@ class ScoringSession:
             return self._disclose(shares[decisions.scored] if is_holder else None)
 
     def _decide(self, rows: RowsToScore, ledger: ScoreLedger, claim: str) -> RowDecisions:
-        """Agree with all parties on the rows that receive a score."""
+        """Run steps 0 and 1: agree with all parties on the rows that receive a score."""
         context, scoring, requester, products = self._context, self._scoring, self._requester, self._products
         n, judges = len(rows.ids), [name for name in context.parties if name != requester]
         if context.me == requester:
@@ -288,7 +294,7 @@ class ScoringSession:
         scored = np.logical_and.reduce([requested != REFUSED, *(state != REFUSED for state in states.values())])
         stored = scored & (states[self._rounding] == STORED)
         if self._other in states:
-            scored &= ~stored | (states[self._other] == STORED)  # a lost share is never computed again
+            scored &= ~stored | (states[self._other] == STORED)  # if O has lost its share, the row gets no new score
             stored &= scored
         fresh = scored & ~stored
         if context.me != requester:
@@ -301,16 +307,16 @@ class ScoringSession:
     def _judge(
         self, query: ScoreQuery, rows: RowsToScore, open_rows: NDArray[np.bool_], claim: str
     ) -> NDArray[np.uint8]:
-        """Ask this party's ledger about rows, and send the result to all parties.
+        """Ask this party's ledger which rows it refuses, and send the result to all parties.
 
         Args:
-            query: the query.
-            rows: the rows.
-            open_rows: the rows (n,) that nobody has refused so far.
-            claim: the claim of this session.
+            query: the rows as the ledger identifies them.
+            rows: the ids and unscaled columns of the rows.
+            open_rows: whether each row (n,) has not been refused by anybody so far.
+            claim: the name of this session's claim; other sessions wait for the rows that it has claimed.
 
         Returns:
-            The states (n,).
+            The state of each row (n,): refused, new, or stored.
         """
         context, scoring, products = self._context, self._scoring, self._products
         assert scoring.ledger is not None, "only parties with a ledger decide"
@@ -332,7 +338,7 @@ class ScoringSession:
         return states
 
     def _compute(self, number: int, X: Floats, query: ScoreQuery | None) -> Words | None:
-        """Compute this holder's share (n, c) of new scores, and store it before anything is disclosed."""
+        """Run steps 2 and 3: return this holder's share (n, c) of new scores, after storing it. None elsewhere."""
         if self._sums is None:
             self._sums = ForwardSums(self._products, self._params, self._state, "scores", self._number, self._rows)
         h = self._sums.block(number, X)  # 2
@@ -354,7 +360,7 @@ class ScoringSession:
         return share
 
     def _move_overflow(self, h: Words) -> Words:
-        """Return this holder's share (n, c) of the sums, after those that are out of range were moved."""
+        """Return this holder's share (n, c) of the sums, after sums that are out of range were moved to one value."""
         transfers = None if self._top_transfers is None else self._top_transfers()
         if transfers is None:
             return h
@@ -365,7 +371,7 @@ class ScoringSession:
         return self._ring.reduce(h + (shifts << np.uint64(quantizer.shift(encoding))))
 
     def _stored(self, query: ScoreQuery | None) -> Words:
-        """Return this holder's stored shares (n, c) of earlier scores; 0 for those that are lost."""
+        """Return this holder's stored shares (n, c) of earlier scores; 0 for a share whose bytes are missing."""
         ledger, c = self._scoring.ledger, self._params.outputs
         assert ledger is not None, "only parties with a ledger have stored scores"
         assert query is not None, "only parties with a ledger have stored scores"
@@ -375,7 +381,7 @@ class ScoringSession:
         return np.frombuffer(octets, "<u8").reshape(-1, c).astype(np.uint64)
 
     def _disclose(self, share: Words | None) -> Floats | None:
-        """Send this holder's share (m, c) of the scored rows; at the requesting party, return the scores (n, c)."""
+        """Run steps 4 and 5: send this holder's share (m, c) of the m scored rows, or return the scores (n, c) at Q."""
         context, requester, products, decisions = self._context, self._requester, self._products, self.decisions
         ring, quantizer = self._score_ring, self._scoring.quantizer
         shape = (int(decisions.scored.sum()), self._params.outputs)
@@ -400,7 +406,7 @@ class ScoringSession:
         return None
 
     def _read_rounded(self, message: RoundedScores, shape: tuple[int, int]) -> Words:
-        """Return the share (m, c) of the rounding holder, in levels of the agreed quantizer."""
+        """Return the share (m, c) that R has sent, in levels of the agreed spacing s."""
         bits = self._score_ring.bits
         if not 0 <= message.finer < bits:
             raise ProtocolError(
@@ -420,7 +426,7 @@ class ScoringSession:
 
 
 def _read_states(name: str, data: bytes, rows: int) -> NDArray[np.uint8]:
-    """Return the states (rows,) that a party has sent. Raises ProtocolError if they are invalid."""
+    """Return the state of each row (rows,) that a party has sent. Raises ProtocolError if one is invalid."""
     states = np.frombuffer(data, np.uint8)
     if len(states) != rows:
         raise ProtocolError(

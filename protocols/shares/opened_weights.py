@@ -1,18 +1,23 @@
-"""Opening of weights: at the end of a training on shares, the parties that the job names receive their own weights.
+"""Opening of weights: at the end of a training on secret shares, the parties that the job names receive their weights.
 
-1. all        record what the weights of each named party k disclose about their data, before any bit is sent
-2. h -> k     floor(r_kh / s) mod 2^b, for each holder h of shares of k's weights
-   k          theta_k = s_k + sum_h (received + 1/2) s, which is a number of the ring
-   k, h       store theta_k and 0 as their new shares: this is the model that is scored and served
+The weights theta_k (d, c) of party k are shared: theta_k = s_k + sum_h r_kh modulo 2^L. k has s_k, and every share
+holder h other than k has r_kh; the share holders are the party with labels and its partner. Weights are rounded to b
+bits. The number t in the ring represents the unit of the last of these bits.
 
-b and s are public (`WeightQuantizer`). Weights have f fractional bits, and 7 bits before the point. f depends on the
-number of rows, so that rounding changes a weight by less than `MAX_ROUNDING_ERROR` standard errors. The part of a
-holder's share below s is uniform to k, so this rounds at random, without bias.
+1. all        record in their ledgers how much the weights of each named party k disclose about their data
+2. h -> k     floor(r_kh / t) mod 2^b, from each share holder h
+   k          theta_k = s_k + sum_h (received number + 1/2) * t
+   k, h       store theta_k and 0 as their new shares, so that the model that is scored has the rounded weights
 
-A party that has its weights has a predictor of the labels (X_k theta_k). A party that deviates may multiply residuals
-by any numbers, such as powers of two, and the party with labels may use any table of the loss. Even then, a weight
-discloses at most b bits about labels and about the columns of all other parties. So each of these parties records b
-bits for each weight.
+Numbers in comments refer to these steps. b and t are public (`WeightQuantizer`). A rounded weight has 7 bits before the
+binary point and a number of fractional bits that grows with the number of training rows, so that rounding changes a
+weight by less than `MAX_ROUNDING_ERROR` standard errors. The part of a holder's share that is cut off is uniform to k,
+so the weight is rounded at random, without bias.
+
+A party that knows its weights can rank rows by their probable labels, by computing X_k theta_k. A party that deviates
+may multiply residuals by any numbers, such as powers of two, and the party with labels may use any table of the loss.
+Even then, a weight discloses at most b bits about labels and about the columns of all other parties. So each of these
+parties records b bits for each weight.
 """
 
 from __future__ import annotations
@@ -33,20 +38,20 @@ from securevfl.protocols.shares.shares_params import SharesParams
 from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosurePermit, DisclosureRecord
 
 MAX_ROUNDING_ERROR = 0.05
-"""Standard deviation of the rounding of a weight, in standard errors of the weight."""
+"""Largest standard deviation of a weight's rounding error, in standard errors of the weight."""
 
-_ROUNDING_DEVIATION = 6**-0.5  # of the sum of two randomly rounded numbers, in steps
-_INTEGER_BITS = 7  # bits of a weight before the point, with its sign
+_ROUNDING_DEVIATION = 6**-0.5  # standard deviation of the error of two rounded summands, in units of the last bit
+_INTEGER_BITS = 7  # bits of a weight before the binary point, including its sign
 
 
 class OpenedWeights(DisclosingMessage, frozen=True):
-    """A holder's share of the receiver's weights, (d, c) words of b bits."""
+    """A share holder's share of the receiver's weights: packed integers (d, c) of b bits (step 2)."""
 
     words: bytes
 
 
 def declares() -> list[MessageDeclaration]:
-    """Declare the disclosures of the messages. Roles: active, partner, passive (any party that is neither)."""
+    """Declare sender, receiver and disclosure of each message. Roles: active, partner, passive (any other party)."""
     output = Reveal("output", "the receiver's weights, which rank the labels about as well as its columns can")
     pairs = (("active", "partner"), ("active", "passive"), ("partner", "active"), ("partner", "passive"))
     return [MessageDeclaration(OpenedWeights, *pair, output) for pair in pairs]
@@ -54,15 +59,15 @@ def declares() -> list[MessageDeclaration]:
 
 @dataclass(frozen=True)
 class WeightQuantizer:
-    """Weights are rounded to multiples of 2^-fraction in [-64, 64), so they have `bits` bits."""
+    """The rounding of weights to multiples of 2^-fraction in [-64, 64), which have `bits` bits."""
 
     fraction: int
 
     @classmethod
     def of(cls, rows: int, curvature: float) -> WeightQuantizer:
-        """Return the quantizer for weights that were trained on a number of rows.
+        """Return the quantizer for weights that were trained on this number of rows.
 
-        The standard error of the weight of a column of unit variance is at least 1 / sqrt(rows curvature).
+        For a column of unit variance, the standard error of its weight is at least 1 / sqrt(rows * curvature).
 
         Args:
             rows: the number of training rows.
@@ -76,20 +81,20 @@ class WeightQuantizer:
 
     @property
     def bits(self) -> int:
-        """b: the number of bits of a weight."""
+        """The number of bits b of a rounded weight."""
         return self.fraction + _INTEGER_BITS
 
     def shift(self, encoding: FixedPointEncoding) -> int:
-        """Return the number of bits of a share below s."""
+        """Return the number of lowest bits of a share that rounding cuts off, which is log2(t)."""
         return max(1, encoding.f_theta - self.fraction)
 
 
 def record_weights(
     context: PartyContext, params: SharesParams, quantizer: WeightQuantizer, named: Collection[str]
 ) -> dict[str, DisclosurePermit]:
-    """Record what the weights of each named party disclose about this party's data.
+    """Record in this party's ledger how much the weights of each named party disclose about its data.
 
-    All parties must have recorded this before any of them sends a share: weights contain information about all parties.
+    All parties must have done this before any of them sends a share, because weights depend on the data of all parties.
 
     Args:
         context: this party's context.
@@ -98,7 +103,7 @@ def record_weights(
         named: the parties that receive their weights.
 
     Returns:
-        The permits to send shares, by name of the receiver.
+        The permits to send shares, by the name of the receiver.
     """
     permits = {}
     for name in sorted(set(named) - {context.me}):
@@ -119,7 +124,7 @@ def open_weights(
     permits: dict[str, DisclosurePermit],
     named: Collection[str],
 ) -> SharedState:
-    """Send each named party this party's share of its weights, and receive one's own.
+    """Send each named party the share of its weights, and receive this party's weights if it is named.
 
     Args:
         context: this party's context.
@@ -130,7 +135,7 @@ def open_weights(
         named: the parties that receive their weights.
 
     Returns:
-        The new state: a named party has its weights in its share, and others have shares of zero of them.
+        The new state. A named party's share contains its weights, and the shares of its weights elsewhere are zero.
     """
     ring, shift = ShareRing(quantizer.bits), np.uint64(quantizer.shift(params.encoding))
     peer_shares = dict(state.peer_shares)
@@ -154,7 +159,7 @@ def open_weights(
 
 
 def _fresh_state(state: Words, theta: Words) -> Words:
-    """Return a state (k, d, c) of the same shape with these weights, whatever iterations came before."""
+    """Return the state (k, d, c) of an update rule that starts with these weights and has no changes."""
     fresh = np.zeros_like(state)
     fresh[0] = theta
     return fresh

@@ -1,7 +1,8 @@
-"""Stores of preprocessed records: each record is handed out once.
+"""Stores for the precomputed material of a training on shares, which return each record just once.
 
-A chunk has one record for each part of each iteration. Records of an iteration are taken in order, and taking the first
-one marks the iteration as used, because a mask that is used twice reveals residuals.
+A chunk is the material for a number of iterations that was generated together. An iteration has several records, which
+are numbered as its parts. Records of an iteration are taken in order. Taking the first one marks the whole iteration as
+used, because records contain random masks, and a mask that is used twice reveals residuals.
 """
 
 from __future__ import annotations
@@ -17,24 +18,24 @@ from securevfl.errors import ConfigError, ProtocolError
 NAME_BYTES = 16
 
 CHUNK_HEADER = struct.Struct(f"<{NAME_BYTES}s{NAME_BYTES}sQQ")
-"""Name, base, first iteration and number of iterations of a chunk."""
+"""Name, base, first iteration and number of iterations of a chunk; see `PreprocessingChunk`."""
 
 Record = tuple[int, int, bytes]
-"""Index of an iteration in its chunk, index of the part, and the data."""
+"""Index of an iteration in its chunk, index of the part in the iteration, and the data."""
 
 
 @dataclass
 class PreprocessingChunk:
-    """A chunk of stored records.
+    """The description of a stored chunk.
 
     Attributes:
-        name: the name of the chunk, the same at all parties that generated it together, and unique.
-        base: a digest of the state from which the party generated the chunk.
-        first: the iteration of the training that the first record belongs to.
+        name: a random name, the same at all parties that generated the chunk together.
+        base: a digest of the party's shares before the chunk; the chunk can be used only after the same state.
+        first: the number of the training's iteration that uses the first records.
         count: the number of iterations.
         size: the number of bytes.
-        next: the index of the next iteration.
-        part: the index of the next part of the iteration before.
+        next: the index in the chunk of the first iteration that is not used yet.
+        part: for the iteration before `next`, the index of its first part that is not used yet.
     """
 
     name: bytes
@@ -47,10 +48,10 @@ class PreprocessingChunk:
 
 
 class PreprocessingStore(ABC):
-    """A bounded store of records, by chunk, iteration and part.
+    """Base class of stores, which have a maximum size. Records are identified by chunk, iteration and part.
 
     Args:
-        limit: the maximum number of bytes of all records.
+        limit: the maximum number of bytes of all records together.
     """
 
     def __init__(self, limit: int) -> None:
@@ -66,14 +67,14 @@ class PreprocessingStore(ABC):
 
     @property
     def free_bytes(self) -> int:
-        """The number of bytes that may be added."""
+        """The number of bytes that can still be stored."""
         with self._lock:
             return self._limit - sum(chunk.size for chunk in self._chunks.values())
 
     def put(
         self, number: int, name: bytes, first: int, records: Sequence[bytes], *, base: bytes = bytes(NAME_BYTES)
     ) -> None:
-        """Store a chunk whose iterations have one part each; see `write`."""
+        """Store a chunk whose iterations have just one record each; see `write`."""
         parts = ((index, 0, record) for index, record in enumerate(records))
         self.write(number, name, first, len(records), parts, base=base)
 
@@ -92,14 +93,14 @@ class PreprocessingStore(ABC):
         Args:
             number: the number of the chunk.
             name: the name of the chunk.
-            first: the iteration of the training that the chunk begins with.
+            first: the number of the training's iteration that uses the first records.
             count: the number of iterations.
             records: the records, in any order.
-            base: a digest of the state from which the chunk was generated.
+            base: a digest of the party's shares before the chunk.
 
         Raises:
             ConfigError: the records exceed the limit of the store.
-            ProtocolError: there is a chunk with this number.
+            ProtocolError: the store already has a chunk with this number.
         """
         if number in self._chunks:
             raise ProtocolError(
@@ -115,7 +116,8 @@ class PreprocessingStore(ABC):
                 size += len(record[2])
                 if size > available:
                     raise ConfigError(
-                        f"shares: preprocessing exceeds {available:,} bytes, which remain of {self._limit:,}",
+                        f"shares: a preprocessing chunk needs more than {available:,} bytes, the free part of the "
+                        f"limit of {self._limit:,}",
                         "reduce protocol.shares.chunk",
                         code="SVFL-JOB-TOO-LARGE",
                         bytes=available,
@@ -149,15 +151,15 @@ class PreprocessingStore(ABC):
     def take(self, number: int, iteration: int, part: int = 0) -> bytes:
         """Return a record and mark it as used.
 
-        Records are taken in order. Taking the first part of an iteration marks the whole iteration as used.
+        Records must be taken in order. Taking the first part of an iteration marks the whole iteration as used.
 
         Args:
             number: the number of the chunk.
             iteration: the index of the iteration in the chunk.
-            part: the index of the part.
+            part: the index of the record in the iteration.
 
         Returns:
-            The record.
+            The data of the record.
 
         Raises:
             ProtocolError: the record was used already, or is not the next one.
@@ -196,7 +198,7 @@ class PreprocessingStore(ABC):
     def _read(self, number: int, iteration: int, part: int, *, last: bool = False) -> bytes: ...
 
     def _mark_used(self, number: int, iteration: int) -> None:
-        """Mark an iteration as used, if the mark has to outlive the process."""
+        """Record on disk that an iteration is used, if the store is on disk."""
         return
 
     @abstractmethod
@@ -204,7 +206,7 @@ class PreprocessingStore(ABC):
 
 
 class MemoryStore(PreprocessingStore):
-    """Records in memory, which are lost when the process ends."""
+    """A store in memory. Its records are lost when the process ends."""
 
     def __init__(self, limit: int = 1 << 30) -> None:
         super().__init__(limit)

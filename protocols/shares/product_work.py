@@ -1,10 +1,12 @@
-"""Where a party computes the products of a training on shares: in the calling thread, in threads or in other processes.
+"""Runs the encrypted matrix products of a training on shares in the calling thread, in other threads or in processes.
 
-The kernel releases Python's global interpreter lock while it computes. Instead of a pool of processes, it therefore
-uses threads. SEAL holds the lock, so threads would gain nothing, and its executor consists of processes or machines, as
-does any executor that the user has chosen. Such an executor receives the input of one product, including a secret key,
-so it has to belong to this party (`securevfl.runtime.executor`). Small products stay in the calling thread, because
-starting a process takes longer. Other processes cannot reuse plaintexts that several chunks have in common.
+A product has three parts: a share holder (one of two parties) encrypts its vectors V, another party multiplies the
+ciphertexts by its matrix W and masks the result, and the holder decrypts ("opens") the reply. This package's arithmetic
+(`securevfl.crypto.kernel`) releases Python's global interpreter lock while it computes, so threads suffice for it.
+Microsoft SEAL does not release the lock, so its products need an executor of processes or machines, and so does any
+executor that the user has chosen. Such an executor receives the input of one part, including a secret key, so it must
+belong to this party (`securevfl.runtime.executor`). Small products are computed in the calling thread, because starting
+a process takes longer. Other processes cannot reuse the encoding of a matrix that several products have in common.
 """
 
 from __future__ import annotations
@@ -30,18 +32,18 @@ from securevfl.runtime.meter import Meter
 T = TypeVar("T")
 
 MIN_EXECUTOR_SECONDS = 2.0
-"""Products of fewer seconds are not worth an executor of processes."""
+"""If all products take less time than this, starting processes for them would take longer."""
 
 _MIN_THREAD_SECONDS = 0.2
-_MAX_PENDING = 8  # calls submitted to processes at once
-_MAX_PENDING_THREADS = 3  # fewer, because they keep their factors in memory
+_MAX_PENDING = 8  # calls submitted to processes before the first result is awaited
+_MAX_PENDING_THREADS = 3  # fewer for threads, because each pending call holds its matrix in memory
 
 
 class ProductExecutor:
-    """Runs one party's products for one purpose.
+    """Runs a group of one party's products at the place that suits their estimated time.
 
     Args:
-        meter: measures the operations, and has the executor, if there is one.
+        meter: measures the time of the operations; its attribute `executor` is the executor for slow ones, or None.
         scheme: the encryption scheme.
         seconds: the estimated time of all products on one core.
     """
@@ -65,12 +67,13 @@ class ProductExecutor:
         return self._executor is None
 
     def in_order(self, op: str, calls: Iterable[Callable[[], T]], *, started: bool = False) -> Iterator[T]:
-        """Yield the results of calls, in order; an executor has a few calls pending at a time.
+        """Yield the results of calls in their order, while an executor works on the next few calls.
 
         Args:
             op: the name of the operation, for the meter.
-            calls: the calls, created when they are needed.
-            started: True if creating a call already starts it at a worker, and calling it waits for the result.
+            calls: the calls; the iterator is advanced only when an executor can accept the next call.
+            started: whether a call is already running at a worker when it is created, so that calling it only waits
+                for the result.
 
         Yields:
             The results.
@@ -90,26 +93,26 @@ class ProductExecutor:
             yield self._meter(op, pending.popleft())
 
     def encrypting(self, holder: ShareHolder, V: Words, columns: int, uses: int) -> Callable[[], bytes]:
-        """Return `ShareHolder.encrypt` as a call for `in_order`."""
+        """Return a call for `in_order` that encrypts vectors V; see `ShareHolder.encrypt`."""
         if self.away:
             return partial(encrypt_exported, self._scheme, holder.exported(), V, columns, uses)
         return partial(holder.encrypt, V, columns=columns, uses=uses)
 
     def multiplying(self, evaluator: ShareEvaluator, W: Integers, sealed: bytes) -> Callable[[], tuple[bytes, Words]]:
-        """Return `ShareEvaluator.product` as a call for `in_order`."""
+        """Return a call for `in_order` that multiplies W with encrypted vectors; see `ShareEvaluator.product`."""
         if self.away:
             return partial(multiply_once, self._scheme, evaluator.public, evaluator.coin, narrowest_integers(W), sealed)
         return lambda: evaluator.product(evaluator.prepare(W, once=True), sealed)
 
     def opening(self, holder: ShareHolder, reply: bytes) -> Callable[[], Words]:
-        """Return `ShareHolder.open` as a call for `in_order`."""
+        """Return a call for `in_order` that decrypts a reply; see `ShareHolder.open`."""
         if self.away:
             return partial(open_exported, self._scheme, holder.exported(), reply)
         return partial(holder.open, reply)
 
 
 class RemoteFactor(ABC):
-    """A factor W (n, d) of integers that other processes of this party store."""
+    """An integer matrix W (n, d) of a product, stored by other processes of this party."""
 
     @property
     @abstractmethod
@@ -119,16 +122,16 @@ class RemoteFactor(ABC):
     @property
     @abstractmethod
     def T(self) -> RemoteFactor:
-        """The transpose of the factor, (d, n)."""
+        """The transpose of the matrix, (d, n)."""
 
     @abstractmethod
     def multiply(self, scheme: ShareScheme, sealed: bytes) -> Callable[[], list[bytes]]:
-        """Start `ShareScheme.multiply` at the workers, for matrices whose sum is W.
+        """Start to multiply W with encrypted vectors at the workers that store it; see `ShareScheme.multiply`.
 
         Args:
             scheme: the encryption scheme.
             sealed: the encrypted vectors.
 
         Returns:
-            A function that waits for the results.
+            A function that waits for the products, one from each worker. Their sum is the product with W.
         """

@@ -1,19 +1,21 @@
-"""L2 projection of a residual on linear splines with equally spaced knots.
+"""L2 projection of a function on linear splines with equally spaced knots.
 
-A lookup table reads a residual g by linear interpolation between its entries. If the entries are values of g, each
-chord lies on one side of a curved g, so that the mean of what is read differs from the mean of g over many rows, and
-the model is biased however many rows there are. The coefficients of the L2 projection remove this: the difference
-between g and the spline is orthogonal to every hat function, so it averages to zero for every density that a spline
-with these knots approximates well.
+A training on shares reads a residual g(f), the derivative of a row's loss by the model's output f, from a table, with
+linear interpolation between the entries. If the entries were values of g, the straight lines between them would be on
+one side of a curved g. Over many rows, the mean of the interpolated values would differ from the mean of g, and the
+model would be biased however many rows there are. The entries are therefore the coefficients of the L2 projection of g
+on linear splines. The difference between g and this spline is orthogonal to every hat function, so it averages to zero
+for every density of f that a spline with these knots approximates well.
 
-With the hat functions phi_j at the knots x_j = j h, the coefficients solve
+The hat function phi_j is 1 at the knot x_j = j * h, 0 at all other knots, and linear in between. The coefficients c_k
+solve
 
     sum_k <phi_j, phi_k> c_k = <g, phi_j>,    <phi_j, phi_k> / h = 2/3, 1/6, 1/6 for k = j, j - 1, j + 1
 
-On an infinite grid the inverse of this matrix is known: sqrt(3) (sqrt(3) - 2)^|j - k|. It decays by 0.27 a knot. A grid
-that is `MARGIN` knots longer than the table on each side therefore gives its coefficients to ten digits, without an
-effect of the ends. Source: M. Unser, "Splines: a perfect fit for signal and image processing", IEEE Signal Processing
-Magazine 16(6), 1999.
+On an infinite grid the inverse of this matrix is known: sqrt(3) * (sqrt(3) - 2)^|j - k|. Its entries decrease by a
+factor of 0.27 from knot to knot. With `MARGIN` additional knots at each end of a finite grid, the table's coefficients
+therefore have ten correct digits. Source: M. Unser, "Splines: a perfect fit for signal and image processing", IEEE
+Signal Processing Magazine 16(6), 1999.
 """
 
 from __future__ import annotations
@@ -24,19 +26,19 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 
-MARGIN = 18  # knots on each side: (2 - sqrt(3))^18 = 5e-11
+MARGIN = 18  # additional knots at each end of a grid; (2 - sqrt(3))^18 = 5e-11
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(3)
-_NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2  # on the unit interval
+_NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2  # nodes and weights of Gauss quadrature on the interval [0, 1]
 
 
 def projected(
     residual: Callable[[Floats, Floats], Floats], targets: Floats, first: Floats, knots: int, spacing: float
 ) -> Floats:
-    """Return the coefficients (m, knots) of the projections of m residuals, each on a grid of its own.
+    """Project m functions, the residuals for m targets, each on a separate grid of knots.
 
     Args:
-        residual: g (n, 1) of outputs f (n, 1) and targets (n, k).
-        targets: the targets (m, k), one row for each residual.
+        residual: computes residuals g (n, 1) from outputs f (n, 1) and targets (n, k).
+        targets: the m targets (m, k).
         first: the first knot of each grid (m,).
         knots: the number of knots of each grid.
         spacing: the distance h between two knots.
@@ -47,13 +49,13 @@ def projected(
     intervals = knots + 2 * MARGIN + 1
     starts = first[:, None] + spacing * (np.arange(intervals) - MARGIN - 1)
     repeated = np.repeat(targets, intervals, axis=0)
-    rising = np.zeros_like(starts)  # integrals of g times the hat that rises, and that falls, over each interval
+    rising = np.zeros_like(starts)  # per interval, the integral of g times the hat function that rises on it, / h
     falling = np.zeros_like(starts)
     for node, weight in zip(_NODES, _WEIGHTS, strict=True):
         values = weight * residual((starts + node * spacing).reshape(-1, 1), repeated).reshape(starts.shape)
         rising += node * values
         falling += (1 - node) * values
-    products = rising[:, :-1] + falling[:, 1:]  # <g, phi_j> / h for MARGIN knots more on each side
+    products = rising[:, :-1] + falling[:, 1:]  # <g, phi_j> / h for all knots, including MARGIN more at each end
     offsets = np.arange(-MARGIN, MARGIN + 1)
     inverse = np.sqrt(3) * (np.sqrt(3) - 2) ** np.abs(offsets)
     windows = np.lib.stride_tricks.sliding_window_view(products, len(inverse), axis=1)

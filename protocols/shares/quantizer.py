@@ -1,13 +1,14 @@
-"""Quantization of shared sums: the level of a sum is read from the top bits of its shares.
+"""Quantization of secret-shared sums: rounding a sum to a level by cutting off the lowest bits of its two shares.
 
-There are 2^k levels, spaced s = 2^step apart. Each holder truncates its share of H = h_A + h_B to the k bits from s
-upwards, so the two truncated shares are H / s, each rounded down. The fractional part of a share is uniform; their sum
-plus one is therefore H / s rounded up or down at random, without bias. A carry out of the highest bit vanishes: a sum
-outside of [-2^(k-1) s, 2^(k-1) s) wraps.
+Two parties A and B have random-looking shares of a sum, H = h_A + h_B modulo 2^L. There are 2^k levels: multiples of
+s = 2^step. Each party computes floor(h / s) modulo 2^k from its share. The fractional part of h / s is uniformly
+random, so the sum of the two results, plus one, is H / s rounded up or down at random, without bias. Levels are modulo
+2^k: a sum outside of [-reach, reach) with reach = 2^(k-1) * s would be read as one inside (it "wraps").
 
-A score is therefore disclosed only if |H| is at most 5/8 of that range, or less if there are few levels
-(`Quantizer.max_reported`). A look-up of the highest bits moves a larger sum to 2^(k-1) s, which no other sum is near
-(`Quantizer.overflow_shifts`). The receiver learns only that the sum is out of range.
+A score is therefore disclosed only if |H| is at most 5/8 of `reach`, or less if there are few levels
+(`Quantizer.max_reported`). The parties move a larger sum to `reach`, far from every sum that is disclosed, by looking
+up a shift at the sum's highest bits (`Quantizer.overflow_shifts`). The receiver learns only that the sum is out of
+range.
 """
 
 from __future__ import annotations
@@ -21,49 +22,54 @@ from securevfl.crypto.share_ring import ShareRing, Words
 from securevfl.protocols.shares.fixed_point import FixedPointEncoding
 
 COVERED_FRACTION = 0.625
-"""Share of the quantizer's range within which scores are disclosed."""
+"""Scores up to this fraction of `reach` are disclosed."""
 
 MOVED_FRACTION = 0.875
-"""Sums that are moved end up at least this far out, and are read with an error of at most 1.5 levels."""
+"""Out-of-range sums are moved beyond this fraction of `reach`; reading them adds an error of up to 1.5 levels."""
 
 CLIP_FRACTION = 0.75
-"""Share of the range beyond which sums are clipped for metrics of classes."""
+"""For metrics of classes, sums beyond this fraction of `reach` are clipped."""
 
 CLIPPED_FRACTION = 0.8125
-"""Share of the range at which a clipped sum is placed."""
+"""A clipped sum becomes this fraction of `reach`, with its sign."""
 
 _EXACT_FRACTION_BITS = 16
 
 
 @dataclass(frozen=True)
 class Quantizer:
-    """2^bits levels, spaced 2^step apart, to which sums are rounded before they are disclosed."""
+    """The 2^bits levels, multiples of 2^step, to which sums are rounded before they are disclosed."""
 
     step: int
     bits: int
 
     @classmethod
     def over(cls, encoding: FixedPointEncoding, step: float, reach: float) -> Quantizer:
-        """Return the quantizer for sums in [-reach, reach], as far as shares have bits.
+        """Return the quantizer for sums in [-reach, reach], or in the largest range that shares can represent.
 
         Args:
-            encoding: the encoding of the sums.
+            encoding: the fixed-point encoding of the sums.
             step: the spacing of levels, a power of two.
             reach: the bound of the sums.
 
         Returns:
             The quantizer.
         """
+        return cls.covering(step, reach).within(encoding)
+
+    @classmethod
+    def covering(cls, step: float, reach: float) -> Quantizer:
+        """Return the quantizer for sums in [-reach, reach] with levels `step` apart, a power of two."""
         log = int(np.log2(step))
-        return cls(log, 1 + int(np.ceil(np.log2(reach))) - log).within(encoding)
+        return cls(log, 1 + int(np.ceil(np.log2(reach))) - log)
 
     def within(self, encoding: FixedPointEncoding) -> Quantizer:
-        """Return the quantizer with at most the bits that shares of this encoding have above `step`."""
+        """Return a copy that has at most the number of bits from `step` upwards that shares of this encoding have."""
         return replace(self, bits=min(self.bits, encoding.bits - encoding.f_x - encoding.f_theta - self.step))
 
     @property
     def size(self) -> float:
-        """The spacing of levels."""
+        """The spacing s of levels."""
         return float(2.0**self.step)
 
     @property
@@ -77,33 +83,33 @@ class Quantizer:
         return min(COVERED_FRACTION * self.reach, MOVED_FRACTION * self.reach - 1.5 * self.size)
 
     def overflow_shifts(self, knots: Floats) -> Words:
-        """Return the number of levels, modulo 2^bits, by which an out-of-range sum is moved, for each table entry.
+        """Return a table of shifts: the number of levels to add to a sum, so that an out-of-range sum becomes `reach`.
 
         Args:
-            knots: the sum at each entry of a table (n,).
+            knots: the sum that each table entry represents (n,).
 
         Returns:
-            The shifts (n,); 0 for a sum in range.
+            The shifts (n,) modulo 2^bits; 0 for a sum in range.
         """
         shifts = np.where(np.abs(knots) < self.max_reported, 0.0, np.rint((self.reach - knots) / self.size))
         return ShareRing(self.bits).of(shifts.astype(np.int64))
 
     def mark_overflow(self, sums: Floats) -> Floats:
-        """Return dequantized sums (any shape), with infinity for those that are out of range."""
+        """Return a copy of dequantized sums (any shape), with infinity in place of sums that are out of range."""
         return np.where(np.abs(sums) > self.max_reported, np.inf, sums)
 
     def can_clip(self, encoding: FixedPointEncoding) -> bool:
-        """Return whether the highest bits show precisely enough which sums are near the end of the range."""
+        """Return whether a table indexed by the highest bits of sums is fine enough to decide which ones to clip."""
         return bool(2.0 ** (encoding.integer_bits - encoding.top_bits) <= self.reach / 8)
 
     def clip_shifts(self, knots: Floats) -> Words:
-        """Return the number of levels, modulo 2^bits, by which a sum is moved to clip it, for each table entry.
+        """Return a table of shifts: the number of levels to add to a sum in order to clip it.
 
         Args:
-            knots: the sum at each entry of a table (n,).
+            knots: the sum that each table entry represents (n,).
 
         Returns:
-            The shifts (n,); 0 for a sum that is not clipped.
+            The shifts (n,) modulo 2^bits; 0 for a sum that is not clipped.
         """
         clipped = np.copysign(CLIPPED_FRACTION * self.reach, knots)
         shifts = np.where(np.abs(knots) <= CLIP_FRACTION * self.reach, 0.0, np.rint((clipped - knots) / self.size))
@@ -111,27 +117,30 @@ class Quantizer:
 
     @classmethod
     def exact(cls, encoding: FixedPointEncoding) -> Quantizer:
-        """Return the quantizer that keeps 16 fractional bits and all integer bits of shares."""
+        """Return the quantizer with 16 fractional bits and all integer bits that shares have, for exact scores."""
         bits = encoding.bits - encoding.f_x - encoding.f_theta + _EXACT_FRACTION_BITS
         return cls(-_EXACT_FRACTION_BITS, bits)
 
     def shift(self, encoding: FixedPointEncoding) -> int:
-        """Return the number of bits of a share below one level."""
+        """Return the number of lowest bits of a share that are cut off, because they are less than one level."""
         return encoding.f_x + encoding.f_theta + self.step
 
     def truncate(self, encoding: FixedPointEncoding, h: Words) -> Words:
-        """Return the bits of a share h (any shape) that represent its level, as words below 2^bits."""
+        """Return floor(h / s) modulo 2^bits for each share h (any shape): its part of the level."""
         return (h >> np.uint64(self.shift(encoding))) & np.uint64(2**self.bits - 1)
 
     def dequantize(self, total: Words, *, rounded_down: int = 2) -> Floats:
-        """Return the mean of the sums (any shape) that lead to a sum of two truncated shares.
+        """Return the real sum that two truncated shares represent.
+
+        A share that was rounded down is half a level too small on average, which is corrected. A share to which a
+        random number below one level (a dither) was added first has the correct mean.
 
         Args:
-            total: the sum of the truncated shares.
-            rounded_down: how many of the two shares were truncated without a dither below one level.
+            total: the sum of the two truncated shares (any shape).
+            rounded_down: the number of the two shares that were truncated without a dither, 1 or 2.
 
         Returns:
-            The sums.
+            The sums, in the shape of `total`.
         """
         signed = ShareRing(self.bits).signed(total & np.uint64(2**self.bits - 1))
         return (signed.astype(np.float64) + rounded_down / 2) * self.size

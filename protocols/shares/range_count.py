@@ -1,17 +1,21 @@
-"""Number of sums of a training on shares that are out of the table's range: one opened count, and no score.
+"""Count of the forward sums that are out of range: the party with labels learns one number, and no score.
 
-1. all      shares of H = X theta at the active party A and its partner B (forward_sums.py)
-2. A, B     look up whether H is out of the range of the row's table (table_lookup.py)    => shares modulo 2^11
-3. B -> A   the sum of its shares, modulo 2^11
-   A        adds the sum of its shares: the number of sums that are out of range
+A training on secret shares reads residuals from tables, which cover a limited range of forward sums H = X theta. A is
+the active party, which has the labels, and B is its partner. Shares are random-looking summands of a secret number.
 
-This table is indexed by the highest bits of the whole ring. If these cover no more than the table of the training, sums
-beyond half of its range count.
+1. all      compute shares of H at A and B (forward_sums.py)
+2. A, B     look up for each sum whether it is out of the range of its row's table, 1 or 0 (table_lookup.py); each gets
+            a share of this number modulo 2^11
+3. B -> A   the sum of B's shares, modulo 2^11
+   A        adds the sum of its shares, and obtains the number of sums that are out of range
 
-A learns the count; everything else that either party receives is uniform. A party that deviates uses other table
-entries and learns their sum, which is 11 bits of its choice about the counted rows. B therefore discloses a count only
-as often as its score ledger allows for these rows (protocols/score_ledger). Afterwards it sends an empty count, and the
-training continues.
+Numbers in comments refer to these steps. The table of step 2 is indexed by the highest bits of H. If the integers
+modulo 2^L can represent only the range of the training's table, sums beyond half of this range are counted instead.
+
+A learns the count; everything else that either party receives is uniform. If A deviates and uses other table entries,
+it learns their sum, which is 11 bits of its choice about the counted rows. B therefore discloses a count only as often
+as its score ledger allows for these rows (protocols/score_ledger). Afterwards it sends an empty count, and the training
+continues.
 """
 
 from __future__ import annotations
@@ -36,19 +40,19 @@ from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureRecor
 COUNT_BITS = 11
 
 MAX_COUNTED_SUMS = 1024
-"""The largest number of sums (rows times outputs) of one count."""
+"""The largest number of forward sums (rows * outputs) that can be counted at once."""
 
 _RING = ShareRing(COUNT_BITS)
 
 
 class OutOfRangeCount(DisclosingMessage, frozen=True):
-    """The sum of the partner's shares, a word of 11 bits; or nothing if the limit of these rows is reached."""
+    """The sum of the partner's shares (11 bits, step 3); empty if these rows were counted as often as allowed."""
 
     total: bytes
 
 
 def declares_counts() -> list[MessageDeclaration]:
-    """Declare the disclosures of the messages. Roles: active, partner, passive (any party that is neither)."""
+    """Declare sender, receiver and disclosure of each message. Roles: active, partner, passive (any other party)."""
     count = f"the number of sums out of the table's range, among at most {MAX_COUNTED_SUMS} training rows"
     return [
         *forward_sums.declares(),
@@ -71,18 +75,18 @@ def count_out_of_range(
     """Run one party's side of a count.
 
     Args:
-        products: the session.
-        transfers: at the two holders, transfers for tables indexed by the highest bits.
-        params: the agreed parameters.
+        products: the session for products with shared weights.
+        transfers: at A and B, oblivious transfers for tables that are indexed by the highest bits of sums.
+        params: the agreed parameters of the training.
         state: this party's shares of the weights.
-        number: a number that is unique in the session.
+        number: the number of this count in the session; no two counts may have the same.
         X: this party's columns (n, d) of the rows.
-        centres: at the active party, the centres (n c,) of the rows' tables.
-        allowed: called at the partner; records one more count of these rows, if the limit allows it, and returns
-            whether it does.
+        centres: at the active party, the forward sum at the centre of the table of each row and output (n * c,).
+        allowed: a function that the partner calls. If the limit allows one more count of these rows, it records the
+            count and returns True; otherwise it returns False.
 
     Returns:
-        The count at the active party, unless the partner discloses none; None elsewhere.
+        The count at the active party, or None if the partner has disclosed none; None at all other parties.
     """
     context, encoding = products.context, params.encoding
     h = ForwardSums(products, params, state, "range", number, len(X)).block(0, X)  # 1

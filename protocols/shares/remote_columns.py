@@ -1,17 +1,19 @@
-"""One party's columns at the workers of a distributed engine, where a training on shares multiplies them.
+"""One party's columns at the workers of a cluster (such as Dask), which compute the products of a training on shares.
 
-Masks cover weights and residuals, and never X. Every operation on the rows X, and on the steps W computed from them, is
-a product with a value of the party's main process, and a worker needs only the rows for it:
+A party's rows X (n, d) stay at the workers; so do its steps W (n, d), computed from X and the step size. The party's
+main process takes part in the protocol. It sends a value to the workers, and they send back a product with X or W:
 
-    [[V]] (ciphertexts of another party)   -> X [[V]], W^T [[V]]; the main process adds them up and masks the sum
-    theta (the party's share of weights)   -> X theta mod 2^L
-    g (the party's share of residuals)     -> W^T g mod 2^L
+    V, encrypted vectors of another party      -> encrypted X V or W^T V, to which the main process adds a mask
+    theta, the party's shares of the weights   -> X theta mod 2^L
+    g, the party's shares of the residuals     -> W^T g mod 2^L
 
-A worker has no key and draws no random numbers. Equal calls return equal bytes, so an engine may repeat them, for
+A worker has no key and draws no random numbers. Equal calls return equal bytes, so a cluster may repeat them, for
 example after a worker is lost, and no mask is used twice. Masks, keys, oblivious transfers and their tables, stored
-records and connections stay in the main process. theta and g are uniform to anybody without both holders' shares.
+records and connections stay in the main process. theta and g are single shares of secret numbers, and uniformly random
+to a worker.
 
-If several workers store rows of one block, their results are products of matrices whose sum is the block.
+Products are computed for one block of rows at a time. If several workers store rows of a block, each of them treats the
+other workers' rows as zeros, and the main process adds up their results.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from securevfl.protocols.shares.shares_params import RowBlock
 from securevfl.runtime.meter import Meter
 from securevfl.runtime.worker_backend import RemoteObject, RemotePart
 
-_MAX_PENDING_BLOCKS = 16  # blocks whose sums are requested before the first one is awaited
+_MAX_PENDING_BLOCKS = 16  # blocks whose products X theta are requested before the first result is awaited
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -42,10 +44,10 @@ T = TypeVar("T")
 
 
 class WorkerRows:
-    """The rows of a batch that one worker stores, as integers. It is sent to the worker without the integers.
+    """The rows of a batch that one worker stores, as integers, which the worker computes when they are first needed.
 
     Args:
-        chunk: the rows.
+        chunk: the rows at the worker.
         encoding: the fixed-point encoding.
         rate: the step size eta.
         P: the party's preconditioner (d, d), or None.
@@ -58,16 +60,16 @@ class WorkerRows:
         self._cache: dict[tuple[int, int], tuple[Integers, Integers]] = {}
 
     def __reduce__(self) -> tuple[type[WorkerRows], tuple[Any, ...]]:
-        """Pickle the arguments only."""
+        """Pickle the constructor's arguments without the cached integers."""
         return WorkerRows, self._arguments
 
     def __sizeof__(self) -> int:
-        """Return the bytes of the integers: two for an entry of X, mostly four for one of W."""
+        """Return the expected bytes of the cached integers: 2 for an entry of X, and usually 4 for an entry of W."""
         chunk = self._arguments[0]
         return 6 * len(chunk) * int(chunk.rows.shape[1])
 
     def integers(self, start: int, stop: int) -> tuple[Integers, Integers]:
-        """Return X and W of the rows `start` to `stop` of the worker."""
+        """Return X and W for the worker's rows `start` to `stop` (exclusive)."""
         if (start, stop) not in self._cache:
             chunk, encoding, rate, P, n = self._arguments
             self._cache[start, stop] = encode_columns(encoding, chunk.rows, slice(start, stop), rate, P, n)
@@ -75,28 +77,28 @@ class WorkerRows:
 
 
 def block_sums(rows: WorkerRows, part: RemoteBlock, theta: Words) -> Words:
-    """Return X theta (n, c) of a block, with zeros for rows that other workers store."""
+    """Return X theta (n, c) for the n rows of a block, with zeros for rows that other workers store."""
     sums = IntegerFactor(rows.ring, rows.integers(part.start, part.stop)[0]).times(theta)
     return np.pad(sums, ((part.before, part.after), (0, 0)))
 
 
 def block_change(rows: WorkerRows, part: RemoteBlock, g: Words) -> Words:
-    """Return W^T g (d, c) for the rows of g (m, c) that the worker stores."""
+    """Return W^T g (d, c) for the rows of a block that the worker stores; g (m, c) contains only these rows."""
     return IntegerFactor(rows.ring, rows.integers(part.start, part.stop)[1]).transpose_times(g)
 
 
 def multiply_block(
     rows: WorkerRows, part: RemoteBlock, scheme: ShareScheme, sealed: bytes, *, steps: bool, transposed: bool
 ) -> bytes:
-    """Return `ShareScheme.multiply` of a block, with zeros for rows that other workers store.
+    """Multiply X or W of a block with encrypted vectors, with zeros for rows that other workers store.
 
     Args:
         rows: the rows of the worker.
         part: the part of the block that the worker stores.
         scheme: the encryption scheme.
         sealed: the encrypted vectors.
-        steps: True to multiply W, False to multiply X.
-        transposed: True to multiply the transpose.
+        steps: True to multiply with W, False to multiply with X.
+        transposed: whether to multiply with the transpose.
 
     Returns:
         The encrypted product.
@@ -107,13 +109,13 @@ def multiply_block(
 
 @dataclass(frozen=True)
 class RemoteBlock:
-    """The part of a block that one worker stores.
+    """The part of a block of rows that one worker stores: its rows `start` to `stop`, exclusive.
 
     Attributes:
-        start: the first row among the worker's rows.
-        stop: the end of the rows among the worker's rows.
-        before: the number of rows of the block before them.
-        after: the number of rows of the block after them.
+        start: the index of the first of these rows at the worker.
+        stop: the index after the last of these rows at the worker.
+        before: the number of rows of the block that precede these rows and are at other workers.
+        after: the number of rows of the block that follow these rows and are at other workers.
     """
 
     start: int
@@ -123,7 +125,11 @@ class RemoteBlock:
 
 
 class _WorkerTime(threading.local):
-    """Busy seconds of each worker since no result was awaited, and how many of them the meter has counted."""
+    """The computing time of workers in one period without a pause, that is while at least one result is awaited.
+
+    `busy` contains the seconds of each worker, `counted` the seconds that the meter has counted, and `pending` the
+    number of awaited results.
+    """
 
     def __init__(self) -> None:
         self.busy: dict[str, float] = {}
@@ -131,13 +137,13 @@ class _WorkerTime(threading.local):
 
 
 class RemoteColumns(ColumnBlocks):
-    """One party's columns at workers, by block.
+    """One party's columns at workers, as a training on shares uses them: divided into blocks of rows.
 
     Args:
         encoding: the fixed-point encoding.
         rate: the step size eta.
-        rows: returns the columns (n, d) of a batch where they are stored.
-        meter: counts the time of the workers.
+        rows: returns the columns (n, d) of a batch, as a matrix whose parts are at workers.
+        meter: counts the computing time of the workers.
         P: the party's preconditioner (d, d), or None.
     """
 
@@ -163,7 +169,7 @@ class RemoteColumns(ColumnBlocks):
         return self.shape(0)[0]
 
     def shape(self, batch: int) -> tuple[int, int]:
-        """Return n and d of a batch."""
+        """Return the shape (n, d) of a batch."""
         return self._located(batch)[0]
 
     def integers(self, block: RowBlock) -> tuple[RemoteFactor, RemoteFactor]:
@@ -171,7 +177,7 @@ class RemoteColumns(ColumnBlocks):
         return _BlockFactor(self, block, steps=False), _BlockFactor(self, block, steps=True)
 
     def sums(self, block: RowBlock, theta: Words) -> Words:
-        """Return X theta (n, c) of a block; the sums of the next blocks are requested as well."""
+        """Return X theta (n, c) for the n rows of a block, and request the next blocks, which are needed soon."""
         if self._theta != (key := theta.tobytes()):
             self._theta, self._sums = key, {}
         n, following, size = self.shape(block.batch)[0], block, block.rows
@@ -185,20 +191,28 @@ class RemoteColumns(ColumnBlocks):
         return self._total(self._sums.pop(block))
 
     def change(self, block: RowBlock, g: Words) -> Words:
-        """Start the change of a block, and return that of the whole batch with its last block; zeros before."""
+        """Start to compute W^T g for the n rows of a block.
+
+        Args:
+            block: the block of rows.
+            g: this party's shares of their residuals (n, c).
+
+        Returns:
+            With the last block of a batch, the sum of W^T g (d, c) over all its blocks; zeros with other blocks.
+        """
         if not block.start:
             self._changes = []
         for remote, part in self.parts_of(block):
             g_of_part = np.ascontiguousarray(g[part.before : len(g) - part.after])
             self._changes.append(self.start(remote, block_change, part, g_of_part))
         n, d = self.shape(block.batch)
-        if block.stop < n:  # the change is needed with the last block
+        if block.stop < n:  # only the sum over the batch is needed, so nobody has to wait for this block
             return np.zeros((d, g.shape[1]), np.uint64)
         pending, self._changes = self._changes, []
         return self._total(pending)
 
     def parts_of(self, block: RowBlock) -> Iterator[tuple[RemoteObject[WorkerRows], RemoteBlock]]:
-        """Yield each worker that stores rows of a block, with the part that it stores."""
+        """Yield each worker that stores rows of a block, with the part of the block that it stores."""
         for first, end, remote in self._located(block.batch)[1]:
             start, stop = max(first, block.start), min(end, block.stop)
             if start < stop:
@@ -210,13 +224,14 @@ class RemoteColumns(ColumnBlocks):
         """Start a call at a worker.
 
         Args:
-            remote: the object at the worker.
-            work: the function to call with it.
+            remote: an object that the worker stores.
+            work: the function to call; its first argument is the object.
             *args: further arguments.
             **kwargs: further keyword arguments.
 
         Returns:
-            A function that waits for the result. It also counts the time, by the clock of the slowest worker.
+            A function that waits for the result. It also adds computing time to the meter. Workers compute at the same
+            time, so only the time of the slowest one is counted.
         """
         time, pending = self._time, remote.run(work, *args, **kwargs)
         if not time.pending:
@@ -238,7 +253,7 @@ class RemoteColumns(ColumnBlocks):
         return self._ring.reduce(np.sum([wait() for wait in pending], axis=0, dtype=np.uint64))
 
     def _located(self, batch: int) -> tuple[tuple[int, int], list[tuple[int, int, RemoteObject[WorkerRows]]]]:
-        """Return the shape of a batch, and first row, end and worker of each of its parts."""
+        """Return the shape of a batch, and for each part its first row, the row after its last one, and its worker."""
         if batch not in self._batches:
             matrix = self._rows(batch)
             parts = [part for part in matrix.parts if isinstance(part, RemotePart)]
@@ -251,7 +266,7 @@ class RemoteColumns(ColumnBlocks):
 
 @dataclass(frozen=True)
 class _BlockFactor(RemoteFactor):
-    """X or W of a block, or its transpose."""
+    """The matrix X or W of a block, or its transpose, for products with ciphertexts at the workers."""
 
     columns: RemoteColumns
     block: RowBlock
@@ -266,11 +281,11 @@ class _BlockFactor(RemoteFactor):
 
     @property
     def T(self) -> RemoteFactor:
-        """The transpose."""
+        """The transpose of the matrix."""
         return _BlockFactor(self.columns, self.block, self.steps, not self.transposed)
 
     def multiply(self, scheme: ShareScheme, sealed: bytes) -> Callable[[], list[bytes]]:
-        """Start the products at the workers, and return a function that waits for them."""
+        """Start the products with encrypted vectors at the workers, and return a function that waits for them."""
         columns = self.columns
         pending = [
             columns.start(remote, multiply_block, part, scheme, sealed, steps=self.steps, transposed=self.transposed)

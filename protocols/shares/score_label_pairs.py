@@ -1,24 +1,26 @@
-"""Quality of a model on shares: pairs of a quantized score and a label in a hidden order, and no score of a known row.
+"""Evaluation of a secret-shared model: the party with labels learns (rounded score, label) pairs in a hidden order.
 
-s = 2^step is the spacing of two levels, and k the number of bits of a level. y is a bit of each row that the active
-party A chooses.
+The active party A has the labels, and B is its partner. The scores of n rows are their forward sums H = X theta (n, c)
+for c model outputs; A has one secret share h of H, and B the other. Scores are rounded to levels: multiples of s =
+2^step, numbered modulo 2^k. y is a bit for each row, which A chooses, normally its label.
 
-1. all      shares of H = X theta at A and its partner B (forward_sums.py); A may subtract targets from its share. If it
-            does not, H beyond the quantizer's range is clipped in the shares, by its highest bits (table_lookup.py)
-2. A        x_A = 2 i_A + y      B   x_B = 2 i_B         i: the k bits of a share from s upwards; words of k + 1 bits
-3. A, B     shuffle the words (word_shuffle.py)
-   A        of each pair the level i_A + i_B + 1, and y
+1. all      compute shares of H at A and B (forward_sums.py). A may subtract target values from its share. If it does
+            not, A and B clip scores that exceed the range of the levels, without seeing them (table_lookup.py)
+2. A        x_A = 2 * i_A + y      i_A: A's share of the level, which is floor(h / s) mod 2^k
+   B        x_B = 2 * i_B          i_B: likewise
+3. A, B     shuffle the words x_A + x_B of k + 1 bits (word_shuffle.py)
+   A        reads the level i_A + i_B + 1 and the bit y from each word
 
-The fractional part of a share is uniform, so a level is H / s rounded up or down at random, without bias. Levels are
-modulo 2^k: sums that are not clipped must be within 2^(k-1) s. Several outputs are shuffled separately, so that a row's
-scores cannot be combined: a tuple of them would identify the row.
+Numbers in comments refer to these steps. The fractional part of a share is uniform, so a level is H / s rounded up or
+down at random, without bias. Scores that are not clipped must be between -2^(k-1) * s and 2^(k-1) * s. If a row has
+several outputs, each output is shuffled separately, because a row could be recognized by the combination of its scores.
 
-A learns how many rows of each label have each level, and thereby all metrics, but not which row has which level. Rows
-with the most extreme values of A's columns can still be guessed better than others, so there have to be `MIN_PAIR_ROWS`
-rows, and `MIN_ROWS_PER_LABEL` rows of each label; below that, the other parties must agree by name. If A deviates, it
-may mark rows by y, or by what it adds to its share, and read some of them with certainty. It learns at most k + 1 bits
-for each row and evaluation, and B lets a set of rows be evaluated once for each hundred of them
-(protocols/score_ledger).
+A learns how many rows of each label have each level, and can compute all metrics from that. It does not learn which row
+has which level. Still, A can guess the scores of rows with extreme values in its columns better than those of other
+rows. So there must be at least `MIN_PAIR_ROWS` rows, and `MIN_ROWS_PER_LABEL` rows of each label; for fewer, the other
+parties must give their explicit consent. If A deviates, it may mark some rows by y, or by adding large numbers to its
+share, and read their scores with certainty. It learns at most k + 1 bits for each row and evaluation, and B takes part
+in at most n / 100 evaluations of a set of n rows (protocols/score_ledger).
 """
 
 from __future__ import annotations
@@ -43,26 +45,26 @@ from securevfl.protocols.shares.table_transfers import Transfers
 from securevfl.protocols.shares.word_shuffle import Shuffle, declares_shuffle, run_shuffle
 
 MIN_PAIR_ROWS = 400
-"""With fewer rows, the other parties must agree by name."""
+"""With fewer rows, the other parties must give their explicit consent."""
 
 MIN_ROWS_PER_LABEL = 100
-"""With fewer rows of a label, the other parties must agree by name."""
+"""With fewer rows of a label, the other parties must give their explicit consent."""
 
 _PAIRS = "of the evaluated rows, in a hidden order: the quantized sum, with a label of one bit"
 
 
 def declares() -> list[MessageDeclaration]:
-    """Declare the disclosures of the messages. Roles: active, partner, passive (any party that is neither)."""
+    """Declare sender, receiver and disclosure of each message. Roles: active, partner, passive (any other party)."""
     return [*forward_sums.declares(), *table_lookup.declares_lookup(), *declares_shuffle(_PAIRS)]
 
 
 @dataclass(frozen=True)
 class ScoreLabelPairs:
-    """Opened pairs; the rows of each output have an order of their own.
+    """The pairs that the active party has learned. Each column contains the rows in another random order.
 
     Attributes:
-        f: the quantized sums (n, c).
-        marked: the bits y (n, c).
+        f: the rounded scores (n, c).
+        marked: the bits y that belong to them (n, c).
     """
 
     f: Floats
@@ -70,11 +72,11 @@ class ScoreLabelPairs:
 
 
 class PairInputs(NamedTuple):
-    """The active party's inputs to the pairs.
+    """The active party's inputs to an evaluation.
 
     Attributes:
-        marks: the bits y (n, c).
-        less: values to subtract from the sums (n, c), or None.
+        marks: the bits y (n, c) for each row and output.
+        less: values to subtract from the scores before rounding (n, c), or None.
     """
 
     marks: NDArray[np.bool_]
@@ -94,15 +96,15 @@ def open_pairs(
     """Run one party's side of an evaluation.
 
     Args:
-        products: the session.
-        shuffle: at the two holders, an unused shuffle with a block of n words for each output.
-        params: the agreed parameters.
-        state: this party's shares of the weights; each state is evaluated once in a session.
+        products: the session for products with shared weights.
+        shuffle: at A and B, an unused shuffle with a block of n words for each output; None elsewhere.
+        params: the agreed parameters of the training.
+        state: this party's shares of the weights; each state is evaluated at most once in a session.
         X: this party's columns (n, d) of the rows.
-        quantizer: the quantizer of the sums.
-        inputs: at the active party, its inputs.
-        top_transfers: at the two holders, transfers for tables indexed by the highest bits, with which sums beyond the
-            range are clipped; None if they wrap.
+        quantizer: the levels to which scores are rounded.
+        inputs: at the active party, its inputs; None elsewhere.
+        top_transfers: at A and B, oblivious transfers for a table that is indexed by the highest bits of scores. It
+            serves to clip scores beyond the range; if None, such scores wrap modulo 2^k levels.
 
     Returns:
         The pairs at the active party; None elsewhere.

@@ -1,16 +1,18 @@
-"""Products of shared vectors with columns: the messages between the two share holders and every party.
+"""Encrypted matrix products between two parties, whose result is additively shared between them.
 
-The share holders are the active party and its partner. A holder h has vectors V_h, and every other party k a factor
-W_k:
+The share holders are the active party, which has the labels, and its partner. A share holder h has secret vectors V_h
+(n, c), and another party k has a secret integer matrix, the "factor" W_k (n, d). Their product W_k^T V_h (d, c) ends as
+two random-looking shares, integers modulo 2^L whose sum is the product. V_h belongs to a batch, a numbered set of rows:
 
-0. all      a nonce and an X25519 key, from everyone to everyone                 once a session
-1. h -> k   the holder's public keys, one for each purpose                       from coins of all nonces
-2. h -> k   [[V_h]]_h
-3. k -> h   masked W_k^T V_h      => one additive share at k, one at h
+0. all -> all   a nonce (32 random bytes) and an X25519 key                  once a session
+1. h -> k       the holder's public keys, one for each purpose
+2. h -> k       a query: V_h, encrypted under the holder's key
+3. k -> h       a reply: W_k^T V_h minus k's random share, encrypted         => one share at k, one at h
 
-A party receives ciphertexts under a holder's key. A holder receives replies that are uniform to it, whatever key it
-generated and whatever it sent (`crypto/kernel/shares.py`), with either backend: every coin depends on the nonce of the
-evaluator. So all parties learn the sizes only.
+Numbers in comments refer to these steps. Keys and masks depend on a coin: 32 bytes computed from the nonces of all
+parties, so that no party alone chooses them. A party receives only ciphertexts under a holder's key. A holder receives
+replies that look uniform to it, whatever key it generated and whatever it sent (`crypto/kernel/shares.py`). So all
+parties learn the sizes only.
 """
 
 from __future__ import annotations
@@ -44,37 +46,37 @@ from securevfl.runtime.codec import M, Message
 from securevfl.runtime.disclosure_gate import DisclosurePermit
 
 Evaluators = Mapping[str, ShareEvaluator]
-"""An evaluator under the key of each other holder, by the holder's name."""
+"""By the name of each other share holder, the object that computes on ciphertexts under this holder's key."""
 
 Factors = Callable[[int], Integers]
-"""Returns the factor of a batch."""
+"""A function that returns this party's factor for a batch."""
 
 SealedVectors = Callable[[str, int], bytes]
-"""Returns the query of a holder about a batch."""
+"""A function that returns a holder's encrypted vectors, by the holder's name and the batch."""
 
 
 class ProductGreeting(Message, frozen=True):
-    """32 random bytes for the coins of this session, and an X25519 key."""
+    """A nonce of 32 random bytes for the coins of this session, and a public X25519 key."""
 
     nonce: bytes
     public: bytes
 
 
 class HolderKeys(Message, frozen=True):
-    """A holder's public keys, without the polynomials that both sides derive from the coin."""
+    """A holder's public keys, without their random halves, which the receiver computes from the coin."""
 
     publics: tuple[bytes, ...]
 
 
 class ProductQuery(Message, frozen=True):
-    """[[V]] for the factor of one batch."""
+    """A holder's encrypted vectors V, to be multiplied with the receiver's factor for one batch."""
 
     batch: int
     ciphertext: bytes
 
 
 class ProductReply(Message, frozen=True):
-    """The masked product W^T V, which the holder decrypts."""
+    """The encrypted product W^T V minus the sender's share; the holder decrypts it."""
 
     batch: int
     ciphertext: bytes
@@ -82,11 +84,11 @@ class ProductReply(Message, frozen=True):
 
 ROLES = ACTIVE, PARTNER, PASSIVE
 PAIRS = [(one, other) for one in ROLES for other in ROLES if one != other or one == PASSIVE]
-"""All pairs of sender and receiver; there may be several passive parties."""
+"""All pairs of sender and receiver by role. Two passive parties can also exchange messages with each other."""
 
 
 def declares() -> list[MessageDeclaration]:
-    """Declare the disclosures of the messages. Roles: active, partner, passive (any party that is neither)."""
+    """Declare sender, receiver and disclosure of each message. Roles: active, partner, passive (any other party)."""
     declarations = [MessageDeclaration(ProductGreeting, *pair, Reveal("public")) for pair in PAIRS]
     for holder, other in PAIRS:
         if holder != PASSIVE:
@@ -104,7 +106,7 @@ def unpack_words(name: str, data: bytes, ring: ShareRing, shape: tuple[int, ...]
         data: the packed elements.
         ring: the ring.
         shape: the expected shape.
-        content: what the elements are, for the error message.
+        content: a word for the elements in the error message.
 
     Returns:
         The elements.
@@ -121,16 +123,16 @@ def unpack_words(name: str, data: bytes, ring: ShareRing, shape: tuple[int, ...]
 
 
 def read_offsets(name: str, data: bytes, rows: int, entries: int) -> NDArray[np.uint8]:
-    """Return the table offsets (rows,) that a party has sent.
+    """Return the table offsets that a party has sent: by how many entries the receiver must rotate each row's table.
 
     Args:
         name: the sender.
         data: one byte for each row.
         rows: the number of rows.
-        entries: the number of table entries.
+        entries: the number of entries of a table.
 
     Returns:
-        The offsets.
+        The offsets (rows,).
 
     Raises:
         ProtocolError: the number of offsets is wrong, or an offset is not below `entries`.
@@ -146,19 +148,19 @@ def read_offsets(name: str, data: bytes, rows: int, entries: int) -> NDArray[np.
 
 
 class Products:
-    """One party's side of all products of a session, whichever its role.
+    """One party's side of all products of a session, for any role.
 
     Args:
         context: this party's context.
-        partner: the share holder next to the active party.
+        partner: the share holder that does not have the labels.
         scheme: the encryption scheme.
 
     Attributes:
         others: all other parties.
-        other_holders: the share holders other than this party; their vectors meet this party's factors.
-        is_holder: True if this party is a share holder.
-        queried: the parties whose factors meet this party's vectors; empty unless it is a share holder.
-        pair_keys: secret keys of this session, 32 bytes shared with each other party.
+        other_holders: the share holders without this party; this party multiplies their vectors by its factors.
+        is_holder: whether this party is a share holder.
+        queried: the parties that multiply this party's vectors by their factors; empty unless it is a share holder.
+        pair_keys: for each other party, a secret key (32 bytes) of this session that only these two parties have.
     """
 
     def __init__(self, context: PartyContext, partner: str, scheme: ShareScheme) -> None:
@@ -172,10 +174,10 @@ class Products:
         self._nonces: dict[str, bytes] = {}
 
     def greet(self) -> bool:
-        """Exchange nonces and keys with everyone, once; return False if that was done before.
+        """Exchange nonces and keys with all other parties; a second call does nothing.
 
         Returns:
-            True if the exchange took place, False if it was done before.
+            True if the exchange took place now, False if it was done before.
 
         Raises:
             ProtocolError: a nonce has the wrong length.
@@ -202,12 +204,12 @@ class Products:
         return True
 
     def coin(self, holder: str, number: int, purpose: str) -> bytes:
-        """Return 32 bytes that depend on the holder's nonce and on everyone else's.
+        """Return a coin: 32 bytes that depend on the nonces of a holder and of all other parties.
 
         Args:
-            holder: the holder.
-            number: the number of the chunk.
-            purpose: what the coin is for.
+            holder: the share holder whose key will depend on the coin.
+            number: the number of the chunk of iterations, so that every chunk has other coins.
+            purpose: a name of the coin's purpose, so that every purpose has another coin.
 
         Returns:
             The coin.
@@ -216,15 +218,15 @@ class Products:
         return common_coin(self._nonces[holder], hashlib.sha256(encode_context(*nonces)).digest(), number, purpose)
 
     def keys(self, number: int, purposes: Sequence[str]) -> tuple[list[ShareHolder], list[Evaluators]]:
-        """Generate new keys and exchange the public ones.
+        """Generate new keys at the share holders, and send the public keys to all other parties.
 
         Args:
-            number: the number of the chunk.
-            purposes: a key is generated for each of them.
+            number: the number of the chunk of iterations, or of the occasion.
+            purposes: the names of the purposes; each holder generates a key for each of them.
 
         Returns:
-            This party's keys for each purpose (empty unless it is a holder), and the evaluators under the other
-            holders' keys for each purpose.
+            This party's secret keys, one for each purpose (empty unless it is a share holder); and, for each purpose,
+            the evaluators for the keys of the other share holders.
 
         Raises:
             ProtocolError: a holder sent another number of keys.
@@ -249,7 +251,7 @@ class Products:
         return holders, list(evaluators)
 
     def executor(self, seconds: float) -> ProductExecutor:
-        """Return an executor for products that take about this time on one core."""
+        """Return an executor for products that take about `seconds` on one core."""
         return ProductExecutor(self.context.meter, self.scheme, seconds)
 
     def send_queries(
@@ -267,10 +269,10 @@ class Products:
         Args:
             executor: computes the encryptions.
             names: the receivers.
-            holder: this party's key.
-            vectors: the vectors (n, c) of each batch.
-            columns: returns the approximate number of columns of the factor of a batch.
-            uses: how many queries meet the same factor, as in `ShareHolder.encrypt`.
+            holder: this party's secret key.
+            vectors: the vectors V (n, c) of each batch.
+            columns: returns the approximate number of columns of the receivers' factors for a batch.
+            uses: the number of queries that will be multiplied with the same factor; see `ShareHolder.encrypt`.
         """
         calls = (executor.encrypting(holder, V, columns(batch), uses) for batch, V in vectors.items())
         for batch, ciphertext in zip(vectors, executor.in_order("encrypt", calls), strict=True):
@@ -288,19 +290,19 @@ class Products:
         sealed: SealedVectors | None = None,
         remote: bool = False,
     ) -> dict[int, Words]:
-        """Answer the query of every other holder about each batch.
+        """Receive the query of every other share holder about each batch, and send the masked products back.
 
         Args:
             executor: computes the products.
-            evaluators: the evaluators, by holder.
-            batches: the number of vectors that a query about each batch must have.
-            factor: returns the factor of a batch.
-            cache: stores plaintexts for later queries about the same batches.
-            sealed: returns queries that were received before; None receives them.
-            remote: True if other processes store the factors.
+            evaluators: the evaluators, by share holder.
+            batches: for each batch, the number of vectors that a query must contain.
+            factor: returns this party's factor for a batch.
+            cache: stores encoded factors for later queries about the same batches.
+            sealed: returns the encrypted vectors if they were received before; None receives them now.
+            remote: whether other processes store the factors.
 
         Returns:
-            The sum of this party's shares for all holders, by batch.
+            For each batch, the sum of this party's shares of the products with all holders.
 
         Raises:
             ProtocolError: a query has another number of vectors; it is not answered.
@@ -332,7 +334,7 @@ class Products:
         factor: Callable[[int], RemoteFactor],
         sealed: SealedVectors,
     ) -> Iterator[tuple[bytes, Words]]:
-        """Mask in this process the products of workers, which have neither keys nor masks."""
+        """Yield replies and shares for factors at workers: a worker multiplies, and this process masks the product."""
 
         def call(evaluator: ShareEvaluator, W: RemoteFactor, query: bytes) -> Callable[[], tuple[bytes, Words]]:
             wait = W.multiply(self.scheme, query)
@@ -350,7 +352,7 @@ class Products:
         cache: BatchCache | None,
         sealed: SealedVectors,
     ) -> Iterator[tuple[bytes, Words]]:
-        """Yield the reply and this party's share for each pair of batch and holder."""
+        """Yield the reply and this party's share for each pair of a batch and a share holder."""
         if executor.away:
             calls = (
                 executor.multiplying(evaluators[name], factor(batch), sealed(name, batch)) for batch, name in pairs
@@ -382,7 +384,10 @@ class Products:
         cache: BatchCache | None,
         sealed: SealedVectors,
     ) -> Iterator[tuple[bytes, Words]]:
-        """Compute all products of a batch in one call, so that they share its plaintexts."""
+        """Yield replies and shares like `_products`, with one call to a thread for each batch.
+
+        One call for all holders encodes the factor of the batch just once.
+        """
         once = cache is None and len(evaluators) == 1
 
         def call(batch: int) -> Callable[[], tuple[Any, list[tuple[bytes, Words]]]]:
@@ -405,16 +410,16 @@ class Products:
     def open_replies(
         self, executor: ProductExecutor, holder: ShareHolder, name: str, shapes: Mapping[int, tuple[int, int]]
     ) -> dict[int, Words]:
-        """Decrypt the replies of a party.
+        """Receive and decrypt the replies of one party.
 
         Args:
             executor: computes the decryptions.
-            holder: this party's key.
-            name: the party.
-            shapes: the expected shape (d, c) of each batch's product.
+            holder: this party's secret key.
+            name: the party that sends the replies.
+            shapes: the expected shape (d, c) of the product for each batch.
 
         Returns:
-            This holder's shares, by batch.
+            This holder's share of the product, by batch.
 
         Raises:
             ProtocolError: a product has another shape.
@@ -438,7 +443,7 @@ class Products:
         return self._ciphertext_of(name, batch, self.recv(name, ProductQuery))
 
     def _ciphertext_of(self, name: str, batch: int, message: ProductQuery | ProductReply) -> bytes:
-        """Return the ciphertext of a message. Raises ProtocolError if it belongs to another batch."""
+        """Return the ciphertext of a message. Raises ProtocolError if the message is about another batch."""
         if message.batch != batch:
             raise ProtocolError(
                 f"{name} sent a {type(message).__name__} about batch {message.batch} instead of {batch}",
@@ -448,9 +453,9 @@ class Products:
         return message.ciphertext
 
     def send(self, name: str, message: Message, permit: DisclosurePermit | None = None) -> None:
-        """Send a message on the subchannel of this session; a disclosing message needs a permit."""
+        """Send a message on the subchannel of this session. A message that discloses something needs a permit."""
         self.context.channel.send(name, message, self.context.subchannel, permit=permit)
 
     def recv(self, name: str, kind: type[M]) -> M:
-        """Receive the next message of a party."""
+        """Receive the next message of a party, which must be of this class."""
         return self.context.channel.recv(name, kind, self.context.subchannel)

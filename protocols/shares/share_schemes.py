@@ -1,4 +1,4 @@
-"""Backends for products with shared vectors: this package's own arithmetic, or Microsoft SEAL (via tenseal)."""
+"""The implementations of encrypted products with shared vectors: this package's, and Microsoft SEAL (via tenseal)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""The options of a training on shares in a job."""
+"""The options of a job that trains on secret shares.
+
+Forward sums are the model's outputs before a logistic function. The training reads residuals (derivatives of the loss)
+from a table over the range of forward sums. Scores and metrics disclose forward sums rounded to levels: equally spaced
+values, which a quantizer defines. The party with labels and its partner are the share holders.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +18,10 @@ from securevfl.protocols.shares.fixed_point import FixedPointEncoding
 from securevfl.protocols.shares.quantizer import Quantizer
 
 MIN_COVERED_SUM = 16.0
-"""Quantizers cover at least sums up to this absolute value."""
+"""Quantizers can represent at least forward sums up to this absolute value."""
 
 MIN_SCORE_BITS = 4
-"""The rounding party reduces the bits of a score to no fewer than this."""
+"""The holder that rounds scores may reduce their number of bits to this, and no further."""
 
 
 class Shares(MessageProtocol):
@@ -30,13 +35,14 @@ class Shares(MessageProtocol):
     partner: str | None = None
     """The share holder next to the party with labels. Default: the party with the most columns."""
     table_bits: int = Field(default=6, ge=3, le=8)
-    """The loss is read from a table of 2^table_bits entries."""
+    """The loss is read from a table of 2^table_bits entries. Default: 6, or 8 for models with a log link."""
     step: float | None = Field(default=None, gt=0)
-    """Spacing of table entries, a power of two. Default: 1 for classes, 1/4 for numbers, 1/8 for quantiles."""
+    """Spacing of table entries, a power of two. Default: 1 for classes, 1/4 for numbers, 1/8 for quantiles,
+    1/16 for models with a log link."""
     clip: float = Field(default=8.0, ge=1, le=64)
     """Scaled columns are clipped to [-clip, clip]."""
     chunk: int | None = Field(default=None, ge=1)
-    """Number of epochs for which preprocessing is computed at once. Default: 32, or 16 if 32 epochs would need more
+    """Number of epochs for which preprocessing is computed at once. Default: 40, or 20 if 40 epochs would need more
     than half a GiB."""
 
     metrics_step: float | None = Field(default=None, gt=0)
@@ -75,7 +81,7 @@ class Shares(MessageProtocol):
 
     @property
     def encrypts(self) -> bool:
-        """True, because vectors are sent encrypted."""
+        """True: the offline phase of the training sends encrypted vectors."""
         return True
 
     @property
@@ -87,28 +93,46 @@ class Shares(MessageProtocol):
         )
 
     def step_bits(self, spacing: float) -> int:
-        """Return log2 of the spacing of table entries, for a loss with this default spacing."""
+        """Return log2 of the spacing of table entries; `spacing` is the default of the loss, used if `step` is None."""
         return math.frexp(spacing if self.step is None else self.step)[1] - 1
 
     def metric_quantizer(self, encoding: FixedPointEncoding, *, classifies: bool) -> Quantizer:
-        """Return the quantizer of the sums that metrics are computed from.
+        """Return the quantizer of the forward sums from which metrics are computed.
 
         Args:
-            encoding: the encoding of the sums.
-            classifies: True if the model predicts classes.
+            encoding: the fixed-point encoding of the sums.
+            classifies: whether the model predicts classes.
 
         Returns:
             The quantizer.
         """
-        step = self.metrics_step if self.metrics_step is not None else 2.0**-4 if classifies else 2.0**-6
-        covered = max(MIN_COVERED_SUM, 2.0 ** (encoding.table_bits - 1 + encoding.step))
-        return Quantizer.over(encoding, step, covered if self.metrics_range is None else self.metrics_range)
+        return self._metric_levels(encoding.step, classifies=classifies).within(encoding)
 
-    def score_quantizer(self, spacing: float) -> Quantizer:
-        """Return the quantizer of the scores of new rows, which covers the table and at least sums up to 16.
+    def pair_bits(self, spacing: float, *, classifies: bool) -> int:
+        """Return an upper bound of the bits of a pair of a score and a label, from which metrics are computed.
 
         Args:
             spacing: the default spacing of the loss, as in `step_bits`.
+            classifies: True if the model predicts classes.
+
+        Returns:
+            The bits of a score, and one more for the label.
+        """
+        return 1 + self._metric_levels(self.step_bits(spacing), classifies=classifies).bits
+
+    def _metric_levels(self, step_bits: int, *, classifies: bool) -> Quantizer:
+        """Return the quantizer of metrics for tables whose entries are 2^step_bits apart."""
+        step = self.metrics_step if self.metrics_step is not None else 2.0**-4 if classifies else 2.0**-6
+        covered = max(MIN_COVERED_SUM, 2.0 ** (self.table_bits - 1 + step_bits))
+        return Quantizer.covering(step, covered if self.metrics_range is None else self.metrics_range)
+
+    def score_quantizer(self, spacing: float) -> Quantizer:
+        """Return the quantizer of the scores of new rows.
+
+        It covers the range of the table, and at least forward sums up to 16.
+
+        Args:
+            spacing: the default spacing of table entries for the loss, as in `step_bits`.
 
         Returns:
             The quantizer.
@@ -120,13 +144,14 @@ class Shares(MessageProtocol):
         return Quantizer(1 + log_reach - bits, bits)
 
     def permitted_quantizer(self, spacing: float, max_bits: float) -> Quantizer:
-        """Return the quantizer that the rounding party uses when its columns permit `max_bits` bits of a score.
+        """Return the quantizer of a party that rounds scores and wants to disclose at most `max_bits` bits of each.
 
-        It is the quantizer of the job if the job fixes the number of bits, or if `max_bits` is too small to be useful.
+        It is the quantizer of the job if the job fixes the number of bits, or if `max_bits` is less than
+        `MIN_SCORE_BITS`, too few to be useful.
 
         Args:
-            spacing: the default spacing of the loss, as in `step_bits`.
-            max_bits: the number of bits that the party's columns permit.
+            spacing: the default spacing of table entries for the loss, as in `step_bits`.
+            max_bits: the number of bits beyond which a score would reveal too much about the party's columns.
 
         Returns:
             The quantizer.

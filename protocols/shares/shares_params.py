@@ -1,4 +1,9 @@
-"""Parameters that all parties of a training on shares agree on, and the blocks of rows that they imply."""
+"""Parameters that all parties of a training on secret shares agree on, and the division of batches into row blocks.
+
+The party with labels and its partner are the share holders. A batch is the set of rows that one iteration uses. It is
+processed in blocks of rows, so that memory does not grow with the batch. A chunk is a number of epochs whose random
+products are computed together in advance.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +17,7 @@ from securevfl.protocols.shares.fixed_point import FixedPointEncoding
 from securevfl.protocols.shares.update_rules import LinearRule
 
 ROWS_PER_BLOCK = 1 << 14
-"""Rows of a block: products, oblivious transfers and stored records cover one block, so that memory does not grow with
-the batch."""
+"""Number of rows of a block. Products, oblivious transfers and stored records cover one block each."""
 
 
 class RowBlock(NamedTuple):
@@ -31,18 +35,18 @@ class RowBlock(NamedTuple):
 
 @dataclass(frozen=True)
 class SharesParams:
-    """The agreed parameters of a training on shares.
+    """The agreed parameters of a training on secret shares.
 
     Attributes:
         encoding: the fixed-point encoding.
-        rows: n, the number of rows of each batch.
-        columns: d, the number of columns of each party.
-        partner: the share holder next to the active party.
-        rule: the update rule of the weights.
-        outputs: c, the number of model outputs.
+        rows: the number of rows of each batch.
+        columns: the number of columns of each party, by its name.
+        partner: the share holder that does not have the labels.
+        rule: the rule that computes weights from gradients.
+        outputs: the number of model outputs per row: 1, or one for each class.
         chunks: the approximate number of chunks of the training.
-        intercept: the party whose last weight is an intercept; empty if there is none.
-        block: the number of rows of a block.
+        intercept: the party whose last weight is an intercept; empty if the model has none.
+        block: the largest number of rows of a block.
     """
 
     encoding: FixedPointEncoding
@@ -56,18 +60,18 @@ class SharesParams:
     block: int = ROWS_PER_BLOCK
 
     def __post_init__(self) -> None:
-        """Check that encoding and update rule fit together."""
+        """Reject an encoding and an update rule that use different numbers of bits for coefficients."""
         if self.rule.m != self.encoding.m:
             raise ConfigError(
-                f"shares: the encoding has {self.encoding.m} bits for coefficients and the update rule uses "
-                f"{self.rule.m}",
+                f"shares: the encoding has {self.encoding.m} bits for coefficients of the update rule, but the rule "
+                f"uses {self.rule.m}",
                 "use the same number for both",
                 code="SVFL-JOB-COMBINATION",
             )
 
     @cached_property
     def blocks(self) -> tuple[RowBlock, ...]:
-        """The row blocks of all batches, in order."""
+        """The row blocks of all batches, batch after batch."""
         return tuple(
             RowBlock(batch, start, min(rows, start + self.block))
             for batch, rows in enumerate(self.rows)
@@ -75,7 +79,7 @@ class SharesParams:
         )
 
     def blocks_of(self, batch: int) -> range:
-        """Return the indices in `blocks` of a batch's blocks."""
+        """Return the range of indices in `blocks` that belong to a batch."""
         first = sum(-(-rows // self.block) for rows in self.rows[:batch])
         return range(first, first + -(-self.rows[batch] // self.block))
 

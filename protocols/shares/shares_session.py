@@ -1,7 +1,9 @@
-"""The products and oblivious transfers of one session between the parties of a training on shares.
+"""One party's access to the two building blocks of a training on shares: shared products and oblivious transfers.
 
-The offline phase of the training and requests about its model are separate sessions. Each has its subchannel, nonces
-and keys, so that they can run concurrently.
+The party with labels and its partner are the share holders. A product of a holder's vector with another party's columns
+ends as one additive share at each of the two. An oblivious transfer lets one holder read an entry of a table of the
+other, which does not learn the entry's index. The offline phase of a training, and requests for scores of its model,
+are separate sessions. Each session has its subchannel, nonces and keys, so that sessions can run concurrently.
 """
 
 from __future__ import annotations
@@ -14,14 +16,17 @@ from securevfl.protocols.shares.table_transfers import BaseTransfers, Transfers
 
 
 class SharesSession:
-    """One party's side. A message is sent only when a property is first used, by all parties at the same point.
+    """One party's side of a session.
+
+    The first use of a property sends messages, so all parties must use it first at the same point of the protocol.
 
     Args:
         context: this party's context.
-        partner: the share holder next to the active party.
+        partner: the share holder that does not have the labels.
         scheme: the encryption scheme of the products.
-        encoding: the fixed-point encoding.
-        base: at a holder, the base transfers of another session that this one shares, or None.
+        encoding: the fixed-point encoding of the training.
+        base: at a holder, base transfers of another session between the same two holders, which this session uses as
+            well; None to create new ones. Base transfers are the few slow transfers that all others are derived from.
     """
 
     def __init__(
@@ -39,23 +44,23 @@ class SharesSession:
 
     @property
     def products(self) -> Products:
-        """The products of this session, after greeting every party."""
+        """The products of this session; the first use exchanges nonces and keys with every party."""
         self._products.greet()
         return self._products
 
     @property
     def transfers(self) -> Transfers | None:
-        """Transfers for tables of residuals and losses; None at a party that is no holder."""
+        """Transfers for tables of residuals and losses; None at a party that is not a share holder."""
         return self._transfers_for("transfers", self._bits)
 
     @property
     def top_transfers(self) -> Transfers | None:
-        """Transfers for tables that are indexed by the highest bits of sums; None at a party that is no holder."""
+        """Transfers for tables that are indexed by the highest bits of a sum; None if this party is no share holder."""
         return self.transfers if self._bits >= self._top_bits else self._transfers_for("tops", self._top_bits)
 
     @property
     def switch_transfers(self) -> Transfers | None:
-        """Transfers of one of two entries, for the switches of a shuffle; None at a party that is no holder."""
+        """Transfers of one of two entries, for the switches of a shuffle; None if this party is no share holder."""
         return self._transfers_for("switches", 1)
 
     def _transfers_for(self, purpose: str, bits: int) -> Transfers | None:

@@ -1,12 +1,13 @@
-"""The names of preprocessing chunks that a party has begun to use, recorded apart from the chunks themselves.
+"""The names of the preprocessing chunks that a party has begun to use, recorded in its account.
 
-The folder of the chunks can be restored from a backup, at one party or at all of them. The names of used chunks are
-therefore recorded in the party's account (`securevfl.account`): a chunk is begun at most once, whichever copy of it a
-party has. Every party has an account, so a party whose folder was restored, and its peers, refuse chunks that they have
-used. A name is a digest of nonces that all parties know, and not secret.
+A chunk is a file of random masks for a number of iterations, and using a mask twice would reveal residuals. Somebody
+may restore the folder of the chunks from a backup, at one party or at all of them. The names of used chunks are
+therefore recorded in the party's account (`securevfl.account`), next to its disclosures. A party refuses a chunk whose
+name its account contains, whichever copy of the chunk it has. All parties of a chunk use the same name. It is a digest
+of random numbers that all of them know, and not secret.
 
-An account that is restored as well is refused by its commit counter. Nothing on the machine detects that folder,
-account and counter are restored together, as by a snapshot of the whole machine.
+If the account is restored too, its commit counter detects it. If the folder, the account and the counter are restored
+together, for example by a snapshot of the whole machine, nothing detects it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,15 @@
-"""Shares of X_A^T X_B, summed over all rows, for integer columns of two parties: the basis of joint statistics.
+"""Products X_A^T X_B of the integer columns of two parties, as additive shares: the basis of joint statistics.
 
-1. A -> B   [[X_A]]_A, in chunks of rows, after both have exchanged nonces and keys (share_products.py)
-2. B -> A   masked X_B^T X_A         => shares of each product at both, added up over all chunks
+Party A (role "active") has columns X_A (n, d_A), and its partner B has columns X_B (n, d_B) about the same n rows. Each
+obtains a random-looking matrix (d_A, d_B) modulo 2^L; the sum of the two is the product.
 
-A is the active party of a context of two parties. Every received value is a ciphertext under the other party's key, or
-uniform, so both learn the sizes only.
+1. A -> B   chunks of rows of X_A, encrypted under A's key, after both have exchanged nonces and keys
+            (share_products.py)
+2. B -> A   the encrypted product with B's rows of the chunk, minus B's random share
+   A, B     add up their shares over all chunks
+
+Numbers in comments refer to these steps. Every received value is a ciphertext under the other party's key, or uniform,
+so both learn the sizes only.
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ ROWS_PER_SUMMED_PRODUCT = 16_384
 
 
 def declares() -> list[MessageDeclaration]:
-    """Declare the disclosures of the messages. Roles: active (the requesting party) and partner."""
+    """Declare sender, receiver and disclosure of each message. Roles: active (the requesting party) and partner."""
     roles = {ACTIVE, PARTNER}
     return [item for item in share_products.declares() if {item.sender, item.receiver} == roles]
 
@@ -33,17 +38,17 @@ def declares() -> list[MessageDeclaration]:
 def summed_products(
     context: PartyContext, bits: int, blocks: Sequence[Integers], widths: Sequence[int], purpose: str
 ) -> tuple[Products, list[Words]]:
-    """Compute products of each block of columns with the other party's block of the same index.
+    """Compute the product of each block of this party's columns with the other party's block of the same index.
 
     Args:
         context: the context of one of two parties.
-        bits: L; shares are modulo 2^L.
+        bits: the number of bits L; shares are integers modulo 2^L.
         blocks: this party's blocks (n, d) of integer columns.
         widths: the number of columns of each of the other party's blocks.
-        purpose: the purpose of the keys.
+        purpose: a name of the purpose, from which keys are derived.
 
     Returns:
-        The session, and this party's shares (d_A, d_B) of the products.
+        The session for further messages, and this party's share (d_A, d_B) of each product.
     """
     ring, is_active = ShareRing(bits), context.me == context.active
     (peer,) = context.roles.others(context.me)

@@ -1,12 +1,16 @@
-"""Look-up of shared sums in a table of the active party: the entries result as additive shares.
+"""Look-up of secret-shared sums in a table of the active party, with the result as secret shares.
 
-1. B, A     oblivious transfers for every sum (table_transfers.py), with random choices chi of the partner B
-2. B -> A   offset = (i_B - chi) mod 2^b          i_B: top bits of its share
-3. A -> B   T(i_A + offset + j) - mask - pad(j)   for each sum and j < 2^b
-   B        entry chi + pad(chi): its share of the entry, uniform because of the mask
-   A        the mask: its share
+A is the active party, which has the labels and a table T of 2^b entries; B is its partner. Each has a share of every
+sum, and the top b bits of its share are its index, i_A or i_B. No party learns the sum or the entry T[i_A + i_B].
 
-All received values are uniform.
+1. B, A     an oblivious transfer for every sum (table_transfers.py): A has random numbers pad(0) .. pad(2^b - 1), and B
+            has a random index chi and pad(chi)
+2. B -> A   offset = (i_B - chi) mod 2^b
+3. A -> B   T[i_A + offset + j] - mask - pad(j)   for each sum and each j < 2^b; indices are modulo 2^b
+   B        its share of the entry: the received number chi, plus pad(chi)
+   A        its share of the entry: the random mask
+
+Numbers in comments refer to these steps. All received values are uniform.
 """
 
 from __future__ import annotations
@@ -24,19 +28,19 @@ from securevfl.runtime.codec import Message
 
 
 class TableOffsets(Message, frozen=True):
-    """One byte for each row and output."""
+    """The offset of step 2: one byte for each sum."""
 
     offsets: bytes
 
 
 class MaskedEntries(Message, frozen=True):
-    """The masked table entries of every row, (2^b, n c) words with the bits of an entry."""
+    """The masked table entries of step 3: packed integers (2^b, m) for m sums, with the bits of an entry."""
 
     entries: bytes
 
 
 def declares_lookup() -> list[MessageDeclaration]:
-    """Declare the disclosures of the messages of `look_up_shares`. Roles: active, partner."""
+    """Declare sender, receiver and disclosure of each message of `look_up_shares`. Roles: active, partner."""
     return [
         *table_transfers.declares(),
         MessageDeclaration(TableOffsets, "partner", "active", Reveal("uniform"), structured=True),
@@ -53,19 +57,19 @@ def look_up_shares(
     table: Words | None,
     ring: ShareRing,
 ) -> Words:
-    """Return one holder's share of the table entry of each sum.
+    """Run one party's side of a look-up, and return its share of the table entry of each sum.
 
     Args:
-        products: the session.
-        transfers: oblivious transfers 1-of-2^bits.
-        partner: the partner.
-        index: this holder's table indices (any shape) of its shares of the sums.
-        bits: b; the table has 2^b entries.
-        table: at the active party, the table: one (2^b,) for all sums, or one for each sum (2^b, n).
-        ring: the ring of the entries.
+        products: the session of the two parties.
+        transfers: oblivious transfers that select one of 2^bits pads.
+        partner: the name of party B.
+        index: this party's table index for each sum (any shape).
+        bits: the number b; the table has 2^b entries.
+        table: at the active party, one table (2^b,) for all sums, or one for each of m sums (2^b, m).
+        ring: the ring of the entries, which are integers modulo a power of two.
 
     Returns:
-        The shares, uniform in the ring, in the shape of `index`.
+        The shares, uniformly random, in the shape of `index`.
     """
     context, indices, entries = products.context, index.ravel(), 2**bits
     (stored,) = transfers.generate([indices.size])  # 1

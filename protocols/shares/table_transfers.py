@@ -1,19 +1,24 @@
-"""Oblivious transfers of a training on shares: pads for one table per row, precomputed for all iterations of a chunk.
+"""Oblivious transfers of a training on shares, precomputed: random pads with which tables can be read in secret.
 
-0. partner -> active   the offer of the base transfers;  active -> partner   128 choices     once a session
-   both                seeds for this session and purpose, from those of the base transfers
-1. partner -> active   corrections and check for the rows of some iterations, with random choices chi
-   active              all 2^b pads of each row, computed when the iteration begins
-   partner             pad(chi) of each row
+The active party has a table of 2^b entries for each row, and its partner shall read one entry without revealing which
+one. For each row, the transfer gives the active party 2^b random numbers, the pads, and gives the partner a random
+index chi below 2^b ("choice") and the pad with this index. Later the active party sends its table masked by the pads,
+rotated as the partner requests (iteration.py). Transfers of one or more iterations are extended from 128 slow *base
+transfers*, by fast symmetric cryptography (crypto/transfers/ot_extension.py):
 
-The active party, which has the tables, is the sender; in the base transfers it is the receiver. Both receive uniform
-bits only (crypto/transfers/ot_extension.py).
+0. partner -> active   the offer of the base transfers;  active -> partner   its 128 choices     once a session
+   both                derive seeds for this session and purpose from the results
+1. partner -> active   correction bits for the rows of some iterations, and a consistency check
+   active              can compute all 2^b pads of each row; it does so when the iteration begins
+   partner             chi and pad(chi) of each row
 
-All transfers of a session have this direction, so one set of base transfers suffices: subchannels and purposes are
-further blocks of one extension. The active party's bits s are the same in all of them. The streams of T and T' differ,
-because each block derives its seeds under its own name (HKDF-Expand); the permutations of the hash differ by the coin.
-A partner that guesses bits of s in the check of any block aborts the session if the guess is wrong. It therefore passes
-no more often than with the same number of blocks of one purpose.
+Numbers in comments refer to these steps. In the extension the active party is the sender; in the base transfers it is
+the receiver. Both receive uniform bits only.
+
+All transfers of a session have this direction, so one set of base transfers suffices for all its subchannels and
+purposes. The active party's 128 choice bits are the same for all of them, and the derived seeds differ. A partner that
+deviates can guess some of these bits in the consistency check, and a wrong guess ends the session. Using the same base
+transfers for several purposes therefore gives it no more successful guesses than using them for one purpose as often.
 """
 
 from __future__ import annotations
@@ -39,25 +44,25 @@ _ROWS_PER_EXTENSION = 1 << 17
 
 
 class TransferOffer(Message, frozen=True):
-    """An Ed25519 point of 32 bytes."""
+    """The partner's offer of the base transfers: an Ed25519 point of 32 bytes."""
 
     public: bytes
 
 
 class TransferChoices(Message, frozen=True):
-    """128 Ed25519 points of 32 bytes."""
+    """The active party's blinded choices in the base transfers: 128 Ed25519 points of 32 bytes each."""
 
     points: bytes
 
 
 class TransferCorrections(Message, frozen=True):
-    """Columns and consistency check for the transfers of some iterations."""
+    """The partner's correction bits for the rows of some iterations, followed by the consistency check."""
 
     columns: bytes
 
 
 def declares() -> list[MessageDeclaration]:
-    """Declare the disclosures of the messages of the transfers. Roles: active, partner."""
+    """Declare sender, receiver and disclosure of each message of the transfers. Roles: active, partner."""
     return [
         MessageDeclaration(TransferOffer, "partner", "active", Reveal("public")),
         MessageDeclaration(TransferChoices, "active", "partner", Reveal("uniform"), structured=True),
@@ -66,11 +71,11 @@ def declares() -> list[MessageDeclaration]:
 
 
 class BaseTransfers(Secret):
-    """One holder's side of the base transfers with the other holder. Nothing is sent before `establish`.
+    """One party's side of the base transfers. Nothing is sent before `establish`.
 
     Args:
         context: this party's context.
-        peer: the other holder.
+        peer: the other one of active party and partner.
     """
 
     __slots__ = ("_context", "_peer", "_secret", "_seeds")
@@ -81,7 +86,7 @@ class BaseTransfers(Secret):
         self._seeds: list[tuple[bytes, ...]] = []
 
     def establish(self) -> None:
-        """Run the base transfers once. Both holders call this at the same point.
+        """Run the base transfers; a second call does nothing. Both parties must call this at the same point.
 
         Raises:
             CryptoError: the peer sent an invalid point.
@@ -110,13 +115,13 @@ class BaseTransfers(Secret):
         self._seeds = list(sender.pairs(points))
 
     def transfers(self, context: PartyContext, purpose: str, coin: bytes, bits: int) -> Transfers:
-        """Return this side of the transfers for one subchannel and purpose.
+        """Return this party's side of the transfers for one subchannel and purpose.
 
         Args:
             context: the context of the session, with its subchannel.
-            purpose: what the transfers are for.
-            coin: 32 bytes that both sides have, for this subchannel and purpose only.
-            bits: b, for transfers 1-of-2^b.
+            purpose: a name of the purpose, from which seeds are derived.
+            coin: 32 bytes that both parties have, for this subchannel and purpose only.
+            bits: the number b; every transfer selects one of 2^b pads.
 
         Returns:
             The transfers.
@@ -131,25 +136,25 @@ class BaseTransfers(Secret):
 
 
 def derived_seed(seed: bytes, subchannel: str, purpose: str) -> bytes:
-    """Return the seed (32 bytes) of one subchannel and purpose, from that of a base transfer.
+    """Return the seed (32 bytes) for one subchannel and purpose, derived from the seed of a base transfer.
 
-    If two of them had the same seed, the active party would learn in which choices they differ.
+    If two purposes used the same seed, the active party would learn for which rows their random choices differ.
     """
     return derive_key(seed, "transfers", subchannel, purpose)
 
 
 class Transfers(ABC):
-    """One side of the oblivious transfers that select table entries."""
+    """One party's side of the oblivious transfers that select table entries."""
 
     @abstractmethod
     def generate(self, rows: Sequence[int]) -> Iterator[tuple[bytes, ...]]:
-        """Generate transfers, and yield what this side stores for each iteration.
+        """Generate the transfers of several iterations together with the other party.
 
         Args:
             rows: the number of rows of each iteration.
 
         Yields:
-            The stored values of one iteration.
+            For each iteration, the values that this party stores: the input of `pads` or `chosen`.
         """
 
 
@@ -166,7 +171,7 @@ class ActiveTransfers(Transfers):
         self._context, self._peer, self._sender = context, peer, sender
 
     def generate(self, rows: Sequence[int]) -> Iterator[tuple[bytes, ...]]:
-        """Generate transfers, and yield the stored values of each iteration."""
+        """Generate the active party's side of the transfers; see `Transfers.generate`."""
         for group in _grouped(rows):
             columns = self._context.channel.recv(self._peer, TransferCorrections, self._context.subchannel).columns  # 1
             block = self._context.meter("transfer", partial(self._sender.extend, sum(group), columns))
@@ -189,7 +194,7 @@ class PartnerTransfers(Transfers):
         self._context, self._peer, self._receiver = context, peer, receiver
 
     def generate(self, rows: Sequence[int]) -> Iterator[tuple[bytes, ...]]:
-        """Generate transfers, and yield the stored values of each iteration."""
+        """Generate the partner's side of the transfers; see `Transfers.generate`."""
         for group in _grouped(rows):
             columns, block = self._context.meter("transfer", partial(self._receiver.extend, sum(group)))
             self._context.channel.send(self._peer, TransferCorrections(columns), self._context.subchannel)  # 1
@@ -201,7 +206,7 @@ class PartnerTransfers(Transfers):
 
 
 def pads(stored: tuple[bytes, ...], ring: ShareRing) -> Words:
-    """Return all pads (2^b, rows) of an iteration, from the active party's stored values."""
+    """Return all pads (2^b, rows) of an iteration from the values that the active party has stored."""
     block = SenderBlock.restored(stored)
     words = block.pads(0, block.rows)
     words &= ring.mask
@@ -209,13 +214,13 @@ def pads(stored: tuple[bytes, ...], ring: ShareRing) -> Words:
 
 
 def chosen(stored: tuple[bytes, ...], ring: ShareRing) -> tuple[NDArray[np.uint8], Words]:
-    """Return chi and pad(chi) (rows,) of an iteration, from the partner's stored values."""
+    """Return chi and pad(chi) (rows,) of an iteration from the values that the partner has stored."""
     choices, words = stored
     return np.frombuffer(choices, np.uint8), ring.reduce(np.frombuffer(words, "<u8").astype(np.uint64, copy=False))
 
 
 def _grouped(rows: Sequence[int]) -> Iterator[list[int]]:
-    """Divide the iterations' numbers of rows into groups that are extended at once."""
+    """Divide iterations, given by their numbers of rows, into groups whose transfers are generated at once."""
     group: list[int] = []
     for count in rows:
         if group and sum(group) + count > _ROWS_PER_EXTENSION:

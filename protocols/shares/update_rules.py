@@ -1,14 +1,16 @@
-"""Linear update rules: how weights follow from the gradients so far, computed on integers and on any additive share.
+"""Linear update rules: how the weights after t iterations are computed from the gradients of all t iterations.
 
-u_s = W^T g_s is the change of iteration s. A rule is linear in these, with coefficients that are known before the
-training starts. Each party therefore applies it to its shares of weights and of masks, without a message and without a
-division:
+theta_t (d, c) are the weights after t iterations, for d columns and c model outputs. u_s = W^T g_s (d, c) is the change
+of iteration s: the gradient times the step size. A rule is a linear combination with coefficients that are known before
+the training starts:
 
-    theta_t = theta_0 - sum_{s < t} c_ts u_s,      c_ts integers at the scale 2^m
+    theta_t = theta_0 - sum over s < t of coefficient[t, s] * u_s
 
-Momentum methods with fixed coefficients, weight decay and decreasing step sizes all have this form. Coefficients are
-rounded to m bits, and the factors that they multiply are stored, so rounding errors do not accumulate. A state is an
-array of words (k, d, c) that begins with theta_0.
+Weights and changes are secret-shared: each party has summands modulo 2^64 ("words"). Because the rule is linear, each
+party applies it to its own summands, without a message and without a division. Momentum methods with fixed
+coefficients, weight decay and decreasing step sizes all have this form. A coefficient is rounded to an integer over
+2^m, so m is its number of fractional bits. The changes are stored and not the rounded products, so rounding errors do
+not accumulate. The state of a rule is an array of words (k, d, c): theta_0 and k - 1 changes, or sums of changes.
 """
 
 from __future__ import annotations
@@ -23,11 +25,11 @@ from numpy.typing import NDArray
 from securevfl.crypto.share_ring import Words
 
 Coefficients = Callable[[int], Sequence[float]]
-"""Maps the number t of iterations so far to c_t0 .. c_t,t-1."""
+"""A function that maps t, the number of iterations so far, to the t coefficients of their changes."""
 
 
 class LinearRule(ABC):
-    """A linear update rule. Words wrap modulo 2^64; callers reduce them to their ring.
+    """A linear update rule. Results are modulo 2^64, and callers reduce them to the smaller modulus of the training.
 
     Attributes:
         m: the number of fractional bits of the coefficients.
@@ -44,9 +46,9 @@ class LinearRule(ABC):
         """Return the state after one more iteration.
 
         Args:
-            state: the state (k, d, c).
-            change: a share of W^T g (d, c).
-            iteration: the number of iterations so far.
+            state: the state (k, d, c) before the iteration.
+            change: a share of the change W^T g (d, c) of the iteration.
+            iteration: the number of iterations before this one.
 
         Returns:
             The new state.
@@ -62,32 +64,32 @@ class LinearRule(ABC):
 
 
 class Descent(LinearRule):
-    """theta -= u: gradient descent whose step size is part of W."""
+    """Gradient descent with a constant step size: the change is subtracted from the weights, theta -= u."""
 
     m = 0
 
     def step(self, state: Words, change: Words, iteration: int) -> Words:
-        """Return the state after one more iteration."""
+        """Return the state after one more iteration: the weights minus the change."""
         after: Words = state - change
         return after
 
     def theta(self, state: Words, iteration: int) -> Words:
-        """Return the share (d, c) of the weights."""
+        """Return the share (d, c) of the weights, which is the whole state."""
         theta: Words = state[0]
         return theta
 
 
 @dataclass(frozen=True)
 class ScheduledDescent(LinearRule):
-    """theta -= r_t u with step sizes fixed in advance, and weight decay at the end of every epoch.
+    """Gradient descent with step sizes that are fixed in advance, and with weight decay at the end of every epoch.
 
     Attributes:
-        rates: r_t by iteration, relative to the step size in W; all 1 if empty.
-        decays: the factor that an epoch leaves of the weights, by epoch; all 1 if empty.
-        batches: iterations of an epoch.
-        rate_bits: fractional bits of a rate.
-        decay_bits: fractional bits of a decay.
-        has_intercept: True if the last weight does not decay.
+        rates: for each iteration, the factor of its change, relative to the step size in W; all 1 if empty.
+        decays: for each epoch, the factor by which the weights are multiplied at its end; all 1 if empty.
+        batches: the number of iterations of an epoch.
+        rate_bits: the number of fractional bits of an entry of `rates`.
+        decay_bits: the number of fractional bits of an entry of `decays`.
+        has_intercept: whether the last weight is an intercept, which does not decay.
     """
 
     rates: tuple[float, ...] = ()
@@ -103,18 +105,18 @@ class ScheduledDescent(LinearRule):
         return (self.rate_bits if self.rates else 0) + (self.decay_bits if self.decays else 0)
 
     def start(self, theta: Words) -> Words:
-        """Return the state before the first iteration: theta_0, and one sum of changes for each epoch."""
+        """Return the state before the first iteration: theta_0, and a sum of changes, still 0, for each epoch."""
         return np.concatenate([theta[None], np.zeros((max(1, len(self.decays)), *theta.shape), np.uint64)])
 
     def step(self, state: Words, change: Words, iteration: int) -> Words:
-        """Return the state after one more iteration."""
+        """Return the state after one more iteration: the change is subtracted from the sum of its epoch."""
         after = state.copy()
         factor = np.uint64(_to_words([self.rates[iteration]], self.rate_bits)[0]) if self.rates else np.uint64(1)
         after[1 + (iteration // self.batches if self.decays else 0)] -= change * factor
         return after
 
     def theta(self, state: Words, iteration: int) -> Words:
-        """Return the share (d, c) of the weights."""
+        """Return the share (d, c) of the weights: the sum over epochs, each multiplied by the decays since then."""
         if not self.decays:
             undecayed: Words = state[0] + state[1]
             return undecayed
@@ -127,18 +129,18 @@ class ScheduledDescent(LinearRule):
         return theta
 
     def with_intercept(self) -> LinearRule:
-        """Return the rule for a party whose last weight is an intercept."""
+        """Return the rule for a party whose last weight is an intercept, which does not decay."""
         return replace(self, has_intercept=True)
 
 
 class FixedCoefficients(LinearRule):
-    """Any first-order method whose coefficients c_ts are known in advance.
+    """Any first-order method whose coefficients are known in advance, such as one with momentum.
 
     Args:
-        row: maps t to the coefficients c_t0 .. c_t,t-1.
+        row: maps t, the number of iterations so far, to the t coefficients of their changes.
         m: the number of fractional bits of the coefficients.
-        last: the coefficients of a weight that does not decay, if they differ.
-        has_intercept: True if the last weight does not decay.
+        last: the same for an intercept, which does not decay; None if its coefficients do not differ.
+        has_intercept: whether the last weight is an intercept.
     """
 
     def __init__(
@@ -148,39 +150,39 @@ class FixedCoefficients(LinearRule):
         self._row, self._intercept_row, self._has_intercept = row, last, has_intercept
 
     def step(self, state: Words, change: Words, iteration: int) -> Words:
-        """Return the state after one more iteration: all changes are stored."""
+        """Return the state after one more iteration: the change is appended to all earlier ones."""
         return np.concatenate([state, change[None]])
 
     def theta(self, state: Words, iteration: int) -> Words:
-        """Return the share (d, c) of the weights."""
+        """Return the share (d, c) of the weights: theta_0 minus the weighted sum of all changes."""
         t = len(state) - 1
         row = self._intercept_row if self._has_intercept else None
         theta: Words = state[0] - _weighted_sum(state[1:], self._row(t), None if row is None else row(t), self.m)
         return theta
 
     def with_intercept(self) -> LinearRule:
-        """Return the rule for a party whose last weight is an intercept."""
+        """Return the rule for a party whose last weight is an intercept, which does not decay."""
         return FixedCoefficients(self._row, self.m, self._intercept_row, has_intercept=True)
 
 
 def _to_words(factors: Sequence[float], bits: int) -> NDArray[np.uint64]:
-    """Return factors with this number of fractional bits, as words."""
+    """Return real factors as words with `bits` fractional bits."""
     return np.rint(np.ldexp(np.asarray(factors, np.float64), bits)).astype(np.int64).view(np.uint64)
 
 
 def _weighted_sum(
     summands: Words, factors: Sequence[float], intercept_factors: Sequence[float] | None, bits: int
 ) -> Words:
-    """Return the weighted sum of summands (k, d, c), with factors of this number of fractional bits.
+    """Return the weighted sum of k matrices.
 
     Args:
-        summands: k arrays (d, c).
-        factors: one factor for each summand.
-        intercept_factors: the factors of the last of the d rows, if they differ.
-        bits: fractional bits of the factors.
+        summands: the matrices (k, d, c).
+        factors: one factor for each matrix.
+        intercept_factors: the factors for the last of the d rows, if they differ; otherwise None.
+        bits: the number of fractional bits of the factors.
 
     Returns:
-        The sum (d, c).
+        The weighted sum (d, c).
     """
     total: Words = (summands * _to_words(factors, bits).reshape(-1, 1, 1)).sum(axis=0, dtype=np.uint64)
     if intercept_factors is not None:

@@ -1,23 +1,29 @@
-"""Shuffle of shared words: the active party A learns the words of all rows, but not which row a word belongs to.
+"""Shuffle of secret-shared words: the active party A learns the words of all rows, but not which row a word belongs to.
 
-A has x_A and its partner B has x_B, words modulo 2^k of every row. Rows are divided into blocks, and switches permute
-each block separately (crypto/transfers/switch_network.py). B draws fresh permutations for each shuffle.
+A word is an integer modulo 2^k. For every row, A has a word x_A and its partner B has a word x_B; A shall learn the
+sums x_A + x_B in a random order. Rows are divided into blocks, and each block is permuted separately by a network of
+switches (crypto/transfers/switch_network.py). A switch has two entrances and two exits, and either passes its two words
+straight on or crosses them. B draws fresh permutations pi for each shuffle, and sets its switches accordingly. A masks
+all words with random numbers that change at every switch, so that B cannot read them:
 
-1. B -> A   corrections of an oblivious transfer 1-of-2 for each switch, with random choices chi (table_transfers.py)
-2. B -> A   setting ^ chi, a bit for each switch
-   A        draws a mask r for each word at the entrance. For a switch with masks a, b at its entrances, the pads p, q
-   of
-            the straight setting give the masks behind it: c = a - p, d = b - q. This determines the masks s at the exit
-3. A -> B   for each switch b - c - p', a - d - q' with the pads p', q' of the crossed setting
+1. B -> A   an oblivious transfer for each switch (table_transfers.py): A gets a pair of random pads for either setting;
+            B gets a random bit chi and the pair with this number
+2. B -> A   setting ^ chi, one bit for each switch
+   A        draws a mask r for each word that enters the network. At a switch with the masks a, b at its entrances, the
+            masks at its exits are c = a - p, d = b - q; p, q are the pads of the straight setting. So r and the pads
+            determine the masks s of the words that leave the network
+3. A -> B   for each switch: b - c - p', a - d - q', with the pads p', q' of the crossed setting
 4. A -> B   x_A - r
-   B        passes x_A + x_B - r through its switches: a straight one adds p, q; a crossed one adds p', q' and step 3
-5. B -> A   the words at the exit, pi(x_A + x_B) - s
+   B        passes x_A + x_B - r through its switches. A straight switch adds p, q to its words; a crossed one adds p',
+            q' and the two numbers of step 3
+5. B -> A   the words that leave the network, which are pi(x_A + x_B) - s
    A        adds s
 
-Steps 1 to 3 are preprocessing on random numbers and single-use; steps 4 and 5 are one round trip. B has one of two pads
-of each switch, so the other masks, and everything that it receives, are uniform. A receives random bits and, in step 5,
-the words in an order that is uniform to it. Nothing else is revealed if both follow the protocol. A party that deviates
-may mark single rows by its words, so at most it learns the words with their rows.
+Numbers in comments refer to these steps. Steps 1 to 3 use random numbers only; they are precomputed, and their results
+are single-use. Steps 4 and 5 are one round trip. B knows just one of the two pairs of pads of each switch, so
+everything that it receives is uniform to it. A receives random bits and, in step 5, the words in an order that is
+uniformly random to it. Nothing else is revealed if both follow the protocol. A party that deviates may put recognizable
+words into single rows, and so learn at most which word belongs to which row.
 
 The networks for oblivious permutation are those of Mohassel and Sadeghian 2013 (section 3).
 """
@@ -43,37 +49,37 @@ from securevfl.runtime.codec import Message
 from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureRecord
 
 MAX_WORD_BITS = 32
-"""The largest k: a pad of 64 bits contains two words."""
+"""The largest number of bits k of a word: an oblivious transfer gives pads of 64 bits, and a switch needs two words."""
 
 _HALF = np.uint64(32)
 
 
 class SwitchSettings(Message, frozen=True):
-    """One bit for each switch, eight in a byte."""
+    """The bits of step 2, one for each switch, eight in a byte."""
 
     bits: bytes
 
 
 class SwitchWords(Message, frozen=True):
-    """Two words for each switch of a network, for its crossed setting."""
+    """The two words for each switch of step 3, which B adds if the switch is crossed."""
 
     words: bytes
 
 
 class MaskedWords(Message, frozen=True):
-    """The active party's masked words x_A - r."""
+    """The active party's masked words x_A - r of step 4."""
 
     words: bytes
 
 
 class ShuffledWords(DisclosingMessage, frozen=True):
-    """The masked words at the exit of the network."""
+    """The masked words that leave the network, in the order of step 5."""
 
     words: bytes
 
 
 def declares_shuffle(words: str) -> list[MessageDeclaration]:
-    """Declare the disclosures of the messages. Roles: active, partner.
+    """Declare sender, receiver and disclosure of each message. Roles: active, partner.
 
     Args:
         words: a description of the shuffled words.
@@ -92,15 +98,15 @@ def declares_shuffle(words: str) -> list[MessageDeclaration]:
 
 @dataclass(repr=False)
 class Shuffle:
-    """One holder's precomputed material for a shuffle. It is single-use.
+    """One party's precomputed material for a shuffle. It is single-use.
 
     Attributes:
-        ring: the ring of the words.
+        ring: the integers modulo 2^k.
         network: the network of switches.
-        entering: at the active party, the masks r (rows,).
-        leaving: at the active party, the masks s (rows,).
-        settings: at the partner, the settings of its switches (switches,).
-        added: at the partner, what each switch adds to its two words (2, switches).
+        entering: at the active party, the masks r (rows,) of the words that enter the network.
+        leaving: at the active party, the masks s (rows,) of the words that leave it.
+        settings: at the partner, the setting of each switch (switches,): 1 if it is crossed.
+        added: at the partner, the numbers that each switch adds to its two words (2, switches).
     """
 
     ring: ShareRing
@@ -112,7 +118,11 @@ class Shuffle:
     _used: bool = field(default=False, init=False)
 
     def spend(self) -> None:
-        """Mark the shuffle as used. Raises ProtocolError if it was used: two shuffles in one order relate rows."""
+        """Mark the material as used.
+
+        Raises:
+            ProtocolError: it was used before. Two shuffles in the same order would show which words belong to one row.
+        """
         if self._used:
             raise ProtocolError("this shuffle was used already", "prepare a new one", code="SVFL-PROTOCOL-REPEATED")
         self._used = True
@@ -121,14 +131,14 @@ class Shuffle:
 def prepare_shuffle(
     context: PartyContext, peer: str, transfers: Transfers, rows: int, bits: int, *, blocks: int = 1
 ) -> Shuffle:
-    """Run one holder's side of the preprocessing of a shuffle. Both holders call this at the same point.
+    """Run one party's side of steps 1 to 3. Both parties must call this at the same point.
 
     Args:
         context: this party's context.
-        peer: the other holder.
-        transfers: oblivious transfers 1-of-2.
-        rows: the number of words of a block.
-        bits: k, at most `MAX_WORD_BITS`.
+        peer: the other party.
+        transfers: oblivious transfers of one of two pads.
+        rows: the number of rows of a block.
+        bits: the number of bits k of a word, at most `MAX_WORD_BITS`.
         blocks: the number of blocks.
 
     Returns:
@@ -148,16 +158,16 @@ def prepare_shuffle(
 
 
 def run_shuffle(context: PartyContext, peer: str, shuffle: Shuffle, words: Words) -> Words | None:
-    """Run one holder's side of a shuffle.
+    """Run one party's side of steps 4 and 5.
 
     Args:
         context: this party's context.
-        peer: the other holder.
+        peer: the other party.
         shuffle: the precomputed material.
-        words: this holder's words (rows,).
+        words: this party's words (rows,), x_A or x_B.
 
     Returns:
-        At the active party the sums of both holders' words (rows,) in a hidden order; None at its partner.
+        At the active party, the sums x_A + x_B (rows,) in an order that it does not know; None at its partner.
     """
     shuffle.spend()
     ring, channel, subchannel = shuffle.ring, context.channel, context.subchannel
@@ -209,11 +219,11 @@ def _prepare_active(
 
 
 def _halves(pads: Words) -> Words:
-    """Return the two words (2, switches) of each pad."""
+    """Split each pad of 64 bits into two words (2, switches)."""
     return np.stack([pads & np.uint64(2**32 - 1), pads >> _HALF])
 
 
 def _orders(rows: int, blocks: int) -> NDArray[np.intp]:
-    """Draw a fresh permutation of each block's rows, and return them concatenated."""
+    """Draw a random permutation of each block's rows, and return all permutations concatenated (rows * blocks,)."""
     drawn = Prg.fresh("order of a shuffle").array((blocks, rows), np.uint64)
     return (np.argsort(drawn, axis=1) + np.arange(blocks)[:, None] * rows).ravel()

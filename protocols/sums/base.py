@@ -1,8 +1,9 @@
-"""Interface of sum protocols: the collector learns the sum of the contributors' arrays (n x c each).
+"""Interface of sum protocols: one party, the collector, learns the sum of the other parties' arrays.
 
-A training round is a sum of forward outputs followed by a residual (FedBCD 2019, Algorithm 1). A `SumProtocol` computes
-the sum, and can be combined with any residual protocol. It is an immutable option that creates one role object for each
-party. The array that one party contributes is called its summand.
+In a training round, every contributor has the forward outputs of its model part for n rows and c outputs, an array (n,
+c) that is called its summand. The collector, normally the party with labels, learns the sum. It then sends a residual
+back (FedBCD 2019, Algorithm 1). A `SumProtocol` can be combined with any residual protocol. It is an immutable option
+of a job that creates one role object for each party.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ TOTAL = Reveal("output", "the sum of the summands; with a linear model, the sums
 
 
 class SumRole:
-    """One party's role in a sum protocol, for all sums of a run."""
+    """One party's role in a sum protocol, collector or contributor, for all sums of a run."""
 
     def contribute(self, values: Floats | Phases, space: Space) -> None:
-        """Add this party's summand; its shape must be the same at all contributors."""
+        """Contribute this party's summand to the next sum; all summands of a sum have the same shape."""
         raise ProtocolError(
             "the collector of a sum cannot contribute", "add its values to the collected sum", code="SVFL-STATE"
         )
 
     def collect(self, shape: tuple[int, ...], space: Space) -> NDArray[Any]:
-        """Return the sum of all contributors' summands; only for the collector."""
+        """Return the sum of all contributors' summands. Only the collector may call this."""
         raise ProtocolError("only the collector of a sum can collect it", code="SVFL-STATE")
 
 
@@ -44,61 +45,61 @@ class SumProtocol(MessageProtocol):
 
     @property
     def strength(self) -> str:
-        """Cryptographic assumption and key length in one line."""
+        """The cryptographic assumption and the key length, as one line of text."""
         return "see its docstring"
 
     @abstractmethod
     def role(self, context: PartyContext) -> SumRole:
-        """Create this party's role, and exchange keys if needed. All parties call it at the same point of a run."""
+        """Create this party's role, and exchange keys if needed. All parties call this at the same point of a run."""
 
     @abstractmethod
     def declares(self, contributors: Sequence[str]) -> list[MessageDeclaration]:
-        """Declare what each message reveals if these parties contribute, in the roles of a sum."""
+        """Declare sender, receiver and disclosure of each message in a sum of these contributors."""
 
     @abstractmethod
     def coalitions(self, parties: Sequence[str]) -> dict[str, frozenset[str]]:
-        """Return the smallest coalition of other parties that learns each contributor's summand.
+        """Return for each contributor the smallest set of other parties that learns its summand by colluding.
 
-        The result is exact for semi-honest parties. A set of other parties learns the summand if and only if it
-        contains this coalition, or if it is all other parties, who can subtract their summands from the sum.
+        The result is exact for parties that follow the protocol. A set of other parties learns the summand if and only
+        if it contains this coalition, or if it consists of all other parties, who can subtract their summands from the
+        sum.
 
         Args:
             parties: the collector, followed by the contributors.
 
         Returns:
-            The coalition by contributor.
+            The coalition for each contributor, by its name.
         """
 
     def coalition(self, contributors: Sequence[str], collector: str = "the active party") -> str:
-        """Describe the smallest of all `coalitions` in one line; it is about the messages of one sum."""
+        """Describe the smallest of all `coalitions` in one line of text, for one single sum."""
         name, members = min(self.coalitions((collector, *contributors)).items(), key=lambda item: len(item[1]))
         *others, last = sorted(members)
         if not others:
             return f"{last} learns the outputs of {name}"
         return (
             f"{', '.join(others)} and {last} together learn the outputs of {name}; fewer than {len(members)} parties "
-            "learn "
-            "no party's outputs"
+            "learn no party's outputs"
         )
 
     @property
     def hides_parts(self) -> bool:
-        """Whether the collector does not see single summands (if there are two or more)."""
+        """Whether the collector sees no single summand, if there are two or more."""
         return True
 
 
 def permit_summand(
     context: PartyContext, values: Floats | Phases, space: Space, about: Sequence[str] = (), *, max_bytes: int = 0
 ) -> DisclosurePermit:
-    """Record that the collector learns this party's summand as part of a sum.
+    """Record that the collector learns this party's summand as part of a sum, and return the permit to send it.
 
     Args:
         context: this party's context.
         values: the summand.
-        space: the numbers of the sum.
+        space: the kind of numbers in the sum.
         about: the parties whose columns the disclosed numbers are about; all contributors by default, because a sum
             does not reveal which of them contributed which value.
-        max_bytes: size of the message if the summand is encrypted.
+        max_bytes: largest size of the message in bytes if the summand is encrypted.
 
     Returns:
         The permit to send the summand.
@@ -120,7 +121,7 @@ def check_shape(sender: str, values: NDArray[Any], shape: tuple[int, ...]) -> No
     """Raise ProtocolError unless a received summand has the agreed shape and is finite."""
     if values.shape != shape:
         raise ProtocolError(
-            f"{sender} sent outputs of shape {values.shape}, the job has outputs of shape {shape}",
+            f"{sender} sent outputs of shape {values.shape} instead of {shape}",
             code="SVFL-PROTOCOL-SIZE",
             party=sender,
         )

@@ -1,16 +1,19 @@
-"""Cipher sum: contributors add their outputs under the collector's key, along a tree of contributors.
+"""Cipher sum: contributors add up their outputs in encrypted form, along a tree, under the collector's public key.
 
-0. collector -> all       public key             once
-1. contributor k -> j     [[sum below k]]        along the tree, re-randomised by every contributor
-2. root -> collector      [[sum_k H_k]]          the collector decrypts it
+Contributor k has the summand H_k (n, c), its forward outputs for n rows and c model outputs. The collector, normally
+the party with labels, learns the sum. The contributors form a tree.
 
-Contributors exchange only ciphertexts that the collector can decrypt. The collector learns the sum. It learns more only
-together with parties that see partial sums: the receiver of k's message and, unless k is a leaf, the senders of
-messages to k. With one contributor the sum is its summand.
+0. collector -> all       its public key, once
+1. k -> parent of k       the encrypted sum of H_k and of the summands of all contributors below k, re-randomised
+2. root -> collector      the encrypted sum of all summands, which the collector decrypts
 
-A sum of phases, each in [-pi, pi), is computed over the integers, and the collector reduces it. In addition to the
-phase the collector learns the number of full turns, which has at most log2 of the number of parties bits. Phases of 16
-bits, and all phases under Paillier, are exact. Under CKKS a phase of 32 bits is rounded to about 2^-26 of a turn.
+Numbers in comments refer to these steps. Contributors exchange only ciphertexts, which nobody but the collector can
+decrypt. The collector learns the sum. To learn H_k, it must collude with all contributors that see partial sums next to
+k: the parent of k, and the children of k if it has any. If there is only one contributor, the sum is its summand.
+
+Phases are angles in [-pi, pi). Their sum is computed over the integers, and the collector reduces it to an angle. So it
+also learns the number of full turns, at most log2(number of parties) bits of information. Phases of 16 bits, and all
+phases under Paillier, are exact. Under CKKS a phase of 32 bits is rounded to about 2^-26 of a turn.
 """
 
 from __future__ import annotations
@@ -37,19 +40,19 @@ from securevfl.runtime.disclosure_gate import DisclosingMessage
 
 
 class SumKey(Message, frozen=True):
-    """The collector's public key."""
+    """The collector's public key, under which summands are encrypted."""
 
     key: bytes
 
 
 class PartialSum(DisclosingMessage, frozen=True):
-    """The encrypted sum of the summands of the sender and of all contributors below it."""
+    """The encrypted sum of the summands of the sender and of all contributors below it in the tree."""
 
     ciphertext: bytes
 
 
 class CipherSum(Encrypted, SumProtocol):
-    """An encrypted sum along a tree or a star of passive parties."""
+    """A sum of encrypted summands along a tree or a star of contributors."""
 
     name: ClassVar[str] = "cipher"
     engine: AnyEngine = Ckks()
@@ -59,7 +62,7 @@ class CipherSum(Encrypted, SumProtocol):
 
     @classmethod
     def variants(cls) -> dict[str, Self]:
-        """Return one sum for each engine, and one with a star; see `MessageProtocol.variants`."""
+        """Return one protocol for each engine, and one with a star; see `MessageProtocol.variants`."""
         by_engine = {f"cipher {name}": cls(engine=kind()) for name, kind in ENGINES.items()}
         return by_engine | {"cipher star": cls(topology="star")}
 
@@ -74,11 +77,11 @@ class CipherSum(Encrypted, SumProtocol):
         )
 
     def tree(self, passives: int) -> SumTree:
-        """Return the tree of the passive parties 0..passives-1; its root sends the sum to the collector."""
+        """Return the tree of the contributors 0 to `passives` - 1; its root sends the sum to the collector."""
         return one_pass(self.topology, passives)
 
     def declares(self, contributors: Sequence[str]) -> list[MessageDeclaration]:
-        """Declare the messages; see `SumProtocol.declares`."""
+        """Declare sender, receiver and disclosure of each message; see `SumProtocol.declares`."""
         return [
             MessageDeclaration(SumKey, COLLECTOR, CONTRIBUTOR, Reveal("public")),
             MessageDeclaration(PartialSum, CONTRIBUTOR, CONTRIBUTOR, Reveal("ciphertext", COLLECTOR)),
@@ -86,7 +89,7 @@ class CipherSum(Encrypted, SumProtocol):
         ]
 
     def coalitions(self, parties: Sequence[str]) -> dict[str, frozenset[str]]:
-        """Return the collector and the neighbours in the tree; see `SumProtocol.coalitions`."""
+        """Return, for every contributor, the collector and its neighbours in the tree; see `SumProtocol.coalitions`."""
         active, *passives = parties
         tree = self.tree(len(passives))
         members = {}
@@ -98,7 +101,7 @@ class CipherSum(Encrypted, SumProtocol):
 
 
 class CipherHolder(SumRole):
-    """The collector of a cipher sum, which holds the secret key.
+    """The role of the collector, which has the secret key.
 
     Args:
         context: the party's context.
@@ -118,7 +121,7 @@ class CipherHolder(SumRole):
         total = self._holder.decrypt(self._channel.recv(self._root, PartialSum, self._subchannel).ciphertext)  # 2
         if total.size != np.prod(shape, dtype=int):
             raise ProtocolError(
-                f"{self._root} sent a sum of {total.size} values, the job has sums of shape {shape}",
+                f"{self._root} sent a sum of {total.size} values instead of the shape {shape}",
                 code="SVFL-PROTOCOL-SIZE",
                 party=self._root,
             )
@@ -129,7 +132,7 @@ class CipherHolder(SumRole):
 
 
 class CipherAdder(SumRole):
-    """A contributor to a cipher sum.
+    """The role of a contributor, which adds its encrypted summand to the partial sums of the contributors below it.
 
     Args:
         context: the party's context.
@@ -147,7 +150,7 @@ class CipherAdder(SumRole):
         self._adder: Adder = scheme.adder(self._channel.recv(context.collector, SumKey, context.subchannel).key)  # 0
 
     def contribute(self, values: Floats | Phases, space: Space) -> None:
-        """Add this party's summand; see `SumRole.contribute`."""
+        """Contribute this party's summand; see `SumRole.contribute`."""
         max_bytes = self._adder.size(values.size, terms=self._terms)
         permit = permit_summand(self._context, values, space, max_bytes=max_bytes)
         if isinstance(space, Circle):

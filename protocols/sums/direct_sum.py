@@ -1,12 +1,14 @@
 """Direct sum: every contributor sends its outputs to the collector in the clear (FedBCD 2019, Algorithm 1).
 
+H_k (n, c) are the forward outputs of contributor k for n rows and c model outputs. In a linear model H_k = X_k theta_k,
+with d_k columns X_k and the weights theta_k.
+
 1. contributor k -> collector   H_k     in the clear
    collector                    adds all H_k
 
-The collector learns each H_k, n x c numbers a round. Because theta_k changes from round to round, these outputs span
-the columns X_k after at most d_k rounds. Columns with few distinct values can then be reconstructed, and a few known
-rows determine all others (the leak `columns`; `securevfl.disclosure.column_recovery` computes the number).
-Contributors learn nothing.
+The collector learns each H_k. Because theta_k changes from round to round, the outputs of at most d_k rounds span the
+columns X_k. Columns with few distinct values can then be reconstructed, and a few known rows determine all others. This
+is the leak `columns`; `securevfl.disclosure.column_recovery` computes the number of rounds. Contributors learn nothing.
 """
 
 from __future__ import annotations
@@ -28,19 +30,19 @@ from securevfl.runtime.disclosure_gate import DisclosingMessage
 
 
 class Summand(DisclosingMessage, frozen=True):
-    """One party's outputs H_k (n x c) in the clear."""
+    """One party's forward outputs H_k (n, c) in the clear."""
 
     values: Numbers
 
 
 class PhaseSummand(DisclosingMessage, frozen=True):
-    """One party's phases of random features in the clear, in words of the agreed size."""
+    """One party's phases in the clear: angles of random Fourier features, as integers of 16 or 32 bits."""
 
     values: NDArray[np.uint32 | np.uint16]
 
 
 class DirectSum(SumProtocol):
-    """Summands in the clear: the cheapest sum; the collector sees each summand."""
+    """A sum of summands in the clear: the fastest protocol, which shows the collector each summand."""
 
     name: ClassVar[str] = "direct"
 
@@ -49,7 +51,7 @@ class DirectSum(SumProtocol):
         return DirectSumRole(context)
 
     def declares(self, contributors: Sequence[str]) -> list[MessageDeclaration]:
-        """Declare the messages; see `SumProtocol.declares`."""
+        """Declare sender, receiver and disclosure of each message; see `SumProtocol.declares`."""
         outputs = Reveal(
             "plain", "the sender's forward outputs H_k on the requested rows; the outputs of a run span its columns"
         )
@@ -60,12 +62,12 @@ class DirectSum(SumProtocol):
         ]
 
     def coalitions(self, parties: Sequence[str]) -> dict[str, frozenset[str]]:
-        """Return the collector alone for every contributor; see `SumProtocol.coalitions`."""
+        """Return, for every contributor, the collector alone; see `SumProtocol.coalitions`."""
         return {passive: frozenset(parties[:1]) for passive in parties[1:]}
 
     @property
     def strength(self) -> str:
-        """None: nothing is encrypted."""
+        """A line of text: this protocol has no cryptographic strength, since nothing is encrypted."""
         return "none: outputs are sent in the clear"
 
     @property
@@ -81,7 +83,7 @@ class DirectSumRole(SumRole):
         self._context = context
 
     def contribute(self, values: Floats | Phases, space: Space) -> None:
-        """Add this party's summand; see `SumRole.contribute`."""
+        """Contribute this party's summand; see `SumRole.contribute`."""
         if isinstance(space, Reals):
             message: Summand | PhaseSummand = Summand(to_wire_floats(values, space.bits))
         else:

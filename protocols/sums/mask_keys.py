@@ -1,9 +1,12 @@
-"""Keys for masks between the contributors of a sum: pairwise keys, and keys that a group shares.
+"""Keys from which the contributors of a sum generate masks; the collector of the sum does not know them.
 
-A group key of every contributor, which the readers (a subset of the contributors) know and the collector does not:
+`exchange_keys` gives every two contributors a common key. `exchange_mask_keys` gives every contributor k a mask key K_k
+that the readers know too. The readers are those contributors that may remove masks from a sum.
 
-0. k <-> reader     X25519 public keys; HKDF derives the pairwise key k_kj
-1. k -> reader      a fresh key K_k, encrypted under a key derived from k_kj and the sender's name
+0. k <-> reader     X25519 public keys; HKDF derives a common key of the two
+1. k -> reader      K_k, encrypted under a key that is derived from the common key and the sender's name
+
+Numbers in comments refer to these steps.
 """
 
 from __future__ import annotations
@@ -23,13 +26,13 @@ from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureRecor
 
 
 class SumPublicKey(Message, frozen=True):
-    """The sender's X25519 public key for one sum protocol of this session."""
+    """The sender's X25519 public key, which is used for one sum protocol in one session."""
 
     key: bytes
 
 
 class WrappedMaskKey(DisclosingMessage, frozen=True):
-    """The sender's mask key of this session, encrypted for the receiver."""
+    """The sender's mask key K_k for this session, encrypted for the receiver."""
 
     sealed: bytes
 
@@ -44,9 +47,10 @@ KEY_MESSAGES = [
 
 
 def exchange_keys(context: PartyContext, pair: KeyPair, among: Sequence[str], *, domain: str) -> dict[str, bytes]:
-    """Exchange public keys, and return the 32-byte key shared with each other party of `among`.
+    """Exchange public keys, and return for each other party of `among` the common key of 32 bytes.
 
-    The keys are bound to this session, domain and subchannel. Raise CryptoError if a public key is invalid.
+    Keys differ between sessions, between subchannels, and between protocols, which are named by `domain`. Raise
+    CryptoError if a public key is invalid.
     """
     peers = [party for party in among if party != context.me]
     for peer in peers:
@@ -59,17 +63,17 @@ def exchange_keys(context: PartyContext, pair: KeyPair, among: Sequence[str], *,
 
 
 def exchange_mask_keys(context: PartyContext, readers: Collection[str], domain: str) -> dict[str, bytes]:
-    """Create this contributor's mask key, and send it to the readers.
+    """Create this contributor's mask key, send it to the readers, and receive the keys of others if it is a reader.
 
-    The keys are bound to this session, domain and subchannel.
+    Keys differ between sessions, between subchannels, and between protocols.
 
     Args:
         context: this party's context.
-        readers: the contributors that receive the keys of all others.
+        readers: the contributors that receive the mask keys of all others.
         domain: name of the protocol that uses the keys.
 
     Returns:
-        By party, the 32-byte keys that this party knows: its key, and at a reader those of all contributors.
+        The mask keys (32 bytes) that this party knows, by contributor: at a reader all of them, otherwise only its own.
 
     Raises:
         PartiesError: if there are fewer than two contributors, or a reader is not a contributor.
@@ -88,7 +92,7 @@ def exchange_mask_keys(context: PartyContext, readers: Collection[str], domain: 
     keys = {context.me: os.urandom(SYMMETRIC_KEY_BYTES)}
 
     def wrapping_key(peer: str, sender: str) -> bytes:
-        return derive_key(pairs[peer], "own key", sender)  # a pairwise key is used in both directions
+        return derive_key(pairs[peer], "own key", sender)  # with the sender's name, since both send under the same key
 
     for peer in pairs:
         if peer in readers:
@@ -100,7 +104,7 @@ def exchange_mask_keys(context: PartyContext, readers: Collection[str], domain: 
         keys[peer] = unwrap(wrapping_key(peer, peer), sealed, domain.encode())
         if len(keys[peer]) != SYMMETRIC_KEY_BYTES:
             raise ProtocolError(
-                f"{peer} sent a key of {len(keys[peer])} bytes, keys have {SYMMETRIC_KEY_BYTES}",
+                f"{peer} sent a key of {len(keys[peer])} bytes instead of {SYMMETRIC_KEY_BYTES}",
                 code="SVFL-PROTOCOL-SIZE",
                 party=peer,
             )
@@ -108,5 +112,5 @@ def exchange_mask_keys(context: PartyContext, readers: Collection[str], domain: 
 
 
 def key_session(context: PartyContext) -> str:
-    """Return the name of this run and this subchannel that keys are bound to."""
+    """Return a name of this session and subchannel, from which keys are derived so that no two sessions share one."""
     return f"{context.channel.session.hex()}/{context.subchannel}"

@@ -1,19 +1,21 @@
-"""Pairwise sum: each two passive parties share masks that cancel in the sum (Bonawitz et al. 2017).
+"""Pairwise sum: every two contributors have common random masks, which cancel in the sum (Bonawitz et al. 2017).
 
-0. k <-> j             X25519 public keys                        once; HKDF derives the pairwise key k_kj
-1. k -> collector      y_k = v_k + sum_{j > k} PRG(k_kj, t) - sum_{j < k} PRG(k_kj, t)     in exchange t
-2. collector           sum of all y_k = sum of all v_k
+Contributor k has the summand v_k. The collector, normally the party with labels, learns the sum of all v_k. For each
+other contributor j, k has a secret key, from which both compute the same mask m_kj, a new one in every sum. One of them
+adds the mask and the other one subtracts it:
 
-Each y_k is uniform, the collector learns the sum, and the contributors learn nothing. v_k is learned only if all other
-parties combine their values.
+0. k <-> j             X25519 public keys, once; HKDF derives the common key
+1. k -> collector      y_k = v_k + sum of m_kj over j > k - sum of m_kj over j < k, modulo 2^bits
+2. collector           computes the sum of all y_k, which is the sum of all v_k
 
-A pairwise sum has one pass, a tree sum has two. Public keys are sent directly over authenticated connections, so an
-attacker cannot replace them.
+Numbers in comments refer to these steps. Each y_k is uniform, the collector learns the sum, and the contributors learn
+nothing. Only all other parties together learn v_k. Public keys are sent over authenticated connections, so an attacker
+cannot replace them. All summands are sent at the same time; in a tree sum they pass through several parties.
 
-The paper adds a second mask and secret-shared keys, so that a sum survives parties that drop out. Both are omitted
-here: a synchronous round (FedBCD, FDSKL) needs every party, because no other party has its columns. If a party stops,
-    the job
-ends with a TransportError. Nothing is revealed then, because the masks of an incomplete sum are never removed.
+The paper adds a second mask and secret-shared keys, so that the sum can be completed if parties drop out. Both are
+omitted here: a synchronous round (FedBCD, FDSKL) needs every party, because no other party has its columns. If a party
+stops, the job ends with a TransportError. Nothing is revealed then, because the masks of an incomplete sum do not
+cancel.
 """
 
 from __future__ import annotations
@@ -39,20 +41,20 @@ from securevfl.runtime.disclosure_gate import DisclosingMessage
 
 
 class MaskedSummand(DisclosingMessage, frozen=True):
-    """The sender's summand plus its masks of exchange `round`, as residues."""
+    """The sender's masked summand y_k as residues, for the sum with the number `round`."""
 
     round: int
     residues: bytes
 
 
 class PairwiseSum(SumProtocol):
-    """A sum under pairwise masks; it needs two or more passive parties."""
+    """A sum of summands with pairwise masks. It needs two or more contributors."""
 
     name: ClassVar[str] = "pairwise"
 
     @property
     def strength(self) -> str:
-        """Cryptographic assumption in one line."""
+        """The cryptographic assumption as one line of text."""
         return "X25519 (computational Diffie-Hellman), HKDF, ChaCha20 as a pseudorandom generator"
 
     def role(self, context: PartyContext) -> SumRole:
@@ -60,21 +62,21 @@ class PairwiseSum(SumProtocol):
         passives = len(context.contributors)
         if passives < 2:
             raise ConfigError(
-                f"a pairwise sum needs at least two passive parties, the job has {passives}",
-                'use sum = "direct": a sum of one summand hides nothing',
+                f"a pairwise sum needs at least two passive parties, but the job has {passives}",
+                'use sum = "direct", because a sum of one summand hides nothing',
                 code="SVFL-LEAK-UNPROTECTED",
             )
         return PairwiseCollector(context) if context.me == context.collector else PairwiseMember(context)
 
     def declares(self, contributors: Sequence[str]) -> list[MessageDeclaration]:
-        """Declare the messages; see `SumProtocol.declares`."""
+        """Declare sender, receiver and disclosure of each message; see `SumProtocol.declares`."""
         return [
             MessageDeclaration(SumPublicKey, CONTRIBUTOR, CONTRIBUTOR, Reveal("public")),
             MessageDeclaration(MaskedSummand, CONTRIBUTOR, COLLECTOR, TOTAL),
         ]
 
     def coalitions(self, parties: Sequence[str]) -> dict[str, frozenset[str]]:
-        """Return all other parties for every contributor; see `SumProtocol.coalitions`."""
+        """Return, for every contributor, all other parties; see `SumProtocol.coalitions`."""
         return {passive: frozenset(parties) - {passive} for passive in parties[1:]}
 
 
@@ -92,9 +94,8 @@ class PairwiseCollector(SumRole):
             message = self._context.channel.recv(sender, MaskedSummand, self._context.subchannel)  # 1
             if message.round != self._round:
                 raise ProtocolError(
-                    f"{sender} sent exchange {message.round} of the pairwise sum, expected exchange {self._round}, so "
-                    "its "
-                    "masks would not cancel",
+                    f"{sender} sent its summand for sum number {message.round} instead of {self._round}, so its masks "
+                    "would not cancel",
                     code="SVFL-PROTOCOL-MESSAGE",
                     party=sender,
                 )
@@ -112,7 +113,7 @@ class PairwiseMember(SumRole):
         self._pairs = pair_generators(context)  # 0
 
     def contribute(self, values: Floats | Phases, space: Space) -> None:
-        """Add this party's summand; see `SumRole.contribute`."""
+        """Contribute this party's summand; see `SumRole.contribute`."""
         permit = permit_summand(self._context, values, space)
         masked = to_residues(values, space, len(self._context.contributors))
         add_pair_masks(masked, self._context.me, self._pairs, self._round)
@@ -122,13 +123,13 @@ class PairwiseMember(SumRole):
 
 
 def pair_generators(context: PartyContext) -> dict[str, Prg]:
-    """Exchange keys, and return the generator of the common masks by peer."""
+    """Exchange keys with all other contributors, and return the generator of the common masks for each of them."""
     keys = exchange_keys(context, KeyPair(), context.contributors, domain="pairwise sum")
     return {peer: Prg(key, "pair mask") for peer, key in keys.items()}
 
 
 def add_pair_masks(total: Residues, me: str, pairs: Mapping[str, Prg], round: int) -> None:
-    """Add the masks of exchange `round` in place; the peer of each mask uses the opposite sign."""
+    """Add the masks for sum number `round` to `total` in place; each peer applies its mask with the opposite sign."""
     for peer, prg in pairs.items():
         mask = prg.array(total.shape, total.dtype.type, number=round)
         (np.add if me < peer else np.subtract)(total, mask, out=total)

@@ -1,9 +1,9 @@
-"""Summands of a masked sum as residues, in memory and in messages.
+"""Summands as residues, integers modulo 2^bits to which random masks can be added: conversion, and form in messages.
 
-Reals(bits=64)  Z_2^64, fixed point: 8 bytes a value
-Reals(bits=32)  Z_2^32, fixed point: 4 bytes a value
-Circle(32)      Z_2^32: 4 bytes a phase
-Circle(16)      Z_2^16: 2 bytes a phase
+Reals(bits=64)  real numbers in fixed point, modulo 2^64: 8 bytes a number
+Reals(bits=32)  real numbers in fixed point, modulo 2^32: 4 bytes a number
+Circle(32)      phases, angles in units of 2 pi / 2^32, modulo 2^32: 4 bytes a phase
+Circle(16)      phases, angles in units of 2 pi / 2^16, modulo 2^16: 2 bytes a phase
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ Residues = NDArray[Any]  # uint64, uint32 or uint16
 
 
 def residue_type(space: Space) -> type[np.uint64] | type[np.uint32] | type[np.uint16]:
-    """Return the numpy type of a residue."""
+    """Return the numpy type of the residues for this kind of numbers."""
     if isinstance(space, Reals):
         return np.uint64 if space.bits == 64 else np.uint32
     return np.uint32 if space.bits == 32 else np.uint16
 
 
 def to_residues(values: Floats | Phases, space: Space, terms: int) -> Residues:
-    """Convert a summand of a sum of at most `terms` summands.
+    """Convert a summand to residues, for a sum of at most `terms` summands.
 
-    Raise RangeError if a real number exceeds the bound or is not finite.
+    Raise RangeError if a real number exceeds the bound of the space or is not finite.
     """
     if isinstance(space, Reals):
         return to_ring(np.asarray(values, np.float64), space.bound, terms, space.bits)
@@ -40,7 +40,7 @@ def to_residues(values: Floats | Phases, space: Space, terms: int) -> Residues:
 
 
 def from_residues(total: Residues, space: Space, terms: int) -> NDArray[Any]:
-    """Convert a sum of residues to the sum of the summands: float64, or phases as uint32."""
+    """Convert a sum of `terms` summands' residues back to numbers: float64 for reals, uint32 for phases."""
     if isinstance(space, Reals):
         return from_ring(total, space.bound, terms)
     return total.astype(np.uint32)
@@ -52,11 +52,11 @@ def pack(residues: Residues) -> bytes:
 
 
 def unpack(data: bytes, shape: tuple[int, ...], space: Space, sender: str) -> Residues:
-    """Read the result of `pack` without copying it. Raise ProtocolError if it has another length than agreed."""
+    """Read the bytes that `pack` returned, without copying them. Raise ProtocolError if they have the wrong length."""
     dtype = np.dtype(residue_type(space)).newbyteorder("<")
     if len(data) != prod(shape) * dtype.itemsize:
         raise ProtocolError(
-            f"{sender} sent masked outputs of {len(data)} bytes, shape {shape} has {prod(shape) * dtype.itemsize}",
+            f"{sender} sent {len(data)} bytes of masked outputs instead of {prod(shape) * dtype.itemsize}",
             code="SVFL-PROTOCOL-SIZE",
             party=sender,
         )

@@ -1,15 +1,18 @@
-"""The trees along which summands are added: tree, star or ring. Party 0 is the root, which receives the sum.
+"""The trees along which parties add up their summands, in the shape of a balanced tree, a star or a ring.
 
-*One pass* (cipher sums): one tree of the chosen shape, `one_pass`.
+Every party receives partial sums from the parties below it, adds its value, and sends the result to the party above it.
+Party 0 is the root, which receives the sum.
 
-*Two passes* (tree sums): T1 has the chosen shape and carries masked summands, T2 carries masks. Two equal trees would
-protect nothing: with two stars the root sees every summand. `two_passes` chooses T2 so that `protects` is true:
+A protocol with encrypted summands uses one tree of the chosen shape (`one_pass`). A protocol with masked summands uses
+two: T1 for summands plus random masks, and T2 for the masks alone, which the root subtracts. If both trees were equal,
+a party could subtract a mask from a single masked summand: in two stars, the root sees every summand. `two_passes`
+therefore chooses T2 so that no party alone learns a partial sum (`protects`):
 
-    tree    T1 and T2 are balanced, with shuffled labels (FDSKL 2020, Algorithm 3).
-    star    In T1 all parties send to the root. T2 is a balanced tree of the others, and only its root sends to party 0:
-            party 0 sees every masked summand, so it must see only the sum of all masks.
-    ring    T1 is a chain; T2 is balanced, with shuffled labels. If T2 were a chain too, the same parties would be just
-            before the root in both, and the two parties there would learn the total together.
+    tree    T1 and T2 are balanced trees with differently shuffled parties (FDSKL 2020, Algorithm 3).
+    star    In T1 all parties send to party 0. T2 is a balanced tree of all others, and only its root sends to party 0.
+            So party 0 sees every masked summand, and only the sum of all masks.
+    ring    T1 is a chain. T2 is a balanced tree with shuffled parties. If T2 were a chain too, the same parties would
+            be next to the root in both trees, and two of them would learn the whole sum together.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ _MAX_ATTEMPTS = 1000
 
 
 def one_pass(topology: Topology, parties: int) -> SumTree:
-    """Return the tree of this shape over parties 0..parties-1 with root 0."""
+    """Return the tree of this shape for the parties 0 to `parties` - 1, with party 0 as its root."""
     match topology:
         case "tree":
             return balanced_tree(range(parties), 0)
@@ -46,14 +49,14 @@ def one_pass(topology: Topology, parties: int) -> SumTree:
 
 @lru_cache(maxsize=256)
 def two_passes(topology: Topology, parties: int) -> tuple[SumTree, SumTree]:
-    """Return T1 and T2 over parties 0..parties-1 with root 0; all parties compute the same trees.
+    """Return T1 and T2 for the parties 0 to `parties` - 1, with party 0 as their root.
 
-    Raise ConfigError if there are fewer than three parties.
+    All parties compute the same trees. Raise ConfigError if there are fewer than three parties.
     """
     if parties < 3:
         raise ConfigError(
-            f"a tree sum needs at least two passive parties, the job has {parties - 1}",
-            'use sum = "direct": a sum of one summand hides nothing',
+            f"a tree sum needs at least two passive parties, but the job has {parties - 1}",
+            'use sum = "direct", because a sum of one summand hides nothing',
             code="SVFL-LEAK-UNPROTECTED",
         )
     T1 = one_pass(topology, parties)
@@ -70,16 +73,16 @@ def two_passes(topology: Topology, parties: int) -> tuple[SumTree, SumTree]:
                 if protects(T1, T2):
                     return T1, T2
     raise ConfigError(
-        f"a tree sum finds no suitable pair of trees for {parties} parties in a ring",
+        f"there is no suitable pair of trees for a tree sum of {parties} parties in a ring",
         'use topology = "tree"',
         code="SVFL-JOB-UNSUPPORTED",
     )
 
 
 def protects(T1: SumTree, T2: SumTree) -> bool:
-    """Return whether the trees are totally different (Definition 2) and no single party learns a partial sum.
+    """Return whether two trees are totally different (FDSKL 2020, Definition 2) and hide all partial sums.
 
-    The root learns the sum over all others.
+    They hide them if no single party learns a sum of some summands; the root learns only the sum of all others.
     """
     if not are_totally_different(T1, T2):
         return False

@@ -1,22 +1,24 @@
 """Tree sum: masked summands are added along one tree, the masks along another (FDSKL, Gu et al. 2020, Algorithm 3).
 
-All parties take part, with the collector as the root of both trees. There must be two contributors or more.
+Every contributor l has a summand v_l. The collector, normally the party with labels, learns the sum of all summands.
+T1 and T2 are two trees of all parties, with the collector as the root of both. There must be two contributors or more.
 
-1. contributor l             draws a fresh uniform mask r_l for this exchange
-2. l -> parent of l in T1    sum of v_j + r_j over l and all parties below it in T1
-3. l -> parent of l in T2    sum of r_j over l and all parties below it in T2
-4. collector                 subtracts the sums: sum over all l of v_l
+1. contributor l             draws a uniformly random mask r_l, a new one for each sum
+2. l -> parent of l in T1    the sum of v_j + r_j over l and all parties below it in T1
+3. l -> parent of l in T2    the sum of r_j over l and all parties below it in T2
+4. collector                 subtracts the sum of T2 from that of T1, and obtains the sum of all v_l
 
-Values are elements of Z_2^64 (reals in fixed point), or of Z_2^32 or Z_2^16 (phases). A uniform mask hides them
-perfectly, so each single message is uniform. The trees determine what several parties learn together: they learn v_l if
-and only if they include all neighbours of l in both trees (`crypto.sum_trees`). T1 and T2 are totally different
-(Definition 2), so the collector learns the sum, and no single contributor learns anything. The trees depend only on the
-shape and the number of parties, so `coalitions` can be computed before a run.
+Numbers in comments refer to these steps. All values are residues: integers modulo 2^64 or 2^32 (real numbers in fixed
+point), or modulo 2^32 or 2^16 (phases). A uniform mask hides them perfectly, so each single message is uniform. Several
+parties together learn v_l if and only if they include all neighbours of l in both trees (`crypto.sum_trees`). T1 and T2
+are totally different (Definition 2 of the paper), so the collector learns only the sum, and no single contributor
+learns anything. The trees depend only on the shape and the number of parties, so `coalitions` can be computed before a
+run.
 
-The paper omits one party from T2. Here every mask is fresh, and every mask is subtracted (see `crypto.sum_trees`).
+The paper omits one party from T2. Here all parties are in T2, and every mask is subtracted (see `crypto.sum_trees`).
 
-Both passes run concurrently, level by level, on separate subchannels. A sum takes as long as the deeper tree and not as
-long as both, because masks do not depend on values.
+The parties add along both trees at the same time, level by level, on separate subchannels. A sum therefore takes as
+long as the deeper of the two trees, and not as long as both.
 """
 
 from __future__ import annotations
@@ -42,19 +44,19 @@ from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosurePermi
 
 
 class MaskedPartial(Message, frozen=True):
-    """Sum of v_j + r_j over the sender and all parties below it in T1, as residues."""
+    """The sum of the masked summands v_j + r_j of the sender and of all parties below it in T1, as residues."""
 
     residues: bytes
 
 
 class MaskPartial(DisclosingMessage, frozen=True):
-    """Sum of r_j over the sender and all parties below it in T2, as residues."""
+    """The sum of the masks r_j of the sender and of all parties below it in T2, as residues."""
 
     residues: bytes
 
 
 class TreeSum(SumProtocol):
-    """A sum of masked summands along T1, and of masks along T2. `topology` is the shape of T1; T2 is chosen to fit."""
+    """A sum of masked summands along a tree T1, and of their masks along another tree T2."""
 
     name: ClassVar[str] = "tree"
     topology: Topology = "tree"
@@ -62,12 +64,12 @@ class TreeSum(SumProtocol):
 
     @classmethod
     def variants(cls) -> dict[str, Self]:
-        """Return one sum for each shape; see `MessageProtocol.variants`."""
+        """Return one protocol for each shape of T1; see `MessageProtocol.variants`."""
         return {"tree": cls(), "tree star": cls(topology="star"), "tree ring": cls(topology="ring")}
 
     @property
     def strength(self) -> str:
-        """Cryptographic assumption in one line."""
+        """The cryptographic assumption as one line of text."""
         return "ChaCha20 as a pseudorandom generator; masks uniform over the ring"
 
     def role(self, context: PartyContext) -> SumRole:
@@ -75,11 +77,11 @@ class TreeSum(SumProtocol):
         return TreeSumRole(context, *self.trees(len(context.parties)))
 
     def trees(self, parties: int) -> tuple[SumTree, SumTree]:
-        """Return T1 and T2 over the collector 0 and contributors 1..parties-1; see `two_passes`."""
+        """Return T1 and T2; the collector is number 0, and the contributors are 1 to `parties` - 1 (`two_passes`)."""
         return two_passes(self.topology, parties)
 
     def declares(self, contributors: Sequence[str]) -> list[MessageDeclaration]:
-        """Declare the messages; see `SumProtocol.declares`."""
+        """Declare sender, receiver and disclosure of each message; see `SumProtocol.declares`."""
         uniform = Reveal("uniform")
         between = [
             MessageDeclaration(MaskedPartial, CONTRIBUTOR, CONTRIBUTOR, uniform),
@@ -92,7 +94,7 @@ class TreeSum(SumProtocol):
         ]
 
     def coalitions(self, parties: Sequence[str]) -> dict[str, frozenset[str]]:
-        """Return the neighbours in both trees for every contributor; see `SumProtocol.coalitions`."""
+        """Return, for every contributor, its neighbours in both trees; see `SumProtocol.coalitions`."""
         if len(parties) < 3:
             return {passive: frozenset({parties[0]}) for passive in parties[1:]}
         T1, T2 = self.trees(len(parties))
@@ -105,7 +107,7 @@ class TreeSum(SumProtocol):
 
 
 class TreeStep(NamedTuple):
-    """One message that a party sends or receives in an exchange."""
+    """One message of a sum that this party sends to a peer, if `sends` is true, or receives from it."""
 
     message: type[MaskedPartial] | type[MaskPartial]
     sends: bool
@@ -113,7 +115,7 @@ class TreeStep(NamedTuple):
 
 
 class TreeSumRole(SumRole):
-    """The role of a contributor, or of the collector, which is the root and adds no summand.
+    """The role of a contributor, or of the collector, which is the root of both trees and has no summand.
 
     Args:
         context: the party's context.
@@ -128,7 +130,7 @@ class TreeSumRole(SumRole):
         self._steps = _steps(context, T1, T2)
 
     def contribute(self, values: Floats | Phases, space: Space) -> None:
-        """Add this party's summand; see `SumRole.contribute`."""
+        """Contribute this party's summand; see `SumRole.contribute`."""
         if self._context.me == self._context.collector:
             super().contribute(values, space)
         permit = permit_summand(self._context, values, space)
@@ -148,7 +150,7 @@ class TreeSumRole(SumRole):
         return self._masks.array(part.shape, part.dtype.type)
 
     def _pass_on(self, masked: Residues, mask: Residues, space: Space, permit: DisclosurePermit | None = None) -> None:
-        """Add the received sums of each tree to this party's values in place, and send the results to its parents."""
+        """Add the partial sums that arrive in each tree to this party's values in place, and send the results up."""
         sums = {MaskedPartial: masked, MaskPartial: mask}
         channel = self._context.channel
         for message, sends, peer in self._steps:
@@ -161,7 +163,7 @@ class TreeSumRole(SumRole):
 
 
 def _steps(context: PartyContext, T1: SumTree, T2: SumTree) -> list[TreeStep]:
-    """List this party's messages of both passes, level by level; in each level, those to send first."""
+    """List this party's messages in both trees, level by level. In each level, sending precedes receiving."""
     index = context.parties.index(context.me)
     timed: list[tuple[int, bool, TreeStep]] = []
     for message, tree in ((MaskedPartial, T1), (MaskPartial, T2)):

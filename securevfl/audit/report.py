@@ -43,8 +43,9 @@ from securevfl.consent.settle_job import settle_job
 from securevfl.data.party import Party, check_parties
 from securevfl.errors import SecureVFLError
 from securevfl.families import leak_kinds
+from securevfl.families.facts import RunFacts
 from securevfl.families.message_declarations import run_roles
-from securevfl.families.run_facts import RunFacts, pooled_run_facts
+from securevfl.families.run_facts import pooled_run_facts
 from securevfl.families.table_preparation import with_prepared_tables
 from securevfl.job import Job
 from securevfl.runtime.disclosure_gate import DisclosureRecord

@@ -23,7 +23,7 @@ from securevfl.crypto.scheme import OpeningShape
 from securevfl.protocols.engines import Ckks, Engine, Paillier
 from securevfl.runtime.executor import TimedExecutor
 
-SCHEMA = "securevfl.bench.he/1"
+HE_SCHEMA = "securevfl.bench.he/1"
 ENGINES: dict[str, Callable[[int], Engine]] = {  # by name on the command line, for a key size
     "paillier": lambda bits: Paillier(bits=bits),
     "ckks": lambda bits: Ckks(),

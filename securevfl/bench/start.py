@@ -14,7 +14,7 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
-SCHEMA = "securevfl.bench.start/1"
+START_SCHEMA = "securevfl.bench.start/1"
 STARTS: dict[str, list[str]] = {
     "python": ["-c", ""],
     "import numpy": ["-c", "import numpy"],

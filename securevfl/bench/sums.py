@@ -20,7 +20,7 @@ from securevfl.bench.stopwatch import Stopwatch, median_of
 from securevfl.protocols.engines import Engine
 from securevfl.runtime.executor import TimedExecutor
 
-SCHEMA = "securevfl.bench.sum/1"
+SUM_SCHEMA = "securevfl.bench.sum/1"
 SUMMING = ("paillier", "ckks")
 BASELINES = ("phe",)
 

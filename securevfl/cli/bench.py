@@ -49,7 +49,7 @@ def he(
     wanted = sizes_of(sizes)
     with status() as on_row:
         rows = bench_he.run(wanted, names_of(engines), names_of(against), bits=bits, on_row=on_row)
-    write_rows(json, bench_he.SCHEMA, rows)
+    write_rows(json, bench_he.HE_SCHEMA, rows)
     out = console()
     for n, d in wanted:
         at_size = [row for row in rows if (row["n"], row["d"]) == (n, d)]
@@ -79,7 +79,7 @@ def sum_(
     check_writable(json)
     with status() as on_row:
         rows = sums.run(parties, size, names_of(engines), names_of(against), bits=bits, on_row=on_row)
-    write_rows(json, sums.SCHEMA, rows)
+    write_rows(json, sums.SUM_SCHEMA, rows)
     out = console()
     out.print(f"\n[[sum]] of {parties} vectors of {size:,} floats", style="bold")
     out.print(_table(("encrypt", "add", "decrypt"), rows))
@@ -98,7 +98,7 @@ def start(
     check_writable(json)
     with status() as on_row:
         rows = bench_start.run(repetitions, on_row)
-    write_rows(json, bench_start.SCHEMA, rows)
+    write_rows(json, bench_start.START_SCHEMA, rows)
     console().print(
         table(["start", "wall\ns", "processor\ns"], [[row["what"], row["wall_s"], row["cpu_s"]] for row in rows])
     )

@@ -32,6 +32,7 @@ def align(
 
     Every party runs this. After an interruption, the same command resumes.
     """
+    from securevfl.data.composite_ids import id_spelling
     from securevfl.data.readers import id_rule_version, read_ids
     from securevfl.data.row_order import write_rows
     from securevfl.disclosure.ledger import DisclosureLedger
@@ -64,8 +65,9 @@ def align(
     typer.echo(f"{count:,} of {len(ids):,} rows are common to all parties; their order is in {data}.rows.npy")
     if not count:
         typer.echo(
-            "Check that the ids are written alike. With a comma after the column, as in --id COLUMN, at all parties, "
-            "capitals, spaces, hyphens and accents are ignored.",
+            f"Check that the ids are written alike. With 9 for a digit, the pattern of yours is {id_spelling(ids)}. "
+            "With a comma after the column, as in --id COLUMN, at all parties, capitals, blanks, punctuation and "
+            "accents are ignored, but no sign, decimal point or leading zero of a number.",
             err=True,
         )
 

@@ -16,8 +16,9 @@ from securevfl.disclosure.leaks import Leak
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.display.html import escape
 from securevfl.errors import ConfigError, LabelError
+from securevfl.families.facts import RunFacts
 from securevfl.families.message_declarations import run_declarations, run_roles
-from securevfl.families.run_facts import RunFacts, local_run_facts, pooled_run_facts
+from securevfl.families.run_facts import local_run_facts, pooled_run_facts
 from securevfl.families.table_preparation import prepare_party
 from securevfl.job import Job
 from securevfl.optim.defaults import why_not_on_shares
@@ -171,15 +172,21 @@ def _sheet(
         f"assumes: {ASSUMPTIONS}",
         f"encryption: {family.strength(job)}",
         *([] if facts is None else [f"takes: {line}" for line in family.resource_estimates(job, facts)]),
-        *([f"openings: {line}"] if facts is not None and (line := family.opened_values(job, facts.shape)) else []),
+        *([f"openings: {line}"] if facts is not None and (line := family.opened_values(job, facts)) else []),
     ]
     first_screen = [*([heading] if heading else []), *_subject(job, roles, facts)]
     for name in roles.parties:
         learns = _learns(job, roles, facts, name)
-        lines += ["", _heading(roles, name), *_role(declared, roles.roles_of(name)), *learns]
+        lines += ["", _heading(roles, name), *_role(declared, roles.roles_of(name)), *learns, *_counted(facts, name)]
         first_screen += ["", _heading(roles, name), *learns]
     first_screen += ["", f"assumes   {ASSUMPTIONS}"]
     return ConsentSheet("\n".join([*lines, *leak_lines]), "\n".join([*first_screen, *leak_lines]))
+
+
+def _counted(facts: RunFacts | None, name: str) -> list[str]:
+    """Return a line for each output that a party receives, as guards and ledgers count it."""
+    outputs = [] if facts is None else [str(output) for output in facts.outputs if output.receiver == name]
+    return _statement_lines("counted", "\n".join(outputs)) if outputs else []
 
 
 def _code_lines(job: Job) -> list[str]:

@@ -12,8 +12,9 @@ from securevfl.disclosure.counts import Disclosure, RunShape
 from securevfl.disclosure.ledger import DisclosureLedger, total_to
 from securevfl.disclosure.ledger_contents import LedgerEntry
 from securevfl.disclosure.limits import sum_disclosures
+from securevfl.disclosure.outputs import disclosures_of
 from securevfl.errors import LeakageError
-from securevfl.families.evaluations import stop_decision_disclosures
+from securevfl.families.run_outputs import run_outputs
 from securevfl.job import Job
 from securevfl.protocols.residuals.defences import zcdp_epsilon
 
@@ -92,7 +93,7 @@ def check_together(
         not_accepted = [leak for leak in leaks(job, sizes, earlier) if leak.name not in job.accepts]
         if refused := [leak for leak in not_accepted if ledgers or not leak.apart]:
             raise refusal(refused)
-        earlier += job.family.disclosures(job, sizes)
+        earlier += disclosures_of(run_outputs(job.family, job, sizes))
         for name in ledgers:
             by_party.setdefault(name, []).extend(disclosures_about(name, job, sizes))
     for party in parties:
@@ -104,5 +105,5 @@ def check_together(
 
 def disclosures_about(party: str, job: Job, sizes: RunShape) -> list[Disclosure]:
     """Return what a job discloses about a party, with only the numbers that this party sends."""
-    disclosures = [*job.family.disclosures(job, sizes), *stop_decision_disclosures(job, sizes)]
+    disclosures = disclosures_of(run_outputs(job.family, job, sizes))
     return [item.sent_by(party) for item in disclosures if party in item.about]

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from securevfl.disclosure.counts import Disclosure, RunShape
 from securevfl.disclosure.leaks import Leak
 from securevfl.errors import ConfigError, LeakageError
+from securevfl.families.run_outputs import run_leaks
 from securevfl.job import Job
 
 
@@ -29,7 +30,7 @@ def leaks(job: Job, sizes: RunShape, before: Sequence[Disclosure] = ()) -> list[
         ConfigError: if a leak is of a kind that the family does not list, so that nobody could accept it.
     """
     family = job.family
-    job_leaks = family.leaks(job, sizes, before)
+    job_leaks = run_leaks(family, job, sizes, before)
     for leak in job_leaks:
         if leak.kind not in family.leak_kinds:
             raise ConfigError(

@@ -13,13 +13,20 @@ import numpy as np
 from securevfl.consent.leak_guard import leaks
 from securevfl.data.party import Party, check_parties, register_of
 from securevfl.errors import ConfigError, DataNotice
-from securevfl.families.run_facts import RunFacts, pooled_run_facts
+from securevfl.families.facts import RunFacts
+from securevfl.families.run_facts import pooled_run_facts
 from securevfl.job import Job
 from securevfl.models.class_labels import find_classes
 from securevfl.models.row_weights import Weights, with_max_weight
 from securevfl.models.trees import Trees
 from securevfl.optim.block_descent import BlockDescent
-from securevfl.optim.defaults import EVALUATE_EVERY, LONG_STEP_ITERATIONS, MAX_ITERATIONS, iteration_factor
+from securevfl.optim.defaults import (
+    EVALUATE_EVERY,
+    EVALUATE_SAFE_STEPS_EVERY,
+    LONG_STEP_ITERATIONS,
+    MAX_ITERATIONS,
+    iteration_factor,
+)
 
 MAX_EPOCHS = 10
 """Epochs of a job that leaves their number open, before weights and standard errors are considered."""
@@ -89,8 +96,8 @@ def _with_room(job: Job, weights: Weights) -> Job:
     if isinstance(job.optimizer, BlockDescent) and factor > 1:
         if job.epochs in (MAX_ITERATIONS, LONG_STEP_ITERATIONS, job.model.defaults.get("epochs")):
             update["epochs"] = math.ceil(factor * job.epochs)
-        if job.evaluate_every == EVALUATE_EVERY:
-            update["evaluate_every"] = math.ceil(factor * EVALUATE_EVERY)
+        if job.evaluate_every in (EVALUATE_EVERY, EVALUATE_SAFE_STEPS_EVERY):
+            update["evaluate_every"] = math.ceil(factor * job.evaluate_every)
     return job.model_copy(update=update)
 
 

@@ -26,7 +26,7 @@ from securevfl.data.text_values import (
     parse_numbers,
     unreadable_format,
 )
-from securevfl.data.validation import check_chosen, is_missing, name_list
+from securevfl.data.validation import check_chosen, is_missing, name_list, unmasked
 from securevfl.errors import TableError
 
 Categories = Mapping[str, tuple[str, ...]]
@@ -97,7 +97,7 @@ def columns_of(
         _check_shape(name, (len(X), len(keys)))  # type: ignore[arg-type]
         values = [_column(name, column, np.asarray(X[key]), column in texts) for column, key in keys.items()]  # type: ignore[index]
         return join_columns(_renamed(name, list(keys), columns, len(keys)), values)
-    table = np.asarray(X.toarray() if hasattr(X, "toarray") else X)
+    table = np.asarray(X.toarray() if hasattr(X, "toarray") else unmasked(X))
     _check_shape(name, table.shape)
     names = _renamed(name, [f"x{j}" for j in range(table.shape[1])], columns, table.shape[1])
     if table.dtype.kind in "biuf" and not texts:

@@ -5,25 +5,45 @@ script. Each value is therefore normalised by a rule. The rule's character table
 Python's own tables differ between versions. Each id starts with the version of the rule, so that ids of two versions
 never match.
 
-Rule 1: letters become lower case without accents, compatibility characters become their equivalents, digits become 0
-to 9; blanks, punctuation and signs are removed. Letters outside the table stay as they are. The values of a row are
-joined by |, which no normalised value contains. "Mueller-Luedenscheidt", "MUELLER LUEDENSCHEIDT" and
-"muellerluedenscheidt" are equal; dates have to be written in the same order everywhere (1980-05-01 differs from
-01.05.1980).
+Rule 2:
+
+    numbers   keep their sign, their decimal point and leading zeros: 1.0 equals 1 and 1,5 equals 1.5, but -5 differs
+              from 5, 1.5 from 15, and 007 from 7. A text is a number if it consists of digits, at most one sign and at
+              most one decimal point or comma
+    dates     become their day: 1980-05-01, 1980/05/01, 19800501, 1980-05-01 00:00:00 and a timestamp of that day are
+              equal. Dates that start with the day or the month are texts
+    texts     letters become lower case without accents, compatibility characters become their equivalents, digits
+              become 0 to 9; blanks, punctuation and signs are removed. Letters outside the table stay as they are
+
+The values of a row are joined by |, which no normalised value contains. "Mueller-Luedenscheidt" and "MUELLER
+LUEDENSCHEIDT" are equal. Rule 1 also removed signs and decimal points, which joined different people.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import date, datetime
+from decimal import Decimal
 from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from securevfl.errors import IdError
 
-RULE_VERSION = 1
+RULE_VERSION = 2
+CHARACTER_TABLE = "letters_1.txt"
+"""The file of the character table, which rules 1 and 2 share."""
 DELIMITER = "|"
 """Separates the values of a composite id."""
+_NUMBER = re.compile(r"([+-]?)(\d*)([.,]\d*)?(-?)")
+_DATE = re.compile(r"(\d{4})([-/.])(\d\d)\2(\d\d)([T ]\d\d:\d\d.*)?|((?:19|20)\d\d)(\d\d)(\d\d)")
+_ASCII_MARKS = {0x2212: "-", 0xFE63: "-", 0xFF0D: "-", 0xFF0B: "+", 0xFF0E: ".", 0xFF0C: ",", 0xFF0F: "/"}
 _SYLLABLES, _VOWELS, _TAILS = range(0xAC00, 0xD7A4), 21, 28  # of Hangul, whose code points follow from their letters
 
 
@@ -60,9 +80,68 @@ def id_columns(id_column: str, names: Sequence[str]) -> IdColumns:
     return IdColumns(columns, by_rule=True)
 
 
-def count_rule_matches(ids: Iterable[Iterable[Any]]) -> int:
-    """Return the number of ids that all parties would share if their ids were normalised by the rule."""
-    return len(set.intersection(*({_normalised(value) for value in party_ids} - {""} for party_ids in ids)))
+class RuleMatches(NamedTuple):
+    """The rows that the rule would match.
+
+    Attributes:
+        matches: the number of ids that all parties would share.
+        party: the party of the example.
+        before: the pattern of an id that the rule changes: 9 for a digit, A and a for letters.
+        after: the pattern of the same id once it is normalised.
+    """
+
+    matches: int
+    party: str
+    before: str
+    after: str
+
+
+def rule_matches(ids: Mapping[str, Iterable[Any]]) -> RuleMatches | None:
+    """Return how many ids all parties would share if their ids were normalised by the rule; None if there are none.
+
+    Args:
+        ids: the ids of each party.
+    """
+    normalised = {name: {_normalised(value): value for value in party_ids} for name, party_ids in ids.items()}
+    shared = set.intersection(*(set(by_form) - {""} for by_form in normalised.values()))
+    if not shared:
+        return None
+    changed = ((name, form) for form in sorted(shared) for name in ids if str(normalised[name][form]) != form)
+    name, form = next(changed, (next(iter(ids)), min(shared)))
+    return RuleMatches(len(shared), name, id_pattern(normalised[name][form]), id_pattern(form))
+
+
+def id_pattern(value: Any) -> str:
+    """Return the pattern of an id without its content: 9 for each digit, A or a for each letter."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    text = "".join("9" if c.isdigit() else ("A" if c.isupper() else "a") if c.isalpha() else c for c in str(value))
+    return ascii(text if len(text) <= 40 else f"{text[:40]}...")
+
+
+_PECULIARITIES = (
+    ("leading zeros", re.compile(r"\s*0\d+\s*")),
+    ("a decimal point", re.compile(r"\s*[+-]?\d+\.\d*\s*")),
+    ("an exponent", re.compile(r"\s*[+-]?\d+(\.\d+)?[eE][+-]?\d+\s*")),
+    ("a sign", re.compile(r"\s*[+-]\d+.*")),
+    ("blanks at an end", re.compile(r"\s.*|.*\s", re.DOTALL)),
+)
+_SAMPLED_IDS = 1000
+
+
+def id_spelling(ids: Sequence[Any] | NDArray[Any]) -> str:
+    """Describe how the ids of a table are written, without an id: their commonest pattern, and peculiarities.
+
+    Args:
+        ids: the ids (n,), of which the first 1,000 are described.
+    """
+    texts = [str(value) for value in ids[:_SAMPLED_IDS]]
+    patterns = Counter(id_pattern(text) for text in texts)
+    (pattern, count), *_ = patterns.most_common(1)
+    notes = [
+        what for what, form in _PECULIARITIES if sum(bool(form.fullmatch(text)) for text in texts) * 2 > len(texts)
+    ]
+    return f"{pattern} in {count / len(texts):.0%}" + (f" (with {' and '.join(notes)})" if notes else "")
 
 
 def compose_ids(columns: Sequence[Sequence[Any]]) -> list[str]:
@@ -95,9 +174,50 @@ def normalise(text: str) -> str:
 
 
 def _normalised(value: Any) -> str:
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return "" if value is None or value != value else normalise(str(value))
+    """Return the form of a value by the rule; empty if it is missing."""
+    if value is None or value != value:
+        return ""
+    if isinstance(value, np.datetime64):
+        value = value.astype("datetime64[us]").item()
+    if isinstance(value, bytes):
+        value = value.decode(errors="replace")
+    if isinstance(value, datetime):
+        return value.date().isoformat()
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, float | np.floating | Decimal):
+        value = f"{Decimal(repr(float(value))) if not isinstance(value, Decimal) else value:f}"
+    text = str(value).strip()
+    plain = text if text.isascii() else "".join(_ascii_character(character) for character in text)
+    return _day(plain) or _number(plain) or normalise(text)
+
+
+def _ascii_character(character: str) -> str:
+    """Return a digit, a sign or a mark of any script in ASCII, and other characters unchanged."""
+    code_point = ord(character)
+    mark = _ASCII_MARKS.get(code_point) or _character_table().get(code_point, "")
+    return mark if len(mark) == 1 and (mark.isdigit() or code_point in _ASCII_MARKS) else character
+
+
+def _number(text: str) -> str:
+    """Return a number without a plus sign, and without zeros at the end of its fraction; empty for other texts."""
+    match = _NUMBER.fullmatch(text)
+    if match is None or not any(map(str.isdigit, text)):
+        return ""
+    sign, whole, fraction, sign_at_end = (group or "" for group in match.groups())
+    if sign and sign_at_end:
+        return ""
+    digits = f"{whole or '0'}.{fraction[1:]}".rstrip("0").rstrip(".") if fraction.strip(".,0") else whole or "0"
+    return f"-{digits}" if "-" in (sign, sign_at_end) and digits.strip("0") else digits
+
+
+def _day(text: str) -> str:
+    """Return the day of a date that starts with the year, with or without a time of day; empty for other texts."""
+    if match := _DATE.fullmatch(text):
+        year, _, month, day, _, *compact = match.groups()
+        with suppress(ValueError):
+            return date(*map(int, compact if year is None else (year, month, day))).isoformat()
+    return ""
 
 
 def _decomposed(letter: str) -> str:
@@ -118,7 +238,7 @@ def _character_table() -> dict[int, str]:
     without = are removed. Code points are hexadecimal.
     """
     table: dict[int, str] = {}
-    path = files("securevfl.data").joinpath(f"letters_{RULE_VERSION}.txt")
+    path = files("securevfl.data").joinpath(CHARACTER_TABLE)
     for entry in path.read_text(encoding="utf-8").split():
         span, _, text = entry.partition("=")
         first, last = (int(end, 16) for end in (span.partition("-")[0], span.rpartition("-")[2]))

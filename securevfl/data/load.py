@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from securevfl.data.composite_ids import count_rule_matches
+from securevfl.data.composite_ids import id_spelling, rule_matches
 from securevfl.data.id_keys import Keys
 from securevfl.data.join_tables import join_ids
 from securevfl.data.parquet_source import ParquetSource
@@ -132,15 +132,24 @@ def read_parties(
     try:
         rows, missing = join_ids(ids, labelled[0])
     except IdError:
-        if matches := count_rule_matches(values for values, _ in ids.values()):
+        by_rule = any("," in column for column in id_columns.values())
+        matches = None if by_rule else rule_matches({name: values for name, (values, _) in ids.items()})
+        spellings = "; ".join(f"{name}: {id_spelling(ids[name][0])}" for name in ids)
+        if matches is None:
             raise IdError(
-                f"the parties' tables have no id in common; {matches:,} ids match if capitals, blanks, hyphens and "
-                "accents are ignored",
-                "to ignore these, write a comma after the id column: --id COLUMN,",
+                f"the parties' tables have no id in common. The patterns of ids, with 9 for a digit, are: {spellings}",
+                "write the ids alike in all tables, or name other id columns with --id",
                 code="SVFL-ID-NO-MATCH",
-                matches=matches,
             ) from None
-        raise
+        raise IdError(
+            f"the parties' tables have no id in common. The patterns of ids, with 9 for a digit, are: {spellings}. The "
+            f"rule for spellings would match {matches.matches:,} ids, for example by reading {matches.before} of "
+            f"{matches.party} as {matches.after}. It ignores capitals, accents, blanks and punctuation, but no sign, "
+            "decimal point or leading zero of a number",
+            "to use the rule, write a comma after the id column: --id COLUMN,",
+            code="SVFL-ID-NO-MATCH",
+            matches=matches.matches,
+        ) from None
     del ids
     parties = [
         table.take(rows[name])

@@ -18,7 +18,8 @@ from securevfl.data.content_digest import MAX_CHUNK_VALUES, ContentDigest, diges
 from securevfl.data.id_keys import ID_DIGEST, Keys, id_keys, order_digest
 from securevfl.data.preparation import FittedPreparation
 from securevfl.data.register import Register
-from securevfl.data.validation import check_extremes, check_labels, index_ids, name_list
+from securevfl.data.row_matching import ids_of_rows, match_values
+from securevfl.data.validation import check_extremes, check_labels, index_of, name_list, names_rows, unmasked
 from securevfl.errors import IdError, PartiesError, TableError
 
 ALIGN = "align the tables with parties = vfl.align(parties)"
@@ -86,11 +87,12 @@ class Party:
         self.X, self.columns, self.categories, self.dates = table.X, table.names, table.categories, table.dates
         self.percents = table.percents
         self.constant = check_extremes(name, *_extremes(name, table), table.names, len(table.X))
-        self.y = None if y is None else check_labels(name, y, len(self.X))
         self.ids: NDArray[Any] | None = None
         self.keys: Keys | None = None
+        index = ids_of_rows(X)
+        self.y = None if y is None else check_labels(name, _labels_of_rows(name, y, index, ids), len(self.X))
         if ids is None and not aligned:
-            ids = index_ids(name, X, y)
+            ids = index
             if ids is None:
                 raise IdError(
                     f"party {name} has no ids, by which the rows of all parties are matched",
@@ -314,9 +316,24 @@ def _extremes(name: str, table: Columns) -> tuple[Floats, Floats]:
     return low, np.where(gaps.any(axis=0) & (low == high), high + 1, high)
 
 
+def _labels_of_rows(
+    name: str, y: ArrayLike, index: NDArray[Any] | None, ids: Sequence[Any] | NDArray[Any] | None
+) -> ArrayLike:
+    """Return labels in the order of the rows: a series is matched with the index of the table, or else with ids."""
+    label_index = index_of(y)
+    if label_index is None:
+        return y
+    if index is not None:
+        return match_values(f"party {name}: the labels", y, index)
+    if names_rows(label_index):
+        ids = None if ids is None else np.asarray(ids)
+        return match_values(f"party {name}: the labels", y, ids)
+    return y
+
+
 def _checked_ids(name: str, ids: Sequence[Any] | NDArray[Any], rows: int) -> tuple[NDArray[Any], Keys]:
     """Return ids as an array, and their digests."""
-    array = np.asarray(ids)
+    array = np.asarray(unmasked(ids))
     if array.shape != (rows,):
         raise TableError(
             f"party {name} has {rows} rows and ids of shape {array.shape}",

@@ -12,8 +12,6 @@ semicolon, a comma within a number is the decimal point; otherwise such a number
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import re
 import zipfile
@@ -22,22 +20,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.data.columns import Columns, ColumnValues, days_of, join_columns, read_texts
 from securevfl.data.composite_ids import RULE_VERSION, IdColumns, compose_ids, id_columns
+from securevfl.data.csv_file import CsvFile
 from securevfl.data.party import Party
 from securevfl.data.text_values import is_number
-from securevfl.data.validation import MISSING, check_chosen, name_list
+from securevfl.data.validation import check_chosen, name_list
 from securevfl.errors import DataError, IdError, LabelError, TableError
 
 SUFFIXES = (".csv", ".csv.gz", ".csv.zst", ".parquet", ".npz")
-CSV_BLOCK_BYTES = 4 << 20
-"""Bytes of a CSV file that are parsed at a time; no row may be longer."""
-_DELIMITERS = ",", ";", "\t"
 _DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,?\d+([eE][+-]?\d+)?\s*")
 _INDEX_COLUMN = re.compile(r"__index_level_\d+__")  # pandas' unnamed row index in Parquet
 
@@ -234,88 +230,9 @@ def _open_file(path: Path, id_column: str) -> _OpenFile:
         file = open_parquet(path)
         names = parquet_names(file, id_column)
         return _OpenFile(names, lambda columns: read_parquet(file, columns))
-    names, delimiter = _header(path)
-    if not names:
-        raise TableError("the first line of the file is empty", "export the table again", code="SVFL-TABLE-EMPTY")
-    check_names(names, id_column)
-    return _OpenFile(names, lambda columns: _read_csv(path, names, delimiter, columns), delimiter)
-
-
-def _not_utf8() -> TableError:
-    return TableError(
-        "the file is not a CSV file in UTF-8 with a header",
-        'export it so; spreadsheets call it "CSV UTF-8"',
-        code="SVFL-TABLE-ENCODING",
-    )
-
-
-@contextmanager
-def _lines(path: Path) -> Iterator[TextIO]:
-    """Open a CSV file, which may be compressed, as lines of text."""
-    try:
-        with arrow().input_stream(str(path)) as file:
-            yield io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
-    except (UnicodeDecodeError, csv.Error):
-        raise _not_utf8() from None
-
-
-def _header(path: Path) -> tuple[list[str], str]:
-    """Return the column names in the first line, and the delimiter: the one that gives the most names."""
-    with _lines(path) as file:
-        first = file.readline()
-        while first.count('"') % 2 and (more := file.readline()):  # a quoted name with a line break
-            first += more
-    names = {delimiter: next(csv.reader([first], delimiter=delimiter), []) for delimiter in _DELIMITERS}
-    delimiter = max(_DELIMITERS, key=lambda mark: len(names[mark]))
-    return names[delimiter], delimiter
-
-
-def _read_csv(path: Path, names: list[str], delimiter: str, columns: Sequence[str]) -> Any:
-    """Read columns of a CSV file as an Arrow table of texts, null for missing ones.
-
-    A TableError names the line that cannot be read, and never a value.
-    """
-    pa, reader = arrow(), arrow("csv")
-    ragged = list[int]()
-
-    def skip(row: Any) -> str:
-        ragged.append(row.actual_columns)
-        return "skip"
-
-    try:
-        with pa.input_stream(str(path)) as file:
-            table = reader.read_csv(
-                file,
-                reader.ReadOptions(
-                    use_threads=False, block_size=CSV_BLOCK_BYTES, column_names=names, skip_rows_after_names=1
-                ),
-                reader.ParseOptions(delimiter=delimiter, newlines_in_values=True, invalid_row_handler=skip),
-                reader.ConvertOptions(
-                    column_types=dict.fromkeys(names, pa.string()),
-                    include_columns=columns,
-                    null_values=sorted(MISSING),
-                    strings_can_be_null=True,
-                ),
-            )
-    except pa.ArrowInvalid:
-        with _lines(path) as file:
-            if len(file.readlines(1)) and not file.read(1):  # a header without an end of line
-                return pa.table({name: pa.array([], pa.string()) for name in columns})
-        raise _not_utf8() from None
-    if ragged:
-        raise _ragged(path, len(names), delimiter, ragged[0])
-    return table
-
-
-def _ragged(path: Path, expected: int, delimiter: str, received: int) -> TableError:
-    """Return the error of a line that has more or fewer values than there are columns."""
-    with _lines(path) as file:
-        rows = csv.reader(file, delimiter=delimiter)
-        line = next((rows.line_num for row in rows if row and len(row) != expected), None)
-    where = "a line" if line is None else f"line {line}"
-    return TableError(
-        f"{where} has {received} values, and the header has {expected} names", code="SVFL-TABLE-RAGGED", line=line
-    )
+    file = CsvFile(path)
+    check_names(file.names, id_column)
+    return _OpenFile(file.names, file.table, file.delimiter)
 
 
 def _column(name: str, column: Any, delimiter: str, *, forced: bool) -> ColumnValues:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.errors import DataNotice, IdError, LabelError, TableError
+from securevfl.errors import DataNotice, LabelError, TableError
 
 MISSING = frozenset(
     [
@@ -29,6 +29,24 @@ def is_missing(value: Any) -> bool:
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return True
     return isinstance(value, float) and value != value
+
+
+def unmasked(values: Any) -> Any:
+    """Return a masked array of numpy with NaN or None in place of masked values, and everything else unchanged."""
+    if not np.ma.isMaskedArray(values):
+        return values
+    if values.dtype.kind == "f":
+        return values.filled(np.nan)
+    if values.dtype.kind == "M":
+        return values.filled(np.datetime64("NaT"))
+    mask = np.ma.getmaskarray(values)
+    if not mask.any():
+        return values.data
+    if values.dtype.kind in "biu":
+        return np.where(mask, np.nan, values.data.astype(np.float64))
+    objects = values.data.astype(object)
+    objects[mask] = None
+    return objects
 
 
 def check_extremes(name: str, low: Floats, high: Floats, columns: Sequence[str], rows: int) -> list[str]:
@@ -100,7 +118,7 @@ def check_labels(name: str, y: ArrayLike, rows: int) -> NDArray[Any]:
         TableError: if the shape is wrong.
         LabelError: if labels are missing or infinite.
     """
-    labels = np.asarray(y)
+    labels = np.asarray(unmasked(y))
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.shape != (rows,):
@@ -136,40 +154,16 @@ def _is_missing_label(value: Any) -> bool:
     return is_missing(value) or (isinstance(value, float) and not np.isfinite(value))
 
 
-def index_ids(name: str, X: Any, y: Any) -> NDArray[Any] | None:
-    """Return the index of a frame as ids.
-
-    Args:
-        name: the party, for messages.
-        X: the columns.
-        y: the labels, or None.
-
-    Returns:
-        The index (n,) if it has a name or differs from 0 to n - 1; None otherwise, and for arrays.
-
-    Raises:
-        IdError: if the labels have another index than the columns.
-    """
-    index = _index(X)
-    if index is None:
-        return None
-    values = np.asarray(index)
-    label_index = _index(y)
-    if label_index is not None and not np.array_equal(np.asarray(label_index), values):
-        raise IdError(
-            f"party {name}: the index of the labels differs from that of the columns",
-            "reindex the labels to the rows of the columns",
-            code="SVFL-ID-ORDER",
-            party=name,
-        )
-    has_name = getattr(index, "name", None) is not None
-    return values if has_name or not np.array_equal(values, np.arange(len(values))) else None
-
-
-def _index(table: Any) -> Any:
+def index_of(table: Any) -> Any:
     """Return the index of a frame or series; None for others, such as a list, whose `index` is a method."""
     index = getattr(table, "index", None)
     return None if index is None or callable(index) else index
+
+
+def names_rows(index: Any) -> bool:
+    """Return whether an index identifies rows: it has a name, or differs from 0 to n - 1."""
+    values = np.asarray(index)
+    return getattr(index, "name", None) is not None or not np.array_equal(values, np.arange(len(values)))
 
 
 def name_list(names: Sequence[str], limit: int = 5) -> str:

@@ -26,6 +26,7 @@ The job's protocol family counts them (`securevfl.families`). Guards, the consen
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -106,6 +107,11 @@ class RunShape:
     def visits(self) -> int:
         """Steps on batches in all epochs."""
         return self.epochs * self.batches
+
+    @property
+    def bits_of_a_label(self) -> float:
+        """Upper bound of the entropy of a label in bits, for any number of classes. No other code derives it."""
+        return math.log2(self.outputs) if self.outputs > 1 else self.label_bits
 
     @property
     def residuals(self) -> int:

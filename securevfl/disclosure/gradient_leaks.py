@@ -26,7 +26,7 @@ from math import ceil
 
 from securevfl.base.roles import PASSIVE
 from securevfl.disclosure.column_recovery import MAX_NUMBERS_PER_COLUMN
-from securevfl.disclosure.counts import Disclosure, RunShape, earlier_share
+from securevfl.disclosure.counts import BIT_GROUPS, Disclosure, RunShape, earlier_share
 from securevfl.disclosure.label_auc import expected_label_auc, smallest_batch
 from securevfl.disclosure.leaks import Leak, LeakKind
 from securevfl.options import JobOptions
@@ -67,7 +67,7 @@ def _label_shares(
     if job.protocol.seals:
         about_labels = [disclosure for disclosure in counts if disclosure.kind == "labels"]
         for disclosure in about_labels:
-            if disclosure.group != "bins":
+            if disclosure.group not in BIT_GROUPS:
                 same_learner = [item for item in about_labels if item.learner == disclosure.learner]
                 bins = sum(item.share for item in same_learner if item.group == "bins")
                 yield disclosure.learner, bins, earlier_share(disclosure, before, same_learner)

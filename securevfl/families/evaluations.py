@@ -1,53 +1,119 @@
-"""The joint evaluations of a run: how many there are, on which rows, and what they disclose."""
+"""The joint evaluations of a run: after which rounds they take place, on which rows, and what they disclose."""
 
 from __future__ import annotations
 
-import math
+from dataclasses import dataclass
 
-from securevfl.disclosure.counts import Disclosure, RunShape
+from securevfl.disclosure.counts import RunShape
+from securevfl.disclosure.outputs import Output
 from securevfl.options import JobOptions
 from securevfl.protocols.permits import STOP_DECISION_BITS
 from securevfl.runtime.disclosure_gate import Group
 
 
-def count_evaluations(job: JobOptions, shape: RunShape) -> int:
-    """Return the number of joint evaluations of a run: every `evaluate_every` rounds, and one at the end."""
-    interval = job.evaluation_interval
-    return 1 + (shape.epochs * shape.batches // interval if interval else 0)
+@dataclass(frozen=True)
+class EvaluationSchedule:
+    """The rounds after which all parties evaluate the model together. No other code derives them.
+
+    Attributes:
+        rounds: number of rounds of a complete run.
+        interval: number of rounds between evaluations; 0 evaluates at the end only.
+        decision_interval: number of rounds between decisions of the leading party to stop or to roll back; 0 if it
+            sends none.
+        may_restore: whether the end of a run may restore an earlier model and measure it again.
+    """
+
+    rounds: int
+    interval: int
+    decision_interval: int
+    may_restore: bool
+
+    @classmethod
+    def of(cls, job: JobOptions, rounds: int) -> EvaluationSchedule:
+        """Return the schedule of a job with this number of rounds."""
+        return cls(rounds, job.evaluation_interval, job.decision_interval, job.patience is not None)
+
+    @classmethod
+    def of_run(cls, job: JobOptions, shape: RunShape) -> EvaluationSchedule:
+        """Return the schedule of a complete run of this shape."""
+        return cls.of(job, shape.epochs * shape.batches)
+
+    def is_due(self, done: int) -> bool:
+        """Whether the parties evaluate the model between this round and the next one."""
+        return self.interval > 0 and done % self.interval == 0
+
+    def measured_rounds(self, start: int = 0) -> list[int]:
+        """Return the rounds after which the model is measured, without repetition.
+
+        Args:
+            start: number of rounds that were finished before a resume.
+        """
+        if not self.interval:
+            return [self.rounds]
+        between = range((start // self.interval + 1) * self.interval, self.rounds + 1, self.interval)
+        return [*between] if self.rounds % self.interval == 0 else [*between, self.rounds]
+
+    def remaining(self, start: int) -> int:
+        """Return the largest number of measurements of a run that resumes after `start` rounds."""
+        ends_with_evaluation = self.interval > 0 and self.rounds % self.interval == 0
+        restores = ends_with_evaluation and start > 0 and self.may_restore
+        return len(self.measured_rounds(start)) + restores
+
+    @property
+    def evaluations(self) -> int:
+        """Number of evaluations: those between rounds, and one at the end, which may repeat the last one."""
+        return 1 + (self.rounds // self.interval if self.interval else 0)
+
+    @property
+    def decisions(self) -> int:
+        """Number of decisions of the leading party."""
+        return self.rounds // self.decision_interval if self.decision_interval else 0
 
 
-def evaluation_rows(job: JobOptions, shape: RunShape) -> tuple[Group, int]:
-    """Return the evaluated group of rows, and the number of its rows times the number of evaluations."""
-    rows = shape.held_out or shape.rows
-    return ("held out" if shape.held_out else "training"), count_evaluations(job, shape) * rows
+def evaluated_group(shape: RunShape) -> Group:
+    """Return the group of rows on which metrics are measured."""
+    return "held out" if shape.held_out else "training"
 
 
-def stop_decision_disclosures(job: JobOptions, shape: RunShape) -> list[Disclosure]:
-    """Count the bits about labels that passive parties receive with the decisions after evaluations.
+def evaluated_rows(shape: RunShape) -> int:
+    """Return the number of rows on which metrics are measured."""
+    return shape.held_out or shape.rows
+
+
+def stop_decision_outputs(job: JobOptions, shape: RunShape) -> list[Output]:
+    """List the decisions after evaluations, which disclose bits about labels to the passive parties.
 
     A malicious active party can make a decision depend on a single label.
     """
-    times = shape.visits // job.decision_interval if job.decision_interval else 0
-    rows = shape.held_out or shape.rows
-    bits_per_label = math.log2(shape.outputs) if shape.outputs > 1 else shape.label_bits
-    capacity = max(1, int(rows * bits_per_label))
+    times, rows = EvaluationSchedule.of_run(job, shape).decisions, evaluated_rows(shape)
+    capacity = max(1, int(rows * shape.bits_of_a_label))
     return [
-        Disclosure(
+        Output(
+            "decisions to stop or to roll back",
             "labels",
             name,
             (shape.active,),
+            "evaluation",
+            times,
             times * STOP_DECISION_BITS,
             capacity,
+            rows=rows,
+            numbers=1,
+            bits=STOP_DECISION_BITS,
             group="verdicts",
-            numbers=times,
         )
         for name in shape.passives
         if times
     ]
 
 
-def score_disclosures(job: JobOptions, shape: RunShape) -> list[Disclosure]:
-    """Count the outputs f that the leading party receives in joint evaluations."""
-    rows = shape.held_out or shape.rows
-    outputs = count_evaluations(job, shape) * rows * shape.outputs
-    return [Disclosure("scores", shape.active, shape.passives, outputs, 0)]
+def score_output(job: JobOptions, shape: RunShape) -> Output:
+    """Return the outputs f that the leading party receives in joint evaluations.
+
+    They follow from the sums, so no party sends numbers for them.
+    """
+    times, rows = EvaluationSchedule.of_run(job, shape).evaluations, evaluated_rows(shape)
+    count = times * rows * shape.outputs
+    return Output(
+        "scores of evaluated rows", "scores", shape.active, shape.passives, "evaluation", times, count, rows=rows
+    )

@@ -23,14 +23,15 @@ from securevfl.base.arrays import Floats
 from securevfl.base.config import NamedOption, mismatched_fields
 from securevfl.base.roles import ACTIVE, PASSIVE, Role, Roles
 from securevfl.data.party import Party
-from securevfl.disclosure.column_leaks import COLUMNS, column_leaks
+from securevfl.disclosure.column_leaks import COLUMNS
 from securevfl.disclosure.counts import Disclosure, RunShape
-from securevfl.disclosure.gradient_leaks import FRESH_EQUATIONS, LABEL_AUC, RANK, equation_leaks, label_auc_leaks
+from securevfl.disclosure.gradient_leaks import FRESH_EQUATIONS, LABEL_AUC, RANK
 from securevfl.disclosure.leaks import Leak, LeakKind
-from securevfl.disclosure.sum_leaks import SEQUENTIAL, SINGLE_PASSIVE, sequential, single_passive
+from securevfl.disclosure.outputs import Output
+from securevfl.disclosure.sum_leaks import SEQUENTIAL, SINGLE_PASSIVE
 from securevfl.errors import PartiesError
+from securevfl.families.facts import RunFacts
 from securevfl.families.participant import Participant
-from securevfl.families.run_facts import RunFacts
 from securevfl.families.state import State
 from securevfl.models.base import Model
 from securevfl.models.rounding_error import SumRounding
@@ -45,6 +46,15 @@ MessageProtocol = SumProtocol | ResidualProtocol
 SheetStatement = tuple[str, str]  # a word of the consent sheet, such as "learns", and a text of one or more lines
 J = TypeVar("J", bound=JobOptions)
 O = TypeVar("O", bound=JobOptions)  # the job options of one family, after `check_types`
+
+
+class FamilyJob(JobOptions, defer_build=True):
+    """Job options that name a registered family; `securevfl.job.Job` is the only one."""
+
+    @property
+    @abstractmethod
+    def family(self) -> Family[Any]:
+        """The family of this job."""
 
 
 class Family(NamedOption, ABC, Generic[O]):
@@ -200,28 +210,25 @@ class Family(NamedOption, ABC, Generic[O]):
         """Declare what every message of a run reveals, except the messages of the handshake."""
 
     @abstractmethod
-    def disclosures(self, job: O, shape: RunShape) -> list[Disclosure]:
-        """Count what all messages of a whole run disclose together."""
+    def outputs(self, job: O, shape: RunShape) -> list[Output]:
+        """List what a complete run discloses. Guards, consent sheets, ledgers and audits read this list."""
 
-    def leaks(self, job: O, shape: RunShape, before: Sequence[Disclosure] = ()) -> list[Leak]:
+    def leaks(
+        self, job: O, shape: RunShape, outputs: Sequence[Output], before: Sequence[Disclosure] = ()
+    ) -> list[Leak]:
         """List what a job discloses beyond the purpose of its messages; each leak is of one of `leak_kinds`.
 
         Args:
             job: the job.
             shape: the shape of the run.
+            outputs: the outputs of the run.
             before: disclosures of earlier jobs about the same tables.
 
         Returns:
-            The leaks that follow from `disclosures` and from the sum protocol. A family adds its own.
+            The family's leaks in addition to those that follow from outputs of any family
+            (`securevfl.families.run_outputs.run_leaks`).
         """
-        counts = self.disclosures(job, shape)
-        return [
-            *single_passive(job, shape),
-            *equation_leaks(job, counts, shape, before),
-            *label_auc_leaks(job, counts, shape, before),
-            *column_leaks(job, counts, shape, before),
-            *sequential(job, shape),
-        ]
+        return []
 
     @abstractmethod
     def message_protocols(self, job: O, roles: Roles) -> list[MessageProtocol]:
@@ -239,7 +246,7 @@ class Family(NamedOption, ABC, Generic[O]):
     def strength(self, job: O) -> str:
         """Return the security assumption and the key strength in one line."""
 
-    def opened_values(self, job: O, shape: RunShape) -> str:
+    def opened_values(self, job: O, facts: RunFacts) -> str:
         """Return one line about the values that a run reveals beyond its outputs; empty if there are none."""
         return ""
 

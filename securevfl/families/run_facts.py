@@ -1,18 +1,18 @@
-"""The facts about a run that are known before it starts: its available tables, its schedule and its shape."""
+"""Derivation of the facts about a run before it starts, for one process with all tables or for one party."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import NDArray
 
-from securevfl.base.arrays import Floats
 from securevfl.data.party import Party, register_of
 from securevfl.data.schedule import Schedule
-from securevfl.disclosure.counts import RunShape
 from securevfl.errors import ConfigError
+from securevfl.families.facts import RunFacts
+from securevfl.families.family import FamilyJob
+from securevfl.families.run_outputs import run_outputs
 from securevfl.families.run_shape import derive_run_shape
 from securevfl.families.table_preparation import prepare_parties, prepare_party
 from securevfl.families.weights_of_evidence import encode_evidence_pooled
@@ -21,26 +21,7 @@ from securevfl.models.loss import check_split
 from securevfl.options import JobOptions
 
 
-@dataclass(frozen=True)
-class RunFacts:
-    """The facts about a run that are known before it starts.
-
-    Attributes:
-        parties: the parties whose tables are available here; the leading party is the first if it is among them.
-        schedule: which rows are in which batch.
-        sizes: the shape of the run.
-    """
-
-    parties: tuple[Party, ...]
-    schedule: Schedule
-    shape: RunShape
-
-    def table(self, name: str) -> Floats | None:
-        """Return the columns (n, d) of a party; None if its table is not available here."""
-        return next((party.X for party in self.parties if party.name == name), None)
-
-
-def pooled_run_facts(job: JobOptions, parties: Sequence[Party]) -> RunFacts:
+def pooled_run_facts(job: FamilyJob, parties: Sequence[Party]) -> RunFacts:
     """Return the facts about a run whose parties are all in this process; the leading party is the first.
 
     Labels that the loss cannot use raise LabelError.
@@ -61,7 +42,7 @@ def pooled_run_facts(job: JobOptions, parties: Sequence[Party]) -> RunFacts:
         local_parties=parties,
         encoded_parties=encoded,
     )
-    return RunFacts(tuple(encoded), schedule, shape)
+    return RunFacts(tuple(encoded), schedule, shape, run_outputs(job.family, job, shape))
 
 
 def _count_outputs(job: JobOptions, party: Party, labels: NDArray[Any], schedule: Schedule) -> int:
@@ -73,7 +54,7 @@ def _count_outputs(job: JobOptions, party: Party, labels: NDArray[Any], schedule
 
 
 def local_run_facts(
-    job: JobOptions,
+    job: FamilyJob,
     party: Party,
     columns: Mapping[str, int],
     *,
@@ -116,4 +97,4 @@ def local_run_facts(
         module_parameters=dict(module_parameters or {}) | modules,
         local_parties=[prepared],
     )
-    return RunFacts((prepared,), schedule, shape)
+    return RunFacts((prepared,), schedule, shape, run_outputs(job.family, job, shape))

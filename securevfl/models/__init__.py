@@ -1,4 +1,4 @@
-"""The models that a job can name. Adding one is one line here."""
+"""The models that a job can name, by name. To add a model, add its class to `MODELS`."""
 
 from __future__ import annotations
 

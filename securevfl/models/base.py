@@ -1,4 +1,8 @@
-"""The base class of all models that a job can name."""
+"""The base class of all models that a job can name.
+
+f (n, c) are the outputs of the model for n rows. The active party has the labels, passive parties have none. A residual
+is the derivative of the loss by f; a Jacobian is the derivative of a party's outputs by its weights.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +22,12 @@ class Model(NamedOption, ABC):
 
     Attributes:
         family: the protocol family that trains the model; None if it follows from the optimizer.
-        by_column: whether outputs are X theta, with weights for each column.
-        embeds: whether the model can use columns of codes, which are names and not quantities.
+        by_column: whether outputs are linear, X @ theta, with weights for each column.
+        embeds: whether the model accepts columns of category codes, which it embeds as vectors.
         scales: whether columns are scaled for the model; otherwise it scales them itself.
         static_jacobian: whether the Jacobians of passive parties do not depend on the weights
             (`securevfl.protocols.differentiable`). All parties know this from the job.
-        shares_outputs: whether all outputs have the same Jacobian.
+        shares_outputs: whether all c outputs have the same Jacobian (each by its own weights).
     """
 
     family: ClassVar[str | None] = None
@@ -33,7 +37,7 @@ class Model(NamedOption, ABC):
     static_jacobian: ClassVar[bool]
     shares_outputs: ClassVar[bool]
     l2: float = Field(default=0.0, ge=0)
-    """Weight of half the squared norm of the weights in the objective; the intercept is not regularised."""
+    """The penalty l2 / 2 * |weights|^2 is added to the mean loss; the intercept is not penalised."""
 
     @property
     @abstractmethod
@@ -42,12 +46,12 @@ class Model(NamedOption, ABC):
 
     @property
     def note(self) -> str:
-        """Lines that a consent sheet prints about the model in addition to its name; empty if there are none."""
+        """Lines about the model for the consent sheet, in addition to its name; empty if there are none."""
         return ""
 
     @property
     def defaults(self) -> Mapping[str, Any]:
-        """Default values of a job with this model that differ from those of other models."""
+        """Options of a job with this model whose defaults differ from those of other models, by option."""
         return {}
 
     @property
@@ -57,7 +61,7 @@ class Model(NamedOption, ABC):
 
     @property
     def residual_bound(self) -> float:
-        """Upper bound of each number of a residual that is sent."""
+        """Upper bound of the absolute value of each number of a residual that is sent."""
         return self.loss.bound
 
     @property
@@ -66,19 +70,19 @@ class Model(NamedOption, ABC):
         return False
 
     def output_width(self, outputs: int) -> int:
-        """Return how many numbers a row the block of a passive party has, for f with c outputs."""
+        """Return the number of columns of a passive party's outputs, if f has c = `outputs` columns."""
         return outputs
 
     def openings(self, steps: int) -> int:
-        """Return how many gradients a party opens for `steps` local steps on one exchange, if its Jacobian changes."""
+        """Return how many gradients a passive party decrypts for `steps` local steps if its Jacobian changes."""
         return steps
 
     @abstractmethod
     def parameters(self, columns: int, outputs: int) -> int:
-        """Return p, the number of weights of a passive party with d columns, for c outputs."""
+        """Return p, the number of weights of a passive party with `columns` columns, for c = `outputs`."""
 
     def module_parameters(self, party: str, model: object) -> int:
-        """Return the number of weights of a party's module (`Party.model`).
+        """Return the number of weights of a party's torch module (`Party.model`).
 
         Args:
             party: the party.

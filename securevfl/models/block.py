@@ -1,4 +1,8 @@
-"""Blocks of weights: each party holds one, and the outputs of all blocks are added up."""
+"""Blocks of weights: each party has one block, and the outputs H of all blocks are added up to the model output f.
+
+The active party has the labels, passive parties have none. f and the residual g, the derivative of the loss by f, have
+the shape (n, c): n rows and c outputs. J is the Jacobian of a party's outputs by its weights theta.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +25,9 @@ class BlockSpec:
         active: whether it has the labels.
         columns: the number of its columns, d.
         outputs: the number of outputs, c.
-        model: the party's module, or None.
+        model: the party's torch module, or None.
         passives: the number of passive parties.
-        index: the number of this party among the passive ones, from 0.
+        index: the position of this party among the passive ones, from 0.
     """
 
     party: str
@@ -67,37 +71,37 @@ class Block(ABC):
 
     @abstractmethod
     def vjp(self, X: Floats, g: Floats) -> Floats:
-        """Return J^T g for plain g (n, c), summed over the rows, in the shape of the weights."""
+        """Return J^T g for an unencrypted g (n, c), summed over the rows, in the shape of the weights."""
 
     @abstractmethod
     def jacobian(self, X: Floats) -> Jacobian:
         """Return the Jacobian J on rows X (n, d) at the current weights."""
 
     def rows(self, X: Floats) -> int:
-        """Return the number n of rows: g has one row for each row of X."""
+        """Return n, the number of rows of g; by default one for each row of X."""
         return len(X)
 
     def combine(self, X: Floats, others: Floats) -> Floats:
-        """Return f (n, c) at the active party, from its rows and the collected outputs of the others."""
+        """Return f (n, c) from the active party's rows X and the passive parties' collected outputs."""
         return self.forward(X) + others
 
     def gradient(self, X: Floats, others: Floats, g: Floats) -> Floats:
-        """Return the gradient by the active party's weights, in their shape, from g = df (n, c)."""
+        """Return the gradient by the active party's weights, in their shape, from g (n, c)."""
         return self.vjp(X, g)
 
     def output_gradient(self, X: Floats, others: Floats, g: Floats) -> Floats:
         """Return the gradient by the collected outputs of the others, in their shape, at the active party.
 
-        The derivative by any summand of f is that by f.
+        If f is the sum of all outputs, this gradient equals g.
         """
         return g
 
     @abstractmethod
     def regularised(self, gradient: Floats) -> Floats:
-        """Return the gradient of the objective, given that of the mean loss."""
+        """Add the gradient of the l2 penalty to `gradient`, that of the mean loss."""
 
     def state(self) -> dict[str, Any]:
-        """Return everything that is stored of the block."""
+        """Return the arrays that store the block, by name."""
         return {"theta": self.theta}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -106,12 +110,12 @@ class Block(ABC):
 
 
 class BlockModel(Model):
-    """A model of which every party has a block of weights."""
+    """A model in which every party has a block of weights."""
 
     def collected_width(self, outputs: int, passives: int) -> int:
-        """Return the number of values for each row that all passive parties send together, if f has c outputs."""
+        """Return the number of columns of the collected outputs of all passive parties, for c = `outputs`."""
         return outputs
 
     @abstractmethod
     def build(self, spec: BlockSpec) -> Block:
-        """Build a party's block. ConfigError if the party's module cannot be used."""
+        """Build a party's block; raise ConfigError if its module cannot be used."""

@@ -1,10 +1,12 @@
-"""A score of the label party's columns: boosted trees, evaluated out of fold on training rows.
+"""The boosted score: the label party predicts the labels from its own columns, and this score becomes one more column.
 
-The score becomes one more column. Trees fit the rows of their training too well, so a score on these rows would be too
-good and would get too large a weight. Therefore each training row is scored by trees of the other folds, and all other
-rows by trees of all training rows (stacked generalisation, Wolpert 1992). No message is sent for it.
+scikit-learn fits boosted trees to the label party's columns. On the rows that the trees were fitted to, they predict
+too well, so the score would get too large a weight. Each training row is therefore scored out of fold, by trees fitted
+to the other folds; all other rows are scored by trees fitted to all training rows (stacked generalisation, Wolpert
+1992). No message is sent for the score.
 
-scikit-learn fits the trees. They are stored as plain arrays, so that scoring does not need scikit-learn.
+The trees are stored as plain arrays, so scoring does not need scikit-learn. n or m is a number of rows, d the number of
+columns and c the number of outputs of the model.
 """
 
 from __future__ import annotations
@@ -25,9 +27,9 @@ from securevfl.errors import ConfigError
 ROUNDS = 60
 FOLDS = 5
 SCORE_WEIGHT = 0.3
-"""Factor of the standardised score relative to leaves."""
+"""Factor of the standardised score as an input of the model."""
 MAX_SCORE_DEVIATIONS = 8.0
-"""Bound at which the scaled score is clipped."""
+"""Absolute value at which the score is clipped as an input of the model."""
 
 
 def check_installed(party: str) -> None:
@@ -89,14 +91,14 @@ class Boosted(SerializableFields):
 
     @classmethod
     def fit(cls, X: Floats, targets: Floats, *, classifies: bool, weights: Floats | None = None) -> Boosted:
-        """Fit ROUNDS trees for each output on rows X (n, d) with `targets` (n, c), which are -1 and +1 for classes."""
+        """Fit ROUNDS trees for each output to rows X (n, d) with `targets` (n, c), -1 or +1 for classes."""
         from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
         from threadpoolctl import threadpool_limits
 
         model_class = HistGradientBoostingClassifier if classifies else HistGradientBoostingRegressor
         base, trees = list[float](), list[tuple[BoostedTree, ...]]()
         for y in targets.T:
-            if classifies and len(np.unique(y)) < 2:  # a fold without rows of a class
+            if classifies and len(np.unique(y)) < 2:  # all rows have one class, so the score is constant
                 base.append(float(y[0]))
                 trees.append(())
                 continue
@@ -118,11 +120,11 @@ class Boosted(SerializableFields):
 
 @dataclass(frozen=True, repr=False)
 class ScoreColumn(SerializableFields):
-    """The score as a column of inputs.
+    """The score as a column, with the numbers that scale it.
 
     Attributes:
         trees: the trees fitted to all training rows.
-        trained: the out-of-fold scores of the training rows (n, c); empty after loading a part for predictions.
+        trained: the out-of-fold scores of the training rows (n, c); empty if the model was loaded to predict only.
         mean: mean of these scores (c,).
         deviation: their standard deviation (c,).
     """
@@ -137,7 +139,7 @@ class ScoreColumn(SerializableFields):
         return on_grid(SCORE_WEIGHT * (scores - self.mean) / self.deviation, MAX_SCORE_DEVIATIONS)
 
     def state(self, *, whole: bool = True) -> dict[str, Any]:
-        """Return the stored arrays; the scores of training rows only if `whole`."""
+        """Return the stored arrays; the scores of training rows only if `whole`, because only training needs them."""
         return super().state(whole=whole) | ({} if whole else {"trained": self.trained[:0]})
 
 
@@ -155,10 +157,10 @@ def out_of_fold(
     Args:
         X: the training rows (n, d).
         targets: their targets (n, c).
-        key: 32 bytes that nobody else has, from which the folds are drawn.
+        key: 32 secret bytes of this party, from which the folds are drawn.
         classifies: whether the targets are classes.
         weights: the weights of the rows (n,), or None.
-        order: positions of the rows in the order of ids (n,); None if they are in this order.
+        order: positions of the rows sorted by id (n,); None if they are sorted already.
 
     Returns:
         The scores (n, c), and the trees fitted to all rows.
@@ -174,7 +176,7 @@ def out_of_fold(
 
 
 def _folds(order: NDArray[np.intp], targets: Floats, *, classifies: bool) -> Sequence[NDArray[np.intp]]:
-    """Deal the rows to folds in turn, in this order and class by class."""
+    """Assign the rows to folds in turn, in this order, so that every fold gets a share of each class."""
     if classifies:
         classes = targets[order].argmax(axis=1) if targets.shape[1] > 1 else targets[order, 0]
         order = order[np.argsort(classes, kind="stable")]

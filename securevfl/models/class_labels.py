@@ -21,11 +21,11 @@ from securevfl.models.loss import Loss
 POSITIVE_NAMES = frozenset({"1", "true", "yes"})
 NEGATIVE_NAMES = frozenset({"0", "-1", "false", "no"})
 MAX_LISTED_CLASSES = 8
-"""Names of classes in an error, at most."""
+"""Maximum number of class names in an error message."""
 
 
 def class_name(label: Any) -> str:
-    """Return the name of a class in jobs and on screens: an integer without a decimal point, or the text."""
+    """Return a class's name in jobs and on screens: its text, with integers written without a decimal point."""
     value = label.item() if isinstance(label, np.generic) else label
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
@@ -42,10 +42,11 @@ def find_classes(name: str, loss: Loss, y: NDArray[Any], positive: str | None = 
         name: the party, for messages.
         loss: the loss.
         y: the labels (n,).
-        positive: the name of the positive class in the job, if there is one.
+        positive: the name of the positive class if the job states one.
 
     Returns:
-        The classes as the loss returns them. LabelError if the loss cannot use the labels, ClassError if the labels do
+        The classes as `loss.classes` returns them. Raises LabelError if the loss cannot use the labels, ClassError if
+        the labels do
         not have the class that the job names.
     """
     classes = loss.classes(y)
@@ -67,11 +68,11 @@ def positive_class(loss: Loss, classes: NDArray[Any] | None) -> str | None:
 
 
 def unknown_class_error(name: str, key: str, unknown: Sequence[str], names: Sequence[str]) -> ClassError:
-    """Return the error of a key of the job that names classes which a party's labels do not have.
+    """Return the error for a job option that names classes which the labels do not have.
 
     Args:
         name: the party.
-        key: the key of the job.
+        key: the option of the job.
         unknown: the classes that it names.
         names: the classes of the labels.
 

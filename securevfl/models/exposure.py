@@ -1,8 +1,9 @@
 """Exposure of rows in a loss of counts or amounts: the time, or the number of units, that a label covers.
 
-A row with exposure e has the mean e exp(f) times the mean label of one unit of exposure, so log e is an offset of f.
-Only the party with labels knows it: the offset is a column of the targets, and no message contains it. Offsets are
-relative to the mean exposure of the training rows, which keeps f near 0.
+For one unit of exposure the model predicts exp(f) times the mean label. A row with exposure e is predicted e times as
+much, so log e is added to f; it is called the offset. Only the party with labels knows the offset, as the last column
+of its targets, and no message contains it. Offsets are relative to the mean exposure of the training rows, which keeps
+f near 0.
 """
 
 from __future__ import annotations
@@ -18,19 +19,20 @@ from securevfl.models.log_link_losses import LogLinkLoss
 from securevfl.models.row_loss import RowLoss
 
 LARGE_EXPOSURE = 30.0
-"""Exposure in units of the mean, from which on residuals are clipped at predictions of about 8 times the average."""
+"""Exposures above this multiple of their mean cause a notice: their residuals are clipped at large predictions."""
 MAX_EXPOSURE_RATIO = 1000.0
-"""Maximum ratio of an exposure and the mean exposure, in both directions."""
+"""Maximum factor between an exposure and the mean exposure, in both directions."""
 
 
 class OffsetLoss(RowLoss):
     """A loss whose targets (n, c + 1) contain the offset of f in the last column, the logarithm of the exposure e.
 
-    Half the unit deviance with a variance proportional to the p-th power of the mean equals e^(2 - p) times the loss of
-    the label of one unit of exposure, y / e, without an offset (`LogLinkLoss.of_unit`). So the continuation of exp
-    depends on f alone and not on the exposure. Residuals are clipped at the loss's bound.
+    If the variance is proportional to the p-th power of the mean, the loss of label y with exposure e equals e^(2 - p)
+    times the loss of y / e, the label of one unit, without an offset (`LogLinkLoss.of_unit`). So the point beyond which
+    the loss replaces exp by a line depends on f alone and not on the exposure. Residuals are clipped at the loss's
+    bound.
 
-    Residuals reveal sums that include the offset, which is one unknown number for each row, as the label is.
+    What a residual reveals about f includes the offset, which is one more unknown number for each row.
 
     Args:
         loss: the loss without exposures.
@@ -42,7 +44,7 @@ class OffsetLoss(RowLoss):
         self._of_unit = loss.of_unit
 
     def minimizer(self, y: Floats) -> Floats:
-        """Return the f (n, c) at which rows have the smallest loss."""
+        """Return the outputs f (n, c) that minimise the loss of each row."""
         return self._loss.minimizer(y[:, :-1] / np.exp(y[:, -1:]))
 
     def value(self, f: Floats, y: Floats) -> Floats:
@@ -95,11 +97,9 @@ def offsets(name: str, column: str, exposure: Floats, train: Rows) -> tuple[Floa
     share = float((exposure[train] > LARGE_EXPOSURE * mean).mean())
     if share:
         warnings.warn(
-            f"party {name}: {share:.2%} of the training rows have an exposure of more than {LARGE_EXPOSURE:g} times "
-            "the "
-            f"mean of column {column!r}, up to {exposure[train].max() / mean:.0f} times. Their residuals are "
-            "clipped if "
-            "the model predicts large values for them, so they count less. Split such rows.",
+            f"party {name}: in column {column!r}, {share:.2%} of the training rows have an exposure above "
+            f"{LARGE_EXPOSURE:g} times the mean, up to {exposure[train].max() / mean:.0f} times. If the model "
+            "predicts large values for these rows, their residuals are clipped and they count less. Split such rows.",
             DataNotice,
             stacklevel=2,
         )

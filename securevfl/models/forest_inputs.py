@@ -1,4 +1,8 @@
-"""One party's inputs in a model of trees: leaves, linear features, boosted score and cosine features."""
+"""One party's input features in the model of random trees (`securevfl.models.trees`).
+
+A leaf is a feature that is not 0 for the rows in it. Linear features, a boosted score and cosine features may follow.
+`breadth` is the number of features, m a number of rows and d the number of columns.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,7 @@ class ForestInputs(SerializableFields, Inputs):
         score: the boosted score, or None.
         cosines: the cosine features, or None.
         intercept: whether there is an intercept.
-        leaf_weight: factor of the leaves.
+        leaf_weight: factor of the leaves' features relative to the other features.
     """
 
     forest: Forest
@@ -39,7 +43,7 @@ class ForestInputs(SerializableFields, Inputs):
 
     @property
     def value(self) -> float:
-        """The value of a leaf's feature for the rows of the leaf."""
+        """The value of a leaf's feature for the rows in the leaf; it is 0 for all others."""
         return float(on_grid(np.array(self.leaf_weight * len(self.forest) ** -0.5), 1.0))
 
     def __call__(self, X: Floats) -> Floats:
@@ -47,7 +51,7 @@ class ForestInputs(SerializableFields, Inputs):
         return self._features(X, None if self.score is None else self.score.trees(X))
 
     def trained(self, X: Floats, rows: NDArray[np.intp]) -> Floats:
-        """Return the features (m, breadth) of training rows X (m, d), with their out-of-fold scores."""
+        """Return the features (m, breadth) of training rows X (m, d), whose out-of-fold scores are at `rows`."""
         return self._features(X, None if self.score is None else self.score.trained[rows])
 
     def _features(self, X: Floats, scores: Floats | None) -> Floats:

@@ -1,10 +1,10 @@
 """Metrics by group, such as sex or region, at a party that has both the labels and the groups.
 
-For two classes each group has: the share of rows of the positive class (rate); the share predicted to be positive
-(selected); this share among rows of the positive and of the negative class (true_positive, false_positive; equalised
-odds, Hardt, Price and Srebro 2016); and the mean probability, which calibration compares with the rate. The usual
-metrics follow. A regression has the mean label and the mean prediction, and the usual metrics. Groups of fewer than
-MIN_GROUP_ROWS rows are left out: their figures are noisy and reveal something about each row.
+For two classes each group has these metrics, in addition to the usual ones: `rate`, the share of rows of the positive
+class; `selected`, the share predicted to be positive; `true_positive` and `false_positive`, this share among the rows
+of the positive and of the negative class (equalised odds, Hardt, Price and Srebro 2016); and `predicted`, the mean
+probability, which calibration compares with `rate`. A regression has the mean label and the mean prediction instead.
+Groups of fewer than MIN_GROUP_ROWS rows are left out: their metrics are noisy and reveal something about each row.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from securevfl.models.loss import Loss
 from securevfl.models.metrics import evaluate
 
 MIN_GROUP_ROWS = 100
-"""Rows of a group, at least."""
+"""Minimum number of rows of a group."""
 
 
 def metrics_by_group(

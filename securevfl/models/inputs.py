@@ -1,8 +1,8 @@
-"""The inputs of a model on shares: a party's columns, or features that the party derives from them.
+"""The inputs of a model that is trained on secret shares: a party's columns, or features derived from them.
 
-A model defines the number of inputs of a party (`breadth`) from sizes that all parties know, so the number reveals
-nothing about a table. The fitted transformation (`Inputs`) is private to the party and is stored in its part of the
-model.
+All parties can compute the number of inputs of a party (`breadth`) from public sizes, so this number reveals nothing
+about a table. The fitted transformation from columns to inputs (`Inputs`) is private to the party and is stored in its
+part of the model. n or m is a number of rows, d the number of columns, c the number of outputs.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class FittingData:
     Attributes:
         party: the party.
         X: the rows (n, d) before scaling.
-        sources: the original columns.
+        sources: the original columns, before preparation.
         targets: the targets (n, c) at the party with labels, otherwise None.
         weights: the weights of the rows (n,), or None.
-        key: 32 bytes that nobody else can compute.
-        order: positions of the rows in the order of ids (n,); None if they are in this order.
+        key: 32 secret bytes of this party, from which random features are drawn.
+        order: positions of the rows sorted by id (n,); None if they are sorted already.
     """
 
     party: str
@@ -93,7 +93,7 @@ class Inputs(ABC):
         """Return the inputs (m, breadth) of rows X (m, d) that were not used to fit them."""
 
     def trained(self, X: Floats, rows: NDArray[np.intp]) -> Floats:
-        """Return the inputs (m, breadth) of rows X (m, d) that were used to fit them, with their positions there."""
+        """Return the inputs (m, breadth) of fitting rows X (m, d), which have the positions `rows` (m,) there."""
         return self(X)
 
     def constant(self, breadth: int) -> Floats | None:
@@ -104,7 +104,7 @@ class Inputs(ABC):
         return None
 
     def state(self, *, whole: bool) -> dict[str, Any]:
-        """Return what is stored of these inputs; with `whole` also what only the training rows need."""
+        """Return the arrays to store; `whole` includes those that only training needs."""
         return {}
 
     def importance(self, theta: Floats, X: Floats) -> dict[str, list[float]]:
@@ -115,7 +115,7 @@ class Inputs(ABC):
             X: rows (m, d) over which the importance is averaged.
 
         Returns:
-            c numbers for each column; empty if the weights themselves are the importance.
+            c numbers for each column, by its name; empty if the weights themselves are the importance.
         """
         return {}
 
@@ -137,7 +137,7 @@ def inputs_at(inputs: Inputs, X: Floats, positions: NDArray[np.intp]) -> Floats:
     Args:
         inputs: the fitted inputs.
         X: the rows (m, d).
-        positions: positions of the rows among those used for fitting (m,); -1 for all others.
+        positions: position of each row among the fitting rows (m,); -1 for all other rows.
 
     Returns:
         The inputs (m, breadth).
@@ -151,4 +151,4 @@ def inputs_at(inputs: Inputs, X: Floats, positions: NDArray[np.intp]) -> Floats:
 
 
 MakeFittingData = Callable[[], FittingData]
-"""Returns the fitting data; called only if inputs have to be fitted."""
+"""A function that returns the fitting data; it is called only if inputs have to be fitted."""

@@ -1,4 +1,8 @@
-"""Linear models: H_k = X_k theta_k, with an intercept at the active party (`securevfl.models.linear_block`)."""
+"""Linear models: party k's outputs are H_k = X_k @ theta_k; the active party, which has the labels, adds an intercept.
+
+Each class names a loss; `securevfl.models.linear_block` computes the outputs. "On shares" means that the model is
+trained on secret shares.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +25,8 @@ class LinearModel(BlockModel):
     """The base class of linear models, and of models that are linear in features.
 
     Attributes:
-        spare_bits: on shares, the number of unused bits of the ring that steps may use.
-        step_bits: on shares, the number of bits at which an entry of a step is clipped; None for no clipping.
+        spare_bits: on shares, the number of spare bits of the ring's numbers that a step may use.
+        step_bits: on shares, the number of bits to which an entry of a step is clipped; None for no clipping.
         risen: on shares, the factor by which the loss may exceed the minimum so far before the training rolls back.
     """
 
@@ -35,11 +39,11 @@ class LinearModel(BlockModel):
 
     @property
     def loss(self) -> Loss:
-        """The loss with the name of the model."""
+        """The loss that training minimises; by default the loss that has the name of the model."""
         return LOSSES[self.name]
 
     def breadth(self, shape: InputShape) -> int:
-        """Return the number of weights of a party for each output on shares, with the intercept."""
+        """Return the number of inputs of a party, and so of its weights for each output, with the intercept."""
         return shape.columns + shape.active
 
     def inputs(self, shape: InputShape, stored: Mapping[str, Any] | None, make: MakeFittingData) -> Inputs:
@@ -56,9 +60,9 @@ class LinearModel(BlockModel):
         return IdentityInputs(shape.active)
 
     def ridge_of(self, rows: int) -> float | None:
-        """Return the ridge penalty of steps that use a party's curvature, for n training rows.
+        """Return the ridge penalty for steps that divide by a party's curvature, for n = `rows` training rows.
 
-        None selects the optimizer's penalty.
+        None means that the optimizer's penalty applies.
         """
         return None
 
@@ -119,7 +123,7 @@ class Tweedie(LinearModel):
 
     name: ClassVar[str] = "tweedie"
     power: float = Field(default=1.5, gt=1, lt=2)
-    """The variance is proportional to this power of the mean, between counts (1) and positive amounts (2)."""
+    """The variance is proportional to this power of the mean; 1 would be Poisson counts, 2 gamma amounts."""
 
     @property
     def loss(self) -> Loss:
@@ -132,7 +136,7 @@ class NegativeBinomial(LinearModel):
 
     name: ClassVar[str] = "negative_binomial"
     dispersion: float = Field(default=1.0, gt=0, le=100)
-    """The variance is mu + dispersion mu^2."""
+    """The variance of a count is mu + dispersion * mu^2, with mu its mean."""
 
     @property
     def loss(self) -> Loss:

@@ -1,7 +1,7 @@
-"""A party's block of a linear model: H_k = X_k theta_k, with an intercept at the active party.
+"""A party's block of a linear model: H_k = X_k @ theta_k, plus an intercept at the active party, which has the labels.
 
-The Jacobian of H_k is X_k and does not depend on the weights, so one opened data gradient serves all Q local steps of
-a round (FedBCD 2019, eq. 57).
+The Jacobian of H_k is X_k and does not depend on the weights. One decrypted gradient therefore serves all local steps
+of a round (FedBCD 2019, eq. 57). g (n, c) is the residual: the derivative of the loss by the outputs.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from securevfl.models.inputs import private_stream
 from securevfl.protocols.differentiable import Jacobian
 
 START_DEVIATION = 0.5
-"""Standard deviation of f with the initial weights."""
+"""Standard deviation of the outputs f of the model with its initial weights."""
 
 
 def starting_weights(X: Floats, scaled: Floats, targets: Floats, seed: int) -> Floats:
-    """Draw the initial weights of the active party, with which f has the deviation START_DEVIATION.
+    """Draw the initial weights of the active party, such that f has the standard deviation START_DEVIATION.
 
     With zero weights the first residuals of a classifier would take two values that everybody knows, and a few opened
     gradients would determine every label of their batches (`securevfl.audit.attacks.two_values`). So the weights are
@@ -72,21 +72,21 @@ class Linear(Block):
         return Jacobian(np.column_stack([X, np.ones(len(X))]) if self.intercept else X)
 
     def forward(self, X: Floats, theta: Floats | None = None) -> Floats:
-        """Return the outputs H (n, c), with these weights if given."""
+        """Return the outputs H (n, c); `theta`, if passed, replaces the block's weights."""
         weights = self.theta if theta is None else theta
         return X @ weights[:-1] + weights[-1] if self.intercept else X @ weights
 
     def vjp(self, X: Floats, g: Floats) -> Floats:
-        """Return J^T g (d, c), summed over the rows."""
+        """Return X^T g, with a last row for the intercept if there is one: the gradient of the summed loss by theta."""
         product = X.T @ g
         return np.vstack([product, g.sum(axis=0)]) if self.intercept else product
 
     def regularised(self, gradient: Floats) -> Floats:
-        """Return gradient + l2 theta (d, c), without the intercept, given the gradient of the mean loss."""
+        """Return `gradient` (d, c), that of the mean loss, plus l2 * theta except for the intercept."""
         return gradient + self.decay * self.theta
 
     def penalty(self) -> float:
-        """Return l2 |theta|^2 / 2, which this block adds to the mean loss."""
+        """Return l2 / 2 * |theta|^2 without the intercept, the penalty that is added to the mean loss."""
         return float((self.decay * self.theta**2).sum()) / 2
 
     def gram(self, X: Floats) -> Floats:

@@ -1,13 +1,13 @@
 """Losses of counts and amounts with a log link: mu = exp(f) times the mean label (McCullagh and Nelder 1989).
 
-Each loss is half the unit deviance, so it is 0 when the prediction equals the label. Labels are divided by their
-mean, which changes only the intercept (the negative binomial loss keeps its labels, because its dispersion is in
-their units).
+f is the output of the model, y the label, mu the prediction and g the residual, the derivative of the loss by f. Each
+loss is half the unit deviance, so it is 0 if the prediction equals the label. Labels are divided by their mean, which
+changes only the intercept. The negative binomial loss does not divide them, because its dispersion is in their units.
 
-exp is unbounded, but step sizes, lookup tables and encrypted numbers need a bound. Beyond CAP (20 times the mean) exp
-continues along its tangent, so the loss becomes quadratic. A term that decreases in f continues below -CAP with slope
--1 times the label; only rows with labels near 0 are predicted that far below the mean. Therefore g equals the usual
-gradient for every mu between a twentieth and 20 times the mean, and is finite beyond.
+exp is unbounded, but step sizes, lookup tables and encrypted numbers need a bound. Above f = MAX_LOG_MEAN, where mu is
+20 times the mean, exp continues along its tangent, so the loss becomes quadratic. Below -MAX_LOG_MEAN, exp(-f)
+continues as a line of slope -1; only rows with labels near 0 are predicted that low. Therefore g equals the usual
+gradient for every mu between a twentieth and 20 times the mean, and grows only linearly beyond.
 
 `curvature` bounds the second derivative for a label equal to the mean. Single rows with large labels exceed it; the
 mean over a table rarely does.
@@ -42,7 +42,7 @@ class LogLinkLoss(Loss):
     Attributes:
         variance_power: the variance is proportional to this power of the mean; None if it is not.
         positive: whether labels must be greater than 0.
-        counts: whether the variance follows from the mean alone.
+        counts: whether labels are counts, whose variance follows from the mean alone.
     """
 
     classifies = False
@@ -56,7 +56,7 @@ class LogLinkLoss(Loss):
     counts = False
 
     def of_unit(self, exposed: Floats) -> tuple[LogLinkLoss, Floats]:
-        """Return the loss of the label of one unit of exposure, and its factor (n, 1) in rows of `exposed` units."""
+        """Return the loss for labels per unit, and its factor (n, 1) in rows of `exposed` units (n, 1)."""
         assert self.variance_power is not None, "subclasses without a variance power override this method"
         return self, exposed ** (2 - self.variance_power)
 
@@ -65,7 +65,7 @@ class LogLinkLoss(Loss):
         """Return the unit deviance (n,) of labels and means in the same units, as scikit-learn and statsmodels do."""
 
     def classes(self, y: NDArray[Any]) -> NDArray[Any]:
-        """Return 0 and the mean of the labels, the unit of targets.
+        """Return 0 and the mean of the labels, by which they are divided.
 
         Args:
             y: the labels (n,).
@@ -74,7 +74,7 @@ class LogLinkLoss(Loss):
             An array of two numbers.
 
         Raises:
-            LabelError: if labels are negative, or 0 where they must be positive, or all equal.
+            LabelError: if labels are negative, or 0 although they must be positive, or all equal.
         """
         y = np.asarray(y, np.float64)
         low = float(y.min())
@@ -94,7 +94,7 @@ class LogLinkLoss(Loss):
         return (np.asarray(y, np.float64) / classes[1])[:, None]
 
     def minimizer(self, y: Floats) -> Floats:
-        """Return the f (n, c) at which rows have the smallest loss."""
+        """Return the outputs f (n, c) that minimise the loss of each row."""
         minimizer: Floats = np.log(np.clip(y, math.exp(-MAX_LOG_MEAN), math.exp(MAX_LOG_MEAN)))
         return minimizer
 
@@ -103,11 +103,11 @@ class LogLinkLoss(Loss):
         return growth(f)[:, 0] * classes[1]
 
     def units(self, classes: NDArray[Any]) -> tuple[float, float]:
-        """Return the factor and the summand that convert f to the units of the prediction."""
+        """Return the factor and the summand that convert f to log of the prediction in the units of the labels."""
         return 1.0, math.log(classes[1])
 
     def synthetic_labels(self, scores: Floats) -> Floats:
-        """Return labels (n,) generated from normal scores (n,)."""
+        """Return labels (n,) generated from normally distributed scores (n,)."""
         return np.floor(np.exp(scores)) if self.counts else np.exp(scores)
 
 
@@ -119,7 +119,7 @@ class PoissonLoss(LogLinkLoss):
     counts = True
     variance_power = 1.0
     curvature = math.exp(MAX_LOG_MEAN)
-    step_factor = 2.5  # the mean of mu is 1 for a correct fit
+    step_factor = 2.5  # curvature is that of the largest mu, and the mean of mu is 1 for a correct fit
 
     def value(self, f: Floats, y: Floats) -> Floats:
         """Return the loss of each row (n,)."""
@@ -130,9 +130,9 @@ class PoissonLoss(LogLinkLoss):
         return growth(f) - y
 
     def invert_residual(self, g: Floats) -> InvertedResidual:
-        """Compute labels and sums.
+        """Compute labels and outputs f from residuals.
 
-        Rows with a positive g are assumed to have label 0, as most of them do: then mu = g.
+        Rows with a positive g are assumed to have label 0, as most of them do; then g = mu.
         """
         return _assuming_zeros(g, growth_inverse(g))
 
@@ -162,7 +162,7 @@ class GammaLoss(LogLinkLoss):
         return 1 - y * decay(f)
 
     def invert_residual(self, g: Floats) -> InvertedResidual:
-        """Compute log(1 - g) = log y - f, which holds within the linear continuations."""
+        """Return no labels, and log(1 - g) = log y - f, which holds unless a continuation of exp applies."""
         return InvertedResidual(np.full_like(g, np.nan), -np.log(np.maximum(1 - g, TINY)))
 
     def target_term(self, y: Floats) -> Floats:
@@ -176,9 +176,9 @@ class GammaLoss(LogLinkLoss):
 
 
 class TweedieLoss(LogLinkLoss):
-    """Loss of amounts that are often 0, such as claims a year, with the variance mu^power, 1 < power < 2.
+    """Loss of amounts that are often 0, such as yearly claims; their variance is mu^p with 1 < p < 2.
 
-    mu^(2 - p) / (2 - p) + y mu^(1 - p) / (p - 1) minus its minimum (Jorgensen 1987).
+    The loss is mu^(2 - p) / (2 - p) + y * mu^(1 - p) / (p - 1) minus its minimum (Jorgensen 1987).
     """
 
     name = "tweedie"
@@ -190,7 +190,7 @@ class TweedieLoss(LogLinkLoss):
             (2 - power) * math.exp((2 - power) * f) + (power - 1) * math.exp((1 - power) * f)
             for f in (-MAX_LOG_MEAN, MAX_LOG_MEAN)
         ]
-        self.curvature = max(ends)  # type: ignore[misc]  # of this one
+        self.curvature = max(ends)  # type: ignore[misc]  # per object
 
     def value(self, f: Floats, y: Floats) -> Floats:
         """Return the loss of each row (n,)."""
@@ -204,9 +204,9 @@ class TweedieLoss(LogLinkLoss):
         return growth(f, 2 - self.power) - y * decay(f, self.power - 1)
 
     def invert_residual(self, g: Floats) -> InvertedResidual:
-        """Compute labels and sums.
+        """Compute labels and outputs f from residuals.
 
-        Rows with a positive g are assumed to have label 0, as most of them do: then g = mu^(2 - p).
+        Rows with a positive g are assumed to have label 0, as most of them do; then g = mu^(2 - p) with p = `power`.
         """
         return _assuming_zeros(g, growth_inverse(g, 2 - self.power))
 
@@ -218,10 +218,10 @@ class TweedieLoss(LogLinkLoss):
 
 
 class NegativeBinomialLoss(LogLinkLoss):
-    """Loss of counts with variance mu + dispersion mu^2 (NB2: Cameron and Trivedi 1986).
+    """Loss of counts with variance mu + a * mu^2, where a is the dispersion (NB2: Cameron and Trivedi 1986).
 
-    y log(y / mu) - (y + 1/a) log((1 + a y) / (1 + a mu)), where a is the dispersion. f is log mu itself, so the mean of
-    all labels must be far from the bound of exp.
+    The loss is y * log(y / mu) - (y + 1 / a) * log((1 + a * y) / (1 + a * mu)). f is log mu itself, so the mean of all
+    labels must be far from the bound of exp.
     """
 
     name = "negative_binomial"
@@ -231,12 +231,12 @@ class NegativeBinomialLoss(LogLinkLoss):
     def __init__(self, dispersion: float = 1.0) -> None:
         self.dispersion = dispersion
         mu = min(1 / dispersion, math.exp(MAX_LOG_MEAN))
-        self.curvature = mu * (1 + dispersion) / (1 + dispersion * mu) ** 2  # type: ignore[misc]  # of this one
+        self.curvature = mu * (1 + dispersion) / (1 + dispersion * mu) ** 2  # type: ignore[misc]  # per object
 
     def of_unit(self, exposed: Floats) -> tuple[LogLinkLoss, Floats]:
-        """Return the loss of the label of one unit of exposure, and the factor of rows with more units."""
+        """Return the loss for labels per unit, and its factor (n, 1) in rows of `exposed` units (n, 1)."""
         unit = copy(self)
-        unit.dispersion = exposed * self.dispersion  # type: ignore[assignment]  # one for each row
+        unit.dispersion = exposed * self.dispersion  # type: ignore[assignment]  # one dispersion for each row
         return unit, exposed
 
     def classes(self, y: NDArray[Any]) -> NDArray[Any]:
@@ -265,7 +265,7 @@ class NegativeBinomialLoss(LogLinkLoss):
         a = self.dispersion
         mu, beyond = growth(f), np.maximum(f - MAX_LOG_MEAN, 0.0)
         inner = -y * np.minimum(f, MAX_LOG_MEAN) + (y + 1 / a) * np.log1p(a * growth(np.minimum(f, MAX_LOG_MEAN)))
-        edge = math.exp(MAX_LOG_MEAN)  # on the tangent mu is linear, and g a quotient of two linear functions
+        edge = math.exp(MAX_LOG_MEAN)  # beyond it, mu is linear in f
         tail = (mu - edge) / a - (1 + a * y) / a**2 * (np.log1p(a * mu) - np.log1p(a * edge))
         minimum = -_y_log_y(y) + (y + 1 / a) * np.log1p(a * y)
         return (inner + np.where(beyond > 0, tail / edge, 0.0) - minimum)[:, 0]
@@ -276,9 +276,9 @@ class NegativeBinomialLoss(LogLinkLoss):
         return (mu - y) / (1 + self.dispersion * mu)
 
     def invert_residual(self, g: Floats) -> InvertedResidual:
-        """Compute labels and sums.
+        """Compute labels and outputs f from residuals.
 
-        Rows with a positive g are assumed to have label 0, as most of them do, with g = mu / (1 + a mu).
+        Rows with a positive g are assumed to have label 0, as most of them do; then g = mu / (1 + a * mu).
         """
         odds = np.clip(self.dispersion * g, TINY, 1 - 1e-12)
         return _assuming_zeros(g, growth_inverse(odds / (1 - odds) / self.dispersion))
@@ -291,7 +291,7 @@ class NegativeBinomialLoss(LogLinkLoss):
 
 
 def growth(f: Floats, rate: float = 1.0) -> Floats:
-    """Return exp(rate f), continued along its tangent beyond MAX_LOG_MEAN."""
+    """Return exp(rate * f), continued along its tangent beyond MAX_LOG_MEAN."""
     inside = np.minimum(f, MAX_LOG_MEAN)
     return np.exp(rate * inside) + rate * math.exp(rate * MAX_LOG_MEAN) * (f - inside)
 
@@ -303,30 +303,30 @@ def growth_inverse(value: Floats, rate: float = 1.0) -> Floats:
 
 
 def growth_integral(f: Floats, rate: float = 1.0) -> Floats:
-    """Return the integral of `growth`: exp(rate f) / rate, continued as a parabola beyond MAX_LOG_MEAN."""
+    """Return the integral of `growth`: exp(rate * f) / rate, continued as a parabola beyond MAX_LOG_MEAN."""
     inside = np.minimum(f, MAX_LOG_MEAN)
     beyond, edge = f - inside, math.exp(rate * MAX_LOG_MEAN)
     return np.exp(rate * inside) / rate + edge * beyond + rate * edge * beyond**2 / 2
 
 
 def decay(f: Floats, rate: float = 1.0) -> Floats:
-    """Return exp(-rate f), continued with slope -1 below -MAX_LOG_MEAN."""
+    """Return exp(-rate * f), continued as a line of slope -1 below -MAX_LOG_MEAN."""
     inside = np.maximum(f, -MAX_LOG_MEAN)
     return np.exp(-rate * inside) + (inside - f)
 
 
 def decay_integral(f: Floats, rate: float = 1.0) -> Floats:
-    """Return the negative integral of `decay`: exp(-rate f) / rate, continued as a parabola below -MAX_LOG_MEAN."""
+    """Return the negative integral of `decay`: exp(-rate * f) / rate, continued as a parabola below -MAX_LOG_MEAN."""
     inside = np.maximum(f, -MAX_LOG_MEAN)
     below = inside - f
     return np.exp(-rate * inside) / rate + math.exp(rate * MAX_LOG_MEAN) * below + below**2 / 2
 
 
 def _assuming_zeros(g: Floats, f: Floats) -> InvertedResidual:
-    """Return label 0 and the sums f for rows with a positive residual g, and NaN for all others."""
+    """Return label 0 and the outputs `f` for rows with a positive residual g, and NaN for all others."""
     return InvertedResidual(np.where(g > 0, 0.0, np.nan), np.where(g > 0, f, np.nan))
 
 
 def _y_log_y(y: Floats) -> Floats:
-    """Return y log y, and 0 for y = 0."""
+    """Return y * log(y), and 0 for y = 0."""
     return y * np.log(np.where(y > 0, y, 1.0))

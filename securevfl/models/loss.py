@@ -1,4 +1,8 @@
-"""Losses of outputs f = sum_k H_k (n, c): value, residual g = df/dH, targets, and the information that g reveals.
+"""The base classes of losses, and helpers that losses share.
+
+A loss is a function of the outputs f (n, c), summed over the parties, and of the targets y (n, c), which encode the
+labels. Its residual g (n, c) is the derivative of each row's loss by f. Parties send g, so a loss also states what g
+reveals about a row (`InvertedResidual`).
 
 The usual losses are in `securevfl.models.standard_losses`; `securevfl.models.losses` lists all losses by name.
 """
@@ -34,11 +38,11 @@ def softmax(f: Floats) -> Floats:
 
 
 class InvertedResidual(NamedTuple):
-    """The information about each row that its residual reveals; NaN where it reveals nothing.
+    """The numbers about each row that follow from its residual; NaN for those that do not.
 
     Attributes:
         targets: y (n, c).
-        sums: `Loss.revealed_outputs(f)` (n, k), minus `Loss.target_term(y)` if the loss `retains_targets`.
+        sums: the outputs `Loss.revealed_outputs(f)` (n, k), minus `Loss.target_term(y)` if the loss `retains_targets`.
     """
 
     targets: Floats
@@ -46,23 +50,23 @@ class InvertedResidual(NamedTuple):
 
 
 class Loss(ABC):
-    """The loss of one row. The caller computes sums and means over rows.
+    """A loss; it is computed for each row, and the caller computes sums and means over rows.
 
     Attributes:
         name: the name in a job.
         classifies: whether the labels are classes.
-        single: whether f has one column.
+        single: whether f has one column (c = 1).
         elementwise: whether each entry of g depends only on the same entry of f and y.
-        retains_targets: whether `invert_residual` returns sums that still contain y.
-        assumes_zero_labels: whether `invert_residual` returns label 0 for labels that it cannot distinguish from 0.
-        smooth: whether g has a continuous derivative by f and is not linear.
+        retains_targets: whether the sums of `invert_residual` still contain a function of the unknown y.
+        assumes_zero_labels: whether `invert_residual` returns label 0 for rows whose label it cannot compute.
+        smooth: whether g has a continuous derivative by f and is not linear in f.
         bound: upper bound of |g| for each entry.
         curvature: upper bound of the eigenvalues of a row's second derivatives by f (c, c); None if there is none.
         spacing: distance between the entries of a lookup table of g, at which linear interpolation is accurate enough.
-        step_factor: factor by which steps may exceed the step size that the curvature allows.
+        step_factor: factor by which steps may exceed the step size that follows from the curvature.
         reports_standard_errors: whether coefficients are published with standard errors, so that training must converge
             further.
-        label_scale: the unit of labels in messages about the bound.
+        label_scale: in messages about the bound, the unit in which distances of labels are stated.
     """
 
     name: ClassVar[str]
@@ -89,15 +93,27 @@ class Loss(ABC):
 
     @abstractmethod
     def invert_residual(self, g: Floats) -> InvertedResidual:
-        """Compute targets and sums from residuals g (n, c), as their recipient can. Audits use it as an attack."""
+        """Compute targets and outputs from residuals g (n, c), as a recipient can; audits use this attack."""
 
     def minimizer(self, y: Floats) -> Floats:
-        """Return the f (n, c) at which rows with targets y have the smallest loss; infinite if there is no minimum."""
+        """Return the f (n, c) that minimises the loss for targets y; infinite if there is no minimum."""
         minimizer: Floats = np.where(y > 0, np.inf, -np.inf)
         return minimizer
 
+    def constant_outputs(self, y: Floats, weights: Floats | None = None) -> Floats:
+        """Return outputs (c,) from which a training starts, near those of least loss that are equal for all rows.
+
+        Args:
+            y: the targets (n, c).
+            weights: the weights of rows (n,); by default all are equal.
+
+        Returns:
+            The outputs; 0 for a loss whose targets are scaled to it.
+        """
+        return np.zeros(y.shape[1])
+
     def revealed_outputs(self, f: Floats) -> Floats:
-        """Return the linear map (n, k) of f (n, c) that a residual reveals: f itself unless g ignores a part of it."""
+        """Return the part of f (n, c) that a residual reveals, as a linear map of f (n, k); by default f."""
         return f
 
     def target_term(self, y: Floats) -> Floats:
@@ -109,7 +125,7 @@ class Loss(ABC):
 
         Args:
             f: the outputs (n, c).
-            classes: the result of `classes`.
+            classes: the result of the method `classes`.
 
         Returns:
             The predictions.
@@ -122,15 +138,15 @@ class Loss(ABC):
         )
 
     def units(self, classes: NDArray[Any]) -> tuple[float, float]:
-        """Return the factor and the summand that convert f to the units of the prediction."""
+        """Return a and b such that a * f + b is in the units of the labels."""
         return 1.0, 0.0
 
     def synthetic_labels(self, scores: Floats) -> Floats:
-        """Return labels (n,) of a kind that this regression loss accepts, generated from normal scores (n,)."""
+        """Return labels (n,) that this regression loss accepts, generated from normal scores (n,)."""
         return scores
 
     def classes(self, y: NDArray[Any]) -> NDArray[Any]:
-        """Return the sorted classes of labels; for regression losses, their location and scale.
+        """Return the sorted classes of labels; for regression losses, two numbers that scale the labels.
 
         Args:
             y: the labels (n,).
@@ -185,14 +201,14 @@ class Loss(ABC):
 
 
 class NumberLoss(Loss):
-    """A regression loss whose targets are scaled to mean 0 and deviation 1, so that a bound on g can be agreed."""
+    """A regression loss; targets are scaled to mean 0 and deviation 1, so that g can be bounded."""
 
     classifies = False
     retains_targets = True
     spacing = 0.25
 
     def minimizer(self, y: Floats) -> Floats:
-        """Return the targets."""
+        """Return the targets: the loss is smallest if the prediction equals the label."""
         return y
 
     def mean(self, f: Floats, classes: NDArray[Any]) -> Floats:

@@ -7,7 +7,7 @@ from securevfl.models.loss import Loss
 from securevfl.models.robust_losses import HuberLoss, QuantileLoss
 from securevfl.models.standard_losses import LogisticLoss, OneVsRestLoss, SmoothHingeLoss, SoftmaxLoss, SquareLoss
 
-# a new loss is one line here; models find it by name, as `securevfl.models.linear.GeneralLinear` does
+# to add a loss, add it here; models refer to it by name, as `securevfl.models.linear.GeneralLinear` does
 LOSSES: dict[str, Loss] = {
     loss.name: loss
     for loss in (
@@ -37,7 +37,7 @@ def known_loss(value: str, *, single: bool = False) -> str:
         The name.
 
     Raises:
-        ValueError: if there is no such loss; it lists the names.
+        ValueError: if there is no such loss; the message lists the names.
     """
     names = [name for name, loss in LOSSES.items() if loss.single or not single]
     if value not in names:

@@ -1,4 +1,4 @@
-"""Metrics of outputs f (n, c) and labels, by name, and whether higher values are better."""
+"""Metrics of a model's outputs f (n, c) for n rows with known labels, by name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from securevfl.models.robust_losses import QuantileLoss
 
 LOWER_IS_BETTER = frozenset({"loss", "rmse", "error", "log_loss", "brier", "deviance", "pinball"})
 BOOTSTRAP_SAMPLES, MAX_BOOTSTRAP_ROWS = 40, 4096
-"""Bootstrap samples of a standard error, and rows of a sample at most."""
+"""Number of bootstrap samples for a standard error, and maximum number of rows of a sample."""
 LIFT_SHARE = 0.1
 """The share of rows with the highest scores over which lift is computed."""
 MIN_PROBABILITY = 1e-15
@@ -45,7 +45,7 @@ class ScoredRows:
 
     @cached_property
     def cumulative(self) -> tuple[Floats, Floats]:
-        """`_cumulative` of the positive class of two."""
+        """The weight of positive rows, and of all rows, down to each distinct score (`_cumulative`)."""
         return _cumulative(self.y == self.classes[1], self.f[:, 0], self.w)
 
     @cached_property
@@ -55,7 +55,7 @@ class ScoredRows:
 
     @cached_property
     def members(self) -> NDArray[np.bool_]:
-        """Whether each row is of each class (n, classes)."""
+        """Whether each row belongs to each class (n, classes)."""
         return np.asarray(self.y[:, None] == self.classes)
 
     @cached_property
@@ -104,7 +104,7 @@ def reached(name: str, value: float, target: float) -> bool:
 
 
 def stale(name: str, values: Sequence[float], evaluations: int, tolerance: float) -> bool:
-    """Return whether none of the latest `evaluations` values is better, by more than `tolerance`, than all before."""
+    """Return whether the best of the latest `evaluations` values beats all earlier values by at most `tolerance`."""
     sign = -1.0 if name in LOWER_IS_BETTER else 1.0
     earlier, latest = values[:-evaluations], values[-evaluations:]
     return (
@@ -163,7 +163,7 @@ def _distance(positives: Floats, rows: Floats) -> float:
 
 
 def average_precision(positive: NDArray[np.bool_], score: Floats, weights: Floats | None = None) -> float:
-    """Return the area under the precision-recall curve: the sum of precision times gain in recall.
+    """Return the area under the precision-recall curve: the sum over scores of precision * gain in recall.
 
     It is nan without positive rows.
 
@@ -233,8 +233,8 @@ def standard_errors(
 ) -> dict[str, float]:
     """Estimate the standard error of each metric by the bootstrap (Efron 1979).
 
-    There are BOOTSTRAP_SAMPLES fixed samples of at most MAX_BOOTSTRAP_ROWS rows; the errors of more rows are scaled by
-    the root of their number. Samples without one of two classes are left out.
+    It evaluates BOOTSTRAP_SAMPLES fixed samples of at most MAX_BOOTSTRAP_ROWS rows. If there are n > size rows, the
+    errors of samples of `size` rows are multiplied by sqrt(size / n). Samples that lack a class are left out.
 
     Args:
         loss: the loss.
@@ -265,7 +265,7 @@ def standard_errors(
 
 
 def _cumulative(positive: NDArray[np.bool_], score: Floats, weights: Floats | None = None) -> tuple[Floats, Floats]:
-    """Return the weights of positive rows and of all rows at or above each distinct score, from the highest on."""
+    """Return the weight of positive rows and of all rows at or above each score, highest score first."""
     _, index = np.unique(-score, return_inverse=True)
     w = np.ones(len(score)) if weights is None else weights
     return np.cumsum(np.bincount(index, weights=positive * w)), np.cumsum(np.bincount(index, weights=w))
@@ -274,8 +274,8 @@ def _cumulative(positive: NDArray[np.bool_], score: Floats, weights: Floats | No
 def gini(y: Floats, score: Floats, weights: Floats | None = None) -> float:
     """Return how well scores rank amounts: 1 for the order of the amounts, 0 for no relation.
 
-    It is the Gini index of the amounts over rows by increasing score, relative to that over rows by increasing amount
-    (Frees, Meyers and Cummings 2011).
+    The result is the Gini index of the amounts over rows sorted by score, divided by their Gini index over rows sorted
+    by amount (Frees, Meyers and Cummings 2011).
 
     Args:
         y: amounts (n,) of 0 or more.
@@ -293,8 +293,8 @@ def gini(y: Floats, score: Floats, weights: Floats | None = None) -> float:
 def concordance(time: NDArray[Any], happened: NDArray[np.bool_], risk: Floats) -> float:
     """Return the concordance index (Harrell and others 1982).
 
-    It is the share of pairs of rows, of which one is known to have had the event first, in which that row has the
-    higher risk; ties count as a half. It takes n^2 comparisons.
+    Of all pairs of rows of which one is known to have had the event first, it is the share in which that row has the
+    higher risk; ties count as a half. The computation takes n^2 comparisons.
 
     Args:
         time: the time of the event, or of the end of observation (n,).
@@ -313,7 +313,7 @@ def concordance(time: NDArray[Any], happened: NDArray[np.bool_], risk: Floats) -
 
 
 def _concentration(y: Floats, by: Floats, w: Floats) -> float:
-    """Return 1 minus twice the area under the share of y in the rows with the lowest `by`; ties are on a line."""
+    """Return the Gini index of y: 1 - 2 * (area under the Lorenz curve of y over rows sorted by `by`)."""
     _, index = np.unique(by, return_inverse=True)
     rows, sums = np.bincount(index, weights=w) / w.sum(), np.bincount(index, weights=y * w) / (y * w).sum()
     share = np.cumsum(sums)

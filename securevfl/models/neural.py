@@ -1,13 +1,14 @@
-"""Neural networks: H_k = module_k(X_k), with the loss on sum_k H_k (FedBCD 2019, eq. 2 and section 6).
+"""Neural networks: each party has a module, H_k = module_k(X_k), and the loss is that of the sum of all H_k.
 
-Alternatively the active party applies a top model to the outputs of all parties (`securevfl.models.torch_top`). Every
-party brings its own module (`securevfl.TorchModel`), or has one dense layer; other parties learn only its number of
-parameters. J_k depends on the weights, so a sealed gradient takes a homomorphic product and an opening in every local
-step, on the residual of one exchange.
+See FedBCD 2019, eq. 2 and section 6. Alternatively the active party, which has the labels, applies a top model to the
+outputs of all parties (`securevfl.models.torch_top`). Every party supplies its own module (`securevfl.TorchModel`) or
+has one dense layer; other parties learn only its number of weights. The Jacobian J_k of the outputs by the weights
+changes with the weights. With encrypted residuals, every local step therefore multiplies J_k with the ciphertexts and
+has one gradient decrypted.
 
-A network often has more parameters than a small batch has residuals. If p >= n c, an opened gradient determines g, and
-g determines the labels: encryption then protects nothing, and such a job is refused
-(`securevfl.consent.ledger_session`).
+A network often has more weights than a small batch has residuals. If a party has p >= n * c weights for n rows and c
+outputs, a decrypted gradient determines the residuals, and these determine the labels: encryption then protects
+nothing, and such a job is refused (`securevfl.consent.ledger_session`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from securevfl.models.losses import LOSSES, known_loss
 class Neural(BlockModel):
     """A sum of the parties' networks, or a top model on their outputs.
 
-    `modules` is for parties that do not pass a module as an object. All parties agree on the names; each party runs
+    The option `modules` is for parties that do not pass a module as an object. All parties agree on the names; each
+    party runs
     only its own file, and no file is sent.
     """
 
@@ -39,9 +41,10 @@ class Neural(BlockModel):
     """The module of each party, in a file of that party: "file.py:name"."""
 
     joint: Literal["sum", "top"] = "sum"
-    """"sum" adds up all outputs; "top" passes them to a top model of the active party, which sees each party's."""
+    """"sum" adds up all outputs; "top" passes them to a top model of the active party, which sees the outputs of each
+    party separately."""
     width: int = Field(default=8, ge=1)
-    """Number of outputs (w) of each passive party with a top model."""
+    """Number of outputs of each passive party if `joint` is "top"."""
     clip: float = Field(default=4.0, gt=0)
     """Bound of the residuals that a top model sends to passive parties; larger ones are clipped."""
 
@@ -61,11 +64,11 @@ class Neural(BlockModel):
         return self.joint == "top"
 
     def output_width(self, outputs: int) -> int:
-        """Return how many numbers a row the block of a passive party has."""
+        """Return the number of values for each row that a passive party outputs."""
         return self.width if self.separates_outputs else outputs
 
     def collected_width(self, outputs: int, passives: int) -> int:
-        """Return how many numbers a row are collected from all passive parties together."""
+        """Return the number of values for each row that all passive parties output together."""
         return self.width * passives if self.separates_outputs else outputs
 
     def parameters(self, columns: int, outputs: int) -> int:

@@ -1,8 +1,8 @@
-"""Metrics of pairs (quantised score, label) in random order, if the scores of rows stay hidden.
+"""Metrics computed from pairs (quantised score, label) in random order, so that no party learns a row's score.
 
-Scores are rounded to a grid at random, so rows may tie that did not tie before; precision averages over all orders of
-tied rows. With several classes each output has pairs of its own, in another order, so only metrics of one class
-against the rest are available. For a regression the scores are residuals.
+Scores are rounded to a grid at random, so rows may tie that did not tie before; precision is averaged over all orders
+of tied rows. With several classes, each output has its own pairs in another order, so the only metrics are those of one
+class against the rest. For a regression the score of a pair is its residual. f (n, c) are the outputs of the model.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def pair_metric_names(loss: Loss) -> list[str]:
 
 
 def supports_pairs(loss: Loss) -> bool:
-    """Return whether pairs determine the loss: it classifies, or depends only on the difference of f and a number."""
+    """Return whether pairs determine the loss, as for classes and for losses of the difference f - y."""
     return not isinstance(loss, LogLinkLoss)
 
 
@@ -39,7 +39,7 @@ def class_metrics(loss: Loss, f: Floats, marked: NDArray[np.bool_], classes: NDA
     Args:
         loss: the loss.
         f: the quantised outputs (n, c), in a random order for each column.
-        marked: whether the row of each output is of the class of its column (n, c).
+        marked: whether the label of each pair is the class that its column stands for (n, c).
         classes: the classes.
 
     Returns:
@@ -73,7 +73,7 @@ def residual_metrics(loss: Loss, r: Floats, targets: Floats, classes: NDArray[An
 
 
 def class_standard_errors(loss: Loss, f: Floats, marked: NDArray[np.bool_], classes: NDArray[Any]) -> dict[str, float]:
-    """Return the standard errors of `class_metrics`. The pairs of several classes count as independent rows."""
+    """Return the standard errors of `class_metrics`. Pairs of different classes count as independent rows."""
     if loss.single:
         return standard_errors(loss, f, np.where(marked[:, 0], classes[1], classes[0]), classes, None)
     binary, signs = LogisticLoss(), np.array([-1.0, 1.0])

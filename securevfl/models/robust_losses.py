@@ -1,8 +1,8 @@
 """Regression losses with a bounded residual: Huber's loss and the quantile loss.
 
-Both match scikit-learn and statsmodels, except that the corner of the quantile loss is rounded so that g has a slope:
-each label counts as spread evenly over BANDWIDTH deviations on either side (convolution smoothing; Fernandes, Guerre
-and Horta 2021).
+f is the prediction, y the label and g the residual, the derivative of the loss by f. Both losses match scikit-learn and
+statsmodels, except that the corner of the quantile loss is rounded so that g is continuous: the loss is averaged over
+labels within BANDWIDTH standard deviations on either side (convolution smoothing; Fernandes, Guerre and Horta 2021).
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from securevfl.models.loss import (
     NumberLoss,
 )
 
-BANDWIDTH = 0.0625  # h, in deviations of the labels
+BANDWIDTH = 0.0625  # in standard deviations of the labels
 
 
 class HuberLoss(NumberLoss):
-    """Huber's loss (1964): (f - y)^2 / 2 up to `width` deviations, width (|f - y| - width / 2) beyond."""
+    """Huber's loss (1964) of e = |f - y|: e^2 / 2 if e is at most `width`, else width * (e - width / 2)."""
 
     name = "huber"
     curvature = 1.0
 
     def __init__(self, width: float = 1.0) -> None:
         self.width = width
-        self.bound = width  # type: ignore[misc]  # of this one
+        self.bound = width  # type: ignore[misc]  # per object
 
     def value(self, f: Floats, y: Floats) -> Floats:
         """Return the loss of each row (n,)."""
@@ -38,15 +38,15 @@ class HuberLoss(NumberLoss):
         return np.clip(f - y, -self.width, self.width)
 
     def invert_residual(self, g: Floats) -> InvertedResidual:
-        """Compute f - y where g is not at its bound."""
+        """Return g = f - y for rows whose g is not at its bound."""
         return InvertedResidual(np.full_like(g, np.nan), np.where(np.abs(g) < self.width, g, np.nan))
 
 
 class QuantileLoss(NumberLoss):
-    """The quantile loss (Koenker and Bassett 1978): q (y - f) below the label and (1 - q)(f - y) above it.
+    """The quantile loss (Koenker and Bassett 1978): q * (y - f) if f < y, (1 - q) * (f - y) otherwise.
 
-    It is rounded within BANDWIDTH of the label, so that
-    g = (f - y + h) / 2h - q, clipped to [-q, 1 - q].
+    q is the quantile. The corner is rounded for f within h = BANDWIDTH of y, so that g = (f - y + h) / (2 * h) - q,
+    clipped to [-q, 1 - q].
     """
 
     name = "quantile"
@@ -66,8 +66,12 @@ class QuantileLoss(NumberLoss):
         """Return the residual g (n, c)."""
         return np.clip((f - y + BANDWIDTH) / (2 * BANDWIDTH), 0, 1) - self.quantile
 
+    def constant_outputs(self, y: Floats, weights: Floats | None = None) -> Floats:
+        """Return the quantile (c,) of the targets, without regard to weights."""
+        return np.asarray(np.quantile(y, self.quantile, axis=0))
+
     def invert_residual(self, g: Floats) -> InvertedResidual:
-        """Compute f - y near the label; elsewhere g reveals only on which side of the label f is."""
+        """Return f - y for f near the label; for all other rows g reveals only which of the two is larger."""
         error = 2 * BANDWIDTH * (g + self.quantile) - BANDWIDTH
         is_near = (g > -self.quantile) & (g < 1 - self.quantile)
         return InvertedResidual(np.full_like(g, np.nan), np.where(is_near, error, np.nan))

@@ -1,15 +1,15 @@
-"""Error of coefficients if a training rounds the sums f at random.
+"""Error of coefficients if a training rounds the model outputs f at random.
 
-An error of f with standard deviation s changes the gradient by sum_i x_i l''_i s e_i; random labels change it by
-sum_i x_i g_i. In units of standard errors, a coefficient therefore has a normal error with the standard deviation
+Let s be the standard deviation of the rounding error of f, x_i the value of a column in row i, g_i and l''_i the first
+and second derivative of the row's loss by f. Rounding changes the gradient by a sum of x_i * l''_i * s * e_i with
+standard normal e_i; the randomness of the labels changes it by the sum of x_i * g_i. In units of its standard error, a
+coefficient therefore has a normal error with the standard deviation
 
-    s (sum_i l''_i^2 / sum_i var g_i)^(1/2)
+    s * (sum_i l''_i^2 / sum_i var g_i)^(1/2)
 
-for any columns that are not correlated with the weights l'' of the rows. The variance of g_i follows from the mean for
-counts (Poisson, negative binomial), and is g_i^2 for amounts. Both are evaluated at equal f for all rows. So counts
-with a large mean m, whose relative noise is small, have an error of s m^(1/2), and rows with large exposures likewise.
-
-`python tests/models/test_right_numbers.py` compares this figure with measured errors.
+for any column that is not correlated with l''. The variance of g_i follows from the mean for counts (Poisson, negative
+binomial), and is estimated by g_i^2 for amounts. Both are evaluated at equal f for all rows. So counts with a large
+mean m, whose relative noise is small, have an error of s * m^(1/2); rows with large exposures have large errors too.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from securevfl.errors import DataNotice, LabelError
 from securevfl.models.loss import Loss
 
 SLOPE_STEP = 0.5
-"""Distance of f on either side at which slopes are computed."""
+"""Slopes l'' are computed as differences over this distance of f on either side."""
 REPORTED_ERROR, MAX_ERROR = 0.05, 1.0
-"""Errors in standard errors from which on a notice is given, and from which on the training is refused."""
+"""Errors, in units of standard errors, above which a notice is given and above which training is refused."""
 DEVIATIONS = 2.0
-"""Standard deviations of a coefficient that are reported as its error."""
+"""Number of standard deviations of a coefficient's error that are reported."""
 
 
 class SumRounding(NamedTuple):
     """The rounding of sums f in a training.
 
     Attributes:
-        deviation: standard deviation of the error of f that affects the weights.
-        remedy: how to reduce it.
+        deviation: standard deviation of the part of the rounding error of f that affects the weights.
+        remedy: how a user can reduce it.
     """
 
     deviation: float
@@ -50,7 +50,7 @@ def coefficient_error(loss: Loss, rated: Floats, start: float, mean: float | Non
         loss: the loss of the job, with weights and exposures.
         rated: its targets (n, k).
         start: f of the model without weights.
-        mean: the mean label, in units of which the targets of counts are; None for amounts.
+        mean: the mean label of counts, by which targets are divided; None for amounts.
         deviation: standard deviation of the rounding error of f.
 
     Returns:
@@ -69,16 +69,15 @@ def report_coefficient_error(name: str, error: float, remedy: str) -> None:
     Args:
         name: the party.
         error: the error in units of standard errors.
-        remedy: how to reduce it.
+        remedy: how a user can reduce it.
 
     Raises:
         LabelError: if the error exceeds MAX_ERROR.
     """
     if error > MAX_ERROR:
         raise LabelError(
-            f"party {name}: sums are rounded at random and labels or exposures are large, so coefficients may be "
-            "off by "
-            f"{error:.2g} standard errors; at most {MAX_ERROR:g} is allowed",
+            f"party {name}: sums are rounded at random and labels or exposures are large, so coefficients may be off "
+            f"by {error:.2g} standard errors; at most {MAX_ERROR:g} is allowed",
             remedy,
             code="SVFL-LABEL-RANGE",
             party=name,

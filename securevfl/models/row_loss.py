@@ -19,7 +19,7 @@ INHERITED_ATTRIBUTES = (
 
 
 class RowLoss(Loss):
-    """A loss, modified by a number of each row, which is the last column of the targets (n, c + 1).
+    """A loss modified by one number of each row, the last column of the targets (n, c + 1); f (n, c) are the outputs.
 
     Args:
         loss: the loss that is modified.
@@ -31,15 +31,15 @@ class RowLoss(Loss):
             setattr(self, name, getattr(loss, name))
 
     def minimizer(self, y: Floats) -> Floats:
-        """Return the f (n, c) at which rows have the smallest loss."""
+        """Return the outputs f (n, c) that minimise the loss of each row."""
         return self._loss.minimizer(y[:, :-1])
 
     def invert_residual(self, g: Floats) -> InvertedResidual:
-        """Compute targets and sums from residuals g (n, c)."""
+        """Compute targets and outputs from residuals g (n, c), as `Loss.invert_residual` describes."""
         return self._loss.invert_residual(g)
 
     def revealed_outputs(self, f: Floats) -> Floats:
-        """Return the linear map (n, k) of f (n, c) that a residual reveals."""
+        """Return the part of f (n, c) that a residual reveals, as a linear map (n, k)."""
         return self._loss.revealed_outputs(f)
 
     def mean(self, f: Floats, classes: NDArray[Any]) -> Floats:
@@ -47,7 +47,7 @@ class RowLoss(Loss):
         return self._loss.mean(f, classes)
 
     def units(self, classes: NDArray[Any]) -> tuple[float, float]:
-        """Return the factor and the summand that convert f to the units of the prediction."""
+        """Return a and b such that a * f + b is in the units of the labels."""
         return self._loss.units(classes)
 
     def synthetic_labels(self, scores: Floats) -> Floats:

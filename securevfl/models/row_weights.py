@@ -1,9 +1,9 @@
-"""Weights of rows in a loss: of classes, and from a column of the active party.
+"""Weights of rows in a loss, from the classes of rows and from a column of the active party, which has the labels.
 
-The weighted loss of a row is its loss times its weight, and so is its residual. Weights have the mean 1 over the
-training rows, so l2 and step sizes keep their meaning. They are the last column of the targets; no message contains
-them, and other parties see only g. The maximum weight, `max_weight`, is agreed by all parties: it is a factor of the
-bound on g, which determines the scale of encrypted numbers, and of the curvature, which determines step sizes. The
+A row's loss, and so its residual, is multiplied by its weight. Weights have the mean 1 over the training rows, so l2
+and step sizes keep their meaning. They are the last column of the targets; no message contains them, and other parties
+see only weighted residuals. All parties agree on the maximum weight, `max_weight`. It multiplies the bound on
+residuals, which determines the scale of encrypted numbers, and the curvature, which determines step sizes; so the
 smallest value that fits trains fastest.
 """
 
@@ -25,7 +25,7 @@ from securevfl.models.loss import InvertedResidual, Loss
 from securevfl.models.row_loss import RowLoss
 
 DEFAULT_MAX_WEIGHT = 4.0
-"""Maximum weight, in units of the mean, if the job does not state it."""
+"""Maximum weight of a row, in units of the mean weight, if the job does not state one."""
 
 
 class Weights(Config):
@@ -47,7 +47,7 @@ class Weights(Config):
 
 
 class WeightedLoss(RowLoss):
-    """A loss whose targets (n, c + 1) contain the weight of each row in the last column.
+    """A loss whose targets (n, c + 1) contain the weight of each row in the last column; f (n, c) are the outputs.
 
     Args:
         loss: the loss without weights.
@@ -68,7 +68,7 @@ class WeightedLoss(RowLoss):
         return y[:, -1:] * self._loss.residual(f, y[:, :-1])
 
     def invert_residual(self, g: Floats) -> InvertedResidual:
-        """Compute targets, which weights do not hide. Sums remain hidden by the unknown weights."""
+        """Compute targets, which weights do not hide; outputs remain hidden by the unknown weights."""
         targets, sums = self._loss.invert_residual(g / self.bound * self._loss.bound)
         return InvertedResidual(targets, np.full_like(sums, np.nan))
 
@@ -94,7 +94,7 @@ def row_weights(
         train: the training rows.
 
     Returns:
-        The weights (n,). LabelError if class weights do not fit the labels.
+        The weights (n,). Raises LabelError if class weights do not fit the labels.
 
     Raises:
         TableError: if the weights cannot be used, or exceed the limit.
@@ -115,8 +115,7 @@ def row_weights(
         raise TableError(
             f"party {name}: a row weighs more than {options.limit:g} times the mean",
             f"set weights.max_weight to {next_power_of_two(weights[train]):g}, which all parties learn, or use more "
-            "even "
-            "weights",
+            "even weights",
             code="SVFL-TABLE-WEIGHTS",
             party=name,
         )
@@ -131,7 +130,7 @@ def next_power_of_two(weights: Floats) -> float:
 def with_max_weight(
     name: str, options: Weights, loss: Loss, y: NDArray[Any], classes: NDArray[Any], train: Rows
 ) -> Weights:
-    """Return options with the maximum weight that class weights need, if the job does not state it."""
+    """Return the options with a maximum weight that fits the class weights, if the job states none."""
     if options.max_weight is not None or options.classes is None or options.column is not None:
         return options
     weights = _class_weights(name, options.classes, loss, y, classes, train)[train]

@@ -1,8 +1,8 @@
-"""Columns that separate classes: all rows of one class are on one side of a value, or at it.
+"""Columns that separate classes: a threshold on the column divides the rows of one class from all others.
 
 The maximum-likelihood estimate is then infinite (Albert and Anderson 1984): coefficients grow with every iteration and
-depend on when the training stops. Each party checks what it knows: the label party checks its columns and the metrics
-of the model; a party that knows its weights checks how far one column moves the output.
+depend on when the training stops. Each party checks what it can: the label party checks its columns and the metrics of
+the model; a party that knows its weights checks how far one column moves the model output f.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 
 MAX_COLUMN_EFFECT = 20.0
-"""Difference of f between both ends of one column, from which on separation is suspected: odds of e^20."""
+"""A column whose minimum and maximum change f by more than this is suspected to separate: odds change by e^20."""
 GROWING_COEFFICIENTS = "their coefficients grow with every iteration and are not estimates"
 
 
@@ -22,7 +22,7 @@ def separating_columns(X: Floats, marked: NDArray[np.bool_]) -> NDArray[np.bool_
 
     Args:
         X: the columns.
-        marked: whether each row is of each class (n, c).
+        marked: whether each row belongs to each of c classes (n, c).
 
     Returns:
         Whether each column separates a class.

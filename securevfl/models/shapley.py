@@ -1,19 +1,19 @@
-"""Exact Shapley values of one party's part of a model of trees, from its columns alone, since no tree mixes parties.
+"""Exact Shapley values of one party's part of a model of trees; they need its columns alone, as no tree mixes parties.
 
-The value of a row is divided among columns as in a cooperative game (Shapley 1953). The worth of a set of columns is
-the expected value of the part if only these columns are known: at a question about another column both answers are
-followed, weighted by the share of training rows that took them (Lundberg et al. 2020, path-dependent tree SHAP). A
-leaf of value v, whose path uses m columns, is a game in which a set S has the worth
+The output of a row is divided among columns as a payoff in a cooperative game (Shapley 1953). The worth of a set of
+columns is the expected output if only these columns are known: at a question about another column both answers are
+followed, weighted by the share of training rows that gave them (Lundberg et al. 2020, path-dependent tree SHAP). A leaf
+of value v, whose path asks about m columns, is a game in which a set S of these columns has the worth
 
-    v  prod over i in S of o_i  prod over i not in S of z_i
+    v * (product over i in S of o_i) * (product over i not in S of z_i)
 
-o_i: whether the row takes the path at every question about column i; z_i: the share of training rows that do. Its
-Shapley values are integrals of polynomials, which Gauss-Legendre quadrature computes exactly:
+o_i: 1 if the row follows the path at every question about column i, else 0; z_i: the share of training rows that do.
+The Shapley value of column i is an integral of a polynomial, which Gauss-Legendre quadrature computes exactly:
 
-    phi_i = v (o_i - z_i)  int_0^1  prod over j != i of (t o_j + (1 - t) z_j)  dt
+    phi_i = v * (o_i - z_i) * integral over t from 0 to 1 of (product over j != i of (t * o_j + (1 - t) * z_j))
 
-A linear feature contributes its weight times the distance from its mean. The boosted score passes its contribution on
-to the columns that its trees use.
+A linear feature contributes its weight times its distance from the mean. The contribution of the boosted score is
+divided among the columns that its trees use.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from securevfl.models.boosted_score import SCORE_WEIGHT, BoostedTree, ScoreColum
 
 @dataclass(frozen=True)
 class ShapleyValues:
-    """The contributions of columns to the outputs H (m, c) of a part.
+    """The contributions of columns to a party's outputs H (m, c) for m rows.
 
     Attributes:
         base: the expected output (c,).
@@ -50,7 +50,7 @@ class ShapleyValues:
 
 
 class TreePart(Protocol):
-    """The parts of `securevfl.models.forest_inputs.ForestInputs` that are explained."""
+    """The attributes of `securevfl.models.forest_inputs.ForestInputs` that this module uses."""
 
     forest: Forest
     lines: LinearFeatures | None
@@ -59,11 +59,11 @@ class TreePart(Protocol):
 
     @property
     def value(self) -> float:
-        """The value of a leaf's feature for the rows of the leaf."""
+        """The value of a leaf's feature for the rows in the leaf."""
 
 
 def shapley_values(inputs: TreePart, theta: Floats, X: Floats) -> ShapleyValues:
-    """Compute the contributions of columns.
+    """Compute the contribution of each column of a party to its outputs.
 
     Args:
         inputs: the features of the party.
@@ -97,7 +97,7 @@ def shapley_values(inputs: TreePart, theta: Floats, X: Floats) -> ShapleyValues:
 
 
 def game(o: NDArray[np.bool_], z: Floats) -> Floats:
-    """Return the Shapley values (rows, m) of a leaf of value 1, from o (rows, m) and z (m,)."""
+    """Return the Shapley values (rows, m) of a leaf of value v = 1, from o (rows, m) and z (m,)."""
     m = len(z)
     points, weights = np.polynomial.legendre.leggauss(-(-m // 2))
     values = np.zeros(o.shape)
@@ -111,7 +111,7 @@ def game(o: NDArray[np.bool_], z: Floats) -> Floats:
 
 
 def _leaves(inputs: TreePart, theta: Floats, X: Floats, values: Floats) -> Floats:
-    """Add the contributions of the trees to `values` (sources, m, c); return the base (c,)."""
+    """Add the contributions of the trees to `values` (sources, m, c); return their expected output (c,)."""
     forest, leaves_per_tree = inputs.forest, 2**inputs.forest.depth
     numbers, base = forest.numbers(X), np.zeros(theta.shape[1])
     bits = (np.arange(leaves_per_tree)[:, None] >> np.arange(forest.depth)) & 1
@@ -132,7 +132,7 @@ def _leaves(inputs: TreePart, theta: Floats, X: Floats, values: Floats) -> Float
 
 
 def _shares(counts: NDArray[np.intp], leaf: int, depth: int) -> Floats:
-    """Return the share of rows that follow the path to a leaf at each of its nodes; a half at nodes without rows."""
+    """Return for each node on a leaf's path the share of its rows that stay on it; 0.5 if it has none."""
     shares, node_counts = np.empty(depth), counts
     for level in range(depth):
         pair = node_counts.reshape(-1, 2).sum(axis=0)
@@ -143,10 +143,10 @@ def _shares(counts: NDArray[np.intp], leaf: int, depth: int) -> Floats:
 
 
 def _score(score: ScoreColumn, theta: Floats, owner: NDArray[np.intp], X: Floats, values: Floats) -> Floats:
-    """Add the contributions of the boosted score to `values`, with its weights theta; return the base (c,).
+    """Add the contributions of the boosted score, which has the weights theta, to `values`; return its base (c,).
 
-    The error that rounding and clipping the score cause is divided in proportion to the contributions of a row's
-    columns.
+    Rounding and clipping change the score. This change is divided among a row's columns in proportion to their
+    contributions.
     """
     weights = theta * (SCORE_WEIGHT / score.deviation)[:, None]
     base = (score.trees.base - score.mean) @ weights
@@ -173,7 +173,7 @@ def _score(score: ScoreColumn, theta: Floats, owner: NDArray[np.intp], X: Floats
 
 
 def _paths(tree: BoostedTree) -> Sequence[tuple[list[tuple[int, bool]], float]]:
-    """Return each leaf's path, as nodes with whether the path goes to the left, and its value."""
+    """Return for each leaf its path, a list of (node, whether the path turns left there), and its value."""
     leaves, pending = list[tuple[list[tuple[int, bool]], float]](), [(0, list[tuple[int, bool]]())]
     while pending:
         node, path = pending.pop()

@@ -1,7 +1,7 @@
 """The usual losses of classification and regression.
 
 The square, logistic and smooth hinge losses are those of FDSKL 2020, Table 1; softmax is multinomial logistic
-regression.
+regression. f (n, c) are outputs, y (n, c) targets, and g (n, c) residuals, the derivatives of a row's loss by f.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.errors import LabelError
 from securevfl.models.loss import InvertedResidual, Loss, NumberLoss, log_sum_exp, logistic, single_class_error, softmax
+
+MAX_START = 8.0
+"""Largest absolute output of a constant model from which a training starts."""
 
 
 class LogisticLoss(Loss):
@@ -31,8 +34,14 @@ class LogisticLoss(Loss):
         """Return the residual g (n, c)."""
         return -y * logistic(-y * f)
 
+    def constant_outputs(self, y: Floats, weights: Floats | None = None) -> Floats:
+        """Return the log odds (c,) of targets of +1, at most MAX_START on either side."""
+        rate = np.average(y > 0, axis=0, weights=weights)
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.clip(np.log(rate) - np.log1p(-rate), -MAX_START, MAX_START))
+
     def invert_residual(self, g: Floats) -> InvertedResidual:
-        """Compute targets and sums from residuals g (n, c)."""
+        """Compute targets and outputs from residuals g (n, c)."""
         return _of_logistic(g)
 
 
@@ -55,7 +64,7 @@ class SmoothHingeLoss(Loss):
         return -y * np.clip(1 - y * f, 0, 1)
 
     def invert_residual(self, g: Floats) -> InvertedResidual:
-        """Compute y where g is not 0, and f = y (1 - |g|) where g is not at its bound either."""
+        """Compute y for rows whose g is not 0, and f = y * (1 - |g|) for those whose |g| is also below 1."""
         size = np.abs(g)
         y = np.where(size > 0, -np.sign(g), np.nan)
         f: Floats = np.where(size < 1, y * (1 - size), np.nan)
@@ -78,15 +87,15 @@ class SquareLoss(NumberLoss):
         return f - y
 
     def invert_residual(self, g: Floats) -> InvertedResidual:
-        """Compute f - y, which reveals neither of the two alone."""
+        """Return g = f - y, which reveals neither f nor y alone."""
         return InvertedResidual(np.full_like(g, np.nan), g)
 
 
 class SoftmaxLoss(Loss):
     """Multinomial logistic loss -log softmax(f)[y], with one output for each class.
 
-    Its second derivatives by f are at most (I - 1 1^T / c) / 2 (Boehning 1992, Multinomial logistic regression
-    algorithm), whose eigenvalues are 1/2 and, along equal changes of all outputs, 0.
+    The matrix of its second derivatives by f is at most (I - 1 1^T / c) / 2 (Boehning 1992, Multinomial logistic
+    regression algorithm). Its eigenvalues are 1/2, and 0 for equal changes of all outputs.
     """
 
     name = "softmax"
@@ -103,7 +112,7 @@ class SoftmaxLoss(Loss):
         return softmax(f) - y
 
     def invert_residual(self, g: Floats) -> InvertedResidual:
-        """Compute y, which is 1 at the only negative entry of g, and f from g + y = softmax(f), up to a constant."""
+        """Compute y from the sign of g, and from g + y = softmax(f) the outputs up to a constant."""
         y = (g == g.min(axis=1, keepdims=True)).astype(np.float64)
         return InvertedResidual(y, self.revealed_outputs(np.log((g + y).clip(1e-300))))
 
@@ -151,10 +160,11 @@ class OneVsRestLoss(SoftmaxLoss):
         return np.logaddexp(0.0, -y * f).sum(axis=1)
 
     residual = LogisticLoss.residual
+    constant_outputs = LogisticLoss.constant_outputs
     invert_residual = LogisticLoss.invert_residual
 
     def revealed_outputs(self, f: Floats) -> Floats:
-        """Return the linear map (n, k) of f (n, c) that a residual reveals."""
+        """Return f: a residual reveals all outputs."""
         return f
 
     def targets(self, y: NDArray[Any], classes: NDArray[Any]) -> Floats:
@@ -168,7 +178,7 @@ class OneVsRestLoss(SoftmaxLoss):
 
 
 def _of_logistic(g: Floats) -> InvertedResidual:
-    """Compute targets and sums from residuals g = -y s(-y f), where s is the logistic function."""
+    """Compute targets and outputs from residuals g = -y * s(-y * f), with s the logistic function."""
     size = np.abs(g).clip(1e-12, 1 - 1e-12)
     f: Floats = np.sign(g) * np.log(size / (1 - size))
     return InvertedResidual(-np.sign(g), f)

@@ -1,8 +1,9 @@
-"""A party's block of weights that is a torch module. Optimizers and protocols exchange arrays with it.
+"""A party's block of weights that is a torch module. Optimizers and protocols exchange numpy arrays with it.
 
 The weights are one vector theta (p,) in double precision, in the order of the module's parameters. The module computes
 with a copy of them in its own precision and stores none. Numbers that are not trained (buffers and frozen parameters)
-are stored next to theta, so that a loaded part continues with the same module.
+are stored next to theta, so that a stored model can be loaded into the same module. A top model is a module of the
+party with labels that also reads the outputs of the other parties; these are called the fed values.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
 
 
 MAX_CHUNK_ROWS = 2048
-"""Rows that a module processes at a time."""
+"""Maximum number of rows that a module processes at a time."""
 MAX_TRACED_ROWS = 2 * MAX_CHUNK_ROWS
-"""Rows for which the computation graph is stored, at most."""
+"""Maximum number of rows whose computation graph is stored."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -40,7 +41,7 @@ class ForwardTrace:
 
     Attributes:
         flat: the weights (p,).
-        fed: the outputs of other parties that were fed in, if any.
+        fed: the fed values, as a tuple of at most one tensor.
         H: the outputs (n, c).
     """
 
@@ -49,7 +50,7 @@ class ForwardTrace:
     H: Tensor
 
     def backward(self, g: Tensor, by: Tensor) -> Floats:
-        """Return the derivatives by `by` (the weights, or the fed outputs) of the outputs, weighted by g (n, c)."""
+        """Return the derivative of sum(g * H) by `by`, which is the weights or the fed values; g (n, c)."""
         (gradient,) = torch().autograd.grad(self.H, by, g, retain_graph=True)
         return gradient.to(torch().float64).numpy()
 
@@ -57,7 +58,7 @@ class ForwardTrace:
 class TorchBlock(Block):
     """One party's block: H = module(X). Its Jacobian depends on the weights, and its outputs have different Jacobians.
 
-    ConfigError if the module cannot be used.
+    The constructor raises ConfigError if the module cannot be used.
 
     Args:
         who: the party.
@@ -65,7 +66,7 @@ class TorchBlock(Block):
         columns: the number of columns, d.
         outputs: the number of outputs, c.
         l2: weight of half the squared norm of theta, biases included.
-        fed: the number of values a row that a top model receives as its second input.
+        fed: the number of fed values for each row; 0 unless the module is a top model.
     """
 
     static_jacobian = False
@@ -74,7 +75,7 @@ class TorchBlock(Block):
     def __init__(self, who: str, source: TorchModel, columns: int, outputs: int, *, l2: float, fed: int = 0) -> None:
         self._who, self._source, self._shape, self._fed = who, source, (columns, outputs), fed
         self._l2 = l2
-        self._lock = threading.RLock()  # a party may compute in two threads, a module only in one
+        self._lock = threading.RLock()  # a torch module must run in one thread at a time
         self._last: tuple[tuple[Floats, ...], list[ForwardTrace]] | None = None
         self._take(b"")
 
@@ -155,7 +156,7 @@ class TorchBlock(Block):
             return np.sum([trace.backward(g_rows, trace.flat) for trace, g_rows in self._traced(g, X)], axis=0)
 
     def jacobian(self, X: Floats) -> Jacobian:
-        """Return the Jacobian (n c, p) at the current weights, computed when its rows are read if it is large."""
+        """Return the Jacobian (n c, p) at the current weights, computed row by row when it is read if it is large."""
         return Jacobian(materialize(LazyJacobian(self, X, self.outputs)), shares_outputs=False)
 
     def regularised(self, gradient: Floats) -> Floats:
@@ -172,7 +173,7 @@ class TorchBlock(Block):
     def _values(self, *inputs: Floats) -> Floats:
         """Return the outputs (n, c).
 
-        The graph is stored for a batch, which is backpropagated next, and not for the many rows of an evaluation.
+        The graph is stored for a batch, because backpropagation follows, but not for the many rows of an evaluation.
         """
         with self._lock:
             if len(inputs[0]) <= MAX_TRACED_ROWS:
@@ -184,11 +185,11 @@ class TorchBlock(Block):
                 return np.concatenate([H.to(torch().float64).numpy() for H in outputs])
 
     def _traced(self, g: Floats, *inputs: Floats) -> Iterator[tuple[ForwardTrace, Tensor]]:
-        """Yield the graph of some rows at a time, and their rows of g."""
+        """Yield the computation graph of a chunk of rows, and their rows of g, chunk by chunk."""
         yield from zip(self._traces(*inputs), self._pieces(g), strict=True)
 
     def _traces(self, *inputs: Floats) -> Iterator[ForwardTrace]:
-        """Yield the graph of some rows at a time.
+        """Yield the computation graph of each chunk of rows.
 
         A step needs outputs and derivatives of the same rows at the same weights; both use one graph.
         """
@@ -211,7 +212,7 @@ class TorchBlock(Block):
         return torch().tensor(self.theta, dtype=self._dtype)
 
     def _weights(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return the trained parameters by name, as views of one vector."""
+        """Return the trained parameters by name, as views of the vector `flat`."""
         pieces = torch().split(flat, [shape.numel() for shape in self._trained.values()])
         return {name: piece.reshape(shape) for (name, shape), piece in zip(self._trained.items(), pieces, strict=True)}
 

@@ -1,4 +1,6 @@
-"""Per-sample Jacobians of a module's outputs: row i c + j holds the derivatives of H_ij by all trained parameters.
+"""Per-sample Jacobians of a module's outputs H (n, c) by its p trained weights.
+
+Row i * c + j of a Jacobian (n * c, p) holds the derivatives of H_ij, output j of row i.
 
 Two functions compute the same numbers:
 
@@ -8,9 +10,9 @@ Two functions compute the same numbers:
               (Goodfellow 2015, Efficient per-example gradient computations).
 `by_torch`    for any module: torch.func.vmap over rows of torch.func.jacrev over outputs.
 
-The first one takes a fifth less time at 4,096 rows, and three quarters less in blocks of 64 rows. It makes no
-difference under encryption for c = 1: every delta_a x_b is a separate plaintext, because nobody who could sum first
-knows g.
+`by_layers` takes a fifth less time at 4,096 rows, and three quarters less in blocks of 64 rows. Under encryption with
+c = 1 the choice makes no difference: each product of delta and x becomes a separate plaintext, because the party that
+computes these products does not know the residuals by which they are summed.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ Tensors = Mapping[str, "Tensor"]
 
 
 class LayerRecorder:
-    """Records inputs and outputs of the dense layers of a module, by the names of the layers."""
+    """A context manager that records the inputs and outputs of a module's dense layers, by the layers' names."""
 
     def __init__(self, module: Module) -> None:
         self.calls: dict[str, list[tuple[Tensor, Tensor]]] = {}
@@ -75,7 +77,7 @@ def by_layers(module: Module, trained: Tensors, others: Tensors, X: Tensor) -> F
 
     Args:
         module: the module.
-        trained: its trained parameters by name, in the order of the columns of J.
+        trained: its trained parameters by name, in the order of the columns of the Jacobian.
         others: its buffers and frozen parameters by name.
         X: the rows (n, d).
 

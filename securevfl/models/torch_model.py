@@ -1,7 +1,7 @@
 """A party's local network: a torch.nn.Module from its d columns to the c outputs that all parties add up.
 
-A module comes from its owner: as an object, as a function that creates one, or as a name in a Python file of the
-owner. It is never received from another party, and files of securevfl contain no code: a stored model consists of
+The party that owns a module supplies it as an object, as a function that creates one, or as a name in one of its Python
+files. A module is never received from another party, and files of securevfl contain no code: a stored model consists of
 numbers.
 
 Layers that make a row's output depend on the other rows of its batch (batch normalisation) are refused, because the
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 _BATCH_LAYERS = ("_BatchNorm", "_InstanceNorm")
 _RANDOM_LAYERS = ("_DropoutNd", "RReLU", "FractionalMaxPool2d", "FractionalMaxPool3d")
 PROBE_ROWS = 3
-"""Random rows on which a module is tried."""
-_GENERATOR_LOCK = threading.Lock()  # torch has one random generator in a process
+"""Number of random rows on which a module is tried."""
+_GENERATOR_LOCK = threading.Lock()  # torch's random generator is shared by the process
 
 
 def torch() -> Any:
-    """Return the module torch. ConfigError, with the remedy, if it is not installed."""
+    """Return the package torch, or raise ConfigError with the command that installs it."""
     return import_extra("torch", "torch", "a neural party")
 
 
@@ -49,7 +49,7 @@ class TorchModel:
             or "file.py:name" of either, in a file of this party.
 
     Raises:
-        ConfigError: if it is none of these.
+        ConfigError: if `module` is none of these.
     """
 
     def __init__(self, module: Module | Callable[[], Module] | str) -> None:
@@ -63,7 +63,7 @@ class TorchModel:
 
     @property
     def fixed(self) -> bool:
-        """Whether the module has initial weights, instead of a function that draws them."""
+        """Whether the party passed a module with initial weights instead of a function that draws them."""
         return isinstance(self._source, torch().nn.Module)
 
     def make(self, seed: bytes = b"") -> Module:
@@ -73,7 +73,7 @@ class TorchModel:
             seed: determines the weights if a function draws them.
 
         Returns:
-            A module that is independent of earlier ones.
+            A new module that shares no weights with earlier ones.
 
         Raises:
             ConfigError: if the function fails, or does not return a module.
@@ -101,13 +101,13 @@ class TorchModel:
 
     @staticmethod
     def drawn(make: Callable[[], Module], seed: bytes = b"") -> Module:
-        """Return the module that a function creates with torch's generator seeded; then restore the generator."""
+        """Return the module that `make` creates with torch's random generator seeded; then restore the generator."""
         with _GENERATOR_LOCK, torch().random.fork_rng(devices=[]):
             torch().manual_seed(int.from_bytes(hashlib.sha256(seed).digest()[:7], "little"))
             return make()
 
     def parameters(self, party: str) -> int:
-        """Return p, the number of trained weights. ConfigError if a layer cannot be used."""
+        """Return p, the number of trained weights, or raise ConfigError if a layer cannot be used."""
         module = self.make()
         _refuse_layers(party, module)
         _refuse_devices(party, module)
@@ -121,7 +121,7 @@ class TorchModel:
             columns: the number of its columns.
             outputs: the required number of outputs; None for any number.
             seed: determines the weights if a function draws them.
-            fed: the number of values a row that a top model receives as its second input.
+            fed: the number of values for each row that a top model receives as its second input; 0 for other modules.
 
         Returns:
             The module.
@@ -136,7 +136,7 @@ class TorchModel:
         if first is None:
             raise ConfigError(
                 f"party {party}: the module has no parameters to train",
-                "set requires_grad",
+                "set requires_grad on the parameters to train",
                 code="SVFL-JOB-MODULE",
                 party=party,
             )
@@ -159,7 +159,7 @@ def module_of_party(party: str, brought: object, named: str | None) -> TorchMode
         The module that it passes, otherwise the named one, otherwise None.
 
     Raises:
-        ConfigError: if it passes something else.
+        ConfigError: if the object is no TorchModel.
     """
     if brought is not None and not isinstance(brought, TorchModel):
         raise ConfigError(
@@ -176,7 +176,10 @@ def _named(name: str) -> Any:
     path, _, attribute = name.rpartition(":")
     if not (path.endswith(".py") and attribute.isidentifier()):
         raise ConfigError(
-            f"module {name!r} is not of the form 'file.py:name'", "correct the job", code="SVFL-JOB-MODULE", module=name
+            f"module {name!r} is not of the form 'file.py:name'",
+            "correct the name in the job",
+            code="SVFL-JOB-MODULE",
+            module=name,
         )
     if not Path(path).is_file():
         raise ConfigError(
@@ -216,7 +219,7 @@ def _refuse_layers(party: str, module: Module) -> None:
                 "use LayerNorm or GroupNorm",
             )
         if kinds.intersection(_RANDOM_LAYERS) and getattr(layer, "p", 1.0) != 0.0:
-            raise _module_error(party, f"{description} draws at random", "remove the layer")
+            raise _module_error(party, f"{description} draws random numbers", "remove the layer")
 
 
 def _refuse_devices(party: str, module: Module) -> None:
@@ -258,7 +261,7 @@ def _try(party: str, module: Module, inputs: list[Tensor], outputs: int | None) 
         )
     if not torch().equal(H, repeated):
         raise _module_error(
-            party, "the module returns other outputs for the same rows each time", "remove random layers"
+            party, "the module returns different outputs for the same rows each time", "remove random layers"
         )
     if not torch().allclose(H[:1], first, rtol=1e-3, atol=1e-5):
         raise _module_error(

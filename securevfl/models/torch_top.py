@@ -1,13 +1,15 @@
 """The top model: the active party applies a module to the outputs of all parties (CELU-VFL 2022, Figure 1).
 
-    passive party k     Z_k = module_k(X_k)                  n x w
-    active party        f = module(X, Z), Z = (Z_1, ..., Z_K)      n x c, its bottom and the top in one module
-    down                dL/dZ_k, clipped to an agreed bound, because encryption needs one
+The active party has the labels; K passive parties have w outputs each.
 
-The outputs are transferred as a sum of vectors, in which each passive party fills its slot and leaves zeros
-elsewhere, so every protocol for sums and residuals applies unchanged; with two parties nothing is added. The sum
-hides no Z_k from the active party. With more than one passive party, a party that receives its residual in the clear
-sees the residuals of the others, too.
+    passive party k     Z_k = module_k(X_k)                      (n, w)
+    active party        f = module(X, Z), Z = (Z_1, ..., Z_K)    (n, c); this module contains its bottom and the top
+    model gradient sent back  dL/dZ_k, clipped to an agreed bound, because encryption needs one
+
+A slot is the range of w columns that belongs to one passive party. Each passive party sends K * w columns with zeros
+outside its slot, and these vectors are added up, so every protocol for sums and residuals applies unchanged; with two
+parties there is only one slot. The sum hides no Z_k from the active party. With more than one passive party, a party
+that receives its residual in the clear also sees the residuals of the others.
 """
 
 from __future__ import annotations
@@ -40,19 +42,19 @@ class TorchTop(TorchBlock):
         return self._values(X, others)
 
     def gradient(self, X: Floats, others: Floats, g: Floats) -> Floats:
-        """Return the gradient by the weights (p,), from g = df (n, c)."""
+        """Return the gradient by the weights (p,), from g (n, c), the derivative of the loss by f."""
         with self._lock:
             return np.sum([trace.backward(g_rows, trace.flat) for trace, g_rows in self._traced(g, X, others)], axis=0)
 
     def output_gradient(self, X: Floats, others: Floats, g: Floats) -> Floats:
-        """Return dL/dZ (n, K w), clipped to the agreed bound."""
+        """Return dL/dZ (n, K * w), the derivative of the loss by the others' outputs, clipped to the agreed bound."""
         with self._lock:
             by_fed = [trace.backward(g_rows, trace.fed[0]) for trace, g_rows in self._traced(g, X, others)]
             return np.concatenate(by_fed).clip(-self._bound, self._bound)
 
 
 class TorchBottom(TorchBlock):
-    """A passive party's module below a top model: w outputs, in slot `index` of K."""
+    """A passive party's module below a top model: its w outputs fill slot `index` of K = `slots` slots."""
 
     def __init__(
         self, party: str, source: TorchModel, columns: int, width: int, *, l2: float, index: int, slots: int
@@ -62,11 +64,11 @@ class TorchBottom(TorchBlock):
 
     @property
     def outputs(self) -> int:
-        """The number of columns of the outputs: all slots."""
+        """The number of columns of the outputs, K * w."""
         return self._width
 
     def forward(self, X: Floats) -> Floats:
-        """Return the outputs (n, K w), with zeros outside of the slot."""
+        """Return the outputs (n, K * w), with zeros outside this party's slot."""
         Z = np.zeros((len(X), self._width))
         Z[:, self._slot] = super().forward(X)
         return Z
@@ -76,7 +78,7 @@ class TorchBottom(TorchBlock):
         return super().vjp(X, np.ascontiguousarray(g[:, self._slot]))
 
     def rows_of_jacobian(self, theta: Floats, X: Floats) -> Floats:
-        """Return the Jacobian (n K w, p) of rows X at weights theta."""
+        """Return the Jacobian (n * K * w, p) of rows X at weights theta."""
         w = self._slot.stop - self._slot.start
         J = np.zeros((len(X), self._width, len(theta)))
         J[:, self._slot] = super().rows_of_jacobian(theta, X).reshape(len(X), w, -1)

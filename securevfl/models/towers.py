@@ -1,15 +1,17 @@
 """Networks for tables of numbers and codes: Wide & Deep (Cheng et al. 2016) and DSSM (Huang et al. 2013).
 
-They are divided between parties as in CELU-VFL (Fu et al. 2022, section 5.1). The extra `torch` is required.
+They are divided between parties as in CELU-VFL (Fu et al. 2022, section 5.1). The active party has the labels, passive
+parties have none; w is the number of outputs of a passive party. The extra `torch` is required.
 
-    passive party k     Z_k = WideDeep(...) or Dssm(...)                    n x w
+    passive party k     Z_k = WideDeep(...) or Dssm(...)                    (n, w)
     active party        f   = WideDeepTop(...) or DssmTop(...) of its columns and of all Z_k
 
-With `Neural(joint="sum")` each party, the active one included, has a WideDeep of c outputs, and f is their sum.
+With `Neural(joint="sum")` each party, the active one included, has a WideDeep with c outputs, and f is their sum.
 
-A column of codes (`Preparation.texts = "codes"`) has a table with a vector for each code. Code 0 is the spare row: rare
-values use it, and so does every number without a row in the table. All tables of a party are stored as one, so that a
-step takes one look-up. Layers process each row independently, so derivatives by layer and by torch.func work.
+A code is an integer that stands for a text (`Preparation.texts = "codes"`). Each column of codes has an embedding table
+with one vector for each code. Code 0 is the spare row: it stands for rare values and for every number that has no row
+in the table. All tables of a party are stored as one, so that a step takes one look-up. Layers process each row
+independently, so derivatives by layer and by torch.func work.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ class Fields:
 
     Attributes:
         numbers: the positions of numeric columns.
-        codes: the number of rows of the embedding table, with the spare row, by the position of each column of codes.
+        codes: for each column of codes, by its position, the number of rows of its embedding table, with the spare row.
     """
 
     numbers: tuple[int, ...]
@@ -42,9 +44,10 @@ class Fields:
 
     @classmethod
     def of(cls, party: Party) -> Fields:
-        """Return the fields of a party whose job encodes texts as codes: one row for each value, and the spare row.
+        """Return the fields of a party whose job encodes texts as codes: one row for each text, plus the spare row.
 
-        A job that adds columns (`missing = "indicator"` with missing values, or `bins`) changes positions; then pass
+        A job that adds columns (`missing = "indicator"` with missing values, or `bins`) changes the positions of
+        columns; then pass
         the fields explicitly.
         """
         texts = {j: len(party.categories[name]) + 1 for j, name in enumerate(party.columns) if name in party.categories}
@@ -52,7 +55,7 @@ class Fields:
 
 
 class Embedded(nn.Module):  # type: ignore[misc]
-    """Columns (n, d) as numbers (n, `width`): the numeric columns, and an embedding of `size` numbers for each code."""
+    """Maps columns (n, d) to numbers (n, `width`): the numeric columns, and `size` numbers for each column of codes."""
 
     def __init__(self, fields: Fields, size: int) -> None:
         super().__init__()
@@ -78,20 +81,21 @@ class Embedded(nn.Module):  # type: ignore[misc]
         return self.at(x, self.positions(x))
 
     def at(self, x: Tensor, positions: Tensor) -> Any:
-        """Return the numbers (n, width), given the rows of the table for the codes."""
+        """Return the numbers (n, width), given the table row of each code (n, fields)."""
         return torch().cat([x[:, self.numbers], self.table(positions).flatten(1)], dim=1)
 
 
 class WideDeep(nn.Module):  # type: ignore[misc]
-    """Wide & Deep network from columns (n, d) to `outputs` numbers a row.
+    """Wide & Deep network from columns (n, d) to `outputs` numbers for each row.
 
-    The deep part is a tower over embeddings. The wide part has one weight for each code and each numeric column; it is
+    The deep part is a tower (dense layers with rectifiers between them) over embeddings. The wide part has one weight
+    for each code and each numeric column; it is
     added to the first output.
 
     Args:
         fields: the types of the columns.
         outputs: the number of outputs.
-        size: numbers of an embedding.
+        size: length of an embedding vector.
         hidden: widths of the tower's hidden layers.
     """
 
@@ -113,9 +117,9 @@ class WideDeep(nn.Module):  # type: ignore[misc]
 
 
 class WideDeepTop(nn.Module):  # type: ignore[misc]
-    """Top model of Wide & Deep: from columns (n, d) and the others' outputs (n, passives w) to f (n, 1).
+    """Top model of Wide & Deep: from columns (n, d) and the others' outputs (n, passives * w) to f (n, 1).
 
-    f is the sum of the first outputs of all parties, which contain the wide parts, and a tower over all outputs.
+    f is the sum of all parties' first outputs, which contain the wide parts, plus a tower over all outputs.
     """
 
     def __init__(
@@ -140,7 +144,7 @@ class WideDeepTop(nn.Module):  # type: ignore[misc]
 
 
 class Dssm(nn.Module):  # type: ignore[misc]
-    """Tower over embeddings, from columns (n, d) to a vector of `outputs` numbers between -1 and 1 a row."""
+    """Tower over embeddings, from columns (n, d) to `outputs` numbers between -1 and 1 for each row."""
 
     def __init__(self, fields: Fields, outputs: int, *, size: int = 8, hidden: tuple[int, ...] = (64,)) -> None:
         super().__init__()
@@ -153,9 +157,10 @@ class Dssm(nn.Module):  # type: ignore[misc]
 
 
 class DssmTop(nn.Module):  # type: ignore[misc]
-    """Top model of DSSM, from the active party's columns (n, d) and the others' outputs (n, passives w) to f (n, 1).
+    """Top model of DSSM, from the active party's columns (n, d) and the others' outputs (n, passives * w) to f (n, 1).
 
-    f is the cosine similarity of the active party's vector and the sum of the others', plus a linear term of each.
+    f is the cosine similarity of the active party's vector and the sum of the others', plus a linear function of both
+    vectors.
     """
 
     def __init__(

@@ -1,4 +1,7 @@
-"""Trees of a party for display: their questions, the number of training rows in each leaf, and the weights if known."""
+"""Trees of a party for display: their questions, the training rows in each leaf, and the leaf weights if known.
+
+Bit k of a leaf's number is the answer to question k of the tree: 1 for yes, 0 for no.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from securevfl.data.forest import Forest
 from securevfl.models.forest_inputs import ForestInputs
 
 LEAF_PIXELS, LEVEL_PIXELS = 76, 34
-"""The width of a leaf, and the height of a level."""
+"""Width of a leaf and height of a level in pictures, in pixels."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class TreeView:
 
     Attributes:
         questions: the questions from the root down; all nodes of a level ask the same one.
-        rows: training rows in each leaf (2^depth,). Bit k of a leaf's number is the answer to question k, 1 for yes.
+        rows: number of training rows in each leaf (2^depth,).
         weights: the value that each leaf adds to f (2^depth, c); None if the weights were not opened.
     """
 
@@ -53,7 +56,7 @@ class TreeView:
                     parts.append(f'<line x1="{x}" y1="{y}" x2="{to}" y2="{y + LEVEL_PIXELS}" stroke="#888"/>')
             parts.append(f'<text x="4" y="{24 + level * LEVEL_PIXELS}">{escape(self.questions[level])}</text>')
         for column in range(leaves):
-            leaf = int(f"{column:0{depth}b}"[::-1], 2)  # the first question divides left and right
+            leaf = int(f"{column:0{depth}b}"[::-1], 2)  # question 0, at the root, comes first
             x, y = width * (2 * column + 1) / (2 * leaves), 20 + depth * LEVEL_PIXELS
             label = f"{self.rows[leaf]:,}" if self.weights is None else f"{self.weights[leaf, 0]:+.3f}"
             parts.append(f'<circle cx="{x}" cy="{y}" r="4" fill="{self._colour(leaf)}"/>')

@@ -1,17 +1,19 @@
-"""Random trees of each party's columns, as a linear model of their leaves that is trained on shares.
+"""Random trees of each party's columns, as a linear model of their leaves that is trained on secret shares.
 
-    f = sum over parties k, trees t of k:  theta_kt[leaf of the row in t]  +  linear features  +  boosted score
-        or, at parties without a boosted score, cosine features
+    f = sum over parties k and trees t of k of theta_kt[leaf of the row in t]
+        + linear features + boosted score (or cosine features, at parties without a boosted score)
 
-Each party draws its trees at random from its training rows (`securevfl.data.forest`), before anything is exchanged; the
-training fits the weights of their leaves. So it sends the same messages as the training of a linear model on shares,
-with a number of columns that follows from public sizes. No tree uses columns of two parties, so interactions between
-columns of different parties, such as XOR, are not learned. The model is a sum of independent trees; it is not boosted.
+Each party draws its trees at random from its training rows (`securevfl.data.forest`), before anything is exchanged;
+the training fits the weights theta of their leaves. The training therefore sends the same messages as that of a linear
+model on shares, with a number of inputs that follows from public sizes. No tree uses columns of two parties, so
+interactions between columns of different parties, such as XOR, are not learned. The model is a sum of independent
+trees; it is not boosted.
 
-The party with labels has one more feature: the score of boosted trees of its columns
+The party with labels has one more feature, the boosted score: a prediction by boosted trees of its own columns
 (`securevfl.models.boosted_score`). Nothing is sent for it, because the party has both columns and labels. Parties
-without such a score have cosine features of their columns (`securevfl.data.cosine_features`), unless they learn their
-weights at the end: these weights would refer to mixtures of columns.
+without such a score have cosine features: cosines of random mixtures of their columns
+(`securevfl.data.cosine_features`). Parties that learn their weights at the end have none, because these weights would
+refer to mixtures of columns.
 """
 
 from __future__ import annotations
@@ -33,17 +35,17 @@ from securevfl.models.loss import Loss
 from securevfl.models.losses import LOSSES
 
 MAX_LEAVES = 8192
-"""Leaves of one party, at most."""
+"""Maximum number of leaves of one party."""
 ITERATIONS = 12
-"""Iterations of a training, by default."""
+"""Default number of iterations of a training."""
 MIN_LEAF_ROWS = 20
-"""Training rows in a leaf of a party that learns its weights, at least."""
+"""Minimum number of training rows in a leaf of a party that learns its weights."""
 RIDGE, MIN_RIDGE = 60.0, 1e-4
-"""The ridge penalty times the number of training rows, and its minimum."""
+"""The ridge penalty is RIDGE divided by the number of training rows, and at least MIN_RIDGE."""
 LEAVES_PER_COSINE = 3
-"""Leaves of a party for each of its cosine features, by default."""
+"""Default number of leaves of a party for each of its cosine features."""
 BINARY_LEAF_WEIGHT, BINARY_LINEAR_WEIGHT = 0.5, 1.0
-"""Factors of leaves and of linear features if all columns have two values."""
+"""Factors of leaves and of linear features if every column has only two values."""
 
 
 class Trees(LinearModel):
@@ -56,10 +58,11 @@ class Trees(LinearModel):
     scales: ClassVar[bool] = False
     spare_bits: ClassVar[int] = 0
     step_bits: ClassVar[int | None] = 18
-    risen: ClassVar[float] = 1.1  # smaller rises occur when leaves overfit
+    risen: ClassVar[float] = 1.1  # smaller rises of the loss are normal, since leaf weights overfit
 
     trees: int | None = Field(default=None, ge=1)
-    """Mean number of trees of a party. Default: 100 up to 10,000 training rows, 50 up to 50,000, and 25 above. With a
+    """Mean number of trees over all parties. Default: 100 up to 10,000 training rows, 50 up to 50,000, and 25 above.
+    With a
     boosted score the party with labels has half of them, and the others have more."""
     depth: int = Field(default=4, ge=1)
     """Number of questions of a tree, which has 2^depth leaves."""
@@ -71,8 +74,8 @@ class Trees(LinearModel):
     """Number of cosine features at parties that have no boosted score and do not learn their weights. Default: one for
     every three leaves; 0 for none."""
     ridge: Literal["auto"] | float = "auto"
-    """Ridge penalty: "auto" for 60 divided by the number of training rows, or a number. 30 divided by the rows fits
-    finer structure, 100 suppresses noise; compare the held-out losses."""
+    """Ridge penalty: "auto" for 60 divided by the number of training rows, or a number. A smaller penalty fits finer
+    structure, a larger one suppresses noise; compare the held-out losses."""
     boosted_score: bool = True
     """Adds a score of boosted trees at the party with labels, fitted by scikit-learn (extra `sklearn`)."""
     loss_name: Literal["logistic", "smooth_hinge", "square", "one_vs_rest"] = Field(default="logistic", alias="loss")
@@ -122,7 +125,7 @@ class Trees(LinearModel):
 
     @property
     def ends_early(self) -> bool:
-        """True: early stopping regularises the leaf weights."""
+        """Always true: early stopping regularises the leaf weights."""
         return True
 
     def ridge_of(self, rows: int) -> float | None:
@@ -136,7 +139,7 @@ class Trees(LinearModel):
         return max(1.0, lines, MAX_SCORE_DEVIATIONS if self.boosted_score else 0.0)
 
     def count(self, shape: InputShape) -> int:
-        """Return the number of trees of one party."""
+        """Return the number of trees of the party with this shape."""
         mean = self.trees or min(100 if shape.rows <= 10_000 else 50 if shape.rows <= 50_000 else 25, self._max_trees)
         if not self.boosted_score:
             return mean
@@ -146,7 +149,7 @@ class Trees(LinearModel):
 
     @property
     def _max_trees(self) -> int:
-        """The maximum mean number of trees; with a boosted score a party may have 1.5 times the mean."""
+        """The largest mean number of trees; with a boosted score a party may have 1.5 times the mean."""
         return MAX_LEAVES // 2**self.depth * 2 // (3 if self.boosted_score else 2)
 
     def breadth(self, shape: InputShape) -> int:

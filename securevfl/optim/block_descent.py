@@ -5,9 +5,14 @@ All parties update their blocks of weights at once: theta_k -= lr / K P_k X_k^T 
     P_k = (c X_k^T X_k / n + ridge I)^-1
 
 and c the largest curvature of the loss. This is the step of Newton's method on one block under a bound on the Hessian
-(Boehning and Lindsay 1988). With lr = 1 the sum of K such steps never overshoots, for any columns. With `momentum`,
-gradients are taken at points extrapolated by (t - 1) / (t + 2) in iteration t, from 1 (Nesterov 1983); these factors
-are constants.
+(Boehning and Lindsay 1988). With lr = 1 the sum of K such steps never overshoots, for any columns. In other words, the
+eigenvalues of P H, with the Hessian H and the matrix P of all blocks, are between 0 and 1.
+
+`momentum` has two forms, both with factors that are known in advance:
+
+- With lr <= 1 on all rows, the heavy-ball method (`heavy_ball`), whose factors fit the number of iterations.
+- Longer steps, several batches, and models that report standard errors or end early take gradients at points
+  extrapolated by (t - 1) / (t + 2) in iteration t, from 1 (Nesterov 1983). This form tolerates eigenvalues above 1.
 
 The weights are therefore a combination of all gradients so far with coefficients that are known in advance, and a party
 computes P_k alone: this optimizer trains on shares. It needs few iterations on large batches: batch_size = "all", or
@@ -22,6 +27,32 @@ from pydantic import Field
 
 from securevfl.optim.optimizer import Optimizer
 
+CONDITION_GROWTH = 0.7
+"""How fast the root of the condition grows from 1, for each iteration."""
+CONDITION_SHARE = 0.35
+"""The largest root of the condition, relative to the number of iterations."""
+MAX_CONDITION_ROOT = 30.0
+"""The largest root of the condition for any number of iterations: more would amplify the rounding of sums."""
+
+
+def heavy_ball(iterations: int) -> list[tuple[float, float]]:
+    """Return the steps and momentum factors of the heavy-ball method for eigenvalues of P H between 0 and 1.
+
+    theta_{t+1} = theta_t - step_t P g_t + factor_t (theta_t - theta_{t-1}). For eigenvalues from 1 / condition to 1 the
+    optimal step and factor are known (Polyak 1964). Here the condition grows with t, so that early, large gradients do
+    not carry the weights too far; its largest value grows with the number of iterations. More iterations thus also
+    reach directions of small curvature, such as those of rare classes.
+
+    Args:
+        iterations: the number of iterations.
+
+    Returns:
+        A step and a factor for each iteration.
+    """
+    largest = min(MAX_CONDITION_ROOT, 1 + CONDITION_SHARE * iterations)
+    roots = [min(largest, 1 + CONDITION_GROWTH * (t + 1)) for t in range(iterations)]
+    return [(4 / (1 + 1 / root) ** 2, ((root - 1) / (root + 1)) ** 2) for root in roots]
+
 
 class BlockDescent(Optimizer):
     """Preconditioned block coordinate descent. The model's l2 is added to the ridge; there is no other weight decay."""
@@ -35,7 +66,7 @@ class BlockDescent(Optimizer):
     iterations."""
     decay: Literal["none"] = "none"
     momentum: bool = True
-    """Whether gradients are taken at extrapolated points (Nesterov momentum)."""
+    """Whether steps have momentum: the heavy-ball method for safe steps on all rows, Nesterov's otherwise."""
     ridge: float = Field(default=1e-2, gt=0)
     """Value that is added to the curvature; it damps directions in which a party's columns hardly vary."""
 

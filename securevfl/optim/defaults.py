@@ -34,7 +34,7 @@ from securevfl.protocols.engines import Ckks
 from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.shares.shares_options import Shares
 
-MAX_ITERATIONS = 40  # on all rows; six public tables reach the optimal AUC within 0.001 in 10 to 30 iterations
+MAX_ITERATIONS = 40  # enough for classes down to 2 % of 20,000 rows; AUC needs 10 to 30 iterations
 PRECISE_ITERATIONS = 100  # for losses whose coefficients have standard errors
 EXPOSURE_FACTOR = 1.5  # more iterations for rows with exposures, because large exposures increase rounding errors
 LONG_STEP, LONG_STEP_ITERATIONS = (
@@ -42,8 +42,10 @@ LONG_STEP, LONG_STEP_ITERATIONS = (
     30,
 )  # if evaluations can detect a step that is too long; half of it is always safe
 EVALUATE_EVERY = 10  # iterations; models of fewer iterations are never used for scores
+EVALUATE_SAFE_STEPS_EVERY = 20  # safe steps never roll back; the evaluation half-way detects divergence
 HELD_OUT_FRACTION = 0.25
 ADAM_STEP = 0.05  # for models without a curvature bound
+PRECISE_TABLE = {"table_bits": 8, "step": 2.0**-4}  # for models that report standard errors
 RESIDUAL_FAMILIES = ("rounds", "transfer")  # families whose jobs have a residual
 
 
@@ -68,6 +70,7 @@ def fill_defaults(keys: Mapping[str, Any]) -> Mapping[str, Any]:
         protocol = _protocol_for(model, optimizer)
         if protocol is None:
             return keys
+    protocol = _with_table(model, protocol)
     if optimizer is None:
         return _schedule(model, protocol, keys) | dict(keys) | {"protocol": protocol}
     batch_size = {"batch_size": "all"} if model.defaults.get("batch_size") == "growing" and not optimizer.grows else {}
@@ -106,10 +109,18 @@ def _placeholders() -> dict[str, Any]:
 def _protocol_for(model: Model, optimizer: Training | None) -> Protocol | None:
     """Return the safest protocol that can train this model; None if the optimizer includes its protocol."""
     if not why_not_on_shares(model, optimizer):
-        precise = isinstance(model, LinearModel) and model.loss.reports_standard_errors
-        return Protocol(shares=Shares(table_bits=8, step=2.0**-4) if precise else Shares())
+        return Protocol(shares=Shares())
     family = model.family or (BlockNewton.family if optimizer is None else optimizer.family)
     return Protocol(residual=Ckks()) if family in RESIDUAL_FAMILIES else None
+
+
+def _with_table(model: Model, protocol: Protocol) -> Protocol:
+    """Return the protocol with the lookup table that the model needs, for the keys that the job does not set."""
+    precise = isinstance(model, LinearModel) and model.loss.reports_standard_errors
+    if protocol.shares is None or not precise:
+        return protocol
+    table = {key: value for key, value in PRECISE_TABLE.items() if key not in protocol.shares.model_fields_set}
+    return protocol.model_copy(update={"shares": protocol.shares.model_copy(update=table)})
 
 
 def _schedule(model: Model, protocol: Protocol, job_keys: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,7 +144,8 @@ def _schedule(model: Model, protocol: Protocol, job_keys: Mapping[str, Any]) -> 
             return keys | {"test_fraction": HELD_OUT_FRACTION}
         keys = {"optimizer": BlockDescent(), "batch_size": "growing", "epochs": math.ceil(factor * MAX_ITERATIONS)}
         if _evaluated(job_keys):
-            keys |= {"test_fraction": HELD_OUT_FRACTION} | _long_steps(factor)
+            keys |= {"test_fraction": HELD_OUT_FRACTION}
+            keys |= {"evaluate_every": math.ceil(factor * EVALUATE_SAFE_STEPS_EVERY)}
         return keys
     if model.family:
         return {}

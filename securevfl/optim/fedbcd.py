@@ -49,8 +49,7 @@ class FedBCD(RoundsOptimizer):
         if self.lr is None and not (model.by_column and model.loss.curvature is not None and self.rule.linear):
             raise ValueError(
                 "optimizer.lr: is missing; add it, because a step size can only be computed for a linear model whose "
-                "loss "
-                "has a curvature bound, with a linear rule (sgd, momentum)"
+                "loss has a curvature bound, with a linear rule (sgd, momentum)"
             )
 
     def init_state(self, model: Block, state: Mapping[str, Any] | None) -> Any:

@@ -28,6 +28,7 @@ from securevfl.base.roles import Roles
 from securevfl.consent.consent_sheet import ASSUMPTIONS, ConsentSheet
 from securevfl.consent.statistics_consent import Consent, record_joint_statistics
 from securevfl.data.party import Party
+from securevfl.data.row_matching import match_values
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.ledger_contents import LedgerEntry
@@ -209,7 +210,7 @@ def simulate_group_rates(
 
 def _outcomes(party: Party, predictions: ArrayLike, positive: str | None) -> NDArray[np.int64]:
     """Return an indicator matrix (n, 4): true positives, false positives, false negatives, true negatives."""
-    predicted = np.asarray(predictions).astype(str)
+    predicted = match_values("the predictions", predictions, party.ids).astype(str)
     if party.y is None or len(np.unique(party.y)) != 2 or predicted.shape != (len(party),):
         raise LabelError(
             f"party {party.name} needs labels of two classes and a prediction for each of its {len(party):,} rows",
@@ -224,7 +225,8 @@ def _outcomes(party: Party, predictions: ArrayLike, positive: str | None) -> NDA
 
 
 def _groups(party: Party, groups: ArrayLike) -> tuple[list[str], NDArray[np.int64]]:
-    if np.asarray(groups).shape != (len(party),):
+    groups = match_values("the groups", groups, party.ids)
+    if groups.shape != (len(party),):
         raise TableError(
             f"party {party.name} needs one group for each of its {len(party):,} rows",
             code="SVFL-TABLE-SHAPE",

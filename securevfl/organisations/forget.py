@@ -27,7 +27,7 @@ from securevfl.errors import ConfigError, DataError
 from securevfl.job import Job
 from securevfl.training.model_part import ModelPart
 
-_SCHEMA = b'"schema": "securevfl.part/'
+_PART_SCHEMA_PREFIX = b'"schema": "securevfl.part/'
 _KEY = "[0-9a-f]{16}"
 _CHECKPOINT = rf"\.?NAME\.({_KEY})\.(round-\d+|begun|final)\.json(\.\d+)?"
 _PREPROCESSED = re.compile(r"\.?chunk-\d+\.(ready|bound|spent)(\.\d+)?|lock")
@@ -161,7 +161,7 @@ def _key_of(files: TrainingFiles) -> str:
     try:
         part = ModelPart.load(files.model)
     except DataError:
-        if _SCHEMA not in files.model.read_bytes():
+        if _PART_SCHEMA_PREFIX not in files.model.read_bytes():
             raise ConfigError(
                 f"{files.model} is not a part of a model",
                 "name the file of your part",

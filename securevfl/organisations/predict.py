@@ -47,7 +47,8 @@ def predict_with(
         X: this party's columns (m, d), or one row (d,), in the row order that all parties share. A table with column
             names may have its columns in any order.
         peers: see `join`.
-        ids: ids of the rows. They are compared with those of the others if both parties have them.
+        ids: ids of the rows, by default the index of a frame, if it has a name or differs from 0 to m - 1. They are
+            compared with those of the others if both parties have them.
         ledger: see `join`.
         certs: see `join`.
         listen: see `join`.

@@ -29,7 +29,7 @@ from securevfl.errors import DataError, StorageError
 from securevfl.families.state import State
 from securevfl.training.model_part import ModelPart
 
-SCHEMA = "securevfl.checkpoint/7"
+CHECKPOINT_SCHEMA = "securevfl.checkpoint/7"
 MAX_CHECKPOINTS = 4
 """Parties are at most this many checkpoints apart."""
 FINISHED_ROUND = 1 << 62
@@ -109,7 +109,7 @@ class Checkpoints:
     def save(self, job: bytes, checkpoint: Checkpoint) -> None:
         """Write a checkpoint atomically, readable by its owner only, and remove the oldest ones."""
         best = None if checkpoint.best is None else checkpoint.best.plain()
-        content = {"schema": SCHEMA} | vars(checkpoint) | {"state": checkpoint.state.plain(), "best": best}
+        content = {"schema": CHECKPOINT_SCHEMA} | vars(checkpoint) | {"state": checkpoint.state.plain(), "best": best}
         write_checked_json(self.folder / self._name(job, checkpoint.round), content)
         for old in self._rounds_on_disk(job)[:-MAX_CHECKPOINTS]:
             (self.folder / self._name(job, old)).unlink(missing_ok=True)
@@ -136,7 +136,7 @@ class Checkpoints:
         path = self.folder / self._name(job, rounds)
         try:
             content, has_digest = read_checked_json(path)
-            if content["schema"] != SCHEMA:
+            if content["schema"] != CHECKPOINT_SCHEMA:
                 raise DataError(
                     f"{path}: this checkpoint was written by another version of securevfl",
                     "finish the run with that version, or remove the file to start again",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     pass
 from securevfl.training.run import Run
 
-SCHEMA = "securevfl.report/3"
+REPORT_SCHEMA = "securevfl.report/3"
 
 
 def report(run: Run, *, network: Network, lacking: dict[str, int]) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def report(run: Run, *, network: Network, lacking: dict[str, int]) -> dict[str, 
         counts by homomorphic operation.
     """
     return {
-        "schema": SCHEMA,
+        "schema": REPORT_SCHEMA,
         "version": __version__,
         **run.summary(),
         "network": asdict(network),

@@ -19,7 +19,7 @@ from securevfl.data.baseline import Baseline
 from securevfl.data.columns import Columns, columns_of, has_names
 from securevfl.data.preparation import FittedPreparation
 from securevfl.data.scaling import Scaling
-from securevfl.data.validation import check_finite
+from securevfl.data.validation import check_finite, unmasked
 from securevfl.errors import ConfigError, DataError, TableError
 from securevfl.families.state import State
 from securevfl.job import Job
@@ -31,7 +31,7 @@ from securevfl.models.tree_views import TreeViews, tree_views_of
 from securevfl.runtime.clock import Path as CriticalPath
 from securevfl.runtime.costs import CostCounters, Kind, Stage
 
-SCHEMA = "securevfl.part/6"
+PART_SCHEMA = "securevfl.part/6"
 
 PLAIN_FIELDS = (
     *("name", "role", "job", "parties", "outputs", "metrics", "metric_std_errors", "history", "rounds", "run", "data"),
@@ -296,7 +296,7 @@ class ModelPart:
             TableError: if the number of columns differs from the training.
         """
         named = has_names(X)
-        rows = X if named or hasattr(X, "toarray") else np.atleast_2d(np.asarray(X))
+        rows = X if named or hasattr(X, "toarray") else np.atleast_2d(np.asarray(unmasked(X)))
         shape = (0, len(self.columns)) if named else rows.shape  # type: ignore[union-attr]
         if len(shape) != 2 or shape[1] != len(self.columns):
             raise TableError(
@@ -316,7 +316,7 @@ class ModelPart:
 
     def save(self, path: str | Path) -> None:
         """Write this part atomically as JSON with a digest."""
-        content = {"schema": SCHEMA} | {name: getattr(self, name) for name in PLAIN_FIELDS}
+        content = {"schema": PART_SCHEMA} | {name: getattr(self, name) for name in PLAIN_FIELDS}
         content |= {
             "columns": self.columns,
             "preparation": self.preparation.plain(),
@@ -356,9 +356,9 @@ class ModelPart:
         except (ValueError, RecursionError):
             raise _damaged(path) from None
         schema = content.pop("schema", None) if isinstance(content, dict) else None
-        if schema != SCHEMA:
+        if schema != PART_SCHEMA:
             raise DataError(
-                f"{path}: unsupported model file schema {_schema_name(schema)} (supported: {SCHEMA})",
+                f"{path}: unsupported model file schema {_schema_name(schema)} (supported: {PART_SCHEMA})",
                 "open older files with the version that wrote them; upgrade securevfl for newer files",
                 code="SVFL-MODEL-FILE",
                 path=str(path),

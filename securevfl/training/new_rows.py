@@ -22,6 +22,7 @@ from securevfl.data.id_keys import id_keys, order_digest
 from securevfl.data.load import read_order
 from securevfl.data.parquet_source import ParquetSource
 from securevfl.data.readers import errors_name, read_table
+from securevfl.data.row_matching import ids_of_rows
 from securevfl.data.store import OnProgress, copy_to_temporary_table
 from securevfl.errors import IdError, TableError
 from securevfl.training.model_part import ModelPart
@@ -100,7 +101,7 @@ def rows_of_array(part: ModelPart, X: ArrayLike | Columns, ids: Sequence[Any] | 
     Args:
         part: the party's part of the model.
         X: rows (m, d) or one row (d,); columns are found by name if X has names.
-        ids: the ids of the rows.
+        ids: the ids of the rows; by default the index of a frame, if it has a name or differs from 0 to m - 1.
 
     Returns:
         The rows.
@@ -109,7 +110,7 @@ def rows_of_array(part: ModelPart, X: ArrayLike | Columns, ids: Sequence[Any] | 
         TableError: if the number of ids differs from the number of rows.
     """
     table = part.table(X)
-    row_ids = None if ids is None else np.asarray(ids)
+    row_ids = ids_of_rows(X, ids)
     if row_ids is not None and row_ids.shape != (len(table),):
         raise TableError(
             f"party {part.name}: the ids have shape {row_ids.shape}, and there are {len(table)} rows",

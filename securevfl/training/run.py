@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from securevfl.base.arrays import Floats
 from securevfl.base.files import write_atomic
 from securevfl.base.roles import Roles
+from securevfl.data.row_matching import ids_of_rows, match_tables, match_values, take_rows
 from securevfl.data.validation import check_labels
 from securevfl.errors import DivergenceError, LabelError, PartiesError, RangeError, TableError
 from securevfl.job import Job
@@ -33,6 +34,25 @@ from securevfl.training.scorecard import Scorecard, ScorecardScale, scorecard
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 from securevfl.training.run_plot import plot
+
+Tables = Mapping[str, Any]
+"""New rows by party: an array (m, d), a frame, or anything else that `securevfl.Party` accepts."""
+RowIds = Mapping[str, Sequence[Any] | NDArray[Any]]
+"""The ids (m,) of new rows by party."""
+
+
+@dataclass(frozen=True)
+class _ScoredRows:
+    """Outputs f (m, c) of new rows, their labels (m,), the classes, and the ids (m,) of the rows if there are any."""
+
+    f: Floats
+    labels: NDArray[Any]
+    classes: NDArray[Any]
+    ids: NDArray[Any] | None
+
+    def match(self, what: str, values: ArrayLike) -> NDArray[Any]:
+        """Return a value for each row in the order of the rows."""
+        return match_values(what, values, self.ids)
 
 
 @dataclass(frozen=True)
@@ -147,30 +167,35 @@ class Run:
         return self.parts[party]
 
     def evaluate(
-        self, tables: Mapping[str, ArrayLike], y: ArrayLike, weights: ArrayLike | None = None
+        self, tables: Tables, y: ArrayLike, weights: ArrayLike | None = None, *, ids: RowIds | None = None
     ) -> dict[str, float]:
         """Return all metrics on new rows.
 
         Args:
-            tables: the rows of each party with columns, in the same order.
-            y: their labels (m,).
-            weights: weights of the rows (m,).
+            tables: see `decision`.
+            y: their labels (m,). A series with an index of ids is matched by them.
+            weights: weights of the rows (m,), matched like the labels.
+            ids: see `decision`.
 
         Returns:
             The metrics. Raises as `decision`, and LabelError for labels of other classes.
         """
-        counts = None if weights is None else check_labels(self.active.name, weights, len(np.asarray(y)))
-        return metrics.evaluate(self.job.model.loss, *self._score_tables(tables, y), counts)
+        rows = self._score_tables(tables, y, ids)
+        counts = (
+            None if weights is None else check_labels(self.active.name, rows.match("the weights", weights), len(rows.f))
+        )
+        return metrics.evaluate(self.job.model.loss, rows.f, rows.labels, rows.classes, counts)
 
     def evaluate_by_group(
-        self, tables: Mapping[str, ArrayLike], y: ArrayLike, groups: ArrayLike
+        self, tables: Tables, y: ArrayLike, groups: ArrayLike, *, ids: RowIds | None = None
     ) -> dict[str, dict[str, float]]:
         """Return rates and metrics of each group of 100 rows or more.
 
         Args:
-            tables: see `evaluate`.
+            tables: see `decision`.
             y: see `evaluate`.
-            groups: the group of each row (m,).
+            groups: the group of each row (m,), matched like the labels.
+            ids: see `decision`.
 
         Returns:
             The rates by group (`models.metrics`).
@@ -178,51 +203,69 @@ class Run:
         Raises:
             TableError: if the number of groups differs from the number of rows.
         """
-        f, labels, classes = self._score_tables(tables, y)
-        group_names = np.asarray(groups)
-        if group_names.shape != (len(f),):
+        rows = self._score_tables(tables, y, ids)
+        group_names = rows.match("the groups", groups)
+        if group_names.shape != (len(rows.f),):
             raise TableError(
-                f"the groups have shape {group_names.shape}, and there are {len(f)} rows",
+                f"the groups have shape {group_names.shape}, and there are {len(rows.f)} rows",
                 "pass one group for each row",
                 code="SVFL-TABLE-SHAPE",
             )
-        return metrics_by_group(self.job.model.loss, f, labels, classes, group_names)
+        return metrics_by_group(self.job.model.loss, rows.f, rows.labels, rows.classes, group_names)
 
-    def _score_tables(self, tables: Mapping[str, ArrayLike], y: ArrayLike) -> tuple[Floats, NDArray[Any], NDArray[Any]]:
-        """Return f (m, c) of new rows, their labels (m,), and the classes."""
-        f, classes = self.decision(tables), self.active.label_classes
-        labels = check_labels(self.active.name, y, len(f))
+    def _score_tables(self, tables: Tables, y: ArrayLike, ids: RowIds | None) -> _ScoredRows:
+        """Score new rows, and match their labels."""
+        f, row_ids = self._decide(tables, ids)
+        classes = self.active.label_classes
+        labels = check_labels(self.active.name, match_values("the labels", y, row_ids), len(f))
         if self.job.model.loss.classifies and not np.isin(labels, classes).all():
             raise LabelError(
                 "some labels are of classes that the training did not have",
                 "leave these rows out",
                 code="SVFL-LABEL-CLASSES",
             )
-        return f, labels, classes
+        return _ScoredRows(f, labels, classes, row_ids)
 
-    def predict_proba(self, tables: Mapping[str, ArrayLike]) -> Floats:
-        """Return the probability of each class (m, classes) on new rows, by the job's sum protocol."""
-        return self.job.model.loss.proba(self.decision(tables))
+    def predict_proba(self, tables: Tables, *, ids: RowIds | None = None) -> Floats:
+        """Return the probability of each class (m, classes) on new rows; see `decision` for arguments and errors."""
+        return self.job.model.loss.proba(self.decision(tables, ids=ids))
 
-    def predict(self, tables: Mapping[str, ArrayLike]) -> NDArray[Any]:
-        """Return the most likely class of each row (m,), or in a regression the number for one unit of exposure."""
-        loss, classes, f = self.job.model.loss, self.active.label_classes, self.decision(tables)
+    def predict(self, tables: Tables, *, ids: RowIds | None = None) -> NDArray[Any]:
+        """Return the likeliest class of each row (m,), or in a regression the number for one unit of exposure.
+
+        Args:
+            tables: see `decision`.
+            ids: see `decision`.
+
+        Returns:
+            The classes or numbers. Raises as `decision`.
+        """
+        loss, classes, f = self.job.model.loss, self.active.label_classes, self.decision(tables, ids=ids)
         if not loss.classifies:
             return np.asarray(loss.mean(f, classes))
         return np.asarray(classes[loss.proba(f).argmax(axis=1)])
 
-    def decision(self, tables: Mapping[str, ArrayLike]) -> Floats:
-        """Return f (m, c) on new rows.
+    def decision(self, tables: Tables, *, ids: RowIds | None = None) -> Floats:
+        """Return f (m, c) on new rows, computed by the job's sum protocol.
+
+        Rows are joined by id: by `ids`, or by the index of a frame if it has a name or differs from 0 to m - 1. The
+        results have the order of the leading party's table, or of the first table if that party has no columns. Arrays
+        without ids have the same rows in the same order.
 
         Args:
-            tables: the rows of each party with columns, in the same order.
+            tables: the rows of each party with columns.
+            ids: by party, the ids (m,) of its rows.
 
         Returns:
-            The outputs. Raises as `decision_of`.
+            The outputs. Raises as `decision_of`, and IdError if two tables have different ids.
 
         Raises:
             PartiesError: if a table is missing, or a party has no columns in the model.
         """
+        return self._decide(tables, ids)[0]
+
+    def _decide(self, tables: Tables, ids: RowIds | None) -> tuple[Floats, NDArray[Any] | None]:
+        """Return f (m, c) on new rows, and the ids of these rows if a table has ids."""
         names = [name for name, part in self.parts.items() if part.columns]
         if not isinstance(tables, Mapping) or set(tables) != set(names):
             passed = ", ".join(map(str, tables)) if isinstance(tables, Mapping) else type(tables).__name__
@@ -231,7 +274,28 @@ class Run:
                 "pass one table for each of these parties, by name",
                 code="SVFL-PARTIES-NAME",
             )
-        return self.decision_of({name: self.parts[name].rows(table) for name, table in tables.items()})
+        if unknown := [name for name in ids or {} if name not in tables]:
+            raise PartiesError(
+                f"ids: {unknown[0]} has no table",
+                f"pass ids of {', '.join(names)}",
+                code="SVFL-PARTIES-NAME",
+                party=unknown[0],
+            )
+        row_ids = {name: ids_of_rows(table, (ids or {}).get(name)) for name, table in tables.items()}
+        scaled = {name: self.parts[name].rows(table) for name, table in tables.items()}
+        for name, party_ids in row_ids.items():
+            if party_ids is not None and len(party_ids) != len(scaled[name]):
+                raise TableError(
+                    f"party {name} has {len(scaled[name])} rows and {len(party_ids)} ids",
+                    "pass one id for each row",
+                    code="SVFL-TABLE-SHAPE",
+                    party=name,
+                )
+        lead = self.active.name
+        orders = match_tables(row_ids, lead)
+        f = self.decision_of({name: take_rows(rows, orders[name]) for name, rows in scaled.items()})
+        first = next((name for name in (lead, *row_ids) if row_ids.get(name) is not None), None)
+        return f, None if first is None else row_ids[first]
 
     def decision_of(self, scaled: Mapping[str, Floats]) -> Floats:
         """Return f (m, c) on prepared and scaled rows.

@@ -23,6 +23,7 @@ from securevfl.errors import (
     DivergenceError,
     RangeError,
 )
+from securevfl.families.evaluations import EvaluationSchedule
 from securevfl.families.participant import Round
 from securevfl.families.score_results import Measurement
 from securevfl.families.training_data import TrainingData
@@ -79,7 +80,7 @@ class TrainingLoop:
     checkpoint: Checkpoint | None
 
     def __post_init__(self) -> None:
-        checkpoint, self._evaluation_interval = self.checkpoint, self.job.evaluation_interval
+        checkpoint, self._evaluations = self.checkpoint, EvaluationSchedule.of(self.job, len(self.data.schedule))
         self.rounds = self._start = 0 if checkpoint is None else checkpoint.round
         self._finished = checkpoint is not None and checkpoint.over
         self._history = [] if checkpoint is None else checkpoint.history
@@ -202,7 +203,7 @@ class TrainingLoop:
         if done.loss is not None:
             record["batch_loss"] = done.loss
         measured = dict[str, float]()
-        if self._evaluation_interval and done.number % self._evaluation_interval == 0:
+        if self._evaluations.is_due(done.number):
             measured, stop = self._evaluate_and_decide()
             record |= measured
         if eventlog.LOGGER.isEnabledFor(logging.DEBUG):

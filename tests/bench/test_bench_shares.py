@@ -12,9 +12,7 @@ from benchmarks import shares
 from benchmarks.__main__ import app
 from benchmarks.product_costs import PARTS, products
 from securevfl.errors import DataError
-from tests.builders import raises_code
-
-DATA = Path(__file__).parents[3] / "shared" / "data"
+from tests.builders import REAL_TABLES, raises_code
 
 
 @pytest.mark.long
@@ -62,9 +60,9 @@ def test_a_missing_table_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.realdata
 def test_a_table_trains_as_in_floating_point(tmp_path: Path) -> None:
-    if not DATA.is_dir():
+    if not REAL_TABLES.is_dir():
         pytest.skip("no real tables here")
-    row = shares.table(DATA, "breast")
+    row = shares.table(REAL_TABLES, "breast")
     assert abs(row["auc"] - row["auc_float"]) <= 0.002
     assert 0.4 < row["attack_auc"] < 0.6
     assert json.loads(json.dumps(row, allow_nan=False)) == row

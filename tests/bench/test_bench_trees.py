@@ -10,9 +10,7 @@ from typer.testing import CliRunner
 from benchmarks import trees
 from benchmarks.__main__ import app
 from securevfl.errors import DataError
-from tests.builders import raises_code
-
-DATA = Path(__file__).parents[3] / "shared" / "data"
+from tests.builders import REAL_TABLES, raises_code
 
 
 @pytest.mark.long
@@ -53,8 +51,8 @@ def test_a_missing_table_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.realdata
 def test_a_real_table_trains_as_in_floats() -> None:
-    if not DATA.is_dir():
+    if not REAL_TABLES.is_dir():
         pytest.skip("no real tables here")
-    row = trees.table(DATA, "breast", 20, 0)
+    row = trees.table(REAL_TABLES, "breast", 20, 0)
     assert abs(row["auc"] - row["auc_float"]) <= 0.005
     assert row["auc"] >= row["auc_boosting"] - 0.01

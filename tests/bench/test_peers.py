@@ -105,7 +105,7 @@ def test_ports_of_one_line_share_its_rate_and_its_bytes() -> None:
             line.sendall(data)
 
     with between(Network(mbps=8.0, rtt_ms=0.0), 2) as way:  # 1 MB/s
-        servers = [socket.create_server(("127.0.0.1", port)) for port in way.own[0]]
+        servers = [socket.create_server(("127.0.0.1", port)) for port in way.bound[0]]
         threads = [threading.Thread(target=echo, args=(item,), daemon=True) for item in servers]
         for thread in threads:
             thread.start()
@@ -119,7 +119,7 @@ def test_ports_of_one_line_share_its_rate_and_its_bytes() -> None:
         for item in (*lines, *servers):
             item.close()
     with between(None, 1) as way:
-        assert (way.own[0], way.own[1]) == (way.other[1], way.other[0])
+        assert (way.bound[0], way.bound[1]) == (way.other[1], way.other[0])
         assert way.bytes is None
 
 

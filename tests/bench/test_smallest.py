@@ -1,6 +1,7 @@
 """Every bench command and every benchmark runs at its smallest size, so that none breaks unnoticed.
 
-Those of the papers have tests of their own (tests/papers). The benchmarks run in this process and share its imports.
+The benchmarks of the papers have separate tests (tests/papers). The benchmarks run in this process and share its
+imports.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ import typer
 from typer.testing import CliRunner
 
 from securevfl.cli.main import app
+from tests.builders import REAL_TABLES
 from tests.forked import Forked
 
 ROOT = Path(__file__).parents[2]
-DATA = ROOT.parent / "shared" / "data"
-OUT = "OUT"  # stands for a folder of the test
+OUT = "OUT"  # a placeholder for a folder of the test
 
 ALONE = {  # by benchmark: arguments of runs without a real table
     "defences": ["--seeds 1 breast_cancer"],
@@ -42,10 +43,10 @@ APART = {  # benchmarks that start processes of parties
     "scale": ["--rows 1000 --columns 4 --batch 256 --residual open --json OUT/rows.json"],
 }
 ON_TABLES = {  # benchmarks that need the real tables
-    "columns": ["DATA --only 'direct, open' --rows 800", "DATA --only 'partial score, breast' --seeds 1"],
-    "first_job": ["--data DATA --tables breast --splits 0"],
-    "opened": ["--data DATA --rows 300 --seeds 1 --table-rows 300"],
-    "organisations": ["--data DATA --residuals open --rows 400 --batch 200 --epochs 1 --repeats 1"],
+    "columns": ["REAL_TABLES --only 'direct, open' --rows 800", "REAL_TABLES --only 'partial score, breast' --seeds 1"],
+    "first_job": ["--data REAL_TABLES --tables breast --splits 0"],
+    "opened": ["--data REAL_TABLES --rows 300 --seeds 1 --table-rows 300"],
+    "organisations": ["--data REAL_TABLES --residuals open --rows 400 --batch 200 --epochs 1 --repeats 1"],
 }
 FIXED = {  # their measurements depend on full size and are tested in parts elsewhere; only their help is tested here
     "first_speed": "bounds for 30,000 and 266,667 rows",
@@ -59,9 +60,9 @@ COMMANDS = {  # by bench command: arguments
     "start": ["--repetitions 1"],
 }
 COMMANDS_ON_TABLES = {  # by command of python -m benchmarks: arguments
-    "shares": ["--data DATA --sizes 16x2 --tables vehicle_scale"],
-    "trees": ["--data DATA --tables breast --trees 2 --floats"],
-    "rounds": ["--data DATA --tables support2 --residuals open"],
+    "shares": ["--data REAL_TABLES --sizes 16x2 --tables vehicle_scale"],
+    "trees": ["--data REAL_TABLES --tables breast --trees 2 --floats"],
+    "rounds": ["--data REAL_TABLES --tables support2 --residuals open"],
 }
 
 
@@ -78,7 +79,7 @@ def runs(table: dict[str, list[str]]) -> list[Any]:
 
 
 def words_of(text: str, folder: Path) -> list[str]:
-    return shlex.split(text.replace(OUT, str(folder)).replace("DATA", str(DATA)))
+    return shlex.split(text.replace(OUT, str(folder)).replace("REAL_TABLES", str(REAL_TABLES)))
 
 
 def started(name: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +137,7 @@ def test_a_benchmark_of_processes_runs(name: str, words: str, tmp_path: Path, mo
 
 @pytest.mark.long
 @pytest.mark.realdata
-@pytest.mark.skipif(not DATA.is_dir(), reason="needs the real tables")
+@pytest.mark.skipif(not REAL_TABLES.is_dir(), reason="needs the real tables")
 @pytest.mark.parametrize(("name", "words"), runs(ON_TABLES))
 def test_a_benchmark_of_tables_runs(name: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -151,7 +152,7 @@ def test_a_command_runs(name: str, words: str, tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.realdata
-@pytest.mark.skipif(not DATA.is_dir(), reason="needs the real tables")
+@pytest.mark.skipif(not REAL_TABLES.is_dir(), reason="needs the real tables")
 @pytest.mark.parametrize(("name", "words"), runs(COMMANDS_ON_TABLES))
 def test_a_command_on_tables_runs(name: str, words: str, tmp_path: Path) -> None:
     from benchmarks.__main__ import app as on_tables

@@ -1,4 +1,4 @@
-"""A party sees its own sheet alone, and nothing of its table is told before it has agreed to it."""
+"""A party reads only its part of the sheet, and it discloses nothing of its table before it has agreed."""
 
 import os
 import pty
@@ -87,7 +87,9 @@ def test_a_party_alone_sees_the_sheet_that_the_run_shows_it(kits: Path, name: st
         return lambda channel: take_part(job, party, channel, parties=["bank", "shop", "telco"], consent=look)
 
     with pytest.raises(ConsentError):
-        run_threads({each.name: play(each) for each in vfl.datasets.breast_cancer(3)}, lambda: VirtualClock(Network()))
+        run_threads(
+            {party.name: play(party) for party in vfl.datasets.breast_cancer(3)}, lambda: VirtualClock(Network())
+        )
     assert f"digest: {seen[name].digest} " in done.stdout
     assert seen[name].first_screen in done.stdout
     assert "sends" not in done.stdout
@@ -102,8 +104,10 @@ EXAMPLES = [(family, name) for family in FAMILIES.values() for name in family().
 
 @pytest.mark.parametrize(("family", "name"), EXAMPLES, ids=lambda value: getattr(value, "name", value))
 def test_the_first_screen_has_all_that_is_learned_and_refused_and_no_message(family: Any, name: str) -> None:
-    """Of every family: what is learned, pooled and refused stands on it as on the whole sheet, names of messages do
-    not; whoever agrees to it agrees to the details as well."""
+    """The first screen has all that parties learn, pool and refuse, without message names.
+
+    This is checked for every family. A party that agrees to the screen agrees to the details as well.
+    """
     job = vfl.Job(**({"batch_size": 64, "epochs": 1} | family().example_jobs()[name]))
     parties = [*vfl.datasets.breast_cancer(2), *(vfl.Helper(*arguments) for arguments in family.example_helpers)]
     sheet = vfl.explain(job, parties)
@@ -114,9 +118,9 @@ def test_the_first_screen_has_all_that_is_learned_and_refused_and_no_message(fam
     assert set(learned) | set(refused) <= set(first)
     words = set(re.findall(r"[A-Z]\w+", sheet.first_screen))
     roles = job.family.complete_roles(
-        job, job.family.assign_roles(parties), {each.name: len(each.columns) for each in parties}
+        job, job.family.assign_roles(parties), {party.name: len(party.columns) for party in parties}
     )
-    assert not words & {each.message.__name__ for each in run_declarations(job.family, job, roles)}
+    assert not words & {declaration.message.__name__ for declaration in run_declarations(job.family, job, roles)}
     assert len(first) < len(lines)
     assert (
         ConsentSheet(str(sheet) + " ", sheet.first_screen).digest
@@ -158,7 +162,7 @@ def test_sizes_and_classes_that_are_missing_are_asked_for(kits: Path) -> None:
     with pytest.raises(ConfigError, match="Add --classes"):
         vfl.explain(a_job(model=vfl.Softmax()), [shop], others={"bank": 3})
     assert "n x c" in vfl.explain(a_job(model=vfl.Softmax()), [shop], others={"bank": 3}, outputs=4)
-    with pytest.raises(ConfigError, match="exactly one table"):
+    with raises_code(ConfigError, "SVFL-PARTIES-COUNT"):
         vfl.explain(a_job(), vfl.datasets.breast_cancer(2), others={"telco": 3})
 
 
@@ -176,15 +180,15 @@ def test_the_digest_is_of_what_the_sheet_says_whatever_the_order_of_others() -> 
 
 def test_without_a_terminal_a_digest_is_required_and_the_error_has_all_that_is_needed(tmp_path: Path) -> None:
     agreed = AgreedSheets(DisclosureLedger(tmp_path / "shop.ledger", "shop"))
-    sheet = ConsentSheet("what is told")
+    sheet = ConsentSheet("the scores are disclosed")
     for accept in (None, "0" * 16):
         with pytest.raises(ConsentError) as caught:
             agree(agreed, accept, "securevfl join job.toml", sheet)
-        assert str(caught.value).startswith("what is told\n\n")
+        assert str(caught.value).startswith("the scores are disclosed\n\n")
         assert f"securevfl join job.toml ... --accept {sheet.digest}" in str(caught.value)
     agree(agreed, sheet.digest, "securevfl join job.toml", sheet)
     agree(agreed, None, "securevfl join job.toml", sheet)  # not asked again
-    with raises_code(ConsentError, "SVFL-CONSENT-REFUSED"):  # and yet what is given must be right
+    with raises_code(ConsentError, "SVFL-CONSENT-REFUSED"):  # and yet the digest must be right
         agree(agreed, "0" * 16, "securevfl join job.toml", sheet)
     check_agreed(agreed, sheet.digest)
     with raises_code(ConsentError, "SVFL-CONSENT-DIGEST"):
@@ -193,7 +197,7 @@ def test_without_a_terminal_a_digest_is_required_and_the_error_has_all_that_is_n
         with raises_code(ConfigError, "SVFL-CONSENT-DIGEST"):
             check_digest(typed)
     with raises_code(ConsentError, "SVFL-CONSENT-REFUSED"):
-        agree(agreed, sheet.digest, "securevfl join job.toml", ConsentSheet("something else is told"))
+        agree(agreed, sheet.digest, "securevfl join job.toml", ConsentSheet("the labels are disclosed"))
 
 
 ASKED = """
@@ -218,14 +222,14 @@ def test_on_a_terminal_it_is_a_question(tmp_path: Path, answer: bytes, code: int
         env=os.environ | {"TERM": "xterm"},
     )
     os.close(theirs)
-    shown = b""
-    while b"Do you agree?" not in shown:
-        shown += os.read(ours, 4096)
+    screen = b""
+    while b"Do you agree?" not in screen:
+        screen += os.read(ours, 4096)
     os.write(ours, answer)
     reader = threading.Thread(target=lambda: _drain(ours), daemon=True)
     reader.start()
     assert process.wait(240) == code
-    assert b"the disclosures" in shown
+    assert b"the disclosures" in screen
     agreed = AgreedSheets(DisclosureLedger(tmp_path / "shop.ledger", "shop"))
     assert agreed.has_agreed(ConsentSheet("the disclosures")) == (code == 0)
 

@@ -1,4 +1,4 @@
-"""`securevfl forget`: all that trainings leave beside a table is deleted, and nothing of what counts them."""
+"""`securevfl forget` deletes all files that trainings left next to a table, and no record of disclosures."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KEPT = {".ledger", ".chunks", ".scores", ".lock"}
 
 
 class Place:
-    """A folder with what a training of shop has left beside its table, and what counts it among the user's data."""
+    """Create a folder with the files that a training of shop left next to its table, and its ledger."""
 
     def __init__(self, folder: Path) -> None:
         bank, shop = vfl.datasets.breast_cancer(2)
@@ -57,7 +57,7 @@ class Place:
         ScoreLedger(self.ledger.path)
 
     def leave(self, key: bytes) -> None:
-        """States and work ahead of one training."""
+        """Return the checkpoints and the precomputed material of one training."""
         states = Checkpoints(f"{self.table}.states", "shop")
         states.begin(key, "1")
         states.save(key, Checkpoint(1, "1", [], {}, State()))
@@ -111,15 +111,17 @@ def test_another_training_on_the_table_keeps_its_work_unless_all_is_forgotten(pl
     assert place.left() == {"shop.csv", "note.txt"}
 
 
-@pytest.mark.parametrize("used", ["shop.csv", "shop.model.json", "work ahead", "ledger"])
+@pytest.mark.parametrize("used", ["shop.csv", "shop.model.json", "preprocessing", "ledger"])
 def test_nothing_is_deleted_while_a_run_is_on(place: Place, used: str) -> None:
     before = place.left()
     if used == "ledger":
-        sitting, told = ("2", "2"), [Disclosure("scores", "bank", ("shop",), 3, 0)]
-        held = place.ledger.reserve(Register.of_numbers(5), sitting, told, lambda _: None, ahead=told)
+        sitting, disclosures = ("2", "2"), [Disclosure("scores", "bank", ("shop",), 3, 0)]
+        reservation = place.ledger.reserve(
+            Register.of_numbers(5), sitting, disclosures, lambda _: None, ahead=disclosures
+        )
         done = place.forget()
-        held.settle(told)
-    elif used == "work ahead":
+        reservation.settle(disclosures)
+    elif used == "preprocessing":
         store = DiskStore(Path(f"{place.table}.ahead") / f"shop.{place.key.hex()[:16]}")
         done = place.forget()
         store.close()

@@ -1,4 +1,4 @@
-"""`securevfl ledger`, and what other commands say and keep of ledgers."""
+"""`securevfl ledger`, and the lines that other commands print and store about ledgers."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import securevfl as vfl
 from securevfl.cli.main import app
 from securevfl.disclosure.ledger import DisclosureLedger, default_ledger
 
-JOB = """
+SEALED_JOB_TEXT = """
 batch_size = 128
 epochs = 4
 test_fraction = 0.25
@@ -35,7 +35,7 @@ def refused(*arguments: object) -> str:
 @pytest.fixture
 def trained(tmp_path: Path) -> list[str]:
     """What `train` and `explain` are called with; one training is in the ledgers among the user's data."""
-    (tmp_path / "job.toml").write_text(JOB)
+    (tmp_path / "job.toml").write_text(SEALED_JOB_TEXT)
     options = [str(tmp_path / "job.toml")]
     for party in vfl.datasets.breast_cancer():
         labels = {} if party.y is None else {"y": party.y}

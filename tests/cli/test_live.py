@@ -1,4 +1,4 @@
-"""The line that lives while a training runs: what it says when, on a terminal and in a pipe."""
+"""The line that shows progress while a training runs, on a terminal and in a pipe."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Clock:
 def test_it_says_who_is_waited_for_then_where_the_training_is() -> None:
     clock = Clock()
     line = TrainingStatus(["shop", "telco"], "iteration", clock)
-    assert line.text() == ""  # a wait of a moment is none
+    assert line.text() == ""  # a wait of a moment is not printed
     clock.now = 5
     assert line.text() == "waiting for shop, telco, 5 s"
     line.note("connected", "bank", {"peer": "shop"})

@@ -22,7 +22,7 @@ from securevfl.runtime.costs import CostCounters, Stage
 
 ROOT = Path(__file__).parents[2]
 REAL = ROOT.parent / "shared" / "data"
-JOB = """
+OPEN_JOB_TEXT = """
 batch_size = 40
 epochs = 2
 test_fraction = 0.25
@@ -36,14 +36,14 @@ def run(*arguments: object) -> Result:
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
-def job(folder: Path, residual: str = "open", text: str = JOB) -> Path:
+def write_open_job(folder: Path, residual: str = "open", text: str = OPEN_JOB_TEXT) -> Path:
     path = folder / "job.toml"
     path.write_text(text.replace("RESIDUAL", residual))
     return path
 
 
 @pytest.fixture
-def tables(tmp_path: Path) -> list[str]:
+def overlapping_tables(tmp_path: Path) -> list[str]:
     """Two parties in files: the other party's rows are shuffled, and each lacks rows."""
     bank, shop = vfl.datasets.breast_cancer()
     order = np.random.default_rng(1).permutation(len(shop))
@@ -74,7 +74,7 @@ def test_a_real_process_ends_with_code_2_and_no_traceback(tmp_path: Path) -> Non
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()
     assert line.startswith(str(tmp_path / "none.toml"))
-    assert line.endswith("]"), "the code comes last"
+    assert line.endswith("]"), "the code is at the end"
 
 
 @pytest.mark.parametrize("command", [["train"], ["explain"], ["bench", "he"], ["bench", "sum"], ["demo"]])
@@ -82,9 +82,17 @@ def test_every_command_explains_itself(command: list[str]) -> None:
     assert run(*command, "--help").exit_code == 0
 
 
-def test_a_job_trains_from_files_and_names_what_does_not_match(tmp_path: Path, tables: list[str]) -> None:
+def test_a_job_trains_from_files_and_names_what_does_not_match(tmp_path: Path, overlapping_tables: list[str]) -> None:
     out = tmp_path / "new" / "out.json"
-    done = run("train", job(tmp_path, "ckks"), *tables, "--report-json", out, "--save", tmp_path / "parts")
+    done = run(
+        "train",
+        write_open_job(tmp_path, "ckks"),
+        *overlapping_tables,
+        "--report-json",
+        out,
+        "--save",
+        tmp_path / "parts",
+    )
     assert done.exit_code == 0, done.stderr
     assert "on the held-out rows" in done.stdout
     assert "costs" in done.stdout
@@ -107,34 +115,36 @@ def test_a_job_trains_from_files_and_names_what_does_not_match(tmp_path: Path, t
     assert loaded.metrics == pytest.approx(report["metrics"])
 
 
-def test_training_from_files_is_training_from_arrays(tmp_path: Path, tables: list[str]) -> None:
+def test_training_from_files_is_training_from_arrays(tmp_path: Path, overlapping_tables: list[str]) -> None:
     """CSV and Parquet, shuffled, against the rows themselves; then npz of the same."""
     bank, shop = (party.take(np.arange(12, 200)) for party in vfl.datasets.breast_cancer())
-    expected = vfl.simulate(vfl.Job.load(job(tmp_path)), [bank, shop])
+    expected = vfl.simulate(vfl.Job.load(write_open_job(tmp_path)), [bank, shop])
     for party in (bank, shop):
         labels = {} if party.y is None else {"y": party.y}
         np.savez(tmp_path / f"{party.name}.npz", X=party.X, ids=party.ids, columns=party.columns, **labels)
     npz = [f"--data={party.name}={tmp_path / party.name}.npz" for party in (bank, shop)]
-    for data in (tables, npz):
-        assert run("train", job(tmp_path), *data, "--save", tmp_path / "parts").exit_code == 0
+    for data in (overlapping_tables, npz):
+        assert run("train", write_open_job(tmp_path), *data, "--save", tmp_path / "parts").exit_code == 0
         loaded = vfl.Run.load(tmp_path / "parts")
         for name, part in expected.parts.items():
             np.testing.assert_allclose(loaded.parts[name].theta, part.theta, atol=1e-12)
 
 
-def test_explain_with_and_without_tables(tmp_path: Path, tables: list[str]) -> None:
-    path = job(tmp_path, "ckks")
+def test_explain_with_and_without_tables(tmp_path: Path, overlapping_tables: list[str]) -> None:
+    path = write_open_job(tmp_path, "ckks")
     sheet = vfl.explain(vfl.Job.load(path))
     assert run("explain", path, "--details").stdout.strip() == sheet
     assert run("explain", path).stdout.startswith(sheet.first_screen)
-    sheet = run("explain", path, *tables).stdout
+    sheet = run("explain", path, *overlapping_tables).stdout
     assert "shop (passive)" in sheet
     assert "p = 15 equations" in sheet
 
 
-def test_a_leak_is_refused_with_its_remedy(tmp_path: Path, tables: list[str]) -> None:
-    text = JOB.replace("batch_size = 40", "batch_size = 10")
-    done = run("train", job(tmp_path, "ckks", text), *tables, "--report-json", tmp_path / "out.json")
+def test_a_leak_is_refused_with_its_remedy(tmp_path: Path, overlapping_tables: list[str]) -> None:
+    text = OPEN_JOB_TEXT.replace("batch_size = 40", "batch_size = 10")
+    done = run(
+        "train", write_open_job(tmp_path, "ckks", text), *overlapping_tables, "--report-json", tmp_path / "out.json"
+    )
     assert done.exit_code == 2
     assert 'accepts = ["rank"]' in done.stderr
     assert not (tmp_path / "out.json").exists()
@@ -144,24 +154,30 @@ def test_a_leak_is_refused_with_its_remedy(tmp_path: Path, tables: list[str]) ->
     ("text", "lines"),
     [
         ('model = "logistic"\ncolour = 1', ["colour: unknown option"]),
-        (JOB.replace("= 40", '= "many"'), ["batch_size: should be a whole number of at least 1"]),
-        (JOB.replace("= 0.25", "= 1.5"), ["test_fraction: should be less than 1"]),
-        (JOB.replace("RESIDUAL", "elgamal"), ["protocol.residual: must be one of open, paillier, ckks"]),
-        (JOB.replace('"RESIDUAL"', '"open", sum = "diret"'), ["protocol.sum: sum name must be one of direct"]),
+        (OPEN_JOB_TEXT.replace("= 40", '= "many"'), ["batch_size: should be a whole number of at least 1"]),
+        (OPEN_JOB_TEXT.replace("= 0.25", "= 1.5"), ["test_fraction: should be less than 1"]),
+        (OPEN_JOB_TEXT.replace("RESIDUAL", "elgamal"), ["protocol.residual: must be one of open, paillier, ckks"]),
         (
-            JOB.replace('"RESIDUAL"', '{name = "paillier", bits = 1024}'),
+            OPEN_JOB_TEXT.replace('"RESIDUAL"', '"open", sum = "diret"'),
+            ["protocol.sum: sum name must be one of direct"],
+        ),
+        (
+            OPEN_JOB_TEXT.replace('"RESIDUAL"', '{name = "paillier", bits = 1024}'),
             ["protocol.residual: a Paillier key of 1024 bits"],
         ),
-        (JOB.replace('"RESIDUAL"', "{name = 3}"), ["protocol.residual: residual name must be one of"]),
-        (JOB.replace("lr = 0.3", 'lr = -1, mode = "both"'), ["optimizer.lr: ", "optimizer.mode: should be 'parallel'"]),
-        (JOB.replace("fedbcd", "adam"), ["optimizer: optimizer name must be one of fedbcd"]),
-        (JOB.replace('"logistic"', '{name = ["logistic"]}'), ["model: model name must be one of logistic"]),
-        (JOB + "self = 1\n", ["self: unknown option"]),
+        (OPEN_JOB_TEXT.replace('"RESIDUAL"', "{name = 3}"), ["protocol.residual: residual name must be one of"]),
+        (
+            OPEN_JOB_TEXT.replace("lr = 0.3", 'lr = -1, mode = "both"'),
+            ["optimizer.lr: ", "optimizer.mode: should be 'parallel'"],
+        ),
+        (OPEN_JOB_TEXT.replace("fedbcd", "adam"), ["optimizer: optimizer name must be one of fedbcd"]),
+        (OPEN_JOB_TEXT.replace('"logistic"', '{name = ["logistic"]}'), ["model: model name must be one of logistic"]),
+        (OPEN_JOB_TEXT + "self = 1\n", ["self: unknown option"]),
         ("x = [", ["the job file is not valid TOML"]),
     ],
 )
 def test_a_wrong_job_file_gets_one_line_a_problem(tmp_path: Path, text: str, lines: list[str]) -> None:
-    path = job(tmp_path, text=text)
+    path = write_open_job(tmp_path, text=text)
     done = run("explain", path)
     assert done.exit_code == 2
     assert done.stdout == ""
@@ -169,7 +185,7 @@ def test_a_wrong_job_file_gets_one_line_a_problem(tmp_path: Path, text: str, lin
     assert len(messages) == len(lines)
     for line in lines:
         assert any(item.startswith(f"{path}: {line}") for item in messages), (line, messages)
-    assert messages[-1].endswith("]"), "the code comes last"
+    assert messages[-1].endswith("]"), "the code is at the end"
 
 
 @pytest.mark.parametrize(
@@ -182,20 +198,20 @@ def test_a_wrong_job_file_gets_one_line_a_problem(tmp_path: Path, text: str, lin
     ],
 )
 def test_wrong_data_options_are_told(tmp_path: Path, data: list[str], code: str) -> None:
-    done = run("train", job(tmp_path), *(f"--data={item}" for item in data))
+    done = run("train", write_open_job(tmp_path), *(f"--data={item}" for item in data))
     assert done.exit_code == 2
     assert f"[{code}]" in done.stderr
 
 
-def test_a_report_that_cannot_be_written_is_told_before_training(tmp_path: Path, tables: list[str]) -> None:
-    done = run("train", job(tmp_path), *tables, "--report-json", tmp_path)
+def test_a_report_that_cannot_be_written_is_told_before_training(tmp_path: Path, overlapping_tables: list[str]) -> None:
+    done = run("train", write_open_job(tmp_path), *overlapping_tables, "--report-json", tmp_path)
     assert (done.exit_code, done.stdout) == (2, "")
     assert "[SVFL-" in done.stderr
     (tmp_path / "file").touch()
-    done = run("train", job(tmp_path), *tables, "--report-json", tmp_path / "file" / "out.json")
+    done = run("train", write_open_job(tmp_path), *overlapping_tables, "--report-json", tmp_path / "file" / "out.json")
     assert (done.exit_code, done.stdout) == (2, "")
     assert "[SVFL-" in done.stderr
-    done = run("train", job(tmp_path), *tables, "--save", tmp_path / "file")
+    done = run("train", write_open_job(tmp_path), *overlapping_tables, "--save", tmp_path / "file")
     assert "[SVFL-" in done.stderr
 
 
@@ -217,7 +233,7 @@ def test_a_report_is_strict_json() -> None:
     }
 
 
-@pytest.mark.skipif(not (ROOT / "examples").is_dir(), reason="not beside a checkout")
+@pytest.mark.skipif(not (ROOT / "examples").is_dir(), reason="no checkout")
 def test_the_examples_are_jobs() -> None:
     paths = sorted((ROOT / "examples").glob("*.toml"))
     assert paths
@@ -237,24 +253,24 @@ def test_a_real_pair_of_tables_aligns_and_trains(tmp_path: Path) -> None:
     parquet.write_table(host, tmp_path / "host.parquet")
     shared = len(set(guest["id"].to_pylist()) & set(host["id"].to_pylist()))
 
-    text = JOB.replace("= 40", "= 256").replace("epochs = 2", "epochs = 1").replace("0.3", "0.1")
+    text = OPEN_JOB_TEXT.replace("= 40", "= 256").replace("epochs = 2", "epochs = 1").replace("0.3", "0.1")
     data = [f"--data=guest={tmp_path / 'guest.csv'}", f"--data=host={tmp_path / 'host.parquet'}"]
-    done = run("train", job(tmp_path, text=text), *data, "--report-json", tmp_path / "out.json")
+    done = run("train", write_open_job(tmp_path, text=text), *data, "--report-json", tmp_path / "out.json")
     assert done.exit_code == 0, done.stderr
     report = json.loads((tmp_path / "out.json").read_text())
     assert report["metrics"]["auc"] > 0.70
     assert report["ids_lacking"] == {"guest": host.num_rows - shared, "host": guest.num_rows - shared}
 
 
-def test_audit_of_a_job_on_its_tables(tmp_path: Path, tables: list[str]) -> None:
-    result = run("audit", job(tmp_path, "ckks"), *tables, "--html", tmp_path / "audit.html")
+def test_audit_of_a_job_on_its_tables(tmp_path: Path, overlapping_tables: list[str]) -> None:
+    result = run("audit", write_open_job(tmp_path, "ckks"), *overlapping_tables, "--html", tmp_path / "audit.html")
     assert result.exit_code == 0, result.output
     assert "nothing exceeds the declaration" in result.output
     assert "<html" in (tmp_path / "audit.html").read_text().lower()
 
 
 def test_a_job_of_three_lines_trains_as_long_as_guards_let_it(tmp_path: Path) -> None:
-    """Model, protocol, tables; the rest by default. What more would tell is not accepted silently."""
+    """The job names the model and the protocol; defaults fill the rest. No further disclosure is accepted silently."""
     parties = vfl.datasets.breast_cancer()
     for party in parties:
         text = {"id": range(len(party)), **dict(zip(party.columns, party.X.T, strict=True))}
@@ -292,35 +308,42 @@ accepts = ["columns", "rank"]
 """
 
 
-def test_a_job_with_a_server_trains_on_one_computer(tmp_path: Path, tables: list[str]) -> None:
-    done = run("train", job(tmp_path, text=FDML), *tables)
+def test_a_job_with_a_server_trains_on_one_computer(tmp_path: Path, overlapping_tables: list[str]) -> None:
+    done = run("train", write_open_job(tmp_path, text=FDML), *overlapping_tables)
     assert done.exit_code == 0, done.output
     assert "masks/open" in done.stdout
-    assert "server (server)" in run("explain", job(tmp_path, text=FDML), *tables).stdout
+    assert "server (server)" in run("explain", write_open_job(tmp_path, text=FDML), *overlapping_tables).stdout
 
 
-def test_new_rows_are_predicted_after_a_training(tmp_path: Path, tables: list[str]) -> None:
-    options = [word.replace("--data", "--predict") for word in tables]
-    text = JOB + 'accepts = ["columns", "rank"]\npositive = "0"\n'
-    done = run("train", job(tmp_path, text=text), *tables, *options, "--predictions", tmp_path / "out.csv")
+def test_new_rows_are_predicted_after_a_training(tmp_path: Path, overlapping_tables: list[str]) -> None:
+    options = [word.replace("--data", "--predict") for word in overlapping_tables]
+    text = OPEN_JOB_TEXT + 'accepts = ["columns", "rank"]\npositive = "0"\n'
+    done = run(
+        "train",
+        write_open_job(tmp_path, text=text),
+        *overlapping_tables,
+        *options,
+        "--predictions",
+        tmp_path / "out.csv",
+    )
     assert done.exit_code == 0, done.output
     assert "(positive class: 0)" in done.stdout
-    found = csv.read_csv(tmp_path / "out.csv")
+    predicted = csv.read_csv(tmp_path / "out.csv")
     both = set(pa.array(csv.read_csv(tmp_path / "bank.csv")["id"]).to_pylist())
     both &= set(parquet.read_table(tmp_path / "shop.parquet")["id"].to_pylist())
-    assert set(found["id"].to_pylist()) == both
+    assert set(predicted["id"].to_pylist()) == both
     labels = dict(zip(*(csv.read_csv(tmp_path / "bank.csv")[name].to_pylist() for name in ("id", "y")), strict=True))
-    bad = np.array([labels[each] == 0 for each in found["id"].to_pylist()])
-    assert area_under_curve(bad, found["probability"].to_numpy()) > 0.95
-    done = run("train", job(tmp_path, text=text), *tables, *options[:2])
+    bad = np.array([labels[row_id] == 0 for row_id in predicted["id"].to_pylist()])
+    assert area_under_curve(bad, predicted["probability"].to_numpy()) > 0.95
+    done = run("train", write_open_job(tmp_path, text=text), *overlapping_tables, *options[:2])
     assert done.exit_code == 2
     assert "[SVFL-PARTIES-NAME]" in done.stderr
 
 
-def test_ids_that_occur_twice_are_found_by_their_rows(tmp_path: Path, tables: list[str]) -> None:
+def test_ids_that_occur_twice_are_found_by_their_rows(tmp_path: Path, overlapping_tables: list[str]) -> None:
     lines = (tmp_path / "bank.csv").read_text().splitlines()
     (tmp_path / "bank.csv").write_text("\n".join([*lines, lines[3], lines[7]]))
-    done = run("train", job(tmp_path), *tables)
+    done = run("train", write_open_job(tmp_path), *overlapping_tables)
     assert done.exit_code == 2
     assert "[SVFL-ID-DUPLICATE]" in done.stderr
 

@@ -1,4 +1,4 @@
-"""certs, kit, align, join, predict as commands: what they write, and one line and exit code 2 where they cannot."""
+"""The commands certs, kit, align, join and predict: the files they write, and one line and exit code 2 on errors."""
 
 import json
 import logging
@@ -48,9 +48,9 @@ def test_certificates(tmp_path: Path) -> None:
     folder = tmp_path / "authority"
     assert run("certs", "init", folder).exit_code == 0
     assert run("certs", "issue", folder, "bank", "--host", "bank.example.org", "--host", "10.0.0.1").exit_code == 0
-    shown = run("certs", "show", folder / "bank.pem", folder / "ca.pem").stdout
-    assert "name         bank" in shown
-    assert "bank.example.org, 10.0.0.1" in shown
+    printed = run("certs", "show", folder / "bank.pem", folder / "ca.pem").stdout
+    assert "name         bank" in printed
+    assert "bank.example.org, 10.0.0.1" in printed
     assert (folder / "bank.key").stat().st_mode & 0o777 == 0o600
     assert "bank" in fails("certs", "issue", folder, "bank")
     before = (folder / "bank.pem").read_bytes()
@@ -75,19 +75,19 @@ def test_kits(kits: Path) -> None:
 
 def test_errors_are_lines(kits: Path, bank_csv: Path, tmp_path: Path) -> None:
     peers = kits / "bank" / "peers.toml"
-    told = fails("align", "--party", "bank", "--data", bank_csv, "--id", "ident", "--peers", peers)
-    assert "'ident'" in told
+    printed = fails("align", "--party", "bank", "--data", bank_csv, "--id", "ident", "--peers", peers)
+    assert "'ident'" in printed
     assert "[SVFL-PARTIES-NAME]" in fails("align", "--party", "telco", "--data", bank_csv, "--peers", peers)
-    told = fails("join", kits / "bank" / "job.toml", "--party", "shop", "--data", bank_csv)
-    assert "shop has labels" in told
+    printed = fails("join", kits / "bank" / "job.toml", "--party", "shop", "--data", bank_csv)
+    assert "shop has labels" in printed
     join = ("join", kits / "bank" / "job.toml", "--party", "bank", "--data", bank_csv, "--timeout", "1", "--listen")
     assert "[SVFL-ADDRESS]" in fails(*join, "here")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    told = fails(*join, f"127.0.0.1:{port}")
-    assert told.startswith("bank has waited 1 s for shop: no connection to shop: it has not called")
-    assert told.endswith("[SVFL-PEER-AWAY]\n")
+    printed = fails(*join, f"127.0.0.1:{port}")
+    assert printed.startswith("bank has waited 1 s for shop: no connection to shop: it has not called")
+    assert printed.endswith("[SVFL-PEER-AWAY]\n")
 
 
 def test_a_table_may_be_missing_where_the_job_has_a_server(kits: Path, tmp_path: Path) -> None:
@@ -103,17 +103,17 @@ def test_columns_that_are_missing_are_named(kits: Path, bank_csv: Path, tmp_path
     parts["bank"].save(tmp_path / "bank.model.json")
     table = csv.read_csv(bank_csv)
     csv.write_csv(table.drop_columns([table.column_names[3]]), tmp_path / "new.csv")
-    told = fails(
+    printed = fails(
         "predict", tmp_path / "bank.model.json", "--data", tmp_path / "new.csv", "--peers", kits / "bank" / "peers.toml"
     )
-    assert "[SVFL-TABLE-COLUMNS]" in told
+    assert "[SVFL-TABLE-COLUMNS]" in printed
     assert "[SVFL-" in fails("predict", bank_csv, "--data", bank_csv)
 
 
 def test_a_row_order_of_another_file_is_refused(kits: Path, bank_csv: Path) -> None:
     np.save(f"{bank_csv}.rows.npy", np.arange(1000))
-    told = fails("join", kits / "bank" / "job.toml", "--party", "bank", "--data", bank_csv)
-    assert "align again" in told
+    printed = fails("join", kits / "bank" / "job.toml", "--party", "bank", "--data", bank_csv)
+    assert "align again" in printed
 
 
 def testevents_for_people(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -123,15 +123,15 @@ def testevents_for_people(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     with events(True, tmp_path / "log"):
         eventlog.emit("bank", "round", {"round": 3, "of": 8})
     eventlog.emit("bank", "later", {})
-    told = capsys.readouterr().err
-    assert told.endswith(" bank: round, round 3, of 8\n")
+    printed = capsys.readouterr().err
+    assert printed.endswith(" bank: round, round 3, of 8\n")
     with events(False, None):
         eventlog.emit("bank", "round", {"round": 4})
         eventlog.warn("bank", "cut", {"peer": "shop"})
         eventlog.emit("bank", "key changed", {"peer": "shop"}, logging.ERROR)
-    told = capsys.readouterr().err
-    assert told.endswith(" bank: key changed, peer shop\n")
-    assert told.count("\n") == 1
+    printed = capsys.readouterr().err
+    assert printed.endswith(" bank: key changed, peer shop\n")
+    assert printed.count("\n") == 1
     (line,) = (tmp_path / "log").read_text().splitlines()
     assert json.loads(line)["event"] == "round"
-    assert not [each for each in eventlog.LOGGER.handlers if not isinstance(each, logging.NullHandler)]
+    assert not [handler for handler in eventlog.LOGGER.handlers if not isinstance(handler, logging.NullHandler)]

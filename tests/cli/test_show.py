@@ -11,23 +11,25 @@ from securevfl.cli.show import console, costs_table, rounded_parts, sheet, sheet
 
 
 @pytest.fixture
-def parties() -> list[vfl.Party]:
+def cancer_tables() -> list[vfl.Party]:
     return vfl.datasets.breast_cancer()
 
 
-def test_a_pipe_gets_whole_figures_and_whole_lines(parties: list[vfl.Party], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipe_gets_whole_figures_and_whole_lines(
+    cancer_tables: list[vfl.Party], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     out: Any = console()
     out.file = StringIO()
     assert not out.is_terminal
     job = vfl.Job(model="logistic", protocol="open", epochs=1)
-    costs = vfl.simulate(job, parties).costs
+    costs = vfl.simulate(job, cancer_tables).costs
     out.print(costs_table(costs))
     assert "\N{HORIZONTAL ELLIPSIS}" not in out.file.getvalue()
     assert f"{costs.bytes / 1e6:.2f}" in out.file.getvalue()
 
-    own = vfl.explain(job, [parties[0]], others={"shop": 15})
-    text = f"{own}\ndigest: {own.digest}"
+    alone = vfl.explain(job, [cancer_tables[0]], others={"shop": 15})
+    text = f"{alone}\ndigest: {alone.digest}"
     assert sheet_width(out) is None
     assert sheet(text, sheet_width(out)).plain == text
 
@@ -37,8 +39,8 @@ def test_the_first_refusal_names_shares_and_no_fewer_epochs_than_there_are() -> 
     parties = [vfl.Party("bank", X[:, :4], X[:, 1], ids=rows), vfl.Party("shop", X[:, 4:], ids=rows)]
     for epochs in (1, 30):
         job = vfl.Job(model="logistic", protocol="open", optimizer=vfl.FedSGD(lr=0.1), batch_size=40, epochs=epochs)
-        refused = [each for each in str(vfl.explain(job, parties)).splitlines() if "refused: bank" in each]
-        (line,) = [each for each in refused if "columns of shop" in each]
+        refused = [line for line in str(vfl.explain(job, parties)).splitlines() if "refused: bank" in line]
+        (line,) = [line for line in refused if "columns of shop" in line]
         assert 'use protocol = "shares", which discloses no columns' in line
         assert ("fewer epochs" in line) == (epochs > 1)
 
@@ -47,6 +49,6 @@ def test_printed_parts_add_up_to_the_printed_total() -> None:
     rng = np.random.default_rng(0)
     for _ in range(100):
         parts = dict(zip("abcde", rng.exponential(size=5) * 10.0 ** rng.integers(-3, 3), strict=True))
-        shown = [float(text) for text in rounded_parts(parts, 2).values()]
-        assert f"{sum(shown):.2f}" == f"{sum(parts.values()):.2f}"
-        assert all(abs(text - value) <= 0.01 + 1e-9 for text, value in zip(shown, parts.values(), strict=True))
+        rounded = [float(text) for text in rounded_parts(parts, 2).values()]
+        assert f"{sum(rounded):.2f}" == f"{sum(parts.values()):.2f}"
+        assert all(abs(text - value) <= 0.01 + 1e-9 for text, value in zip(rounded, parts.values(), strict=True))

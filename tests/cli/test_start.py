@@ -1,4 +1,4 @@
-"""The package and the command start at once: what a name or a command needs is loaded when it is asked for."""
+"""The package and the command start fast: a name or a command loads its imports when it is first used."""
 
 import subprocess
 import sys

@@ -92,7 +92,7 @@ def test_sizes_beyond_the_ring(holder, evaluator, n, d, c):
     assert close(holder, evaluator, J, g, 1.0)
 
 
-def test_worst_case_of_every_entry_at_its_bound_does_not_overflow(holder, evaluator):
+def test_entries_at_their_bound_do_not_overflow(holder, evaluator):
     for n, d in ((1, 1), (4, 3), (300, 20)):
         J, g = np.full((n, d), -3.0), np.full((n, 2), 0.25)
         assert close(holder, evaluator, J, g, 0.25)

@@ -1,4 +1,4 @@
-"""Each kind of bad input has its own error, which names who, what was expected, what came and what to do."""
+"""Each kind of bad input has a separate error, which names the party, the problem and the remedy."""
 
 from pathlib import Path
 
@@ -49,14 +49,14 @@ def test_ids() -> None:
         vfl.Party("shop", X, ids=range(39))
     bank = vfl.Party("bank", X, Y, ids=range(40))
     with raises_code(errors.IdError, "SVFL-ID-ORDER"):
-        vfl.simulate(JOB, [bank, vfl.Party("shop", X, ids=range(1, 41))])
+        vfl.simulate(CKKS_JOB, [bank, vfl.Party("shop", X, ids=range(1, 41))])
     with raises_code(errors.IdError, "SVFL-ID-NO-MATCH"):
         vfl.align([bank, vfl.Party("shop", X, ids=range(100, 140))])
     with raises_code(errors.IdError, "SVFL-ID-MISSING"):
         vfl.align([bank, vfl.Party("shop", X, aligned=True)])
 
 
-JOB = vfl.Job(model=vfl.Logistic(), optimizer=vfl.FedBCD(lr=0.1), protocol=vfl.Protocol(residual=vfl.Ckks()))
+CKKS_JOB = vfl.Job(model=vfl.Logistic(), optimizer=vfl.FedBCD(lr=0.1), protocol=vfl.Protocol(residual=vfl.Ckks()))
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ JOB = vfl.Job(model=vfl.Logistic(), optimizer=vfl.FedBCD(lr=0.1), protocol=vfl.P
 )
 def test_parties(parties: list[vfl.Party], error: type[errors.SecureVFLError], code: str) -> None:
     with raises_code(error, code):
-        vfl.simulate(JOB, parties)
+        vfl.simulate(CKKS_JOB, parties)
 
 
 def test_labels() -> None:
@@ -191,7 +191,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 def test_new_rows_that_do_not_fit_are_named() -> None:
     bank, shop = vfl.datasets.breast_cancer()
-    run = vfl.simulate(vfl.Job.from_dict(JOB.to_dict() | {"epochs": 1}), [bank, shop])
+    run = vfl.simulate(vfl.Job.from_dict(CKKS_JOB.to_dict() | {"epochs": 1}), [bank, shop])
     with raises_code(errors.PartiesError, "SVFL-PARTIES-NAME"):
         run.predict({"bank": bank.X})
     with raises_code(errors.TableError, "SVFL-TABLE-COLUMNS"):
@@ -203,8 +203,8 @@ def test_new_rows_that_do_not_fit_are_named() -> None:
 
 
 def test_a_copy_with_other_options_is_checked_as_the_first_was() -> None:
-    assert JOB.model_copy(update={"epochs": 3}) == vfl.Job.from_dict(JOB.to_dict() | {"epochs": 3})
-    assert JOB.model_copy() == JOB
+    assert CKKS_JOB.model_copy(update={"epochs": 3}) == vfl.Job.from_dict(CKKS_JOB.to_dict() | {"epochs": 3})
+    assert CKKS_JOB.model_copy() == CKKS_JOB
     square = vfl.GeneralLinear(loss="square").model_copy(update={"l2": 0.5})
     assert (square.loss_name, square.l2) == ("square", 0.5)
     for update in (
@@ -214,10 +214,10 @@ def test_a_copy_with_other_options_is_checked_as_the_first_was() -> None:
         {"target": vfl.Target(metric="r2", value=1)},
     ):
         with raises_code(errors.ConfigError, "SVFL-JOB-OPTION"):
-            JOB.model_copy(update=update)
+            CKKS_JOB.model_copy(update=update)
 
 
 def test_a_network_by_name_is_told(capfd: pytest.CaptureFixture[str]) -> None:
     with raises_code(errors.ConfigError, "SVFL-JOB-OPTION"):
-        vfl.simulate(JOB, vfl.datasets.breast_cancer(), network="lan")  # type: ignore[arg-type]
+        vfl.simulate(CKKS_JOB, vfl.datasets.breast_cancer(), network="lan")  # type: ignore[arg-type]
     assert capfd.readouterr().err == ""

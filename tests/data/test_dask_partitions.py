@@ -33,13 +33,13 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         distributed.LocalCluster(
             n_workers=2, threads_per_worker=1, dashboard_address=None, local_directory=str(folder)
         ) as cluster,
-        distributed.Client(cluster) as own,
+        distributed.Client(cluster) as cluster_client,
     ):
-        yield own
+        yield cluster_client
 
 
 @pytest.fixture(scope="module")
-def parties(tmp_path_factory: pytest.TempPathFactory) -> tuple[vfl.Party, Path]:
+def stored_parties(tmp_path_factory: pytest.TempPathFactory) -> tuple[vfl.Party, Path]:
     """A bank, and the stored table of a shop."""
     folder = tmp_path_factory.mktemp("tables")
     generator = np.random.default_rng(0)
@@ -51,7 +51,7 @@ def parties(tmp_path_factory: pytest.TempPathFactory) -> tuple[vfl.Party, Path]:
     return vfl.Party("bank", X[:, :4], y, ids=np.arange(ROWS)), folder / "shop.table"
 
 
-def job() -> vfl.Job:
+def ckks_job() -> vfl.Job:
     return vfl.Job(
         model=vfl.Logistic(l2=1e-3),
         optimizer=vfl.FedBCD(lr=0.5, local_steps=2),
@@ -64,9 +64,9 @@ def job() -> vfl.Job:
 
 
 @pytest.fixture(scope="module")
-def alone(parties: tuple[vfl.Party, Path]) -> Any:
-    bank, table = parties
-    return vfl.simulate(job(), [bank, open_table("shop", table)])
+def alone(stored_parties: tuple[vfl.Party, Path]) -> Any:
+    bank, table = stored_parties
+    return vfl.simulate(ckks_job(), [bank, open_table("shop", table)])
 
 
 def same(one: Any, other: Any) -> None:
@@ -79,29 +79,29 @@ WHO = lambda stretch: (os.getpid(), len(stretch))  # noqa: E731  # travels by va
 
 
 @pytest.mark.long
-def test_two_processes_learn_the_weights_of_one(client: Any, parties: Any, alone: Any) -> None:
-    bank, table = parties
+def test_two_processes_learn_the_weights_of_one(client: Any, stored_parties: Any, alone: Any) -> None:
+    bank, table = stored_parties
     shop = partition_party("shop", table, DaskBackend(client))
-    run = vfl.simulate(job(), [bank, shop])
+    run = vfl.simulate(ckks_job(), [bank, shop])
     same(alone, run)
     assert sum(tally.amount for (_, op), tally in run.parts["shop"].counters.ops.items() if op == "elsewhere") > 0
 
 
 @pytest.mark.long
-def test_no_process_holds_all_rows(client: Any, parties: Any) -> None:
-    _, table = parties
+def test_no_process_holds_all_rows(client: Any, stored_parties: Any) -> None:
+    _, table = stored_parties
     shop: Any = partition_party("shop", table, DaskBackend(client)).X
     matrix = shop.scaled_matrix(np.arange(ROWS), Scaling.none(12))
-    held = dict(part.run(WHO).result() for part in matrix.parts)
-    assert len(held) == 2
-    assert os.getpid() not in held
-    assert set(held.values()) == {ROWS // 2}
-    assert dict(part.run(WHO).result() for part in matrix.parts) == held
+    rows_by_process = dict(part.run(WHO).result() for part in matrix.parts)
+    assert len(rows_by_process) == 2
+    assert os.getpid() not in rows_by_process
+    assert set(rows_by_process.values()) == {ROWS // 2}
+    assert dict(part.run(WHO).result() for part in matrix.parts) == rows_by_process
 
 
 @pytest.mark.long
-def test_a_worker_that_is_killed_costs_time_alone(client: Any, parties: Any, alone: Any) -> None:
-    bank, table = parties
+def test_a_worker_that_is_killed_costs_time_alone(client: Any, stored_parties: Any, alone: Any) -> None:
+    bank, table = stored_parties
     shop = partition_party("shop", table, DaskBackend(client))
     victims = list(client.run(os.getpid).values())
 
@@ -110,12 +110,12 @@ def test_a_worker_that_is_killed_costs_time_alone(client: Any, parties: Any, alo
             assert victims[0] != os.getpid()
             os.kill(victims[0], signal.SIGKILL)
 
-    same(alone, vfl.simulate(job(), [bank, shop], on_round=on_round))
+    same(alone, vfl.simulate(ckks_job(), [bank, shop], on_round=on_round))
 
 
 @pytest.mark.long
-def test_what_a_worker_raises_is_told_without_its_values(client: Any, parties: Any) -> None:
-    _, table = parties
+def test_what_a_worker_raises_is_told_without_its_values(client: Any, stored_parties: Any) -> None:
+    _, table = stored_parties
     shop: Any = partition_party("shop", table, DaskBackend(client)).X
     matrix = shop.scaled_matrix(np.arange(ROWS), Scaling.none(12))
     with raises_code(TransportError, "SVFL-JOB-CLUSTER"):

@@ -19,7 +19,7 @@ from securevfl.data.baseline import Baseline, baselines
 from securevfl.data.columns import Columns, columns_of
 from securevfl.data.drift import MIN_NEW_ROWS, _chi_square, _kolmogorov, _psi, _share_test, measure_drift
 from securevfl.errors import DataError, TableError
-from securevfl.training.model_part import SCHEMA, ModelPart
+from securevfl.training.model_part import PART_SCHEMA, ModelPart
 
 N, M = 6000, 3000
 NAMES = ["a", "b", "flag", "skewed", "gaps", "town"]
@@ -152,12 +152,12 @@ def test_parts_of_other_schemas_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "shop.json"
     now, _ = read_checked_json(path)
     assert ModelPart.load(path).baseline == [Baseline(**item) for item in now["baseline"]]
-    assert now["schema"] == SCHEMA
+    assert now["schema"] == PART_SCHEMA
     for schema in ("securevfl.part/1", "securevfl.part/5", "securevfl.part/7", "another", None):
         path.write_text(json.dumps(now | {"schema": schema}))
         with raises_code(DataError, "SVFL-MODEL-FILE") as caught:
             ModelPart.load(path)
-        assert SCHEMA in str(caught.value)
+        assert PART_SCHEMA in str(caught.value)
 
 
 def test_columns_come_by_name() -> None:
@@ -207,7 +207,7 @@ def test_shares_are_compared_from_ten_rows_on_either_side(few: int, others: int,
     ],
 )
 def test_both_ends_are_open(training: np.ndarray, new: np.ndarray) -> None:
-    """Whatever lies below, above and between what was seen counts, in all figures; so do its mirror images."""
+    """Values below, above and between the observed values count in all figures, also if all signs change."""
     half = np.random.default_rng(1).permutation(training)[: len(training) // 2]
     for sign in (1.0, -1.0):
         (base,) = baselines(Columns(sign * training[:, None].astype(float), ["x"]), np.arange(len(training)))

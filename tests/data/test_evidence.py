@@ -25,21 +25,23 @@ WOE = Woe(bins=4, rows=30)
 
 
 def bins_of(woe: Woe = WOE) -> tuple[FittedPreparation, np.ndarray]:
-    own = columns_of("shop", TABLE)
-    made = fit_preparation("shop", own, TRAIN, Preparation(woe=woe))
-    return made, made.apply(own)
+    columns = columns_of("shop", TABLE)
+    prepared = fit_preparation("shop", columns, TRAIN, Preparation(woe=woe))
+    return prepared, prepared.apply(columns)
 
 
 def weights_of(woe: Woe = WOE) -> FittedPreparation:
-    made, places = bins_of(woe)
+    prepared, places = bins_of(woe)
     rows = BinIndicators(places[TRAIN], woe.slots)
-    return FittedPreparation(made.columns, apply_class_counts(made.steps, rows, rows.positives(LATER[TRAIN]), woe))
+    return FittedPreparation(
+        prepared.columns, apply_class_counts(prepared.steps, rows, rows.positives(LATER[TRAIN]), woe)
+    )
 
 
 def test_no_bin_has_fewer_rows_than_the_job_says() -> None:
     for woe in (WOE, Woe(bins=20, rows=20), Woe(bins=2, rows=200)):
-        made, places = bins_of(woe)
-        for column, step in zip(places[TRAIN].T, made.steps, strict=True):
+        prepared, places = bins_of(woe)
+        for column, step in zip(places[TRAIN].T, prepared.steps, strict=True):
             counts = np.bincount(column.astype(int))
             assert isinstance(step, WoeTransform)
             assert len(counts) == step.bins <= woe.slots
@@ -54,46 +56,46 @@ def test_missing_and_rare_values_have_a_bin_of_their_own_where_they_are_enough()
     assert set(places[np.isnan(DEBT), 1]) == {places[TRAIN][np.argsort(DEBT[TRAIN])[middle], 1]}
     rare = np.isin(np.array(CITY, object), ["Lima", None])
     commonest = places[np.array(CITY, object) == "Rome", 2]
-    assert set(places[rare, 2]) == set(commonest)  # 30 of 600 are too few rows for a bin of their own
+    assert set(places[rare, 2]) == set(commonest)  # 30 of 600 rows are too few for a separate bin
     wide = bins_of(Woe(bins=2, rows=20))[1]
     assert not np.isin(wide[rare, 2], wide[np.array(CITY, object) == "Rome", 2]).any()
 
 
 def test_weights_are_those_of_the_pooled_table() -> None:
     _, places = bins_of()
-    made = weights_of()
+    weighted = weights_of()
     P, total, s = LATER[TRAIN].sum(), len(TRAIN), WOE.smoothing
-    for j, step in enumerate(made.steps):
+    for j, step in enumerate(weighted.steps):
         assert isinstance(step, WoeTransform)
         iv = 0.0
         for place in range(step.bins):
-            held = LATER[TRAIN][places[TRAIN, j] == place]
-            p, n = held.sum(), (~held).sum()
+            labels_of_bin = LATER[TRAIN][places[TRAIN, j] == place]
+            p, n = labels_of_bin.sum(), (~labels_of_bin).sum()
             weight = np.log((p + s) / (P + 2 * s) / ((n + s) / (total - P + 2 * s)))
             assert step.weights[place] == pytest.approx(weight)
             iv += (p / P - n / (total - P)) * weight
-        assert made.information_values[step.column] == pytest.approx(iv)
+        assert weighted.information_values[step.column] == pytest.approx(iv)
 
 
 def test_new_rows_get_the_weights_of_their_bins() -> None:
-    made, (_, places) = weights_of(), bins_of()
-    again = FittedPreparation.read(made.columns, json.loads(json.dumps(made.plain())))
-    assert again == made
-    np.testing.assert_array_equal(again.apply(columns_of("shop", TABLE)), made.weigh(places))
+    weighted, (_, places) = weights_of(), bins_of()
+    again = FittedPreparation.read(weighted.columns, json.loads(json.dumps(weighted.plain())))
+    assert again == weighted
+    np.testing.assert_array_equal(again.apply(columns_of("shop", TABLE)), weighted.weigh(places))
     new = pa.table({"age": [None, 1e9], "debt": [-1.0, None], "city": ["Xanadu", "Rome"]})
-    found = again.apply(columns_of("shop", new, texts=["city"]))
+    applied = again.apply(columns_of("shop", new, texts=["city"]))
     age, debt, city = (step.weights for step in again.steps if isinstance(step, WoeTransform))
-    assert found[0].tolist() == [age[-1], debt[0], city[0]]
-    assert found[1, 0] == age[-2]
+    assert applied[0].tolist() == [age[-1], debt[0], city[0]]
+    assert applied[1, 0] == age[-2]
 
 
 def test_columns_that_say_too_little_say_nothing() -> None:
     information = weights_of().information_values
     least = sorted(information.values())[1]
-    made = weights_of(Woe(bins=4, rows=30, iv=least))
-    kept = {step.column: any(step.weights) for step in made.steps if isinstance(step, WoeTransform)}
-    assert kept == {column: value >= least for column, value in information.items()}
-    assert made.information_values == information
+    weighted = weights_of(Woe(bins=4, rows=30, iv=least))
+    has_weights = {step.column: any(step.weights) for step in weighted.steps if isinstance(step, WoeTransform)}
+    assert has_weights == {column: value >= least for column, value in information.items()}
+    assert weighted.information_values == information
 
 
 @pytest.mark.parametrize(
@@ -113,6 +115,6 @@ def test_columns_that_say_too_little_say_nothing() -> None:
     ],
 )
 def test_what_has_no_use_for_it_says_so(options: dict[str, object], says: str) -> None:
-    own: dict[str, object] = {"model": "logistic", "optimizer": {"name": "fedbcd", "lr": 0.1}, "protocol": "ckks"}
+    defaults: dict[str, object] = {"model": "logistic", "optimizer": {"name": "fedbcd", "lr": 0.1}, "protocol": "ckks"}
     with raises_code(ConfigError, "SVFL-JOB-OPTION"):
-        vfl.Job(**own | {"prepare": {"woe": {}}} | options)
+        vfl.Job(**defaults | {"prepare": {"woe": {}}} | options)

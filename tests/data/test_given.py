@@ -23,7 +23,7 @@ IDS = np.arange(N)
 
 
 class Frame:
-    """What is asked of a frame: columns, an index with or without a name, and its values."""
+    """A frame with the members that the package reads: columns, an index with or without a name, and values."""
 
     def __init__(self, values: Any, index: Any, name: str | None = None) -> None:
         self._values = np.asarray(values)
@@ -91,9 +91,11 @@ def test_an_index_that_says_something_is_the_ids(index: np.ndarray, name: str | 
     np.testing.assert_array_equal(aligned[1].X, X)
 
 
-def test_labels_of_other_rows_are_refused() -> None:
-    with raises_code(errors.IdError, "SVFL-ID-ORDER"):
-        vfl.Party("bank", Frame(X, IDS, "id"), Frame(Y[:, None], IDS[::-1], "id"))
+def test_labels_of_other_rows_are_refused_and_others_joined() -> None:
+    with raises_code(errors.IdError, "SVFL-ID-NO-MATCH"):
+        vfl.Party("bank", Frame(X, IDS, "id"), Frame(Y[:, None], IDS + 1, "id"))
+    party = vfl.Party("bank", Frame(X, IDS, "id"), Frame(Y[::-1, None], IDS[::-1], "id"))
+    np.testing.assert_array_equal(party.labels, Y)
 
 
 @pytest.mark.parametrize(
@@ -227,3 +229,21 @@ def test_the_command_says_what_it_leaves_out(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "party shop: columns that do not vary get no weight: b\n" in done.stderr
     assert "Warning" not in done.stderr
+
+
+def test_masked_values_are_missing() -> None:
+    masked = np.ma.array(X, mask=np.zeros_like(X, bool))
+    masked[3:9, 1] = np.ma.masked
+    holes = X.copy()
+    holes[3:9, 1] = np.nan
+    np.testing.assert_array_equal(vfl.Party("shop", masked, ids=IDS).X, holes)
+    run = vfl.simulate(a_job(), [labelled(Y), vfl.Party("shop", masked, ids=IDS)])
+    np.testing.assert_array_equal(
+        run.predict_proba({"bank": X, "shop": masked}), run.predict_proba({"bank": X, "shop": holes})
+    )
+    with raises_code(errors.LabelError, "SVFL-LABEL-MISSING"):
+        labelled(np.ma.array(Y, mask=IDS == 3))
+    with raises_code(errors.LabelError, "SVFL-LABEL-MISSING"):
+        run.evaluate({"bank": X, "shop": X}, np.ma.array(Y, mask=IDS == 3))
+    with raises_code(errors.IdError, "SVFL-ID-MISSING"):
+        vfl.Party("shop", X, ids=np.ma.array(IDS, mask=IDS == 3))

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import datetime
 import textwrap
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
 from builders import raises_code
+from hypothesis import given
+from hypothesis import strategies as st
 
 import securevfl as vfl
 from securevfl.data.composite_ids import _character_table, compose_ids, normalise
@@ -21,14 +26,14 @@ from securevfl.data.readers import id_rule_version, read_ids, read_party, read_t
 from securevfl.errors import IdError
 
 SPANS = (0, 0x33FF), (0xA640, 0xA7FF), (0xF900, 0xFB06), (0xFE00, 0xFE2F), (0xFF00, 0xFFEF)
-TABLES = "14.0.0"  # of Unicode, which rule 1 was made by
+UNICODE_VERSION = "14.0.0"  # the version of Unicode from which rule 1 was derived
 
 
 def plainly(letter: str) -> str:
     """The rule for one letter, by Python's own tables."""
     text = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", letter).casefold())
-    kept = (each for each in text if unicodedata.category(each)[0] in "LN")
-    return "".join(str(unicodedata.decimal(each, each)) for each in kept)
+    letters = (letter for letter in text if unicodedata.category(letter)[0] in "LN")
+    return "".join(str(unicodedata.decimal(letter, letter)) for letter in letters)
 
 
 def entries() -> Iterator[str]:
@@ -51,14 +56,14 @@ def table_text() -> str:
     return textwrap.fill(" ".join(entries()), 118, break_long_words=False, break_on_hyphens=False) + "\n"
 
 
-@pytest.mark.skipif(unicodedata.unidata_version != TABLES, reason="other tables of Unicode")
+@pytest.mark.skipif(unicodedata.unidata_version != UNICODE_VERSION, reason="other tables of Unicode")
 def test_the_tables_that_ship_are_those_of_the_rule() -> None:
     shipped = Path(vfl.__file__).parent / "data" / "letters_1.txt"
     assert shipped.read_text(encoding="utf-8") == table_text()
 
 
 def test_the_tables_are_the_same_under_every_python() -> None:
-    """What this Python's tables know as well: letters are never given another meaning."""
+    """The letters that this Python's tables know have the same meaning in every version."""
     for number, text in _character_table().items():
         assert text == plainly(chr(number)), hex(number)
 
@@ -85,43 +90,43 @@ def test_what_is_written_in_several_ways_has_one_form(values: list[str], form: s
 
 
 def test_values_are_parted_and_gaps_counted() -> None:
-    assert compose_ids([["An na", "Ann"], ["B", "ab"], [7, 7.0]]) == ["1|anna|b|7", "1|ann|ab|7"]
+    assert compose_ids([["An na", "Ann"], ["B", "ab"], [7, 7.0]]) == ["2|anna|b|7", "2|ann|ab|7"]
     for gap in (None, float("nan"), " ", "--"):
         with raises_code(IdError, "SVFL-ID-MISSING"):
             compose_ids([["a", gap, "c"], [gap, 2, 3]])
 
 
-def tables(folder: Path, kind: str) -> dict[str, Path]:
+def name_tables(folder: Path, kind: str) -> dict[str, Path]:
     bank = {"name": ["Zoë Ü", "Ann O'Hara", "Bo"], "born": ["1980-01-02", "1990-03-04", "2000-05-06"], "a": [1.0, 2, 4]}
     shop = {"who": ["BO", "ZOE U", "Cy"], "day": ["20000506", "1980/01/02", "20000506"], "b": [1.0, 0, 3]}
-    found = {}
+    files = {}
     for name, columns in (("bank", bank | {"y": [0, 1, 1]}), ("shop", shop)):
-        found[name] = folder / f"{name}.{kind}"
+        files[name] = folder / f"{name}.{kind}"
         if kind == "parquet":
-            pa.parquet.write_table(pa.table(columns), found[name])
+            pa.parquet.write_table(pa.table(columns), files[name])
         else:
             rows = zip(*columns.values(), strict=True)
-            found[name].write_text("\n".join(";".join(map(str, row)) for row in [columns, *rows]), encoding="utf-8")
-    return found
+            files[name].write_text("\n".join(";".join(map(str, row)) for row in [columns, *rows]), encoding="utf-8")
+    return files
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_files_are_read_by_several_columns_which_are_no_features(kind: str, tmp_path: Path) -> None:
-    paths = tables(tmp_path, kind)
+    paths = name_tables(tmp_path, kind)
     assert read_ids(paths["shop"], id_column="who, day").tolist() == [
-        "1|bo|20000506",
-        "1|zoeu|19800102",
-        "1|cy|20000506",
+        "2|bo|2000-05-06",
+        "2|zoeu|1980-01-02",
+        "2|cy|2000-05-06",
     ]
     bank = read_party("bank", paths["bank"], id_column="name,born")
     assert bank.columns == ["a"]
-    assert set(bank.ids.tolist()) >= {"1|zoeu|19800102", "1|annohara|19900304"}
+    assert set(bank.ids.tolist()) >= {"2|zoeu|1980-01-02", "2|annohara|1990-03-04"}
     table = read_table(paths["shop"], id_column="who,day", chosen=["b"])
     np.testing.assert_array_equal(table.columns.X[:, 0], [1, 0, 3])
     shop = read_party("shop", paths["shop"], id_column="who,day")
     both = vfl.align([bank, shop])
     assert [party.X[:, 0].tolist() for party in both] == [[1, 4], [0, 1]]
-    assert both.missing == {"bank": ["1|cy|20000506"], "shop": ["1|annohara|19900304"]}
+    assert both.missing == {"bank": ["2|cy|2000-05-06"], "shop": ["2|annohara|1990-03-04"]}
     if kind == "parquet":
         source = ParquetSource("shop", paths["shop"], id_column="who,day")
         assert source.columns == ["b"]
@@ -136,8 +141,8 @@ def test_rows_that_are_written_alike_are_named(tmp_path: Path) -> None:
     with raises_code(IdError, "SVFL-ID-DUPLICATE"):
         read_party("shop", path, id_column="who,day")
     assert (id_rule_version(path, "who,day"), id_rule_version(path, "who,"), id_rule_version(path, "who")) == (
-        1,
-        1,
+        2,
+        2,
         None,
     )
 
@@ -160,4 +165,71 @@ def test_a_comma_behind_one_column_brings_it_to_the_rule(kind: str, tmp_path: Pa
     (bank, shop), missing = read_parties(paths, id_column={"bank": "client,", "shop": "who,"})
     assert (bank.columns, shop.columns) == (["a"], ["b"])
     assert (bank.X.tolist(), shop.X.tolist()) == ([[1.0]], [[3.0]])
-    assert missing == {"bank": ["1|kd0099"], "shop": ["1|kd7"]}
+    assert missing == {"bank": ["2|kd0099"], "shop": ["2|kd7"]}
+
+
+BORN = [datetime.date(1980, 5, 1), datetime.date(1999, 12, 31), datetime.date(2001, 2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("bank", "shop"),
+    [
+        ([1, 10, -5], ["1.0", "10.00", "-5"]),
+        (["1,5", "15", "0.50"], [1.5, 15.0, 0.5]),
+        (["\u22125", "+7", "5-"], ["-5", 7, "-5.0"]),
+        (["007", "7", "70"], ["007.0", Decimal("7.00"), np.float32(70)]),
+        (BORN, [f"{day:%Y/%m/%d}" for day in BORN]),
+        (BORN, [datetime.datetime.combine(day, datetime.time(13)) for day in BORN]),
+        ([f"{day:%Y%m%d}" for day in BORN], np.array(BORN, "datetime64[ns]")),
+        (["1980-05-01 00:00:00"], ["1980-05-01T10:00:00+02:00"]),
+    ],
+)
+def test_equal_numbers_and_days_are_equal_ids(bank: Iterable[Any], shop: Iterable[Any]) -> None:
+    first, second = compose_ids([list(bank)]), compose_ids([list(shop)])
+    assert first == second
+
+
+DIFFERENT = [1, 10, "-1", "1.5", "15", "0015", "0.15", "1980-05-01", "1980-05-10", "01.05.1980", "1e5", "100000"]
+
+
+def test_a_sign_a_decimal_point_and_leading_zeros_keep_people_apart() -> None:
+    assert len(set(compose_ids([DIFFERENT]))) == len(DIFFERENT)
+
+
+@given(st.lists(st.decimals(-10_000, 10_000, places=2), min_size=2, max_size=20))
+def test_numbers_have_one_id_if_and_only_if_they_are_equal(numbers: list[Decimal]) -> None:
+    for write in (str, float, lambda number: f"{number:.4f}", lambda number: str(number).replace(".", ",")):
+        ids = compose_ids([[write(number) for number in numbers]])
+        assert ids == compose_ids([numbers])
+        assert len(set(ids)) == len(set(numbers))
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_the_advice_counts_its_matches_and_shows_no_id(kind: str, tmp_path: Path) -> None:
+    """The bank's 10 is not the shop's 1.0, which a rule that drops points would join."""
+    paths = {}
+    for name, columns in (
+        ("bank", {"id": [f"{k + 1}" for k in range(60)], "y": [k % 2 for k in range(60)], "a": np.arange(60.0)}),
+        ("shop", {"id": [f"{k}.0" for k in range(1, 61)], "b": np.arange(60.0) ** 1.5}),
+    ):
+        paths[name] = tmp_path / f"{name}.{kind}"
+        if kind == "parquet":
+            pa.parquet.write_table(pa.table(columns), paths[name])
+        else:
+            rows = zip(*columns.values(), strict=True)
+            paths[name].write_text("\n".join(",".join(map(str, row)) for row in [columns, *rows]))
+    with raises_code(IdError, "SVFL-ID-NO-MATCH", matches=60) as caught:
+        read_parties(paths)
+    assert "by reading '9.9' of shop as '9'" in str(caught.value)
+    (bank, shop), missing = read_parties(paths, id_column="id,")
+    assert len(bank) == 60
+    assert not any(missing.values())
+    np.testing.assert_allclose(shop.X[:, 0], bank.X[:, 0] ** 1.5)
+    shop_rows = [f"-{k},{k}.5" for k in range(1, 61)]
+    paths["shop"] = tmp_path / "others.csv"
+    paths["shop"].write_text("\n".join(["id,b", *shop_rows]))
+    for id_column in ("id", "id,"):  # other people: no rule matches them
+        with raises_code(IdError, "SVFL-ID-NO-MATCH") as caught:
+            read_parties(paths, id_column=id_column)
+        assert "--id COLUMN," not in str(caught.value)
+    assert not any(f"{k}" in str(caught.value).replace("99", "") for k in (31, 47, 58))

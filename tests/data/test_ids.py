@@ -9,16 +9,16 @@ HELD = st.lists(st.integers(0, 40), min_size=1, unique=True)
 
 
 @given(st.tuples(HELD, HELD, HELD), st.sampled_from([0, 1, 2]))
-def test_shared_rows(held: tuple[list[int], ...], lead: int) -> None:
+def test_shared_rows(id_lists: tuple[list[int], ...], lead: int) -> None:
     names = ("bank", "shop", "telco")
-    own = dict(zip(names, held, strict=True))
+    ids_of = dict(zip(names, id_lists, strict=True))
     kinds = {"bank": int, "shop": str, "telco": float}
-    keys = {name: id_keys(name, [map(kinds[name], ids[:3]), map(kinds[name], ids[3:])]) for name, ids in own.items()}
+    keys = {name: id_keys(name, [map(kinds[name], ids[:3]), map(kinds[name], ids[3:])]) for name, ids in ids_of.items()}
     rows, lacking = shared_rows(keys, names[lead])
-    shared = [each for each in own[names[lead]] if all(each in ids for ids in held)]
-    for name, ids in own.items():
+    shared = [row_id for row_id in ids_of[names[lead]] if all(row_id in ids for ids in id_lists)]
+    for name, ids in ids_of.items():
         assert [ids[row] for row in rows[name]] == shared
-        others = dict.fromkeys(each for ids in held for each in ids)
-        assert sorted(own[who][row] for who, row in lacking[name]) == sorted(set(others) - set(ids))
+        others = dict.fromkeys(row_id for ids in id_lists for row_id in ids)
+        assert sorted(ids_of[who][row] for who, row in lacking[name]) == sorted(set(others) - set(ids))
         for who, row in lacking[name]:
-            assert not any(own[who][row] in own[before] for before in names[: names.index(who)])
+            assert not any(ids_of[who][row] in ids_of[before] for before in names[: names.index(who)])

@@ -29,7 +29,7 @@ Y = (X[:, 0] > 0).astype(np.int64)
 ORDER = GENERATOR.permutation(N)
 
 
-def job(batch: int = 32) -> vfl.Job:
+def batches_job(batch: int = 32) -> vfl.Job:
     return vfl.Job(
         model=vfl.Logistic(),
         optimizer=vfl.FedBCD(lr=0.1),
@@ -59,14 +59,14 @@ def everything_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("everything_is_large")
 def test_the_model_is_the_one_of_tables_in_memory(files: dict[str, Path]) -> None:
-    kept, lacked = read_parties(files)
-    stored, missing = read_parties(files, job=job())
+    in_memory, lacked = read_parties(files)
+    stored, missing = read_parties(files, job=batches_job())
     assert missing == lacked
     assert sorted(lacked["bank"], key=int) == [str(row) for row in range(N - 3, N)]
     assert lacked["shop"] == ["0", "1", "2", "3", "4"]
-    assert {type(party) for party in kept} == {Party}
+    assert {type(party) for party in in_memory} == {Party}
     assert {type(party) for party in stored} == {StoredParty}
-    one, other = vfl.simulate(job(), kept), vfl.simulate(job(), stored)
+    one, other = vfl.simulate(batches_job(), in_memory), vfl.simulate(batches_job(), stored)
     for name, part in one.parts.items():
         np.testing.assert_array_equal(part.theta, other.parts[name].theta)
     assert one.metrics == other.metrics
@@ -75,14 +75,14 @@ def test_the_model_is_the_one_of_tables_in_memory(files: dict[str, Path]) -> Non
 
 def test_only_what_is_large_is_copied(files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load, "MAX_IN_MEMORY_BYTES", (N - 3) * 4 * 8)  # the bank's, with ids and labels
-    bank, shop = read_parties(files, job=job())[0]
+    bank, shop = read_parties(files, job=batches_job())[0]
     assert (type(bank), type(shop)) == (Party, Party)
     monkeypatch.setattr(load, "MAX_IN_MEMORY_BYTES", (N - 3) * 4 * 8 - 1)
-    bank, shop = read_parties(files, job=job())[0]
+    bank, shop = read_parties(files, job=batches_job())[0]
     assert (type(bank), type(shop)) == (StoredParty, Party)
     csv.write_csv(parquet.read_table(files["shop"]), tmp_path / "shop.csv")
     monkeypatch.setattr(load, "MAX_IN_MEMORY_BYTES", 0)
-    bank, shop = read_parties(files | {"shop": tmp_path / "shop.csv"}, job=job())[0]
+    bank, shop = read_parties(files | {"shop": tmp_path / "shop.csv"}, job=batches_job())[0]
     assert (type(bank), type(shop)) == (StoredParty, Party)
 
 
@@ -91,48 +91,48 @@ def test_a_copy_serves_again_while_it_fits(files: dict[str, Path]) -> None:
     data = files["shop"]
     copy = table_path(data)
 
-    def read(own: vfl.Job, **names: str) -> tuple[StoredParty, int]:
-        party = read_aligned("shop", data, own, **({"id_column": "id", "label_column": "y"} | names))
+    def read(chosen_job: vfl.Job, **names: str) -> tuple[StoredParty, int]:
+        party = read_aligned("shop", data, chosen_job, **({"id_column": "id", "label_column": "y"} | names))
         assert isinstance(party, StoredParty)
         return party, copy.stat().st_ino
 
-    first, inode = read(job())
-    again, same = read(job())
+    first, inode = read(batches_job())
+    again, same = read(batches_job())
     assert same == inode
     np.testing.assert_array_equal(again.X[:], first.X[:])
-    assert read(job(), label_column="none")[1] != inode
-    _, inode = read(job())
-    assert read(job(batch=16))[1] != inode
-    _, inode = read(job())
+    assert read(batches_job(), label_column="none")[1] != inode
+    _, inode = read(batches_job())
+    assert read(batches_job(batch=16))[1] != inode
+    _, inode = read(batches_job())
     write_rows(data, np.arange(20)[::-1])
-    fewer, other = read(job())
+    fewer, other = read(batches_job())
     assert (len(fewer), other != inode) == (20, True)
     np.testing.assert_array_equal(fewer.X[:], read_party("shop", data).X[19::-1])
-    whole = copy.read_bytes()
-    copy.write_bytes(whole[:-1])
-    read(job())
-    assert copy.read_bytes() == whole
+    content = copy.read_bytes()
+    copy.write_bytes(content[:-1])
+    read(batches_job())
+    assert copy.read_bytes() == content
     parquet.write_table(parquet.read_table(data).slice(0, 50), data)
     write_rows(data, np.arange(50))
-    changed, _ = read(job())
+    changed, _ = read(batches_job())
     assert len(changed) == 50
     delete_table_copy(changed, data)
     assert not copy.exists()
 
 
 def test_what_is_not_ours_stays(files: dict[str, Path]) -> None:
-    own = read_aligned("shop", files["shop"], job(), id_column="id", label_column="y")
+    stored_party = read_aligned("shop", files["shop"], batches_job(), id_column="id", label_column="y")
     table_path(files["shop"]).write_text("a user's own")
-    delete_table_copy(own, files["shop"])
+    delete_table_copy(stored_party, files["shop"])
     assert table_path(files["shop"]).exists()
 
 
 def test_a_borrowed_table_has_no_name(files: dict[str, Path]) -> None:
-    told = []
-    party = copy_to_temporary_table("shop", files["shop"], on_progress=lambda *counts: told.append(counts))
+    reported = []
+    party = copy_to_temporary_table("shop", files["shop"], on_progress=lambda *counts: reported.append(counts))
     assert sorted(os.listdir(files["shop"].parent)) == ["bank.parquet", "shop.parquet"]
     np.testing.assert_array_equal(party.X[:], read_party("shop", files["shop"]).X)
-    assert told[-1] == (len(party), len(party))
+    assert reported[-1] == (len(party), len(party))
 
 
 def test_the_room_that_lacks_is_told(files: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:

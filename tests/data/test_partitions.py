@@ -1,4 +1,4 @@
-"""A party whose rows are in partitions learns what it would learn of them in one process, and no process holds them."""
+"""A party whose rows are in partitions trains the same model as in one process, and no process holds all rows."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -57,7 +57,7 @@ class Rooms(WorkerBackend):
 
 
 @pytest.fixture(scope="module")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def stored_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """bank.table with labels, shop.table."""
     folder = tmp_path_factory.mktemp("tables")
     generator = np.random.default_rng(0)
@@ -76,7 +76,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_plaintexts, "BLOCKS_PER_PIECE", 2)
 
 
-def job(residual: Engine | str, **keys: Any) -> vfl.Job:
+def scaled_job(residual: Engine | str, **keys: Any) -> vfl.Job:
     options: dict[str, Any] = {
         "model": vfl.Logistic(l2=1e-3),
         "optimizer": vfl.FedBCD(lr=0.5, local_steps=2),
@@ -92,36 +92,38 @@ def job(residual: Engine | str, **keys: Any) -> vfl.Job:
 @pytest.mark.exact_outputs
 @pytest.mark.parametrize("residual", ["open", vfl.Ckks()], ids=str)
 @pytest.mark.parametrize("partitions", [2, 5])
-def test_the_weights_are_those_of_one_process(tables: Path, residual: Engine | str, partitions: int) -> None:
-    bank = open_table("bank", tables / "bank.table")
-    alone = vfl.simulate(job(residual), [bank, open_table("shop", tables / "shop.table")])
-    parted = partition_party("shop", tables / "shop.table", Rooms(), partitions=partitions)
-    run = vfl.simulate(job(residual), [bank, parted])
+def test_the_weights_are_those_of_one_process(stored_tables: Path, residual: Engine | str, partitions: int) -> None:
+    bank = open_table("bank", stored_tables / "bank.table")
+    alone = vfl.simulate(scaled_job(residual), [bank, open_table("shop", stored_tables / "shop.table")])
+    parted = partition_party("shop", stored_tables / "shop.table", Rooms(), partitions=partitions)
+    run = vfl.simulate(scaled_job(residual), [bank, parted])
     for name, part in alone.parts.items():
         np.testing.assert_allclose(part.theta, run.parts[name].theta, atol=1e-9 if residual == "open" else 2e-5)
     assert run.metrics["auc"] == pytest.approx(alone.metrics["auc"], abs=1e-4)
 
 
 @pytest.mark.exact_outputs
-def test_curvature_adds_up_over_partitions(tables: Path) -> None:
-    bank, newton = open_table("bank", tables / "bank.table"), vfl.BlockNewton()
-    alone = vfl.simulate(job(vfl.Ckks(), optimizer=newton), [bank, open_table("shop", tables / "shop.table")])
-    parted = partition_party("shop", tables / "shop.table", Rooms(), partitions=3)
-    run = vfl.simulate(job(vfl.Ckks(), optimizer=newton), [bank, parted])
+def test_curvature_adds_up_over_partitions(stored_tables: Path) -> None:
+    bank, newton = open_table("bank", stored_tables / "bank.table"), vfl.BlockNewton()
+    alone = vfl.simulate(
+        scaled_job(vfl.Ckks(), optimizer=newton), [bank, open_table("shop", stored_tables / "shop.table")]
+    )
+    parted = partition_party("shop", stored_tables / "shop.table", Rooms(), partitions=3)
+    run = vfl.simulate(scaled_job(vfl.Ckks(), optimizer=newton), [bank, parted])
     for name, part in alone.parts.items():
         np.testing.assert_allclose(part.theta, run.parts[name].theta, atol=5e-5)
 
 
-def test_both_parties_may_be_in_partitions(tables: Path) -> None:
-    parties = [open_table(name, tables / f"{name}.table") for name in ("bank", "shop")]
-    parted = [partition_party(name, tables / f"{name}.table", Rooms()) for name in ("bank", "shop")]
-    newton = job("open", optimizer=vfl.BlockNewton())
+def test_both_parties_may_be_in_partitions(stored_tables: Path) -> None:
+    parties = [open_table(name, stored_tables / f"{name}.table") for name in ("bank", "shop")]
+    parted = [partition_party(name, stored_tables / f"{name}.table", Rooms()) for name in ("bank", "shop")]
+    newton = scaled_job("open", optimizer=vfl.BlockNewton())
     one, other = vfl.simulate(newton, parties), vfl.simulate(newton, parted)
     for name, part in one.parts.items():
         np.testing.assert_allclose(part.theta, other.parts[name].theta, atol=1e-9)
 
 
-def test_the_party_s_own_process_asks_for_few_rows(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_party_s_own_process_asks_for_few_rows(stored_tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row_counts, fetch = [0], PartitionedTable.__getitem__
 
     def counted(self: PartitionedTable, rows: Any) -> Any:
@@ -134,40 +136,43 @@ def test_the_party_s_own_process_asks_for_few_rows(tables: Path, monkeypatch: py
     monkeypatch.setattr("securevfl.families.rounds.rounds_participant.INITIAL_WEIGHT_ROWS", 50)
     monkeypatch.setattr("securevfl.data.baseline.MAX_EXTERNAL_BASELINE_ROWS", 50)
     monkeypatch.setattr(PartitionedTable, "__getitem__", counted)
-    parted = partition_party("shop", tables / "shop.table", Rooms())
-    vfl.simulate(job(vfl.Ckks()), [open_table("bank", tables / "bank.table"), parted])
+    parted = partition_party("shop", stored_tables / "shop.table", Rooms())
+    vfl.simulate(scaled_job(vfl.Ckks()), [open_table("bank", stored_tables / "bank.table"), parted])
     assert 0 < max(row_counts) <= 50
 
 
-def test_smaller_batches_are_read_from_the_table(tables: Path) -> None:
-    bank = open_table("bank", tables / "bank.table")
-    small = job("open", batch_size=100)
-    alone = vfl.simulate(small, [bank, open_table("shop", tables / "shop.table")])
-    run = vfl.simulate(small, [bank, partition_party("shop", tables / "shop.table", Rooms())])
+def test_smaller_batches_are_read_from_the_table(stored_tables: Path) -> None:
+    bank = open_table("bank", stored_tables / "bank.table")
+    small = scaled_job("open", batch_size=100)
+    alone = vfl.simulate(small, [bank, open_table("shop", stored_tables / "shop.table")])
+    run = vfl.simulate(small, [bank, partition_party("shop", stored_tables / "shop.table", Rooms())])
     for name, part in alone.parts.items():
         np.testing.assert_allclose(part.theta, run.parts[name].theta, atol=1e-12)
 
 
-def test_a_table_on_disk_is_never_whole_in_memory(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a batch that is larger than what is read at a time, the model is the same but for rounding."""
-    parties = [open_table(name, tables / f"{name}.table") for name in ("bank", "shop")]
-    in_memory = vfl.simulate(job("open"), parties)
+def test_a_table_on_disk_is_never_whole_in_memory(stored_tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a batch larger than the rows read at a time, the model is the same up to rounding."""
+    parties = [open_table(name, stored_tables / f"{name}.table") for name in ("bank", "shop")]
+    in_memory = vfl.simulate(scaled_job("open"), parties)
     monkeypatch.setattr(store, "MAX_BATCH_BYTES", 0)
     monkeypatch.setattr("securevfl.base.chunked_matrix.BLOCK_NUMBERS", 8 * 100)
-    blocks = vfl.simulate(job("open"), parties)
+    blocks = vfl.simulate(scaled_job("open"), parties)
     for name, part in in_memory.parts.items():
         np.testing.assert_allclose(part.theta, blocks.parts[name].theta, atol=1e-9)
 
 
-def test_moments_of_partitions_are_those_of_the_table(tables: Path) -> None:
-    stored, parted = open_table("shop", tables / "shop.table"), partition_party("shop", tables / "shop.table", Rooms())
+def test_moments_of_partitions_are_those_of_the_table(stored_tables: Path) -> None:
+    stored, parted = (
+        open_table("shop", stored_tables / "shop.table"),
+        partition_party("shop", stored_tables / "shop.table", Rooms()),
+    )
     rows = np.arange(3, ROWS, 2)
     for one, other in zip(moments(stored.X, rows), moments(parted.X, rows), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-12)
 
 
-def test_parts_lie_at_the_workers_in_turn(tables: Path) -> None:
-    parted = partition_party("shop", tables / "shop.table", Rooms(), partitions=3)
+def test_parts_lie_at_the_workers_in_turn(stored_tables: Path) -> None:
+    parted = partition_party("shop", stored_tables / "shop.table", Rooms(), partitions=3)
     assert isinstance(parted, PartitionedParty)
     table: Any = parted.X
     matrix = table.scaled_matrix(np.arange(ROWS), Scaling.none(8))
@@ -182,19 +187,22 @@ def test_parts_lie_at_the_workers_in_turn(tables: Path) -> None:
 
 
 @pytest.mark.parametrize("partitions", [-1, ROWS + 1])
-def test_a_number_of_partitions_that_cannot_be(tables: Path, partitions: int) -> None:
+def test_a_number_of_partitions_that_cannot_be(stored_tables: Path, partitions: int) -> None:
     with raises_code(TableError, "SVFL-TABLE-SHAPE"):
-        partition_party("shop", tables / "shop.table", Rooms(), partitions=partitions)
+        partition_party("shop", stored_tables / "shop.table", Rooms(), partitions=partitions)
 
 
-def test_paillier_says_that_it_takes_arrays(tables: Path) -> None:
-    parties = [open_table("bank", tables / "bank.table"), partition_party("shop", tables / "shop.table", Rooms())]
+def test_paillier_says_that_it_takes_arrays(stored_tables: Path) -> None:
+    parties = [
+        open_table("bank", stored_tables / "bank.table"),
+        partition_party("shop", stored_tables / "shop.table", Rooms()),
+    ]
     with raises_code(ConfigError, "SVFL-JOB-UNSUPPORTED"):
-        vfl.simulate(job(vfl.Paillier(bits=2048)), parties, workers=1)
+        vfl.simulate(scaled_job(vfl.Paillier(bits=2048)), parties, workers=1)
 
 
-def test_a_table_that_the_disk_has_changed_goes_to_no_worker(tables: Path, tmp_path: Path) -> None:
-    changed = bytearray((tables / "shop.table").read_bytes())
+def test_a_table_that_the_disk_has_changed_goes_to_no_worker(stored_tables: Path, tmp_path: Path) -> None:
+    changed = bytearray((stored_tables / "shop.table").read_bytes())
     changed[-100] ^= 1
     (tmp_path / "shop.table").write_bytes(changed)
     with raises_code(DataError, "SVFL-TABLE-CHANGED"):

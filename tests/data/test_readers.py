@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pyarrow import csv, parquet
 
 from securevfl import errors
-from securevfl.data import readers
+from securevfl.data import csv_file
 from securevfl.data.load import read_parties
 from securevfl.data.readers import read_ids, read_party, read_table
 from securevfl.data.validation import MISSING
@@ -36,18 +36,18 @@ def table(ids: np.ndarray = IDS, y: np.ndarray | None = Y, X: np.ndarray = X) ->
     return pa.table(columns)
 
 
-def write(path: Path, own: pa.Table) -> Path:
+def write(path: Path, table: pa.Table) -> Path:
     if path.name.endswith(".csv"):
-        csv.write_csv(own, path)
+        csv.write_csv(table, path)
     elif path.name.endswith((".csv.gz", ".csv.zst")):
         with pa.output_stream(path) as file:
-            csv.write_csv(own, file)
+            csv.write_csv(table, file)
     elif path.suffix == ".parquet":
-        parquet.write_table(own, path)
+        parquet.write_table(table, path)
     else:
-        names = [name for name in own.schema.names if name not in ("id", "y")]
-        arrays = {"X": np.column_stack([own[name].to_numpy() for name in names]), "ids": own["id"].to_numpy()}
-        labels = {"y": own["y"].to_numpy()} if "y" in own.schema.names else {}
+        names = [name for name in table.schema.names if name not in ("id", "y")]
+        arrays = {"X": np.column_stack([table[name].to_numpy() for name in names]), "ids": table["id"].to_numpy()}
+        labels = {"y": table["y"].to_numpy()} if "y" in table.schema.names else {}
         np.savez(path, **arrays, **labels, columns=np.array(names))
     return path
 
@@ -83,7 +83,7 @@ def test_ids_and_labels_of_a_csv_stay_text_where_they_are_text(tmp_path: Path) -
 
 
 def test_other_number_types_and_unnamed_row_indices_of_parquet(tmp_path: Path) -> None:
-    own = pa.table(
+    table = pa.table(
         {
             "id": ["a", "b"],
             "flag": [True, False],
@@ -92,7 +92,7 @@ def test_other_number_types_and_unnamed_row_indices_of_parquet(tmp_path: Path) -
             "__index_level_0__": [8, 9],
         }
     )
-    parquet.write_table(own, tmp_path / "t.parquet")
+    parquet.write_table(table, tmp_path / "t.parquet")
     party = read_party("shop", tmp_path / "t.parquet")
     assert party.columns == ["flag", "amount", "half"]
     assert party.X.tolist() == [[1.0, 1.0, 0.5], [0.0, 3.0, 1.5]]
@@ -103,9 +103,9 @@ def test_shuffled_and_dropped_rows_align(tmp_path: Path) -> None:
     lead = write(tmp_path / "bank.csv", table(IDS[2:], Y[2:], X[2:]))
     other = write(tmp_path / "shop.parquet", table(IDS[order], None, X[order] + 100))
     (bank, shop), missing = read_parties({"bank": lead, "shop": other})
-    kept = [row for row in range(2, N) if row in order]
-    np.testing.assert_array_equal(bank.X, X[kept])
-    np.testing.assert_array_equal(shop.X, X[kept] + 100)
+    shared_rows = [row for row in range(2, N) if row in order]
+    np.testing.assert_array_equal(bank.X, X[shared_rows])
+    np.testing.assert_array_equal(shop.X, X[shared_rows] + 100)
     assert set(missing["bank"]) == {str(IDS[row]) for row in order if row < 2}
     assert set(missing["shop"]) == {str(IDS[row]) for row in range(2, N) if row not in order}
 
@@ -151,7 +151,7 @@ def test_a_csv_is_read_as_the_standard_library_reads_it(rows: list[tuple[str, fl
 
 
 def test_a_csv_is_read_in_blocks_with_values_of_two_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "CSV_BLOCK_BYTES", 40)
+    monkeypatch.setattr(csv_file, "CSV_BLOCK_BYTES", 40)
     lines = [f'"{row}",{row / 8},{row % 3}' for row in range(20)]
     lines[10] = '"two\nlines",1.25,1'
     (tmp_path / "t.csv").write_text("\n".join(["id,a,y", *lines, ""]) + "\n" * 9 + "20,2.5,2\n")
@@ -163,7 +163,7 @@ def test_a_csv_is_read_in_blocks_with_values_of_two_lines(tmp_path: Path, monkey
 
 
 def mixed(value: str) -> str:
-    """A column of numbers, and one value that is none."""
+    """A column of numbers and one value that is not a number."""
     return "id,a\n" + "".join(f"{k},{k}.5\n" for k in range(25)) + f"99,{value}\n"
 
 
@@ -216,7 +216,7 @@ def test_other_kinds_in_parquet_are_told_by_column(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet", "dictionary.parquet"])
 def test_texts_and_gaps_are_read_as_they_are(tmp_path: Path, suffix: str) -> None:
-    """A text that looks like a number beside others that do not is a text; numbers stay numbers."""
+    """A text that looks like a number is a text in a column of texts; numbers remain numbers."""
     path = tmp_path / f"t.{suffix}"
     texts = pa.array(["b", "3", None, "a", "3"])
     texts = texts.dictionary_encode() if "dictionary" in suffix else texts
@@ -305,21 +305,21 @@ def spoiled(suffix: str, folder: Path) -> Iterator[Path]:
     """Tables with marked values in every cell, each spoiled in one way: cut, a byte changed, a row or a value wrong."""
     cells = [[f"{SECRET}{row}{column}" for column in range(3)] for row in range(40)]
     path = folder / f"t{suffix}"
-    own = pa.table({name: [row[j] for row in cells] for j, name in enumerate(("id", "a", "b"))})
-    whole = write(path, own).read_bytes()
-    for at in range(20, len(whole), max(1, len(whole) // 25)):
-        for damaged in (whole[:at], whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :]):
+    table = pa.table({name: [row[j] for row in cells] for j, name in enumerate(("id", "a", "b"))})
+    content = write(path, table).read_bytes()
+    for at in range(20, len(content), max(1, len(content) // 25)):
+        for damaged in (content[:at], content[:at] + bytes([content[at] ^ 0xFF]) + content[at + 1 :]):
             path.write_bytes(damaged)
             yield path
     if suffix == ".csv":
         for wrong in (f"{SECRET},{SECRET}", f'"{SECRET}', f"{SECRET},{SECRET} EUR,1", f"{SECRET},{SECRET},1,2"):
-            path.write_bytes(whole + wrong.encode() + b"\n")
+            path.write_bytes(content + wrong.encode() + b"\n")
             yield path
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".csv.zst", ".parquet"])
 def test_no_error_of_reading_holds_a_value(tmp_path: Path, suffix: str) -> None:
-    """Whatever is wrong with a file, what the library that reads it says, which holds values, goes no further."""
+    """An error about a damaged file never contains the reading library's message, since that contains values."""
     caught = list[BaseException]()
     for path in spoiled(suffix, tmp_path):
         for read in (partial(read_party, "shop"), read_ids):

@@ -41,9 +41,9 @@ def schedule(
     return Schedule(rows, batch_size=batch, epochs=epochs, seed=seed, test_fraction=test, reshuffle=reshuffle)
 
 
-def by_id(own: Schedule, ids: np.ndarray = IDS) -> tuple[list[str], list[list[str]]]:
+def by_id(plan: Schedule, ids: np.ndarray = IDS) -> tuple[list[str], list[list[str]]]:
     """Held-out ids, and those of each batch in their order."""
-    return sorted(ids[own.test]), [list(ids[rows]) for rows in own.partition(0)]
+    return sorted(ids[plan.test]), [list(ids[rows]) for rows in plan.partition(0)]
 
 
 def of(ids: np.ndarray) -> Register:
@@ -55,30 +55,30 @@ def test_the_seed_orders_visits_and_nothing_else(rows: int | Register) -> None:
     one, other = schedule(rows, seed=1), schedule(rows, seed=2)
     assert by_id(one) == by_id(other)
     assert one.name == other.name
-    orders = [[visit.index for visit in own.iterations()] for own in (one, other)]
+    orders = [[visit.index for visit in plan.iterations()] for plan in (one, other)]
     assert orders[0] != orders[1]
     assert sorted(orders[0]) == sorted(orders[1])
-    for own in (one, other):
-        parts = own.partition(0)
-        assert all(np.array_equal(visit.rows, parts[visit.index]) for visit in own.iterations())
+    for plan in (one, other):
+        parts = plan.partition(0)
+        assert all(np.array_equal(visit.rows, parts[visit.index]) for visit in plan.iterations())
 
 
 def test_batches_part_the_training_rows_evenly() -> None:
-    own = schedule(of(IDS), batch=70)
-    parts = own.partition(0)
-    assert sorted(np.concatenate([*parts, own.test])) == list(range(N))
-    assert {len(part) for part in parts} == {own.smallest_batch} == {60}
-    assert len(own.test) == 100
-    np.testing.assert_array_equal(own.batch_order, np.concatenate(parts))
-    np.testing.assert_array_equal(np.sort(own.batch_order), own.train)
+    plan = schedule(of(IDS), batch=70)
+    parts = plan.partition(0)
+    assert sorted(np.concatenate([*parts, plan.test])) == list(range(N))
+    assert {len(part) for part in parts} == {plan.smallest_batch} == {60}
+    assert len(plan.test) == 100
+    np.testing.assert_array_equal(plan.batch_order, np.concatenate(parts))
+    np.testing.assert_array_equal(np.sort(plan.batch_order), plan.train)
 
 
 def test_all_is_one_batch_of_the_training_rows() -> None:
-    own = Schedule(of(IDS), batch_size="all", epochs=2, seed=0, test_fraction=0.25, reshuffle=False)
-    assert own.batches == 1
-    assert len(own) == 2
-    assert [sorted(visit.rows) for visit in own.iterations()] == [own.train.tolist()] * 2
-    assert own.name == schedule(of(IDS), batch=300).name
+    plan = Schedule(of(IDS), batch_size="all", epochs=2, seed=0, test_fraction=0.25, reshuffle=False)
+    assert plan.batches == 1
+    assert len(plan) == 2
+    assert [sorted(visit.rows) for visit in plan.iterations()] == [plan.train.tolist()] * 2
+    assert plan.name == schedule(of(IDS), batch=300).name
     for fits in ("all", 300):
         job = vfl.Job(
             model=vfl.Logistic(),
@@ -111,43 +111,52 @@ def grown(rows: int | Register, *, epochs: int = 30, most: int = 200, split: int
 
 @pytest.mark.parametrize("epochs", [0, 1, 4, 5, 10, 30])
 def test_parts_lie_in_each_other_and_the_last_visits_go_to_the_largest(epochs: int) -> None:
-    own = grown(of(IDS), epochs=epochs)
-    small, middle, large = own.partition(0)
+    plan = grown(of(IDS), epochs=epochs)
+    small, middle, large = plan.partition(0)
     assert [len(small), len(middle), len(large)] == [12, 50, 200]
-    assert set(small) < set(middle) < set(large) < set(own.train)
-    np.testing.assert_array_equal(np.sort(own.batch_order), own.train)
-    visits = list(own.iterations())
+    assert set(small) < set(middle) < set(large) < set(plan.train)
+    np.testing.assert_array_equal(np.sort(plan.batch_order), plan.train)
+    visits = list(plan.iterations())
     assert [visit.index for visit in visits] == ([0] * 20 + [1] * 6 + [2] * 4)[30 - epochs :]
-    assert len(own) == len(visits) == epochs
-    assert own.subset_iterations == sum(visit.index < 2 for visit in visits)
-    assert all(np.array_equal(visit.rows, own.partition(0)[visit.index]) for visit in visits)
+    assert len(plan) == len(visits) == epochs
+    assert plan.subset_iterations == sum(visit.index < 2 for visit in visits)
+    assert all(np.array_equal(visit.rows, plan.partition(0)[visit.index]) for visit in visits)
+
+
+@pytest.mark.parametrize("epochs", [40, 41, 100])
+def test_long_trainings_take_three_fifths_of_their_iterations_on_the_largest_part(epochs: int) -> None:
+    visits = [visit.index for visit in grown(of(IDS), epochs=epochs).iterations()]
+    final = 3 * epochs // 5
+    assert visits == [0] * (epochs - final - 6) + [1] * 6 + [2] * final
 
 
 def test_names_differ_exactly_where_partitions_do() -> None:
-    """Over rows held out, batches and their number, of which several have as many batches as others have."""
-    made = [schedule(of(IDS), batch=batch, test=test) for batch in (50, 60, 300, 400) for test in (0.0, 0.2, 0.25, 0.3)]
-    for one in made:
-        for other in made:
+    """Over held-out rows, batch sizes and numbers of batches, several of which give equal numbers of batches."""
+    plans = [
+        schedule(of(IDS), batch=batch, test=test) for batch in (50, 60, 300, 400) for test in (0.0, 0.2, 0.25, 0.3)
+    ]
+    for one in plans:
+        for other in plans:
             assert (one.name == other.name) == (by_id(one) == by_id(other)), (len(one.test), one.batches, other.batches)
 
 
 def test_parts_are_drawn_by_ids_alone() -> None:
-    own, order = grown(of(IDS)), GENERATOR.permutation(N)
-    assert by_id(own) == by_id(grown(of(IDS[order])), IDS[order])
+    plan, order = grown(of(IDS)), GENERATOR.permutation(N)
+    assert by_id(plan) == by_id(grown(of(IDS[order])), IDS[order])
     others = [grown(of(IDS), split=1), grown(of(IDS), most=100), schedule(of(IDS), batch=300)]
-    assert len({each.name for each in (own, *others)}) == 4
+    assert len({plan_of.name for plan_of in (plan, *others)}) == 4
 
 
 def test_rows_that_inputs_are_made_by_are_drawn_by_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.array_equal(schedule(of(IDS)).fitting_rows, schedule(of(IDS)).train)
     monkeypatch.setattr("securevfl.data.schedule.MAX_FITTING_ROWS", 50)
-    order, own = GENERATOR.permutation(N), schedule(of(IDS))
+    order, plan = GENERATOR.permutation(N), schedule(of(IDS))
     other = schedule(of(IDS[order]))
-    assert sorted(IDS[own.fitting_rows]) == sorted(IDS[order][other.fitting_rows])
-    for each in (own, other, schedule(N)):
-        assert len(np.unique(each.fitting_rows)) == 50
-        assert np.isin(each.fitting_rows, each.train).all()
-        assert (np.diff(each.fitting_rows) > 0).all()
+    assert sorted(IDS[plan.fitting_rows]) == sorted(IDS[order][other.fitting_rows])
+    for plan_of in (plan, other, schedule(N)):
+        assert len(np.unique(plan_of.fitting_rows)) == 50
+        assert np.isin(plan_of.fitting_rows, plan_of.train).all()
+        assert (np.diff(plan_of.fitting_rows) > 0).all()
 
 
 def test_a_table_of_few_rows_does_not_grow() -> None:
@@ -175,9 +184,9 @@ def test_ids_of_any_type_give_the_same_batches() -> None:
 
 def test_as_many_rows_held_out_and_as_many_batches_are_the_same_batches() -> None:
     for batch, test in product((43, 49, 50, 50), (0.25, 0.2501, 0.2499)):
-        own = schedule(of(IDS), batch=batch, test=test)
-        alike = (own.batches, len(own.test)) == (6, 100)
-        assert (by_id(own) == by_id(schedule(of(IDS)))) == alike == (own.name == schedule(of(IDS)).name)
+        plan = schedule(of(IDS), batch=batch, test=test)
+        alike = (plan.batches, len(plan.test)) == (6, 100)
+        assert (by_id(plan) == by_id(schedule(of(IDS)))) == alike == (plan.name == schedule(of(IDS)).name)
 
 
 @pytest.mark.parametrize("other", ["batches", "held out", "rows", "numbers"])
@@ -209,11 +218,11 @@ def test_reshuffled_batches_are_the_same_in_every_job_and_begin_with_the_fixed_o
 
 def test_the_draw_is_what_it_was() -> None:
     """Parties of different machines and versions must draw alike, so the bytes are pinned."""
-    own = schedule(of(IDS))
-    drawn = hashlib.sha256(np.concatenate([own.test, own.batch_order]).astype("<i8").tobytes()).hexdigest()
+    plan = schedule(of(IDS))
+    drawn = hashlib.sha256(np.concatenate([plan.test, plan.batch_order]).astype("<i8").tobytes()).hexdigest()
     assert drawn[:16] == "fea25bb823cd4651"
-    own = schedule(N)
-    drawn = hashlib.sha256(np.concatenate([own.test, own.batch_order]).astype("<i8").tobytes()).hexdigest()
+    plan = schedule(N)
+    drawn = hashlib.sha256(np.concatenate([plan.test, plan.batch_order]).astype("<i8").tobytes()).hexdigest()
     assert drawn[:16] == "b007053dd5a99e1e"
 
 
@@ -232,22 +241,27 @@ def test_a_party_without_ids_makes_all_go_by_row_numbers() -> None:
     assert register_of([bank, vfl.Party("shop", X, aligned=True)]) == Register.of_numbers(N)
 
 
-def job(**keys: object) -> vfl.Job:
-    own: dict[str, object] = {"model": vfl.Logistic(), "optimizer": vfl.FedBCD(lr=0.3), "batch_size": 50, "epochs": 2}
-    own |= {"protocol": vfl.Protocol(residual="open"), "test_fraction": 0.25, "accepts": ["columns"]}
-    return vfl.Job(**(own | keys))  # type: ignore[arg-type]
+def scheduled_job(**keys: object) -> vfl.Job:
+    defaults: dict[str, object] = {
+        "model": vfl.Logistic(),
+        "optimizer": vfl.FedBCD(lr=0.3),
+        "batch_size": 50,
+        "epochs": 2,
+    }
+    defaults |= {"protocol": vfl.Protocol(residual="open"), "test_fraction": 0.25, "accepts": ["columns"]}
+    return vfl.Job(**(defaults | keys))  # type: ignore[arg-type]
 
 
 def test_a_run_holds_out_the_rows_of_the_ids(tmp_path: Path) -> None:
     """Mean and deviation are those of the training rows, in the order of their batches: equal to the last bit."""
-    own = schedule(of(IDS), epochs=2)
+    plan = schedule(of(IDS), epochs=2)
     for order in (np.arange(N), GENERATOR.permutation(N)):
         bank, shop = vfl.Party("bank", X, Y, ids=IDS).take(order), vfl.Party("shop", X + 1, ids=IDS).take(order)
         for seed in (0, 1):
-            part = vfl.simulate(job(seed=seed), [bank, shop]).parts["shop"]
-            train = (X + 1)[own.batch_order]
+            part = vfl.simulate(scheduled_job(seed=seed), [bank, shop]).parts["shop"]
+            train = (X + 1)[plan.batch_order]
             np.testing.assert_array_equal(part.scaling.mean, train[0] + (train - train[0]).mean(axis=0))
-    without = vfl.simulate(job(), [bank, vfl.Party("shop", (X + 1)[order], aligned=True)]).parts["shop"]
+    without = vfl.simulate(scheduled_job(), [bank, vfl.Party("shop", (X + 1)[order], aligned=True)]).parts["shop"]
     assert not np.array_equal(without.scaling.mean, part.scaling.mean)
 
 

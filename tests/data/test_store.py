@@ -31,7 +31,7 @@ ROWS = GENERATOR.permutation(N)[:250]
 SECRET = 987654.125
 
 
-def job(*, test: float = 0.2, reshuffle: bool = False) -> vfl.Job:
+def store_job(*, test: float = 0.2, reshuffle: bool = False) -> vfl.Job:
     return vfl.Job(
         model=vfl.Logistic(),
         optimizer=vfl.FedBCD(lr=0.1),
@@ -60,7 +60,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("kind", ["f8", "f4", "f2", "i2", "i8"])
-@pytest.mark.parametrize("order", [None, job(), job(test=0.0), job(reshuffle=True)], ids=str)
+@pytest.mark.parametrize("order", [None, store_job(), store_job(test=0.0), store_job(reshuffle=True)], ids=str)
 def test_rows_are_those_of_the_table_in_memory(tmp_path: Path, kind: str, order: vfl.Job | None) -> None:
     path = write(tmp_path / "t.parquet", 100 * X, labels=True, kind=kind)
     in_memory = read_party("bank", path).take(ROWS)
@@ -76,7 +76,7 @@ def test_rows_are_those_of_the_table_in_memory(tmp_path: Path, kind: str, order:
     np.testing.assert_array_equal(stored.X[:], in_memory.X)
     for rows in (GENERATOR.permutation(250)[:40], np.arange(3, 9), np.array([5]), np.array([7, 7, 2]), np.arange(0)):
         np.testing.assert_array_equal(stored.X[rows], in_memory.X[rows])
-        assert stored.keys_of(rows) == in_memory.keys_of(rows)  # by which a model of stored rows knows them later
+        assert stored.keys_of(rows) == in_memory.keys_of(rows)  # a model of stored rows recognizes them later by these
     np.testing.assert_array_equal(stored.take(np.arange(9)).X, in_memory.X[:9])
     again = open_table("bank", tmp_path / "t.table")
     np.testing.assert_array_equal(again.X[10:20], in_memory.X[10:20])
@@ -84,7 +84,7 @@ def test_rows_are_those_of_the_table_in_memory(tmp_path: Path, kind: str, order:
 
 
 def test_a_batch_is_one_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, work = write(tmp_path / "t.parquet"), job()
+    path, work = write(tmp_path / "t.parquet"), store_job()
     ordered = store_table("shop", path, tmp_path / "a.table", job=work)
     shared = store_table("shop", path, tmp_path / "b.table")
     schedule = work.schedule(ordered.register)
@@ -108,7 +108,7 @@ def test_a_batch_is_one_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("test", [0.0, 0.2])
 def test_the_model_is_the_one_of_tables_in_memory(tmp_path: Path, test: float) -> None:
-    work = job(test=test)
+    work = store_job(test=test)
     bank = Party("bank", X[:, :2], Y, ids=IDS)
     path = write(tmp_path / "t.parquet")
     shop = read_party("shop", path)
@@ -125,7 +125,7 @@ def test_rows_in_another_order_are_refused(tmp_path: Path) -> None:
     bank = Party("bank", X[:, :2], Y, ids=IDS)
     stored = store_table("shop", path, tmp_path / "t.table", rows=np.roll(np.arange(N), 1))
     with raises_code(errors.IdError, "SVFL-ID-ORDER"):
-        vfl.simulate(job(), [bank, stored])
+        vfl.simulate(store_job(), [bank, stored])
 
 
 def spoiled(j: int, value: float) -> np.ndarray:
@@ -136,8 +136,8 @@ def spoiled(j: int, value: float) -> np.ndarray:
 
 
 def problems() -> dict[str, pa.Table]:
-    def table(own: np.ndarray = X, **more: object) -> pa.Table:
-        return pa.table({"id": IDS, **{f"c{j}": own[:, j] for j in range(D)}, **more})
+    def table(numbers: np.ndarray = X, **more: object) -> pa.Table:
+        return pa.table({"id": IDS, **{f"c{j}": numbers[:, j] for j in range(D)}, **more})
 
     gaps = [None if row == 5 else float(row) for row in range(N)]
     return {
@@ -164,10 +164,10 @@ def test_errors_are_those_of_a_table_in_memory(tmp_path: Path, problem: str) -> 
     parquet.write_table(problems()[problem], path)
     with pytest.raises(errors.DataError) as expected:
         read_party("shop", path)
-    with pytest.raises(errors.DataError) as found:
+    with pytest.raises(errors.DataError) as caught:
         store_table("shop", path, tmp_path / "t.table")
-    assert (type(found.value), str(found.value)) == (type(expected.value), str(expected.value))
-    assert str(SECRET) not in str(found.value)
+    assert (type(caught.value), str(caught.value)) == (type(expected.value), str(expected.value))
+    assert str(SECRET) not in str(caught.value)
     assert os.listdir(tmp_path) == ["t.parquet"]
 
 
@@ -184,9 +184,9 @@ def test_gaps_and_texts_are_for_tables_in_memory(tmp_path: Path, column: pa.Arra
     path = tmp_path / "t.parquet"
     parquet.write_table(pa.table({"id": IDS, **{f"c{j}": X[:, j] for j in range(D)}, "c9": column}), path)
     assert "c9" in read_party("shop", path).columns
-    with raises_code(errors.TableError, says) as found:
+    with raises_code(errors.TableError, says) as caught:
         store_table("shop", path, tmp_path / "t.table")
-    assert str(SECRET) not in str(found.value)
+    assert str(SECRET) not in str(caught.value)
     assert os.listdir(tmp_path) == ["t.parquet"]
 
 
@@ -209,9 +209,9 @@ def test_what_is_no_parquet_is_refused_alike(tmp_path: Path, content: bytes | No
         path.write_bytes(content)
     with pytest.raises(errors.TableError) as expected:
         read_party("shop", path)
-    with pytest.raises(errors.TableError) as found:
+    with pytest.raises(errors.TableError) as caught:
         store_table("shop", path, tmp_path / "t.table")
-    assert str(found.value) == str(expected.value)
+    assert str(caught.value) == str(expected.value)
 
 
 @pytest.mark.parametrize("rows", [[0, 0], [N], [-1], [], [[1]], [0.5]], ids=str)
@@ -241,7 +241,7 @@ def test_what_is_no_whole_table_is_refused(tmp_path: Path) -> None:
     table = tmp_path / "t.table"
     with raises_code(errors.DataError, "SVFL-FILE-UNUSABLE"):
         open_table("shop", table)
-    stored = store_table("shop", write(tmp_path / "t.parquet"), table, job=job())
+    stored = store_table("shop", write(tmp_path / "t.parquet"), table, job=store_job())
     intact = table.read_bytes()
     for content in (b"", intact[:-1], intact[:40], intact[:600], intact + b"\0", b"x" + intact[1:]):
         table.write_bytes(content)
@@ -253,9 +253,9 @@ def test_what_is_no_whole_table_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_bit_that_the_disk_changes_is_named_and_the_table_stored_anew(tmp_path: Path) -> None:
-    """In every part of the file: what it says of itself, labels, places, ids and rows."""
+    """In every part of the file: its description, labels, positions, ids and rows."""
     table, source = tmp_path / "t.table", write(tmp_path / "t.parquet", labels=True)
-    before = store_table("bank", source, table, job=job()).X[:]
+    before = store_table("bank", source, table, job=store_job()).X[:]
     intact = table.read_bytes()
     for bit in np.linspace(0, 8 * len(intact) - 1, 300).astype(int).tolist():
         changed = bytearray(intact)
@@ -263,7 +263,7 @@ def test_a_bit_that_the_disk_changes_is_named_and_the_table_stored_anew(tmp_path
         table.write_bytes(changed)
         with raises_code(errors.DataError, "SVFL-TABLE-CHANGED"):
             open_table("bank", table)
-    np.testing.assert_array_equal(store_table("bank", source, table, job=job()).X[:], before)
+    np.testing.assert_array_equal(store_table("bank", source, table, job=store_job()).X[:], before)
     assert table.read_bytes() == intact
 
 

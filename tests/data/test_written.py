@@ -74,7 +74,7 @@ UNREAD = {
 @pytest.mark.parametrize(("what", "texts"), [(what, texts) for what, columns in UNREAD.items() for texts in columns])
 @pytest.mark.parametrize("kind", ["csv", "parquet", "frame"])
 def test_what_cannot_be_read_is_named_and_no_text(tmp_path: Path, what: str, texts: list[str], kind: str) -> None:
-    """Whatever the table comes as, and beside a value that is missing or another."""
+    """For every type of table, and next to a missing value or a different one."""
     values = [*texts, *texts, "", "unknown"] if len(texts) > 2 else [*texts, *texts, ""]
     rows = pa.table({"id": list(range(len(values))), "c": [value or None for value in values]})
     path = tmp_path / f"shop.{kind}"
@@ -96,7 +96,7 @@ def test_other_texts_mean_nothing(texts: list[str]) -> None:
 
 
 def files(folder: Path) -> list[Path]:
-    """One table as CSV and as Parquet with its own types and with texts."""
+    """One table as Parquet with its types, and as CSV and Parquet with texts."""
     lines = [f'{k},"{1000 + k:,}.50",{3 * k} %,{DAYS[k]}' for k in range(3)]
     (folder / "t.csv").write_text("id,sum,part,since\n" + "\n".join(lines) + "\n")
     sums, parts = [f"{1000 + k:,}.50" for k in range(3)], [f"{3 * k} %" for k in range(3)]

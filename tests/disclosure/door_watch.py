@@ -1,4 +1,4 @@
-"""What entries say of messages that hold numbers as they are, against the bytes of these messages."""
+"""Compare disclosure records with the bytes of the messages that carry numbers in the clear."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from securevfl.runtime.codec import Message
 from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureGate, DisclosurePermit, DisclosureRecord
 
 NUMBERS = {"labels", "columns", "scores", "phases", "losses"}
-MARK = 128  # bits of what says whose a stored payload is
+MARK = 128  # bits of the field that names the owner of a stored payload
 
 
 @dataclass(frozen=True)
@@ -34,17 +34,17 @@ class Said:
 
 
 def watched(monkeypatch: pytest.MonkeyPatch) -> list[Said]:
-    """List what leaves by any gate from now on, if it holds numbers that somebody reads."""
-    found, check = list[Said](), DisclosureGate.check
+    """List the disclosures that pass any gate from now on, if they hold numbers that a party reads."""
+    disclosed, check = list[Said](), DisclosureGate.check
 
     def checked(self: DisclosureGate, message: Message, permit: DisclosurePermit | None) -> None:
         if isinstance(message, DisclosingMessage) and permit is not None and permit.record.kind in NUMBERS:
             bits = sum(_bits(getattr(message, name)) for name in message.__struct_fields__)
-            found.append(Said(self.me, type(message), bits, permit.record))
+            disclosed.append(Said(self.me, type(message), bits, permit.record))
         check(self, message, permit)
 
     monkeypatch.setattr(DisclosureGate, "check", checked)
-    return found
+    return disclosed
 
 
 def _bits(value: Any) -> int:

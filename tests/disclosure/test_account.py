@@ -1,4 +1,4 @@
-"""What parties have told, counted in the transcript, against what their ledgers have: whole runs, kills and repeats."""
+"""Disclosures counted in the transcript against those in the parties' ledgers: complete runs, kills and repeats."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from securevfl.consent import ledger_session
 from securevfl.data.party import Helper, register_of
 from securevfl.disclosure.ledger import DisclosureLedger, total_to
 from securevfl.disclosure.limits import Limit
+from securevfl.disclosure.outputs import disclosures_of
 from securevfl.errors import ConfigError, LeakageError
 from securevfl.families import FAMILIES, leak_kinds
-from securevfl.families.evaluations import stop_decision_disclosures
 from securevfl.families.fdml.label_sharing import TrainingLabels
 from securevfl.families.run_facts import pooled_run_facts
+from securevfl.families.run_outputs import run_outputs
 from securevfl.protocols.residuals.exchanges import Exchanges
 from securevfl.protocols.residuals.open_residual import Residual
 from securevfl.protocols.residuals.sealed_residual import OpenedProduct
 from securevfl.protocols.sums.direct_sum import Summand
 from securevfl.runtime.observer import Event
 from securevfl.training.checkpoint import Checkpoints
+from tests.builders import disclosures_in_run, raises_code
 from tests.disclosure.door_watch import watched
 from tests.small_keys import SMALL
 
@@ -51,22 +53,24 @@ def tables(names: int = 3, classes: int = 2, rows: int = ROWS) -> list[vfl.Party
 
 
 def example(name: str, **keys: Any) -> tuple[vfl.Job, list[vfl.Party | Helper]]:
-    own = {"batch_size": 40, "epochs": 2, "test_fraction": 0.25} | EXAMPLES[name] | {"accepts": [*leak_kinds()]} | keys
-    job = vfl.Job(**own)
-    helpers = [Helper(each, role) for each, role in job.family.example_helpers]
+    keys_of_job = (
+        {"batch_size": 40, "epochs": 2, "test_fraction": 0.25} | EXAMPLES[name] | {"accepts": [*leak_kinds()]} | keys
+    )
+    job = vfl.Job(**keys_of_job)
+    helpers = [Helper(name_of_helper, role) for name_of_helper, role in job.family.example_helpers]
     return job, [*tables()[: job.family.max_parties or 3], *helpers]
 
 
 def kept(folder: Path, parties: list[Any]) -> dict[str, DisclosureLedger]:
-    return {each.name: DisclosureLedger(folder / f"{each.name}.ledger", each.name) for each in parties}
+    return {party.name: DisclosureLedger(folder / f"{party.name}.ledger", party.name) for party in parties}
 
 
 def entered(ledger: DisclosureLedger) -> Counter[Any]:
     """Numbers by kind, learner, whose data and rows."""
-    found: Counter[Any] = Counter()
+    debited: Counter[Any] = Counter()
     for entry in ledger.read().entries:
-        found[entry.disclosure.key] += entry.disclosure.numbers
-    return found
+        debited[entry.disclosure.key] += entry.disclosure.numbers
+    return debited
 
 
 class Transcript:
@@ -98,7 +102,7 @@ def of_classes(name: str) -> tuple[vfl.Job, list[vfl.Party | Helper]] | None:
         return None
     return job, [
         *tables(classes=3)[: job.family.max_parties or 3],
-        *(each for each in parties if isinstance(each, Helper)),
+        *(helper for helper in parties if isinstance(helper, Helper)),
     ]
 
 
@@ -109,27 +113,29 @@ WHOLE = [*((name, 1) for name in sorted(EXAMPLES)), *((name, 3) for name in sort
 def test_what_is_foreseen_is_debited_by_a_run_to_its_planned_end(
     name: str, outputs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In every kind, to every learner: counts as guards read them, and plain numbers. No message has more bits than its
-    entry says."""
+    """Counts by kind and learner equal those that guards read.
+
+    Plain numbers are counted too, and no message has more bits than its disclosure states.
+    """
     job, parties = example(name) if outputs == 1 else of_classes(name)  # type: ignore[misc]
     left = watched(monkeypatch)
-    own = kept(tmp_path, parties)
-    vfl.simulate(job, parties, ledgers=own)
-    assert not [each for each in left if each.short]
-    foreseen = job.family.disclosures(job, pooled_run_facts(job, parties).shape)
-    for party, ledger in own.items():
+    ledgers = kept(tmp_path, parties)
+    vfl.simulate(job, parties, ledgers=ledgers)
+    assert not [kind for kind in left if kind.short]
+    foreseen = disclosures_in_run(job, pooled_run_facts(job, parties).shape)
+    for party, ledger in ledgers.items():
         plan: Counter[Any] = Counter()
         counts: Counter[Any] = Counter()
         for item in foreseen:
             if party in item.about:
                 plan[item.key] += item.sent_by(party).numbers
                 counts[item.key] += item.count
-        made = {entry.disclosure.key: entry.disclosure.count for entry in ledger.read().entries}
+        debited = {entry.disclosure.key: entry.disclosure.count for entry in ledger.read().entries}
         if name == "curvature":  # the party with labels ends it when its loss no longer falls
-            assert all(each <= plan[like] for like, each in entered(ledger).items())
+            assert all(numbers <= plan[like] for like, numbers in entered(ledger).items())
             continue
         assert entered(ledger) == plan
-        assert made == counts
+        assert debited == counts
 
 
 @pytest.mark.parametrize("outputs", [1, 3])
@@ -147,36 +153,38 @@ def test_numbers_in_the_transcript_are_those_in_the_ledgers(residual: str, outpu
         test_fraction=0.25,
         accepts=[*leak_kinds()],
     )
-    own, transcript = kept(tmp_path, parties), Transcript({"shop": 3 * outputs, "telco": 3 * outputs})
-    vfl.simulate(job, parties, ledgers=own, observe=transcript)
+    ledgers, transcript = kept(tmp_path, parties), Transcript({"shop": 3 * outputs, "telco": 3 * outputs})
+    vfl.simulate(job, parties, ledgers=ledgers, observe=transcript)
     for (giver, learner, kind), numbers in transcript.numbers.items():
-        debited = sum(n for like, n in entered(own[giver]).items() if like[:2] == (kind, learner))
+        debited = sum(n for like, n in entered(ledgers[giver]).items() if like[:2] == (kind, learner))
         assert debited == numbers, (giver, learner, kind)
     assert {kind for _, _, kind in transcript.numbers} == {"columns", "labels"}
-    told = total_to(own["bank"].read().entries, "labels", "shop")
-    assert told.count == (30 * outputs if residual == "open" else 3 * outputs)
+    disclosed = total_to(ledgers["bank"].read().entries, "labels", "shop")
+    assert disclosed.count == (30 * outputs if residual == "open" else 3 * outputs)
 
 
 @pytest.fixture
 def barely_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No more is entered ahead than a visit, however fast visits are: sessions as short as a test's come to the end of
-    what was entered when they began, and must enter more."""
+    """Reserve at most one iteration ahead, however fast iterations are.
+
+    Sessions as short as a test's then use up their first reservation and must reserve more.
+    """
     monkeypatch.setattr(ledger_session, "LEASED_ITERATIONS", 1)
-    monkeypatch.setattr(ledger_session.LedgerSession, "_pace", lambda own, visit: 0)
+    monkeypatch.setattr(ledger_session.LedgerSession, "_pace", lambda session, visit: 0)
 
 
 @pytest.mark.usefixtures("barely_ahead")
 def test_no_number_is_opened_before_it_is_on_disk_nor_after_cuts_and_repeats(tmp_path: Path) -> None:
-    """At every message, of three tries at one run and another job: opened so far is never above what the file has."""
+    """At every message of three attempts at a run and another job, the ledger's count is at least the opened one."""
     parties = tables()
-    own, transcript = kept(tmp_path, parties), Transcript({"shop": 3, "telco": 3})
+    ledgers, transcript = kept(tmp_path, parties), Transcript({"shop": 3, "telco": 3})
     short: list[str] = []
 
     def observe(event: Event) -> None:
         transcript(event)
         if event.direction == "send" and event.me != "telco":
             debited: Counter[Any] = Counter()
-            for like, numbers in entered(own[event.me]).items():
+            for like, numbers in entered(ledgers[event.me]).items():
                 debited[like[:2]] += numbers
             for (giver, learner, kind), numbers in list(transcript.numbers.items()):
                 if giver == event.me and numbers > debited[kind, learner]:
@@ -188,26 +196,30 @@ def test_no_number_is_opened_before_it_is_on_disk_nor_after_cuts_and_repeats(tmp
 
     job = sealed(epochs=3, accepts=[*leak_kinds()])
     for seed, on_round in ((0, cut), (0, cut), (0, None), (1, None)):
-        states = {each.name: Checkpoints(tmp_path / each.name, each.name, every=2) for each in parties}
+        states = {party.name: Checkpoints(tmp_path / party.name, party.name, every=2) for party in parties}
         again = job.model_copy(update={"seed": seed})
         with suppress(Cut):
-            vfl.simulate(again, parties, ledgers=own, checkpoints=states, on_round=on_round, observe=observe)
+            vfl.simulate(again, parties, ledgers=ledgers, checkpoints=states, on_round=on_round, observe=observe)
     assert not short, short[:3]
     assert sum(transcript.numbers.values()) == sum(
-        n for each in own.values() for like, n in entered(each).items() if like[0] in ("labels", "columns")
+        n for ledger in ledgers.values() for like, n in entered(ledger).items() if like[0] in ("labels", "columns")
     )
 
 
 def sealed(**keys: Any) -> vfl.Job:
-    own: dict[str, Any] = {"model": vfl.Logistic(), "optimizer": vfl.FedBCD(lr=0.1), "batch_size": 40, "epochs": 1}
-    own |= {"protocol": vfl.Protocol(sum="direct", residual=vfl.Ckks()), "accepts": ["columns"], "test_fraction": 0.25}
-    return vfl.Job(**own | keys)
+    defaults: dict[str, Any] = {"model": vfl.Logistic(), "optimizer": vfl.FedBCD(lr=0.1), "batch_size": 40, "epochs": 1}
+    defaults |= {
+        "protocol": vfl.Protocol(sum="direct", residual=vfl.Ckks()),
+        "accepts": ["columns"],
+        "test_fraction": 0.25,
+    }
+    return vfl.Job(**defaults | keys)
 
 
 def test_a_party_that_comes_back_after_each_opening_is_refused_in_time(tmp_path: Path) -> None:
     """Each try opens the same residual to another J, for all the bank knows; 15 tries of 3 equations would give all."""
     parties = tables(2)
-    own, opened = kept(tmp_path, parties), []
+    ledgers, opened = kept(tmp_path, parties), []
 
     def observe(event: Event) -> None:
         if event.me == "bank" and event.direction == "send" and isinstance(event.message, OpenedProduct):
@@ -217,12 +229,12 @@ def test_a_party_that_comes_back_after_each_opening_is_refused_in_time(tmp_path:
         raise Cut
 
     for _ in range(40):
-        states = {each.name: Checkpoints(tmp_path / each.name, each.name, every=100) for each in parties}
+        states = {party.name: Checkpoints(tmp_path / party.name, party.name, every=100) for party in parties}
         try:
             vfl.simulate(
                 sealed(batch_size=90, accepts=["columns", "fresh_equations"]),
                 parties,
-                ledgers=own,
+                ledgers=ledgers,
                 checkpoints=states,
                 on_round=cut,
                 observe=observe,
@@ -234,19 +246,19 @@ def test_a_party_that_comes_back_after_each_opening_is_refused_in_time(tmp_path:
     else:
         pytest.fail("it may come back for ever")
     assert sum(opened) < 90  # of the 90 residuals of the batch
-    assert total_to(own["bank"].read().entries, "labels", "shop").count >= sum(opened)
+    assert total_to(ledgers["bank"].read().entries, "labels", "shop").count >= sum(opened)
 
 
 def test_the_same_job_counts_each_time_unless_the_peer_is_trusted(tmp_path: Path) -> None:
     parties = tables(2)
-    own = kept(tmp_path, parties)
-    own["bank"].set_limit("labels", Limit(0.25, share=True))
+    ledgers = kept(tmp_path, parties)
+    ledgers["bank"].set_limit("labels", Limit(0.25, share=True))
     both = sealed(accepts=["columns", "fresh_equations"])
-    vfl.simulate(both, parties, ledgers=own)
-    vfl.simulate(both, parties, ledgers=own)
-    with pytest.raises(LeakageError, match="allows shop at most 25%"):
-        vfl.simulate(both, parties, ledgers=own)
-    assert total_to(own["bank"].read().entries, "labels", "shop").count == 2 * 3
+    vfl.simulate(both, parties, ledgers=ledgers)
+    vfl.simulate(both, parties, ledgers=ledgers)
+    with raises_code(LeakageError, "SVFL-LIMIT-REACHED", party="bank"):
+        vfl.simulate(both, parties, ledgers=ledgers)
+    assert total_to(ledgers["bank"].read().entries, "labels", "shop").count == 2 * 3
 
     others = kept(tmp_path / "trusting", parties)
     others["bank"].set_limit("labels", Limit(0.25, share=True))
@@ -256,15 +268,19 @@ def test_the_same_job_counts_each_time_unless_the_peer_is_trusted(tmp_path: Path
     assert total_to(others["bank"].read().entries, "labels", "shop").count == 3
     assert "trusts    shop" in str(vfl.explain(sealed(), parties, ledgers=others))
     others["bank"].trust("shop", trusted=False)
-    with pytest.raises(LeakageError, match="earlier jobs"):
+    with raises_code(LeakageError, "SVFL-LEAK-NOT-ACCEPTED", leaks=("fresh_equations",)):
         vfl.simulate(sealed(), parties, ledgers=others)
 
 
 def test_kept_exchanges_are_taken_up_with_what_is_left_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However often a run on kept exchanges is taken up, its ledger has as much as was opened. What was opened of an
-    exchange before is taken off what its peer may ask for after, whether or not it asks."""
+    """The ledger counts every opening of stored exchanges, however often the run resumes.
+
+    Earlier openings of an exchange reduce the number that the peer may still request.
+    """
     begin, used = Exchanges.begin, list[int]()
-    monkeypatch.setattr(Exchanges, "begin", lambda *own, **more: used.append(more["used"]) or begin(*own, **more))
+    monkeypatch.setattr(
+        Exchanges, "begin", lambda *arguments, **more: used.append(more["used"]) or begin(*arguments, **more)
+    )
     parties = tables(2)
     options = EXAMPLES["kept exchanges"] | {
         "epochs": 6,
@@ -273,7 +289,7 @@ def test_kept_exchanges_are_taken_up_with_what_is_left_of_them(tmp_path: Path, m
         "test_fraction": 0.25,
     }
     options |= {"optimizer": vfl.CeluVFL(R=4, W=3, xi=60, lr=0.1)}
-    job, own, transcript = vfl.Job(**options), kept(tmp_path, parties), Transcript({"shop": 3})
+    job, ledgers, transcript = vfl.Job(**options), kept(tmp_path, parties), Transcript({"shop": 3})
 
     def cut_at(at: int) -> Any:
         def on_round(done: int, of: int) -> None:
@@ -283,21 +299,21 @@ def test_kept_exchanges_are_taken_up_with_what_is_left_of_them(tmp_path: Path, m
         return on_round
 
     for at in (4, 6, 8, 10, 0):
-        states = {each.name: Checkpoints(tmp_path / each.name, each.name, every=1) for each in parties}
+        states = {party.name: Checkpoints(tmp_path / party.name, party.name, every=1) for party in parties}
         used.clear()
         had = transcript.numbers["bank", "shop", "labels"] // 3
         with suppress(Cut):
-            vfl.simulate(job, parties, ledgers=own, checkpoints=states, on_round=cut_at(at), observe=transcript)
+            vfl.simulate(job, parties, ledgers=ledgers, checkpoints=states, on_round=cut_at(at), observe=transcript)
         assert bool(sum(used)) == bool(had)
     opened = transcript.numbers["bank", "shop", "labels"]
-    assert sum(n for like, n in entered(own["bank"]).items() if like[0] == "labels") == opened
-    assert opened <= 3 * 4 * 18  # p R visits: a cut after a saved round grants no opening anew
-    assert total_to(own["bank"].read().entries, "labels", "shop").count >= opened / 3
+    assert sum(n for like, n in entered(ledgers["bank"]).items() if like[0] == "labels") == opened
+    assert opened <= 3 * 4 * 18  # p R iterations: an interruption after a saved round grants no further opening
+    assert total_to(ledgers["bank"].read().entries, "labels", "shop").count >= opened / 3
 
 
 @pytest.mark.parametrize("mode", ["open", "ckks", "shares"])
 def test_a_run_that_patience_ends_has_debited_what_it_told(mode: str, tmp_path: Path) -> None:
-    """Ended early, cut before and taken up again: no more is told than debited, nor debited than foreseen."""
+    """An interrupted run that ends early discloses at most its debits, and debits at most the forecast."""
     protocol = vfl.Protocol(shares=vfl.Shares(chunk=1)) if mode == "shares" else vfl.Protocol(residual=mode)
     parties = tables(2)
     job = sealed(
@@ -309,10 +325,10 @@ def test_a_run_that_patience_ends_has_debited_what_it_told(mode: str, tmp_path: 
         accepts=[*leak_kinds()],
     )
     for name, cuts in (("whole", [0]), ("cut", [3, 0])):
-        own, transcript = kept(tmp_path / name, parties), Transcript({"shop": 3})
+        ledgers, transcript = kept(tmp_path / name, parties), Transcript({"shop": 3})
         rounds = 0
         for at in cuts:
-            states = {each.name: Checkpoints(tmp_path / name / each.name, each.name, every=1) for each in parties}
+            states = {party.name: Checkpoints(tmp_path / name / party.name, party.name, every=1) for party in parties}
 
             def on_round(done: int, of: int, at: int = at) -> None:
                 nonlocal rounds
@@ -321,11 +337,11 @@ def test_a_run_that_patience_ends_has_debited_what_it_told(mode: str, tmp_path: 
                     raise Cut
 
             with suppress(Cut):
-                vfl.simulate(job, parties, ledgers=own, checkpoints=states, on_round=on_round, observe=transcript)
+                vfl.simulate(job, parties, ledgers=ledgers, checkpoints=states, on_round=on_round, observe=transcript)
         assert rounds < len(job.schedule(register_of(parties)))  # it did end early
         sizes = pooled_run_facts(job, parties).shape
-        foreseen = [*job.family.disclosures(job, sizes), *stop_decision_disclosures(job, sizes)]
-        for party, ledger in own.items():
+        foreseen = disclosures_of(run_outputs(job.family, job, sizes))
+        for party, ledger in ledgers.items():
             plan: Counter[Any] = Counter()
             for item in foreseen:
                 if party in item.about:
@@ -337,6 +353,6 @@ def test_a_run_that_patience_ends_has_debited_what_it_told(mode: str, tmp_path: 
                 if giver == party:
                     assert numbers <= sum(n for like, n in debited.items() if like[:2] == (kind, learner))
         if name == "whole" and mode != "shares":
-            assert sum(n for each in own.values() for n in entered(each).values()) < sum(
+            assert sum(n for ledger in ledgers.values() for n in entered(ledger).values()) < sum(
                 item.sent_by(party).numbers for item in foreseen for party in item.about
             )

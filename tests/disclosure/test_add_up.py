@@ -1,4 +1,4 @@
-"""What adds up to what: over parties that are told about together, groups of rows, sessions and threads."""
+"""Which disclosures add up: over parties that are disclosed together, groups of rows, sessions and threads."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from securevfl.disclosure.counts import Disclosure, earlier_share
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.ledger_contents import LedgerEntry
 from securevfl.disclosure.limits import Limit, sum_disclosures
+from securevfl.disclosure.outputs import disclosures_of
 from securevfl.errors import LeakageError
 from securevfl.families.run_facts import pooled_run_facts
+from securevfl.families.run_outputs import run_outputs
 from securevfl.runtime.disclosure_gate import DisclosureGate, DisclosureRecord
 from tests.disclosure.test_account import EXAMPLES, example
 
@@ -28,7 +30,7 @@ def told(*about: str, count: int = 5, **keys: Any) -> Disclosure:
 
 
 @pytest.mark.parametrize(
-    ("own", "before", "adds"),
+    ("subject", "before", "adds"),
     [
         (("shop",), ("shop",), True),
         (("shop",), ("shop", "telco"), True),
@@ -38,10 +40,10 @@ def told(*about: str, count: int = 5, **keys: Any) -> Disclosure:
     ],
 )
 def test_numbers_about_any_party_that_both_are_about_add_up(
-    own: tuple[str, ...], before: tuple[str, ...], adds: bool
+    subject: tuple[str, ...], before: tuple[str, ...], adds: bool
 ) -> None:
-    assert earlier_share(told(*own), [told(*before)]) == (0.25 if adds else 0.0)
-    assert earlier_share(told(*own), [told(*before)] * 3) == (0.75 if adds else 0.0)
+    assert earlier_share(told(*subject), [told(*before)]) == (0.25 if adds else 0.0)
+    assert earlier_share(told(*subject), [told(*before)] * 3) == (0.75 if adds else 0.0)
 
 
 def labels(count: int, **keys: Any) -> Disclosure:
@@ -67,7 +69,7 @@ def test_equations_of_visits_to_come_count_when_a_run_is_taken_up(start: int, co
 
 
 def test_sessions_of_one_run_come_to_its_limit_together(tmp_path: Path) -> None:
-    """A session is booked in place of itself alone: what other sessions of the run told counts."""
+    """A session replaces only itself in the ledger: disclosures of the run's other sessions count in addition."""
     ledger, register = (
         DisclosureLedger(tmp_path / "bank", "bank"),
         vfl.Party("bank", [[1.0], [2.0]], ids=[1, 2]).register,
@@ -84,7 +86,7 @@ def test_sessions_of_one_run_come_to_its_limit_together(tmp_path: Path) -> None:
 
 
 def test_threads_tell_of_rows_of_their_own() -> None:
-    """While one thread tells of new rows, another that tells of training rows says so, and the first still does."""
+    """Two threads that disclose values of new rows and of training rows at the same time record both correctly."""
     gate, inside, done = DisclosureGate("bank"), threading.Event(), threading.Event()
     notes = list[DisclosureRecord]()
     gate._note = notes.append
@@ -114,7 +116,7 @@ def test_threads_tell_of_rows_of_their_own() -> None:
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
 def test_each_of_several_jobs_is_checked_beside_all_before_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     job, parties = example(name)
-    sizes, beside = pooled_run_facts(job, parties).shape, list[list[Disclosure]]()
-    monkeypatch.setattr(forecast, "leaks", lambda job, sizes, before: beside.append([*before]) or [])
+    sizes, earlier = pooled_run_facts(job, parties).shape, list[list[Disclosure]]()
+    monkeypatch.setattr(forecast, "leaks", lambda job, sizes, before: earlier.append([*before]) or [])
     check_together([(job, sizes)] * 4, [], {})
-    assert beside == [job.family.disclosures(job, sizes) * earlier_jobs for earlier_jobs in range(4)]
+    assert earlier == [disclosures_of(run_outputs(job.family, job, sizes)) * earlier_jobs for earlier_jobs in range(4)]

@@ -1,4 +1,4 @@
-"""Nobody is asked to agree to what is refused anyway: what can be known before consent is checked before it."""
+"""No party is asked for consent to a refused job: every check that needs no consent runs before it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.party_threads import run_threads
 from securevfl.training.session import take_part
-from tests.organisations.test_joint_statistics import tables
+from tests.organisations.test_joint_statistics import random_tables
 
 Asked = dict[str, list[ConsentSheet]]
 
 
-def run(roles: Mapping[str, Callable[[Channel], object]], asked: Asked) -> None:
-    """Play the roles; an error is raised as it came, and nobody was asked at the party that it is of."""
+def run(roles: Mapping[str, Callable[[Channel], object]], consents: Asked) -> None:
+    """Play the roles; raise the first error unchanged, and check that its party was not asked for consent."""
 
     def watched(role: Callable[[Channel], object], channel: Channel) -> object:
         try:
@@ -35,7 +35,7 @@ def run(roles: Mapping[str, Callable[[Channel], object]], asked: Asked) -> None:
         except TransportError:
             raise
         except SecureVFLError:
-            assert not asked[channel.me]
+            assert not consents[channel.me]
             raise
 
     run_threads({name: partial(watched, role) for name, role in roles.items()}, WallClock, timeout=60)
@@ -44,7 +44,7 @@ def run(roles: Mapping[str, Callable[[Channel], object]], asked: Asked) -> None:
 Play = Callable[[dict[str, DisclosureLedger], Asked], None]
 
 
-def job(**options: Any) -> vfl.Job:
+def sgd_job(**options: Any) -> vfl.Job:
     return vfl.Job(
         **{
             "model": vfl.Logistic(),
@@ -59,53 +59,53 @@ def job(**options: Any) -> vfl.Job:
 
 
 def training(job: vfl.Job) -> Play:
-    def play(ledgers: dict[str, DisclosureLedger], asked: Asked) -> None:
+    def play(ledgers: dict[str, DisclosureLedger], consents: Asked) -> None:
         roles = {
-            each.name: partial(
-                lambda channel, each: take_part(
+            party.name: partial(
+                lambda channel, party: take_part(
                     job,
-                    each,
+                    party,
                     channel,
                     parties=["bank", "shop"],
-                    ledger=ledgers[each.name],
-                    consent=asked[each.name].append,
+                    ledger=ledgers[party.name],
+                    consent=consents[party.name].append,
                 ),
-                each=each,
+                party=party,
             )
-            for each in tables(400)
+            for party in random_tables(400)
         }
-        run(roles, asked)
+        run(roles, consents)
 
     return play
 
 
-def columns(ledgers: dict[str, DisclosureLedger], asked: Asked) -> None:
+def columns(ledgers: dict[str, DisclosureLedger], consents: Asked) -> None:
     names = ["bank", "shop"]
     roles = {
-        each.name: partial(correlate._talk, each, names, ledgers[each.name], asked[each.name].append)
-        for each in tables(1000)
+        party.name: partial(correlate._talk, party, names, ledgers[party.name], consents[party.name].append)
+        for party in random_tables(1000)
     }
-    run(roles, asked)
+    run(roles, consents)
 
 
-def groups(ledgers: dict[str, DisclosureLedger], asked: Asked) -> None:
-    (bank, shop), give = tables(400), fairness_by_group._provide
+def groups(ledgers: dict[str, DisclosureLedger], consents: Asked) -> None:
+    (bank, shop), give = random_tables(400), fairness_by_group._provide
     names, marks = fairness_by_group._groups(shop, np.arange(400) % 3)
-    said = fairness_by_group._outcomes(bank, bank.y, None)  # type: ignore[arg-type]
+    outcomes = fairness_by_group._outcomes(bank, bank.y, None)  # type: ignore[arg-type]
     roles: dict[str, Callable[[Channel], Any]] = {
-        "bank": partial(fairness_by_group._request, bank, said, peer="shop"),
-        "shop": partial(give, shop, names, marks, ledgers["shop"], asked["shop"].append, peer="bank"),
+        "bank": partial(fairness_by_group._request, bank, outcomes, peer="shop"),
+        "shop": partial(give, shop, names, marks, ledgers["shop"], consents["shop"].append, peer="bank"),
     }
-    run(roles, asked)
+    run(roles, consents)
 
 
-# What is done, how often at most before it is refused, limits of the shop's ledger, and the error.
+# The action, its number of repetitions before it is refused, limits of the shop's ledger, and the error.
 REFUSED: dict[str, tuple[Play, int, dict[Kind, float], type[SecureVFLError]]] = {
-    "a leak that is not accepted": (training(job(epochs=9, accepts=())), 0, {}, LeakageError),
-    "a limit of the ledger": (training(job()), 0, {"columns": 1}, LeakageError),
-    "a second job": (training(job()), 1, {"columns": 8}, LeakageError),
-    "a class that is not there": (training(job(positive="7")), 0, {}, LabelError),
-    "labels that the loss cannot use": (training(job(model=vfl.Gamma())), 0, {}, LabelError),
+    "a leak that is not accepted": (training(sgd_job(epochs=9, accepts=())), 0, {}, LeakageError),
+    "a limit of the ledger": (training(sgd_job()), 0, {"columns": 1}, LeakageError),
+    "a second job": (training(sgd_job()), 1, {"columns": 8}, LeakageError),
+    "a class that is not there": (training(sgd_job(positive="7")), 0, {}, LabelError),
+    "labels that the loss cannot use": (training(sgd_job(model=vfl.Gamma())), 0, {}, LabelError),
     "a look at columns once more": (columns, 9, {}, LeakageError),
     "a limited look": (columns, 0, {"columns": 1}, LeakageError),
     "groups once more": (groups, 9, {}, LeakageError),
@@ -123,9 +123,9 @@ def test_what_is_refused_is_not_asked_about(what: str, tmp_path: Path) -> None:
 
     def plays() -> None:
         for _ in range(before + 1):
-            asked: Asked = {"bank": [], "shop": []}
-            play(ledgers, asked)
-            agreed.extend(asked["shop"])
+            consents: Asked = {"bank": [], "shop": []}
+            play(ledgers, consents)
+            agreed.extend(consents["shop"])
 
     with pytest.raises(error):
         plays()

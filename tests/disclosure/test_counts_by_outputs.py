@@ -1,4 +1,4 @@
-"""Counts are the numbers that leave: for one output and for three, by the entries that parties make as they tell."""
+"""Counts equal the numbers that are sent, for one output and for three, by the disclosure records of the parties."""
 
 from collections import Counter
 from typing import Any
@@ -10,6 +10,7 @@ import securevfl as vfl
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.families import leak_kinds
 from securevfl.families.run_facts import pooled_run_facts
+from tests.builders import disclosures_in_run
 from tests.disclosure.door_watch import watched
 
 ROWS, HELD_OUT = 120, 0.25
@@ -33,31 +34,31 @@ def test_every_count_is_of_all_outputs(protocol: str, optimizer: str, outputs: i
         test_fraction=HELD_OUT,
         accepts=[*leak_kinds()],
     )
-    told: Counter[tuple[Any, ...]] = Counter()
+    disclosed: Counter[tuple[Any, ...]] = Counter()
     for entries in (seen.disclosures for seen in RealIdealPair(job, parties, 0).evaluated_run[1].values()):
         for entry in entries:
-            told[entry.to, entry.kind, entry.group] += entry.numbers
+            disclosed[entry.to, entry.kind, entry.group] += entry.numbers
     counts = {
-        (each.learner, each.kind, each.group): each.count
-        for each in job.family.disclosures(job, pooled_run_facts(job, parties).shape)
+        (disclosure.learner, disclosure.kind, disclosure.group): disclosure.count
+        for disclosure in disclosures_in_run(job, pooled_run_facts(job, parties).shape)
     }
     trained, held_out = round(ROWS * (1 - HELD_OUT)), round(ROWS * HELD_OUT)
     batches = 3 * 4  # visits to them
-    assert counts["bank", "columns", "training"] * trained == told["bank", "columns", "training"]
-    assert counts["bank", "columns", "held out"] * held_out == told["bank", "columns", "held out"]
-    assert counts["bank", "scores", "training"] == told["bank", "columns", "held out"]
+    assert counts["bank", "columns", "training"] * trained == disclosed["bank", "columns", "training"]
+    assert counts["bank", "columns", "held out"] * held_out == disclosed["bank", "columns", "held out"]
+    assert counts["bank", "scores", "training"] == disclosed["bank", "columns", "held out"]
     if protocol == "open":  # each residual gives f of its row and output
-        assert counts["shop", "columns", "training"] * trained == told["shop", "labels", "training"]
+        assert counts["shop", "columns", "training"] * trained == disclosed["shop", "labels", "training"]
     else:
-        assert counts["shop", "labels", "training"] * batches == told["shop", "labels", "training"]
-    assert told["bank", "columns", "training"] == trained * 4 * outputs
+        assert counts["shop", "labels", "training"] * batches == disclosed["shop", "labels", "training"]
+    assert disclosed["bank", "columns", "training"] == trained * 4 * outputs
 
 
 @pytest.mark.parametrize("outputs", [1, 3])
 @pytest.mark.parametrize("mode", ["parallel", "sequential"])
 @pytest.mark.parametrize("sums", ["direct", "pairwise", "tree"])
 def test_every_count_of_three_parties_is_of_all_outputs(sums: str, mode: Any, outputs: int) -> None:
-    """Columns of each passive party, alone and in a sum: what is counted about it grows as what it tells does."""
+    """For each passive party's columns, alone and in a sum, the count grows with the number of disclosed values."""
     X = np.random.default_rng(0).normal(size=(ROWS, 9))
     y = (X[:, 0] > 0).astype(int) if outputs == 1 else np.digitize(X[:, 0], [-0.4, 0.4])
     names = ("bank", "shop", "telco")
@@ -71,21 +72,22 @@ def test_every_count_of_three_parties_is_of_all_outputs(sums: str, mode: Any, ou
         test_fraction=HELD_OUT,
         accepts=[*leak_kinds()],
     )
-    told: Counter[str] = Counter()
+    disclosed: Counter[str] = Counter()
     for entries in (seen.disclosures for seen in RealIdealPair(job, parties, 0).evaluated_run[1].values()):
         for entry in entries:
             if (entry.to, entry.kind, entry.group) == ("bank", "columns", "training"):
                 for name in entry.about:
-                    told[name] += entry.numbers
+                    disclosed[name] += entry.numbers
     counts: Counter[str] = Counter()
-    for each in job.family.disclosures(job, pooled_run_facts(job, parties).shape):
-        if (each.learner, each.kind, each.group) == ("bank", "columns", "training"):
-            for name in each.about:
-                counts[name] += each.count
+    for disclosure in disclosures_in_run(job, pooled_run_facts(job, parties).shape):
+        if (disclosure.learner, disclosure.kind, disclosure.group) == ("bank", "columns", "training"):
+            for name in disclosure.about:
+                counts[name] += disclosure.count
     trained = round(ROWS * (1 - HELD_OUT))
-    assert counts.keys() >= told.keys() > set()
-    for name, numbers in told.items():
-        alone = numbers if sums == "direct" else numbers / 2  # each of two tells its part, and the sum is one
+    assert counts.keys() >= disclosed.keys() > set()
+    for name, numbers in disclosed.items():
+        # each of two parties discloses its summand, and the sum is one value
+        alone = numbers if sums == "direct" else numbers / 2
         assert counts[name] * trained >= alone, name
         assert counts[name] % outputs == 0, name
 
@@ -94,7 +96,7 @@ def test_every_count_of_three_parties_is_of_all_outputs(sums: str, mode: Any, ou
 def test_entries_have_the_bits_of_all_outputs_where_shares_are_opened(
     metrics: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Levels, labels, sums and weights, of one output and of three: as many numbers, of as many bits, as messages."""
+    """Levels, labels, sums and weights of one output and of three: counts and bits equal those of the messages."""
     X = np.random.default_rng(0).normal(size=(90, 4))
     outputs = 3 if metrics == "pairs" else 1
     y = np.digitize(X[:, 0], [-0.4, 0.4]) + (metrics == "sum")
@@ -109,7 +111,7 @@ def test_entries_have_the_bits_of_all_outputs_where_shares_are_opened(
     )
     left = watched(monkeypatch)
     vfl.simulate(job, [vfl.Party("bank", X[:, :2], y, aligned=True), vfl.Party("shop", X[:, 2:], aligned=True)])
-    assert not [each for each in left if each.short]
-    numbers = {each.kind.__name__: each.entry.numbers for each in left}
+    assert not [message for message in left if message.short]
+    numbers = {message.kind.__name__: message.entry.numbers for message in left}
     pairs = {"ShuffledWords": 30 * outputs} if metrics == "pairs" else {"LossSum": 2}
     assert numbers == {"OpenedWeights": 2 * outputs, "OutOfRangeCount": 1} | pairs

@@ -29,16 +29,19 @@ from tests.forked import run_forked
 
 @pytest.fixture
 def barely_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No more is entered ahead than a visit, however fast visits are: sessions as short as a test's come to the end of
-    what was entered when they began, and must enter more."""
+    """Reserve at most one iteration ahead, however fast iterations are.
+
+    Sessions as short as a test's then use up their first reservation and must reserve more.
+    """
     monkeypatch.setattr(ledger_session, "LEASED_ITERATIONS", 1)
-    monkeypatch.setattr(ledger_session.LedgerSession, "_pace", lambda own, visit: 0)
+    monkeypatch.setattr(ledger_session.LedgerSession, "_pace", lambda session, visit: 0)
 
 
 class Plain(Observer):
-    """Counts numbers that stand in messages as they are, in whatever kind of message, by giver and receiver: floats of
-    arrays, and words of levels; and holds them at every message against what the giver's door has let through, and
-    that, as it is let through, against the giver's ledger on disk.
+    """Count the numbers that messages carry in the clear, by sender and receiver: floats of arrays and words of levels.
+
+    At every message the count is at most that of the records that passed the sender's gate, and each record is in the
+    sender's ledger on disk when it passes the gate.
     """
 
     def __init__(self, ledgers: dict[str, DisclosureLedger]) -> None:
@@ -79,19 +82,19 @@ def _numbers(message: Message, value: object) -> int:
 def test_in_every_method_no_number_is_opened_that_was_not_debited(name: str, tmp_path: Path) -> None:
     """Cut after a round, taken up again, and the job repeated under another seed."""
     job, parties = example(name)
-    own = kept(tmp_path, parties)
-    plain = Plain(own)
+    ledgers = kept(tmp_path, parties)
+    plain = Plain(ledgers)
 
     def cut(done: int, of: int) -> None:
         raise Cut
 
     for seed, on_round in ((0, cut), (0, None), (1, None)):
-        states = {each.name: Checkpoints(tmp_path / each.name, each.name, every=1) for each in parties}
+        states = {party.name: Checkpoints(tmp_path / party.name, party.name, every=1) for party in parties}
         with suppress(Cut):
             again = job.model_copy(update={"seed": seed})
-            vfl.simulate(again, parties, ledgers=own, checkpoints=states, on_round=on_round, observe=plain)
+            vfl.simulate(again, parties, ledgers=ledgers, checkpoints=states, on_round=on_round, observe=plain)
     assert not plain.short, plain.short[:3]
-    for party, ledger in own.items():
+    for party, ledger in ledgers.items():
         opened = sum(numbers for (giver, _), numbers in plain.sent.items() if giver == party)
         assert opened <= sum(entered(ledger).values())
 
@@ -125,7 +128,7 @@ vfl.simulate(job, parties, ledgers=own, checkpoints=states, on_round=on_round, o
 
 
 def test_a_process_that_is_killed_has_told_no_more_than_its_ledger_has(tmp_path: Path) -> None:
-    """Killed twice at once after two rounds; the bank's file has what each try opened, and what it had leased."""
+    """Two parties are killed after two rounds; the bank's file counts openings and the reservation of each attempt."""
     p, ends = 15, []
     for _ in range(5):
         ends.append(
@@ -143,9 +146,9 @@ def test_a_process_that_is_killed_has_told_no_more_than_its_ledger_has(tmp_path:
 
 def test_ledgers_of_the_schema_before_are_read(tmp_path: Path) -> None:
     parties = tables(2)
-    own = kept(tmp_path, parties)
-    vfl.simulate(sealed(), parties, ledgers=own)
-    path = own["bank"].path
+    ledgers = kept(tmp_path, parties)
+    vfl.simulate(sealed(), parties, ledgers=ledgers)
+    path = ledgers["bank"].path
     head, _, body = path.read_bytes().partition(b"\n")
     path.write_bytes(head.replace(b"ledger/2", b"ledger/1") + b"\n" + body)
-    assert total_to(own["bank"].read().entries, "labels", "shop").count == 3
+    assert total_to(ledgers["bank"].read().entries, "labels", "shop").count == 3

@@ -10,24 +10,24 @@ from securevfl.disclosure import column_recovery
 RNG = np.random.default_rng(0)
 NOISE = RNG.normal(size=(200, 6))
 GROUP = np.eye(4)[RNG.integers(0, 4, 200)]
-TABLES = {
+COLUMN_PATTERNS = {
     "independent": NOISE,
     "a one-hot group": np.hstack([NOISE[:, :2], GROUP]),
     "a sum of others": np.column_stack([NOISE, NOISE[:, 0] + 2 * NOISE[:, 1]]),
     "nearly a sum of others": np.column_stack([NOISE, NOISE[:, 0] + NOISE[:, 1] + 1e-6 * RNG.normal(size=200)]),
     "a sum to rounding": np.column_stack([NOISE, NOISE[:, 0] + NOISE[:, 1] + 1e-12 * RNG.normal(size=200)]),
     "a column that does not vary": np.column_stack([NOISE, np.ones(200)]),
-    "as many rows as columns": NOISE[:6],
+    "equal numbers of rows and columns": NOISE[:6],
     "fewer rows than columns": NOISE[:4],
 }
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", COLUMN_PATTERNS)
 def test_independent_columns_are_those_that_qr_finds(name, monkeypatch):
-    X = TABLES[name]
-    found = column_recovery.independent_columns(X)
+    X = COLUMN_PATTERNS[name]
+    independent = column_recovery.independent_columns(X)
     monkeypatch.setattr(column_recovery, "_clearly_independent", lambda scaled: False)
-    np.testing.assert_array_equal(found, column_recovery.independent_columns(X))
+    np.testing.assert_array_equal(independent, column_recovery.independent_columns(X))
 
 
 def test_columns_that_are_far_from_each_other_are_not_decomposed(monkeypatch):
@@ -37,11 +37,11 @@ def test_columns_that_are_far_from_each_other_are_not_decomposed(monkeypatch):
     monkeypatch.setattr(np.linalg, "qr", refused)
     assert column_recovery.independent_columns(NOISE).shape == NOISE.shape
     with pytest.raises(AssertionError):
-        column_recovery.independent_columns(TABLES["nearly a sum of others"])
+        column_recovery.independent_columns(COLUMN_PATTERNS["nearly a sum of others"])
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", COLUMN_PATTERNS)
 def test_variances_are_the_squares_of_singular_values(name):
-    X = TABLES[name]
+    X = COLUMN_PATTERNS[name]
     squares = np.linalg.svd(column_recovery.standardised_columns(X), compute_uv=False) ** 2
     np.testing.assert_allclose(column_recovery.component_variances(X), squares / max(1.0, squares.sum()), atol=1e-12)

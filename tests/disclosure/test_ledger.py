@@ -1,4 +1,4 @@
-"""The disclosure ledger: entered before anything is told, once a run, whole under cuts, crashes and other processes."""
+"""The ledger records each disclosure in advance, once a run, and survives interruptions and other processes."""
 
 import stat
 from collections.abc import Callable, Sequence
@@ -18,15 +18,16 @@ from securevfl.errors import ConsentError, LeakageError
 from securevfl.runtime.disclosure_gate import DisclosureGate
 from securevfl.runtime.observer import Event
 from securevfl.training.checkpoint import Checkpoints
+from tests.builders import raises_code
 
 EPOCHS = 4
 REGISTER = Register.of_ids(id_keys("shop", [range(500)]))
 
 
-def job(**keys: object) -> vfl.Job:
-    own: dict[str, object] = {"model": vfl.Logistic(), "optimizer": vfl.FedBCD(lr=0.1), "batch_size": 128}
-    own |= {"protocol": vfl.Protocol(residual=vfl.Ckks()), "epochs": EPOCHS, "test_fraction": 0.25}
-    return vfl.Job(**(own | {"accepts": ["columns"]} | keys))  # type: ignore[arg-type]
+def ckks_job(**keys: object) -> vfl.Job:
+    defaults: dict[str, object] = {"model": vfl.Logistic(), "optimizer": vfl.FedBCD(lr=0.1), "batch_size": 128}
+    defaults |= {"protocol": vfl.Protocol(residual=vfl.Ckks()), "epochs": EPOCHS, "test_fraction": 0.25}
+    return vfl.Job(**(defaults | {"accepts": ["columns"]} | keys))  # type: ignore[arg-type]
 
 
 def ledgers(folder: Path, parties: Sequence[vfl.Party]) -> dict[str, DisclosureLedger]:
@@ -43,121 +44,124 @@ def columns(count: int, of: int = 10, *, learner: str = "bank", basis: str = "")
 
 def test_each_party_enters_what_it_tells_and_nothing_else(tmp_path: Path) -> None:
     parties = vfl.datasets.breast_cancer(parties=3)
-    own = ledgers(tmp_path, parties)
-    vfl.simulate(job(), parties, ledgers=own)
+    by_party = ledgers(tmp_path, parties)
+    vfl.simulate(ckks_job(), parties, ledgers=by_party)
     assert (
-        told(own["bank"], "labels", "shop") == told(own["bank"], "labels", "telco") == DisclosureTotal(10, 10 / 106, 1)
+        told(by_party["bank"], "labels", "shop")
+        == told(by_party["bank"], "labels", "telco")
+        == DisclosureTotal(10, 10 / 106, 1)
     )
-    assert told(own["shop"], "columns", "bank") == DisclosureTotal(EPOCHS, EPOCHS / 20, 1)
-    assert told(own["telco"], "scores", "bank").count == 142
-    for name, each in own.items():
-        assert all(name in entry.disclosure.about for entry in each.read().entries)
-        assert stat.S_IMODE(each.path.stat().st_mode) == 0o600
-    assert {entry.disclosure.kind for entry in own["bank"].read().entries} == {"labels"}
-    assert len({entry.run for each in own.values() for entry in each.read().entries}) == 1
+    assert told(by_party["shop"], "columns", "bank") == DisclosureTotal(EPOCHS, EPOCHS / 20, 1)
+    assert told(by_party["telco"], "scores", "bank").count == 142
+    for name, ledger in by_party.items():
+        assert all(name in entry.disclosure.about for entry in ledger.read().entries)
+        assert stat.S_IMODE(ledger.path.stat().st_mode) == 0o600
+    assert {entry.disclosure.kind for entry in by_party["bank"].read().entries} == {"labels"}
+    assert len({entry.run for ledger in by_party.values() for entry in ledger.read().entries}) == 1
 
 
 def test_other_seeds_tell_the_same_of_labels_and_more_of_columns(tmp_path: Path) -> None:
     parties = vfl.datasets.breast_cancer()
-    own = ledgers(tmp_path, parties)
-    own["bank"].trust("shop")
+    by_party = ledgers(tmp_path, parties)
+    by_party["bank"].trust("shop")
     for seed in range(3):
-        vfl.simulate(job(seed=seed), parties, ledgers=own)
-    assert told(own["bank"], "labels", "shop") == DisclosureTotal(15, 15 / 106, 3)
-    assert told(own["shop"], "columns", "bank").count == 3 * EPOCHS
+        vfl.simulate(ckks_job(seed=seed), parties, ledgers=by_party)
+    assert told(by_party["bank"], "labels", "shop") == DisclosureTotal(15, 15 / 106, 3)
+    assert told(by_party["shop"], "columns", "bank").count == 3 * EPOCHS
 
 
 def test_other_batches_on_the_same_table_are_refused_and_count_where_they_are_accepted(tmp_path: Path) -> None:
     parties = vfl.datasets.breast_cancer()
-    own = ledgers(tmp_path, parties)
-    vfl.simulate(job(), parties, ledgers=own)
-    other = job(batch_size=100)
-    with pytest.raises(LeakageError, match="earlier jobs on this table asked other equations"):
-        vfl.simulate(other, parties, ledgers=own)
-    assert vfl.simulate(other, parties)  # in another place nothing was told before
-    vfl.simulate(other.model_copy(update={"accepts": ("columns", "fresh_equations")}), parties, ledgers=own)
-    assert told(own["bank"], "labels", "shop").count == 30
+    by_party = ledgers(tmp_path, parties)
+    vfl.simulate(ckks_job(), parties, ledgers=by_party)
+    other = ckks_job(batch_size=100)
+    with raises_code(LeakageError, "SVFL-LEAK-NOT-ACCEPTED", leaks=("fresh_equations",)):
+        vfl.simulate(other, parties, ledgers=by_party)
+    assert vfl.simulate(other, parties)  # other residuals were not disclosed before
+    vfl.simulate(other.model_copy(update={"accepts": ("columns", "fresh_equations")}), parties, ledgers=by_party)
+    assert told(by_party["bank"], "labels", "shop").count == 30
 
 
 def test_other_columns_and_a_lost_ledger_count_as_other_equations(tmp_path: Path) -> None:
     bank, shop = vfl.datasets.breast_cancer()
-    own = ledgers(tmp_path, [bank, shop])
-    own["bank"].trust("shop")
-    vfl.simulate(job(), [bank, shop], ledgers=own)
+    by_party = ledgers(tmp_path, [bank, shop])
+    by_party["bank"].trust("shop")
+    vfl.simulate(ckks_job(), [bank, shop], ledgers=by_party)
     changed = shop.X.copy()
     changed[5, 3] += 1.0
-    with pytest.raises(LeakageError, match="earlier jobs"):
-        vfl.simulate(job(), [bank, vfl.Party("shop", changed, ids=shop.ids)], ledgers=own)
-    vfl.simulate(job(), [bank, shop], ledgers=own)
-    own["shop"].path.unlink()
-    with pytest.raises(LeakageError, match="earlier jobs"):
-        vfl.simulate(job(), [bank, shop], ledgers=own)
+    with raises_code(LeakageError, "SVFL-LEAK-NOT-ACCEPTED", leaks=("fresh_equations",)):
+        vfl.simulate(ckks_job(), [bank, vfl.Party("shop", changed, ids=shop.ids)], ledgers=by_party)
+    vfl.simulate(ckks_job(), [bank, shop], ledgers=by_party)
+    by_party["shop"].path.unlink()
+    with raises_code(LeakageError, "SVFL-LEAK-NOT-ACCEPTED", leaks=("fresh_equations",)):
+        vfl.simulate(ckks_job(), [bank, shop], ledgers=by_party)
 
 
 @pytest.mark.parametrize(("first", "related"), [(0, True), (30, True), (280, True), (300, False)])
 def test_tables_that_share_rows_count_together(first: int, related: bool, tmp_path: Path) -> None:
     bank, shop = (
-        vfl.Party(each.name, each.X, each.y, ids=np.arange(len(each))) for each in vfl.datasets.breast_cancer()
+        vfl.Party(party.name, party.X, party.y, ids=np.arange(len(party))) for party in vfl.datasets.breast_cancer()
     )
-    own = ledgers(tmp_path, [bank, shop])
-    vfl.simulate(job(), [each.take(np.arange(300)) for each in (bank, shop)], ledgers=own)
-    later = [each.take(np.arange(first, 568)) for each in (bank, shop)]
+    by_party = ledgers(tmp_path, [bank, shop])
+    vfl.simulate(ckks_job(), [party.take(np.arange(300)) for party in (bank, shop)], ledgers=by_party)
+    later = [party.take(np.arange(first, 568)) for party in (bank, shop)]
     if not related:
-        vfl.simulate(job(), later, ledgers=own)
+        vfl.simulate(ckks_job(), later, ledgers=by_party)
         return
-    with pytest.raises(LeakageError, match="earlier jobs"):
-        vfl.simulate(job(), later, ledgers=own)
+    with raises_code(LeakageError, "SVFL-LEAK-NOT-ACCEPTED") as refused:
+        vfl.simulate(ckks_job(), later, ledgers=by_party)
+    assert "fresh_equations" in refused.value.fields["leaks"]  # type: ignore[operator]
 
 
 def test_tables_without_ids_count_together_always(tmp_path: Path) -> None:
     """Their rows may be those of any other table: of one that is shorter, and of one with ids."""
-    parties = [vfl.Party(each.name, each.X, each.y, aligned=True) for each in vfl.datasets.breast_cancer()]
-    named = [vfl.Party(each.name, each.X, each.y, ids=np.arange(len(each))) for each in parties]
+    parties = [vfl.Party(party.name, party.X, party.y, aligned=True) for party in vfl.datasets.breast_cancer()]
+    named = [vfl.Party(party.name, party.X, party.y, ids=np.arange(len(party))) for party in parties]
     rows = np.random.default_rng(0).permutation(569)
     for k, first in enumerate((parties, named)):
-        own = ledgers(tmp_path / str(k), parties)
-        vfl.simulate(job(), first, ledgers=own)
-        for later in ([each.take(rows) for each in parties], [each.take(rows[:400]) for each in parties]):
-            with pytest.raises(LeakageError, match="earlier jobs"):
-                vfl.simulate(job(), later, ledgers=own)
+        by_party = ledgers(tmp_path / str(k), parties)
+        vfl.simulate(ckks_job(), first, ledgers=by_party)
+        for later in ([party.take(rows) for party in parties], [party.take(rows[:400]) for party in parties]):
+            with raises_code(LeakageError, "SVFL-LEAK-NOT-ACCEPTED", leaks=("fresh_equations",)):
+                vfl.simulate(ckks_job(), later, ledgers=by_party)
 
 
 def test_a_limit_refuses_before_anything_is_told_and_says_what_would_do(tmp_path: Path) -> None:
     parties = vfl.datasets.breast_cancer()
-    own = ledgers(tmp_path, parties)
-    own["bank"].trust("shop")
-    own["shop"].set_limit("columns", Limit(6))
-    vfl.simulate(job(), parties, ledgers=own)
-    before, sent = own["shop"].path.read_bytes(), []
+    by_party = ledgers(tmp_path, parties)
+    by_party["bank"].trust("shop")
+    by_party["shop"].set_limit("columns", Limit(6))
+    vfl.simulate(ckks_job(), parties, ledgers=by_party)
+    before, sent = by_party["shop"].path.read_bytes(), []
 
     def observe(event: Event) -> None:
         if (event.me, event.direction) == ("shop", "send"):
             sent.append(type(event.message).__name__)
 
     with pytest.raises(LeakageError) as refused:
-        vfl.simulate(job(seed=1), parties, ledgers=own, observe=observe)
+        vfl.simulate(ckks_job(seed=1), parties, ledgers=by_party, observe=observe)
     assert str(refused.value) == (
         "party shop: its ledger allows bank at most 6 numbers about each row; bank has received 4 numbers about each "
         "row (27% of the columns) and would have 8 numbers about each row (53% of the columns) with this run. To "
         "disclose less, run fewer epochs. To raise the limit: securevfl ledger --party shop --limit columns=8"
     )
     assert set(sent) <= {"RunHello", "Abort"}
-    assert own["shop"].path.read_bytes() == before
-    vfl.simulate(job(seed=1, epochs=2), parties, ledgers=own)
-    own["shop"].set_limit("columns", Limit(10))
-    vfl.simulate(job(seed=1), parties, ledgers=own)
+    assert by_party["shop"].path.read_bytes() == before
+    vfl.simulate(ckks_job(seed=1, epochs=2), parties, ledgers=by_party)
+    by_party["shop"].set_limit("columns", Limit(10))
+    vfl.simulate(ckks_job(seed=1), parties, ledgers=by_party)
 
 
 def test_a_limit_that_is_reached_lets_pass_what_tells_nothing_new(tmp_path: Path) -> None:
     parties = vfl.datasets.breast_cancer()
-    own = ledgers(tmp_path, parties)
-    own["bank"].trust("shop")
-    vfl.simulate(job(), parties, ledgers=own)
-    own["bank"].set_limit("labels", Limit(0.01, share=True))
-    vfl.simulate(job(seed=1), parties, ledgers=own)
-    accepting = job(batch_size=100, accepts=["columns", "fresh_equations"])
-    with pytest.raises(LeakageError, match=r"allows shop at most 1% of the residuals;.*--limit labels=\d+%"):
-        vfl.simulate(accepting, parties, ledgers=own)
+    by_party = ledgers(tmp_path, parties)
+    by_party["bank"].trust("shop")
+    vfl.simulate(ckks_job(), parties, ledgers=by_party)
+    by_party["bank"].set_limit("labels", Limit(0.01, share=True))
+    vfl.simulate(ckks_job(seed=1), parties, ledgers=by_party)
+    accepting = ckks_job(batch_size=100, accepts=["columns", "fresh_equations"])
+    with raises_code(LeakageError, "SVFL-LIMIT-REACHED", party="bank"):
+        vfl.simulate(accepting, parties, ledgers=by_party)
 
 
 class Cut(Exception):
@@ -166,45 +170,45 @@ class Cut(Exception):
 
 def test_a_training_taken_up_again_is_one_run(tmp_path: Path) -> None:
     parties = vfl.datasets.breast_cancer()
-    own = ledgers(tmp_path, parties)
+    by_party = ledgers(tmp_path, parties)
     seen: list[int] = []
-    exact = job(protocol="open")
+    exact = ckks_job(protocol="open")
 
     def cut_at(at: int) -> Callable[[int, int], None]:
         def on_round(done: int, of: int) -> None:
-            seen.append(told(own["shop"], "columns", "bank").count)
+            seen.append(told(by_party["shop"], "columns", "bank").count)
             if done == at:
                 raise Cut
 
         return on_round
 
     def attempt(at: int) -> vfl.Run:
-        states = {each.name: Checkpoints(tmp_path / each.name, each.name, every=3) for each in parties}
-        return vfl.simulate(exact, parties, ledgers=own, checkpoints=states, on_round=cut_at(at))
+        states = {party.name: Checkpoints(tmp_path / party.name, party.name, every=3) for party in parties}
+        return vfl.simulate(exact, parties, ledgers=by_party, checkpoints=states, on_round=cut_at(at))
 
     counts = []
     for at in (1, 5, 9):
         with pytest.raises(Cut):
             attempt(at)
-        counts.append(told(own["shop"], "columns", "bank").count)
+        counts.append(told(by_party["shop"], "columns", "bank").count)
     run = attempt(0)
-    counts.append(told(own["shop"], "columns", "bank").count)
-    assert counts == [1, 3, 6, 9]  # epochs of each session, those that were begun and came again too
-    assert min(seen) >= 1  # while it runs, what it tells is entered ahead
-    assert told(own["shop"], "columns", "bank").runs == 1
-    assert {entry.run for each in own.values() for entry in each.read().entries} == {run.parts["bank"].run}
+    counts.append(told(by_party["shop"], "columns", "bank").count)
+    assert counts == [1, 3, 6, 9]  # epochs of each session, including interrupted ones that were repeated
+    assert min(seen) >= 1  # while a run is active, its disclosures are recorded in advance
+    assert told(by_party["shop"], "columns", "bank").runs == 1
+    assert {entry.run for ledger in by_party.values() for entry in ledger.read().entries} == {run.parts["bank"].run}
 
 
 def test_a_run_that_is_refused_elsewhere_leaves_nothing_with_those_that_told_nothing(tmp_path: Path) -> None:
     parties = vfl.datasets.breast_cancer()
-    own = ledgers(tmp_path, parties)
-    vfl.simulate(job(), parties, ledgers=own)
-    own["shop"].set_limit("columns", Limit(4))
-    entries = own["bank"].read().entries
+    by_party = ledgers(tmp_path, parties)
+    vfl.simulate(ckks_job(), parties, ledgers=by_party)
+    by_party["shop"].set_limit("columns", Limit(4))
+    entries = by_party["bank"].read().entries
     for _ in range(3):
-        with pytest.raises(LeakageError, match="party shop"):
-            vfl.simulate(job(batch_size=100, accepts=["columns", "fresh_equations"]), parties, ledgers=own)
-    assert own["bank"].read().entries == entries
+        with raises_code(LeakageError, "SVFL-LIMIT-REACHED", party="shop"):
+            vfl.simulate(ckks_job(batch_size=100, accepts=["columns", "fresh_equations"]), parties, ledgers=by_party)
+    assert by_party["bank"].read().entries == entries
 
 
 def test_a_second_try_never_takes_back_what_the_first_has_told(tmp_path: Path) -> None:
@@ -215,7 +219,7 @@ def test_a_second_try_never_takes_back_what_the_first_has_told(tmp_path: Path) -
 
     def attempt(session: str, rounds: int, *, silent: bool = False) -> int:
         gate = DisclosureGate("shop")
-        booking = LedgerSession(ledger, "shop", REGISTER, job(), sizes, gate, SessionId("run", session))
+        booking = LedgerSession(ledger, "shop", REGISTER, ckks_job(), sizes, gate, SessionId("run", session))
         gate.begin_iteration(rounds)
         booking.settle(silent=silent)
         return told(ledger, "columns", "bank").count
@@ -239,7 +243,7 @@ def test_scores_count_on_the_table_of_a_training_whose_first_try_was_refused(tmp
     def attempt(session: str, consent: Callable[[], None]) -> None:
         account = states.begin(b"job", session)
         booking = LedgerSession(
-            ledger, "shop", REGISTER, job(), sizes, DisclosureGate("shop"), SessionId(account, session), consent
+            ledger, "shop", REGISTER, ckks_job(), sizes, DisclosureGate("shop"), SessionId(account, session), consent
         )
         booking.settle(silent=False)
 
@@ -255,23 +259,25 @@ def test_scores_count_on_the_table_of_a_training_whose_first_try_was_refused(tmp
 
 def test_a_run_that_stops_early_is_set_to_what_it_came_to(tmp_path: Path) -> None:
     parties = vfl.datasets.breast_cancer()
-    own = ledgers(tmp_path, parties)
-    easy = job(epochs=50, target=vfl.Target(metric="auc", value=0.9))
-    run = vfl.simulate(easy, parties, ledgers=own)
+    by_party = ledgers(tmp_path, parties)
+    easy = ckks_job(epochs=50, target=vfl.Target(metric="auc", value=0.9))
+    run = vfl.simulate(easy, parties, ledgers=by_party)
     epochs = int(run.history[-1]["epoch"]) + 1
     assert epochs < 10
-    assert told(own["shop"], "columns", "bank").count <= 4 * epochs + 1  # an evaluation a round, and one at the end
+    assert (
+        told(by_party["shop"], "columns", "bank").count <= 4 * epochs + 1
+    )  # an evaluation a round, and one at the end
 
 
 def test_a_run_is_entered_before_it_tells_anything(tmp_path: Path) -> None:
     parties = vfl.datasets.breast_cancer()
-    own = ledgers(tmp_path, parties)
+    by_party = ledgers(tmp_path, parties)
     missing: list[str] = []
 
     def observe(event: Event) -> None:
         named = type(event.message).__name__
-        if event.direction == "send" and named != "RunHello" and not own[event.me].read().entries:
+        if event.direction == "send" and named != "RunHello" and not by_party[event.me].read().entries:
             missing.append(f"{event.me} {named}")
 
-    vfl.simulate(job(), parties, ledgers=own, observe=observe)
+    vfl.simulate(ckks_job(), parties, ledgers=by_party, observe=observe)
     assert missing == []

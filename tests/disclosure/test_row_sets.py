@@ -1,4 +1,4 @@
-"""Sets of rows: against plain sets, in the order in which tables come, with damage, and as large as they may get."""
+"""Sets of rows against plain Python sets: order of the tables, damaged files and large sets."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def register(rows: Sequence[int] | np.ndarray) -> Register:
 def drawn(seed: int, tables: int = 12, rows: int = 700) -> list[np.ndarray]:
     """Tables of any size in a world of some hundred rows, a few of them equal, one without a row of any other."""
     draw = np.random.default_rng(seed)
-    found = [draw.permutation(rows)[: draw.integers(1, rows)] for _ in range(tables - 2)]
-    return [*found, found[1][::-1], 5000 + np.arange(9)]
+    drawn_rows = [draw.permutation(rows)[: draw.integers(1, rows)] for _ in range(tables - 2)]
+    return [*drawn_rows, drawn_rows[1][::-1], 5000 + np.arange(9)]
 
 
 def entered(
@@ -61,10 +61,14 @@ def test_shared_rows_and_the_worst_row_are_those_of_plain_sets(
     (database, sets), tables = row_sets(tmp_path), drawn(seed)
     known, members = entered(database, sets, tables)
     weights = np.random.default_rng(seed).integers(0, 9, (3, len(tables))).astype(float)
-    for own, rows in zip(members, tables, strict=True):
-        assert sets.count_shared(own, known) == {str(k): len(set(rows) & set(other)) for k, other in enumerate(tables)}
-        held = np.array([np.isin(rows, other) for other in tables])  # tables x rows
-        np.testing.assert_array_equal((weights * sets.worst(own, known, weights)).sum(axis=1), (weights @ held).max(1))
+    for row_set, rows in zip(members, tables, strict=True):
+        assert sets.count_shared(row_set, known) == {
+            str(k): len(set(rows) & set(other)) for k, other in enumerate(tables)
+        }
+        contains = np.array([np.isin(rows, other) for other in tables])  # tables x rows
+        np.testing.assert_array_equal(
+            (weights * sets.worst(row_set, known, weights)).sum(axis=1), (weights @ contains).max(1)
+        )
     another = np.arange(300, 900)
     new = sets.members(register(another), known)  # a table that has not been entered
     assert sets.count_shared(new, known) == {str(k): len(set(another) & set(other)) for k, other in enumerate(tables)}
@@ -74,11 +78,11 @@ def test_shared_rows_and_the_worst_row_are_those_of_plain_sets(
 def test_a_row_has_one_place_whatever_table_it_comes_with(tmp_path: Path) -> None:
     (database, sets), tables = row_sets(tmp_path), drawn(0)
     known, _ = entered(database, sets, tables)
-    assert sum(each.new for each in known.values()) == len({row for rows in tables for row in rows})
-    assert known["10"].new == 0  # a table that came before, in another order
-    firsts = [each.first for each in known.values()]
+    assert sum(entry.new for entry in known.values()) == len({row for rows in tables for row in rows})
+    assert known["10"].new == 0  # an earlier table in another order
+    firsts = [entry.first for entry in known.values()]
     assert firsts == sorted(firsts)
-    assert all(each.first % 8 == 0 for each in known.values())
+    assert all(entry.first % 8 == 0 for entry in known.values())
 
 
 def test_two_rows_of_one_mark_count_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,35 +122,35 @@ LARGE = """
 import os, sys, time
 from pathlib import Path
 import numpy as np
-from securevfl.data.register import PIECE, Register
+from securevfl.data.register import KEYS_PER_READ, Register
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.ledger_contents import KnownTable, LedgerContents, LedgerEntry
 from securevfl.disclosure.row_sets import RowSets, TableRows
 N, TABLES = 10_000_000, 100
 ledger = DisclosureLedger(Path(sys.argv[1]) / "shop.ledger", "shop")
-told = [Disclosure("columns", peer, ("shop",), 3, 1000) for peer in ("bank", "telco")]
-def digests():  # of the ids, which are made beforehand
-    for at in range(0, N, PIECE):
-        yield np.random.Philox(key=at).random_raw(2 * min(PIECE, N - at)).view(np.uint8).reshape(-1, 16)
+disclosures = [Disclosure("columns", peer, ("shop",), 3, 1000) for peer in ("bank", "telco")]
+def digests():  # of the ids, which are computed beforehand
+    for at in range(0, N, KEYS_PER_READ):
+        yield np.random.Philox(key=at).random_raw(2 * min(KEYS_PER_READ, N - at)).view(np.uint8).reshape(-1, 16)
 register = Register(N, bytes(32), None, digests)
 start = time.process_time()
 for _ in digests():
     pass
 reading = time.process_time() - start
-ledger.record(register, ("run", ""), told)
+ledger.record(register, ("run", ""), disclosures)
 book = ledger.read()
 for k in range(1, TABLES):  # any half of the rows each, and none by itself
     bits = np.frombuffer(os.urandom(N // 8), np.uint8)
     with ledger.database.changing() as tables:
         members = RowSets(ledger.database, book.salt).write(tables, str(k), TableRows(bits, np.empty(0, np.uint64)))
     book.tables[str(k)] = KnownTable(N // 2, "", members)
-entries = tuple(LedgerEntry(name, name, "", each) for name in book.tables for each in told)
+entries = tuple(LedgerEntry(name, name, "", disclosure) for name in book.tables for disclosure in disclosures)
 with ledger._changing() as change:
     change.contents = LedgerContents("shop", book.salt, {}, book.tables, entries)
-new = Register(N - 1000, bytes(31) + b"1", None, lambda: (each[:-6] for each in digests()))
+new = Register(N - 1000, bytes(31) + b"1", None, lambda: (digest[:-6] for digest in digests()))
 start = time.process_time()
-ledger.record(Register(sum(map(len, new.ids())), new.key, None, new.ids), ("new", ""), told)
+ledger.record(Register(sum(map(len, new.ids())), new.key, None, new.ids), ("new", ""), disclosures)
 print(time.process_time() - start - 2 * reading)
 print(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
 """
@@ -154,10 +158,12 @@ print(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
 
 @pytest.mark.slow
 def test_a_job_on_ten_million_rows_is_admitted_after_a_hundred_others(tmp_path: Path) -> None:
-    """In two seconds of processor time, without what reading the digests takes, and in 250 MB for all of the process;
-    where nearly every row is in tables of its own."""
-    whole = subprocess.run([sys.executable, "-c", LARGE, str(tmp_path)], capture_output=True, text=True, check=True)
-    seconds, memory = map(float, whole.stdout.split())
+    """In two seconds of processor time, excluding reading of digests, and in 250 MB for the process.
+
+    Nearly every row is in tables that no other row shares.
+    """
+    process = subprocess.run([sys.executable, "-c", LARGE, str(tmp_path)], capture_output=True, text=True, check=True)
+    seconds, memory = map(float, process.stdout.split())
     print(f"admitted in {seconds:.2f} s of processor time, {memory / 1000:.0f} MB at most")
     assert seconds < 2
     assert memory < 250_000

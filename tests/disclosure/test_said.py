@@ -1,4 +1,4 @@
-"""What a sheet says of opened weights, verdicts, rows that stand alone and repeats of a defence."""
+"""Statements of a consent sheet about opened weights, stop decisions, unique rows and repeats of a defence."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from securevfl.disclosure.limits import Limit
 from securevfl.errors import ConfigError, LeakageError
 from securevfl.protocols.residuals.defences import Gaussian, zcdp_epsilon
 from securevfl.protocols.residuals.open_residual import OpenResidual
+from tests.builders import raises_code
 
 
-def tables(rows: int, columns: int) -> list[vfl.Party]:
+def noise_tables(rows: int, columns: int) -> list[vfl.Party]:
     rng = np.random.default_rng(0)
-    own, noise = rng.normal(size=(rows, 3)), rng.normal(size=(rows, columns))
-    y = (own.sum(axis=1) + rng.normal(size=rows) > 0).astype(int)
-    return [vfl.Party("bank", own, y, ids=np.arange(rows)), vfl.Party("shop", noise, ids=np.arange(rows))]
+    columns_of_bank, noise = rng.normal(size=(rows, 3)), rng.normal(size=(rows, columns))
+    y = (columns_of_bank.sum(axis=1) + rng.normal(size=rows) > 0).astype(int)
+    return [vfl.Party("bank", columns_of_bank, y, ids=np.arange(rows)), vfl.Party("shop", noise, ids=np.arange(rows))]
 
 
 def trains_on_shares(**keys: Any) -> vfl.Job:
@@ -38,17 +39,19 @@ def trains_on_shares(**keys: Any) -> vfl.Job:
 @pytest.mark.long
 @pytest.mark.parametrize(("rows", "refused"), [(160, True), (200, True), (201, False), (400, False)])
 def test_opened_weights_as_many_as_labels_are_refused(rows: int, refused: bool) -> None:
-    """As a sealed gradient of so many columns on one batch of all rows would be."""
-    sheet = str(vfl.explain(trains_on_shares(), tables(rows, 200)))
+    """As for a sealed gradient of this number of columns on one batch of all rows."""
+    sheet = str(vfl.explain(trains_on_shares(), noise_tables(rows, 200)))
     assert ("would be refused: shop: its weights, which are opened to it, are 200 numbers" in sheet) == refused
     if refused:
-        with pytest.raises(LeakageError, match="leave it out of"):
-            vfl.simulate(trains_on_shares(), tables(rows, 200))
-    assert "which are opened to it, are" not in str(vfl.explain(trains_on_shares(open_weights=()), tables(rows, 200)))
+        with raises_code(LeakageError, "SVFL-LEAK-NOT-ACCEPTED", leaks=("rank",)):
+            vfl.simulate(trains_on_shares(), noise_tables(rows, 200))
+    assert "which are opened to it, are" not in str(
+        vfl.explain(trains_on_shares(open_weights=()), noise_tables(rows, 200))
+    )
 
 
 def test_a_sheet_says_what_scores_are_to_who_knows_its_weights() -> None:
-    both = tables(120, 4)
+    both = noise_tables(120, 4)
     sentence = "learns its own weights and scores: a score without its own part is the sum of the"
     assert sentence in str(vfl.explain(trains_on_shares(open_weights=("shop",), scores_to="shop"), both))
     assert sentence in str(vfl.explain(trains_on_shares(open_weights=("bank",)), both))
@@ -56,12 +59,12 @@ def test_a_sheet_says_what_scores_are_to_who_knows_its_weights() -> None:
 
 
 def test_a_sheet_says_what_reason_codes_tell_and_who_may_give_them() -> None:
-    both = tables(1200, 30)
+    both = noise_tables(1200, 30)
     without = trains_on_shares(score_bits=3)
     job = without.model_copy(update={"reason_codes": 2})
     bank, shop = str(vfl.explain(job, both)).split("\nshop (")
     assert "shop: at most 9.8 bits of a row, in addition to its score" in bank  # log2(30 * 29)
-    assert "may tell" not in bank  # what it knows of its own rows stays with it
+    assert "may tell" not in bank  # its knowledge about its rows stays local
     assert "up to 2 codes, at most 9.8 bits of a row, under names that it chooses" in " ".join(shop.split())
     assert "reason codes" not in str(vfl.explain(without, both))
     alone = str(vfl.explain(job, [both[1]], others={"bank": 3}))
@@ -69,15 +72,15 @@ def test_a_sheet_says_what_reason_codes_tell_and_who_may_give_them() -> None:
 
 
 def test_codes_and_scores_are_weighed_together_before_a_run() -> None:
-    """Ten normal columns hold some 50 bits, a fourth of which is twelve: levels of three fit, five codes do not."""
-    both = tables(1200, 10)
+    """Ten normal columns hold about 50 bits, and a fourth is twelve: levels of three fit, five codes do not."""
+    both = noise_tables(1200, 10)
     few, many = (trains_on_shares(score_bits=3).model_copy(update={"reason_codes": k}) for k in (1, 5))
     assert "would be refused" not in str(vfl.explain(few, both)).split("reason codes", 1)[1]
     assert "disclose up to 3 bits and 5 reason codes 14.9 more" in str(vfl.explain(many, both))
 
 
 @pytest.mark.parametrize(
-    ("keys", "said"),
+    ("keys", "message"),
     [
         ({"protocol": "shares"}, "open_weights"),
         ({"protocol": "open", "model": vfl.Softmax()}, "one output"),
@@ -85,13 +88,13 @@ def test_codes_and_scores_are_weighed_together_before_a_run() -> None:
     ],
     ids=["nobody knows weights", "several outputs", "no weights of columns"],
 )
-def test_reason_codes_that_nobody_could_give_are_refused(keys: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_reason_codes_that_nobody_could_give_are_refused(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         vfl.Job(**({"model": vfl.Logistic()} | keys | {"reason_codes": 2}))
 
 
 def test_a_sheet_says_that_a_verdict_follows_from_labels() -> None:
-    both = tables(120, 4)
+    both = noise_tables(120, 4)
     early = trains_on_shares(open_weights=()).model_copy(
         update={"target": vfl.Target(metric="loss", value=0.3), "evaluate_every": 1}
     )
@@ -100,7 +103,7 @@ def test_a_sheet_says_that_a_verdict_follows_from_labels() -> None:
 
 
 def test_the_party_with_labels_is_told_of_rows_that_stand_alone() -> None:
-    bank, shop = tables(120, 4)
+    bank, shop = noise_tables(120, 4)
     X = shop.X.copy()
     X[:, 3] = 0
     X[7, 3] = 1  # one row in all
@@ -124,8 +127,8 @@ def test_the_party_with_labels_is_told_of_rows_that_stand_alone() -> None:
 
 
 def test_the_epsilon_of_repeats_is_that_of_all_runs(tmp_path: Path) -> None:
-    parties = tables(120, 4)
-    own = {each.name: DisclosureLedger(tmp_path / f"{each.name}.ledger", each.name) for each in parties}
+    parties = noise_tables(120, 4)
+    ledgers = {party.name: DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name) for party in parties}
     defence = Gaussian(sigma=20.0)
     job = vfl.Job(
         model=vfl.Logistic(),
@@ -135,11 +138,11 @@ def test_the_epsilon_of_repeats_is_that_of_all_runs(tmp_path: Path) -> None:
         epochs=2,
         accepts=["columns"],
     )
-    own["bank"].set_limit("labels", Limit(10.0, share=True))
+    ledgers["bank"].set_limit("labels", Limit(10.0, share=True))
     for done in range(3):
         epsilon = zcdp_epsilon(defence.rho(2 * (done + 1)), 1e-6)
-        assert f"epsilon {epsilon:.3g} at delta 1e-06" in str(vfl.explain(job, parties, ledgers=own))
-        vfl.simulate(job, parties, ledgers=own)
+        assert f"epsilon {epsilon:.3g} at delta 1e-06" in str(vfl.explain(job, parties, ledgers=ledgers))
+        vfl.simulate(job, parties, ledgers=ledgers)
 
 
 def test_many_runs_of_a_defence_compose_as_an_accountant_has_them() -> None:
@@ -151,7 +154,7 @@ def test_many_runs_of_a_defence_compose_as_an_accountant_has_them() -> None:
 
 
 def test_the_sheet_that_counts_a_ledger_has_its_own_digest(tmp_path: Path) -> None:
-    bank, shop = tables(120, 4)
+    bank, shop = noise_tables(120, 4)
     job = vfl.Job(
         model=vfl.Logistic(),
         optimizer=vfl.FedBCD(lr=0.1),
@@ -160,20 +163,20 @@ def test_the_sheet_that_counts_a_ledger_has_its_own_digest(tmp_path: Path) -> No
         epochs=1,
         accepts=["columns"],
     )
-    own = {each.name: DisclosureLedger(tmp_path / f"{each.name}.ledger", each.name) for each in (bank, shop)}
-    seen = [vfl.explain(job, [shop], others={"bank": 3}, ledgers=own).digest]
+    ledgers = {party.name: DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name) for party in (bank, shop)}
+    seen = [vfl.explain(job, [shop], others={"bank": 3}, ledgers=ledgers).digest]
     assert seen == [vfl.explain(job, [shop], others={"bank": 3}).digest]
     for _ in range(2):
-        vfl.simulate(job, [bank, shop], ledgers=own)
-        seen.append(vfl.explain(job, [shop], others={"bank": 3}, ledgers=own).digest)
+        vfl.simulate(job, [bank, shop], ledgers=ledgers)
+        seen.append(vfl.explain(job, [shop], others={"bank": 3}, ledgers=ledgers).digest)
     assert len(set(seen)) == 3
 
 
 def test_what_bins_tell_is_seen_by_who_observes() -> None:
-    """Counts of classes in bins go through the same place as gradients, whoever asks for them."""
+    """Counts of classes in bins pass the same check as gradients, for every requesting party."""
     kinds = vfl.families.FAMILIES["rounds"]().example_jobs()["evidence"]
     job = vfl.Job(**{"batch_size": 40, "epochs": 1} | kinds | {"accepts": ["columns"]})
-    _, tape = record_parties(job, tables(120, 3))
+    _, tape = record_parties(job, noise_tables(120, 3))
     (opened,) = tape["shop"].bin_counts
     assert opened.J.shape[0] == 120
     assert [(entry.to, entry.numbers) for entry in tape["bank"].disclosures if entry.group == "bins"] == [

@@ -1,4 +1,4 @@
-"""What scores of a new row tell is weighed, in bits, against what other parties' rows hold: on every sheet."""
+"""Every consent sheet weighs the bits that scores disclose about a new row against the bits of other parties' rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from securevfl.families import FAMILIES, leak_kinds
 EXAMPLES = {name: options for kind in FAMILIES.values() for name, options in kind().example_jobs().items()}
 
 
-def tables(names: int = 3, classes: int = 2) -> list[vfl.Party]:
+def independent_tables(names: int = 3, classes: int = 2) -> list[vfl.Party]:
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(240, 2 * names)), rng.integers(0, classes, 240)
     return [
@@ -27,7 +27,7 @@ def tables(names: int = 3, classes: int = 2) -> list[vfl.Party]:
 def sheet(options: dict[str, Any], classes: int = 2) -> str:
     job = vfl.Job(**{"batch_size": 60, "epochs": 2} | options | {"accepts": [*leak_kinds()]})
     helpers = [Helper(name, role) for name, role in job.family.example_helpers]
-    return str(vfl.explain(job, [*tables(job.family.max_parties or 3, classes), *helpers]))
+    return str(vfl.explain(job, [*independent_tables(job.family.max_parties or 3, classes), *helpers]))
 
 
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
@@ -64,7 +64,7 @@ def test_a_score_has_as_many_bits_as_columns_allow_and_too_few_are_refused_in_on
     assert ("7 were requested, shop's columns allow no more" in text) == (4 <= bits < 7)
     accepted = str(vfl.explain(vfl.Job(model="logistic", accepts=["scores"]), [shop], others={"bank": 3}))
     assert "discloses at most 7 bits" in accepted
-    if bits < 7:  # a number that the job names is told or refused
+    if bits < 7:  # a number that the job names is disclosed or refused
         named = str(vfl.explain(vfl.Job(model="logistic", protocol=fewer(7)), [bank, shop]))
         assert f"add score_bits = {bits} " in named
 
@@ -89,8 +89,8 @@ def test_what_is_told_is_a_part_of_what_a_row_holds_or_all_of_it() -> None:
 
 @pytest.mark.parametrize(("rows", "named"), [(1508, "(test_fraction = 0.27)"), (600, "(test_fraction)")])
 def test_who_holds_too_few_rows_out_reads_how_many_are_enough(rows: int, named: str) -> None:
-    kept = np.arange(rows)
-    parties = [party.take(kept) for party in vfl.datasets.loans()]
+    first_rows = np.arange(rows)
+    parties = [party.take(first_rows) for party in vfl.datasets.loans()]
     assert f"hold out more rows {named}" in str(vfl.explain(vfl.Job(model="logistic"), parties))
     enough = vfl.Job(model="logistic", test_fraction=0.27)
     assert ("fewer than 400" in str(vfl.explain(enough, parties))) == (rows == 600)

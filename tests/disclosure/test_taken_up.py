@@ -1,4 +1,4 @@
-"""What a run that was killed and taken up again tells anew, and that the ledger counts it."""
+"""A run that was killed and resumed discloses values again, and the ledger counts them."""
 
 from pathlib import Path
 
@@ -16,23 +16,23 @@ class Cut(Exception):
     """What takes the place of a lost process."""
 
 
-def job(**keys: object) -> vfl.Job:
-    own: dict[str, object] = {"model": vfl.Logistic(), "optimizer": vfl.FedBCD(lr=0.1), "batch_size": 128}
-    own |= {
+def ckks_job(**keys: object) -> vfl.Job:
+    defaults: dict[str, object] = {"model": vfl.Logistic(), "optimizer": vfl.FedBCD(lr=0.1), "batch_size": 128}
+    defaults |= {
         "protocol": vfl.Protocol(residual=vfl.Ckks()),
         "epochs": 2,
         "test_fraction": 0.25,
         "accepts": ["columns", "fresh_equations"],
     }
-    return vfl.Job(**(own | keys))  # type: ignore[arg-type]
+    return vfl.Job(**(defaults | keys))  # type: ignore[arg-type]
 
 
 @pytest.mark.exact_outputs
 def test_what_a_training_tells_anew_each_time_it_is_taken_up_counts(tmp_path: Path) -> None:
     """Noise of encryption makes other weights of the same rounds, and so other numbers about each row."""
     _, shop = parties = vfl.datasets.breast_cancer()
-    own = {party.name: DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name) for party in parties}
-    schedule, sums = job().schedule(shop.register), list[np.ndarray]()
+    ledgers = {party.name: DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name) for party in parties}
+    schedule, sums = ckks_job().schedule(shop.register), list[np.ndarray]()
     batch, visits = schedule.partition(0)[1], [visit.index for visit in schedule.iterations()]
     sent: list[int] = []
 
@@ -48,11 +48,11 @@ def test_what_a_training_tells_anew_each_time_it_is_taken_up_counts(tmp_path: Pa
 
     for _ in range(4):
         sent.clear()
-        states = {each.name: Checkpoints(tmp_path / each.name, each.name, every=100) for each in parties}
+        states = {party.name: Checkpoints(tmp_path / party.name, party.name, every=100) for party in parties}
         with pytest.raises(Cut):
-            vfl.simulate(job(), parties, ledgers=own, checkpoints=states, on_round=cut, observe=watch)
+            vfl.simulate(ckks_job(), parties, ledgers=ledgers, checkpoints=states, on_round=cut, observe=watch)
     size = np.linalg.svd(np.array(sums), compute_uv=False)
     assert len(batch) == len(sums[0])
     new = int((size > 1e-12 * size[0]).sum())
-    told = total_to(own["shop"].read().entries, "columns", "bank").count
-    assert 4 <= new <= told  # two visits tell two numbers, if all comes out the same
+    debited = total_to(ledgers["shop"].read().entries, "columns", "bank").count
+    assert 4 <= new <= debited  # two iterations disclose two numbers if they give the same result

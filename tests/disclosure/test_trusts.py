@@ -14,13 +14,13 @@ from tests.disclosure.test_account import kept, sealed, tables
 @pytest.mark.parametrize("trusted", [("shop",), ("telco",)])
 def test_equations_count_once_to_those_who_are_trusted_alone(trusted: tuple[str, ...], tmp_path: Path) -> None:
     parties = tables(3)
-    own = kept(tmp_path, parties)
+    ledgers = kept(tmp_path, parties)
     for peer in trusted:
-        own["bank"].trust(peer)
-    own["shop"].trust("telco")  # of which the bank knows nothing
+        ledgers["bank"].trust(peer)
+    ledgers["shop"].trust("telco")  # the bank does not know about this
     job = sealed(accepts=["columns", "fresh_equations"], batch_size=90)
     for _ in range(2):
-        vfl.simulate(job, parties, ledgers=own)
-    entries = own["bank"].read().entries
+        vfl.simulate(job, parties, ledgers=ledgers)
+    entries = ledgers["bank"].read().entries
     counts = {peer: total_to(entries, "labels", peer).count for peer in ("shop", "telco")}
     assert counts == {peer: 3 if peer in trusted else 6 for peer in counts}

@@ -83,7 +83,7 @@ onload = () => {
 
 
 def opened(path: Path, profile: Path, colours: str = "light") -> tuple[str, list[str]]:
-    """The page as the browser has it once it is loaded, and what came to its console."""
+    """Return the page's DOM after loading, and the messages of the browser's console."""
     options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--window-size=1500,900"]
     options.append(f"--blink-settings=preferredColorScheme={COLOURS[colours]}")
     words = [BROWSER, *options, f"--user-data-dir={profile}", "--dump-dom", path.as_uri()]
@@ -92,8 +92,10 @@ def opened(path: Path, profile: Path, colours: str = "light") -> tuple[str, list
 
 
 def faults(pages: Sequence[str], colours: str, tmp_path: Path, widths: Sequence[int] = WIDTHS) -> list[str]:
-    """What the browser finds amiss in these pages, each in frames as wide as the screens: text that is cut, overlaps
-    another or can hardly be read, or what is wider than its screen."""
+    """List the faults that the browser finds in these pages, in frames of each screen width.
+
+    Faults are text that is cut, overlaps other text or is hardly legible, and content wider than its screen.
+    """
     frame = tmp_path / "frames.html"
     inner = "".join(
         f'<iframe style="border: 0" width="{width}" height="900" srcdoc="{escape(page)}"></iframe>'
@@ -104,9 +106,9 @@ def faults(pages: Sequence[str], colours: str, tmp_path: Path, widths: Sequence[
     frame.write_text(f"{head}<body>{inner}<pre></pre><script>{LOOK}</script></body></html>", encoding="utf-8")
     dom, console = opened(frame, tmp_path / "profile", colours)
     assert console == []
-    found = re.search(r"<pre>(\[.*\])</pre>", dom, re.S)
-    assert found, dom[-500:]
-    problems: list[str] = json.loads(unescape(found[1]))
+    match = re.search(r"<pre>(\[.*\])</pre>", dom, re.S)
+    assert match, dom[-500:]
+    problems: list[str] = json.loads(unescape(match[1]))
     return problems
 
 
@@ -147,13 +149,13 @@ def test_pictures_of_terminals_can_be_read(tmp_path: Path) -> None:
     figures = ROOT / "docs" / "figures"
     drawn = [figures / "demo.svg", *sorted((figures / "screens").glob("*.svg"))]
     assert len(drawn) > 5
-    pictures = [f"<html><body><main>{each.read_text(encoding='utf-8')}</main></body></html>" for each in drawn]
+    pictures = [f"<html><body><main>{picture.read_text(encoding='utf-8')}</main></body></html>" for picture in drawn]
     assert faults(pictures, "light", tmp_path, [1400]) == []
 
 
 @pytest.mark.long
 def test_pages_of_columns_points_drift_and_service_open_together(tmp_path: Path, free_port: Callable[[], int]) -> None:
-    """All in frames as wide as a phone, in one window: pages of one party's own, and what a service shows."""
+    """Open pages of a party and of a service in one window, in frames as wide as a phone."""
     bank, shop = vfl.datasets.loans()
     job = vfl.Job(
         model=vfl.Logistic(), protocol="open", batch_size="all", epochs=2, prepare={"bins": 4},
@@ -161,14 +163,14 @@ def test_pages_of_columns_points_drift_and_service_open_together(tmp_path: Path,
     )  # fmt: skip
     run = vfl.simulate(job, [bank, shop])
     part = run.parts["shop"]
-    found = measure_drift(part.baseline, columns_of("shop", shop.X * 1.5, part.columns))
+    drift = measure_drift(part.baseline, columns_of("shop", shop.X * 1.5, part.columns))
     run.scorecard().save(tmp_path / "card.html")
     pages = [
         vfl.describe(bank).page(),
         page_of(vfl.correlate([bank, shop])["shop"]),
-        drift_page(found, part),
+        drift_page(drift, part),
         (tmp_path / "card.html").read_text(encoding="utf-8"),
-        status_page(found, free_port()),
+        status_page(drift, free_port()),
     ]
     for colours in COLOURS:
         assert faults(pages, colours, tmp_path) == []
@@ -181,8 +183,8 @@ def test_the_check_sees_what_is_amiss(tmp_path: Path) -> None:
     assert "CONSOLE" in opened(bad, tmp_path / "profile")[1][0]
     texts = '<text x="10" y="20">one</text><text x="12" y="21">two</text><text x="95" y="60">far out</text>'
     page = f"""<html><body style="margin: 0; background: #fff"><div style="width: 700px">x</div>
-        <p style="color: #999">pale</p><p style="width: 30px; overflow: hidden; white-space: nowrap">what is cut</p>
+        <p style="color: #999">pale</p><p style="width: 30px; overflow: hidden; white-space: nowrap">cut text</p>
         <svg viewBox="0 0 100 80" width="400">{texts}</svg></body></html>"""
-    found = " ".join(faults([page], "light", tmp_path, [400]))
-    for fault in ("wider than the screen", "contrast 2.8 of pale", "cut what is cut", "overlap of one", "cut far out"):
-        assert fault in found
+    findings = " ".join(faults([page], "light", tmp_path, [400]))
+    for fault in ("wider than the screen", "contrast 2.8 of pale", "cut cut text", "overlap of one", "cut far out"):
+        assert fault in findings

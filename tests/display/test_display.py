@@ -1,4 +1,4 @@
-"""Charts, tables and bars: what is given is drawn, text is escaped, where nobody looks nothing is shown."""
+"""Charts, tables and bars draw their input and escape text; nothing is shown without a terminal."""
 
 import os
 import pty
@@ -16,10 +16,10 @@ def test_ticks_are_round_and_span() -> None:
     assert svg.ticks(0.0, 1.0) == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1.0])
     assert svg.ticks(1.0, 40.0) == [0, 10, 20, 30, 40]
     for low, high in [(0.013, 0.0131), (-5e6, 3e7), (2.0, 2.0), (0.0, 0.0), (-1e-9, 1e-9)]:
-        found = svg.ticks(low, high)
-        assert found[0] <= low + 1e-12
-        assert found[-1] >= high - 1e-12
-        assert 2 <= len(found) <= 9
+        positions = svg.ticks(low, high)
+        assert positions[0] <= low + 1e-12
+        assert positions[-1] >= high - 1e-12
+        assert 2 <= len(positions) <= 9
 
 
 def points(svg: str) -> list[list[tuple[float, float]]]:
@@ -66,7 +66,7 @@ def test_text_is_escaped_everywhere() -> None:
         svg.line_chart({bad: [(0, 1.0)], "b": [(0, 2.0)]}, x=bad, y=bad),
         svg.share_bar({bad: 1.0}, unit=bad),
     ]
-    assert all("<script" not in each and "&lt;script&gt;" in each for each in drawn)
+    assert all("<script" not in drawing and "&lt;script&gt;" in drawing for drawing in drawn)
 
 
 def test_figures_stand_to_the_right_and_words_to_the_left() -> None:
@@ -90,7 +90,7 @@ def test_a_terminal_shows_a_bar() -> None:
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "90"}
     with subprocess.Popen([sys.executable, "-c", code], stderr=slave, env=environment) as process:
         os.close(slave)
-        told = b""
+        screen = b""
         while True:
             try:
                 piece = os.read(master, 4096)
@@ -98,21 +98,21 @@ def test_a_terminal_shows_a_bar() -> None:
                 break
             if not piece:
                 break
-            told += piece
+            screen += piece
         assert process.wait() == 0
     os.close(master)
-    assert b"training" in told
-    assert b"2/4" in told
+    assert b"training" in screen
+    assert b"2/4" in screen
 
 
 def test_watched_tells_both() -> None:
     heard: list[tuple[int, int]] = []
-    with watched("training", True, lambda done, of: heard.append((done, of))) as told:
-        assert told is not None
-        told(1, 2)
+    with watched("training", True, lambda done, of: heard.append((done, of))) as progress:
+        assert progress is not None
+        progress(1, 2)
     assert heard == [(1, 2)]
-    with watched("training", False, None) as told:
-        assert told is None
+    with watched("training", False, None) as progress:
+        assert progress is None
 
 
 def test_a_notebook_without_widgets_gets_lines(
@@ -135,8 +135,8 @@ def test_lines_of_a_log_end_with_where_the_work_ended(
         on_step(17, 40)
         monkeypatch.setattr("securevfl.display.progress.LINE_SECONDS", 1e9)
         on_step(30, 40)
-    said = capsys.readouterr().err.splitlines()
-    assert [line.rpartition(", ")[0] for line in said] == ["training: 17 of 40", "training: 30, finished"]
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.rpartition(", ")[0] for line in lines] == ["training: 17 of 40", "training: 30, finished"]
     with progress("short") as on_step:
         on_step(3, 3)
     assert capsys.readouterr().err == ""

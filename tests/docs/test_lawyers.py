@@ -40,8 +40,8 @@ HELD = {  # the beginning of a sentence and the test that checks it
     "If they choose a relay": "tests/transport/test_hub.py::test_a_hub_reads_nothing",
     "In the default mode each": SHARES + "test_what_either_party_receives_in_visits_is_uniform",
     "A party that has one share": SHARES + "test_what_either_party_receives_in_visits_is_uniform",
-    "The active party holds one": SHARES + "test_two_of_the_three_shares_of_a_third_partys_weights_are_noise",
-    "One other party, its": SHARES + "test_two_of_the_three_shares_of_a_third_partys_weights_are_noise",
+    "The active party holds one": SHARES + "test_two_of_three_shares_of_weights_are_noise",
+    "One other party, its": SHARES + "test_two_of_three_shares_of_weights_are_noise",
     "The parties find the persons": "tests/security/test_psi_leaks.py::test_two_alignments_cannot_be_linked",
     "For this, each party sends": "tests/security/test_psi_leaks.py::test_two_alignments_cannot_be_linked",
     "Each party learns which": "tests/protocols/test_psi.py::test_every_party_gets_the_rows_of_the_plain_intersection",
@@ -72,7 +72,7 @@ HELD = {  # the beginning of a sentence and the test that checks it
     "The active party learns one count": SIZES,
     "Everything else that a party": SHARES + "test_what_either_party_receives_in_visits_is_uniform",
     "A passive party's columns": "tests/disclosure/test_score_bits.py::test_every_sheet_weighs_scores_against_columns",
-    "If the active party and its partner": SHARES + "test_who_must_pool_what_they_hold_is_said",
+    "If the active party and its partner": SHARES + "test_coalitions_are_listed",
     "No other group of parties": "tests/protocols/test_shares_predict.py::test_parts_of_further_parties_are_uniform",
     "After each evaluation the passive": "tests/disclosure/test_said.py::"
     "test_a_sheet_says_that_a_verdict_follows_from_labels",
@@ -107,8 +107,8 @@ HELD = {  # the beginning of a sentence and the test that checks it
     "Can a person's": SCORED,
     "Remove the row": SCORED,
     "Levels of scores": "tests/disclosure/test_ledger.py::test_tables_that_share_rows_count_together",
-    "Are the data anonymous": SHARES + "test_who_must_pool_what_they_hold_is_said",
-    "No: the parties": SHARES + "test_who_must_pool_what_they_hold_is_said",
+    "Are the data anonymous": SHARES + "test_coalitions_are_listed",
+    "No: the parties": SHARES + "test_coalitions_are_listed",
     "Which records remain": CONSENT
     + "test_without_a_terminal_a_digest_is_required_and_the_error_has_all_that_is_needed",
     "The digests of the consent sheets": CONSENT

@@ -195,7 +195,7 @@ def test_contributing_shows_every_example_with_its_test() -> None:
 
 
 def test_moved_names_are_reported() -> None:
-    """The checks find what they should."""
+    """The checks find planted faults."""
     page = ROOT / "docs" / "index.md"
     missing = "`crypto/tall.py`, `visit_pair.py`, [a page](gone.md), [a word](glossary.md#gone), `crypto/prg.py`"
     missing += ", `python benchmarks/gone.py --only x`"

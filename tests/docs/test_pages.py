@@ -89,7 +89,7 @@ def lines(kind: str, block: str) -> list[str]:
 
 
 def covering(line: str) -> str | None:
-    """Return the test or goal that stands for a command; None for a command that is run here."""
+    """Return the test or goal that covers a command; None for a command that is run here."""
     return next((test for pattern, test in COVERED.items() if re.match(pattern, line)), None)
 
 

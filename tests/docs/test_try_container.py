@@ -1,4 +1,4 @@
-"""examples/try-container tests what it states, and reports what it could not test."""
+"""examples/try-container tests its statements, and reports those that it could not test."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""What FDML says that it tells, whom it counts, and noise on local predictions in a training."""
+"""Declared disclosures of FDML and noise on the outputs of workers."""
 
 import numpy as np
 import pytest
@@ -9,122 +9,130 @@ from securevfl.errors import ConfigError, LeakageError
 from securevfl.families.run_facts import pooled_run_facts
 from securevfl.protocols.observations import OthersSumLearned
 from securevfl.runtime.observer import Event, Observer
+from tests.builders import disclosures_in_run, raises_code
 
 SERVER = vfl.Helper("server", "server")
 NOISE = {"epsilon": 8, "delta": 1e-4, "clip": 2}
 
 
-def parties(count: int = 3, *, server: bool = True) -> list[vfl.Party]:
+def fdml_parties(count: int = 3, *, server: bool = True) -> list[vfl.Party]:
     return [*vfl.datasets.breast_cancer(parties=count), *([SERVER] if server else [])]
 
 
-def job(
+def fdml_job(
     *, tau: int = 4, shows: bool = True, stored: object = "masks", residual: object = None, **keys: object
 ) -> vfl.Job:
-    own: dict[str, object] = {"batch_size": 64, "epochs": 4, "test_fraction": 0.25, "accepts": ("columns",)}
+    defaults: dict[str, object] = {"batch_size": 64, "epochs": 4, "test_fraction": 0.25, "accepts": ("columns",)}
     return vfl.Job(
         model=vfl.Logistic(l2=1e-3),
         optimizer=vfl.FDML(lr=0.3, tau=tau, shows_labels=shows, stored=stored),
         protocol=vfl.Protocol(residual=residual),  # type: ignore[arg-type]
-        **(own | keys),  # type: ignore[arg-type]
+        **(defaults | keys),  # type: ignore[arg-type]
     )
 
 
-def columns(own: vfl.Job, given: list[vfl.Party]) -> dict[tuple[str, tuple[str, ...]], int]:
-    """Numbers a training row, by learner and by whom they are about."""
-    told: list[Disclosure] = own.family.disclosures(own, pooled_run_facts(own, given).shape)
+def columns(job: vfl.Job, parties: list[vfl.Party]) -> dict[tuple[str, tuple[str, ...]], int]:
+    """Return how many numbers about one training row each learner receives, by learner and by the parties concerned."""
+    disclosures: list[Disclosure] = disclosures_in_run(job, pooled_run_facts(job, parties).shape)
     return {
-        (each.learner, each.about): each.count for each in told if (each.kind, each.group) == ("columns", "training")
+        (disclosure.learner, disclosure.about): disclosure.count
+        for disclosure in disclosures
+        if (disclosure.kind, disclosure.group) == ("columns", "training")
     }
 
 
-def test_every_worker_that_pulls_is_counted_and_single_parts_where_workers_may_be_apart() -> None:
-    assert columns(job(tau=0), parties()) == {
+def test_every_worker_that_pulls_is_counted() -> None:
+    assert columns(fdml_job(tau=0), fdml_parties()) == {
         ("bank", ("shop", "telco")): 4,
         ("shop", ("bank", "telco")): 4,
         ("telco", ("bank", "shop")): 4,
     }
-    apart = columns(job(tau=4), parties())
+    apart = columns(fdml_job(tau=4), fdml_parties())
     assert {
         (one, (other,)) for one in ("bank", "shop", "telco") for other in ("bank", "shop", "telco") if one != other
     } < set(apart)
-    assert columns(job(shows=False, residual="ckks"), parties(2)) == {("bank", ("shop",)): 4}
-    opened = columns(job(shows=False, residual="open"), parties(2))
+    assert columns(fdml_job(shows=False, residual="ckks"), fdml_parties(2)) == {("bank", ("shop",)): 4}
+    opened = columns(fdml_job(shows=False, residual="open"), fdml_parties(2))
     assert opened == {("bank", ("shop",)): 4, ("shop", ("bank",)): 4}
 
 
-def test_a_server_that_stores_in_the_clear_is_a_party_that_learns() -> None:
-    own = job(stored="open", tau=0, accepts=())
-    assert {about for learner, about in columns(own, parties()) if learner == "server"} == {
+def test_a_server_that_stores_plain_outputs_is_a_learner() -> None:
+    open_job = fdml_job(stored="open", tau=0, accepts=())
+    assert {about for learner, about in columns(open_job, fdml_parties()) if learner == "server"} == {
         ("bank",),
         ("shop",),
         ("telco",),
     }
-    with pytest.raises(LeakageError, match=r"server: it receives 30 numbers .* payloads that are masked"):
-        vfl.simulate(own.model_copy(update={"epochs": 30}), parties())
-    assert not any(learner == "server" for learner, _ in columns(job(), parties()))
+    with raises_code(LeakageError, "SVFL-LEAK-NOT-ACCEPTED") as refused:
+        vfl.simulate(open_job.model_copy(update={"epochs": 30}), fdml_parties())
+    assert set(refused.value.fields["leaks"]) == {"columns"}
+    assert any(line.startswith("server:") for line in str(refused.value).splitlines())
+    assert not any(learner == "server" for learner, _ in columns(fdml_job(), fdml_parties()))
 
 
-def test_without_a_server_every_worker_is_told_every_part() -> None:
-    told = columns(job(stored="open"), parties(server=False))
-    assert told[("shop", ("telco",))] == 4
-    assert ("shop", ("bank", "telco")) not in told
+def test_without_a_server_workers_receive_all_outputs() -> None:
+    counts = columns(fdml_job(stored="open"), fdml_parties(server=False))
+    assert counts[("shop", ("telco",))] == 4
+    assert ("shop", ("bank", "telco")) not in counts
 
 
-def test_labels_that_are_shown_count_as_all_labels() -> None:
-    own = job()
-    told = own.family.disclosures(own, pooled_run_facts(own, parties()).shape)
-    assert {each.learner: each.share for each in told if each.kind == "labels"} == {"shop": 1.0, "telco": 1.0}
+def test_sent_labels_count_as_all_labels() -> None:
+    training = fdml_job()
+    disclosures = disclosures_in_run(training, pooled_run_facts(training, fdml_parties()).shape)
+    assert {disclosure.learner: disclosure.share for disclosure in disclosures if disclosure.kind == "labels"} == {
+        "shop": 1.0,
+        "telco": 1.0,
+    }
 
 
-def test_the_sheet_says_who_must_pool_who_learns_and_what_noise_is_for() -> None:
-    sheet = vfl.explain(job(stored={"name": "masks", "noise": NOISE}), parties())
-    for said in (
+def test_the_sheet_states_coalitions_learners_and_noise() -> None:
+    sheet = vfl.explain(fdml_job(stored={"name": "masks", "noise": NOISE}), fdml_parties())
+    for phrase in (
         "the server and any worker that receives sums can together open",
         "the labels of all training rows, which the active party sends to all workers",
         "is the change of that worker's part",
         "no output and no sum",
         "epsilon 8 at delta 0.0001\n            for all 4 pushes of a row",
     ):
-        assert said in sheet, said
-    alone = vfl.explain(job(stored="open", residual="ckks", shows=False))
+        assert phrase in sheet, phrase
+    alone = vfl.explain(fdml_job(stored="open", residual="ckks", shows=False))
     assert "the server alone learns the forward outputs of every worker" in alone
     assert "server (server)" in alone
-    assert "without a server" in vfl.explain(job(stored="open"), parties(server=False))
+    assert "without a server" in vfl.explain(fdml_job(stored="open"), fdml_parties(server=False))
 
 
 class Sums(Observer):
     def __init__(self) -> None:
-        self.told: list[tuple[str, int, np.ndarray]] = []
+        self.pulled: list[tuple[str, int, np.ndarray]] = []
 
     def __call__(self, event: Event) -> None:
         """Messages are not kept."""
 
     def note(self, me: str, fact: object) -> None:
         if isinstance(fact, OthersSumLearned):
-            self.told.append((me, fact.index, fact.values))
+            self.pulled.append((me, fact.index, fact.values))
 
 
-def test_noise_is_in_every_sum_that_is_pulled_and_the_training_bears_it() -> None:
+def test_every_pulled_sum_has_noise_and_training_succeeds() -> None:
     pytest.importorskip("dp_accounting")
-    own, clear = job(stored={"name": "masks", "noise": NOISE}, tau=0), job(tau=0)
+    noisy_job, clear = fdml_job(stored={"name": "masks", "noise": NOISE}, tau=0), fdml_job(tau=0)
     sigma = vfl.LocalNoise(**NOISE).sigma(4)  # type: ignore[arg-type]
     seen = []
-    for each in (own, clear):
+    for variant in (noisy_job, clear):
         watch = Sums()
-        auc = vfl.simulate(each, parties(2), observe=watch).metrics["auc"]
+        auc = vfl.simulate(variant, fdml_parties(2), observe=watch).metrics["auc"]
         assert auc > 0.9
-        seen.append(np.concatenate([values for me, _, values in watch.told if me == "bank"]))
+        seen.append(np.concatenate([values for me, _, values in watch.pulled if me == "bank"]))
     noisy, plain = seen
     assert plain[:20].std() < 0.1 * sigma, "the first sums are of weights near zero"
     assert noisy.std() > 0.8 * sigma
 
 
 def test_costs_name_what_is_stored() -> None:
-    run = vfl.simulate(job(epochs=1), parties(2))
+    run = vfl.simulate(fdml_job(epochs=1), fdml_parties(2))
     assert "masks/labels" in run.costs.table()
 
 
 def test_noise_asks_for_rows_that_are_held_out() -> None:
-    with pytest.raises(ConfigError, match="set test_fraction"):
-        job(stored={"name": "masks", "noise": NOISE}, test_fraction=0.0)
+    with raises_code(ConfigError, "SVFL-JOB-OPTION"):
+        fdml_job(stored={"name": "masks", "noise": NOISE}, test_fraction=0.0)

@@ -9,6 +9,7 @@ import securevfl as vfl
 from securevfl.errors import ConfigError
 from securevfl.families.fdml.local_noise import LocalNoiseSampler
 from securevfl.protocols.residuals.defences import clip_rows
+from tests.builders import raises_code
 
 dp = pytest.importorskip("dp_accounting")
 
@@ -23,13 +24,15 @@ def delta_of(epsilon: float, mu: float) -> float:
 
 
 @pytest.mark.parametrize(("epsilon", "visits"), [(0.5, 1), (1.0, 10), (8.0, 40)])
-def test_the_account_is_that_of_the_library_and_above_the_exact_one(epsilon: float, visits: int) -> None:
+def test_accounting_equals_the_library_and_exceeds_exact_delta(epsilon: float, visits: int) -> None:
     noise = vfl.LocalNoise(epsilon=epsilon, delta=1e-5, clip=3.0)
     multiplier = noise.sigma(visits) / 6.0
     accountant = dp.rdp.RdpAccountant()
     accountant.compose(dp.GaussianDpEvent(multiplier), visits)
     assert accountant.get_epsilon(1e-5) == pytest.approx(epsilon, rel=1e-3)
-    exact = delta_of(epsilon, sqrt(visits) / multiplier)  # of so many pushes, which are one of mu sqrt(visits)
+    exact = delta_of(
+        epsilon, sqrt(visits) / multiplier
+    )  # all pushes together are one Gaussian mechanism with mu sqrt(visits)
     assert 1e-7 < exact <= 1e-5
     for resumed in range(4):
         assert noise.after(visits, resumed) == pytest.approx(_epsilon(multiplier, visits + 2 * resumed), rel=1e-6)
@@ -55,7 +58,7 @@ def test_no_row_moves_a_push_further_than_the_sensitivity() -> None:
     np.testing.assert_array_equal(clip_rows(small, 2.5), small)
 
 
-def test_noise_has_the_size_that_was_worked_out_and_never_repeats() -> None:
+def test_noise_has_the_computed_size_and_never_repeats() -> None:
     noise = vfl.LocalNoise(epsilon=1, delta=1e-5, clip=1.0)
     blur, H = LocalNoiseSampler(noise, 4), np.zeros((20_000, 1))
     one, other = blur(H), blur(H)
@@ -65,9 +68,9 @@ def test_noise_has_the_size_that_was_worked_out_and_never_repeats() -> None:
 
 
 def test_jobs_name_noise_with_its_keys() -> None:
-    own = vfl.FDML(lr=0.1, stored={"name": "masks", "noise": {"epsilon": 1, "delta": 1e-5, "clip": 2}})
-    assert own.stored == vfl.StoredMasks(noise=vfl.LocalNoise(epsilon=1, delta=1e-5, clip=2))
+    optimizer = vfl.FDML(lr=0.1, stored={"name": "masks", "noise": {"epsilon": 1, "delta": 1e-5, "clip": 2}})
+    assert optimizer.stored == vfl.StoredMasks(noise=vfl.LocalNoise(epsilon=1, delta=1e-5, clip=2))
     for wrong in ({"epsilon": 1, "delta": 1e-5}, {"epsilon": 0, "delta": 1e-5, "clip": 1}, {"epsilon": 1, "delta": 1}):
-        with pytest.raises(ConfigError, match="noise"):
+        with raises_code(ConfigError, "SVFL-JOB-OPTION"):
             vfl.FDML(lr=0.1, stored={"name": "masks", "noise": wrong})
     assert "epsilon 1 at delta 1e-05" in vfl.LocalNoise(epsilon=1, delta=1e-5, clip=2).promise(10)

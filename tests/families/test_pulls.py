@@ -68,7 +68,7 @@ def seat_of(channel: Channel, lead: str) -> PartyContext:
 
 
 def work(pulls: PullClient, pace: WorkerPace, idle: Callable[[int], None], start: int = 0) -> int:
-    """A worker whose H says its iteration; how far behind its pushes the answers came at most."""
+    """Run a worker whose output encodes its iteration; return the largest number of unanswered pushes."""
     opened, most = 0, 0
     pulls.begin(start, ())
     for t in range(start, len(pace.batches)):
@@ -128,7 +128,7 @@ def restless(seed: int, *, often: float, paused: int, lead: int) -> Idle:
 
 
 def check(watch: Watch, pace: WorkerPace) -> None:
-    """The bound holds in every pull, is used up, and what is handed out is as new as it says."""
+    """Check that every pull respects the bound, that some pull reaches it, and that sums have the declared versions."""
     T = len(pace.batches)
     assert len(watch.pulls) == T * len(WORKERS)
     leads = [pull.iteration - pull.slowest for pull in watch.pulls]
@@ -146,47 +146,47 @@ def check(watch: Watch, pace: WorkerPace) -> None:
 
 @pytest.mark.parametrize("run", [at_server, at_peers])
 @pytest.mark.parametrize("tau", [0, 3, 25])
-def test_nobody_is_served_who_is_further_ahead(run: Callable[..., Watch], tau: int) -> None:
-    made = pace(300, tau, synchronous=EPOCH)
-    check(run(made, restless(tau, often=0.02, paused=120, lead=tau)), made)
+def test_no_worker_exceeds_the_maximum_lead(run: Callable[..., Watch], tau: int) -> None:
+    worker_pace = pace(300, tau, synchronous=EPOCH)
+    check(run(worker_pace, restless(tau, often=0.02, paused=120, lead=tau)), worker_pace)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("run", [at_server, at_peers])
-def test_nobody_is_served_who_is_further_ahead_in_a_long_run(run: Callable[..., Watch]) -> None:
+def test_no_worker_exceeds_the_maximum_lead_in_a_long_run(run: Callable[..., Watch]) -> None:
     """100,000 pulls each."""
-    made = pace(25_000, 8, synchronous=EPOCH)
-    check(run(made, restless(1, often=0.01, paused=9000, lead=8)), made)
+    worker_pace = pace(25_000, 8, synchronous=EPOCH)
+    check(run(worker_pace, restless(1, often=0.01, paused=9000, lead=8)), worker_pace)
 
 
 @pytest.mark.parametrize("run", [at_server, at_peers])
 def test_without_the_bound_it_does_not_hold(run: Callable[..., Watch], monkeypatch: pytest.MonkeyPatch) -> None:
-    made = pace(200, 3)
+    worker_pace = pace(200, 3)
     monkeypatch.setattr(WorkerPace, "max_lead", lambda self, t: 1000)
-    watch = run(made, restless(0, often=0.02, paused=50, lead=made.tau + 1))
-    assert max(pull.iteration - pull.slowest for pull in watch.pulls) > made.tau
+    watch = run(worker_pace, restless(0, often=0.02, paused=50, lead=worker_pace.tau + 1))
+    assert max(pull.iteration - pull.slowest for pull in watch.pulls) > worker_pace.tau
 
 
 @pytest.mark.parametrize("run", [at_server, at_peers])
 def test_all_meet_at_joint_evaluations(run: Callable[..., Watch]) -> None:
-    made = pace(200, 5, meeting_interval=20)
-    assert [t for t in range(200) if made.meets_after(t)] == list(range(19, 200, 20))
-    assert all(made.max_unanswered(t) == 0 for t in range(19, 200, 20))
-    check(run(made, restless(0, often=0.0, paused=90, lead=5)), made)
+    worker_pace = pace(200, 5, meeting_interval=20)
+    assert [t for t in range(200) if worker_pace.meets_after(t)] == list(range(19, 200, 20))
+    assert all(worker_pace.max_unanswered(t) == 0 for t in range(19, 200, 20))
+    check(run(worker_pace, restless(0, often=0.0, paused=90, lead=5)), worker_pace)
 
 
 def test_a_worker_has_no_two_pushes_of_one_batch_open() -> None:
-    made = pace(400, 8)
+    worker_pace = pace(400, 8)
     for t in range(399):
-        open_at_most = made.batches[t + 1 - made.max_unanswered(t) : t + 1]
-        assert made.batches[t + 1] not in open_at_most
-    assert max(map(made.max_unanswered, range(399))) == 8
+        open_at_most = worker_pace.batches[t + 1 - worker_pace.max_unanswered(t) : t + 1]
+        assert worker_pace.batches[t + 1] not in open_at_most
+    assert max(map(worker_pace.max_unanswered, range(399))) == 8
 
 
-def test_parts_that_are_missing_are_waited_for_where_sums_are_of_all() -> None:
+def test_a_sum_of_all_workers_waits_for_missing_outputs() -> None:
     """Without an epoch in step, and at once in the open."""
-    made, seen = pace(50, 4), {}
+    worker_pace, seen = pace(50, 4), {}
 
     def late(me: str, t: int, needs_all: bool, watch: Watch) -> None:
         """Shop pushes when others have been answered without it; where they are not, after a while."""
@@ -201,14 +201,19 @@ def test_parts_that_are_missing_are_waited_for_where_sums_are_of_all() -> None:
         def serve(channel: Channel) -> int:
             context = seat_of(channel, "server")
             server = PullServer(
-                context, made, StoredOpen().server(context, WORKERS), lead="bank", readers=WORKERS, needs_all=needs_all
+                context,
+                worker_pace,
+                StoredOpen().server(context, WORKERS),
+                lead="bank",
+                readers=WORKERS,
+                needs_all=needs_all,
             )
             return len(list(server.serve()))
 
         def take(channel: Channel) -> int:
             context = seat_of(channel, "server")
-            pulls = ServerPullClient(context, made, StoredOpen().worker(context, WORKERS), readers=WORKERS)
-            return work(pulls, made, lambda t: late(channel.me, t, needs_all, watch))
+            pulls = ServerPullClient(context, worker_pace, StoredOpen().worker(context, WORKERS), readers=WORKERS)
+            return work(pulls, worker_pace, lambda t: late(channel.me, t, needs_all, watch))
 
         run_threads({"server": serve, **dict.fromkeys(WORKERS, take)}, WallClock, timeout=60, observe=watch)
         seen[needs_all] = [min(pull.versions.values()) for pull in watch.pulls if pull.iteration < EPOCH]
@@ -221,16 +226,16 @@ def test_parts_that_are_missing_are_waited_for_where_sums_are_of_all() -> None:
 
 def test_a_slow_worker_is_slow_in_a_simulation_too() -> None:
     """By its clock: others are as far ahead of it as they may be, though all threads run at one pace."""
-    made = pace(100, 6)
+    worker_pace = pace(100, 6)
     clocks = {name: VirtualClock(vfl.Network(rtt_ms=1)) for name in (*WORKERS, "server")}
 
     def idle(me: str, t: int, _: Watch) -> None:
         clocks[me].offloaded(Kind.LOCAL, 0.4 if me == "post" else 0.1)
 
-    watch = at_server(made, idle, clocks)
-    check(watch, made)
+    watch = at_server(worker_pace, idle, clocks)
+    check(watch, worker_pace)
     late = [pull for pull in watch.pulls if pull.worker == "bank" and 30 <= pull.iteration < 90]
-    assert all(pull.iteration - pull.slowest == made.tau for pull in late)
+    assert all(pull.iteration - pull.slowest == worker_pace.tau for pull in late)
     assert clocks["bank"].path().sum() == pytest.approx(clocks["post"].path().sum(), rel=0.1)
     assert clocks["post"].path().sum() == pytest.approx(100 * 0.4, rel=0.1)  # it never waits for the line
 
@@ -256,11 +261,11 @@ BEGUN: list[list[Any]] = [
 
 
 @pytest.mark.parametrize("crafted", BEGUN)
-def test_nobody_begins_where_the_schedule_does_not_go(crafted: list[Any]) -> None:
-    made = pace(20, 2)
+def test_a_start_outside_the_schedule_is_refused(crafted: list[Any]) -> None:
+    worker_pace = pace(20, 2)
 
     def serve(channel: Channel) -> None:
-        PayloadTable(channel, "stored/pulls", made, ("shop",)).begin("shop")
+        PayloadTable(channel, "stored/pulls", worker_pace, ("shop",)).begin("shop")
 
     def shop(channel: Channel) -> None:
         for message in crafted:
@@ -271,30 +276,30 @@ def test_nobody_begins_where_the_schedule_does_not_go(crafted: list[Any]) -> Non
 
 
 CRAFTED: dict[str, Callable[[WorkerPace], Iterator[Push]]] = {
-    "an iteration left out": lambda made: iter([Push(1, made.batches[1], 0, bytes(8))]),
-    "an iteration again": lambda made: iter([Push(0, made.batches[0], 0, bytes(8))] * 2),
-    "another batch": lambda made: iter([Push(0, made.batches[1], 0, bytes(8))]),
-    "more finished than pushed": lambda made: iter([Push(0, made.batches[0], 5, bytes(8))]),
-    "another length": lambda made: iter([Push(0, made.batches[0], 0, bytes(7))]),
+    "an iteration left out": lambda worker_pace: iter([Push(1, worker_pace.batches[1], 0, bytes(8))]),
+    "an iteration again": lambda worker_pace: iter([Push(0, worker_pace.batches[0], 0, bytes(8))] * 2),
+    "another batch": lambda worker_pace: iter([Push(0, worker_pace.batches[1], 0, bytes(8))]),
+    "more finished than pushed": lambda worker_pace: iter([Push(0, worker_pace.batches[0], 5, bytes(8))]),
+    "another length": lambda worker_pace: iter([Push(0, worker_pace.batches[0], 0, bytes(7))]),
 }
 
 
 @pytest.mark.parametrize("crafted", CRAFTED.values(), ids=CRAFTED)
 def test_a_server_refuses_what_no_worker_pushes(crafted: Callable[[WorkerPace], Iterator[Push]]) -> None:
-    made = pace(20, 2)
+    worker_pace = pace(20, 2)
 
     def serve(channel: Channel) -> None:
         context = PartyContext(
             channel, Roles.sum("server", ("bank", "shop")), Meter(channel.clock, channel.counters), subchannel="stored"
         )
         server = PullServer(
-            context, made, StoredOpen().server(context, WORKERS), lead="bank", readers=("bank",), needs_all=False
+            context, worker_pace, StoredOpen().server(context, WORKERS), lead="bank", readers=("bank",), needs_all=False
         )
         list(server.serve())
 
     def shop(channel: Channel) -> None:
         channel.send("server", StartIteration(0), "stored/pulls", permit=permit_sizes(channel, "server"))
-        for push in crafted(made):
+        for push in crafted(worker_pace):
             channel.send("server", push, "stored/pulls", permit=permit_sizes(channel, "server"))
         channel.recv("server", PullReply, "stored/pulls")
         channel.recv("server", PullReply, "stored/pulls")
@@ -302,7 +307,10 @@ def test_a_server_refuses_what_no_worker_pushes(crafted: Callable[[WorkerPace], 
     def bank(channel: Channel) -> None:
         channel.send("server", StartIteration(0), "stored/pulls", permit=permit_sizes(channel, "server"))
         channel.send(
-            "server", Push(0, made.batches[0], 0, bytes(8)), "stored/pulls", permit=permit_sizes(channel, "server")
+            "server",
+            Push(0, worker_pace.batches[0], 0, bytes(8)),
+            "stored/pulls",
+            permit=permit_sizes(channel, "server"),
         )
         for _ in range(2):
             channel.recv("server", PullReply, "stored/pulls")
@@ -323,7 +331,7 @@ def test_a_server_refuses_what_no_worker_pushes(crafted: Callable[[WorkerPace], 
     ],
 )
 def test_a_worker_refuses_what_no_server_answers(answer: PullReply, code: str) -> None:
-    made = pace(20, 2)
+    worker_pace = pace(20, 2)
 
     def server(channel: Channel) -> None:
         for kind in (StartIteration, Push):
@@ -334,7 +342,7 @@ def test_a_worker_refuses_what_no_server_answers(answer: PullReply, code: str) -
         context = PartyContext(
             channel, Roles.sum("server", ("bank", "shop")), Meter(channel.clock, channel.counters), subchannel="stored"
         )
-        pulls = ServerPullClient(context, made, StoredOpen().worker(context, WORKERS), readers=WORKERS)
+        pulls = ServerPullClient(context, worker_pace, StoredOpen().worker(context, WORKERS), readers=WORKERS)
         pulls.begin(0, ())
         pulls.push(0, np.zeros((1, 1)), 0)
         pulls.pull((1, 1), wait=True)
@@ -343,8 +351,8 @@ def test_a_worker_refuses_what_no_server_answers(answer: PullReply, code: str) -
         run_threads({"server": server, "bank": bank}, WallClock, timeout=60)
 
 
-def test_who_waits_for_a_worker_that_has_stopped_is_told() -> None:
-    made, began = pace(100, 2), threading.Event()
+def test_waiting_for_a_stopped_worker_fails() -> None:
+    worker_pace, began = pace(100, 2), threading.Event()
 
     def serve(channel: Channel) -> None:
         context = PartyContext(
@@ -352,7 +360,12 @@ def test_who_waits_for_a_worker_that_has_stopped_is_told() -> None:
         )
         list(
             PullServer(
-                context, made, StoredOpen().server(context, WORKERS), lead="bank", readers=("bank",), needs_all=False
+                context,
+                worker_pace,
+                StoredOpen().server(context, WORKERS),
+                lead="bank",
+                readers=("bank",),
+                needs_all=False,
             ).serve()
         )
 
@@ -361,10 +374,10 @@ def test_who_waits_for_a_worker_that_has_stopped_is_told() -> None:
             channel, Roles.sum("server", ("bank", "shop")), Meter(channel.clock, channel.counters), subchannel="stored"
         )
         began.set()
-        with pytest.raises(TransportError, match="shop has stopped"):
+        with raises_code(TransportError, "SVFL-PEER-STOPPED"):
             work(
-                ServerPullClient(context, made, StoredOpen().worker(context, WORKERS), readers=WORKERS),
-                made,
+                ServerPullClient(context, worker_pace, StoredOpen().worker(context, WORKERS), readers=WORKERS),
+                worker_pace,
                 lambda _: None,
             )
 
@@ -373,5 +386,5 @@ def test_who_waits_for_a_worker_that_has_stopped_is_told() -> None:
         began.wait(60)
         raise ProtocolError("shop: it has had enough")
 
-    with pytest.raises(ProtocolError, match="had enough"):
+    with raises_code(ProtocolError, "SVFL-PROTOCOL-MESSAGE"):
         run_threads({"server": serve, "bank": bank, "shop": shop}, WallClock, timeout=60)

@@ -66,7 +66,7 @@ def client() -> Iterator[Any]:
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several blocks, some of which lie at two workers, in several groups, and nothing drawn by threads of a pool."""
+    """Use several blocks in several groups, some of them at two workers, and no thread pool that draws randomness."""
     monkeypatch.setattr(shares_facts, "SharesParams", partial(SharesParams, block=BLOCK))
     monkeypatch.setattr(offline_phase, "_MAX_PENDING_VALUES", 10_000)
     monkeypatch.setattr(product_work, "_MIN_THREAD_SECONDS", np.inf)
@@ -74,7 +74,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def draws(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Call it before a run: what the package draws is then the same in each, thread by thread of the parties."""
+    """Return a function that resets randomness: after a call, each party's thread draws the same bytes again."""
     drawn, real = Counter[str](), os.urandom
 
     def urandom(size: int) -> bytes:
@@ -96,12 +96,12 @@ def draws(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return drawn.clear
 
 
-def job(**keys: Any) -> vfl.Job:
+def placed_job(**keys: Any) -> vfl.Job:
     return vfl.Job.from_dict({"model": {"name": "logistic"}, "test_fraction": 0.3, "epochs": 6} | keys)
 
 
 @pytest.fixture(scope="module")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def table_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, draw = tmp_path_factory.mktemp("tables"), np.random.default_rng(0)
     X = draw.normal(size=(ROWS, 16))
     f = X @ draw.normal(size=16) + draw.logistic(size=ROWS)
@@ -149,7 +149,7 @@ def both(paths: dict[str, Path], of: vfl.Job, engine: Any, placed: tuple[str, ..
     ids=["shop of 2", "both", "third", "all of 3"],
 )
 def test_the_weights_are_those_of_one_process_and_no_row_leaves(
-    client: Any, tables: Path, names: Any, placed: Any, draws: Any, monkeypatch: pytest.MonkeyPatch
+    client: Any, table_folder: Path, names: Any, placed: Any, draws: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results, run_placed = list[tuple[str, bytes]](), DaskObject.run
 
@@ -159,8 +159,8 @@ def test_the_weights_are_those_of_one_process_and_no_row_leaves(
         return future
 
     monkeypatch.setattr(DaskObject, "run", noted)
-    of = job()
-    paths = stored(tables, names, of)
+    of = placed_job()
+    paths = stored(table_folder, names, of)
     before = left(client)
     alone, run = both(paths, of, DaskBackend(client), placed, draws)
     np.testing.assert_array_equal(weights(run), weights(alone))
@@ -195,15 +195,15 @@ def left(client: Any) -> int:
     ids=["classes", "trees", "batches", "weights", "opened", "growing"],
 )
 def test_all_that_trains_on_shares_trains_at_workers(
-    tables: Path, keys: Any, label: str, draws: Any, monkeypatch: pytest.MonkeyPatch
+    table_folder: Path, keys: Any, label: str, draws: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if label == "growing":
         monkeypatch.setattr(schedule, "MIN_GROWING_ROWS", 500)
         monkeypatch.setattr(schedule, "MIN_SUBSET_ROWS", 200)
         label = "y"
-    of = job(**keys)
+    of = placed_job(**keys)
     names = NAMES if label == "four" else NAMES[:2]
-    alone, run = both(stored(tables, names, of, label), of, Rooms(), names, draws)
+    alone, run = both(stored(table_folder, names, of, label), of, Rooms(), names, draws)
     np.testing.assert_array_equal(weights(run), weights(alone))
     assert run.metrics == alone.metrics
 
@@ -211,11 +211,11 @@ def test_all_that_trains_on_shares_trains_at_workers(
 @pytest.mark.long
 @pytest.mark.parametrize("where", ["multiply_block", "block_change", "pairs"])
 def test_a_worker_that_is_killed_changes_nothing(
-    client: Any, tables: Path, where: str, draws: Any, monkeypatch: pytest.MonkeyPatch
+    client: Any, table_folder: Path, where: str, draws: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In work ahead, in a visit, in an evaluation: what it had is made again, of the same rows and masks."""
-    of, killed = job(), list[int]()
-    paths = stored(tables, NAMES[:2], of)
+    """During preprocessing, an iteration or an evaluation: lost results are recomputed from the same rows and masks."""
+    of, killed = placed_job(), list[int]()
+    paths = stored(table_folder, NAMES[:2], of)
 
     def kill() -> None:
         if not killed:
@@ -250,10 +250,10 @@ def test_a_worker_that_is_killed_changes_nothing(
 @pytest.mark.skipif(DASK is None, reason="needs the dask command")
 @pytest.mark.parametrize("lost", ["scheduler", "workers"])
 def test_a_cluster_that_is_gone_ends_the_run_with_what_to_do(
-    tables: Path, lost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    table_folder: Path, lost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    of = job()
-    paths, cluster = stored(tables, NAMES[:2], of), Cluster(tmp_path, nanny=False)
+    of = placed_job()
+    paths, cluster = stored(table_folder, NAMES[:2], of), Cluster(tmp_path, nanny=False)
     try:
         monkeypatch.setattr(worker_backend, "WORKER_TIMEOUT", 20.0)
         shop = partition_party("shop", paths["shop"], DaskBackend(cluster.client))
@@ -285,16 +285,16 @@ def test_products_of_parts_are_hidden_as_one(cuts: tuple[int, ...], turned: bool
         part = np.zeros_like(W)
         part[start:stop] = W[start:stop]
         parts.append(scheme.multiply(part.T if turned else part, sealed))
-        assert parts[-1] == scheme.multiply(part.T if turned else part, sealed)  # whoever repeats it repeats it whole
+        assert parts[-1] == scheme.multiply(part.T if turned else part, sealed)  # a repeated call gives the same bytes
     reply, share = scheme.evaluator(holder.public, coin).hide(sealed, factor.shape[1], parts)
     error = ring.signed(ring.reduce(share + holder.open(reply) - ring.of(factor.T) @ V))
     assert np.abs(error).max() <= 1
     other, _ = scheme.evaluator(holder.public, coin).hide(sealed, factor.shape[1], parts)
-    assert other != reply  # what hides it is drawn anew
+    assert other != reply  # the masks are fresh
 
 
-def test_a_partition_travels_without_its_rows(tables: Path) -> None:
-    path = stored(tables, ("shop",), job())["shop"]
+def test_a_partition_travels_without_its_rows(table_folder: Path) -> None:
+    path = stored(table_folder, ("shop",), placed_job())["shop"]
     shop: Any = partition_party("shop", path, Rooms(), partitions=2).X
     for room in shop._placed:
         data = pickle.dumps(room.thing)
@@ -303,29 +303,29 @@ def test_a_partition_travels_without_its_rows(tables: Path) -> None:
     chunk = RowChunk(shop._placed[0].thing)
     chunk.cache["rows"] = room.thing[:]
     assert len(pickle.dumps(chunk)) < 1000
-    store_table("shop", tables / "shop.y.parquet", path, job=job(test_fraction=0.5))
+    store_table("shop", table_folder / "shop.y.parquet", path, job=placed_job(test_fraction=0.5))
     with raises_code(TableError, "SVFL-TABLE-CHANGED", file=str(path)):
         pickle.loads(data)
 
 
-def test_what_cannot_be_is_refused_before_anything_is_sent(tables: Path) -> None:
-    of, events = job(), list[Any]()
-    paths = stored(tables, NAMES[:2], of)
+def test_what_cannot_be_is_refused_before_anything_is_sent(table_folder: Path) -> None:
+    of, events = placed_job(), list[Any]()
+    paths = stored(table_folder, NAMES[:2], of)
     bank, shop = open_table("bank", paths["bank"]), partition_party("shop", paths["shop"], Rooms())
-    seal = job(protocol={"shares": {"library": "seal"}})
+    seal = placed_job(protocol={"shares": {"library": "seal"}})
     with raises_code(ConfigError, "SVFL-JOB-COMBINATION"):
         vfl.simulate(seal, [bank, shop], observe=events.append)
-    small = job(optimizer={"name": "fedsgd", "lr": 0.3}, batch_size=400, epochs=2)
+    small = placed_job(optimizer={"name": "fedsgd", "lr": 0.3}, batch_size=400, epochs=2)
     with raises_code(TableError, "SVFL-TABLE-ON-DISK", party="shop"):
         vfl.simulate(small, [bank, shop], observe=events.append)
     sent = {type(event.message).__name__ for event in events if event.me == "shop" and event.direction == "send"}
     assert sent == {"RunHello", "Abort"}
 
 
-def test_a_ledger_notes_rows_at_workers_as_those_of_a_table(tables: Path, tmp_path: Path) -> None:
-    path = stored(tables, ("shop",), job())["shop"]
+def test_a_ledger_notes_rows_at_workers_as_those_of_a_table(table_folder: Path, tmp_path: Path) -> None:
+    path = stored(table_folder, ("shop",), placed_job())["shop"]
     local, placed = open_table("shop", path), partition_party("shop", path, Rooms(), partitions=3)
-    rows, noted, outside = job().schedule(local.register).batch_order, list[Any](), cast(ExternalTable, placed.X)
+    rows, noted, outside = placed_job().schedule(local.register).batch_order, list[Any](), cast(ExternalTable, placed.X)
     for name, X in ((b"1" * 16, local.X[rows]), (b"2" * 16, outside.scaled_matrix(rows, Scaling.none(8)))):
         ledger = ScoreLedger(tmp_path / "scores")
         ledger.record_model(name, 20, [b"%d" % row for row in rows], X)

@@ -1,5 +1,6 @@
-"""Every model on shares by several blocks of rows, against the same training in one block: masks and rounding are
-drawn anew, so weights differ by what rounding moves them."""
+"""Every model on shares with several row blocks, compared with the same training in one block.
+
+Masks and rounding are random, so the weights of both runs differ by the rounding error."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ RUNS = [*((name, 2) for name in MODELS), *((name, 3) for name in ("logistic", "o
 CLASSES = {"one_vs_rest": 4, "trees of classes": 4, "logistic": 2, "smooth_hinge": 2, "trees": 2}
 
 
-def parties(name: str, count: int) -> list[vfl.Party]:
+def parties_for_model(name: str, count: int) -> list[vfl.Party]:
     draw = np.random.default_rng(11)
     X = draw.normal(size=(ROWS, 3 * count))
     f = X[:, ::2].sum(axis=1) / 3
@@ -48,16 +49,16 @@ def parties(name: str, count: int) -> list[vfl.Party]:
         y = np.exp(f / 2 + 0.1 * draw.normal(size=ROWS))
     tables = np.split(X, count, axis=1)
     return [
-        vfl.Party(each, Z, y if each == "a" else None, aligned=True) for each, Z in zip("abc", tables, strict=False)
+        vfl.Party(party, Z, y if party == "a" else None, aligned=True) for party, Z in zip("abc", tables, strict=False)
     ]
 
 
-def trained(model: Any, own: list[vfl.Party]) -> tuple[Any, list[Event]]:
-    """The weights that nobody has, of all parties one below the other, and what was sent."""
+def trained(model: Any, parties: list[vfl.Party]) -> tuple[Any, list[Event]]:
+    """Train; return the reconstructed weights of all parties, stacked, and the messages."""
     shares, events = vfl.Shares(table_bits=8, step=STEP, chunk=2), list[Event]()
     steps = {"optimizer": vfl.FedSGD(lr=RATE), "batch_size": "all", "epochs": VISITS}
     job = vfl.Job(model=model, protocol=vfl.Protocol(shares=shares), test_fraction=0.0, **steps)
-    run = vfl.simulate(job, own, observe=events.append)
+    run = vfl.simulate(job, parties, observe=events.append)
     states = {name: part.state for name, part in run.parts.items()}
     return np.concatenate(list(whole_weights(run.job, states, "a").values())), events
 
@@ -67,16 +68,16 @@ def test_several_blocks_give_the_weights_of_one(name: str, count: int, monkeypat
     """A residual is one of two entries of its table, at most STEP times its slope (1, with a log link 2) apart: less
     than STEP / 2 of deviation in each run. Columns have a mean square of 1 at most, so weights of the two runs differ
     with a deviation of `noise` at most: by six of these, and by what numbers are rounded to."""
-    own = parties(name, count)
-    whole, one = trained(MODELS[name], own)
+    tables = parties_for_model(name, count)
+    weights, one = trained(MODELS[name], tables)
     with monkeypatch.context() as patch:
         patch.setattr(shares_facts, "SharesParams", partial(SharesParams, block=BLOCK))
         patch.setattr(offline_phase, "_MAX_PENDING_VALUES", 150)  # so that blocks come in several groups
-        parted, several = trained(MODELS[name], own)
+        parted, several = trained(MODELS[name], tables)
     slope = 2.0 if name in ("poisson", "gamma", "tweedie", "negative_binomial") else 1.0
     noise = slope * STEP / 2 * RATE * np.sqrt(2 * VISITS / ROWS)
     bound = 6 * noise + 2.0**-7
-    assert np.abs(whole).max() > 2 * bound
-    np.testing.assert_allclose(parted, whole, atol=bound)
-    sent = [sum(event.direction == "send" for event in each) for each in (one, several)]
+    assert np.abs(weights).max() > 2 * bound
+    np.testing.assert_allclose(parted, weights, atol=bound)
+    sent = [sum(event.direction == "send" for event in events) for events in (one, several)]
     assert sent[1] > 2 * sent[0]

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 import securevfl as vfl
+from securevfl.families.evaluations import EvaluationSchedule
 from securevfl.families.shares import shares_facts
-from securevfl.families.shares.shares_disclosures import measured_iterations
 from securevfl.families.shares.shares_facts import SharesFacts
 from securevfl.families.shares.shares_job import trains_on_shares
 
@@ -57,4 +57,4 @@ def test_facts_are_restored_from_a_state() -> None:
 def test_metrics_are_measured_at_intervals_and_at_the_end(
     total: int, interval: int, start: int, expected: list[int]
 ) -> None:
-    assert measured_iterations(total, interval, start) == expected
+    assert EvaluationSchedule(total, interval, 0, may_restore=False).measured_rounds(start) == expected

@@ -1,4 +1,4 @@
-"""What the consent sheet says that a training takes, against what it took."""
+"""The costs that the consent sheet forecasts, compared with the measured costs of the training."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from securevfl.protocols.shares.preprocessing_store import MemoryStore
 ROWS = 12_000
 
 
-def tables(widths: tuple[int, ...], classes: int = 2, rows: int = ROWS) -> list[vfl.Party]:
+def noise_parties(widths: tuple[int, ...], classes: int = 2, rows: int = ROWS) -> list[vfl.Party]:
     draw = np.random.default_rng(1)
     y = draw.integers(0, classes, rows)
     columns = [draw.normal(size=(rows, d)) for d in widths]
@@ -25,13 +25,19 @@ def tables(widths: tuple[int, ...], classes: int = 2, rows: int = ROWS) -> list[
     ]
 
 
-def job(**keys: Any) -> vfl.Job:
-    own = {"model": "logistic", "optimizer": vfl.BlockDescent(), "batch_size": "all", "epochs": 8, "protocol": "shares"}
-    return vfl.Job(**(own | keys))
+def block_descent_job(**keys: Any) -> vfl.Job:
+    defaults = {
+        "model": "logistic",
+        "optimizer": vfl.BlockDescent(),
+        "batch_size": "all",
+        "epochs": 8,
+        "protocol": "shares",
+    }
+    return vfl.Job(**(defaults | keys))
 
 
-def said(sheet: str, what: str) -> float:
-    """The number of bytes that stands before these words."""
+def printed_number(sheet: str, what: str) -> float:
+    """Return the number of bytes that the sheet prints before `what`."""
     number, unit = re.search(rf"([\d.e+]+) (B|kB|MB|GB) {what}", sheet).groups()  # type: ignore[union-attr]
     return float(number) * {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}[unit]
 
@@ -46,39 +52,39 @@ def said(sheet: str, what: str) -> float:
     ],
     ids=["two", "three", "classes", "growing"],
 )
-def test_bytes_and_work_ahead_are_what_the_sheet_says(
+def test_bytes_and_preprocessing_are_as_forecast(
     widths: tuple[int, ...], keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in (("MIN_GROWING_ROWS", 10_000), ("MIN_SUBSET_ROWS", 2_000)):
         monkeypatch.setattr(f"securevfl.data.schedule.{name}", value)
     stored, keep = [0], MemoryStore.write
 
-    def noted(self: MemoryStore, number: int, *rest: Any, **keys: Any) -> None:
-        keep(self, number, *rest, **keys)
+    def noted(self: MemoryStore, number: int, *arguments: Any, **keys: Any) -> None:
+        keep(self, number, *arguments, **keys)
         stored.append(self.chunk(number).size)
 
     monkeypatch.setattr(MemoryStore, "write", noted)
-    own, work = tables(widths, 3 if "model" in keys else 2), job(**keys)
-    sheet = str(vfl.explain(work, own))
-    run = vfl.simulate(work, own)
-    assert said(sheet, "sent") == pytest.approx(run.costs.bytes, rel=0.15)
-    assert said(sheet, "of preprocessing") == pytest.approx(max(stored), rel=0.05)
+    parties, work = noise_parties(widths, 3 if "model" in keys else 2), block_descent_job(**keys)
+    sheet = str(vfl.explain(work, parties))
+    run = vfl.simulate(work, parties)
+    assert printed_number(sheet, "sent") == pytest.approx(run.costs.bytes, rel=0.15)
+    assert printed_number(sheet, "of preprocessing") == pytest.approx(max(stored), rel=0.05)
 
 
 @pytest.mark.parametrize(("limit", "chunks"), [(1 << 29, 1), (1 << 20, 2)])
-def test_all_epochs_are_one_chunk_where_there_is_room(limit: int, chunks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_epochs_are_one_chunk_if_there_is_room(limit: int, chunks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("securevfl.families.shares.chunk_pipeline.MAX_PREPROCESSING_BYTES", limit)
-    made, keep = set[int](), MemoryStore.write
+    chunk_numbers, keep = set[int](), MemoryStore.write
 
-    def noted(self: MemoryStore, number: int, *rest: Any, **keys: Any) -> None:
-        made.add(number)
-        keep(self, number, *rest, **keys)
+    def noted(self: MemoryStore, number: int, *arguments: Any, **keys: Any) -> None:
+        chunk_numbers.add(number)
+        keep(self, number, *arguments, **keys)
 
     monkeypatch.setattr(MemoryStore, "write", noted)
-    own, work = tables((2, 2), rows=600), job(epochs=20)
-    sheet = str(vfl.explain(work, own))
-    vfl.simulate(work, own)
-    assert len(made) == chunks
+    parties, work = noise_parties((2, 2), rows=600), block_descent_job(epochs=20)
+    sheet = str(vfl.explain(work, parties))
+    vfl.simulate(work, parties)
+    assert len(chunk_numbers) == chunks
     assert f"{chunks} counts of rows" in sheet
     assert f"(chunk = {32 if chunks == 1 else 16})" in sheet
 
@@ -86,28 +92,30 @@ def test_all_epochs_are_one_chunk_where_there_is_room(limit: int, chunks: int, m
 def test_columns_count_as_the_model_makes_them() -> None:
     """Of trees each leaf is one, and each cosine, a third of them: 6 bytes a row of disk; a block of rows with all of
     them is in memory."""
-    sheets = [str(vfl.explain(job(model=model), tables((4, 4)))) for model in ("logistic", "trees")]
-    (line, leaves), n = ([said(sheet, what) for sheet in sheets] for what in ("of disk", "of memory")), ROWS
+    sheets = [
+        str(vfl.explain(block_descent_job(model=model), noise_parties((4, 4)))) for model in ("logistic", "trees")
+    ]
+    (line, leaves), n = ([printed_number(sheet, what) for sheet in sheets] for what in ("of disk", "of memory")), ROWS
     assert line[1] - line[0] == pytest.approx(6 * n * 100 * 16, rel=0.15)
     assert leaves[1] - leaves[0] == pytest.approx(12 * n * 100 * 16, rel=0.15)
 
 
 def test_what_has_no_bits_is_refused_by_the_key_to_set() -> None:
     small = vfl.BlockDescent(lr=1e-5)
-    sheet = str(vfl.explain(job(optimizer=small), tables((2, 2), rows=20_000)))
+    sheet = str(vfl.explain(block_descent_job(optimizer=small), noise_parties((2, 2), rows=20_000)))
     assert re.search(r"would be refused .*[Ss]et batch_size to at most [\d,]+ rows, raise optimizer\.lr", sheet)
 
 
 @pytest.mark.parametrize("rarest", [0, 1, 5])
-def test_the_rarest_of_all_labels_is_counted_among_rows_that_are_evaluated(rarest: int) -> None:
+def test_the_rarest_label_is_counted_among_evaluated_rows(rarest: int) -> None:
     """Also where none of them is held out; the class that only training rows have is the rarest there."""
-    own = vfl.Job(model=vfl.OneVsRest(), test_fraction=0.3)
+    job = vfl.Job(model=vfl.OneVsRest(), test_fraction=0.3)
     X = np.random.default_rng(0).normal(size=(900, 4))
     ids = np.arange(900)
     register = vfl.Party("bank", X, np.zeros(900), ids=ids).register
-    schedule, labels = own.schedule(register), np.arange(900) % 3
+    schedule, labels = job.schedule(register), np.arange(900) % 3
     labels[schedule.train[:40]] = 3
     labels[schedule.test] = np.arange(len(schedule.test)) % 3
     labels[schedule.test[:rarest]] = 3
     parties = [vfl.Party("bank", X[:, :2], labels, ids=ids), vfl.Party("shop", X[:, 2:], ids=ids)]
-    assert pooled_run_facts(own, parties).shape.rarest_label_rows == rarest
+    assert pooled_run_facts(job, parties).shape.rarest_label_rows == rarest

@@ -1,4 +1,4 @@
-"""What the partner reads from tables on shares: uniform for each row, output and visit, whatever tables are of."""
+"""Values that the partner reads from tables are uniform for each row, output and iteration."""
 
 from __future__ import annotations
 
@@ -30,25 +30,28 @@ Chosen = tuple[ShareRing, Any, Words]
 
 
 def trained(loss: str, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Chosen], list[Any], list[PreprocessedBlock]]:
-    """What the partner has chosen by, the tables that it got, and what holders had ready, of a training of three
-    parties over two chunks."""
-    lock, chosen, visits, found = threading.Lock(), list[Chosen](), list[PreprocessedBlock](), list[Any]()
+    """Train with three parties over two chunks.
+
+    Returns:
+        The partner's choices, the tables that it received, and the preprocessed blocks of the share holders.
+    """
+    lock, chosen, visits, tables = threading.Lock(), list[Chosen](), list[PreprocessedBlock](), list[Any]()
     real, take = table_transfers.chosen, OfflinePhase.take
 
     def choose(stored: Any, ring: ShareRing) -> Any:
-        made = real(stored, ring)
-        chosen.append((ring, *made))
-        return made
+        result = real(stored, ring)
+        chosen.append((ring, *result))
+        return result
 
     def taken(self: OfflinePhase, *where: int) -> PreprocessedBlock:
-        made = take(self, *where)
+        block = take(self, *where)
         with lock:
-            visits.append(made)
-        return made
+            visits.append(block)
+        return block
 
     def note(event: Event) -> None:
         if event.direction == "recv" and isinstance(event.message, KINDS):
-            found.append(event.message)
+            tables.append(event.message)
 
     monkeypatch.setattr(table_transfers, "chosen", choose)
     monkeypatch.setattr(OfflinePhase, "take", taken)
@@ -68,20 +71,20 @@ def trained(loss: str, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Chosen], l
     with draws.watched() as drawn:
         vfl.simulate(job, parties, observe=note)
     assert not drawn.outcome().findings
-    return chosen, found, visits
+    return chosen, tables, visits
 
 
 @pytest.mark.parametrize("loss", ["one_vs_rest", "poisson"])
-def test_what_is_read_from_tables_is_uniform_in_every_row_and_output(
-    loss: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Values that are hidden alike differ by what they hide, and so by little; of words of 40 bits and more none come
-    so close by chance, but once in a million runs. Of words of 10 and 11 bits nearly all differ."""
-    chosen, found, visits = trained(loss, monkeypatch)
+def test_values_read_from_tables_are_uniform(loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reused mask would leave values close together, because the masked values are small.
+
+    Random words of 40 bits come as close once in a million runs. Of random words of 10 and 11 bits, nearly all differ.
+    """
+    chosen, tables, visits = trained(loss, monkeypatch)
     outputs = 3 if loss == "one_vs_rest" else 1
-    assert len(chosen) == len(found) == 2 * 2 + 2 + 1  # visits, counts, an evaluation
+    assert len(chosen) == len(tables) == 2 * 2 + 2 + 1  # visits, counts, an evaluation
     read = list[tuple[int, np.ndarray]]()
-    for (ring, chi, pad), message in zip(chosen, found, strict=True):
+    for (ring, chi, pad), message in zip(chosen, tables, strict=True):
         data = message.entries
         entries = ring.unpack(data, (8 * len(data) // ring.bits // len(chi), len(chi)))
         values = ring.reduce(entries[chi, np.arange(len(chi))] + pad)
@@ -93,14 +96,14 @@ def test_what_is_read_from_tables_is_uniform_in_every_row_and_output(
             assert len(np.unique(values)) > 0.8 * len(values)
         else:
             assert np.diff(np.sort(values)).min() > 3
-    psi = np.concatenate([each.psi.T for each in visits if each.psi.size])  # two holders, each visit, each output
+    psi = np.concatenate([block.psi.T for block in visits if block.psi.size])  # two holders, each visit, each output
     assert len(psi) == 2 * 4 * outputs
     assert len(np.unique(psi)) == psi.size
 
 
 @pytest.mark.parametrize("loss", ["logistic", "poisson"])
-def test_each_measurement_is_noted_before_anything_of_it_is_told(loss: str, tmp_path: Path) -> None:
-    """Pairs as sums, of evaluations on the way and at the end: on disk at the partner when it tells what it has."""
+def test_evaluations_are_recorded_before_they_disclose(loss: str, tmp_path: Path) -> None:
+    """The partner stores each evaluation on disk before it sends pairs or sums, during training and at its end."""
     X = np.random.default_rng(0).normal(size=(ROWS, 4))
     job = vfl.Job(
         model=vfl.GeneralLinear(loss=loss),
@@ -115,7 +118,7 @@ def test_each_measurement_is_noted_before_anything_of_it_is_told(loss: str, tmp_
     ids = range(ROWS)
     parties = [vfl.Party("bank", X[:, :2], np.arange(ROWS) % 2, ids=ids), vfl.Party("shop", X[:, 2:], ids=ids)]
     ledgers = {name: DisclosureLedger(tmp_path / name, name) for name in ("bank", "shop")}
-    held_out = [id_digest("shop", each) for each in ids]
+    held_out = [id_digest("shop", row_id) for row_id in ids]
     noted = list[int]()
 
     def watch(event: Event) -> None:

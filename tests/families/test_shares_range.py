@@ -1,4 +1,4 @@
-"""How many rows come beyond their table is counted after every chunk, and nothing else is told by that."""
+"""After every chunk the parties count the rows with sums beyond the table. They open only this count."""
 
 from __future__ import annotations
 
@@ -21,15 +21,14 @@ from securevfl.runtime.observer import Event
 from securevfl.training import session
 
 
-def job(lr: float, **keys: Any) -> vfl.Job:
+def whole_batch_job(lr: float, **keys: Any) -> vfl.Job:
     shares = vfl.Protocol(shares=vfl.Shares(chunk=2))
-    own = {"batch_size": "all", "epochs": 6, "test_fraction": 0.3, "evaluate_every": 100, "protocol": shares} | keys
-    return vfl.Job(model=vfl.Logistic(), optimizer=vfl.FedSGD(lr=lr), **own)
+    options = {"batch_size": "all", "epochs": 6, "test_fraction": 0.3, "evaluate_every": 100, "protocol": shares} | keys
+    return vfl.Job(model=vfl.Logistic(), optimizer=vfl.FedSGD(lr=lr), **options)
 
 
 def sure(scale: float) -> list[vfl.Party]:
-    """Tables of which a logistic model is sure: sums reach 30, and `scale` times as far in rows that are large in every
-    column."""
+    """Return tables with separable classes: sums reach 30, and `scale` times as much in 2% of the rows."""
     draw = np.random.default_rng(1)
     X = draw.normal(size=(1200, 14)) * np.where(draw.random((1200, 1)) < 0.02, scale, 1.0)
     y = (X @ np.resize([1.0, -1.0], 14) + 0.1 * draw.normal(size=1200) > 0).astype(int)
@@ -37,7 +36,7 @@ def sure(scale: float) -> list[vfl.Party]:
 
 
 def played(
-    own: vfl.Job, tmp_path: Any, parties: int = 2, tables: list[vfl.Party] | None = None
+    job: vfl.Job, tmp_path: Any, parties: int = 2, tables: list[vfl.Party] | None = None
 ) -> tuple[list[str], list[OutOfRangeCount]]:
     """Events `far` as they were logged, and the sums that were opened."""
     opened: list[OutOfRangeCount] = []
@@ -49,7 +48,7 @@ def played(
     handler = eventlog.write_to(tmp_path / "log")
     try:
         with contextlib.suppress(DivergenceError):  # at its very end
-            vfl.simulate(own, tables or vfl.datasets.breast_cancer(parties), workers=1, observe=watch)
+            vfl.simulate(job, tables or vfl.datasets.breast_cancer(parties), workers=1, observe=watch)
     finally:
         handler.close()
         eventlog.LOGGER.removeHandler(handler)
@@ -58,15 +57,15 @@ def played(
 
 @pytest.mark.parametrize("parties", [2, 3])
 def test_one_count_is_opened_a_chunk(tmp_path: Any, parties: int) -> None:
-    far, opened = played(job(0.1, epochs=4), tmp_path, parties)
+    far, opened = played(whole_batch_job(0.1, epochs=4), tmp_path, parties)
     assert not far
     assert len(opened) == 2
-    counts = [int.from_bytes(each.total, "little") for each in opened]
-    assert all(count < 2**COUNT_BITS for count in counts)  # shares of a sum, each under a mask of its own
+    counts = [int.from_bytes(message.total, "little") for message in opened]
+    assert all(count < 2**COUNT_BITS for count in counts)  # shares of a sum, each under a separate mask
 
 
 def test_a_run_beyond_the_table_is_told_before_its_end(tmp_path: Any) -> None:
-    far, opened = played(job(40.0), tmp_path)
+    far, opened = played(whole_batch_job(40.0), tmp_path)
     assert len(opened) >= 3
     assert len(far) >= 2
     assert all('"party": "bank"' in line or '"party":"bank"' in line for line in far)
@@ -74,22 +73,24 @@ def test_a_run_beyond_the_table_is_told_before_its_end(tmp_path: Any) -> None:
 
 @pytest.mark.parametrize(("scale", "warned"), [(1.8, False), (6.0, True)])
 def test_sums_of_rows_that_a_model_is_sure_of_are_covered(scale: float, warned: bool, tmp_path: Any) -> None:
-    """Sums beyond 32, half of the table, of a class's own sign are read as they are, and nothing is said; beyond 48
-    they are taken for others, and the party with labels is told what to do."""
-    own = vfl.Job(model="logistic", test_fraction=0)
+    """Sums of the right sign beyond 32, half of the table, are read correctly, and no warning appears.
+
+    Beyond 48 they are read as other sums, and the party with labels gets a warning with a remedy.
+    """
+    job = vfl.Job(model="logistic", test_fraction=0)
     tables = sure(scale)
-    sums = np.abs(vfl.simulate(own, tables, workers=1).decision({each.name: each.X for each in tables}))
+    sums = np.abs(vfl.simulate(job, tables, workers=1).decision({party.name: party.X for party in tables}))
     assert (sums > 32).any()
     assert (sums > 49).any() == warned
-    far, _ = played(own, tmp_path, tables=tables)
+    far, _ = played(job, tmp_path, tables=tables)
     assert bool(far) == warned
     assert all("table_bits by one" in line for line in far)
     job_file, files = tmp_path / "job.toml", {party.name: tmp_path / f"{party.name}.csv" for party in tables}
     job_file.write_text('model = "logistic"\ntest_fraction = 0\n')
     for party in tables:
-        own = party.X if party.y is None else np.column_stack([party.X, party.y])
+        columns = party.X if party.y is None else np.column_stack([party.X, party.y])
         heads = ["id", *(f"{party.name}{j}" for j in range(party.X.shape[1])), *(["y"] if party.active else [])]
-        lines = [",".join(map(repr, [k, *row])) for k, row in enumerate(own.tolist())]
+        lines = [",".join(map(repr, [k, *row])) for k, row in enumerate(columns.tolist())]
         files[party.name].write_text("\n".join([",".join(heads), *lines]) + "\n")
     data = [word for name, file in files.items() for word in ("--data", f"{name}={file}")]
     printed = CliRunner().invoke(app, ["train", str(job_file), *data])
@@ -97,30 +98,32 @@ def test_sums_of_rows_that_a_model_is_sure_of_are_covered(scale: float, warned: 
     assert ("table_bits by one" in printed.output) == warned
 
 
-def test_a_table_of_half_the_entries_trains_where_sums_reach_thirty() -> None:
+def test_half_the_table_entries_suffice_for_sums_of_thirty() -> None:
     """15 on either side of 0 lost this training."""
     shares = vfl.Protocol(shares=vfl.Shares(table_bits=5))
-    run = vfl.simulate(job(0.3, epochs=12, batch_size=128, protocol=shares), vfl.datasets.breast_cancer(), workers=1)
+    run = vfl.simulate(
+        whole_batch_job(0.3, epochs=12, batch_size=128, protocol=shares), vfl.datasets.breast_cancer(), workers=1
+    )
     assert run.metrics["auc"] > 0.98
 
 
 def test_counts_are_said_and_counted() -> None:
     parties = vfl.datasets.breast_cancer()
-    sheet = vfl.explain(job(0.1), parties)
+    sheet = vfl.explain(whole_batch_job(0.1), parties)
     assert "3 counts of rows near the table's end, one a chunk" in sheet
 
 
 @pytest.mark.parametrize("accepts", [[], ["small_metrics"]])
-def test_rows_are_counted_as_often_as_the_partner_s_ledger_lets_them(
+def test_the_partners_ledger_limits_counts_of_rows(
     accepts: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
-    """398 training rows are counted three times, of five chunks, and in no later run; the training goes on."""
-    apart = lambda *given, simulated, **keys: LocalResources(*given, **keys)  # noqa: E731
+    """The ledger lets 398 training rows be counted in three of five chunks and in no later run. Training continues."""
+    apart = lambda *arguments, simulated, **keys: LocalResources(*arguments, **keys)  # noqa: E731
     monkeypatch.setattr(session, "LocalResources", apart)  # as between organisations
     ledger = ScoreLedger(tmp_path / "scores")
     monkeypatch.setattr(Measurements, "check", lambda *_: None)
     monkeypatch.setattr(Measurements, "_record_evaluation", lambda *_: None)
     monkeypatch.setattr("securevfl.families.shares.shares_participant.ScoreLedger", lambda _: ledger)
-    for told in (3, 0):
-        _, opened = played(job(0.1, epochs=10, accepts=accepts), tmp_path)
-        assert [bool(each.total) for each in opened] == [bool(accepts) or number < told for number in range(5)]
+    for limit in (3, 0):
+        _, opened = played(whole_batch_job(0.1, epochs=10, accepts=accepts), tmp_path)
+        assert [bool(count.total) for count in opened] == [bool(accepts) or number < limit for number in range(5)]

@@ -1,4 +1,4 @@
-"""Steps twice as long as is safe whatever the columns: where the loss says they are too long, all parties go back."""
+"""Steps of twice the safe length: if the loss rises, all parties roll back to an earlier state."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from selfcheck.whole_weights import whole_weights
 import securevfl as vfl
 from securevfl.families.shares.shares_job import trains_on_shares
 from securevfl.families.shares.shares_plan import make_plan
+from securevfl.optim.block_descent import heavy_ball
 from securevfl.protocols.handshake import StopDecision
 from securevfl.protocols.shares.share_products import Products
 from securevfl.runtime.observer import Event
@@ -22,7 +23,7 @@ ROWS = 2000
 
 
 def alike(count: int = 2) -> list[vfl.Party]:
-    """Parties whose columns are nearly the same and say little of labels of which half are positive."""
+    """Return parties with nearly equal columns that barely predict the labels; half of the labels are positive."""
     draw = np.random.default_rng(5)
     X = draw.normal(size=(ROWS, 3))
     y = (draw.random(ROWS) < 1 / (1 + np.exp(-0.15 * X.sum(axis=1)))).astype(int)
@@ -32,11 +33,11 @@ def alike(count: int = 2) -> list[vfl.Party]:
     ]
 
 
-def job(**keys: Any) -> vfl.Job:
+def oscillating_job(**keys: Any) -> vfl.Job:
     fine = vfl.Protocol(shares=vfl.Shares(chunk=4, table_bits=8, step=0.125))  # rounding moves weights by some .004
-    own = {"optimizer": vfl.BlockDescent(lr=2.0), "batch_size": "all", "epochs": 12, "evaluate_every": 6}
-    own |= {"patience": {"evaluations": 1}, "test_fraction": 0.3, "protocol": fine}
-    return vfl.Job(**({"model": vfl.Logistic()} | own | keys))
+    defaults = {"optimizer": vfl.BlockDescent(lr=2.0), "batch_size": "all", "epochs": 12, "evaluate_every": 6}
+    defaults |= {"patience": {"evaluations": 1}, "test_fraction": 0.3, "protocol": fine}
+    return vfl.Job(**({"model": vfl.Logistic()} | defaults | keys))
 
 
 def weights(run: vfl.Run) -> Any:
@@ -47,31 +48,38 @@ def weights(run: vfl.Run) -> Any:
 
 @pytest.mark.long
 @pytest.mark.parametrize("count", [2, 3])
-def test_a_training_that_swings_begins_again_with_half_the_step(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its model is the one of as many visits as follow, at the safe step; no coin of a key serves twice in a session,
-    also of a chunk that was made ahead and then not gone through."""
-    own, events, made, keys = alike(count), list[Event](), list[tuple[str, int, tuple[str, ...]]](), Products.keys
+def test_an_oscillating_training_restarts_with_half_the_step(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The final model equals that of a run with the safe step and the remaining iterations.
+
+    No public coin of a key repeats in a session, even if a preprocessed chunk was discarded.
+    """
+    parties, events, noted_keys, keys = (
+        alike(count),
+        list[Event](),
+        list[tuple[str, int, tuple[str, ...]]](),
+        Products.keys,
+    )
 
     def noted(self: Products, number: int, purposes: Sequence[str]) -> Any:
-        made.append((self.context.me + self.context.subchannel, number, tuple(purposes)))
+        noted_keys.append((self.context.me + self.context.subchannel, number, tuple(purposes)))
         return keys(self, number, purposes)
 
     monkeypatch.setattr(Products, "keys", noted)
-    run = vfl.simulate(job(), own, observe=events.append)
+    run = vfl.simulate(oscillating_job(), parties, observe=events.append)
     losses = [record["loss"] for record in run.history if "loss" in record]
     assert losses[0] > np.log(2) > losses[1] == run.metrics["loss"]
     assert [part.state["sizes"]["rollbacks"] for part in run.parts.values()] == [[[6, 0]]] * count
     received = [event for event in events if event.direction == "recv"]
     verdicts = [event.message for event in received if isinstance(event.message, StopDecision)]
-    assert [each.roll_back for each in verdicts] == [True] * (count - 1) + [False] * (count - 1)
+    assert [decision.roll_back for decision in verdicts] == [True] * (count - 1) + [False] * (count - 1)
     assert not verdicts[0].is_best
-    assert len(set(made)) == len(made) >= 2 * 4
-    safe = job(optimizer=vfl.BlockDescent(lr=1.0), epochs=6, evaluate_every=6)
-    np.testing.assert_allclose(weights(run), weights(vfl.simulate(safe, own)), atol=0.05)
+    assert len(set(noted_keys)) == len(noted_keys) >= 2 * 4
+    safe = oscillating_job(optimizer=vfl.BlockDescent(lr=1.0), epochs=6, evaluate_every=6)
+    np.testing.assert_allclose(weights(run), weights(vfl.simulate(safe, parties)), atol=0.05)
 
 
 def test_a_training_that_does_well_never_turns_back() -> None:
-    run = vfl.simulate(job(protocol="shares"), vfl.datasets.breast_cancer())
+    run = vfl.simulate(oscillating_job(protocol="shares"), vfl.datasets.breast_cancer())
     assert run.active.state["sizes"]["rollbacks"] == []
 
 
@@ -80,28 +88,31 @@ class Cut(Exception):
 
 
 @pytest.mark.parametrize("at", [6, 9])
-def test_a_run_that_was_cut_after_it_turned_back_goes_on_turned(at: int, tmp_path: Path) -> None:
-    own = alike()
-    kept = {party.name: Checkpoints(tmp_path / party.name, party.name, every=1) for party in own}
+def test_a_run_interrupted_after_a_rollback_resumes(at: int, tmp_path: Path) -> None:
+    parties = alike()
+    checkpoints = {party.name: Checkpoints(tmp_path / party.name, party.name, every=1) for party in parties}
 
     def on_round(done: int, of: int) -> None:
         if done == at:
             raise Cut
 
     with pytest.raises(Cut):
-        vfl.simulate(job(), own, checkpoints=kept, on_round=on_round)
-    kept = {party.name: Checkpoints(tmp_path / party.name, party.name, every=1) for party in own}
-    again, whole = vfl.simulate(job(), own, checkpoints=kept), vfl.simulate(job(), own)
+        vfl.simulate(oscillating_job(), parties, checkpoints=checkpoints, on_round=on_round)
+    checkpoints = {party.name: Checkpoints(tmp_path / party.name, party.name, every=1) for party in parties}
+    again, uninterrupted = (
+        vfl.simulate(oscillating_job(), parties, checkpoints=checkpoints),
+        vfl.simulate(oscillating_job(), parties),
+    )
     assert [part.state["sizes"]["rollbacks"] for part in again.parts.values()] == [[[6, 0]]] * 2
-    np.testing.assert_allclose(weights(again), weights(whole), atol=0.05)
+    np.testing.assert_allclose(weights(again), weights(uninterrupted), atol=0.05)
 
 
 @pytest.mark.parametrize("turned", [((3, 0),), ((6, 3),), ((3, 0), (8, 5)), ((12, 6),)])
-def test_the_rule_goes_on_from_an_earlier_state(turned: tuple[tuple[int, int], ...]) -> None:
+def test_the_rule_continues_from_an_earlier_state(turned: tuple[tuple[int, int], ...]) -> None:
     """Against the same steps in floats, one after the other."""
-    own = job(optimizer=vfl.BlockDescent(lr=4.0))
-    assert trains_on_shares(own)
-    rule = make_plan(own, rows=100, batches=1, parties=2, rollbacks=turned).rule
+    swinging_job = oscillating_job(optimizer=vfl.BlockDescent(lr=8.0))
+    assert trains_on_shares(swinging_job)
+    rule = make_plan(swinging_job, rows=100, batches=1, parties=2, rollbacks=turned).rule
     changes = np.random.default_rng(0).integers(-1000, 1000, 12)
     state, turns = rule.start(np.zeros((1, 1), np.uint64)), dict(turned)
     before = point = 0.0
@@ -117,15 +128,42 @@ def test_the_rule_goes_on_from_an_earlier_state(turned: tuple[tuple[int, int], .
     if len(changes) in turns:
         points[-1] = points[turns[len(changes)]]
     for visits, expected in enumerate(points):
-        found = rule.theta(state[: visits + 1], visits).view(np.int64)[0, 0] / 2**rule.m
-        assert abs(found - expected) <= np.abs(changes).sum() / 2 ** (rule.m + 1)
+        theta = rule.theta(state[: visits + 1], visits).view(np.int64)[0, 0] / 2**rule.m
+        assert abs(theta - expected) <= np.abs(changes).sum() / 2 ** (rule.m + 1)
 
 
-def test_steps_are_long_only_where_evaluations_watch_them() -> None:
-    """The default job is watched; a job without held-out rows, or evaluated at its end alone, takes the safe step."""
-    assert vfl.Job(model="logistic").optimizer.lr == 2
-    assert vfl.Job(model="logistic", test_fraction=0).optimizer.lr == 1
-    assert vfl.Job(model="logistic", evaluate_every=0).optimizer.lr == 1
+@pytest.mark.parametrize("turned", [(), ((4, 2),), ((6, 0), (9, 6))])
+def test_safe_steps_are_a_heavy_ball_method_that_starts_again_after_a_rollback(
+    turned: tuple[tuple[int, int], ...],
+) -> None:
+    """Against the same steps in floats; the result is the mean of the latest fifth."""
+    safe_job = oscillating_job(optimizer=vfl.BlockDescent(lr=1.0))
+    assert trains_on_shares(safe_job)
+    rule = make_plan(safe_job, rows=100, batches=1, parties=2, rollbacks=turned).rule
+    changes, turns = np.random.default_rng(1).integers(-1000, 1000, 12), dict(turned)
+    state, points, step, start = rule.start(np.zeros((1, 1), np.uint64)), [0.0], 1.0, 0
+    before, pairs = 0.0, heavy_ball(12)
+    for visit, change in enumerate(changes):
+        if visit in turns:
+            before = points[visit] = points[turns[visit]]
+            step, start, pairs = step / 2, visit, heavy_ball(12 - visit)
+        length, factor = pairs[visit - start]
+        points.append(points[visit] - step * length * change + factor * (points[visit] - before))
+        before = points[visit]
+        state = rule.step(state, np.array([[change]]).view(np.uint64), visit)
+    latest = (12 - start) // 5
+    if latest:
+        points[-1] = float(np.mean(points[-latest:]))
+    for visits, expected in enumerate(points):
+        theta = rule.theta(state[: visits + 1], visits).view(np.int64)[0, 0] / 2**rule.m
+        assert abs(theta - expected) <= np.abs(changes).sum() / 2 ** (rule.m + 1)
+
+
+def test_default_steps_of_linear_models_are_safe() -> None:
+    """Only models that end early take longer steps, and only if evaluations detect that they are too long."""
+    assert {vfl.Job(model=name).optimizer.lr for name in ("logistic", "square", "one_vs_rest", "huber")} == {1}
+    assert vfl.Job(model="trees").optimizer.lr == 2
+    assert vfl.Job(model="trees", test_fraction=0).optimizer.lr == 1
     sheet = "whether to roll back and halve the step"
-    assert sheet in vfl.explain(vfl.Job(model="logistic"))
-    assert sheet not in vfl.explain(vfl.Job(model="logistic", test_fraction=0))
+    assert sheet in vfl.explain(vfl.Job(model="logistic", optimizer=vfl.BlockDescent(lr=2), evaluate_every=10))
+    assert sheet not in vfl.explain(vfl.Job(model="logistic"))

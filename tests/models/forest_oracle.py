@@ -9,7 +9,7 @@ import numpy as np
 
 
 def asked_of(row: Any, source: Any, order: Sequence[int]) -> float | None:
-    """What one row says of one source; None where it is missing."""
+    """Return the value of one source in one row; None if it is missing."""
     if source.missing is not None and row[source.missing] == 1:
         return None
     if not source.categories:
@@ -34,29 +34,29 @@ def leaf(row: Any, forest: Any, tree: int) -> int:
 
 def leaves(X: Any, forest: Any) -> Any:
     """The leaf columns (m x trees 2^depth) of rows X (m x d)."""
-    trees, each = forest.merged.shape
-    found = np.zeros((len(X), trees * each))
+    trees, leaves_per_tree = forest.merged.shape
+    features = np.zeros((len(X), trees * leaves_per_tree))
     for i, row in enumerate(X):
         for tree in range(trees):
-            found[i, tree * each + leaf(row, forest, tree)] = 1 / trees**0.5
-    return found
+            features[i, tree * leaves_per_tree + leaf(row, forest, tree)] = 1 / trees**0.5
+    return features
 
 
 def lines(X: Any, train: Any, weight: float) -> Any:
     """The straight columns of rows X, fitted on the rows `train`."""
-    found = np.zeros(X.shape)
+    features = np.zeros(X.shape)
     for j in range(X.shape[1]):
-        own, column = train[:, j].copy(), X[:, j].copy()
-        low, high = np.quantile(own, [0.01, 0.99])
-        if len(set(own.tolist())) > 2 and low < high:
-            own, column = np.clip(own, low, high), np.clip(column, low, high)
-        if own.std() > 0:
-            found[:, j] = weight * np.clip((column - own.mean()) / own.std(), -3, 3)
-    return np.vectorize(lambda each: round(256 * each) / 256)(found)
+        train_column, column = train[:, j].copy(), X[:, j].copy()
+        low, high = np.quantile(train_column, [0.01, 0.99])
+        if len(set(train_column.tolist())) > 2 and low < high:
+            train_column, column = np.clip(train_column, low, high), np.clip(column, low, high)
+        if train_column.std() > 0:
+            features[:, j] = weight * np.clip((column - train_column.mean()) / train_column.std(), -3, 3)
+    return np.vectorize(lambda value: round(256 * value) / 256)(features)
 
 
 def descend(inputs: Sequence[Any], residual: Any, curvature: float, ridge: float, visits: int) -> list[Any]:
-    """Weights of every party after so many visits of block descent with Nesterov's points, by solves.
+    """Return the weights of every party after `visits` iterations of block descent with Nesterov's points, by solves.
 
     residual: g (n x c) of f (n x c).
     """

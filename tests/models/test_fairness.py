@@ -1,4 +1,4 @@
-"""Metrics by group against scikit-learn's, group by group; small groups are not told."""
+"""Metrics by group against scikit-learn's for each group; small groups are not reported."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ def run(model: object, y: np.ndarray) -> vfl.Run:
 
 def test_rates_are_those_of_each_group_and_small_groups_are_left_out() -> None:
     trained, tables = run(vfl.Logistic(), Y), {"bank": OWN, "shop": OTHER}
-    found = trained.evaluate_by_group(tables, Y, GROUP)
-    assert set(found) == {"north", "south"}  # 99 rows are too few, 301 are not
+    by_group = trained.evaluate_by_group(tables, Y, GROUP)
+    assert set(by_group) == {"north", "south"}  # 99 rows are too few, 301 are not
     proba = trained.predict_proba(tables)[:, 1]
-    for name, own in found.items():
+    for name, metrics in by_group.items():
         rows = name == GROUP
         (tn, fp), (fn, tp) = confusion_matrix(Y[rows], proba[rows] > 0.5)
-        assert own["rows"] == rows.sum()
-        assert own["true_positive"] == pytest.approx(tp / (tp + fn))
-        assert own["false_positive"] == pytest.approx(fp / (fp + tn))
-        assert own["selected"] == pytest.approx((tp + fp) / rows.sum())
-        assert own["rate"] == pytest.approx(Y[rows].mean())
-        assert own["predicted"] == pytest.approx(proba[rows].mean())
-        assert own["auc"] == pytest.approx(roc_auc_score(Y[rows], proba[rows]))
+        assert metrics["rows"] == rows.sum()
+        assert metrics["true_positive"] == pytest.approx(tp / (tp + fn))
+        assert metrics["false_positive"] == pytest.approx(fp / (fp + tn))
+        assert metrics["selected"] == pytest.approx((tp + fp) / rows.sum())
+        assert metrics["rate"] == pytest.approx(Y[rows].mean())
+        assert metrics["predicted"] == pytest.approx(proba[rows].mean())
+        assert metrics["auc"] == pytest.approx(roc_auc_score(Y[rows], proba[rows]))
     with raises_code(TableError, "SVFL-TABLE-SHAPE"):
         trained.evaluate_by_group(tables, Y, GROUP[:5])
 
 
 def test_numbers_have_means() -> None:
     y = DRAW.poisson(np.exp(0.3 * OWN[:, 0])).astype(float)
-    found = run(vfl.Poisson(), y).evaluate_by_group({"bank": OWN, "shop": OTHER}, y, GROUP)
-    assert found["north"]["label"] == pytest.approx(y[GROUP == "north"].mean())
-    assert abs(found["north"]["predicted"] / found["north"]["label"] - 1) < 0.2
-    assert "deviance" in found["south"]
+    by_group = run(vfl.Poisson(), y).evaluate_by_group({"bank": OWN, "shop": OTHER}, y, GROUP)
+    assert by_group["north"]["label"] == pytest.approx(y[GROUP == "north"].mean())
+    assert abs(by_group["north"]["predicted"] / by_group["north"]["label"] - 1) < 0.2
+    assert "deviance" in by_group["south"]

@@ -1,4 +1,4 @@
-"""A party's random trees: their leaves are the oracle's, cuts are of training rows alone, and sizes tell nothing."""
+"""A party's random trees: leaves equal the oracle's, cuts depend on training rows only, and sizes reveal nothing."""
 
 from __future__ import annotations
 
@@ -31,14 +31,17 @@ def mixed(rows: int, seed: int) -> Any:
     texts = rng.choice(["north", "east", "south", "west"], rows, p=[0.4, 0.3, 0.2, 0.1])
     few = rng.integers(0, 3, rows).astype(float)
     return np.column_stack(
-        [np.asarray(each, object) for each in (tails, gaps, texts, few, few, np.full(rows, 7.0), rng.normal(size=rows))]
+        [
+            np.asarray(column, object)
+            for column in (tails, gaps, texts, few, few, np.full(rows, 7.0), rng.normal(size=rows))
+        ]
     )
 
 
 def prepared(table: Any, train: Any) -> tuple[FittedPreparation, Any]:
-    own = columns_of("bank", table)
-    by = fit_preparation("bank", own, train, Preparation())
-    return by, by.apply(own)
+    columns = columns_of("bank", table)
+    by = fit_preparation("bank", columns, train, Preparation())
+    return by, by.apply(columns)
 
 
 def drawn(X: Any, by: FittedPreparation, trees: int = 9, depth: int = 4, **keys: Any) -> Forest:
@@ -52,10 +55,10 @@ def test_leaves_are_those_of_loops(seed: int) -> None:
     forest = drawn(X[train], by, key=bytes([seed] * 32))
     new = by.apply(columns_of("bank", np.vstack([mixed(40, seed + 50), [[1e9, None, "nowhere", 5.0, 5.0, 0.0, -1e9]]])))
     for rows in (X, new):
-        found = forest.leaves(rows)
-        assert found.dtype == np.uint8
+        features = forest.leaves(rows)
+        assert features.dtype == np.uint8
         for i, row in enumerate(rows):
-            assert found[i].tolist() == [oracle.leaf(row, forest, tree) for tree in range(9)]
+            assert features[i].tolist() == [oracle.leaf(row, forest, tree) for tree in range(9)]
         assert (oracle.leaves(rows, forest) > 0).sum(axis=1).tolist() == [9] * len(rows)
     assert (
         np.isnan(question_values(X, forest.sources, forest.orders)).sum(axis=0) > 0
@@ -64,9 +67,9 @@ def test_leaves_are_those_of_loops(seed: int) -> None:
 
 def test_lines_are_those_of_loops() -> None:
     by, X = prepared(mixed(300, 4), np.arange(200))
-    found = LinearFeatures.fit(X[:200], 0.3)(X)
-    np.testing.assert_allclose(found, oracle.lines(X, X[:200], 0.3), atol=1e-12)
-    assert np.abs(found).max() <= 0.9 + 1e-12
+    features = LinearFeatures.fit(X[:200], 0.3)(X)
+    np.testing.assert_allclose(features, oracle.lines(X, X[:200], 0.3), atol=1e-12)
+    assert np.abs(features).max() <= 0.9 + 1e-12
     assert len(by.features) == X.shape[1]
 
 
@@ -117,15 +120,15 @@ def test_no_leaf_holds_a_row_fewer_than_the_fewest() -> None:
     for depth in (1, 2, 4):
         for counts in draw.integers(0, 25, (40, 2**depth)):
             into = _merged(counts, 20)
-            held = np.bincount(into, counts, minlength=2**depth)
+            leaf_rows = np.bincount(into, counts, minlength=2**depth)
             enough = counts.sum() >= 20
-            assert (held[held > 0] >= 20).all() if enough else (held > 0).sum() <= 1
+            assert (leaf_rows[leaf_rows > 0] >= 20).all() if enough else (leaf_rows > 0).sum() <= 1
     assert _merged(np.array([20, 19]), 20).tolist() == [0, 0]
     assert _merged(np.array([20, 20]), 20).tolist() == [0, 1]
 
 
 def test_every_question_of_a_tree_is_drawn_by_itself() -> None:
-    """Columns of the same numbers have the same cuts, of which a tree takes one for each question."""
+    """Columns with equal numbers have equal cuts, and a tree draws one of the columns for each question."""
     X = np.tile(np.arange(500.0)[:, None], 4)
     forest = Forest.draw(X, FittedPreparation(list("abcd")).sources, KEY, trees=40, depth=4, bins=255)
     assert len(np.unique(forest.cuts)) > 90  # 120 of 254 on average, 40 if a tree had one place for all
@@ -135,9 +138,9 @@ def test_every_question_of_a_tree_is_drawn_by_itself() -> None:
 def test_small_leaves_count_as_a_neighbour() -> None:
     by, X = prepared(mixed(200, 3), np.arange(200))
     forest = drawn(X, by, min_leaf_rows=20)
-    found = forest.leaves(X)
+    features = forest.leaves(X)
     for tree in range(len(forest)):
-        counts = np.bincount(found[:, tree], minlength=16)
+        counts = np.bincount(features[:, tree], minlength=16)
         into = forest.merged[tree].astype(int)
         np.testing.assert_array_equal(counts, np.bincount(into, forest.counts[tree], minlength=16))
         assert counts[counts > 0].min() >= 20
@@ -146,7 +149,7 @@ def test_small_leaves_count_as_a_neighbour() -> None:
 def test_it_comes_back_as_it_was_kept() -> None:
     by, X = prepared(mixed(200, 3), np.arange(200))
     forest, lines = drawn(X, by), LinearFeatures.fit(X, 0.3)
-    kept = State.read(State(forest=forest.state(), lines=lines.state()).plain())
-    np.testing.assert_array_equal(Forest.read(kept["forest"]).leaves(X), forest.leaves(X))
-    np.testing.assert_array_equal(LinearFeatures.read(kept["lines"])(X), lines(X))
+    stored = State.read(State(forest=forest.state(), lines=lines.state()).plain())
+    np.testing.assert_array_equal(Forest.read(stored["forest"]).leaves(X), forest.leaves(X))
+    np.testing.assert_array_equal(LinearFeatures.read(stored["lines"])(X), lines(X))
     assert "3" not in repr(forest).replace("9 trees", "")

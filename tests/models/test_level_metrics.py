@@ -42,11 +42,11 @@ def test_two_classes_in_any_order() -> None:
     y = np.where(GENERATOR.random(8000) < 1 / (1 + np.exp(-f[:, 0])), "yes", "no")
     loss, order = LOSSES["logistic"], GENERATOR.permutation(8000)
     exact = metrics.evaluate(loss, f, y, np.array(["no", "yes"]))
-    found = pair_metrics.class_metrics(loss, rounded(f)[order], (y == "yes")[order, None], np.array(["no", "yes"]))
-    assert list(found) == list(exact) == pair_metrics.pair_metric_names(loss)
+    measured = pair_metrics.class_metrics(loss, rounded(f)[order], (y == "yes")[order, None], np.array(["no", "yes"]))
+    assert list(measured) == list(exact) == pair_metrics.pair_metric_names(loss)
     bounds = {"auc": 5e-4, "log_loss": 3e-4, "loss": 3e-4, "brier": 2e-4, "pr_auc": 2e-3, "ks": 6e-3}
     for name, bound in bounds.items():
-        assert abs(found[name] - exact[name]) < bound, name
+        assert abs(measured[name] - exact[name]) < bound, name
 
 
 def test_several_classes_each_by_itself() -> None:
@@ -57,11 +57,11 @@ def test_several_classes_each_by_itself() -> None:
     for k in range(4):
         order = GENERATOR.permutation(6000)
         levels[:, k], marked[:, k] = levels[order, k], marked[order, k]
-    found = pair_metrics.class_metrics(loss, levels, marked, classes)
-    assert list(found) == pair_metrics.pair_metric_names(loss)
+    measured = pair_metrics.class_metrics(loss, levels, marked, classes)
+    assert list(measured) == pair_metrics.pair_metric_names(loss)
     areas = [metrics.area_under_curve(y == k, f[:, k]) for k in range(4)]
-    assert found["auc"] == pytest.approx(np.mean(areas), abs=1e-4)
-    assert found["loss"] == pytest.approx(loss.value(f, loss.targets(y, classes)).mean(), abs=2e-3)
+    assert measured["auc"] == pytest.approx(np.mean(areas), abs=1e-4)
+    assert measured["loss"] == pytest.approx(loss.value(f, loss.targets(y, classes)).mean(), abs=2e-3)
 
 
 def test_residuals() -> None:
@@ -72,26 +72,28 @@ def test_residuals() -> None:
     f = 0.8 * targets + GENERATOR.normal(size=targets.shape) * 0.3
     exact = metrics.evaluate(loss, f, y, classes)
     residuals = rounded(f - targets, 1 / 64)[GENERATOR.permutation(5000)]
-    found = pair_metrics.residual_metrics(loss, residuals, targets, classes)
-    assert found == pytest.approx(exact, abs=2e-3)
-    assert list(found) == pair_metrics.pair_metric_names(loss)
+    measured = pair_metrics.residual_metrics(loss, residuals, targets, classes)
+    assert measured == pytest.approx(exact, abs=2e-3)
+    assert list(measured) == pair_metrics.pair_metric_names(loss)
 
 
 @pytest.mark.parametrize(("rows", "share"), [(150, 0.3), (5000, 0.01)])
 def test_metrics_of_levels_are_off_by_less_than_the_error_that_is_said(rows: int, share: float) -> None:
-    """Also of few rows, and of a rare class: levels move a metric by less than other rows would, and both by what is
-    said beside it; 20 draws, fixed."""
+    """Levels change a metric by less than other rows would, and both by less than the printed error.
+
+    Few rows and a rare class are included; the 20 draws are fixed.
+    """
     loss, draw, classes = LOSSES["logistic"], np.random.default_rng(1), np.array([0, 1])
     for _ in range(20):
         y = (draw.random(rows) < share).astype(int)
         f = (draw.normal(size=rows) + 1.5 * y + np.log(share))[:, None]
         levels = np.floor(f / STEP + draw.random(f.shape)) * STEP
         exact, errors = metrics.evaluate(loss, f, y, classes), metrics.standard_errors(loss, f, y, classes, None)
-        told = pair_metrics.class_metrics(loss, levels, (y == 1)[:, None], classes)
-        said = pair_metrics.class_standard_errors(loss, levels, (y == 1)[:, None], classes)
+        measured = pair_metrics.class_metrics(loss, levels, (y == 1)[:, None], classes)
+        std_errors = pair_metrics.class_standard_errors(loss, levels, (y == 1)[:, None], classes)
         for name in ("auc", "log_loss", "pr_auc", "brier"):
-            assert abs(told[name] - exact[name]) < said[name], name
-            assert said[name] == pytest.approx(errors[name], rel=0.2), name
+            assert abs(measured[name] - exact[name]) < std_errors[name], name
+            assert std_errors[name] == pytest.approx(errors[name], rel=0.2), name
 
 
 def test_standard_errors_of_classes_and_residuals_are_those_of_rows() -> None:
@@ -99,10 +101,10 @@ def test_standard_errors_of_classes_and_residuals_are_those_of_rows() -> None:
     y = draw.integers(0, 3, 2000)
     f = draw.normal(size=(2000, 3)) + (y[:, None] == np.arange(3))
     loss = LOSSES["one_vs_rest"]
-    said = pair_metrics.class_standard_errors(loss, f, y[:, None] == np.arange(3), np.arange(3))
+    std_errors = pair_metrics.class_standard_errors(loss, f, y[:, None] == np.arange(3), np.arange(3))
     exact = metrics.standard_errors(loss, f, y, np.arange(3), None)
-    assert said["loss"] == pytest.approx(exact["loss"], rel=0.5)
+    assert std_errors["loss"] == pytest.approx(exact["loss"], rel=0.5)
     r, targets = draw.normal(size=(2, 2000, 1))
-    said = pair_metrics.residual_standard_errors(LOSSES["square"], r, targets, np.array([0.0, 2.0]))
-    assert said["rmse"] == pytest.approx(2 / np.sqrt(2 * 2000), rel=0.3)
-    assert said["r2"] == pytest.approx(np.sqrt(2 / 2000), rel=0.3)
+    std_errors = pair_metrics.residual_standard_errors(LOSSES["square"], r, targets, np.array([0.0, 2.0]))
+    assert std_errors["rmse"] == pytest.approx(2 / np.sqrt(2 * 2000), rel=0.3)
+    assert std_errors["r2"] == pytest.approx(np.sqrt(2 / 2000), rel=0.3)

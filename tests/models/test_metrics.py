@@ -17,8 +17,8 @@ POSITIVE = GENERATOR.random(N) < 1 / (1 + np.exp(-2 * SCORE))
 @pytest.mark.parametrize("name", ["logistic", "smooth_hinge"])
 def test_two_classes(name: str) -> None:
     loss, y = LOSSES[name], np.where(POSITIVE, "yes", "no")
-    found = metrics.evaluate(loss, SCORE[:, None], y, loss.classes(y))
-    assert list(found) == metrics.metric_names(loss)
+    measured = metrics.evaluate(loss, SCORE[:, None], y, loss.classes(y))
+    assert list(measured) == metrics.metric_names(loss)
     proba = loss.proba(SCORE[:, None])[:, 1]
     false, true, _ = oracle.roc_curve(POSITIVE, SCORE, drop_intermediate=False)
     expected = {
@@ -28,18 +28,18 @@ def test_two_classes(name: str) -> None:
         "ks": np.max(true - false),
         "pr_auc": oracle.average_precision_score(POSITIVE, SCORE),
     }
-    for each, value in expected.items():
-        assert found[each] == pytest.approx(value, abs=1e-12), each
+    for metric, value in expected.items():
+        assert measured[metric] == pytest.approx(value, abs=1e-12), metric
 
 
 def test_several_classes() -> None:
     loss, y = LOSSES["softmax"], GENERATOR.integers(0, 3, N)
     f = GENERATOR.normal(size=(N, 3)) + (y[:, None] == np.arange(3))
-    found = metrics.evaluate(loss, f, y, np.arange(3))
-    assert found["auc"] == pytest.approx(oracle.roc_auc_score(y, loss.proba(f), multi_class="ovr"), abs=1e-12)
-    assert found["log_loss"] == pytest.approx(oracle.log_loss(y, loss.proba(f)), abs=1e-12)
+    measured = metrics.evaluate(loss, f, y, np.arange(3))
+    assert measured["auc"] == pytest.approx(oracle.roc_auc_score(y, loss.proba(f), multi_class="ovr"), abs=1e-12)
+    assert measured["log_loss"] == pytest.approx(oracle.log_loss(y, loss.proba(f)), abs=1e-12)
     squares = (loss.proba(f) - np.eye(3)[y]) ** 2
-    assert found["brier"] == pytest.approx(squares.sum(axis=1).mean(), abs=1e-12)
+    assert measured["brier"] == pytest.approx(squares.sum(axis=1).mean(), abs=1e-12)
 
 
 def test_lift_is_the_share_among_the_first_rows_against_the_share_among_all() -> None:
@@ -47,14 +47,14 @@ def test_lift_is_the_share_among_the_first_rows_against_the_share_among_all() ->
     positive = np.arange(N) < 100
     assert metrics.lift(positive, score) == pytest.approx(5.0)
     assert metrics.lift(positive, -score) == 0.0
-    assert metrics.lift(positive, np.zeros(N)) == pytest.approx(1.0)  # ties tell nothing
+    assert metrics.lift(positive, np.zeros(N)) == pytest.approx(1.0)  # ties carry no information
     assert metrics.lift(positive, score, top=0.5) == pytest.approx(2.0)
 
 
 def test_calibration_is_scikit_learns_of_equal_parts() -> None:
     proba = GENERATOR.random(N)
-    found = metrics.calibration(GENERATOR.random(N) < proba, proba)
-    assert found[:, 2].sum() == N
+    bins = metrics.calibration(GENERATOR.random(N) < proba, proba)
+    assert bins[:, 2].sum() == N
     positive = GENERATOR.random(N) < proba**2
     share, mean = calibration_curve(positive, proba, n_bins=10, strategy="quantile")
     np.testing.assert_allclose(metrics.calibration(positive, proba)[:, :2], np.column_stack([mean, share]), atol=1e-12)
@@ -99,7 +99,7 @@ def test_standard_errors_are_those_of_the_rows_that_weigh(name: str) -> None:
 
 @pytest.mark.parametrize(("rows", "share"), [(150, 0.3), (6000, 0.3), (6000, 0.02)])
 def test_standard_errors_are_the_deviations_over_other_rows(rows: int, share: float) -> None:
-    """Beside the deviations of metrics over 40 tables, a fixed draw, which tell a deviation to a ninth."""
+    """Compare with the deviations of metrics over 40 fixed tables, which estimate a deviation to a ninth."""
     loss, draw, classes = LOSSES["logistic"], np.random.default_rng(2), np.array([0, 1])
     values, errors = [], []
     for _ in range(40):
@@ -108,5 +108,5 @@ def test_standard_errors_are_the_deviations_over_other_rows(rows: int, share: fl
         values.append(metrics.evaluate(loss, f, y, classes))
         errors.append(metrics.standard_errors(loss, f, y, classes, None))
     for name in ("auc", "log_loss", "accuracy", "brier"):
-        deviation = np.std([each[name] for each in values])
-        assert np.mean([each[name] for each in errors]) == pytest.approx(deviation, rel=0.35), name
+        deviation = np.std([sample[name] for sample in values])
+        assert np.mean([estimate[name] for estimate in errors]) == pytest.approx(deviation, rel=0.35), name

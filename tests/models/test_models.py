@@ -49,17 +49,19 @@ def test_the_residual_stays_within_its_bound(loss: Loss, scale: float, seed: int
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=list(LOSSES))
 @given(seed=st.integers(0, 2**32 - 1))
 def test_a_residual_tells_what_its_loss_says(loss: Loss, seed: int) -> None:
-    """Targets and sums that `invert_residual` reads off g are those that made it; most rows are told, and of each at
-    least one."""
+    """`invert_residual` recovers the targets and sums from g.
+
+    Most rows are recovered, and at least one value of each row.
+    """
     generator = np.random.default_rng(seed)
     y = targets(loss, 60, generator)
     f = generator.normal(size=y.shape).clip(-2.9, 2.9)  # where exp is not cut off
-    f = y + f / 20 if loss.name == "quantile" else f  # elsewhere it tells but a side
+    f = y + f / 20 if loss.name == "quantile" else f  # elsewhere it reveals only a side
     undone = loss.invert_residual(loss.residual(f, y))
     expected = loss.revealed_outputs(f) - (loss.target_term(y) if loss.retains_targets else 0)
-    for found, truth in ((undone.targets, y), (undone.sums, expected)):
-        known = np.isfinite(found) & ((y == 0) if loss.assumes_zero_labels else True)
-        np.testing.assert_allclose(found[known], truth[known], atol=1e-6)
+    for inverted, truth in ((undone.targets, y), (undone.sums, expected)):
+        known = np.isfinite(inverted) & ((y == 0) if loss.assumes_zero_labels else True)
+        np.testing.assert_allclose(inverted[known], truth[known], atol=1e-6)
     assert np.isfinite(undone.sums).mean() > 0.15
     assert np.isfinite(undone.targets).mean() > (0.15 if loss.assumes_zero_labels else 0.5) or loss.retains_targets
 
@@ -109,15 +111,15 @@ def test_decay_is_part_of_the_gradient_and_spares_the_intercept() -> None:
 
 @pytest.mark.parametrize("loss", [loss for loss in LOSSES.values() if loss.elementwise], ids=lambda loss: loss.name)
 def test_least_is_the_sum_of_least_loss(loss):
-    """Also where rows have weights, or exposures: what is beside the targets moves it as it moves the loss."""
+    """Also with weights or exposures of rows: they change the minimizer as they change the loss."""
     y = np.array([[-1.0], [1.0]]) if loss.classifies else np.array([[0.3], [1.0], [4.0]])
     cases = [(loss, y), (WeightedLoss(loss, 8.0), np.hstack([y, np.full_like(y, 2.0)]))]
     if isinstance(loss, LogLinkLoss):
         cases.append((OffsetLoss(loss), np.hstack([y, np.full_like(y, np.log(1.5))])))
-    for each, targets in cases:
-        f = each.minimizer(targets)
+    for case_loss, targets in cases:
+        f = case_loss.minimizer(targets)
         assert f.shape == (len(y), 1)
         f = f.clip(-20, 20)
-        here = each.value(f, targets)
+        here = case_loss.value(f, targets)
         for away in (-0.5, 0.5):
-            assert (here <= each.value(f + away, targets) + 1e-8).all()
+            assert (here <= case_loss.value(f + away, targets) + 1e-8).all()

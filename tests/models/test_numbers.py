@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import csv
 import gzip
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from builders import raises_code
+from builders import REAL_TABLES, raises_code
 from scipy import integrate, optimize, special
 from selfcheck.whole_weights import whole_weights
 from sklearn import linear_model as linear
@@ -52,16 +51,18 @@ MODELS: dict[str, Any] = {
 PROTOCOLS = {"open": "open", "sealed": "ckks", "shares": vfl.Protocol(shares=vfl.Shares())}
 
 
-def parties(y: np.ndarray, own: np.ndarray = OWN, other: np.ndarray = OTHER, **named: Any) -> list[vfl.Party]:
+def number_parties(
+    y: np.ndarray, bank_columns: np.ndarray = OWN, other: np.ndarray = OTHER, **named: Any
+) -> list[vfl.Party]:
     ids = range(len(y))
-    return [vfl.Party("bank", own, y, ids=ids, **named), vfl.Party("shop", other, ids=ids)]
+    return [vfl.Party("bank", bank_columns, y, ids=ids, **named), vfl.Party("shop", other, ids=ids)]
 
 
-def train(name: str, own: list[vfl.Party], kind: str = "open", **keys: Any) -> vfl.Run:
+def train(name: str, members: list[vfl.Party], kind: str = "open", **keys: Any) -> vfl.Run:
     steps = {"optimizer": vfl.BlockDescent(ridge=1e-3)} if kind == "shares" else {}
     options: dict[str, Any] = {"batch_size": "all", "epochs": 60, "accepts": ["columns", "rank"], "seed": 3}
     options |= steps | {"model": MODELS[name], "protocol": PROTOCOLS[kind]}
-    return vfl.simulate(vfl.Job(**(options | keys)), own)
+    return vfl.simulate(vfl.Job(**(options | keys)), members)
 
 
 def oracle(name: str, Z: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -72,20 +73,20 @@ def oracle(name: str, Z: np.ndarray, y: np.ndarray) -> np.ndarray:
         return np.asarray(api.GLM(y, api.add_constant(Z), family=family).fit().mu)
     if name == "huber":
         X, width = np.column_stack([Z, np.ones(len(Z))]), MODELS[name].width * y.std()
-        found = optimize.minimize(lambda theta: special.huber(width, X @ theta - y).sum(), np.zeros(X.shape[1]))
-        return np.asarray(X @ found.x)
+        fit = optimize.minimize(lambda theta: special.huber(width, X @ theta - y).sum(), np.zeros(X.shape[1]))
+        return np.asarray(X @ fit.x)
     kinds = {
         "poisson": linear.PoissonRegressor(alpha=0, tol=1e-9, max_iter=5000),
         "gamma": linear.GammaRegressor(alpha=0, tol=1e-9, max_iter=5000),
         "tweedie": linear.TweedieRegressor(power=1.6, link="log", alpha=0, tol=1e-9, max_iter=5000),
         "quantile": linear.QuantileRegressor(quantile=0.8, alpha=0, solver="highs"),
     }
-    unit = y.mean() if name in {"gamma", "tweedie"} else 1.0  # what they do not scale by themselves
+    unit = y.mean() if name in {"gamma", "tweedie"} else 1.0  # these do not scale labels
     return np.asarray(kinds[name].fit(Z, y / unit).predict(Z) * unit)
 
 
 def badness(name: str, y: np.ndarray, mu: np.ndarray) -> float:
-    """What the model is judged by, in the units of the labels."""
+    """Return the error measure of the model, in the units of the labels."""
     powers = {"poisson": 1, "gamma": 2, "tweedie": 1.6}
     if name in powers:
         return float(mean_tweedie_deviance(y, mu, power=powers[name]))
@@ -107,28 +108,28 @@ MOVED = {("negative_binomial", "sealed"): 0.01}
 @pytest.mark.parametrize("name", list(LABELS))
 def test_models_are_those_of_the_pooled_table(name: str, kind: str) -> None:
     y = LABELS[name]
-    run = train(name, parties(y), kind, **({"test_fraction": 0.0} if kind != "shares" else {"epochs": 40}))
-    if kind == "shares":  # scores of the training's rows are told to nobody
-        theta = whole_weights(run.job, {each: part.state for each, part in run.parts.items()}, "bank")
+    run = train(name, number_parties(y), kind, **({"test_fraction": 0.0} if kind != "shares" else {"epochs": 40}))
+    if kind == "shares":  # scores of training rows are disclosed to nobody
+        theta = whole_weights(run.job, {name_of_party: part.state for name_of_party, part in run.parts.items()}, "bank")
         f = SCALED @ np.vstack([theta["bank"][:-1], theta["shop"]]) + theta["bank"][-1]
         assert np.isfinite(run.metrics["loss"])
     else:
         f = run.decision({"bank": OWN, "shop": OTHER})
-    found = badness(name, y, run.job.model.loss.mean(f, run.active.classes))
+    reached = badness(name, y, run.job.model.loss.mean(f, run.active.classes))
     most = MOVED.get((name, kind), MOST[kind])
-    assert found <= badness(name, y, oracle(name, SCALED, y)) * (1 + most)
+    assert reached <= badness(name, y, oracle(name, SCALED, y)) * (1 + most)
 
 
 @pytest.mark.parametrize("sums", ["pairwise", "cipher", "tree"])
 @pytest.mark.parametrize("steps", [vfl.FedBCD(lr=0.05, local_steps=2), vfl.BlockNewton()])
 def test_any_sum_and_optimizer_gives_one_model(sums: str, steps: Any) -> None:
     y, third = LABELS["poisson"], vfl.Party("telco", OTHER[:, 2:], ids=range(N))
-    own = [*parties(y, other=OTHER[:, :2]), third]
+    members = [*number_parties(y, other=OTHER[:, :2]), third]
     keys: dict[str, Any] = {"optimizer": steps, "epochs": 5}
-    plain = train("poisson", own, protocol=vfl.Protocol(residual="open"), **keys)
-    other = train("poisson", own, protocol=vfl.Protocol(sum=sums, residual="open"), **keys)
-    for each, part in plain.parts.items():
-        np.testing.assert_allclose(other.parts[each].theta, part.theta, atol=1e-5)
+    plain = train("poisson", members, protocol=vfl.Protocol(residual="open"), **keys)
+    other = train("poisson", members, protocol=vfl.Protocol(sum=sums, residual="open"), **keys)
+    for name_of_party, part in plain.parts.items():
+        np.testing.assert_allclose(other.parts[name_of_party].theta, part.theta, atol=1e-5)
 
 
 @pytest.mark.exact_outputs
@@ -138,13 +139,13 @@ def test_exposure_is_that_of_statsmodels(kind: str) -> None:
     y = np.random.default_rng(1).poisson(MU * EXPOSED).astype(float)
     design = api.add_constant(SCALED)
     fitted = api.GLM(y, design, family=api.families.Poisson(), exposure=EXPOSED).fit()
-    own = parties(y, np.column_stack([OWN, EXPOSED]), columns=["a", "b", "years"])
-    held = {"test_fraction": 0.3} if kind == "shares" else {}
-    run = train("poisson", own, kind, exposure="years", epochs=40, **held)
+    members = number_parties(y, np.column_stack([OWN, EXPOSED]), columns=["a", "b", "years"])
+    split = {"test_fraction": 0.3} if kind == "shares" else {}
+    run = train("poisson", members, kind, exposure="years", epochs=40, **split)
     rate = run.predict({"bank": OWN, "shop": OTHER})  # for one unit of exposure
     mu = np.asarray(fitted.predict(design, exposure=np.ones(N)))
     if kind == "shares":
-        rows = run.job.schedule(register_of(own)).batch_order  # the same that it was trained on
+        rows = run.job.schedule(register_of(members)).batch_order  # the same that it was trained on
         glm = api.GLM(y[rows], design[rows], family=api.families.Poisson(), exposure=EXPOSED[rows])
         mu = np.asarray(glm.fit().predict(design, exposure=np.ones(N)))
         assert np.abs(np.log(rate / mu)).mean() < 0.06
@@ -157,18 +158,18 @@ def test_exposure_is_that_of_statsmodels(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["open", "shares"])
 def test_weights_of_rows_are_scikit_learns(kind: str) -> None:
     y = LABELS["poisson"]
-    own = parties(y, np.column_stack([OWN, EXPOSED]), columns=["a", "b", "w"])
-    run = train("poisson", own, kind, weights={"column": "w", "max_weight": 2.5}, epochs=80)
+    members = number_parties(y, np.column_stack([OWN, EXPOSED]), columns=["a", "b", "w"])
+    run = train("poisson", members, kind, weights={"column": "w", "max_weight": 2.5}, epochs=80)
     fitted = linear.PoissonRegressor(alpha=0, tol=1e-9, max_iter=5000).fit(SCALED, y, sample_weight=EXPOSED)
     if kind == "open":
-        theta = {each: part.theta for each, part in run.parts.items()}
+        theta = {name_of_party: part.theta for name_of_party, part in run.parts.items()}
     else:
-        theta = whole_weights(run.job, {each: part.state for each, part in run.parts.items()}, "bank")
-    found = np.vstack([theta["bank"][:-1], theta["shop"]])[:, 0]
-    np.testing.assert_allclose(found, fitted.coef_, atol=0.01 if kind == "open" else 0.04)
+        theta = whole_weights(run.job, {name_of_party: part.state for name_of_party, part in run.parts.items()}, "bank")
+    coefficients = np.vstack([theta["bank"][:-1], theta["shop"]])[:, 0]
+    np.testing.assert_allclose(coefficients, fitted.coef_, atol=0.01 if kind == "open" else 0.04)
 
 
-@pytest.mark.parametrize("loss", [each for each in LOSSES.values() if not each.classifies], ids=lambda each: each.name)
+@pytest.mark.parametrize("loss", [loss for loss in LOSSES.values() if not loss.classifies], ids=lambda loss: loss.name)
 def test_the_value_is_the_integral_of_the_residual_and_least_at_the_label(loss: Any) -> None:
     """Beyond where exp is cut off as well."""
     for label in (0.4, 1.0, 3.0):
@@ -192,15 +193,15 @@ def test_deviance_is_that_of_the_libraries(name: str) -> None:
     loss = MODELS[name].loss
     y = LABELS[name]
     assert float(loss.deviance(y, MU).mean()) == pytest.approx(badness(name, y, MU), rel=1e-9)
-    found = metrics.evaluate(loss, np.log(MU)[:, None] - 1, y, loss.classes(y))
-    assert list(found) == ["deviance", "gini", "r2", "rmse", "loss"]
+    measured = metrics.evaluate(loss, np.log(MU)[:, None] - 1, y, loss.classes(y))
+    assert list(measured) == ["deviance", "gini", "r2", "rmse", "loss"]
 
 
 def test_gini_is_twice_auc_less_one_for_two_classes_and_calibration_is_of_means() -> None:
     y, score = (DRAW.random(400) < 0.3).astype(float), np.round(DRAW.normal(size=400), 1)
     assert metrics.gini(y, score) == pytest.approx(2 * metrics.area_under_curve(y == 1, score) - 1)
     assert metrics.gini(y, y) == 1
-    run = train("poisson", parties(LABELS["poisson"]), epochs=20)
+    run = train("poisson", number_parties(LABELS["poisson"]), epochs=20)
     parts = np.array(run.calibration)
     assert parts.shape == (10, 3)
     assert parts[:, 2].sum() == N
@@ -231,22 +232,22 @@ def test_a_table_of_the_loss_reads_residuals_to_the_error_that_is_said(name: str
     read = np.interp(f[:, 0], numbers.knots[order], table[order])
     error = np.abs(read - loss.residual(f, np.broadcast_to(y, f.shape))[:, 0]).max()
     assert error <= table_error(loss, 2.0**numbers.step) + 1e-6
-    assert f"{table_error(loss, 2.0**numbers.step):.2g}" in vfl.explain(job, parties(LABELS[name]))
+    assert f"{table_error(loss, 2.0**numbers.step):.2g}" in vfl.explain(job, number_parties(LABELS[name]))
 
 
 def test_labels_that_cannot_be_used_are_told() -> None:
     with raises_code(errors.LabelError, "SVFL-LABEL-VALUES"):
-        train("gamma", parties(LABELS["poisson"]))
+        train("gamma", number_parties(LABELS["poisson"]))
     with raises_code(errors.LabelError, "SVFL-LABEL-VALUES"):
-        train("poisson", parties(LABELS["quantile"] - 100))
+        train("poisson", number_parties(LABELS["quantile"] - 100))
     with raises_code(errors.LabelError, "SVFL-LABEL-RANGE"):
-        train("negative_binomial", parties(LABELS["poisson"] * 100))
+        train("negative_binomial", number_parties(LABELS["poisson"] * 100))
     far = LABELS["gamma"].copy()
     far[0] = far.mean() * 1400
     with raises_code(errors.LabelError, "SVFL-LABEL-RANGE"):
-        train("gamma", parties(far), "sealed", epochs=2)
+        train("gamma", number_parties(far), "sealed", epochs=2)
     with raises_code(errors.DataError, "SVFL-TABLE-WEIGHTS"):
-        train("poisson", parties(LABELS["poisson"], columns=["a", "b"]), exposure="b")
+        train("poisson", number_parties(LABELS["poisson"], columns=["a", "b"]), exposure="b")
     with raises_code(errors.ConfigError, "SVFL-JOB-OPTION"):
         vfl.Job(model=vfl.Square(), protocol="open", exposure="years")
 
@@ -256,19 +257,18 @@ def test_who_reads_an_open_residual_reads_the_others_sum_for_most_rows() -> None
     for name in ("poisson", "tweedie", "negative_binomial"):
         loss, y = MODELS[name].loss, LABELS[name]
         targets = loss.targets(y, loss.classes(y))
-        own, others = SCALED[:, :1] * 0.3, SCALED[:, 1:2] * 0.4
-        told = loss.invert_residual(loss.residual(own + others, targets)).sums - own
+        local_sum, others = SCALED[:, :1] * 0.3, SCALED[:, 1:2] * 0.4
+        inferred = loss.invert_residual(loss.residual(local_sum + others, targets)).sums - local_sum
         zero = y == 0
         assert zero.mean() > 0.05
-        np.testing.assert_allclose(told[zero], others[zero], atol=1e-6)
+        np.testing.assert_allclose(inferred[zero], others[zero], atol=1e-6)
 
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
-real = [pytest.mark.realdata, pytest.mark.skipif(not DATA.is_dir(), reason="needs the real tables")]
+real = [pytest.mark.realdata, pytest.mark.skipif(not REAL_TABLES.is_dir(), reason="needs the real tables")]
 
 
 def table(name: str) -> np.ndarray:
-    with gzip.open(DATA / f"{name}.csv.gz", "rt") as file:
+    with gzip.open(REAL_TABLES / f"{name}.csv.gz", "rt") as file:
         return np.array(list(csv.reader(file))[1:], dtype=np.float64)
 
 
@@ -300,22 +300,22 @@ VISITS = {"huber": 60, "gamma": 96, "quantile": 120}
     ],
 )
 def test_real_counts_and_amounts(name: str, kind: str) -> None:
-    y, own, other = visits_and_speeds(name)
-    Z = np.hstack([own, other])
+    y, columns, other = visits_and_speeds(name)
+    Z = np.hstack([columns, other])
     Z = (Z - Z.mean(axis=0)) / Z.std(axis=0)
     step = 0.125 if name == "tweedie" else 0.0625  # sums are within 3
     wide = 7 if name == "tweedie" else 8  # at the end of 8 bits g of nine visits, 30 times their mean, is beyond 512
     finer = {"protocol": vfl.Protocol(shares=vfl.Shares(table_bits=wide, step=step))} if kind == "shares" else {}
     visits = VISITS.get(name, 40) if kind == "shares" else 120
     run = train(
-        name, parties(y, own, other), kind, epochs=visits, prepare={"tails": "keep"}, **finer
+        name, number_parties(y, columns, other), kind, epochs=visits, prepare={"tails": "keep"}, **finer
     )  # as the oracle's
     if kind == "shares":
-        theta = whole_weights(run.job, {each: part.state for each, part in run.parts.items()}, "bank")
+        theta = whole_weights(run.job, {name_of_party: part.state for name_of_party, part in run.parts.items()}, "bank")
         f = Z @ np.vstack([theta["bank"][:-1], theta["shop"]]) + theta["bank"][-1]
     else:
-        f = run.decision({"bank": own, "shop": other})
-    found = badness(name, y, run.job.model.loss.mean(f, run.active.classes))
-    over = found / badness(name, y, oracle(name, Z, y)) - 1
+        f = run.decision({"bank": columns, "shop": other})
+    reached = badness(name, y, run.job.model.loss.mean(f, run.active.classes))
+    over = reached / badness(name, y, oracle(name, Z, y)) - 1
     print(f"{name} {kind}: {100 * over:.3f} % above, {run.costs.rounds} rounds, {run.costs.row()}")
     assert over <= (ROUNDED if name == "quantile" else MOST[kind])

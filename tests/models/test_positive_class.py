@@ -45,21 +45,21 @@ def test_figures_are_those_of_the_second_class_whatever_it_is_called(figures: st
 
 @pytest.mark.parametrize("alone", [True, False], ids=["alone", "between two"])
 def test_rates_of_groups_are_those_of_the_class_that_is_named(alone: bool) -> None:
-    """Rows of the class are as many as the others' rest, and false positives are what is said of the others."""
-    y, said = POSITIVE.astype(int), (F[:, 0] > 0).astype(int)
+    """Counts of the named class complement those of the other one, and so do the false positives."""
+    y, predicted = POSITIVE.astype(int), (F[:, 0] > 0).astype(int)
     bank = vfl.Party("bank", F, y, ids=range(N))
     shop = vfl.Party("shop", F, ids=range(N))
     count = (
-        partial(local_group_rates, bank, said, GROUPS)
+        partial(local_group_rates, bank, predicted, GROUPS)
         if alone
-        else partial(simulate_group_rates, bank, said, shop, GROUPS)
+        else partial(simulate_group_rates, bank, predicted, shop, GROUPS)
     )
     near = 1e-12 if alone else 0.3  # counts of 100 rows and more, rounded to 8: six deviations
     usual, named, other = (count(**keys) for keys in ({}, {"positive": "1"}, {"positive": "0"}))
     for group in usual:
         of = {
-            kind: np.array(list(found[group].values())[1:])
-            for kind, found in zip("uno", (usual, named, other), strict=True)
+            kind: np.array(list(rates[group].values())[1:])
+            for kind, rates in zip("uno", (usual, named, other), strict=True)
         }
         np.testing.assert_allclose(of["n"], of["u"], atol=near)
         rate, selected, hit, false = of["n"]

@@ -1,4 +1,4 @@
-"""What trainings find by default, beside statsmodels and scikit-learn: in standard errors, open, under CKKS, on shares.
+"""Trainings with default options against statsmodels and scikit-learn, in standard errors: open, CKKS, shares.
 
 `python tests/models/test_right_numbers.py` prints the table of all of them, with the bounds that tests hold them to.
 """
@@ -31,7 +31,7 @@ COUNTED /= COUNTED.mean()
 
 
 def tweedie(mu: Any) -> Any:
-    """Amounts of a variance that goes with mu^1.5 about: as many gamma amounts as Poisson says."""
+    """Draw amounts of a variance of about mu^1.5: as a compound sum, a Poisson number of gamma amounts."""
     return np.array([DRAW.gamma(2.0, 0.5, k).sum() for k in DRAW.poisson(mu)])
 
 
@@ -39,7 +39,7 @@ def binomial(mu: Any) -> Any:
     return DRAW.negative_binomial(2, 2 / (2 + mu)).astype(float)
 
 
-# by family, and what rows have beside their labels
+# by family, and the further columns of the rows
 LABELS: dict[str, Any] = {
     "poisson": DRAW.poisson(2 * MU).astype(float),
     "poisson, exposed": DRAW.poisson(2 * MU * EXPOSED).astype(float),
@@ -94,24 +94,26 @@ def job_of(case: str, kind: str) -> vfl.Job:
 
 
 def parties_of(case: str, y: Any) -> list[vfl.Party]:
-    beside = {"e": EXPOSED} if "exposed" in case else {}
-    beside |= {"w": COUNTED} if "weighted" in case else {}
-    own = np.column_stack([OWN, *beside.values()])
-    bank = vfl.Party("bank", own, y, columns=["a", "b", "c", *beside], ids=range(N))
+    extra_columns = {"e": EXPOSED} if "exposed" in case else {}
+    extra_columns |= {"w": COUNTED} if "weighted" in case else {}
+    columns = np.column_stack([OWN, *extra_columns.values()])
+    bank = vfl.Party("bank", columns, y, columns=["a", "b", "c", *extra_columns], ids=range(N))
     return [bank, vfl.Party("shop", OTHER, ids=range(N))]
 
 
 def found(case: str, kind: str, y: Any) -> tuple[float, float, float]:
-    """How far the coefficients lie from statsmodels', in standard errors, at most; two deviations of that, as they are
-    foreseen; how far the deviance lies above."""
+    """Return the largest distance of a coefficient from statsmodels', in standard errors, and two bounds.
+
+    The second value is two deviations as they are forecast; the third is the excess of the deviance.
+    """
     api = pytest.importorskip("statsmodels.api")
     job, parties, foreseen = job_of(case, kind), parties_of(case, y), [0.0]
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter("ignore", DataNotice)
         patch.setattr(session, "report_coefficient_error", lambda who, apart, remedy: foreseen.append(apart))
         run = vfl.simulate(job, parties)
-    states = {each: part.state for each, part in run.parts.items()}
-    theta = {each: part.theta for each, part in run.parts.items()} if kind != "shares" else {}
+    states = {name_of_party: part.state for name_of_party, part in run.parts.items()}
+    theta = {name_of_party: part.theta for name_of_party, part in run.parts.items()} if kind != "shares" else {}
     theta = theta or whole_weights(run.job, states, "bank")
     X = np.hstack([run.parts["bank"].scaling(OWN), run.parts["shop"].scaling(OTHER)])
     beta = np.concatenate([theta["bank"][:3, 0], theta["shop"][:, 0]])

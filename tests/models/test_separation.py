@@ -1,4 +1,4 @@
-"""Classes that columns separate have no finite weights: it is said in every mode, by whoever can know it."""
+"""Classes that columns separate have no finite weights: every mode reports it, at each party that can know it."""
 
 from __future__ import annotations
 
@@ -22,39 +22,39 @@ MODES: dict[str, dict[str, Any]] = {
 }
 
 
-def notices(y: Any, own: Any, mode: str, model: Any) -> list[str]:
+def notices(y: Any, columns: Any, mode: str, model: Any) -> list[str]:
     """Return the notices about separated classes at both parties."""
     parties = [
-        vfl.Party("bank", own, y, columns=["a", "b", "c"][: own.shape[1]], ids=range(N)),
+        vfl.Party("bank", columns, y, columns=["a", "b", "c"][: columns.shape[1]], ids=range(N)),
         vfl.Party("shop", Z, columns=["d", "e"], ids=range(N)),
     ]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         vfl.simulate(vfl.Job(model=model, **MODES[mode]), parties)
-    return [str(each.message) for each in caught if "are not estimates" in str(each.message)]
+    return [str(warning.message) for warning in caught if "are not estimates" in str(warning.message)]
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_column_that_separates_is_named_before_the_training(mode: str) -> None:
     rare = (np.arange(N) % 16 == 3) & (MIXED == 1)
-    own = np.column_stack([X, rare])
-    said = notices(MIXED, own, mode, vfl.Logistic())
-    assert any(each.startswith("party bank: columns that separate the labels: c;") for each in said)
+    columns = np.column_stack([X, rare])
+    printed = notices(MIXED, columns, mode, vfl.Logistic())
+    assert any(notice.startswith("party bank: columns that separate the labels: c;") for notice in printed)
     assert not notices(MIXED, X, mode, vfl.Logistic())
-    held = notices(MIXED, own, mode, vfl.Logistic(l2=1e-3))
-    assert bool(held) == (mode == "shares")  # whose l2 is in the steps alone
-    assert not notices(MIXED, own, mode, vfl.SmoothHinge())
+    regularized = notices(MIXED, columns, mode, vfl.Logistic(l2=1e-3))
+    assert bool(regularized) == (mode == "shares")  # whose l2 is in the steps alone
+    assert not notices(MIXED, columns, mode, vfl.SmoothHinge())
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_classes_that_columns_of_both_separate_are_said_by_metrics(mode: str) -> None:
     total = X[:, 0] + Z[:, 0]
-    kept = np.where(np.abs(total) < 0.4, np.sign(total) * 2, 0)
-    own = X + np.column_stack([kept, np.zeros(N)])
-    said = notices((total > 0).astype(int), own, mode, vfl.Logistic())
-    assert any("party bank: the model ranks all measured rows correctly" in each for each in said)
+    shift = np.where(np.abs(total) < 0.4, np.sign(total) * 2, 0)
+    columns = X + np.column_stack([shift, np.zeros(N)])
+    printed = notices((total > 0).astype(int), columns, mode, vfl.Logistic())
+    assert any("party bank: the model ranks all measured rows correctly" in notice for notice in printed)
     if mode == "open":
-        assert any("party shop: columns that by themselves move f by more than 20: d;" in each for each in said)
+        assert any("party shop: columns that by themselves move f by more than 20: d;" in notice for notice in printed)
 
 
 def test_separating_columns_are_those_that_a_threshold_parts() -> None:

@@ -22,27 +22,29 @@ from securevfl.models.shapley import shapley_values
 
 def by_subsets(worth: Any, players: int) -> Any:
     """The Shapley values of a game, by its definition."""
-    found = [0.0] * players
+    values = [0.0] * players
     for i in range(players):
         others = [j for j in range(players) if j != i]
         for size in range(players):
             weight = factorial(size) * factorial(players - size - 1) / factorial(players)
             for S in combinations(others, size):
-                found[i] += weight * (worth({*S, i}) - worth(set(S)))
-    return np.array(found)
+                values[i] += weight * (worth({*S, i}) - worth(set(S)))
+    return np.array(values)
 
 
 def expected(forest: Forest, tree: int, values: Any, bits: int, known: set[int]) -> float:
-    """What a tree gives where the answers of known columns are those of `bits`."""
+    """Return the value of a tree if the answers of known columns are those of `bits`."""
 
-    def walk(level: int, leaf: int, held: Any) -> float:
+    def walk(level: int, leaf: int, leaf_values: Any) -> float:
         if level == forest.depth:
             return float(values[leaf])
-        pair = held.reshape(-1, 2).sum(axis=0)
+        pair = leaf_values.reshape(-1, 2).sum(axis=0)
         shares = pair / pair.sum() if pair.sum() else np.array([0.5, 0.5])
         if int(forest.columns[tree, level]) in known:
             shares = np.eye(2)[bits >> level & 1]
-        return sum(shares[bit] * walk(level + 1, leaf | bit << level, held[bit::2]) for bit in (0, 1) if shares[bit])
+        return sum(
+            shares[bit] * walk(level + 1, leaf | bit << level, leaf_values[bit::2]) for bit in (0, 1) if shares[bit]
+        )
 
     return walk(0, 0, forest.counts[tree])
 
@@ -64,19 +66,19 @@ def inputs() -> tuple[ForestInputs, Any]:
     X[:, 2] = rng.integers(0, 3, 300)
     forest = Forest.draw(X, FittedPreparation(["a", "b", "c"]).sources, bytes(32), trees=6, depth=4, bins=8)
     y = np.where(X[:, 0] * X[:, 1] + X[:, 2] > 1, 1.0, -1.0)[:, None]
-    own, trees = out_of_fold(X, y, bytes(32), classifies=True)
+    scores, trees = out_of_fold(X, y, bytes(32), classifies=True)
     few = Boosted(trees.base, (trees.trees[0][:4],))
-    score = ScoreColumn(few, own, own.mean(axis=0), own.std(axis=0))
+    score = ScoreColumn(few, scores, scores.mean(axis=0), scores.std(axis=0))
     return ForestInputs(forest, LinearFeatures.fit(X, 0.3), score, None, intercept=True), X
 
 
 def test_values_are_those_of_all_orders(inputs: tuple[ForestInputs, Any]) -> None:
-    made, X = inputs
-    theta = np.random.default_rng(1).normal(size=(made(X).shape[1], 1))
+    forest_inputs, X = inputs
+    theta = np.random.default_rng(1).normal(size=(forest_inputs(X).shape[1], 1))
     rows = X[:5]
-    found = shapley_values(made, theta, rows)
-    np.testing.assert_allclose(found.total, made(rows) @ theta, atol=1e-9)
-    numbers, lines, score = made.forest.numbers(rows), made.lines, made.score
+    attribution = shapley_values(forest_inputs, theta, rows)
+    np.testing.assert_allclose(attribution.total, forest_inputs(rows) @ theta, atol=1e-9)
+    numbers, lines, score = forest_inputs.forest.numbers(rows), forest_inputs.lines, forest_inputs.score
     assert lines is not None
     assert score is not None
     trees = score.trees.trees[0]
@@ -86,35 +88,35 @@ def test_values_are_those_of_all_orders(inputs: tuple[ForestInputs, Any]) -> Non
         def worth(known: set[int], i: int = i, row: Any = row) -> float:
             total = 0.0
             for tree in range(6):
-                values = made.value * theta[tree * 16 : (tree + 1) * 16, 0]
-                total += expected(made.forest, tree, values, int(numbers[i, tree]), known)
+                values = forest_inputs.value * theta[tree * 16 : (tree + 1) * 16, 0]
+                total += expected(forest_inputs.forest, tree, values, int(numbers[i, tree]), known)
             straight = np.where([j in known for j in range(3)], lines(row[None])[0], lines.centre)
             total += float(straight @ theta[96:99, 0])
             return total + per * sum(of_tree(tree, row, known) for tree in trees)
 
         exact = by_subsets(worth, 3)
-        alone = by_subsets(lambda known, row=row: per * sum(of_tree(each, row, known) for each in trees), 3)
+        alone = by_subsets(lambda known, row=row: per * sum(of_tree(tree, row, known) for tree in trees), 3)
         straight = per * (score.trees(row[None])[0, 0] - score.mean[0])
         lost = score.scaled(score.trees(row[None]))[0, 0] * theta[99, 0] - straight  # on the grid of columns
         exact += lost * np.abs(alone) / np.abs(alone).sum()
-        np.testing.assert_allclose([found.columns[name][i, 0] for name in "abc"], exact, atol=1e-9)
+        np.testing.assert_allclose([attribution.columns[name][i, 0] for name in "abc"], exact, atol=1e-9)
 
 
 def run(opened: tuple[str, ...] = ("shop",)) -> tuple[vfl.Run, list[vfl.Party]]:
-    own = vfl.datasets.breast_cancer()
+    tables = vfl.datasets.breast_cancer()
     shares = vfl.Protocol(shares=vfl.Shares(open_weights=opened))
-    return vfl.simulate(vfl.Job(model=vfl.Trees(trees=4, depth=2), protocol=shares, test_fraction=0.25), own), own
+    return vfl.simulate(vfl.Job(model=vfl.Trees(trees=4, depth=2), protocol=shares, test_fraction=0.25), tables), tables
 
 
 def test_a_party_that_has_its_weights_may_ask() -> None:
-    found, own = run()
-    told = found.explain("shop", own[1].X[:7])
-    assert set(told.columns) == set(own[1].columns)
-    assert told.total.shape == (7, 1)
-    importance = found.importance("shop")
-    assert set(importance) == set(own[1].columns)
-    assert max(each for (each,) in importance.values()) > 0
-    tree = found.parts["shop"].trees[0]
+    trained, tables = run()
+    attribution = trained.explain("shop", tables[1].X[:7])
+    assert set(attribution.columns) == set(tables[1].columns)
+    assert attribution.total.shape == (7, 1)
+    importance = trained.importance("shop")
+    assert set(importance) == set(tables[1].columns)
+    assert max(importance_value for (importance_value,) in importance.values()) > 0
+    tree = trained.parts["shop"].trees[0]
     assert tree.weights is not None
     assert str(tree).count("rows") == 4
     assert "<svg" in tree._repr_svg_()
@@ -122,17 +124,17 @@ def test_a_party_that_has_its_weights_may_ask() -> None:
 
 
 def test_others_are_refused_with_the_remedy(tmp_path: Any) -> None:
-    found, own = run()
-    for ask in (lambda: found.explain("bank", own[0].X[:7]), lambda: found.importance("bank")):
+    trained, tables = run()
+    for ask in (lambda: trained.explain("bank", tables[0].X[:7]), lambda: trained.importance("bank")):
         with raises_code(ConfigError, "SVFL-MODEL-NO-WEIGHTS"):
             ask()
-    assert found.active.trees[0].weights is None
-    assert "+" not in str(found.active.trees[0])
+    assert trained.active.trees[0].weights is None
+    assert "+" not in str(trained.active.trees[0])
     with raises_code(PartiesError, "SVFL-PARTIES-NAME"):
-        found.explain("telco", own[0].X[:7])
-    found.save(tmp_path)
+        trained.explain("telco", tables[0].X[:7])
+    trained.save(tmp_path)
     again = vfl.Run.load(tmp_path)
-    assert again.importance("shop") == found.importance("shop")
+    assert again.importance("shop") == trained.importance("shop")
     line = vfl.Job(model=vfl.Logistic(), optimizer=vfl.FedSGD(lr=0.3), protocol="shares", epochs=1)
     with raises_code(DataError, "SVFL-MODEL-UNSUPPORTED"):
-        _ = vfl.simulate(line, own).active.trees
+        _ = vfl.simulate(line, tables).active.trees

@@ -17,7 +17,7 @@ N, D, COLUMNS, GAMMA = 7, 3, 4, 0.3
 
 
 class Rows(SparseRows):
-    """A matrix at hand, read as one that is made."""
+    """A matrix in memory with the interface of one that is computed."""
 
     def __init__(self, matrix: Floats) -> None:
         self._matrix = matrix
@@ -62,9 +62,9 @@ def objective(y: Floats, further: tuple[Floats, Floats], XA: Floats, XB: Floats,
 @pytest.fixture
 def both() -> dict[str, Floats]:
     rng = np.random.default_rng(7)
-    own = {name: rng.normal(size=(N, COLUMNS)) for name in ("XA", "XB", "more")}
-    own |= {name: rng.normal(size=COLUMNS * D) for name in ("a", "b")}
-    return own | {name: np.sign(rng.normal(size=N)) for name in ("y", "further")}
+    arrays = {name: rng.normal(size=(N, COLUMNS)) for name in ("XA", "XB", "more")}
+    arrays |= {name: rng.normal(size=COLUMNS * D) for name in ("a", "b")}
+    return arrays | {name: np.sign(rng.normal(size=N)) for name in ("y", "further")}
 
 
 def test_products_of_what_the_other_sends_are_the_gradients_and_the_loss(both: dict[str, Floats]) -> None:
@@ -85,9 +85,9 @@ def test_products_of_what_the_other_sends_are_the_gradients_and_the_loss(both: d
     np.testing.assert_allclose(host, by_steps(lambda t: objective(y, further, XA, XB, a, t), b)[0], atol=1e-8)
 
     guest = taylor.GuestJacobian(JA, by_steps(mean, a), phi, y, UA, GAMMA)
-    found = guest[:].T @ back + taylor.guest_local_gradient(JA, UA, GAMMA)
-    np.testing.assert_allclose(found[:-1], by_steps(lambda t: objective(y, further, XA, XB, t, b), a)[0], atol=1e-8)
-    np.testing.assert_allclose(found[-1], objective(y, further, XA, XB, a, b)[0], atol=1e-12)
+    product = guest[:].T @ back + taylor.guest_local_gradient(JA, UA, GAMMA)
+    np.testing.assert_allclose(product[:-1], by_steps(lambda t: objective(y, further, XA, XB, t, b), a)[0], atol=1e-8)
+    np.testing.assert_allclose(product[-1], objective(y, further, XA, XB, a, b)[0], atol=1e-12)
 
 
 def test_local_steps_on_one_opening_are_those_of_a_linear_network(both: dict[str, Floats]) -> None:
@@ -107,24 +107,26 @@ def test_local_steps_on_one_opening_are_those_of_a_linear_network(both: dict[str
     JA, JB = (Rows(by_steps(lambda t, X=X: linear(X, t).T, a)) for X in (XA, XB))
     mean = by_steps(lambda t: labels @ linear(rows, t) / len(labels), a)
     S, M = (
-        local_quadratic.symmetric_matrix(taylor.upper_half(each), D) for each in (UB.T @ UB / N, np.outer(phi, phi))
+        local_quadratic.symmetric_matrix(taylor.upper_half(matrix), D) for matrix in (UB.T @ UB / N, np.outer(phi, phi))
     )
     cases: list[tuple[LocalQuadratic, Callable[[Floats], Floats], Floats, Floats]] = []
-    for X, own, objective, further in (
+    for X, weights, objective, further in (
         (XA, a, lambda t: loss(t, b), {"moments": S, "mean": mean}),
         (XB, b, lambda t: loss(a, t), {"moments": M}),
     ):
-        J, gradient = (JA if X is XA else JB), by_steps(objective, own)[0]
-        cases.append((LocalQuadratic(J, linear(X, own), own, gradient, GAMMA, **further), objective, X, own))
-    for quadratic, objective, X, own in cases:
-        moved = own + np.random.default_rng(2).normal(size=len(own))
-        found = quadratic.gradient(moved, linear(X, moved))
-        assert found is not None
-        np.testing.assert_allclose(found, by_steps(objective, moved)[0], atol=1e-7)
-        hessian = by_steps(lambda t, f=objective: by_steps(f, t, 1e-3)[0], own, 1e-3)
+        J, gradient = (JA if X is XA else JB), by_steps(objective, weights)[0]
+        cases.append(
+            (LocalQuadratic(J, linear(X, weights), weights, gradient, GAMMA, **further), objective, X, weights)
+        )
+    for quadratic, objective, X, weights in cases:
+        moved = weights + np.random.default_rng(2).normal(size=len(weights))
+        gradient_found = quadratic.gradient(moved, linear(X, moved))
+        assert gradient_found is not None
+        np.testing.assert_allclose(gradient_found, by_steps(objective, moved)[0], atol=1e-7)
+        hessian = by_steps(lambda t, f=objective: by_steps(f, t, 1e-3)[0], weights, 1e-3)
         assert quadratic.max_step_size(1e9) == pytest.approx(1 / np.linalg.eigvalsh(hessian)[-1], rel=0.05)
         assert quadratic.max_step_size(1e-3) == 1e-3
-        off = linear(X, moved) - linear(X, own)
+        off = linear(X, moved) - linear(X, weights)
         assert quadratic.gradient(moved, linear(X, moved) + 0.4 * off) is not None
         assert quadratic.gradient(moved, linear(X, moved) + 0.6 * off) is None
 

@@ -1,4 +1,4 @@
-"""Modules of torch as parties' models: their gradients against autograd, what is refused, and what is kept."""
+"""Modules of torch as parties' models: gradients against autograd, refusals, and storage."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -52,7 +52,7 @@ def test_gradients_are_those_of_autograd(kind: str) -> None:
     torch.nn.utils.vector_to_parameters(torch.tensor(model.theta), module.parameters())
     H = module(torch.tensor(X))
     (H * torch.tensor(g)).sum().backward()
-    expected = torch.cat([each.grad.reshape(-1) for each in module.parameters()]).numpy()
+    expected = torch.cat([parameter.grad.reshape(-1) for parameter in module.parameters()]).numpy()
     np.testing.assert_allclose(model.forward(X), H.detach().numpy(), atol=1e-12)
     np.testing.assert_allclose(model.vjp(X, g), expected, atol=1e-12)
     np.testing.assert_allclose(model.jacobian(X).vjp(g), expected, atol=1e-12)
@@ -60,7 +60,7 @@ def test_gradients_are_those_of_autograd(kind: str) -> None:
 
 def test_both_ways_to_a_jacobian_agree() -> None:
     module, X = dense().double(), torch.tensor(drawn()[0])
-    named = {name: each.detach() for name, each in module.named_parameters()}
+    named = {name: parameter.detach() for name, parameter in module.named_parameters()}
     assert is_layered(module, X)
     assert not is_layered(convolutional().double(), X)
     J = by_layers(module, named, {}, X)
@@ -82,7 +82,7 @@ def test_a_layer_used_twice_is_not_taken_for_two() -> None:
 
 
 def model_size(module: torch.nn.Module) -> int:
-    return sum(each.numel() for each in module.parameters())
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def test_a_large_jacobian_is_read_in_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,13 +92,13 @@ def test_a_large_jacobian_is_read_in_rows(monkeypatch: pytest.MonkeyPatch) -> No
     J = model.jacobian(X)
     assert isinstance(J.matrix, ChunkedMatrix)
     matrix = LazyJacobian(model, X, C)
-    whole = matrix[:]
+    jacobian = matrix[:]
     pieces = np.concatenate([matrix[:7], matrix[7:20], matrix[20:]])
-    np.testing.assert_allclose(J.dense, whole, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(J.dense, jacobian, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(J.vjp(g), model.vjp(X, g), atol=1e-12)
-    np.testing.assert_allclose(pieces, whole, rtol=1e-12)
-    np.testing.assert_allclose(whole.T @ g.reshape(-1), model.vjp(X, g), atol=1e-12)
-    before, model.theta = whole, model.theta + 1.0
+    np.testing.assert_allclose(pieces, jacobian, rtol=1e-12)
+    np.testing.assert_allclose(jacobian.T @ g.reshape(-1), model.vjp(X, g), atol=1e-12)
+    before, model.theta = jacobian, model.theta + 1.0
     np.testing.assert_array_equal(matrix[:], before)  # of the weights of its making
 
 
@@ -112,10 +112,10 @@ def test_a_function_draws_from_the_seed_and_the_data() -> None:
     np.testing.assert_array_equal(starts[0], starts[1])
     assert len({tuple(theta) for theta in starts}) == 3
     module = dense()
-    own = TorchBlock("shop", vfl.TorchModel(module), D, C, l2=0.0)
-    own.start(X, X, None, 5)
+    block = TorchBlock("shop", vfl.TorchModel(module), D, C, l2=0.0)
+    block.start(X, X, None, 5)
     expected = torch.nn.utils.parameters_to_vector(module.parameters()).detach().numpy()
-    np.testing.assert_array_equal(own.theta, expected.astype(np.float64))
+    np.testing.assert_array_equal(block.theta, expected.astype(np.float64))
 
 
 def test_what_is_not_trained_is_kept() -> None:
@@ -157,7 +157,7 @@ REFUSED = {
     r"layer 1 \(BatchNorm1d\) makes a row's output depend on the other rows": nn.Sequential(
         nn.Linear(D, C), nn.BatchNorm1d(C)
     ),
-    r"layer 0 \(Dropout\) draws at random": nn.Sequential(nn.Dropout(0.5), nn.Linear(D, C)),
+    r"layer 0 \(Dropout\) draws random numbers": nn.Sequential(nn.Dropout(0.5), nn.Linear(D, C)),
     "the same rows give other outputs": Noisy(D, C),
     "a row's output depends on the other rows": Centred(D, C),
     r"outputs of shape \(n, 3\) were expected of its module, \(n, 2\) came": nn.Linear(D, 2),
@@ -227,11 +227,11 @@ class Fails(nn.Module):
 )
 def test_a_module_that_fails_says_why_at_home(make: Callable[[], object], says: str, note: str | None) -> None:
     """The text that other parties may read has no word of the module's; a note for its owner has."""
-    with raises_code(ConfigError, "SVFL-JOB-MODULE") as told:
+    with raises_code(ConfigError, "SVFL-JOB-MODULE") as caught:
         TorchBlock("shop", vfl.TorchModel(make), D, C, l2=0.0)
-    notes = getattr(told.value, "__notes__", [])
-    assert any(note in each for each in notes) if note else not notes
-    assert note is None or note not in str(told.value)
+    notes = getattr(caught.value, "__notes__", [])
+    assert any(note in line for line in notes) if note else not notes
+    assert note is None or note not in str(caught.value)
 
 
 def test_layers_are_refused_before_what_they_would_tell_is_counted() -> None:

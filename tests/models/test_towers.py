@@ -99,17 +99,17 @@ def test_a_step_goes_through_a_module_once(name: str, monkeypatch: pytest.Monkey
             part.theta = 0.3 * np.random.default_rng(part.parameters).normal(size=part.parameters)
         ways.clear()
         Z, f = shop.forward(rows), bank.combine(rows, fed)
-        found = [Z, f, shop.vjp(rows, fed), bank.output_gradient(rows, fed, g), bank.gradient(rows, fed, 2 * g)]
-        return found, len(ways)
+        results = [Z, f, shop.vjp(rows, fed), bank.output_gradient(rows, fed, g), bank.gradient(rows, fed, 2 * g)]
+        return results, len(ways)
 
     fed = np.random.default_rng(3).normal(size=(9, 2))
     g = np.random.default_rng(4).normal(size=(9, 1))
-    found, through = steps(ROWS)
+    first_results, through = steps(ROWS)
     assert through == 2
     monkeypatch.setattr(torch_block, "MAX_TRACED_ROWS", len(ROWS) - 1)
     again, through = steps(ROWS)
     assert through == 5
-    for one, other in zip(found, again, strict=True):
+    for one, other in zip(first_results, again, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
@@ -129,8 +129,8 @@ def test_a_module_of_other_columns_is_refused() -> None:
         TorchBlock("shop", vfl.TorchModel(MODULES["dssm"]), 2, 2, l2=0.0)
 
 
-def job(joint: str, **keys: object) -> vfl.Job:
-    own: dict[str, object] = {
+def adagrad_job(joint: str, **keys: object) -> vfl.Job:
+    defaults: dict[str, object] = {
         "model": vfl.Neural(joint=joint, width=8),
         "optimizer": vfl.FedSGD(lr=0.03, rule="adagrad"),
         "protocol": vfl.Protocol(sum="direct", residual="open"),
@@ -140,7 +140,7 @@ def job(joint: str, **keys: object) -> vfl.Job:
         "test_fraction": 0.25,
         "accepts": ["columns"],
     }
-    return vfl.Job(**(own | keys))
+    return vfl.Job(**(defaults | keys))
 
 
 def with_modules(parties: list[vfl.Party], name: str, joint: str) -> list[vfl.Party]:
@@ -160,26 +160,26 @@ def with_modules(parties: list[vfl.Party], name: str, joint: str) -> list[vfl.Pa
     ("name", "joint", "count"), [("wide and deep", "top", 2), ("wide and deep", "sum", 3), ("dssm", "top", 3)]
 )
 def test_clicks_are_learned_from_columns_of_all(name: str, joint: str, count: int, tmp_path: Path) -> None:
-    own = with_modules(clicks(8_000).parties(count), name, joint)
-    run = vfl.simulate(job(joint), own)
+    tables = with_modules(clicks(8_000).parties(count), name, joint)
+    run = vfl.simulate(adagrad_job(joint), tables)
     assert 0.6 < run.metrics["auc"] < 0.85
-    new = {party.name: party.table for party in own}
+    new = {party.name: party.table for party in tables}
     f = run.decision(new)
     run.save(tmp_path)
     loaded = vfl.Run.load(tmp_path)
-    for party in own:
+    for party in tables:
         loaded.parts[party.name].model = party.model
     np.testing.assert_array_equal(loaded.decision(new), f)
 
 
 def test_sealed_training_is_training_in_the_open() -> None:
-    made = [party.take(np.arange(600, dtype=np.intp)) for party in clicks(2_000).parties()]
+    tables = [party.take(np.arange(600, dtype=np.intp)) for party in clicks(2_000).parties()]
     fields = [vfl.towers.Fields((0, 1), {7: 3}), vfl.towers.Fields((0,), {6: 4})]
-    for party, own in zip(made, fields, strict=True):
-        party.model = vfl.TorchModel(lambda own=own: vfl.towers.WideDeep(own, 1, size=2, hidden=(2,)).double())
+    for party, field in zip(tables, fields, strict=True):
+        party.model = vfl.TorchModel(lambda field=field: vfl.towers.WideDeep(field, 1, size=2, hidden=(2,)).double())
     keys = {"batch_size": 300, "epochs": 3, "accepts": ["columns", "fresh_equations"]}
     plain, sealed = (
-        vfl.simulate(job("sum", protocol=vfl.Protocol(residual=residual), **keys), made)
+        vfl.simulate(adagrad_job("sum", protocol=vfl.Protocol(residual=residual), **keys), tables)
         for residual in ("open", "ckks")
     )
     for name, part in plain.parts.items():
@@ -187,11 +187,11 @@ def test_sealed_training_is_training_in_the_open() -> None:
 
 
 @pytest.mark.realdata
-@pytest.mark.skipif(not REAL.is_dir(), reason="the real tables are not beside the checkout")
+@pytest.mark.skipif(not REAL.is_dir(), reason="there are no real tables")
 @pytest.mark.parametrize("name", ["wide and deep", "dssm"])
 def test_on_real_tables(name: str) -> None:
     """Above logistic regression on either side alone; adult holds texts, default_credit numbers alone."""
     tables = pytest.importorskip("benchmarks.tables")
     for parties, alone in ((tables.adult(REAL), 0.825), (tables.READERS["default_credit"](REAL), 0.720)):
-        run = vfl.simulate(job("top", batch_size=1024, epochs=2), with_modules(parties, name, "top"))
+        run = vfl.simulate(adagrad_job("top", batch_size=1024, epochs=2), with_modules(parties, name, "top"))
         assert run.metrics["auc"] > alone + 0.02

@@ -55,9 +55,9 @@ def test_parts_leave_out_nothing_but_zeros(hidden: tuple[int, ...], X: Floats) -
     rows = J[:]
     for start, stop in ((0, N), (N - 2, N + 3), (2, 3), (0, 4 * N), (3 * N, 4 * N)):
         columns, part = J.part(start, stop)
-        found = np.zeros((stop - start, J.shape[1]))
-        found[:, columns] = part
-        np.testing.assert_allclose(found, rows[start:stop], atol=1e-15)
+        dense = np.zeros((stop - start, J.shape[1]))
+        dense[:, columns] = part
+        np.testing.assert_allclose(dense, rows[start:stop], atol=1e-15)
     assert len(J.part(0, N)[0]) < J.shape[1]
 
 
@@ -77,16 +77,16 @@ def test_a_start_follows_the_data_and_the_seed(X: Floats) -> None:
 def test_rows_of_pairs_are_zero_where_neither_unit_is_moved(hidden: tuple[int, ...], guest: bool, X: Floats) -> None:
     d = 40
     network = made(d, hidden, X)
-    own, U = network.derivatives(X), network.forward(X)
+    derivatives, U = network.derivatives(X), network.forward(X)
     y, phi = np.sign(X[:, 0]), np.linspace(-1, 1, d)
-    by_unit = own[:].reshape(d, N, -1)
+    by_unit = derivatives[:].reshape(d, N, -1)
     if guest:
         mean = np.einsum("i,kip->kp", y, by_unit) / N
-        J: taylor.GuestJacobian | taylor.HostJacobian = taylor.GuestJacobian(own, mean, phi, y, U, 0.1)
+        J: taylor.GuestJacobian | taylor.HostJacobian = taylor.GuestJacobian(derivatives, mean, phi, y, U, 0.1)
         moved = np.einsum("j,kp->jkp", phi, np.column_stack([mean, phi / 2])) / 4
         moved[np.arange(d), np.arange(d), -1] += 0.1
     else:
-        J = taylor.HostJacobian(own, U)
+        J = taylor.HostJacobian(derivatives, U)
         moved = np.einsum("ij,kip->jkp", U, by_unit) / (4 * N)
     rows = J[N * d :]
     few = []
@@ -102,7 +102,7 @@ def test_rows_of_pairs_are_zero_where_neither_unit_is_moved(hidden: tuple[int, .
 
 def test_products_are_of_pieces_that_may_have_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     encoded, encode = [], SealRing.plaintext
-    monkeypatch.setattr(SealRing, "plaintext", lambda *given: encoded.append(1) or encode(*given))
+    monkeypatch.setattr(SealRing, "plaintext", lambda *arguments: encoded.append(1) or encode(*arguments))
     rows, d = np.random.default_rng(8).normal(size=(250, COLUMNS)), 24
     network = made(d, (), rows)
     U = network.forward(rows)

@@ -1,4 +1,4 @@
-"""Trees on shares against the same trees in floats, and what is refused, kept, resumed and said."""
+"""Trees on shares against the same trees in floats; refusals, storage, resumption and notices."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ oracle = importlib.import_module("forest_oracle")
 SMALL: dict[str, Any] = {"trees": 6, "depth": 3}
 
 
-def job(model: vfl.Trees | None = None, **keys: Any) -> vfl.Job:
-    own: dict[str, Any] = {"model": model or vfl.Trees(**SMALL), "protocol": vfl.Protocol(shares=vfl.Shares())}
-    return vfl.Job(**(own | {"test_fraction": 0.3} | keys))
+def trees_job(model: vfl.Trees | None = None, **keys: Any) -> vfl.Job:
+    defaults: dict[str, Any] = {"model": model or vfl.Trees(**SMALL), "protocol": vfl.Protocol(shares=vfl.Shares())}
+    return vfl.Job(**(defaults | {"test_fraction": 0.3} | keys))
 
 
-def parties(count: int = 2, rows: int = 600, *, gaps: bool = True) -> list[vfl.Party]:
+def mixed_parties(count: int = 2, rows: int = 600, *, gaps: bool = True) -> list[vfl.Party]:
     """Numbers with gaps and heavy tails and texts; labels bend with columns of every party."""
     rng = np.random.default_rng(count)
     tables, f = [], np.zeros(rows)
@@ -52,115 +52,115 @@ def parties(count: int = 2, rows: int = 600, *, gaps: bool = True) -> list[vfl.P
     return [vfl.Party(names[k], table, y if k == 0 else None, ids=np.arange(rows)) for k, table in enumerate(tables)]
 
 
-def inputs_of(run: vfl.Run, own: list[vfl.Party]) -> tuple[list[Any], Any, Any]:
+def inputs_of(run: vfl.Run, tables: list[vfl.Party]) -> tuple[list[Any], Any, Any]:
     """Every party's inputs of all rows in the clear, by the oracle, and which rows train and which are held out."""
-    schedule = run.job.schedule(own[0].register)
-    train, test, found = schedule.train, schedule.test, []
-    for party in own:
+    schedule = run.job.schedule(tables[0].register)
+    train, test, matrices = schedule.train, schedule.test, []
+    for party in tables:
         part = run.parts[party.name]
-        kept = ForestInputs.read(part.state["inputs"])
+        stored = ForestInputs.read(part.state["inputs"])
         X = part.preparation.apply(party.table)
-        blocks = [oracle.leaves(X, kept.forest), oracle.lines(X, X[train], run.job.model.linear)]
-        if kept.cosines is not None:
-            blocks.append(kept.cosines(X))
-        if kept.intercept:
+        blocks = [oracle.leaves(X, stored.forest), oracle.lines(X, X[train], run.job.model.linear)]
+        if stored.cosines is not None:
+            blocks.append(stored.cosines(X))
+        if stored.intercept:
             blocks.append(np.ones((len(X), 1)))
-        found.append(np.hstack(blocks))
-    return found, train, test
+        matrices.append(np.hstack(blocks))
+    return matrices, train, test
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("count", [2, 3])
 def test_a_run_is_that_of_floats(count: int) -> None:
-    """With entries an eighth apart, as what is rounded at random weighs more on few rows."""
-    own, fine = parties(count), vfl.Protocol(shares=vfl.Shares(table_bits=8, step=0.125))
+    """With entries an eighth apart, since random rounding weighs more on few rows."""
+    tables, fine = mixed_parties(count), vfl.Protocol(shares=vfl.Shares(table_bits=8, step=0.125))
     steps: dict[str, Any] = {"optimizer": vfl.BlockDescent(), "batch_size": "all", "epochs": 12}
-    run = vfl.simulate(job(vfl.Trees(**SMALL, boosted_score=False), protocol=fine, **steps), own, workers=1)
-    found, train, test = inputs_of(run, own)
-    y = np.where(own[0].y == 1, 1.0, -1.0)[:, None]
+    run = vfl.simulate(trees_job(vfl.Trees(**SMALL, boosted_score=False), protocol=fine, **steps), tables, workers=1)
+    matrices, train, test = inputs_of(run, tables)
+    y = np.where(tables[0].y == 1, 1.0, -1.0)[:, None]
     knots = np.arange(-128.0, 129.0) / 8
 
     def residual(f: Any) -> Any:
         at = [np.interp(f[:, 0], knots, -label / (1 + np.exp(label * knots))) for label in (1.0, -1.0)]
         return np.where(y[train][: len(f)] > 0, at[0][:, None], at[1][:, None])
 
-    about = [found[0], *(X - X[train].mean(axis=0) for X in found[1:])]  # who has no intercept moves no mean
+    about = [matrices[0], *(X - X[train].mean(axis=0) for X in matrices[1:])]  # who has no intercept moves no mean
     at = oracle.descend([X[train] for X in about], residual, 0.25, 60 / len(train), 12)
     exact = sum(X[test] @ theta for X, theta in zip(about, at, strict=True))[:, 0]
     theta = whole_weights(run.job, {name: part.state for name, part in run.parts.items()}, "bank")
-    f = sum(X[test] @ theta[party.name] for X, party in zip(found, own, strict=True))[:, 0]
+    f = sum(X[test] @ theta[party.name] for X, party in zip(matrices, tables, strict=True))[:, 0]
     assert np.abs(f - exact).mean() <= 0.03
     assert abs(roc_auc_score(y[test], f) - roc_auc_score(y[test], exact)) <= 0.004
-    # of scores that are rounded at random, by which the metric spreads with a standard deviation of 0.0011
+    # randomly rounded scores: the metric has a standard deviation of 0.0011
     assert run.metrics["auc"] == pytest.approx(roc_auc_score(y[test], f), abs=0.008)
     assert run.costs.rounds == 12
 
 
 def test_of_many_rows_trees_and_the_own_score_are_made_by_some(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that trees were fitted to are scored out of fold, and the other training rows as new ones are."""
-    asked, own = dict[int, Any](), parties(rows=400)
+    features, tables = dict[int, Any](), mixed_parties(rows=400)
     trained = ForestInputs.trained
 
     def noted(self: ForestInputs, X: Any, rows: Any) -> Any:
         if self.score is not None:
             assert len(self.score.trained) == 100
-            asked.update(zip(rows.tolist(), X, strict=True))
+            features.update(zip(rows.tolist(), X, strict=True))
         return trained(self, X, rows)
 
     monkeypatch.setattr("securevfl.data.schedule.MAX_FITTING_ROWS", 100)
     monkeypatch.setattr(ForestInputs, "trained", noted)
-    run = vfl.simulate(job(), own)
-    part, seen = run.parts["bank"], run.job.schedule(own[0].register).fitting_rows
-    X = part.preparation.apply(own[0].table)[seen]
-    assert sorted(asked) == list(range(100))
-    np.testing.assert_array_equal(np.stack([asked[at] for at in range(100)]), X)
+    run = vfl.simulate(trees_job(), tables)
+    part, seen = run.parts["bank"], run.job.schedule(tables[0].register).fitting_rows
+    X = part.preparation.apply(tables[0].table)[seen]
+    assert sorted(features) == list(range(100))
+    np.testing.assert_array_equal(np.stack([features[at] for at in range(100)]), X)
     assert ForestInputs.read(part.state["inputs"]).forest.counts.sum(axis=1).tolist() == [100] * 3
     assert run.metrics["auc"] > 0.7
 
 
 def test_only_the_party_with_labels_moves_the_mean() -> None:
     """Two parties along whose leaves steps are twice as long as is safe together would swing by the constant."""
-    own = parties(rows=400)
+    tables = mixed_parties(rows=400)
     keys: dict[str, Any] = {"optimizer": vfl.BlockDescent(lr=2), "batch_size": "all", "epochs": 10}
-    run = vfl.simulate(job(vfl.Trees(**SMALL), **keys), own, workers=1)
-    found, train, _ = inputs_of(run, own)
+    run = vfl.simulate(trees_job(vfl.Trees(**SMALL), **keys), tables, workers=1)
+    matrices, train, _ = inputs_of(run, tables)
     theta = whole_weights(run.job, {name: part.state for name, part in run.parts.items()}, "bank")["shop"]
-    H = found[1][train] @ theta
+    H = matrices[1][train] @ theta
     assert abs(H.mean()) < 0.01 < 0.1 < H.std()  # W is rounded
 
 
 def test_the_model_is_that_of_the_least_loss_of_rows_held_out() -> None:
     """With hardly anything to hold weights back the loss rises from the first evaluation on."""
-    run = vfl.simulate(job(vfl.Trees(trees=20, boosted_score=False, ridge=2e-3)), parties())
+    run = vfl.simulate(trees_job(vfl.Trees(trees=20, boosted_score=False, ridge=2e-3)), mixed_parties())
     losses = [record["loss"] for record in run.history if "loss" in record]
     assert run.metrics["loss"] == min(losses) < losses[-1]
 
 
 def test_trees_bend_where_lines_cannot() -> None:
-    own = parties()
-    line = vfl.simulate(job(vfl.Logistic(), optimizer=vfl.BlockDescent(), batch_size="all", epochs=12), own)
-    assert vfl.simulate(job(), own).metrics["auc"] > line.metrics["auc"] + 0.05
+    tables = mixed_parties()
+    line = vfl.simulate(trees_job(vfl.Logistic(), optimizer=vfl.BlockDescent(), batch_size="all", epochs=12), tables)
+    assert vfl.simulate(trees_job(), tables).metrics["auc"] > line.metrics["auc"] + 0.05
 
 
 def test_an_exclusive_or_of_two_parties_is_not_learnt() -> None:
     rng = np.random.default_rng(0)
     A, B = rng.normal(size=(2, 2000, 3))
     y = ((A[:, 0] > 0) ^ (B[:, 0] > 0)).astype(int)
-    own = [vfl.Party("bank", A, y, ids=np.arange(2000)), vfl.Party("shop", B, ids=np.arange(2000))]
-    assert vfl.simulate(job(), own).metrics["auc"] < 0.58
-    assert "such as an exclusive or, are not learned" in vfl.explain(job(), own)
+    tables = [vfl.Party("bank", A, y, ids=np.arange(2000)), vfl.Party("shop", B, ids=np.arange(2000))]
+    assert vfl.simulate(trees_job(), tables).metrics["auc"] < 0.58
+    assert "such as an exclusive or, are not learned" in vfl.explain(trees_job(), tables)
 
 
 def test_other_losses() -> None:
-    own = parties()
-    X = own[0].X
-    number = [vfl.Party("bank", X[:, :2], 3 * np.abs(X[:, 0]) + X[:, 1], ids=own[0].ids), own[1]]
-    assert vfl.simulate(job(vfl.Trees(**SMALL, loss="square")), number).metrics["r2"] > 0.5
-    several = [vfl.Party("bank", X[:, 1:2], np.digitize(X[:, 0], [-0.7, 0.7]), ids=own[0].ids), own[1]]
+    tables = mixed_parties()
+    X = tables[0].X
+    number = [vfl.Party("bank", X[:, :2], 3 * np.abs(X[:, 0]) + X[:, 1], ids=tables[0].ids), tables[1]]
+    assert vfl.simulate(trees_job(vfl.Trees(**SMALL, loss="square")), number).metrics["r2"] > 0.5
+    several = [vfl.Party("bank", X[:, 1:2], np.digitize(X[:, 0], [-0.7, 0.7]), ids=tables[0].ids), tables[1]]
     both = vfl.Trees(**SMALL, loss="one_vs_rest")
-    run = vfl.simulate(job(both), several)
+    run = vfl.simulate(trees_job(both), several)
     assert run.active.outputs == 3
-    assert vfl.simulate(job(vfl.Trees(**SMALL, loss="smooth_hinge")), own).metrics["auc"] > 0.75
+    assert vfl.simulate(trees_job(vfl.Trees(**SMALL, loss="smooth_hinge")), tables).metrics["auc"] > 0.75
 
 
 class Cut(Exception):
@@ -169,20 +169,20 @@ class Cut(Exception):
 
 @pytest.mark.parametrize("at", [2, 10, 11])
 def test_a_run_goes_on_with_the_trees_it_had(at: int, tmp_path: Path) -> None:
-    own, work = parties(rows=300), job(epochs=12)
+    tables, work = mixed_parties(rows=300), trees_job(epochs=12)
 
     def kept() -> dict[str, Checkpoints]:
-        return {party.name: Checkpoints(tmp_path / party.name, party.name, every=1) for party in own}
+        return {party.name: Checkpoints(tmp_path / party.name, party.name, every=1) for party in tables}
 
     def on_round(done: int, of: int) -> None:
         if done == at:
             raise Cut
 
     with pytest.raises(Cut):
-        vfl.simulate(work, own, checkpoints=kept(), on_round=on_round)
+        vfl.simulate(work, tables, checkpoints=kept(), on_round=on_round)
     (state,) = (tmp_path / "shop").glob(f"*.round-{at}.json")
     before = State.read(json.loads(state.read_text())["state"])["inputs"]
-    run = vfl.simulate(work, own, checkpoints=kept())
+    run = vfl.simulate(work, tables, checkpoints=kept())
     assert [record["round"] for record in run.history if "loss" in record] == [10]
     assert run.costs.rounds == 12
     assert run.metrics["auc"] > 0.7
@@ -192,10 +192,10 @@ def test_a_run_goes_on_with_the_trees_it_had(at: int, tmp_path: Path) -> None:
 
 
 def test_a_saved_part_predicts_and_has_no_training_row(tmp_path: Path) -> None:
-    own = parties()
-    run = vfl.simulate(job(), own)
+    members = mixed_parties()
+    run = vfl.simulate(trees_job(), members)
     run.save(tmp_path)
-    tables = {party.name: party.table for party in parties(rows=40)}
+    tables = {party.name: party.table for party in mixed_parties(rows=40)}
     again = vfl.Run.load(tmp_path)
     np.testing.assert_allclose(again.decision(tables), run.decision(tables), atol=1e-3)
     score = ForestInputs.read(again.active.state["inputs"]).score
@@ -226,10 +226,10 @@ def test_each_fold_is_fitted_to_the_others_with_the_weights_of_their_rows(monkey
     dealt = []
     for key in (bytes(32), bytes(31) + b"1"):
         fits.clear()
-        found, _ = out_of_fold(X, np.where(place % 3, 1.0, -1.0)[:, None], key, classifies=True, weights=weights)
-        np.testing.assert_array_equal(found, X)
+        scores, _ = out_of_fold(X, np.where(place % 3, 1.0, -1.0)[:, None], key, classifies=True, weights=weights)
+        np.testing.assert_array_equal(scores, X)
         assert [len(rows) for rows, _ in fits] == [42, 42, 42, 43, 43, 53]
-        assert all(own == weights[rows].tolist() for rows, own in fits)
+        assert all(fold_weights == weights[rows].tolist() for rows, fold_weights in fits)
         dealt.append([sorted(rows) for rows, _ in fits])
     assert dealt[0][:5] != dealt[1][:5]
 
@@ -238,8 +238,8 @@ def test_the_own_score_is_out_of_fold_and_of_plain_numbers() -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(400, 4))
     noise = np.where(rng.random(400) < 0.5, 1.0, -1.0)[:, None]
-    found, trees = out_of_fold(X, noise, bytes(32), classifies=True)
-    assert abs(roc_auc_score(noise, found) - 0.5) < 0.08
+    scores, trees = out_of_fold(X, noise, bytes(32), classifies=True)
+    assert abs(roc_auc_score(noise, scores) - 0.5) < 0.08
     assert roc_auc_score(noise, trees(X)) > 0.9
     again = Boosted.read(trees.state())
     np.testing.assert_array_equal(again(X), trees(X))
@@ -250,21 +250,21 @@ def test_the_own_score_is_out_of_fold_and_of_plain_numbers() -> None:
 
 
 def test_held_out_labels_are_not_in_the_own_score(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the score is made of is the same, to the bit, whatever labels the rows have that are held out."""
-    own = parties(rows=300)
-    test = job().schedule(own[0].register).test
-    y = own[0].y.copy()
+    """The inputs of the score are identical to the bit, whatever labels the held-out rows have."""
+    tables = mixed_parties(rows=300)
+    test = trees_job().schedule(tables[0].register).test
+    y = tables[0].y.copy()
     y[test] = 1 - y[test]
-    turned, made = [vfl.Party("bank", own[0].table, y, ids=own[0].ids), own[1]], list[list[Any]]()
+    turned, fits = [vfl.Party("bank", tables[0].table, y, ids=tables[0].ids), tables[1]], list[list[Any]]()
 
-    def noted(X: Any, targets: Any, key: bytes, *, weights: Any = None, **rest: Any) -> Any:
-        made.append([X, targets, np.zeros(0) if weights is None else weights])
-        return out_of_fold(X, targets, key, weights=weights, **rest)
+    def noted(X: Any, targets: Any, key: bytes, *, weights: Any = None, **keywords: Any) -> Any:
+        fits.append([X, targets, np.zeros(0) if weights is None else weights])
+        return out_of_fold(X, targets, key, weights=weights, **keywords)
 
     monkeypatch.setattr(trees, "out_of_fold", noted)
-    for each in (own, turned):
-        vfl.simulate(job(weights={"classes": "balanced", "max_weight": 6.0}), each)
-    one, other = made
+    for variant in (tables, turned):
+        vfl.simulate(trees_job(weights={"classes": "balanced", "max_weight": 6.0}), variant)
+    one, other = fits
     for own_part, other_part in zip(one, other, strict=True):
         np.testing.assert_array_equal(own_part, other_part)
     assert len(one[1]) == len(one[2]) == 300 - len(test)
@@ -300,7 +300,7 @@ def test_a_score_of_no_use_keeps_its_column() -> None:
 )
 def test_what_does_not_fit_is_refused_with_a_remedy(keys: dict[str, Any], remedy: str) -> None:
     with raises_code(ConfigError, "SVFL-JOB-OPTION"):
-        job(**keys)
+        trees_job(**keys)
 
 
 @pytest.mark.parametrize(
@@ -319,20 +319,20 @@ def test_sizes_beyond_the_limits_are_refused_with_what_fits(keys: dict[str, Any]
 
 
 def test_as_many_weights_as_labels_are_not_opened() -> None:
-    own, opened = parties(rows=100), vfl.Protocol(shares=vfl.Shares(open_weights=("shop",)))
+    tables, opened = mixed_parties(rows=100), vfl.Protocol(shares=vfl.Shares(open_weights=("shop",)))
     from securevfl.consent.leak_guard import guard
     from securevfl.families.run_facts import pooled_run_facts
 
-    work = job(protocol=opened)
+    work = trees_job(protocol=opened)
     with raises_code(LeakageError, "SVFL-LEAK-NOT-ACCEPTED"):
-        guard(work, pooled_run_facts(work, own).shape)
-    few = job(vfl.Trees(trees=2, depth=2), protocol=opened, accepts=("small_metrics", "scores", "opened_weights"))
-    guard(few, pooled_run_facts(few, own).shape)
-    run = vfl.simulate(few, own)
+        guard(work, pooled_run_facts(work, tables).shape)
+    few = trees_job(vfl.Trees(trees=2, depth=2), protocol=opened, accepts=("small_metrics", "scores", "opened_weights"))
+    guard(few, pooled_run_facts(few, tables).shape)
+    run = vfl.simulate(few, tables)
     forest = ForestInputs.read(run.parts["shop"].state["inputs"]).forest
     for into, counts in zip(forest.merged.astype(int), forest.counts, strict=True):
-        held = np.bincount(into, counts)
-        assert held[held > 0].min() >= 20
+        leaf_rows = np.bincount(into, counts)
+        assert leaf_rows[leaf_rows > 0].min() >= 20
     assert "theta" in run.parts["shop"].state
     assert "theta" not in run.active.state
 
@@ -352,26 +352,27 @@ def test_a_job_file(tmp_path: Path) -> None:
 
 
 def test_rare_classes_may_weigh_as_much() -> None:
-    own = parties(rows=300)
-    rare = (own[0].y == 1) & (np.arange(300) % 4 == 0)
-    table = [vfl.Party("bank", own[0].table, rare.astype(int), ids=own[0].ids), own[1]]
+    tables = mixed_parties(rows=300)
+    rare = (tables[0].y == 1) & (np.arange(300) % 4 == 0)
+    table = [vfl.Party("bank", tables[0].table, rare.astype(int), ids=tables[0].ids), tables[1]]
     small = vfl.Trees(trees=4, depth=2, boosted_score=False)
     plain, even = (
-        vfl.simulate(job(small, weights=each), table) for each in (None, {"classes": "balanced", "max_weight": 6.0})
+        vfl.simulate(trees_job(small, weights=class_weights), table)
+        for class_weights in (None, {"classes": "balanced", "max_weight": 6.0})
     )
     later = [run.predict_proba({party.name: party.table for party in table})[:, 1].mean() for run in (plain, even)]
     assert later[1] > later[0] + 0.1
 
 
 def test_several_classes_are_learnt_one_against_the_rest_unless_a_loss_is_named() -> None:
-    own = vfl.datasets.breast_cancer()
-    y = np.digitize(own[0].X[:, 0], np.quantile(own[0].X[:, 0], [0.25, 0.5, 0.75]))
-    each = [vfl.Party("bank", own[0].X, y, aligned=True), vfl.Party("shop", own[1].X, aligned=True)]
+    tables = vfl.datasets.breast_cancer()
+    y = np.digitize(tables[0].X[:, 0], np.quantile(tables[0].X[:, 0], [0.25, 0.5, 0.75]))
+    labelled = [vfl.Party("bank", tables[0].X, y, aligned=True), vfl.Party("shop", tables[1].X, aligned=True)]
     job = vfl.Job(model=vfl.Trees(trees=4, depth=2, boosted_score=False), epochs=4)
     with pytest.warns(DataNotice, match="trees learn each class against all others"):
-        run = vfl.simulate(job, each)
+        run = vfl.simulate(job, labelled)
     assert run.job.model.loss.name == "one_vs_rest"
-    assert run.predict_proba({"bank": own[0].X[:5], "shop": own[1].X[:5]}).shape == (5, 4)
+    assert run.predict_proba({"bank": tables[0].X[:5], "shop": tables[1].X[:5]}).shape == (5, 4)
     assert run.metrics["auc"] > 0.65  # 0.90 over 20 runs, whose trees are drawn afresh, with a deviation of 0.036
     with pytest.raises(LabelError, match="trees accept one_vs_rest"):
-        vfl.simulate(vfl.Job(model=vfl.Trees(trees=4, depth=2, loss="logistic"), epochs=4), each)
+        vfl.simulate(vfl.Job(model=vfl.Trees(trees=4, depth=2, loss="logistic"), epochs=4), labelled)

@@ -1,4 +1,4 @@
-"""Another residual: g in the clear, after a message that says of how many rows.
+"""Another residual protocol: g in the clear, after a message with the number of rows.
 
 1. active -> passive   how many rows come
 2. active -> passive   g     in the clear
@@ -77,12 +77,12 @@ class AnnouncedActive(ActiveResidual):
 
 
 class AnnouncedPassive(PassiveResidual):
-    """The side that multiplies g by its own J."""
+    """The role that multiplies g by its Jacobian."""
 
     def receive(self) -> Reply:
         channel, subchannel, active = self.context.channel, self.context.subchannel + "/residual", self.context.active
         announced = channel.recv(active, Announced, subchannel)  # 1
         g = channel.recv(active, AnnouncedG, subchannel).g  # 2
         if len(g) != announced.rows:
-            raise ProtocolError(f"{active}: {announced.rows} rows of g were announced, {len(g)} came")
+            raise ProtocolError(f"{active}: received {len(g)} rows of g, expected {announced.rows}")
         return OpenReply(announced.exchange, g, self.context)

@@ -1,4 +1,4 @@
-"""A sum in the clear that tells each contributor how many parts have come: one more sum, in one file."""
+"""A sum in the clear that sends each contributor the number of summands received: one more sum, in one file."""
 
 from __future__ import annotations
 

@@ -6,13 +6,13 @@ from securevfl.audit.attacks.base import LabelAttack
 from securevfl.audit.recording.party_view import PartyView
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
-from securevfl.families.run_facts import RunFacts
+from securevfl.families.facts import RunFacts
 from securevfl.job import Job
 
 
 class FirstColumn(LabelAttack):
     name = "first_column"
-    paper = "no paper: chance, or one's own column"
+    paper = "no paper: chance, or the attacker's column"
 
     def guess(self, view: PartyView, stage: RealIdealPair) -> Floats:
         return view.X[:, :1]

@@ -1,4 +1,4 @@
-"""Another engine: here the lattice again, under a name of its own."""
+"""Another engine: here the lattice again under another name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from securevfl.protocols.engines import Engine
 
 
 class OtherEngine(Engine):
-    """What an engine must say of itself, and no more."""
+    """The members that an engine must define, and no more."""
 
     name: ClassVar[str] = "other"
     assumption: ClassVar[str] = "RLWE, 128-bit standard, under another name"

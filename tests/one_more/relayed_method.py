@@ -1,4 +1,4 @@
-"""Another method, with a role of its own: sums end at a server, which tells the party with labels.
+"""Another family with another role: sums end at a server, which sends them to the party with labels.
 
 Passive parties' outputs are means of their columns. The party with labels learns an intercept and a weight for their
 sum. Every round:
@@ -20,10 +20,11 @@ from securevfl.base.arrays import Floats, RowSlices
 from securevfl.base.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, SERVER, Role, Roles
 from securevfl.disclosure.counts import Disclosure, RunShape
 from securevfl.disclosure.leaks import Leak, LeakKind
+from securevfl.disclosure.outputs import Output
 from securevfl.families.batch_participant import BatchParticipant
+from securevfl.families.facts import RunFacts
 from securevfl.families.family import Family, J, MessageProtocol, SheetStatement
 from securevfl.families.participant import Participant, Round
-from securevfl.families.run_facts import RunFacts
 from securevfl.families.state import State
 from securevfl.families.training_data import TrainingData
 from securevfl.models.base import Model
@@ -75,11 +76,11 @@ class RelayedJob(JobOptions, defer_build=True):
     optimizer: Relaying
 
 
-SEEN_BY_SERVER = LeakKind("seen_by_server", "the server is told every sum", "no server", ("column_space",))
+SEEN_BY_SERVER = LeakKind("seen_by_server", "the server learns every sum", "no server", ("column_space",))
 
 
 class Relayed(Family[RelayedJob]):
-    """A server between those who put in and the one who is told."""
+    """A server between the contributors and the receiver."""
 
     name: ClassVar[str] = "relayed"
     options = RelayedJob
@@ -91,14 +92,14 @@ class Relayed(Family[RelayedJob]):
 
     def check_job(self, job: JobOptions) -> None:
         if job.protocol.residual is not None:
-            raise ValueError("nothing goes down; leave protocol.residual out")
+            raise ValueError("This family sends no residuals. Remove protocol.residual")
 
     def accepts_role(self, role: Role, *, leads: bool) -> bool:
         return role == ACTIVE if leads else role in (PASSIVE, SERVER)
 
     def example_jobs(self) -> dict[str, dict[str, Any]]:
-        own = {"model": Means(), "optimizer": Relaying(lr=0.5), "protocol": Protocol(sum=TreeSum())}
-        return {"relayed": own | {"accepts": ("columns", SEEN_BY_SERVER.name)}}
+        keys = {"model": Means(), "optimizer": Relaying(lr=0.5), "protocol": Protocol(sum=TreeSum())}
+        return {"relayed": keys | {"accepts": ("columns", SEEN_BY_SERVER.name)}}
 
     def declarations(self, job: RelayedJob, roles: Roles) -> list[MessageDeclaration]:
         passives = roles.with_role(PASSIVE)
@@ -108,12 +109,13 @@ class Relayed(Family[RelayedJob]):
             MessageDeclaration(Total, SERVER, ACTIVE, Reveal("plain", "the sum of the parts")),
         ]
 
-    def disclosures(self, job: RelayedJob, sizes: RunShape) -> list[Disclosure]:
+    def outputs(self, job: RelayedJob, shape: RunShape) -> list[Output]:
         return []
 
-    def leaks(self, job: RelayedJob, sizes: RunShape, before: Sequence[Disclosure] = ()) -> list[Leak]:
-        own = Leak(SEEN_BY_SERVER, "the server", "it is told the sum of all means", "use a method without a server")
-        return [*super().leaks(job, sizes, before), own]
+    def leaks(
+        self, job: RelayedJob, shape: RunShape, outputs: Sequence[Output], before: Sequence[Disclosure] = ()
+    ) -> list[Leak]:
+        return [Leak(SEEN_BY_SERVER, "the server", "it learns the sum of all means", "use a method without a server")]
 
     def message_protocols(self, job: RelayedJob, roles: Roles) -> list[MessageProtocol]:
         return [job.protocol.sum_for(len(roles.with_role(PASSIVE)))]
@@ -122,11 +124,11 @@ class Relayed(Family[RelayedJob]):
         return f"{job.protocol.sum_for(len(roles.with_role(PASSIVE))).name} sum by way of a server"
 
     def strength(self, job: RelayedJob) -> str:
-        return "none beside the sum's"
+        return "none except the sum's"
 
     def statements(self, job: RelayedJob, roles: Roles, party: str, known: RunFacts | None) -> list[SheetStatement]:
-        told = {ACTIVE: "the sum of all means of columns", SERVER: "the same, and no labels", PASSIVE: "nothing"}
-        return [("learns", told[roles.role(party)])]
+        learned = {ACTIVE: "the sum of all means of columns", SERVER: "the same, and no labels", PASSIVE: "nothing"}
+        return [("learns", learned[roles.role(party)])]
 
     def coalitions(self, job: RelayedJob, roles: Roles) -> str:
         passives = roles.with_role(PASSIVE)
@@ -186,7 +188,7 @@ class RelayedParticipant(BatchParticipant):
         self.begin(data, start)
         yield from self.rounds(self._work())
 
-    def model_outputs(self, rows: RowSlices, asked: RowsToScore | None = None) -> Floats | None:
+    def model_outputs(self, rows: RowSlices, scored_rows: RowsToScore | None = None) -> Floats | None:
         others = self._exchange(rows[:])
         return None if others is None else self._f(others)
 

@@ -11,7 +11,7 @@ from securevfl.models.losses import LOSSES
 from securevfl.models.metrics import area_under_curve
 from securevfl.training.checkpoint import Checkpoints
 
-TABLES = {
+CURVATURE_TABLES = {
     "breast cancer": ("logistic", vfl.datasets.breast_cancer, "auc"),
     "digits": ("softmax", vfl.datasets.digits, "auc"),
     "diabetes": ("square", vfl.datasets.diabetes, "r2"),
@@ -24,9 +24,9 @@ def curvature_job(model: Any = "logistic", optimizer: Any = None, **keys: Any) -
 
 
 @pytest.mark.parametrize("count", [2, 5])
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", CURVATURE_TABLES)
 def test_untuned_steps_come_within_a_hair_of_tuned_ones(name: str, count: int) -> None:
-    model, table, metric = TABLES[name]
+    model, table, metric = CURVATURE_TABLES[name]
     parties = table(count)
     computed = vfl.simulate(curvature_job(model), parties).metrics[metric]
     tuned = [vfl.simulate(curvature_job(model, vfl.FedBCD(lr=lr)), parties).metrics[metric] for lr in (0.01, 0.03, 0.1)]

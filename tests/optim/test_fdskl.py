@@ -17,8 +17,7 @@ from securevfl.families.fdskl.random_features import KernelExpansion, RandomFreq
 from securevfl.models.losses import LOSSES
 from securevfl.protocols.number_spaces import Phases
 from securevfl.protocols.sums.base import SumProtocol
-
-DATA = Path(__file__).parents[3] / "shared" / "data"
+from tests.builders import REAL_TABLES
 
 
 def kernel_parties(parties: int, loss: str, *, labelled: int = 1, rows: int = 90, seed: int = 0) -> list[vfl.Party]:
@@ -244,9 +243,9 @@ def test_a_job_reads_back() -> None:
 
 
 @pytest.mark.realdata
-@pytest.mark.skipif(not DATA.is_dir(), reason="the real tables are not next to the checkout")
+@pytest.mark.skipif(not REAL_TABLES.is_dir(), reason="the real tables are not next to the checkout")
 def test_phishing_in_few_passes() -> None:
-    with np.load(DATA / "phishing.npz") as table:
+    with np.load(REAL_TABLES / "phishing.npz") as table:
         X, y, sides = table["X"].astype(float), (table["y"] > 0).astype(int), (table["g"], table["h"])
     data = [
         vfl.Party(name, X[:, side], None if k else y, aligned=True)

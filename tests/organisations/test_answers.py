@@ -30,7 +30,7 @@ from securevfl.training.new_rows import IndexedRows, NewRows
 ROWS, BLOCK = 30, 8
 
 
-def tables(outputs: int, rows: int = 90) -> list[vfl.Party]:
+def labelled_tables(outputs: int, rows: int = 90) -> list[vfl.Party]:
     X = np.random.default_rng(0).normal(size=(rows, 7))
     y = (X[:, 0] > 0).astype(int) if outputs == 1 else np.digitize(X[:, 0], [-0.4, 0.4])
     ids = range(rows)
@@ -47,20 +47,20 @@ def run(outputs: int) -> vfl.Run:
         reason_codes=2 * (outputs == 1),
         accepts=["columns", "rank"],
     )
-    return vfl.simulate(job, tables(outputs))
+    return vfl.simulate(job, labelled_tables(outputs))
 
 
 def in_blocks(X: Any) -> NewRows:
     def blocks() -> Iterator[tuple[list[Any], Any]]:
         for start in range(0, ROWS, BLOCK):
-            own = list(range(start, min(ROWS, start + BLOCK)))
-            yield list(own), X[own]
+            block_rows = list(range(start, min(ROWS, start + BLOCK)))
+            yield list(block_rows), X[block_rows]
 
     return NewRows(ROWS, b"", blocks)
 
 
 class Sent:
-    """Notes what the shop has entered whenever it sends something of this kind."""
+    """Note the shop's recorded disclosures whenever it sends a message of this kind."""
 
     def __init__(self, ledger: DisclosureLedger, *kinds: type[DisclosingMessage]) -> None:
         self.ledger, self.kinds, self.entered = ledger, kinds, list[tuple[int, int]]()
@@ -69,13 +69,13 @@ class Sent:
         """How many rows the ledger of scores has noted codes of."""
         if not self.ledger.path.exists():
             return 0
-        own = ScoreLedger(self.ledger.path)
-        return int(own._file._connection.execute("SELECT count(DISTINCT row) FROM codes").fetchone()[0])
+        score_ledger = ScoreLedger(self.ledger.path)
+        return int(score_ledger._file._connection.execute("SELECT count(DISTINCT row) FROM codes").fetchone()[0])
 
     def __call__(self, event: Event) -> None:
         if event.direction == "send" and event.me == "shop" and isinstance(event.message, self.kinds):
             scores = sum(
-                each.disclosure.count for each in self.ledger.read().entries if each.disclosure.kind == "scores"
+                entry.disclosure.count for entry in self.ledger.read().entries if entry.disclosure.kind == "scores"
             )
             coded = self.coded()
             self.entered.append((scores, coded))
@@ -86,32 +86,32 @@ def test_all_that_a_prediction_tells_is_entered_before_it_leaves(outputs: int, c
     """The scores of all rows and outputs, and one more a row for its codes, before the first block; the codes of each
     block before they leave."""
     trained = run(outputs)
-    own = {name: DisclosureLedger(tmp_path / name, name) for name in trained.parts}
-    seen = Sent(own["shop"], Summand, ReasonCodes)
-    found = list[Any]()
+    ledgers = {name: DisclosureLedger(tmp_path / name, name) for name in trained.parts}
+    seen = Sent(ledgers["shop"], Summand, ReasonCodes)
+    decisions = list[Any]()
 
     def play(party: vfl.Party, channel: Channel) -> None:
         part = trained.parts[party.name]
-        given = ReasonCodePolicy(codes, {each: f"R {each}" for each in part.columns}) if codes else None
+        code_policy = ReasonCodePolicy(codes, {column: f"R {column}" for column in part.columns}) if codes else None
         answer_rows(
             part,
             in_blocks(part.table(party.X)),
             channel,
-            own[party.name],
-            on_block=lambda ids, block: found.extend(block.decision.tolist()),
-            code_policy=given if party.name == "shop" else None,
+            ledgers[party.name],
+            on_block=lambda ids, block: decisions.extend(block.decision.tolist()),
+            code_policy=code_policy if party.name == "shop" else None,
         )
 
-    roles = {party.name: partial(play, party) for party in tables(outputs)}
+    roles = {party.name: partial(play, party) for party in labelled_tables(outputs)}
     run_threads(roles, WallClock, observe=seen)
-    assert len(found) == ROWS
+    assert len(decisions) == ROWS
     assert {scores for scores, _ in seen.entered} == {ROWS * (outputs + (codes > 0))}
-    told = [min(ROWS, BLOCK * number) for number in range(1, 5)]
-    assert [coded for _, coded in seen.entered] == ([each for each in told for _ in "fc"] if codes else [0] * 4)
+    debited = [min(ROWS, BLOCK * number) for number in range(1, 5)]
+    assert [coded for _, coded in seen.entered] == ([count for count in debited for _ in "fc"] if codes else [0] * 4)
 
 
-@pytest.mark.parametrize("asked", [10, 120])
-def test_all_ids_that_are_asked_about_are_entered_before_any_answer(asked: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("ids_asked", [10, 120])
+def test_all_ids_that_are_asked_about_are_entered_before_any_answer(ids_asked: int, tmp_path: Path) -> None:
     """Of fewer than the table has as of more: that an id is not there is an answer too."""
     trained, ledger = run(1), DisclosureLedger(tmp_path / "shop", "shop")
     entered, again = list[int](), list[int]()
@@ -121,7 +121,7 @@ def test_all_ids_that_are_asked_about_are_entered_before_any_answer(asked: int, 
     def note(event: Event) -> None:
         if event.me == "shop" and event.direction == "send" and not isinstance(event.message, opening):
             entered.append(
-                sum(each.disclosure.count for each in ledger.read().entries if each.disclosure.kind == "ids")
+                sum(entry.disclosure.count for entry in ledger.read().entries if entry.disclosure.kind == "ids")
             )
 
     def rows(party: vfl.Party, part: ModelPart) -> IndexedRows:
@@ -129,11 +129,11 @@ def test_all_ids_that_are_asked_about_are_entered_before_any_answer(asked: int, 
         return IndexedRows(party.name, list(range(len(table))), table)
 
     def ask(party: vfl.Party, channel: Channel) -> Any:
-        held = rows(party, trained.parts["bank"])
+        indexed = rows(party, trained.parts["bank"])
         asking = ScoreClient(trained.parts["bank"], channel, DisclosureLedger(tmp_path / "bank", "bank"))
-        outcome = asking.ask(held.ids, held.X)
+        outcome = asking.ask(indexed.ids, indexed.X)
         again.append(len(entered))
-        asking.ask([f"new {each}" for each in range(7)], held.X[:7])  # in the same conversation
+        asking.ask([f"new {number}" for number in range(7)], indexed.X[:7])  # in the same conversation
         asking.end()
         return outcome.counts
 
@@ -141,9 +141,9 @@ def test_all_ids_that_are_asked_about_are_entered_before_any_answer(asked: int, 
         part = trained.parts["shop"]
         return list(serve_requests(part, ServedTable(rows(party, part), 1000), channel, ledger))
 
-    bank, _ = tables(1, asked)
-    _, shop = tables(1)
-    found = run_threads({"bank": partial(ask, bank), "shop": partial(answer, shop)}, WallClock, observe=note)
-    assert found["bank"].scored == min(asked, 90)
-    assert set(entered[: again[0]]) == {asked}
-    assert set(entered[again[0] :]) == {asked + 7}
+    bank, _ = labelled_tables(1, ids_asked)
+    _, shop = labelled_tables(1)
+    outcomes = run_threads({"bank": partial(ask, bank), "shop": partial(answer, shop)}, WallClock, observe=note)
+    assert outcomes["bank"].scored == min(ids_asked, 90)
+    assert set(entered[: again[0]]) == {ids_asked}
+    assert set(entered[again[0] :]) == {ids_asked + 7}

@@ -1,4 +1,4 @@
-"""What parties compare before they go on is compared whole: digests, names of trainings, tables and jobs."""
+"""Parties compare all bytes of digests and of the names of trainings, tables and jobs before they continue."""
 
 from __future__ import annotations
 
@@ -34,8 +34,7 @@ def changed(digest: bytes, place: int) -> bytes:
 
 
 class Line:
-    """A line on which other parties say what they have: of this party's own order, but for a byte at the one amiss, or
-    at each."""
+    """A link whose other parties report this party's order, except for a byte at `amiss` or at all of them."""
 
     session, me = bytes(32), "bank"
 
@@ -63,9 +62,9 @@ def of_a_look_at_columns(place: int) -> None:
 
 
 def of_rows_to_predict(place: int) -> None:
-    own = PredictionHandshake("run", 3, bytes(range(32)), "active")
+    handshake = PredictionHandshake("run", 3, bytes(range(32)), "active")
     prediction_session._compare(
-        "bank", own, "shop", PredictionHandshake("run", 3, changed(own.order, place), "passive")
+        "bank", handshake, "shop", PredictionHandshake("run", 3, changed(handshake.order, place), "passive")
     )
 
 
@@ -80,7 +79,7 @@ def test_rows_in_another_order_are_refused(place: int, meet: Callable[[int], Non
 def test_the_order_of_every_other_party_is_compared(amiss: str) -> None:
     line: Any = Line(lambda order: TableShape(ROWS, 2, order), 0, amiss)
     columns: Any = SimpleNamespace(names=("a", "b"))
-    with pytest.raises(IdError, match=f"^{amiss} and bank have the rows in a different order"):
+    with raises_code(IdError, "SVFL-ID-ORDER", peer=amiss):
         correlate._exchange_shapes(PARTY, columns, ["bank", "shop", "telco", "mill"], line)
 
 
@@ -93,9 +92,15 @@ def test_parts_of_two_trainings_are_not_put_together(place: int) -> None:
         prediction_session._compare("bank", one, "shop", other)
 
 
-def job(**keys: Any) -> vfl.Job:
-    own = {"model": "logistic", "optimizer": vfl.FedSGD(lr=0.1), "protocol": "open", "batch_size": 500, "epochs": 1}
-    return vfl.Job(**own | {"accepts": ["columns", "rank"]} | keys)
+def rounds_job(**keys: Any) -> vfl.Job:
+    defaults = {
+        "model": "logistic",
+        "optimizer": vfl.FedSGD(lr=0.1),
+        "protocol": "open",
+        "batch_size": 500,
+        "epochs": 1,
+    }
+    return vfl.Job(**defaults | {"accepts": ["columns", "rank"]} | keys)
 
 
 def table(**changes: Any) -> vfl.Party:
@@ -108,24 +113,24 @@ def table(**changes: Any) -> vfl.Party:
 
 
 OTHERS: dict[str, tuple[vfl.Job, vfl.Party]] = {
-    "a value": (job(), table(value=1e-9)),
-    "a label": (job(), table(label=1)),
-    "an id": (job(), table(id=1)),
-    "a job": (job(seed=1), table()),
+    "a value": (rounds_job(), table(value=1e-9)),
+    "a label": (rounds_job(), table(label=1)),
+    "an id": (rounds_job(), table(id=1)),
+    "a job": (rounds_job(seed=1), table()),
 }
 
 
 @pytest.mark.parametrize("other", OTHERS)
 def test_states_and_parts_are_of_one_job_and_table(other: str, tmp_path: Path) -> None:
-    """Neither is taken up under another job, or on a table in which one entry is another."""
-    own, path = (job(), table()), tmp_path / "part.json"
-    assert run_key(*own) == run_key(job(), table()) != run_key(*OTHERS[other])
-    run = vfl.simulate(job(), [table(), vfl.Party("shop", PARTY.X, ids=range(ROWS))])
+    """Neither is resumed under another job, or on a table with one different entry."""
+    arguments, path = (rounds_job(), table()), tmp_path / "part.json"
+    assert run_key(*arguments) == run_key(rounds_job(), table()) != run_key(*OTHERS[other])
+    run = vfl.simulate(rounds_job(), [table(), vfl.Party("shop", PARTY.X, ids=range(ROWS))])
     run.parts["bank"].save(path)
-    found = join._same(path, *own)
-    assert isinstance(found, ModelPart)
+    part = join._same(path, *arguments)
+    assert isinstance(part, ModelPart)
     assert join._same(path, *OTHERS[other]) is None
-    assert join._same(path, job(), replace_name(table())) is None
+    assert join._same(path, rounds_job(), replace_name(table())) is None
 
 
 def replace_name(party: vfl.Party) -> vfl.Party:
@@ -133,10 +138,10 @@ def replace_name(party: vfl.Party) -> vfl.Party:
 
 
 def test_a_sheet_is_agreed_to_by_every_digit_of_its_digest(tmp_path: Path) -> None:
-    agreed, sheet = AgreedSheets(DisclosureLedger(tmp_path / "ledger", "bank")), ConsentSheet("tells nothing")
+    agreed, sheet = AgreedSheets(DisclosureLedger(tmp_path / "ledger", "bank")), ConsentSheet("discloses nothing")
     agreed.add(sheet)
-    assert agreed.has_agreed(ConsentSheet("tells nothing"))
-    assert not agreed.has_agreed(ConsentSheet("tells nothing."))
+    assert agreed.has_agreed(ConsentSheet("discloses nothing"))
+    assert not agreed.has_agreed(ConsentSheet("discloses nothing."))
     for other in (sheet.digest[:-1], sheet.digest[:8], "", f"{sheet.digest[:-1]}x", f"{sheet.digest}0"):
         assert not agreed.has_digest(other)
 
@@ -164,10 +169,17 @@ def test_every_party_s_nonce_is_in_every_coin(holder: str) -> None:
         products._nonces = {name: name.encode() * 32 for name in "abcd"} | others
         return products.coin(holder, 3, "steps")
 
-    own = coin()
-    found = {coin(**{name: changed(name.encode() * 32, place)}) for name in "abcd" for place in (0, 16, 31)}
-    assert len(found | {own}) == 13
+    unchanged = coin()
+    coins = {coin(**{name: changed(name.encode() * 32, place)}) for name in "abcd" for place in (0, 16, 31)}
+    assert len(coins | {unchanged}) == 13
     assert (
-        len({own, products.coin(holder, 4, "steps"), products.coin(holder, 3, "sums"), products.coin("b", 3, "steps")})
+        len(
+            {
+                unchanged,
+                products.coin(holder, 4, "steps"),
+                products.coin(holder, 3, "sums"),
+                products.coin("b", 3, "steps"),
+            }
+        )
         == 4
     )

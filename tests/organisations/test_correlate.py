@@ -34,7 +34,7 @@ N = 3000
 
 
 def pooled(n: int = N, seed: int = 0) -> np.ndarray:
-    """Five columns of a bank and four of a shop: some go together across, one heavily tailed, one nearly a sum."""
+    """Return five columns of a bank and four of a shop: some correlated, one heavy-tailed, one nearly a sum."""
     draw = np.random.default_rng(seed)
     X = draw.normal(size=(n, 9))
     X[:, 5] = 0.9 * X[:, 0] + 0.4 * X[:, 5]
@@ -44,7 +44,7 @@ def pooled(n: int = N, seed: int = 0) -> np.ndarray:
     return X
 
 
-def parties(X: np.ndarray, split: int = 5) -> list[vfl.Party]:
+def unlabelled_parties(X: np.ndarray, split: int = 5) -> list[vfl.Party]:
     ids = range(len(X))
     return [vfl.Party("bank", X[:, :split], ids=ids), vfl.Party("shop", X[:, split:], ids=ids)]
 
@@ -68,24 +68,28 @@ def test_correlations_and_inflation_are_those_of_the_pooled_columns() -> None:
     """Errors of correlations are below 1/30 whatever is drawn. Those of R^2 = 1 - 1 / VIF have a deviation of .04 at
     most, and were .146 at most in 20,000 drawings: .25 is six deviations."""
     X = pooled()
-    found = correlate(parties(X))
-    whole = np.corrcoef(X.T)
-    inflation = np.diag(np.linalg.inv(whole))
+    by_party = correlate(unlabelled_parties(X))
+    pooled_correlations = np.corrcoef(X.T)
+    inflation = np.diag(np.linalg.inv(pooled_correlations))
     for name, rows, columns in (("bank", slice(0, 5), slice(5, 9)), ("shop", slice(5, 9), slice(0, 5))):
-        (own,) = found[name]
-        assert np.abs(own.R - whole[rows, columns]).max() < 1 / CORRELATION_LEVELS + 1e-3
-        np.testing.assert_allclose(own.local_inflation, np.diag(np.linalg.inv(whole[rows, rows])), rtol=1e-6)
-        np.testing.assert_allclose(1 / own.joint_inflation, 1 / inflation[rows], rtol=0, atol=0.25)
-    bank = found["bank"][0]
+        (result,) = by_party[name]
+        assert np.abs(result.R - pooled_correlations[rows, columns]).max() < 1 / CORRELATION_LEVELS + 1e-3
+        np.testing.assert_allclose(
+            result.local_inflation, np.diag(np.linalg.inv(pooled_correlations[rows, rows])), rtol=1e-6
+        )
+        np.testing.assert_allclose(1 / result.joint_inflation, 1 / inflation[rows], rtol=0, atol=0.25)
+    bank = by_party["bank"][0]
     assert bank.high()[0][:2] == (bank.columns[0], 1)
     assert inflation[0] > 5 > 2 > bank.local_inflation[0]
 
 
 def test_inflation_is_exact_where_nothing_is_rounded() -> None:
     X = pooled()
-    own, other = (OwnColumns.of(each.name, each.table) for each in parties(X))
-    K = own.Q.T @ other.Q / N
-    np.testing.assert_allclose(own.joint_inflation(K, 0.0), np.diag(np.linalg.inv(np.corrcoef(X.T)))[:5], rtol=1e-8)
+    columns_of_bank, other = (OwnColumns.of(party.name, party.table) for party in unlabelled_parties(X))
+    K = columns_of_bank.Q.T @ other.Q / N
+    np.testing.assert_allclose(
+        columns_of_bank.joint_inflation(K, 0.0), np.diag(np.linalg.inv(np.corrcoef(X.T)))[:5], rtol=1e-8
+    )
 
 
 def test_three_parties_and_several_stretches_of_rows() -> None:
@@ -108,33 +112,33 @@ def test_texts_constants_and_gaps() -> None:
     gaps[::7, 1] = np.nan
     words = np.where(X[:, 2] > 0, "yes", "no")
     table = pa.table({"a": gaps[:, 0], "word": words, "b": gaps[:, 1], "same": np.ones(N)})
-    own = OwnColumns.of("bank", vfl.Party("bank", table, ids=range(N)).table)
-    assert own.names == ("a", "b")
+    columns = OwnColumns.of("bank", vfl.Party("bank", table, ids=range(N)).table)
+    assert columns.names == ("a", "b")
     filled = np.where(np.isnan(gaps[:, 1]), np.nanmean(gaps[:, 1]), gaps[:, 1])
-    np.testing.assert_allclose(own.Z[:, 1], (filled - filled.mean()) / filled.std(), atol=1e-12)
+    np.testing.assert_allclose(columns.Z[:, 1], (filled - filled.mean()) / filled.std(), atol=1e-12)
     with raises_code(TableError, "SVFL-TABLE-CONSTANT"):
         OwnColumns.of("bank", vfl.Party("bank", table.select(["word"]), ids=range(N)).table)
 
 
 def test_all_that_passes_is_declared_and_entered() -> None:
     seen = Seen()
-    correlate(parties(pooled(1200)), observe=seen)
+    correlate(unlabelled_parties(pooled(1200)), observe=seen)
     known = {item.message for item in module.declares(Roles.of((("bank", ACTIVE), ("shop", PARTNER))))}
     assert {type(event.message) for event in seen.events} <= known
     assert all(isinstance(item, MessageDeclaration) for item in column_correlations.declares())
-    told = [(me, entry) for me, entry in seen.entries if entry.kind == "columns"]
-    assert sorted((me, entry.to, entry.numbers, entry.bits, entry.about, entry.group) for me, entry in told) == [
+    disclosed = [(me, entry) for me, entry in seen.entries if entry.kind == "columns"]
+    assert sorted((me, entry.to, entry.numbers, entry.bits, entry.about, entry.group) for me, entry in disclosed) == [
         ("bank", "shop", 40, 6, ("bank",), "correlations"),
         ("shop", "bank", 40, 6, ("shop",), "correlations"),
     ]
     words = [event.message.words for event in seen.events if isinstance(event.message, RoundedProducts)]
-    assert {len(each) for each in words} == {30}  # 40 numbers of 6 bits and no more
+    assert {len(message_words) for message_words in words} == {30}  # 40 numbers of 6 bits and no more
 
 
 def test_ledgers_count_them_and_refuse_what_goes_too_far(tmp_path: Path) -> None:
     X = np.random.default_rng(5).normal(size=(1000, 9))
-    tables = parties(X)
-    ledgers = {each.name: DisclosureLedger(tmp_path / each.name, each.name) for each in tables}
+    tables = unlabelled_parties(X)
+    ledgers = {party.name: DisclosureLedger(tmp_path / party.name, party.name) for party in tables}
     correlate(tables, ledgers=ledgers)
     (entry,) = ledgers["shop"].read().entries
     assert (entry.disclosure.kind, entry.disclosure.learner, entry.disclosure.count) == ("columns", "bank", 40)
@@ -142,9 +146,9 @@ def test_ledgers_count_them_and_refuse_what_goes_too_far(tmp_path: Path) -> None
     assert entry.disclosure.share == pytest.approx(40 * 6 / bits, rel=0.03)
     correlate(tables, ledgers=ledgers)
     with raises_code(LeakageError, "SVFL-LIMIT-REACHED"):
-        correlate(tables, ledgers={each.name: DisclosureLedger(tmp_path / each.name, each.name) for each in tables})
+        correlate(tables, ledgers={party.name: DisclosureLedger(tmp_path / party.name, party.name) for party in tables})
     with raises_code(LeakageError, "SVFL-LIMIT-REACHED"):  # of other columns, too
-        correlate(parties(X[:, ::-1]), ledgers=ledgers)
+        correlate(unlabelled_parties(X[:, ::-1]), ledgers=ledgers)
     other = DisclosureLedger(tmp_path / "limited", "shop")
     other.set_limit("columns", Limit(39))
     with raises_code(LeakageError, "SVFL-LIMIT-REACHED"):
@@ -156,16 +160,18 @@ def test_a_column_of_few_values_bounds_what_is_told() -> None:
     """A 0/1 column, one in ten, holds .47 bits a row: 12 bits for each column of a peer are held against these."""
     X = np.random.default_rng(6).normal(size=(5000, 3))
     X[:, 2] = np.arange(5000) % 10 == 0
-    own = OwnColumns.of("shop", vfl.Party("shop", X, ids=range(5000)).table)
-    told = module._disclosure("shop", own, module._information_content(own), "bank", 4)
-    assert told.share == pytest.approx(12 * 4 / (5000 * 0.469), rel=0.01)
-    assert "x2 has the least information, 0.47 bits per row" in module._remedy(own)
+    columns_of_shop = OwnColumns.of("shop", vfl.Party("shop", X, ids=range(5000)).table)
+    disclosure = module._disclosure("shop", columns_of_shop, module._information_content(columns_of_shop), "bank", 4)
+    assert disclosure.share == pytest.approx(12 * 4 / (5000 * 0.469), rel=0.01)
+    assert "x2 has the least information, 0.47 bits per row" in module._remedy(columns_of_shop)
 
 
 def test_weights_in_place_of_columns_read_no_more_than_the_ledger_counts(tmp_path: Path) -> None:
-    """A party that deviates multiplies rows by 2^(L - 2), 2^(L - 3) .. over the distance of a 0/1 column's two values,
-    and reads 5 of them a number of 6 bits: with three columns, of which each is told of twice, 30 rows a look, and 60
-    of 3,000 until it is refused."""
+    """A deviating party multiplies rows by 2^(L - 2), 2^(L - 3) .. over the distance of a 0/1 column's two values.
+
+    It reads 5 of them from a number of 6 bits. With three columns, each of which is disclosed twice, it reads 30 rows a
+    request, and 60 of 3,000 rows before it is refused.
+    """
     mark = np.random.default_rng(8).integers(0, 2, N)
     bank, shop = vfl.Party("bank", pooled()[:, :3], ids=range(N)), vfl.Party("shop", mark[:, None], ids=range(N))
     encoding, raw, read = CorrelationEncoding(N), list[Any](), list[bool]()
@@ -209,13 +215,13 @@ def test_a_training_counts_earlier_correlations_by_their_share() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "columns", "said"),
+    ("rows", "columns", "refusal"),
     [(900, 5, "1,000 rows or more"), (1000, 8, None), (1150, 12, "100 for each column")],
     ids=["few rows", "enough", "many columns"],
 )
-def test_tables_that_would_tell_of_rows_are_refused(rows: int, columns: int, said: str | None) -> None:
-    tables = parties(np.random.default_rng(1).normal(size=(rows, columns + 1)), columns)
-    if said is None:
+def test_tables_that_would_tell_of_rows_are_refused(rows: int, columns: int, refusal: str | None) -> None:
+    tables = unlabelled_parties(np.random.default_rng(1).normal(size=(rows, columns + 1)), columns)
+    if refusal is None:
         correlate(tables)
         return
     with raises_code(TableError, "SVFL-TABLE-TOO-FEW-ROWS"):
@@ -224,7 +230,7 @@ def test_tables_that_would_tell_of_rows_are_refused(rows: int, columns: int, sai
 
 def test_rows_in_another_order_are_refused() -> None:
     X = pooled(1200)
-    bank, shop = parties(X)
+    bank, shop = unlabelled_parties(X)
     with raises_code(IdError, "SVFL-ID-ORDER"):
         correlate([bank, shop.take(np.arange(len(X))[::-1])])
     with raises_code(TableError, "SVFL-TABLE-ROW-COUNT"):
@@ -232,32 +238,37 @@ def test_rows_in_another_order_are_refused() -> None:
 
 
 def marking(n: int, marks: int = 10) -> tuple[float, float]:
-    """The correlation of what a bank reads of the shop's rows with what is there, and without rounding: its columns are
-    1 at one row each."""
+    """Return the correlation of the shop's rows as a bank reads them with the true rows, with and without rounding.
+
+    The bank's columns are 1 at one row each.
+    """
     shop = np.random.default_rng(n).normal(size=(n, 10))
     bank = np.zeros((n, marks))
     bank[np.arange(marks), np.arange(marks)] = 1.0
     ids = range(n)
-    (found,) = correlate([vfl.Party("bank", bank, ids=ids), vfl.Party("shop", shop, ids=ids)])["bank"]
+    (result,) = correlate([vfl.Party("bank", bank, ids=ids), vfl.Party("shop", shop, ids=ids)])["bank"]
     true = ((shop - shop.mean(axis=0)) / shop.std(axis=0))[:marks]
     exact = np.corrcoef(np.column_stack([bank, shop]).T)[:marks, marks:]
-    read, sharp = (float(np.corrcoef(each.ravel(), true.ravel())[0, 1]) for each in (found.R, exact))
+    read, sharp = (float(np.corrcoef(correlations.ravel(), true.ravel())[0, 1]) for correlations in (result.R, exact))
     return read, sharp
 
 
 def test_marks_that_are_repeated_read_rows_and_then_are_refused(tmp_path: Path) -> None:
-    """Three marks are told four times of 1,000 rows of normal columns, which is all: 3 rows of 10 values are read at
-    .98 (.92 in one look). By Fisher's z .8 is 6.2 deviations away: missed once in 4e9."""
+    """Three marking columns over 1,000 rows of normal columns are answered four times; then they are refused.
+
+    The bank reads 3 rows of 10 values at a correlation of .98 (.92 from one request). By Fisher's z, .8 is 6.2
+    deviations away, which is missed once in 4e9.
+    """
     n, draw = 1000, np.random.default_rng(3)
     shop = draw.normal(size=(n, 10))
     bank = np.zeros((n, 3))
     bank[np.arange(3), np.arange(3)] = 1.0
     roles = [vfl.Party("bank", bank, ids=range(n)), vfl.Party("shop", shop, ids=range(n))]
-    found = [correlate(roles, ledgers={"shop": DisclosureLedger(tmp_path / "s", "shop")})["bank"] for _ in range(4)]
+    repeats = [correlate(roles, ledgers={"shop": DisclosureLedger(tmp_path / "s", "shop")})["bank"] for _ in range(4)]
     with raises_code(LeakageError, "SVFL-LIMIT-REACHED"):
         correlate(roles, ledgers={"shop": DisclosureLedger(tmp_path / "s", "shop")})
     true = ((shop - shop.mean(axis=0)) / shop.std(axis=0))[:3]
-    assert np.corrcoef(np.mean([own.R for (own,) in found], axis=0).ravel(), true.ravel())[0, 1] > 0.8
+    assert np.corrcoef(np.mean([repeat.R for (repeat,) in repeats], axis=0).ravel(), true.ravel())[0, 1] > 0.8
 
 
 def test_columns_that_mark_a_row_read_it_and_rounding_blurs_it_among_many_rows() -> None:
@@ -288,18 +299,18 @@ def test_numbers_are_rounded_at_random_and_a_fixed_rounding_is_found() -> None:
 def test_between_organisations_with_consent(meet: Any) -> None:
     meeting, sheets = meet(2), {}
     X = pooled(1200)[:, [0, 1, 2, 4, 5, 6, 7]]
-    bank, shop = parties(X, 4)
+    bank, shop = unlabelled_parties(X, 4)
 
     def ask(name: str) -> Any:
-        own = bank if name == "bank" else shop
+        table = bank if name == "bank" else shop
         kit = meeting.kit(name)
         return correlate_with(
-            own, kit / "peers.toml", ledger=kit / "ledger", timeout=20, patience=5,
+            table, kit / "peers.toml", ledger=kit / "ledger", timeout=20, patience=5,
             consent=lambda sheet: sheets.__setitem__(name, sheet),
         )  # fmt: skip
 
-    found = each(meeting, ask)
-    assert np.abs(found["shop"][0].R - np.corrcoef(X.T)[4:, :4]).max() < 1 / CORRELATION_LEVELS + 1e-3
+    by_party = each(meeting, ask)
+    assert np.abs(by_party["shop"][0].R - np.corrcoef(X.T)[4:, :4]).max() < 1 / CORRELATION_LEVELS + 1e-3
     assert "reveals   the same numbers to bank: 24 of 6 bits about 3 x 1,200 values, 0.00" in sheets["shop"]
     assert "0 of these bits in earlier joint statistics; at most 0.03 in all" in sheets["shop"]
     (entry,) = DisclosureLedger.find(meeting.kit("shop") / "ledger").read().entries
@@ -308,9 +319,9 @@ def test_between_organisations_with_consent(meet: Any) -> None:
 
 def test_a_page_and_json_of_what_was_found() -> None:
     R = np.array([[0.9, 0.0], [0.1, -0.6]])
-    own = Correlations("bank", "shop", ("a", "b<"), R, np.ones(2), np.array([5.0, 1.5]))
-    page = page_of([own])
+    result = Correlations("bank", "shop", ("a", "b<"), R, np.ones(2), np.array([5.0, 1.5]))
+    page = page_of([result])
     assert "b&lt;" in page
     assert "column 2" in page
-    assert json.loads(str(own))["correlations"] == R.tolist()
-    assert own.high() == [("a", 1, 0.9), ("b<", 2, -0.6)]
+    assert json.loads(str(result))["correlations"] == R.tolist()
+    assert result.high() == [("a", 1, 0.9), ("b<", 2, -0.6)]

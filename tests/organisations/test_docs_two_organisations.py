@@ -1,4 +1,4 @@
-"""docs/two-organisations.md does what it says: its own commands, in real processes, from two CSV files."""
+"""The commands of docs/two-organisations.md work in real processes, from two CSV files."""
 
 import re
 import subprocess
@@ -15,7 +15,7 @@ from securevfl.training.model_part import ModelPart
 from tests.forked import command
 
 PAGE = Path(__file__).parents[2] / "docs" / "two-organisations.md"
-pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="not beside a checkout")
+pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="no checkout")
 
 
 def write(party: vfl.Party, path: Path) -> None:
@@ -30,14 +30,14 @@ def shell(text: str, folder: Path) -> "subprocess.Popen[str]":
 
 
 def together(texts: list[str], folder: Path) -> list[str]:
-    """Runs these at the same time; what each wrote."""
+    """Run these at the same time; return the output of each."""
     processes = [shell(text, folder) for text in texts]
-    told = []
+    outputs = []
     for process in processes:
         out, errors = process.communicate(timeout=240)
         assert process.returncode == 0, errors
-        told.append(out)
-    return told
+        outputs.append(out)
+    return outputs
 
 
 @pytest.mark.long
@@ -58,14 +58,17 @@ def test_the_page(tmp_path: Path, free_port: Callable[[], int]) -> None:
     assert sum(block.count("securevfl ") for block in (kit, *parties)) <= 5
     (agreed,) = re.findall(r"^(accept=.*)$", page, re.MULTILINE)
     for k, (name, other) in enumerate([("bank", "shop"), ("shop", "bank")]):  # as in a script, without a terminal
-        own = agreed.replace("bank", "NAME").replace("shop", other).replace("NAME", name)
-        own = own.replace("=8", f"={len({'bank': bank, 'shop': shop}[other].columns)}")
+        of_party = agreed.replace("bank", "NAME").replace("shop", other).replace("NAME", name)
+        of_party = of_party.replace("=8", f"={len({'bank': bank, 'shop': shop}[other].columns)}")
         parties[k] = re.sub(
-            r"^(securevfl join .*)$", lambda line, own=own: f"{own}\n{line[1]} --accept $accept", parties[k], flags=re.M
+            r"^(securevfl join .*)$",
+            lambda line, lines=of_party: f"{lines}\n{line[1]} --accept $accept",
+            parties[k],
+            flags=re.M,
         )
     together([kit], tmp_path)
-    told, _ = together(parties, tmp_path)
-    auc = float(re.findall(r"auc ([01]\.\d+)", told)[0])
+    output, _ = together(parties, tmp_path)
+    auc = float(re.findall(r"auc ([01]\.\d+)", output)[0])
     (stated,) = re.findall(r"gets an AUC of\s+about\s+(0\.\d\d);", page)
     assert auc == pytest.approx(float(stated), abs=0.03)
     parts = [ModelPart.load(tmp_path / f"{name}.model.json") for name in ("bank", "shop")]
@@ -81,6 +84,6 @@ def test_the_page(tmp_path: Path, free_port: Callable[[], int]) -> None:
     one, other = together(lines.splitlines(), tmp_path)
     assert one == other
     assert "vfl.Network(mbps=" in one
-    found = csv.read_csv(tmp_path / "predictions.csv").to_pydict()
-    assert found["id"] == list(bank.ids[later])  # type: ignore[index]
-    assert found["prediction"] == [str(parts[0].classes[round(p)]) for p in found["probability"]]  # type: ignore[index]
+    predicted = csv.read_csv(tmp_path / "predictions.csv").to_pydict()
+    assert predicted["id"] == list(bank.ids[later])  # type: ignore[index]
+    assert predicted["prediction"] == [str(parts[0].classes[round(p)]) for p in predicted["probability"]]  # type: ignore[index]

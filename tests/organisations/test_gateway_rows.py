@@ -1,4 +1,4 @@
-"""Rows that applications wait for at a gateway: each is answered or refused once, whoever gives up or goes away."""
+"""A gateway answers or refuses each waiting row once, even if applications give up or disconnect."""
 
 from __future__ import annotations
 
@@ -38,47 +38,49 @@ def waiting(part: Any, tmp_path: Path) -> Gateway:
     rows = IndexedRows.of("bank", rows_of_array(part, bank.X, np.arange(len(bank))))
     address = {name: f"127.0.0.1:{7000 + at}" for at, name in enumerate(part.parties)}
     venue = PeerSettings(Peers(active="bank", passives=part.parties[1:], address=address), tmp_path)
-    made = Gateway(part, rows, venue, ledger=tmp_path / "bank.ledger", window=0.01, max_waiting_rows=8, max_sessions=1)
-    made._connected.add(0)
-    return made
+    gateway_ = Gateway(
+        part, rows, venue, ledger=tmp_path / "bank.ledger", window=0.01, max_waiting_rows=8, max_sessions=1
+    )
+    gateway_._connected.add(0)
+    return gateway_
 
 
-def parties(part: Any, asked: list[list[Any]], gateway_: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parties that answer each block, and with whom the gateway stops after the first."""
+def patch_parties(part: Any, requests: list[list[Any]], gateway_: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parties that answer each block; the gateway stops after the first one."""
 
     def ask(ids: Any, X: Any) -> Any:
-        asked.append(list(ids))
+        requests.append(list(ids))
         gateway_._stopping = True
         gateway_._queue.put(None)
         return SimpleNamespace(f=np.zeros((len(ids), part.outputs)), state=["scored"] * len(ids), reasons={})
 
     asker = SimpleNamespace(max_ids=4, ask=ask, stay=lambda: None, end=lambda: None)
-    monkeypatch.setattr(gateway, "ScoreClient", lambda *given: asker)
+    monkeypatch.setattr(gateway, "ScoreClient", lambda *arguments: asker)
 
 
 def futures(answers: Any) -> list[Future[Any]]:
-    return [each for each in answers if isinstance(each, Future)]
+    return [answer for answer in answers if isinstance(answer, Future)]
 
 
 def test_who_gives_up_costs_others_nothing_and_is_not_asked_about(
-    part: Any, waiting: Gateway, asked: list[list[Any]], monkeypatch: pytest.MonkeyPatch
+    part: Any, waiting: Gateway, requests: list[list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parties(part, asked, waiting, monkeypatch)
-    gone, other = futures(waiting.ask([{"id": 0}, {"id": 1}]))
-    assert gone.cancel()
+    patch_parties(part, requests, waiting, monkeypatch)
+    cancelled, other = futures(waiting.ask([{"id": 0}, {"id": 1}]))
+    assert cancelled.cancel()
     waiting._talk(0, None)  # type: ignore[arg-type]
-    assert asked == [[1]]
+    assert requests == [[1]]
     assert other.result(0)["state"] == "scored"
 
 
 def test_who_gives_up_while_parties_answer_costs_others_nothing(
-    part: Any, waiting: Gateway, asked: list[list[Any]], monkeypatch: pytest.MonkeyPatch
+    part: Any, waiting: Gateway, requests: list[list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parties(part, asked, waiting, monkeypatch)
-    gone, other = futures(waiting.ask([{"id": 0}, {"id": 1}]))
-    monkeypatch.setattr(gateway, "prediction_of", lambda *given: gone.cancel() and vfl_predicted(*given))
+    patch_parties(part, requests, waiting, monkeypatch)
+    cancelled, other = futures(waiting.ask([{"id": 0}, {"id": 1}]))
+    monkeypatch.setattr(gateway, "prediction_of", lambda *arguments: cancelled.cancel() and vfl_predicted(*arguments))
     waiting._talk(0, None)  # type: ignore[arg-type]
-    assert asked == [[0, 1]]
+    assert requests == [[0, 1]]
     assert other.result(0)["state"] == "scored"
 
 
@@ -88,10 +90,10 @@ vfl_predicted = gateway.prediction_of
 def test_every_row_is_refused_when_parties_go_and_the_gateway_lives(
     part: Any, waiting: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that has given up and two of one id among them, of which one was held over for the next block."""
+    """One application has given up, two wait for one id, and one id was deferred to the next block."""
     calls = []
 
-    def away(*given: Any, **keys: Any) -> None:
+    def away(*arguments: Any, **keys: Any) -> None:
         calls.append(len(calls))
         if len(calls) == 2:
             waiting._stopping = True
@@ -107,9 +109,9 @@ def test_every_row_is_refused_when_parties_go_and_the_gateway_lives(
     waiting._run(0)
     assert calls == [0, 1]  # it has tried again
     assert waiting.waiting <= 1  # the mark of the end
-    for each in rows[1:]:
+    for future in rows[1:]:
         with pytest.raises(ServiceUnavailable):
-            each.result(0)
+            future.result(0)
 
 
 def test_a_request_that_has_no_room_leaves_no_row_behind(waiting: Gateway) -> None:

@@ -1,5 +1,7 @@
-"""Looks at tables before and after a training, whichever kind: debited before anything is told, limited, and rounded
-number by number."""
+"""Joint statistics of tables before and after a training.
+
+Each number is debited before it is disclosed, limited and rounded separately.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ Ledgers = dict[str, DisclosureLedger]
 TOLD = (RoundedProducts, GroupCounts)
 
 
-def tables(rows: int) -> tuple[vfl.Party, vfl.Party]:
+def random_tables(rows: int) -> tuple[vfl.Party, vfl.Party]:
     draw = np.random.default_rng(0)
     y = draw.integers(0, 2, rows)
     return vfl.Party("bank", draw.normal(size=(rows, 3)), y, ids=range(rows)), vfl.Party(
@@ -41,17 +43,17 @@ def tables(rows: int) -> tuple[vfl.Party, vfl.Party]:
 
 
 def columns(rows: int, ledgers: Ledgers, observe: Observer | None = None) -> None:
-    """A look at columns side by side, of which each tells 12 numbers."""
-    correlate.correlate(tables(rows), ledgers=ledgers, observe=observe)
+    """Request correlations of columns; each party discloses 12 numbers."""
+    correlate.correlate(random_tables(rows), ledgers=ledgers, observe=observe)
 
 
 def groups(rows: int, ledgers: Ledgers, observe: Observer | None = None) -> None:
-    """A look at outcomes by group, of which the shop tells 12 numbers."""
-    bank, shop = tables(rows)
+    """Request outcomes by group; the shop discloses 12 numbers."""
+    bank, shop = random_tables(rows)
     names, marks = fairness_by_group._groups(shop, np.arange(rows) % 3)
-    said = fairness_by_group._outcomes(bank, bank.y, None)  # type: ignore[arg-type]
+    outcomes = fairness_by_group._outcomes(bank, bank.y, None)  # type: ignore[arg-type]
     roles: dict[str, Callable[..., Any]] = {
-        "bank": partial(fairness_by_group._request, bank, said, peer="shop"),
+        "bank": partial(fairness_by_group._request, bank, outcomes, peer="shop"),
         "shop": partial(fairness_by_group._provide, shop, names, marks, ledgers["shop"], None, peer="bank"),
     }
     run_threads(roles, WallClock, observe=observe)
@@ -65,14 +67,14 @@ def kept(folder: Path) -> Ledgers:
 
 
 class Counted:
-    """Notes what each ledger has at the moment at which numbers leave."""
+    """Note the disclosures in each ledger at the moment when numbers are sent."""
 
     def __init__(self, ledgers: Ledgers) -> None:
         self.ledgers, self.entered = ledgers, dict[str, int]()
 
     def __call__(self, event: Event) -> None:
         if event.direction == "send" and isinstance(event.message, TOLD):
-            self.entered[event.me] = sum(each.disclosure.numbers for each in self.ledgers[event.me].read().entries)
+            self.entered[event.me] = sum(entry.disclosure.numbers for entry in self.ledgers[event.me].read().entries)
 
     def note(self, me: str, fact: object) -> None:
         """Nothing is asked of entries at the door."""
@@ -91,17 +93,19 @@ class Counted:
 def test_numbers_are_debited_before_they_leave_and_limited_together(
     looks: list[tuple[str, int]], tmp_path: Path
 ) -> None:
-    """All looks but the last go through, with their 12 numbers on disk before they leave; the last would come to more
-    than a peer may be told by looks of either kind, and tells nothing of the shop."""
-    own = kept(tmp_path)
-    seen = Counted(own)
+    """All requests but the last succeed, with their 12 numbers on disk before they are sent.
+
+    The last one would exceed the limit on joint statistics of both kinds, and discloses nothing of the shop.
+    """
+    ledgers = kept(tmp_path)
+    seen = Counted(ledgers)
     for number, (name, rows) in enumerate(looks[:-1], 1):
-        LOOKS[name][0](rows, own, seen)  # type: ignore[arg-type]
-        assert sum(each.disclosure.numbers for each in own["shop"].read().entries) == 12 * number
+        LOOKS[name][0](rows, ledgers, seen)  # type: ignore[arg-type]
+        assert sum(entry.disclosure.numbers for entry in ledgers["shop"].read().entries) == 12 * number
         assert seen.entered.pop("shop") == 12 * number
     name, rows = looks[-1]
     with raises_code(LeakageError, "SVFL-LIMIT-REACHED"):
-        LOOKS[name][0](rows, own, seen)  # type: ignore[arg-type]
+        LOOKS[name][0](rows, ledgers, seen)  # type: ignore[arg-type]
     assert "shop" not in seen.entered
 
 
@@ -119,7 +123,7 @@ def test_each_number_is_rounded_by_itself(name: str, tmp_path: Path) -> None:
     drawn = list[np.ndarray]()
 
     class Recorded(Prg):
-        """Notes what it gives."""
+        """Note the output."""
 
         __slots__ = ()
 
@@ -129,7 +133,7 @@ def test_each_number_is_rounded_by_itself(name: str, tmp_path: Path) -> None:
 
     with mock.patch.object(module, "Prg", Recorded):
         look(10 * rows, kept(tmp_path))
-    words = np.concatenate([each.ravel() for each in drawn])
+    words = np.concatenate([words_of.ravel() for words_of in drawn])
     assert len(words) == 12 * (2 if name == "columns" else 1)
     assert len(np.unique(words)) == len(words)
 
@@ -141,6 +145,6 @@ def test_every_peer_of_a_look_is_held_to_what_it_was_told_before(full: str) -> N
 
     look = [told(peer, 0.002) for peer in ("bank", "telco", "mill")]
     before = [LedgerEntry("t", "r", "", told(full, MAX_STATISTICS_SHARE - 0.001))]
-    check_statistics("shop", [each for each in look if each.learner != full], "", before)
+    check_statistics("shop", [disclosure for disclosure in look if disclosure.learner != full], "", before)
     with raises_code(LeakageError, "SVFL-LIMIT-REACHED"):
         check_statistics("shop", look, "", before)

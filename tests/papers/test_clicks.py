@@ -67,9 +67,9 @@ def test_interactions_cross_the_cut() -> None:
 
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_parties_have_some_of_each_kind_and_all_of_them_together(count: int) -> None:
-    own = MADE.parties(count)
-    assert [party.active for party in own] == [True] + [False] * (count - 1)
-    names = [name for party in own for name in party.columns]
+    parties = MADE.parties(count)
+    assert [party.active for party in parties] == [True] + [False] * (count - 1)
+    names = [name for party in parties for name in party.columns]
     assert sorted(names) == sorted([*(f"i{j}" for j in range(NUMBERS)), *(f"c{j}" for j in range(TEXTS))])
-    assert all({name[0] for name in party.columns} == {"i", "c"} for party in own)
-    assert vfl.align(own)[1].X.shape == own[1].X.shape
+    assert all({name[0] for name in party.columns} == {"i", "c"} for party in parties)
+    assert vfl.align(parties)[1].X.shape == parties[1].X.shape

@@ -43,11 +43,11 @@ PUBLIC = {
     "TransferOffer",
     "WindowSummed",
 }
-"""Messages that are neither random nor encrypted, and from which a receiver learns nothing about anybody's data: keys,
-positions in a schedule, names of sessions, and acknowledgements."""
+"""Plain messages that reveal nothing about anybody's data: keys, positions in a schedule, names of sessions and
+acknowledgements."""
 
 # Every disclosing message is in one of the three lists below. A malicious receiver can choose the factors of a sum, so
-# that a number has as many bits of information as it has bits: such messages belong to the first list.
+# that a number has one bit of information for each bit of its length: such messages belong to the first list.
 COUNTED_IN_BITS = {  # a message has at most the bits of its record, for any factors (tests/disclosure/door_watch.py)
     "IntersectionSize", "OutOfRangeCount", "GroupCounts", "LossSum", "RoundedScores", "OpenedWeights", "ReasonCodes",
     "EvaluatedPoints", "NamedRows", "RoundedProducts", "RowStates", "ShuffledWords", "StoreSlots",

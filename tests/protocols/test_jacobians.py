@@ -196,7 +196,7 @@ class Network(LinearModel):
 
 
 @pytest.fixture(scope="module")
-def parties() -> list[vfl.Party]:
+def three_parties() -> list[vfl.Party]:
     return [party.take(np.arange(200)) for party in vfl.datasets.breast_cancer(parties=3)]
 
 
@@ -211,18 +211,18 @@ def job_of(residual: object) -> vfl.Job:
     )
 
 
-def trained(residual: object, parties: list[vfl.Party]) -> tuple[vfl.Run, list[Event]]:
+def trained(residual: object, three_parties: list[vfl.Party]) -> tuple[vfl.Run, list[Event]]:
     events: list[Event] = []
-    return vfl.simulate(job_of(residual), parties, workers=1, observe=events.append), events
+    return vfl.simulate(job_of(residual), three_parties, workers=1, observe=events.append), events
 
 
 @pytest.mark.parametrize(
     "residual",
     [pytest.param(RESIDUALS[1], id="ckks"), pytest.param(RESIDUALS[2], id="paillier", marks=pytest.mark.slow)],
 )
-def test_a_network_trains_sealed_as_in_the_open(residual: SealedResidual, parties: list[vfl.Party]) -> None:
-    sealed, events = trained(residual, parties)
-    plain, _ = trained("open", parties)
+def test_a_network_trains_sealed_as_in_the_open(residual: SealedResidual, three_parties: list[vfl.Party]) -> None:
+    sealed, events = trained(residual, three_parties)
+    plain, _ = trained("open", three_parties)
     for name, part in sealed.parts.items():
         np.testing.assert_allclose(part.theta, plain.parts[name].theta, atol=5 * TOLERANCE)
     assert plain.metrics["auc"] > 0.97
@@ -230,8 +230,8 @@ def test_a_network_trains_sealed_as_in_the_open(residual: SealedResidual, partie
     assert requests == 3 * 2 * sealed.costs.rounds  # local steps, passive parties
 
 
-def test_the_audit_follows_each_opening_of_a_variable_jacobian(parties: list[vfl.Party]) -> None:
-    transcript, run = record_transcript(job_of(vfl.Ckks()), parties)
+def test_the_audit_follows_each_opening_of_a_variable_jacobian(three_parties: list[vfl.Party]) -> None:
+    transcript, run = record_transcript(job_of(vfl.Ckks()), three_parties)
     assert not [str(finding) for finding in check_transcript(transcript).findings]
     learned = transcript.protocol_record.gradients["shop"]
     assert len(learned) == 3 * run.costs.rounds

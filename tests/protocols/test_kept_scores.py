@@ -1,4 +1,4 @@
-"""What a party keeps of the scores on shares that it has let others have, across runs, processes and kills."""
+"""Records of disclosed scores persist across runs, processes and kills."""
 
 from __future__ import annotations
 
@@ -36,11 +36,14 @@ def test_a_ledger_counts_across_runs_and_peers_together(tmp_path: Path):
     assert states(ScoreLedger(path), b"1", "bank", names(2, 9), 12) == [STORED, NEW]
     assert states(ScoreLedger(path), b"1", "shop", names(1, 9), 12) == [NEW]
     assert states(ScoreLedger(path), b"2", "shop", names(1, 9), 12) == [NEW]
-    assert states(ScoreLedger(path), b"3", "bank", names(2, 8), 12) == [NEW, REFUSED]  # under two models, whoever asks
+    assert states(ScoreLedger(path), b"3", "bank", names(2, 8), 12) == [
+        NEW,
+        REFUSED,
+    ]  # under two models, for every peer
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_objects_that_share_a_file_know_what_the_others_have_let_out(tmp_path: Path):
+def test_ledgers_that_share_a_file_see_each_others_records(tmp_path: Path):
     path = tmp_path / "scores"
     ScoreLedger(path).record_model(b"m", 20, names(2))
     one, other = ScoreLedger(path), ScoreLedger(path)
@@ -50,23 +53,21 @@ def test_objects_that_share_a_file_know_what_the_others_have_let_out(tmp_path: P
     assert states(other, b"m", "bank", names(3, 12)) == [STORED, NEW, NEW]
     rows, X = names(2, 20), np.full((2, 40), 123.25)
     one.admit(one.query(b"m", "bank", rows, one.commitments(rows, X)), X)
-    whole = b"".join(item.read_bytes() for item in path.parent.glob(f"{path.name}*"))  # what is not merged yet too
-    assert len(whole) > 10_000
-    assert rows[0] not in whole
-    assert X[:1].tobytes()[:8] not in whole
+    content = b"".join(item.read_bytes() for item in path.parent.glob(f"{path.name}*"))  # including the write-ahead log
+    assert len(content) > 10_000
+    assert rows[0] not in content
+    assert X[:1].tobytes()[:8] not in content
 
 
 def killed(path: Path, rows: list[bytes]) -> None:
     """Admits rows and dies at the claim."""
-    own = ScoreLedger(path)
-    with own.claim() as claim:
-        admit(own, b"m", "bank", rows, claim=claim)  # type: ignore[no-untyped-call]
+    ledger = ScoreLedger(path)
+    with ledger.claim() as claim:
+        admit(ledger, b"m", "bank", rows, claim=claim)  # type: ignore[no-untyped-call]
         os._exit(1)
 
 
-def test_a_row_that_another_scores_is_waited_for_and_not_longer_than_it_lives(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_row_claimed_by_another_process_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "scores"
     ScoreLedger(path).record_model(b"m", 20, names(2))
     with ScoreLedger(path).claim() as claim:
@@ -87,7 +88,7 @@ def test_a_row_that_another_scores_is_waited_for_and_not_longer_than_it_lives(
     assert not [*(tmp_path / "scores.locks").iterdir()]
 
 
-def test_rows_are_scored_anew_four_times_and_given_back_if_another_refuses(tmp_path: Path):
+def test_rows_of_a_refused_query_are_released(tmp_path: Path):
     ledger = ScoreLedger(tmp_path / "scores")
     ledger.record_model(b"m", 20, names(2))
     for _ in range(4):
@@ -112,15 +113,15 @@ def test_a_large_ledger_opens_at_once_and_takes_no_memory(tmp_path: Path):
     tracemalloc.stop()
 
 
-def test_only_columns_of_its_own_count_towards_how_many_models_may_ask():
+def test_the_column_of_ones_does_not_raise_the_number_of_models():
     """A party may score under fewer models than a fourth of its columns; the one of ones is no column."""
-    model, asked = Model(9, 4), []
+    model, widths = Model(9, 4), []
 
     class Watching(Open):
-        def admit(self, *given, **keys):
-            asked.append(given[1].shape[1])
-            return super().admit(*given, **keys)
+        def admit(self, *arguments, **keys):
+            widths.append(arguments[1].shape[1])
+            return super().admit(*arguments, **keys)
 
     block = model.columns(5)
     model.ask([block], [names(5)], {"a": Watching()}, to="b", raw={"a": block["a"][:, :8], "b": block["b"]})
-    assert asked == [8]
+    assert widths == [8]

@@ -1,4 +1,4 @@
-"""Projected tables of residuals: their coefficients against a dense solver, and what is read without bias."""
+"""Projected residual tables: coefficients compared with a dense solver, and unbiased lookups."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_line_is_its_own_projection() -> None:
 @pytest.mark.parametrize("spread", [1.0, 1.5, 3.0])
 @pytest.mark.parametrize("target", [-1.0, 1.0])
 def test_a_projected_table_has_no_bias(target: float, spread: float) -> None:
-    """The mean of what is read, over outputs around 1.5, is that of g; values of g as entries are off by more."""
+    """The mean of looked-up values around 1.5 equals that of g. With values of g as entries it would deviate more."""
     loss, numbers = LogisticLoss(), FixedPointEncoding(1000, 1.0)
     f = np.linspace(-1, 1, 200_001) * 6 * spread
     density = np.exp(-(((f - 1.5) / spread) ** 2) / 2)

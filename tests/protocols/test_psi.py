@@ -44,8 +44,14 @@ def play(
     transfers: bool = False,
     granted: int | None = None,
 ) -> list[list[int]]:
-    """Each party's rows; `twist` changes what a party sends. transfers: the flow of large sets. granted: as in
-    `align_privately`, to the first."""
+    """Align ids and return the rows of each party.
+
+    Args:
+        sets: ids of each party.
+        twist: changes the messages of a party.
+        transfers: True for the protocol of large sets.
+        granted: number of ids that the first party may query, as in `align_privately`.
+    """
     names = NAMES[: len(sets)]
 
     def role(channel: Channel, *, ids: Sequence[object]) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Work ahead is gone through if all parties have it, made together, for this state, and throw it away otherwise."""
+"""A preprocessed chunk is used if all parties have it for the current state, and discarded otherwise."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from securevfl.protocols.shares.offline_phase import OfflinePhase, _Record
 from securevfl.protocols.shares.preprocessing_store import MemoryStore
 from securevfl.protocols.shares.spent_chunks import SpentChunks
 
-PARTIES = ("a", "b", "c", "d")
+PARTY_NAMES = ("a", "b", "c", "d")
 NAME, OTHER = b"n" * 16, b"o" * 16
 VISITS = 3
 
 
 class Line:
-    """Says what the others have, and keeps what is sent."""
+    """A channel that answers with the chunk names of the other parties and records the messages sent."""
 
     def __init__(self, names: dict[str, bytes]) -> None:
         self.names, self.sent = names, dict[str, bytes]()
@@ -34,42 +34,42 @@ class Line:
 
 
 def ahead(visits: int = 0, r: dict[str, Any] | None = None) -> OfflinePhase:
-    """A party that goes on from this state."""
-    own = OfflinePhase.__new__(OfflinePhase)
-    own._context = SimpleNamespace(me="a")  # type: ignore[assignment]
-    own._names, own.store = SpentChunks(), MemoryStore()
-    own.set_state(visits, state() if r is None else r)
-    return own
+    """Return the preprocessing of a party that starts from this state."""
+    phase = OfflinePhase.__new__(OfflinePhase)
+    phase._context = SimpleNamespace(me="a")  # type: ignore[assignment]
+    phase._names, phase.store = SpentChunks(), MemoryStore()
+    phase.set_state(visits, state() if r is None else r)
+    return phase
 
 
 def state(name: str = "", at: tuple[int, ...] = ()) -> dict[str, Any]:
-    """States of two parties (k x d x c); with a name that of this party has another number at a place."""
-    made = {item: np.arange(24, dtype=np.uint64).reshape(2, 4, 3) for item in ("b", "c")}
+    """Return states of two parties (k x d x c). If `name` is set, the number of that party at index `at` differs."""
+    states = {item: np.arange(24, dtype=np.uint64).reshape(2, 4, 3) for item in ("b", "c")}
     if name:
-        made[name][at] += np.uint64(1)
-    return made
+        states[name][at] += np.uint64(1)
+    return states
 
 
-def made(own: OfflinePhase, number: int = 0) -> OfflinePhase:
-    """The same with a chunk of its state."""
-    own.store.put(number, NAME, own._iteration, [b""] * VISITS, base=own._base())
-    return own
+def with_chunk(phase: OfflinePhase, number: int = 0) -> OfflinePhase:
+    """Add a chunk that was generated from the current state."""
+    phase.store.put(number, NAME, phase._iteration, [b""] * VISITS, base=phase._base())
+    return phase
 
 
 @pytest.mark.parametrize("names", [(NAME, NAME, OTHER), (NAME, OTHER, NAME), (OTHER, NAME, NAME), (NAME, NAME, b"")])
-def test_a_chunk_that_one_of_all_has_not_is_thrown_away(names: tuple[bytes, ...]) -> None:
-    line, own = Line(dict(zip("bcd", names, strict=True))), made(made(ahead()), 1)
-    context: Any = SimpleNamespace(me="a", parties=PARTIES, channel=line, subchannel="")
-    assert not agree_on_chunk(context, own, 0, VISITS)
+def test_a_chunk_that_one_party_lacks_is_discarded(names: tuple[bytes, ...]) -> None:
+    line, phase = Line(dict(zip("bcd", names, strict=True))), with_chunk(with_chunk(ahead()), 1)
+    context: Any = SimpleNamespace(me="a", parties=PARTY_NAMES, channel=line, subchannel="")
+    assert not agree_on_chunk(context, phase, 0, VISITS)
     assert line.sent == dict.fromkeys("bcd", NAME)
-    assert own.store.chunk_numbers == ()  # nor what rests on it
+    assert phase.store.chunk_numbers == ()  # nor what rests on it
 
 
 def test_a_chunk_that_all_have_is_ready() -> None:
-    line, own = Line(dict.fromkeys("bcd", NAME)), made(ahead())
-    context: Any = SimpleNamespace(me="a", parties=PARTIES, channel=line, subchannel="")
-    assert agree_on_chunk(context, own, 0, VISITS)
-    assert own.store.chunk_numbers == (0,)
+    line, phase = Line(dict.fromkeys("bcd", NAME)), with_chunk(ahead())
+    context: Any = SimpleNamespace(me="a", parties=PARTY_NAMES, channel=line, subchannel="")
+    assert agree_on_chunk(context, phase, 0, VISITS)
+    assert phase.store.chunk_numbers == (0,)
 
 
 CHANGES: dict[str, Any] = {
@@ -84,7 +84,7 @@ CHANGES: dict[str, Any] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_chunk_of_another_state_is_not_ready(change: str) -> None:
-    there = made(ahead())
+    there = with_chunk(ahead())
     assert there.usable_chunk(0, VISITS) == NAME
     assert CHANGES[change]._base() != there._base()
     other = CHANGES[change]
@@ -92,26 +92,28 @@ def test_a_chunk_of_another_state_is_not_ready(change: str) -> None:
     assert other.usable_chunk(0, VISITS) == b""
 
 
-def test_a_chunk_that_was_begun_or_is_of_other_visits_is_not_ready() -> None:
-    own = made(ahead())
-    assert own.usable_chunk(0, VISITS - 1) == b""
-    assert own.usable_chunk(1, VISITS) == b""
-    own.store.take(0, 0)
-    assert own.usable_chunk(0, VISITS) == b""
-    again = made(ahead())
+def test_a_started_or_other_chunk_is_not_ready() -> None:
+    phase = with_chunk(ahead())
+    assert phase.usable_chunk(0, VISITS - 1) == b""
+    assert phase.usable_chunk(1, VISITS) == b""
+    phase.store.take(0, 0)
+    assert phase.usable_chunk(0, VISITS) == b""
+    again = with_chunk(ahead())
     again._names.spend(NAME)
     assert again.usable_chunk(0, VISITS) == b""
 
 
-def test_states_behind_a_chunk_that_is_passed_over_are_stepped_by_the_number_of_each_visit() -> None:
+def test_skipping_a_chunk_applies_its_steps_by_number() -> None:
     """By a rule whose steps differ from visit to visit."""
-    own, ring = ahead(7), ShareRing(64)
+    phase, ring = ahead(7), ShareRing(64)
     steps = SimpleNamespace(step=lambda r, v, visit: r + v * np.uint64(visit))
-    own._ring, own._params = ring, SimpleNamespace(columns={"b": 4, "c": 4}, outputs=3, rule_of=lambda name: steps)  # type: ignore[assignment]
+    phase._ring, phase._params = ring, SimpleNamespace(columns={"b": 4, "c": 4}, outputs=3, rule_of=lambda name: steps)  # type: ignore[assignment]
     ones = {name: np.ones((4, 3), np.uint64) for name in "bc"}
     record = _Record(0, b"", b"", {name: ring.pack(v) for name, v in ones.items()}, ())
-    own.store.write(0, NAME, 7, 3, ((place, 1, msgspec.msgpack.encode(record)) for place in range(3)), base=own._base())
-    own.skip_chunk(0)
-    assert own._iteration == 10
-    for name, r in own._r.items():
+    phase.store.write(
+        0, NAME, 7, 3, ((place, 1, msgspec.msgpack.encode(record)) for place in range(3)), base=phase._base()
+    )
+    phase.skip_chunk(0)
+    assert phase._iteration == 10
+    for name, r in phase._r.items():
         np.testing.assert_array_equal(r, state()[name] + np.uint64(7 + 8 + 9))

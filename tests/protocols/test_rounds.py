@@ -43,7 +43,7 @@ def job_of(sums: SumProtocol, residual: Engine | str, optimizer: Training | None
 
 
 @pytest.fixture(scope="module")
-def parties() -> list[vfl.Party]:
+def four_parties() -> list[vfl.Party]:
     return vfl.datasets.breast_cancer(parties=4)
 
 
@@ -52,19 +52,19 @@ def weights(run: vfl.Run) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def plain(parties: list[vfl.Party]) -> np.ndarray:
-    return weights(vfl.simulate(job_of(vfl.DirectSum(), "open"), parties))
+def plain(four_parties: list[vfl.Party]) -> np.ndarray:
+    return weights(vfl.simulate(job_of(vfl.DirectSum(), "open"), four_parties))
 
 
 @pytest.mark.exact_outputs
 @pytest.mark.parametrize(("sums", "residual"), PAIRS, ids=str)
 @pytest.mark.long
 def test_every_pair_gives_the_same_model(
-    sums: SumProtocol, residual: Engine | str, parties: list[vfl.Party], plain: np.ndarray
+    sums: SumProtocol, residual: Engine | str, four_parties: list[vfl.Party], plain: np.ndarray
 ) -> None:
     job = job_of(sums, residual)
     events: list[Event] = []
-    run = vfl.simulate(job, parties, observe=events.append)
+    run = vfl.simulate(job, four_parties, observe=events.append)
     np.testing.assert_allclose(weights(run), plain, atol=TOLERANCE)
     assert run.metrics["auc"] > 0.99
 
@@ -74,9 +74,9 @@ def test_every_pair_gives_the_same_model(
     assert seen <= declared
 
 
-def test_bytes_are_those_of_the_frames(parties: list[vfl.Party]) -> None:
+def test_bytes_are_those_of_the_frames(four_parties: list[vfl.Party]) -> None:
     events: list[Event] = []
-    run = vfl.simulate(job_of(vfl.CipherSum(), vfl.Ckks()), parties, observe=events.append)
+    run = vfl.simulate(job_of(vfl.CipherSum(), vfl.Ckks()), four_parties, observe=events.append)
     counted: dict[str, int] = defaultdict(int)
     order: dict[tuple[str, str, str], int] = defaultdict(int)
     for event in events:
@@ -100,8 +100,8 @@ def test_bytes_are_those_of_the_frames(parties: list[vfl.Party]) -> None:
 @pytest.mark.parametrize("model", [vfl.Square(l2=0.01), vfl.SmoothHinge(), vfl.Logistic()], ids=lambda m: m.name)
 @pytest.mark.parametrize("engine", [vfl.Ckks(), SMALL], ids=lambda e: e.name)
 @pytest.mark.long
-def test_every_loss_trains_sealed(model: vfl.Logistic, engine: Engine, parties: list[vfl.Party]) -> None:
-    two = vfl.datasets.diabetes() if model.name == "square" else parties[:2]
+def test_every_loss_trains_sealed(model: vfl.Logistic, engine: Engine, four_parties: list[vfl.Party]) -> None:
+    two = vfl.datasets.diabetes() if model.name == "square" else four_parties[:2]
     keys = {"model": model, "epochs": 3}
     sealed = vfl.simulate(job_of(vfl.DirectSum(), engine, **keys), two)
     opened = vfl.simulate(job_of(vfl.DirectSum(), "open", **keys), two)
@@ -123,11 +123,11 @@ def test_several_outputs_train_sealed(engine: Engine) -> None:
     assert sealed.metrics["accuracy"] > 0.5
 
 
-def test_prediction_and_saved_parts_agree_with_the_weights(parties: list[vfl.Party], tmp_path: object) -> None:
-    run = vfl.simulate(job_of(vfl.CipherSum(), vfl.Ckks()), parties)
+def test_prediction_and_saved_parts_agree_with_the_weights(four_parties: list[vfl.Party], tmp_path: object) -> None:
+    run = vfl.simulate(job_of(vfl.CipherSum(), vfl.Ckks()), four_parties)
     run.save(str(tmp_path))
     again = vfl.Run.load(str(tmp_path))
-    tables = {party.name: party.X[:50] for party in parties}
+    tables = {party.name: party.X[:50] for party in four_parties}
     pairs = zip(tables.values(), run.parts.values(), strict=True)
     f = sum(p.scaling(t) @ p.theta[: t.shape[1]] for t, p in pairs)
     f = f + run.active.theta[-1]
@@ -145,10 +145,10 @@ def test_prediction_and_saved_parts_agree_with_the_weights(parties: list[vfl.Par
 )
 @pytest.mark.long
 def test_curvature_steps_are_the_same_over_all_protocols(
-    sums: SumProtocol, residual: Engine | str, parties: list[vfl.Party]
+    sums: SumProtocol, residual: Engine | str, four_parties: list[vfl.Party]
 ) -> None:
     def run(sums: SumProtocol, residual: Engine | str) -> vfl.Run:
-        return vfl.simulate(job_of(sums, residual, vfl.BlockNewton(), batch_size="all", epochs=4), parties)
+        return vfl.simulate(job_of(sums, residual, vfl.BlockNewton(), batch_size="all", epochs=4), four_parties)
 
     protected, plain = run(sums, residual), run(vfl.DirectSum(), "open")
     np.testing.assert_allclose(weights(protected), weights(plain), atol=TOLERANCE)

@@ -1,5 +1,5 @@
-"""The limits of the ledger of scores hold for each row of a question, wherever it stands, for each peer by itself, and
-in a ledger that another process has written."""
+"""The limits of the score ledger apply to each row of a query at any position, to each peer separately, and in a
+ledger that another process wrote."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ OTHERS = ("one", "two")
 
 
 class Party:
-    """One party's ledger on disk, which is read anew for each question, and what it is asked."""
+    """One party with a ledger on disk that is opened again for each query."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         for model in (b"m", b"n", b"o"):
-            self.own.record_model(model, MIN_ITERATIONS, [b"trained"])
+            self.ledger.record_model(model, MIN_ITERATIONS, [b"trained"])
 
     @property
-    def own(self) -> ScoreLedger:
+    def ledger(self) -> ScoreLedger:
         return ScoreLedger(self.path)
 
     def question(
@@ -38,31 +38,31 @@ class Party:
         model: bytes = b"m",
         peer: str = "bank",
         salt: str = "",
-        own: ScoreLedger | None = None,
+        ledger: ScoreLedger | None = None,
     ) -> ScoreQuery:
-        """salt: what has changed in the columns of the row `odd`."""
+        """Return a query. `salt` stands for changed columns of the row `odd`."""
         committed = [(name + salt * (name == "odd")).encode().ljust(COMMITMENT_BYTES) for name in rows]
-        return (own or self.own).query(model, peer, [row.encode() for row in rows], b"".join(committed))
+        return (ledger or self.ledger).query(model, peer, [row.encode() for row in rows], b"".join(committed))
 
     def ask(
         self, rows: Sequence[str], model: bytes = b"m", peer: str = "bank", salt: str = "", bits: int = 3
     ) -> list[int]:
-        """Return the state of each row; what is new is kept as scored."""
-        own = self.own
-        question = self.question(rows, model, peer, salt, own)
-        states = own.admit(question, columns(rows), bits=bits, max_bits=10.0)
+        """Return the state of each row, and store new rows as scored."""
+        ledger = self.ledger
+        question = self.question(rows, model, peer, salt, ledger)
+        states = ledger.admit(question, columns(rows), bits=bits, max_bits=10.0)
         new = question.where(states == NEW)
-        own.store(new, [b"part"] * len(new.rows))
+        ledger.store(new, [b"part"] * len(new.rows))
         return list(states)
 
     def codes(self, rows: Sequence[str], bits: float = 3.0, run: str = "run") -> list[int]:
-        own = [row.encode() for row in rows]
-        return list(self.own.admit_codes(run, own, columns(rows), bits=bits, max_bits=10.0))
+        ids = [row.encode() for row in rows]
+        return list(self.ledger.admit_codes(run, ids, columns(rows), bits=bits, max_bits=10.0))
 
 
 def columns(rows: Sequence[str]) -> Floats:
-    made = [np.random.default_rng(list(name.encode())).normal(size=D) for name in rows]
-    return np.array(made)
+    values = [np.random.default_rng(list(name.encode())).normal(size=D) for name in rows]
+    return np.array(values)
 
 
 def trained(party: Party, rows: Sequence[str], peer: str) -> list[int]:
@@ -81,7 +81,7 @@ def other_columns(party: Party, rows: Sequence[str], peer: str) -> list[int]:
 
 
 def other_columns_behind_another_peer(party: Party, rows: Sequence[str], peer: str) -> list[int]:
-    """What the peer committed itself to is not the first thing that the ledger has of the row."""
+    """The ledger already has an entry about the row from another peer."""
     party.ask(["odd"], b"n", peer="earlier", bits=1)
     party.ask(["odd"], b"n", salt="!", bits=1)
     return party.ask(rows, peer=peer)
@@ -135,7 +135,7 @@ def test_one_row_is_refused_and_the_others_are_not(place: int, limit: Limit, tmp
 
 @pytest.mark.parametrize("limit", OF_ALL_PEERS)
 def test_budgets_of_rows_are_their_owner_s_over_all_who_ask(limit: Limit, tmp_path: Path) -> None:
-    """Else two that pool what they are told would have two budgets."""
+    """Otherwise two peers that pool their scores would have twice the budget."""
     assert limit(Party(tmp_path / "scores"), ["one", "odd", "two"], "telco")[1] == REFUSED
 
 
@@ -143,8 +143,8 @@ def test_a_row_is_bound_to_the_columns_of_who_asked(tmp_path: Path) -> None:
     assert other_columns(Party(tmp_path / "scores"), ["one", "odd", "two"], "telco") == [NEW] * 3
 
 
-def test_rows_are_measured_by_all_peers_as_often_as_the_least_of_them_may(tmp_path: Path) -> None:
-    """A row that was measured in another set counts in this one too, in a set that comes again, and in a new one."""
+def test_the_limit_of_evaluations_counts_all_peers(tmp_path: Path) -> None:
+    """Evaluations of a row count in all sets of rows that contain it: the same set, a reordered one and a new one."""
     rows = [b"%d" % row for row in range(3 * ROWS_PER_EVALUATION)]
     for _ in range(2):
         ScoreLedger(tmp_path / "scores").record_evaluation("bank", rows)
@@ -170,17 +170,17 @@ def test_training_rows_by_other_names_count_over_all_questions(tmp_path: Path) -
         party.ask(rows, peer="telco")
 
 
-def test_what_was_kept_answers_the_same_row_in_any_block_and_no_other(tmp_path: Path) -> None:
+def test_stored_shares_answer_the_same_row_in_any_block(tmp_path: Path) -> None:
     """Another peer, model, row or column is another question; another order or block is not."""
     party, rows = Party(tmp_path / "scores"), ["one", "odd", "two"]
-    own = party.own
+    ledger = party.ledger
     party.ask(rows)
-    own.store(party.question(rows, own=own), [b"1", b"2", b"3"])
-    for asked, kept in (
-        (party.question(["odd", "one", "two"], own=own), [b"2", b"1", b"3"]),
-        (party.question(["two", "new"], own=own), [b"3", None]),
-        (party.question(rows, peer="telco", own=own), [None] * 3),
-        (party.question(rows, b"n", own=own), [None] * 3),
-        (party.question(rows, salt="!", own=own), [b"1", None, b"3"]),
+    ledger.store(party.question(rows, ledger=ledger), [b"1", b"2", b"3"])
+    for query, expected in (
+        (party.question(["odd", "one", "two"], ledger=ledger), [b"2", b"1", b"3"]),
+        (party.question(["two", "new"], ledger=ledger), [b"3", None]),
+        (party.question(rows, peer="telco", ledger=ledger), [None] * 3),
+        (party.question(rows, b"n", ledger=ledger), [None] * 3),
+        (party.question(rows, salt="!", ledger=ledger), [b"1", None, b"3"]),
     ):
-        assert party.own.stored(asked) == kept
+        assert party.ledger.stored(query) == expected

@@ -1,4 +1,4 @@
-"""What is noted of scores, and what goes with them, for several outputs and blocks, whoever asks."""
+"""Records and messages of scores for several outputs and blocks, for each requesting party."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from tests.protocols.test_shares_predict import HALVES, Model, names
 @pytest.mark.parametrize(
     ("widths", "outputs", "to"), [((5, 7, 3), 1, "a"), ((5, 7, 3), 3, "a"), ((5, 7), 3, "b"), ((5, 7, 3), 3, "c")]
 )
-def test_bits_of_all_outputs_are_noted_and_told(
+def test_bits_of_all_outputs_are_recorded_and_sent(
     widths: tuple[int, ...], outputs: int, to: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """7 bits for each output of a row, in every ledger but that of who asks, and so many in what is opened."""
+    """Each output of a row counts 7 bits in every ledger but the requesting party's, and in the opened message."""
     model = Model(*widths, outputs=outputs)
     blocks, left = [model.columns(6, seed) for seed in (1, 2)], watched(monkeypatch)
     ledgers = {name: ScoreLedger(None) for name in model.names}
-    for own in ledgers.values():
-        own.record_model(b"model", MIN_ITERATIONS, [b"trained"])
+    for ledger in ledgers.values():
+        ledger.record_model(b"model", MIN_ITERATIONS, [b"trained"])
     model.ask(blocks, [names(6), names(6, 6)], ledgers=ledgers, to=to, levels=HALVES)  # type: ignore[no-untyped-call]
-    for name, own in ledgers.items():
-        bits = [scored for scored, _ in own.disclosed_bits(names(12))]  # type: ignore[no-untyped-call]
+    for name, ledger in ledgers.items():
+        bits = [scored for scored, _ in ledger.disclosed_bits(names(12))]  # type: ignore[no-untyped-call]
         assert bits == [0 if name == to else 7 * outputs] * 12
     opened = [item for item in left if item.kind is RoundedScores]
     assert [(item.entry.to, item.entry.numbers, item.short) for item in opened] == [(to, 6 * outputs, False)] * 2
 
 
 def test_no_stream_is_made_twice_over_blocks_of_several_outputs() -> None:
-    """The masks of parts, products and dithers of one block serve no other, at any of three parties."""
+    """No party uses masks of shares, products or dithers in more than one block."""
     model = Model(4, 2, 3, outputs=3)
     block = model.columns(50)
     with draws.watched() as drawn:
@@ -48,30 +48,30 @@ def test_no_stream_is_made_twice_over_blocks_of_several_outputs() -> None:
 
 
 @pytest.mark.parametrize("to", ["a", "b", "c"])
-def test_a_part_is_on_disk_before_anything_is_said_of_it(
-    to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever holds a part keeps it before it says so, or sends it, block after block: else a crash between would have
-    the question answered in two ways."""
+def test_a_share_is_stored_before_it_is_announced(to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A share holder stores its share of a block before it reports or sends it.
+
+    Otherwise a crash between both steps could lead to two different answers to one query.
+    """
     model = Model(5, 7, 3)
     ledgers, sent, send = (
         {name: ScoreLedger(tmp_path / name) for name in model.names},
         list[tuple[str, int]](),
         Products.send,
     )
-    for own in ledgers.values():
-        own.record_model(b"model", MIN_ITERATIONS, [b"trained"])
+    for ledger in ledgers.values():
+        ledger.record_model(b"model", MIN_ITERATIONS, [b"trained"])
 
     def noted(self: Products, name: str, message: Message, permit: DisclosurePermit | None = None) -> None:
         if isinstance(message, ShareStored | RoundedScores | ScoreShare):
-            own = ledgers[self.context.me]._file._connection
-            (kept,) = own.execute("SELECT count(*) FROM scored WHERE part IS NOT NULL").fetchone()
-            sent.append((type(message).__name__, kept // 6))
+            connection = ledgers[self.context.me]._file._connection
+            (stored,) = connection.execute("SELECT count(*) FROM scored WHERE part IS NOT NULL").fetchone()
+            sent.append((type(message).__name__, stored // 6))
         send(self, name, message, permit)
 
     monkeypatch.setattr(Products, "send", noted)
     blocks = [model.columns(6, seed) for seed in (1, 2)]
     model.ask(blocks, [names(6), names(6, 6)], ledgers=ledgers, to=to, levels=HALVES)  # type: ignore[no-untyped-call]
     for kind in {kind for kind, _ in sent}:
-        assert [kept for own, kept in sent if own == kind] == [1, 2]
+        assert [count for sent_kind, count in sent if sent_kind == kind] == [1, 2]
     assert {kind for kind, _ in sent} == {"ShareStored", "RoundedScores"} | ({"ScoreShare"} if to == "c" else set())

@@ -45,17 +45,17 @@ def magics(game, library):
 
 
 def test_either_library_trains_the_same_model(game):
-    own, seen = magics(game, "own")
+    on_kernel, seen = magics(game, "own")
     assert seen == {b"SKV2"}
     on_seal, seen = magics(game, "seal")
     assert seen == {b"SSV2"}
-    np.testing.assert_allclose(own, on_seal, atol=0.1)  # the table rounds at random in either
+    np.testing.assert_allclose(on_kernel, on_seal, atol=0.1)  # the table rounds at random in either
 
 
 @pytest.mark.parametrize(
     "protocol", [vfl.Protocol(shares=vfl.Shares()), vfl.Protocol(residual=vfl.Ckks())], ids=["shares", "sealed"]
 )
-def test_a_machine_whose_blas_is_odd_is_told_of_the_other_library(game, monkeypatch, protocol):
+def test_an_inexact_blas_is_refused_with_the_other_library(game, monkeypatch, protocol):
     monkeypatch.setattr(blas_check, "blas_problem", lambda: "odd; install another")
     engines._lattice.cache_clear()
     keys = {"accepts": ["columns"], "optimizer": vfl.FedSGD(lr=0.3), "protocol": protocol, "epochs": 1}
@@ -70,13 +70,15 @@ def test_parties_agree_on_the_library():
 
 
 @pytest.mark.parametrize("times", [2, 3])
-def test_a_holder_that_asks_with_other_vectors_than_agreed_is_refused(game, monkeypatch, times):
+def test_queries_with_more_vectors_than_agreed_are_refused(game, monkeypatch, times):
     """Each vector more would be a product more of the others' columns with whatever the holder likes."""
     ask = Products.send_queries
 
     def more(self, work, names, holder, vectors, **keys):
-        own = {batch: np.hstack([V] * times) for batch, V in vectors.items()} if self.context.me == "bank" else vectors
-        ask(self, work, names, holder, own, **keys)
+        repeated = (
+            {batch: np.hstack([V] * times) for batch, V in vectors.items()} if self.context.me == "bank" else vectors
+        )
+        ask(self, work, names, holder, repeated, **keys)
 
     monkeypatch.setattr(Products, "send_queries", more)
     with raises_code(ProtocolError, "SVFL-PROTOCOL-SIZE"):

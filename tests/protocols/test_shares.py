@@ -83,7 +83,7 @@ def monkeypatch_module():
 
 
 def breast(*widths, rows=None):
-    """Columns of so many parties, the first with a column of ones, and labels."""
+    """Return columns (first party: plus a column of ones) with these widths, and labels."""
     table = load_breast_cancer()
     X = (table.data - table.data.mean(axis=0)) / table.data.std(axis=0)
     X, y = X[:rows], np.where(table.target, 1.0, -1.0)[:rows]
@@ -94,7 +94,7 @@ def breast(*widths, rows=None):
 
 
 class Watched:
-    """Keeps what a party steps by, for the oracle: of g psi_A + delta at A, g_B at B."""
+    """Records each party's residual share of a step for the oracle: psi_A + delta at A, g_B at B."""
 
     def _step(self, visit, g):
         self.seen.append((visit.block, (visit.psi if isinstance(self, LabelParty) else g).copy()))
@@ -117,7 +117,7 @@ KINDS = {"a": WatchedActive, "b": WatchedPartner, "c": WatchedPassive, "d": Watc
 
 
 class Run:
-    """One session of all parties: chunks of visits, as `play` goes through them."""
+    """One session of all parties over chunks of iterations."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class Run:
         desks=None,
     ):
         self.desks = desks or defaultdict(LocalResources)
-        self.case, self.chunks, self.stop, self.given = case, chunks, stop, states or {}
+        self.case, self.chunks, self.stop, self.start_states = case, chunks, stop, states or {}
         self.ready = ready or {name: MemoryStore() for name in case.names}
         self.repeat, self.kinds, self.make, self.train = repeat, kinds, make, train
         self.states = {name: [] for name in case.names}
@@ -154,7 +154,7 @@ class Run:
             columns = case.columns(name)
             ahead = OfflinePhase(context, case.terms, case.scheme, columns.integers, self.ready[name])
             extra = (case.tables,) if name == "a" else ()
-            side = self.kinds[name](context, case.terms, columns, ahead, *extra, self.given.get(name))
+            side = self.kinds[name](context, case.terms, columns, ahead, *extra, self.start_states.get(name))
             side.seen = self.seen[name]
             self.states[name].append(side.state)
             for number, visits in enumerate(self.chunks):
@@ -184,9 +184,9 @@ class Run:
         """Weights as integers (d x c), opened."""
         ring, rule, opened = ShareRing(self.case.numbers.bits), self.case.rule, {}
         for name in self.case.names:
-            held = [self.states[name][visits].own_share]
-            held += [self.states[holder][visits].peer_shares[name] for holder in "ab" if holder != name]
-            opened[name] = ring.reduce(sum(rule.theta(state, visits) for state in held))
+            summands = [self.states[name][visits].own_share]
+            summands += [self.states[holder][visits].peer_shares[name] for holder in "ab" if holder != name]
+            opened[name] = ring.reduce(sum(rule.theta(state, visits) for state in summands))
         return opened
 
     @property
@@ -199,13 +199,13 @@ class Run:
     @property
     def residuals(self):
         """Batch and g (n x c) of each visit, opened."""
-        ring, seen, found = ShareRing(self.case.numbers.bits), (self.seen["a"], self.seen["b"]), []
+        ring, seen, opened_batches = ShareRing(self.case.numbers.bits), (self.seen["a"], self.seen["b"]), []
         for (piece, psi), (other, g) in zip(*seen, strict=True):
             assert piece == other
             opened = ring.signed(ring.reduce(psi + g))
-            whole = opened if not piece.start else np.concatenate([found.pop()[1], opened])
-            found.append((piece.batch, whole))
-        return found
+            joined = opened if not piece.start else np.concatenate([opened_batches.pop()[1], opened])
+            opened_batches.append((piece.batch, joined))
+        return opened_batches
 
     def received(self, kind, by="abcd"):
         events = [event for event in self.events if event.direction == "recv" and event.me in by]
@@ -243,12 +243,12 @@ def run(request, monkeypatch_module):
         monkeypatch_module.setattr(offline_phase, "_MAX_PENDING_VALUES", 500)  # so that blocks come in several groups
     case = Case(*breast(*widths), 120, block=block)
     visits = 4 if len(widths) == 2 else 1
-    found = Run(case, [case.order * visits, case.order[::-1] * 3]).go()
+    result = Run(case, [case.order * visits, case.order[::-1] * 3]).go()
     monkeypatch_module.undo()
-    return found
+    return result
 
 
-def test_the_weights_are_those_of_the_residuals_that_the_tables_gave(run):
+def test_weights_follow_from_the_residuals_of_the_tables(run):
     """The oracle: integer arithmetic on opened residuals, visit by visit. Products may be off by one unit each."""
     ring = ShareRing(run.case.numbers.bits)
     total = {name: np.zeros((X.shape[1], 1), np.uint64) for name, X in run.case.X.items()}
@@ -262,8 +262,8 @@ def test_the_weights_are_those_of_the_residuals_that_the_tables_gave(run):
             assert (errors != 0).sum() <= max(2, 0.2 * pieces * errors.size)  # a party may have two columns
 
 
-def test_steps_on_parts_that_grow_are_those_of_the_residuals_on_each_part():
-    """As above, of parts that lie in each other: W has fewer bits in the smaller, and what it gives is multiplied."""
+def test_steps_on_growing_subsets_follow_from_their_residuals():
+    """The same for nested subsets: W has fewer bits for smaller subsets, and its products are shifted left."""
     parts, y = breast(6, 9)
     order = np.random.default_rng(1).permutation(len(y))
     case = Case(parts, y, None, batches=[order[:40], order[:150], order], w=3, f_g=7, spare=0)
@@ -327,8 +327,10 @@ def test_the_residual_is_unbiased():
 
 @pytest.mark.parametrize("loss", [LOSSES["logistic"], LOSSES["square"], LOSSES["poisson"]], ids=lambda loss: loss.name)
 def test_tables_are_centred_where_sums_of_their_rows_lie(loss):
-    """Of a class from a quarter of the table on the wrong side of 0 to three on the right one, of numbers about half of
-    what they are."""
+    """The table of a class covers a quarter of its range on the wrong side of 0 and three quarters on the right side.
+
+    The table of a number is centred at half of that number.
+    """
     numbers = FixedPointEncoding(1000, 1.0)
     y, span = {
         "logistic": ([-1.0, 1.0], [(-47, 16), (-15, 48)]),
@@ -339,12 +341,14 @@ def test_tables_are_centred_where_sums_of_their_rows_lie(loss):
     entry = numbers.index(np.zeros(1, np.uint64))  # of a share of 0, so that the other holder's is the sum
     for row, (low, high) in enumerate(span):
         f = np.arange(low, high + 1)
-        own = numbers.index(
+        offsets = numbers.index(
             ((f.astype(np.int64) - 1) << numbers.shift).astype(np.uint64)
-        )  # a place stands for one more
-        read = np.ldexp(look._tables.reshape(len(y), -1)[row][(own + entry) % numbers.entries], -numbers.f_g - 16)
-        wanted = loss.residual(f[:, None].astype(float), np.full((len(f), 1), y[row]))[:, 0]
-        np.testing.assert_allclose(read, wanted.clip(-128, 127.996), atol=2.0**-8 if wanted.max() > 127 else 2.0**-20)
+        )  # an entry stands for the next larger value
+        read = np.ldexp(look._tables.reshape(len(y), -1)[row][(offsets + entry) % numbers.entries], -numbers.f_g - 16)
+        expected = loss.residual(f[:, None].astype(float), np.full((len(f), 1), y[row]))[:, 0]
+        np.testing.assert_allclose(
+            read, expected.clip(-128, 127.996), atol=2.0**-8 if expected.max() > 127 else 2.0**-20
+        )
 
 
 def test_one_round_trip_a_visit_and_two_a_chunk(run):
@@ -377,13 +381,13 @@ def test_every_message_is_declared(run):
     assert {(type(e.message), roles[e.peer], roles[e.me]) for e in run.events if e.direction == "recv"} == declared
 
 
-def test_who_must_pool_what_they_hold_is_said():
-    found = shares.coalitions("a", "b", ("b", "c", "d"))
-    assert {name: sorted(item) for name, item in found.items()} == {"c": ["a", "b"], "d": ["a", "b"]}
+def test_coalitions_are_listed():
+    coalitions = shares.coalitions("a", "b", ("b", "c", "d"))
+    assert {name: sorted(item) for name, item in coalitions.items()} == {"c": ["a", "b"], "d": ["a", "b"]}
 
 
-def test_two_of_the_three_shares_of_a_third_partys_weights_are_noise(run):
-    """Weights of a third party take its own share and both holders': two of the three are noise."""
+def test_two_of_three_shares_of_weights_are_noise(run):
+    """Weights of a third party consist of three shares; the sum of any two is noise."""
     ring, numbers = ShareRing(run.case.numbers.bits), run.case.numbers
     for name in run.case.names[2:]:
         shares_of = [
@@ -392,8 +396,10 @@ def test_two_of_the_three_shares_of_a_third_partys_weights_are_noise(run):
         ]
         theta = numbers.decode_weights(ring.reduce(sum(shares_of)))
         for left_out in range(3):
-            rest = numbers.decode_weights(ring.reduce(sum(item for i, item in enumerate(shares_of) if i != left_out)))
-            assert np.abs(rest - theta).max() > 1
+            from_two = numbers.decode_weights(
+                ring.reduce(sum(item for i, item in enumerate(shares_of) if i != left_out))
+            )
+            assert np.abs(from_two - theta).max() > 1
 
 
 UNIFORM = 1e-10  # of some thirty p-values in all
@@ -409,9 +415,9 @@ def test_what_either_party_receives_in_visits_is_uniform(run):
     places = np.frombuffer(b"".join(turn.offsets for turn in run.received(LookupRequest)), np.uint8)
     assert stats.chisquare(np.bincount(places, minlength=64)).pvalue > UNIFORM
     assert uniform(b"".join(table.entries for table in run.received(MaskedTables))) > UNIFORM
-    own = [np.concatenate([g.ravel() for _, g in run.seen["b"]]) & ShareRing(run.case.numbers.bits).mask]
-    own += [np.concatenate([state.own_share.ravel() for state in run.states[name][1:]]) for name in run.case.names]
-    for words in own:
+    arrays = [np.concatenate([g.ravel() for _, g in run.seen["b"]]) & ShareRing(run.case.numbers.bits).mask]
+    arrays += [np.concatenate([state.own_share.ravel() for state in run.states[name][1:]]) for name in run.case.names]
+    for words in arrays:
         assert uniform(words.astype("<u8").view(np.uint8).reshape(-1, 8)[:, :octets].tobytes()) > UNIFORM
     for kind, by in ((MaskedSum, "a"), *((MaskedResidual, name) for name in run.case.names[2:])):
         if messages := run.received(kind, by):
@@ -459,4 +465,4 @@ def test_several_outputs_train_one_against_the_rest():
     assert ((run.scores().argmax(axis=1) == table.target).mean() - (f.argmax(axis=1) == table.target).mean()) > -0.01
 
 
-# --- rules and steps of a party's own --------------------------------------------------------------------------------
+# --- rules and steps of one party --------------------------------------------------------------------------------

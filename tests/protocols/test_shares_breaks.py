@@ -1,4 +1,4 @@
-"""A training on shares that breaks and goes on, work ahead on disk, and messages that do not fit."""
+"""Interrupted and resumed training on shares, preprocessing on disk, and malformed messages."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def run(request):
 
 
 @pytest.mark.parametrize("stop", [("a", 3), ("b", 3), ("b", 1), ("c", 2)])
-def test_a_broken_training_goes_on_from_the_states_all_have(stop):
+def test_an_interrupted_training_resumes_from_common_states(stop):
     case = Case(*breast(4, 6, 5, rows=200), 100)
     visits = case.order * 3
     first = Run(case, [visits], stop=stop)
@@ -57,10 +57,10 @@ def test_a_broken_training_goes_on_from_the_states_all_have(stop):
     reached = {name: len(states) - 1 for name, states in first.states.items()}
     done = min(reached.values())
     assert max(reached.values()) - done <= 1
-    rest = Run(case, [visits[done:]], states={name: first.states[name][done] for name in case.names}).go()
-    assert rest.states["a"][-1].iterations == len(visits)
+    resumed = Run(case, [visits[done:]], states={name: first.states[name][done] for name in case.names}).go()
+    assert resumed.states["a"][-1].iterations == len(visits)
     theta, _ = floats(case, visits)
-    assert np.abs(rest.weights - theta).max() < 0.05
+    assert np.abs(resumed.weights - theta).max() < 0.05
 
 
 def sums_read(case):
@@ -73,13 +73,13 @@ def sums_read(case):
     return stats.spearmanr(ring.signed(ring.reduce(deltas[1] - deltas[0])), f[case.batches[0], 0]).statistic
 
 
-def test_a_keystream_used_again_after_a_break_tells_every_sum_and_ours_is_new(monkeypatch):
+def test_a_reused_keystream_reveals_sums_and_ours_is_fresh(monkeypatch):
     """delta - delta' is g - g' where psi and gamma are the same; g of the first visit is known up to the label."""
     case = Case(*breast(rows=200), 200, rate=3.0)
     assert abs(sums_read(case)) < 0.45  # of 200 rows: six standard errors of .071
-    own = offline_phase.Prg
+    prg = offline_phase.Prg
     fixed = {name: bytes([number] * 32) for number, name in enumerate("ab")}
-    monkeypatch.setattr(own, "fresh", lambda label: own(fixed[threading.current_thread().name], label))
+    monkeypatch.setattr(prg, "fresh", lambda label: prg(fixed[threading.current_thread().name], label))
     assert sums_read(case) > 0.95
 
 
@@ -117,7 +117,7 @@ def test_on_disk_a_spent_chunk_does_not_survive_its_process(tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir()] == ["lock"]
 
 
-def test_a_chunk_that_was_copied_or_put_back_is_thrown_away(tmp_path: Path):
+def test_a_copied_or_restored_chunk_is_discarded(tmp_path: Path):
     """A backup of the folder, whole or of one chunk with its mark of being bound, into the same place or another."""
     folder, backup = tmp_path / "ahead", tmp_path / "backup"
     store = DiskStore(folder)
@@ -126,10 +126,10 @@ def test_a_chunk_that_was_copied_or_put_back_is_thrown_away(tmp_path: Path):
     store.close()
     assert folder.stat().st_mode & 0o777 == 0o700
     shutil.copytree(folder, backup)
-    kept = DiskStore(folder)
-    assert kept.unused_chunks == (0, 1)
-    kept.take(0, 0)
-    kept.close()
+    reopened = DiskStore(folder)
+    assert reopened.unused_chunks == (0, 1)
+    reopened.take(0, 0)
+    reopened.close()
     for name in ("chunk-0.ready", "chunk-0.bound"):
         shutil.copy2(backup / name, folder / name)
     (folder / "chunk-0.spent").unlink()
@@ -140,8 +140,8 @@ def test_a_chunk_that_was_copied_or_put_back_is_thrown_away(tmp_path: Path):
     assert not DiskStore(folder).chunk_numbers
 
 
-def test_a_name_is_spent_once_by_whoever_has_the_chunk_again(tmp_path: Path):
-    """Another process and another folder, as after a backup of the folder alone was put back."""
+def test_a_name_is_spent_once_over_copies_of_a_chunk(tmp_path: Path):
+    """Another process with another folder, as after a backup of only the folder was restored."""
     names = SpentChunks(tmp_path / "own" / "names")
     other = SpentChunks(tmp_path / "own" / "names")
     names.spend(b"one".ljust(16))
@@ -152,8 +152,8 @@ def test_a_name_is_spent_once_by_whoever_has_the_chunk_again(tmp_path: Path):
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "own", tmp_path / "own" / "names")} == {0o700, 0o600}
 
 
-def test_work_ahead_put_back_at_all_parties_is_gone_through_by_nobody(tmp_path: Path, monkeypatch):
-    """An attack: folders are put back with their old inodes and times, as no file system lets them be."""
+def test_preprocessing_restored_at_all_parties_is_refused(tmp_path: Path, monkeypatch):
+    """An attack: folders are restored with their old inodes and times, which no file system permits."""
     case = Case(*breast(rows=100), 100)
     monkeypatch.setattr(DiskStore, "_is_original", lambda *_: True)
     desks = {name: LocalResources(spent_chunks=tmp_path / f"{name}.chunks") for name in case.names}
@@ -251,7 +251,7 @@ def test_a_chunk_for_another_visit_is_refused():
 
 
 def tampered(kind, change):
-    """A run in which one kind of message is changed on its way."""
+    """Run a training in which messages of one kind are changed in transit."""
     case = Case(*breast(6, 5, 4, rows=100), 100)
 
     class Changed:
@@ -317,7 +317,7 @@ def test_there_are_numbers_for_any_number_of_rows(parties: int, model: str) -> N
 
 
 @pytest.mark.parametrize("rows", [500, 8_000])
-def test_coarse_numbers_move_weights_by_far_less_than_other_rows_would(rows: int) -> None:
+def test_coarse_numbers_change_weights_less_than_sampling(rows: int) -> None:
     """The weights where W^T g is 0 against those where X^T g is: a few hundredths of their standard errors."""
     draw = np.random.default_rng(rows)
     X = np.column_stack([draw.normal(size=(rows, 6)), draw.random(rows) < 0.05, np.ones(rows)])

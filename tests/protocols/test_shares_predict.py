@@ -1,4 +1,4 @@
-"""Scores on shares, and what they tell whoever may ask as it likes: carried out without a ledger, refused by ours."""
+"""Scores on shares. Attacks by unlimited queries succeed without a ledger, and the ledger refuses them."""
 
 from __future__ import annotations
 
@@ -83,17 +83,17 @@ class Model:
         self.theta = {name: generator.normal(size=(d, outputs)) * size for name, d in self.widths.items()}
         self.theta = {name: np.rint(theta * scale) / scale for name, theta in self.theta.items()}
         self.terms = SharesParams(NUMBERS, (256,), self.widths, "b", Descent(), outputs)
-        held = {name: {} for name in self.names}
-        own = {}
+        peer_shares = {name: {} for name in self.names}
+        own_shares = {}
         for name, theta in self.theta.items():
-            rest = RING.of((theta * scale).astype(np.int64))
+            remainder = RING.of((theta * scale).astype(np.int64))
             for holder in "ab":
                 if holder != name:
-                    held[holder][name] = RING.uniform(Prg.fresh("shares of a test"), rest.shape)
-                    rest = RING.reduce(rest - held[holder][name])
-            own[name] = rest
+                    peer_shares[holder][name] = RING.uniform(Prg.fresh("shares of a test"), remainder.shape)
+                    remainder = RING.reduce(remainder - peer_shares[holder][name])
+            own_shares[name] = remainder
         self.states = {
-            name: SharedState(20, own[name][None], {other: r[None] for other, r in held[name].items()})
+            name: SharedState(20, own_shares[name][None], {other: r[None] for other, r in peer_shares[name].items()})
             for name in self.names
         }
 
@@ -140,11 +140,11 @@ class Model:
                     with lock:
                         seen.entries.append(fact)
 
-        made = run_threads(
+        results = run_threads(
             {name: role(name) for name in self.names}, lambda: VirtualClock(Network()), timeout=60, observe=Watch()
         )
-        assert all(block is None for name in self.names if name != to for block in made[name])
-        return made[to]
+        assert all(block is None for name in self.names if name != to for block in results[name])
+        return results[to]
 
     def columns(self, rows, seed=1):
         generator = np.random.default_rng(seed)
@@ -159,8 +159,7 @@ def names(rows, start=0):
 
 
 def admit(ledger, model, peer, ids, columns=40, **keys):
-    """Asks with commitments of 16 bytes that go with the ids, about rows of so many columns that no other has; the
-    state of each row."""
+    """Query rows with random columns and commitments derived from the ids; return the state of each row."""
     question = ledger.query(model, peer, ids, b"".join(name.ljust(COMMITMENT_BYTES) for name in ids))
     return ledger.admit(question, np.random.default_rng().normal(size=(len(ids), columns)), **keys)
 
@@ -189,14 +188,14 @@ def test_every_score_of_every_row_and_output_is_entered(outputs, to):
     """In several blocks, of unlike lengths."""
     model, rows = Model(2, 3, 2, outputs=outputs), (7, 4)
     blocks = [model.columns(n, seed=n) for n in rows]
-    found = model.ask(blocks, [names(7), names(4, 50)], to=to, levels=HALVES)
-    assert [block.shape for block in found] == [(n, outputs) for n in rows]
-    told = [(entry.numbers, entry.bits) for entry in model.entries if (entry.kind, entry.to) == ("scores", to)]
-    assert told == [(n * outputs, HALVES.bits) for n in rows]
+    scores = model.ask(blocks, [names(7), names(4, 50)], to=to, levels=HALVES)
+    assert [block.shape for block in scores] == [(n, outputs) for n in rows]
+    recorded = [(entry.numbers, entry.bits) for entry in model.entries if (entry.kind, entry.to) == ("scores", to)]
+    assert recorded == [(n * outputs, HALVES.bits) for n in rows]
 
 
 @pytest.mark.parametrize(("to", "loses"), [("a", "a"), ("c", "a"), ("b", "b")])
-def test_a_row_whose_part_a_holder_has_lost_gets_no_score_and_the_others_theirs(to, loses, tmp_path):
+def test_a_row_with_a_lost_share_gets_no_score(to, loses, tmp_path):
     """Nobody makes another part, whose rounding would be another: of the asking party's own, and of the other's."""
     model, ledgers = Model(2, 3, 2), {name: ScoreLedger(tmp_path / name) for name in "abc"}
     for ledger in ledgers.values():
@@ -211,7 +210,7 @@ def test_a_row_whose_part_a_holder_has_lost_gets_no_score_and_the_others_theirs(
     np.testing.assert_array_equal(np.delete(again, 2, axis=0), np.delete(first, 2, axis=0))
 
 
-def test_a_row_with_an_output_beyond_what_levels_cover_is_not_kept_as_known(tmp_path):
+def test_a_row_beyond_the_levels_is_not_stored(tmp_path):
     levels, ledgers = Quantizer(0, 6), {name: ScoreLedger(tmp_path / name) for name in "ab"}
     for ledger in ledgers.values():
         ledger.record_model(b"model", 20, names(5, 1000))
@@ -219,7 +218,7 @@ def test_a_row_with_an_output_beyond_what_levels_cover_is_not_kept_as_known(tmp_
     block = {"a": np.array([[0.5], [5.0]]), "b": np.zeros((2, 1))}
     far = np.abs(model.exact(block)) > levels.reach
     assert far.tolist() == [[False, False], [True, False]]
-    entries = np.diff(NUMBERS.top_knots).max()  # a sum falls to its own entry of the table or to the one beside it
+    entries = np.diff(NUMBERS.top_knots).max()  # a sum is read as its entry of the table or as the next one
     assert (np.abs(model.exact(block))[~far] < levels.max_reported - 2 * entries).all()
     (scores,) = model.ask([block], [names(2)], ledgers, levels=levels)
     np.testing.assert_array_equal(np.isinf(scores), far)
@@ -254,17 +253,16 @@ def test_every_message_is_declared(asker):
     model.ask([model.columns(5)], [names(5)], to=asker, levels=HALVES)
     roles = {"a": "active", "b": "partner", "c": "passive", "d": "passive"}
     seen = {(type(e.message), roles[e.peer], roles[e.me]) for e in model.events if e.direction == "recv"}
-    own = opened_scores.declares(roles[asker])
+    declarations = opened_scores.declares(roles[asker])
     between = {(message, sender, receiver) for message, sender, receiver in seen if sender != receiver}
-    assert between == {(d.message, d.sender, d.receiver) for d in own if d.sender != d.receiver}
-    assert seen <= {(d.message, d.sender, d.receiver) for d in own}
+    assert between == {(d.message, d.sender, d.receiver) for d in declarations if d.sender != d.receiver}
+    assert seen <= {(d.message, d.sender, d.receiver) for d in declarations}
 
 
 @pytest.mark.parametrize(("widths", "to", "outputs"), [((2, 2), "a", 1), ((2, 2), "b", 1), ((2, 3, 2), "c", 3)])
 @pytest.mark.parametrize("bits", [3, 4, 6, 7])
-def test_a_sum_beyond_what_levels_cover_is_never_told_as_another(widths, to, outputs, bits):
-    """Sums of up to 230 either way, where levels reach 32: every score is a level of its sum, or says that it is
-    beyond."""
+def test_a_sum_beyond_the_levels_is_reported_as_beyond(widths, to, outputs, bits):
+    """With sums up to 230 in absolute value and levels up to 32, every score is a level next to its sum or `beyond`."""
     largest = np.abs(sum(theta.sum(axis=0) for theta in Model(*widths, outputs=outputs).theta.values())).max()
     model, levels = Model(*widths, outputs=outputs, size=0.25 * 230 / (8 * largest)), Quantizer(6 - bits, bits)
     x = np.rint(np.linspace(-8, 8, 321) * 256)[:, None] / 256
@@ -281,8 +279,10 @@ def test_a_sum_beyond_what_levels_cover_is_never_told_as_another(widths, to, out
 @pytest.mark.parametrize("name", sorted(MODELS))
 @pytest.mark.parametrize("rows", [50, 20_000, 199_999, 2**28])
 def test_levels_of_every_model_have_room_in_its_ring(name, rows):
-    """What is read by the highest bits is four times what levels reach, however many rows are visited at once; levels
-    reach as far as the table."""
+    """The highest bits cover four times the range of levels for any number of rows in a batch.
+
+    Levels cover the range of the table.
+    """
     try:
         job = vfl.Job(model=name)
     except vfl.errors.ConfigError:
@@ -290,18 +290,18 @@ def test_levels_of_every_model_have_room_in_its_ring(name, rows):
     if not trains_on_shares(job):
         pytest.skip("a model that does not train on shares")
     numbers, options = make_plan(job, rows=subset_sizes(rows)[-1], batches=1, parties=2).numbers, job.protocol.shares
-    asked = options.score_quantizer(job.model.loss.spacing)
-    levels, ring = asked.within(numbers), 2.0 ** (numbers.integer_bits - 1)
+    requested = options.score_quantizer(job.model.loss.spacing)
+    levels, ring = requested.within(numbers), 2.0 ** (numbers.integer_bits - 1)
     assert numbers.has_headroom
-    assert levels == asked
+    assert levels == requested
     assert levels.reach <= ring / 4
     assert numbers.integer_bits <= numbers.bits - numbers.f_x - numbers.f_theta
     assert numbers.reach < max(levels.reach, 16)
     near = np.abs(numbers.top_knots) < levels.max_reported
     moves = levels.overflow_shifts(numbers.top_knots).astype(np.int64)
     assert not moves[near].any()
-    told = (numbers.top_knots + moves * levels.size + levels.reach) % (2 * levels.reach) - levels.reach
-    assert (np.abs(told)[~near] > levels.reach - levels.size).all()
+    reported = (numbers.top_knots + moves * levels.size + levels.reach) % (2 * levels.reach) - levels.reach
+    assert (np.abs(reported)[~near] > levels.reach - levels.size).all()
 
 
 def test_what_is_opened_is_rounded_at_random_and_says_no_more():
@@ -319,9 +319,11 @@ def test_what_is_opened_is_rounded_at_random_and_says_no_more():
 
 
 @pytest.mark.parametrize(("widths", "to"), [((2, 2), "a"), ((2, 2, 2), "c")])
-def test_whoever_rounds_may_tell_fewer_bits(widths, to):
-    """Every word is one of so many, each score within a step of its sum, and right in the mean: an error of at most two
-    steps has a mean of 4,000 beyond .15 steps once in 1e9 times, by Hoeffding's bound."""
+def test_the_rounding_party_may_send_fewer_bits(widths, to):
+    """Every score is within a step of its sum and unbiased.
+
+    By Hoeffding's bound, the mean of 4,000 unbiased errors of at most two steps exceeds 0.15 steps once in 1e9 runs.
+    """
     model, coarse = Model(*widths), Quantizer(HALVES.step + 3, HALVES.bits - 3)
     block = {name: np.ones((4000, 2)) for name in model.names}
     ledgers = {name: ScoreLedger(None) for name in model.names}
@@ -348,25 +350,26 @@ def test_parts_of_further_parties_are_uniform():
 
 
 def test_each_score_has_a_dither_of_its_own():
-    """A share is rounded up as often as its fraction says, and of two shares now and then the one with the smaller
-    fraction alone: never, if one dither served both. So for two outputs of a row, and for two rows.
+    """A share is rounded up with a probability equal to its fraction, independently for outputs and rows.
+
+    So sometimes only the share with the smaller fraction is rounded up, which is impossible if both share one dither.
     """
-    held = {}
+    scored_shares = {}
 
     moved = ScoringSession._move_overflow
 
-    def watched(self, *given):
-        held[self._context.me] = found = moved(self, *given)
-        return found
+    def watched(self, *arguments):
+        scored_shares[self._context.me] = result = moved(self, *arguments)
+        return result
 
     model = Model(4, 4, outputs=2)
     with mock.patch.object(ScoringSession, "_move_overflow", watched):
         model.ask([model.columns(2000)], [names(2000)], levels=HALVES)
     sent = next(event.message for event in model.events if type(event.message) is RoundedScores)
-    told = ShareRing(HALVES.bits).unpack(sent.words, (2000, 2))
-    h, s = RING.reduce(held["b"]), 2.0 ** HALVES.shift(NUMBERS)
+    rounded = ShareRing(HALVES.bits).unpack(sent.words, (2000, 2))
+    h, s = RING.reduce(scored_shares["b"]), 2.0 ** HALVES.shift(NUMBERS)
     part = (h % np.uint64(s)) / s
-    up = (told - HALVES.truncate(NUMBERS, h)) % np.uint64(2**HALVES.bits) == 1
+    up = (rounded - HALVES.truncate(NUMBERS, h)) % np.uint64(2**HALVES.bits) == 1
     assert ((part > 0.4) & (part < 0.6) & up).sum() == pytest.approx(0.1 * part.size, rel=0.3)  # 400 of 19: 6.3 errors
     for one, other in (np.s_[:, 0], np.s_[:, 1]), (np.s_[1:, 0], np.s_[:-1, 0]):
         turned = (part[one] < part[other]) & up[one] & ~up[other]
@@ -380,19 +383,19 @@ def test_a_level_has_no_bits_but_its_own():
 
 def test_commitments_of_another_number_end_it_with_a_word():
     model, short = Model(3, 4), ScoreLedger(None)
-    short.commitments = lambda *given: ScoreLedger.commitments(short, *given)[:-1]
+    short.commitments = lambda *arguments: ScoreLedger.commitments(short, *arguments)[:-1]
     with raises_code(ProtocolError, "SVFL-PROTOCOL-SIZE"):
         model.ask([model.columns(5)], [names(5)], {"a": short, "b": Open()})
 
 
-def test_free_questions_on_one_row_tell_the_weights_and_then_every_sum_of_the_peer(tmp_path: Path):
+def test_unlimited_queries_reveal_weights_and_sums(tmp_path: Path):
     """d_A + 1 questions about one row of B with columns of A's choice; then honest ones give X_B theta_B."""
     model = Model(5, 7)
     chosen = np.vstack([np.zeros((1, 5)), np.eye(5)])
     one = model.columns(1, 3)["b"]
     questions = [{"a": row[None], "b": one} for row in chosen]
-    asked = [scores[0, 0] for scores in model.ask(questions, [names(1)] * 6)]
-    theta = np.array(asked[1:]) - asked[0]
+    answers = [scores[0, 0] for scores in model.ask(questions, [names(1)] * 6)]
+    theta = np.array(answers[1:]) - answers[0]
     np.testing.assert_allclose(theta, model.theta["a"][:, 0], atol=2.0 ** (2 - FRACTION))
     block = model.columns(50, 4)
     sums = model.ask([block], [names(50)])[0][:, 0] - block["a"] @ theta
@@ -406,11 +409,11 @@ def test_free_questions_on_one_row_tell_the_weights_and_then_every_sum_of_the_pe
 
 
 @pytest.mark.parametrize("to", ["a", "c"])
-def test_who_crashes_and_asks_again_gets_the_same_bytes(to: str, tmp_path: Path):
-    """A death at each kind of message, sessions with other shares each time: no score is told in two ways."""
-    told = set()
+def test_a_query_repeated_after_a_crash_gets_the_same_scores(to: str, tmp_path: Path):
+    """A party dies at each kind of message, and each session has other shares: a score never has two values."""
+    opened_words = set()
     for cut in (RowCommitments, ForwardSumShare, ShareStored, RoundedScores, None, None):
-        model = Model(5, 7, 3)  # shares are drawn anew
+        model = Model(5, 7, 3)  # with fresh shares
         ledgers = {name: ScoreLedger(tmp_path / name) for name in "abc"}
         for ledger in ledgers.values():
             if not ledger.knows_model(b"model"):
@@ -418,21 +421,21 @@ def test_who_crashes_and_asks_again_gets_the_same_bytes(to: str, tmp_path: Path)
         block = model.columns(40, 3)
         ended = nullcontext() if cut is None else pytest.raises(Killed)
         with ended:
-            found = model.ask([block], [names(40)], ledgers, to=to, levels=HALVES, cut=cut)[0]
-        told |= {e.message.words for e in model.events if isinstance(e.message, RoundedScores)}
-    assert len(told) == 1
+            scores = model.ask([block], [names(40)], ledgers, to=to, levels=HALVES, cut=cut)[0]
+        opened_words |= {e.message.words for e in model.events if isinstance(e.message, RoundedScores)}
+    assert len(opened_words) == 1
     assert not any(isinstance(e.message, ForwardSumShare) for e in model.events)
-    assert np.abs(found - model.exact(block)).max() < 0.8
+    assert np.abs(scores - model.exact(block)).max() < 0.8
 
 
-def test_scores_of_the_same_rows_by_many_models_tell_the_columns_of_the_peer(tmp_path: Path):
+def test_scores_by_many_models_reveal_the_columns(tmp_path: Path):
     """Up to an invertible matrix: all columns of B are in the span of the scores and A's own columns."""
     models = [Model(5, 8, seed=seed) for seed in range(10)]
     block = models[0].columns(60, 5)
     scores = [model.ask([block], [names(60)])[0] for model in models]
     known = np.hstack([*scores, block["a"]])
-    rest = block["b"] - known @ np.linalg.lstsq(known, block["b"], rcond=None)[0]
-    assert rest.var() < 1e-4 * block["b"].var()
+    residual = block["b"] - known @ np.linalg.lstsq(known, block["b"], rcond=None)[0]
+    assert residual.var() < 1e-4 * block["b"].var()
 
     ledger = ScoreLedger(tmp_path / "scores")
     answered = []
@@ -444,11 +447,11 @@ def test_scores_of_the_same_rows_by_many_models_tell_the_columns_of_the_peer(tmp
             answered.append(scores)
     assert len(answered) == 1  # fewer than 8 / 4
     known = np.hstack([*answered, block["a"]])
-    rest = block["b"] - known @ np.linalg.lstsq(known, block["b"], rcond=None)[0]
-    assert rest.var() > 0.5 * block["b"].var()
+    residual = block["b"] - known @ np.linalg.lstsq(known, block["b"], rcond=None)[0]
+    assert residual.var() > 0.5 * block["b"].var()
 
 
-def test_training_rows_and_unfinished_models_are_refused_and_nothing_is_noted(tmp_path: Path):
+def test_refused_rows_are_not_recorded(tmp_path: Path):
     path = tmp_path / "scores"
     ledger = ScoreLedger(path)
     with raises_code(LeakageError, "SVFL-MODEL-NOT-TRAINED"):

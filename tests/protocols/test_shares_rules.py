@@ -31,7 +31,7 @@ def accelerated(momentum):
     return row
 
 
-def test_momentum_with_coefficients_fixed_ahead_is_that_of_floats():
+def test_momentum_with_fixed_coefficients_equals_that_of_floats():
     rule = FixedCoefficients(accelerated(0.6))
     case = Case(*breast(5, 6, 4, rows=200), 200, rule=rule)
     run = Run(case, [case.order * 5, case.order * 4]).go()
@@ -53,13 +53,13 @@ def test_a_rule_is_that_of_its_coefficients_on_any_share():
     states = [rule.start(item[0]) for item in shares_of]
     for t in range(1, 5):
         states = [ring.reduce(rule.step(state, item[t], t - 1)) for state, item in zip(states, shares_of, strict=True)]
-    whole = [int(x) for x in sum(rule.theta(state, 4) for state in states).ravel() & ring.mask]
+    weights = [int(x) for x in sum(rule.theta(state, 4) for state in states).ravel() & ring.mask]
     total = sum(shares_of)
     slow = [
         (int(total[0].flat[i]) - sum(round(16 * (0.5 + s - 4)) * int(total[s + 1].flat[i]) for s in range(4))) % 2**48
         for i in range(6)
     ]
-    assert whole == slow
+    assert weights == slow
 
 
 def test_a_rule_of_other_bits_than_agreed_is_refused():
@@ -68,7 +68,7 @@ def test_a_rule_of_other_bits_than_agreed_is_refused():
 
 
 def test_a_party_turns_its_steps_by_a_matrix_of_its_own():
-    """The step of Newton's method with the bound 1/4 on the curvature, each party on its own columns."""
+    """Newton's step with the bound 1/4 on the curvature, for the columns of one party."""
     X, y = breast(6, 9)
     bounds = [x.T @ x / (4 * len(y)) + 1e-2 * np.eye(x.shape[1]) for x in X]
     P = {name: np.linalg.inv(bound) for name, bound in zip("ab", bounds, strict=True)}
@@ -82,4 +82,4 @@ def test_a_party_turns_its_steps_by_a_matrix_of_its_own():
     assert abs(roc_auc_score(y, run.scores()) - roc_auc_score(y, plain @ theta)) <= 0.001
 
 
-# --- breaking off and going on ---------------------------------------------------------------------------------------
+# --- interrupted and resumed runs ------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Products of a training on shares on processes of a party's own: the same shares in the same order, the same model."""
+"""Products of a training on shares in processes of one party: equal shares in equal order, and an equal model."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def scheme(request):
 
 
 class Counting(Executor):
-    """Passes calls on and counts what they were."""
+    """Forwards calls to an executor and counts them by function."""
 
     def __init__(self, inner):
         self.inner, self.done = inner, Counter()
@@ -49,8 +49,8 @@ class Counting(Executor):
 
 @pytest.fixture(scope="module")
 def pool():
-    with process_pool(2) as made:
-        yield made
+    with process_pool(2) as workers:
+        yield workers
 
 
 def keys(scheme):
@@ -73,9 +73,11 @@ def test_shares_made_elsewhere_sum_to_the_product(pool, scheme, chosen):
     assert work.away == (chosen or not scheme.unlocked)
     assert not work.here
     (sealed,) = work.in_order("encrypt", [work.encrypting(holder, V, 7, 1)])
-    ((reply, own),) = work.in_order("compute", [work.multiplying(evaluator, W, sealed)])
+    ((reply, share),) = work.in_order("compute", [work.multiplying(evaluator, W, sealed)])
     (theirs,) = work.in_order("decrypt", [work.opening(holder, reply)])
-    errors = ring.signed(ring.reduce(own + theirs - (W.astype(object).T @ V.astype(object) % 2**41).astype(np.uint64)))
+    errors = ring.signed(
+        ring.reduce(share + theirs - (W.astype(object).T @ V.astype(object) % 2**41).astype(np.uint64))
+    )
     assert np.abs(errors).max() <= 1
     np.testing.assert_array_equal(theirs, holder.open(reply))
 
@@ -109,17 +111,17 @@ def test_little_work_stays_here(pool, scheme):
 
 
 def test_work_elsewhere_is_on_the_clock_and_in_the_books(pool, scheme):
-    own = meter(pool)
+    metered = meter(pool)
     holder, _ = keys(scheme)
-    work = ProductExecutor(own, scheme, product_work.MIN_EXECUTOR_SECONDS)
+    work = ProductExecutor(metered, scheme, product_work.MIN_EXECUTOR_SECONDS)
     V = np.zeros((4096, 4), np.uint64)
     assert len(list(work.in_order("encrypt", [work.encrypting(holder, V, 30, 1)] * 2))) == 2
-    spent = own._clock.path()[Stage.SETUP, Kind.ENCRYPTION]
+    spent = metered._clock.path()[Stage.SETUP, Kind.ENCRYPTION]
     assert spent > 1e-3
-    assert own._counters.ops[Stage.SETUP, "encrypt"].count == 2
+    assert metered._counters.ops[Stage.SETUP, "encrypt"].count == 2
 
 
-def test_a_holder_that_was_exported_is_the_same_and_another_length_none(scheme):
+def test_an_exported_holder_is_equal_and_has_a_fixed_length(scheme):
     holder, evaluator = keys(scheme)
     sealed = holder.encrypt(np.arange(5, dtype=np.uint64)[:, None], columns=2)
     reply, _ = evaluator.product(evaluator.prepare(np.ones((5, 2), int)), sealed)
@@ -135,9 +137,9 @@ def test_the_scheme_travels(scheme):
     assert pickle.loads(pickle.dumps(scheme)).bits == scheme.bits
 
 
-@pytest.mark.parametrize(("parties", "own"), [(2, False), (3, False), (2, True), (3, True)])
-def test_training_on_an_executor_gives_the_same_model(pool, monkeypatch, parties, own):
-    """own: on threads, in place of a pool of this process's own; else on an executor that somebody chose."""
+@pytest.mark.parametrize(("parties", "on_threads"), [(2, False), (3, False), (2, True), (3, True)])
+def test_training_on_an_executor_gives_the_same_model(pool, monkeypatch, parties, on_threads):
+    """on_threads: on threads, in place of a pool of this process's own; else on an executor that somebody chose."""
     monkeypatch.setattr(product_work, "MIN_EXECUTOR_SECONDS", 0.0)
     monkeypatch.setattr(product_work, "_MIN_THREAD_SECONDS", 0.0)
     tables = vfl.datasets.breast_cancer(parties)
@@ -145,10 +147,10 @@ def test_training_on_an_executor_gives_the_same_model(pool, monkeypatch, parties
     job = vfl.Job(
         model=vfl.Logistic(), optimizer=vfl.FedSGD(lr=0.3), protocol=shares, batch_size=200, epochs=6, test_fraction=0.2
     )
-    counting = Counting(pool.threads if own else pool)
-    if own:
+    counting = Counting(pool.threads if on_threads else pool)
+    if on_threads:
         monkeypatch.setattr(pool, "threads", counting)
-    chosen = pool if own else counting
+    chosen = pool if on_threads else counting
     runs = [vfl.simulate(job, tables, executor=executor, workers=2 if executor else 1) for executor in (chosen, None)]
     weights = [
         whole_weights(job, {name: part.state for name, part in run.parts.items()}, tables[0].name) for run in runs
@@ -158,8 +160,8 @@ def test_training_on_an_executor_gives_the_same_model(pool, monkeypatch, parties
     assert abs(runs[0].metrics["auc"] - runs[1].metrics["auc"]) < 0.01
     batches, chunks, holders = 2, 2, 2
     named = share_scheme.encrypt_exported, share_scheme.multiply_once, share_scheme.open_exported
-    asked = [function.__name__ for function in named] if not own else ["encrypt", "open"]
-    for name in asked:
+    names = [function.__name__ for function in named] if not on_threads else ["encrypt", "open"]
+    for name in names:
         assert counting.done[name] >= holders * batches * chunks * 2
-    if own:  # one call computes all products of a batch
+    if on_threads:  # one call computes all products of a batch
         assert counting.done["compute"] >= parties * batches * chunks * 2

@@ -1,4 +1,4 @@
-"""A shuffle of shared words against the words themselves: the order is another each time, and what is seen uniform."""
+"""Shuffles of shared words: the words stay the same, orders are random, and each party sees uniform messages."""
 
 from __future__ import annotations
 
@@ -63,19 +63,19 @@ class Two:
     def play(self, name: str) -> Callable[[Any], list[Any]]:
         def role(channel: Any) -> list[Any]:
             send = channel.send
-            channel.send = lambda to, message, *subchannel, **told: send(
-                to, self.shortened(message), *subchannel, **told
+            channel.send = lambda to, message, *subchannel, **options: send(
+                to, self.shortened(message), *subchannel, **options
             )
             roles = Roles.of((("a", "active"), ("b", PARTNER)))
             context = PartyContext(channel, roles, Meter(channel.clock, channel.counters))
             place, peer = (0, "b") if name == "a" else (1, "a")
-            ends, found = BaseTransfers(context, peer).transfers(context, "switches", COIN, 1), []
-            for own in self.words:
-                rows = len(own[place]) // self.blocks
+            ends, results = BaseTransfers(context, peer).transfers(context, "switches", COIN, 1), []
+            for words in self.words:
+                rows = len(words[place]) // self.blocks
                 ready = prepare_shuffle(context, peer, ends, rows, self.bits, blocks=self.blocks)
                 self.ready[name].append(ready)
-                found += [run_shuffle(context, peer, ready, own[place]) for _ in range(1 + self.again)]
-            return found
+                results += [run_shuffle(context, peer, ready, words[place]) for _ in range(1 + self.again)]
+            return results
 
         return role
 
@@ -87,9 +87,9 @@ class Two:
 
     def outcomes(self) -> list[Any]:
         roles = {name: self.play(name) for name in "ab"}
-        made = run_threads(roles, lambda: VirtualClock(Network()), timeout=60, observe=self.watch)
-        assert all(item is None for item in made["b"])
-        return made["a"]
+        results = run_threads(roles, lambda: VirtualClock(Network()), timeout=60, observe=self.watch)
+        assert all(item is None for item in results["b"])
+        return results["a"]
 
     def received(self, kind: type) -> list[Any]:
         return [e.message for e in self.events if e.direction == "recv" and type(e.message) is kind]
@@ -102,12 +102,12 @@ def split(values: Any, bits: int, seed: int = 0) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize(("rows", "bits", "blocks"), [(2, 1, 1), (7, 10, 1), (100, 10, 3), (1000, 32, 1), (513, 5, 2)])
-def test_the_words_come_out_in_another_order_each_block_by_itself(rows: int, bits: int, blocks: int) -> None:
+def test_words_of_each_block_are_shuffled(rows: int, bits: int, blocks: int) -> None:
     values = np.random.default_rng(rows).integers(0, 2**bits, rows * blocks, dtype=np.uint64)
-    (found,) = Two(bits, [split(values, bits)], blocks).outcomes()
-    for own, out in zip(values.reshape(blocks, rows), found.reshape(blocks, rows), strict=True):
-        np.testing.assert_array_equal(np.sort(own), np.sort(out))
-        assert rows < 100 or (own != out).any()
+    (shuffled,) = Two(bits, [split(values, bits)], blocks).outcomes()
+    for block, out in zip(values.reshape(blocks, rows), shuffled.reshape(blocks, rows), strict=True):
+        np.testing.assert_array_equal(np.sort(block), np.sort(out))
+        assert rows < 100 or (block != out).any()
 
 
 def test_every_order_is_as_likely() -> None:
@@ -116,7 +116,7 @@ def test_every_order_is_as_likely() -> None:
     blocks = 20
     values = np.tile(np.arange(4, dtype=np.uint64), blocks)
     outcomes = Two(2, [split(values, 2, seed) for seed in range(60)], blocks).outcomes()
-    counts = Counter(tuple(order) for found in outcomes for order in found.reshape(blocks, 4).tolist())
+    counts = Counter(tuple(order) for shuffled in outcomes for order in shuffled.reshape(blocks, 4).tolist())
     assert len(counts) == 24
     assert sum((count - 50) ** 2 / 50 for count in counts.values()) < 95  # 23 degrees: once in 1e10
 
@@ -146,25 +146,27 @@ def test_a_session_draws_a_new_order_for_each_shuffle() -> None:
     assert (one == other).mean() < 0.05
 
 
-def test_blocks_have_nothing_in_common_within_a_shuffle_and_across() -> None:
-    """Each output of a row goes its own way under masks of its own: the same order of two would put the row together
-    again, and the same masks would show how its words differ. Words are the same in all rows but for the order."""
+def test_orders_and_masks_of_blocks_are_independent() -> None:
+    """Each output of a row has an independent order and independent masks.
+
+    With equal orders the outputs of a row could be joined again; with equal masks their differences would be visible.
+    """
     rows, blocks, place = 100, 3, np.tile(np.arange(100, dtype=np.uint64), 3)
     same = (np.full(300, 7, np.uint64), np.zeros(300, np.uint64))
     session = Two(32, [split(place, 32), split(place, 32, seed=1), same, same], blocks)
-    orders = [item for found in session.outcomes()[:2] for item in found.reshape(blocks, rows)]
+    orders = [item for values in session.outcomes()[:2] for item in values.reshape(blocks, rows)]
     ring, masked = ShareRing(32), list[Any]()
     for kind in (MaskedWords, ShuffledWords):
         for message in session.received(kind)[2:]:
             masked += list(ring.unpack(message.words, (blocks, rows)))
-    for found in (orders, masked):
-        pairs = [(one == other).mean() for one, other in combinations(found, 2)]
+    for values in (orders, masked):
+        pairs = [(one == other).mean() for one, other in combinations(values, 2)]
         assert len(pairs) >= 15
         assert max(pairs) < 0.15  # of 100 places 15 agree by chance once in 1e12
 
 
 def test_a_shuffle_serves_once() -> None:
-    """Used again its order and masks would stay: differences of two rows would come out beside each other."""
+    """A second use would repeat the order and masks and so reveal differences of rows."""
     with raises_code(ProtocolError, "SVFL-PROTOCOL-REPEATED"):
         Two(9, [split(np.arange(20), 9)], again=True).outcomes()
 
@@ -191,14 +193,17 @@ REAL = ("default_credit", "a9a", "ijcnn1", "phishing", "adult", "support2")
 
 def read(name: str) -> list[vfl.Party]:
     if name in {"support2", "default_credit", "adult"}:
-        found: list[vfl.Party] = getattr(tables, name)(DATA)
-        return vfl.align(found) if name == "default_credit" else found
+        parties: list[vfl.Party] = getattr(tables, name)(DATA)
+        return vfl.align(parties) if name == "default_credit" else parties
     return tables.dealt(DATA, name, 2)
 
 
 def r2_off(X: np.ndarray) -> float:
-    """By how much R2 of residuals told as levels is off: of the column of X with most values, from the others, on rows
-    that the model was not fitted on."""
+    """Return the error of R2 caused by quantized residuals.
+
+    The target is the column of X with the most distinct values; a ridge model predicts it from the other columns on
+    rows that were not used for fitting.
+    """
     place = max(range(X.shape[1]), key=lambda j: len(np.unique(X[:, j])))
     (y, fitted_y), (Z, fitted_Z) = (np.array_split(of, 2) for of in (X[:, place], np.delete(X, place, axis=1)))
     r = Ridge().fit(fitted_Z, fitted_y).predict(Z) - y
@@ -206,9 +211,9 @@ def r2_off(X: np.ndarray) -> float:
     levels, ring = vfl.Shares().metric_quantizer(numbers, classifies=False), ShareRing(numbers.bits)
     h = ring.of(np.rint(np.ldexp(r, numbers.f_x + numbers.f_theta)).astype(np.int64))
     mine = ring.uniform(Prg.fresh("shares of a test"), h.shape)
-    told = levels.dequantize(levels.truncate(numbers, mine) + levels.truncate(numbers, ring.reduce(h - mine)))
-    found = pair_metrics.residual_metrics(vfl.Square().loss, told[:, None], y[:, None], np.array([0.0, 1.0]))
-    return float(found["r2"] - 1 + (r**2).mean() / y.var())
+    reported = levels.dequantize(levels.truncate(numbers, mine) + levels.truncate(numbers, ring.reduce(h - mine)))
+    measured = pair_metrics.residual_metrics(vfl.Square().loss, reported[:, None], y[:, None], np.array([0.0, 1.0]))
+    return float(measured["r2"] - 1 + (r**2).mean() / y.var())
 
 
 def pooled(name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -225,29 +230,29 @@ def test_metrics_of_pairs_are_those_of_scores_on_real_tables(name: str) -> None:
     """Of the scores of scikit-learn's model on some thousand rows that it was not fitted on, shared and shuffled."""
     X, y = pooled(name)
     chosen = np.random.default_rng(0).permutation(len(y))[:14_000]
-    held, fitted = np.array_split(chosen, 2)
-    assert len(held) >= 2000
-    f = LogisticRegression(max_iter=300).fit(X[fitted], y[fitted]).decision_function(X[held])
+    held_out, fitted = np.array_split(chosen, 2)
+    assert len(held_out) >= 2000
+    f = LogisticRegression(max_iter=300).fit(X[fitted], y[fitted]).decision_function(X[held_out])
     loss, numbers = vfl.Logistic().loss, FixedPointEncoding(256, 0.1)
     levels = vfl.Shares().metric_quantizer(numbers, classifies=True)
     ring, scale = ShareRing(numbers.bits), numbers.f_x + numbers.f_theta
     h = ring.of(np.rint(np.ldexp(f, scale)).astype(np.int64))
     classes = np.array([0, 1])
-    exact = metrics.evaluate(loss, f[:, None], y[held], classes)
+    exact = metrics.evaluate(loss, f[:, None], y[held_out], classes)
 
     def cut() -> Any:
         mine = ring.uniform(Prg.fresh("shares of a test"), h.shape)
         return [levels.truncate(numbers, item) for item in (mine, ring.reduce(h - mine))]
 
-    def measured(told: Any, marked: Any) -> dict[str, float]:
-        return pair_metrics.class_metrics(loss, levels.dequantize(told)[:, None], marked[:, None], classes)
+    def measured(quantized: Any, marked: Any) -> dict[str, float]:
+        return pair_metrics.class_metrics(loss, levels.dequantize(quantized)[:, None], marked[:, None], classes)
 
     a, b = cut()
-    (found,) = Two(levels.bits + 1, [(a << np.uint64(1) | y[held].astype(np.uint64), b << np.uint64(1))]).outcomes()
-    in_order, shuffled = measured(a + b, y[held] == 1), measured(found >> np.uint64(1), (found & np.uint64(1)) == 1)
+    (words,) = Two(levels.bits + 1, [(a << np.uint64(1) | y[held_out].astype(np.uint64), b << np.uint64(1))]).outcomes()
+    in_order, shuffled = measured(a + b, y[held_out] == 1), measured(words >> np.uint64(1), (words & np.uint64(1)) == 1)
     assert shuffled == pytest.approx(in_order, abs=1e-9)
-    draws = [measured(sum(cut()), y[held] == 1) for _ in range(25)]
+    draws = [measured(sum(cut()), y[held_out] == 1) for _ in range(25)]
     off = {item: float(np.mean([abs(one[item] - exact[item]) for one in draws])) for item in in_order if item in BOUNDS}
     off["r2"] = abs(r2_off(X[chosen]))
-    print(name, len(held), {item: f"{value:.5f}" for item, value in off.items()})
+    print(name, len(held_out), {item: f"{value:.5f}" for item, value in off.items()})
     assert all(off[item] <= most for item, most in BOUNDS.items()), off

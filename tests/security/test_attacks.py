@@ -157,7 +157,7 @@ class UnderASealedName(ResidualProtocol):
 
     @property
     def strength(self) -> str:
-        return "none, and it does not say so"
+        return "none, although it claims to hide residuals"
 
     @property
     def seals(self) -> bool:
@@ -260,7 +260,7 @@ def test_a_coalition_of_all_neighbours_recovers_a_part() -> None:
 
 
 class SameStars(vfl.TreeSum):
-    """A mutant in which both passes use the same star, so that the root can remove each mask."""
+    """A mutant: both passes use the same star, so the root can remove each mask."""
 
     def trees(self, parties: int) -> tuple[SumTree, SumTree]:
         return star_tree(range(parties), 0), star_tree(range(parties), 0)

@@ -38,13 +38,13 @@ def defended_job(residual: object, **keys: object) -> vfl.Job:
 
 
 @pytest.fixture(scope="module")
-def parties() -> list[vfl.Party]:
+def audited_parties() -> list[vfl.Party]:
     return [party.take(np.arange(140, dtype=np.intp)) for party in vfl.datasets.breast_cancer(parties=2)]
 
 
 @pytest.mark.parametrize("name", DEFENDED)
-def test_published_residuals_are_those_after_the_defence(name: str, parties: list[vfl.Party]) -> None:
-    transcript, _ = record_transcript(defended_job(DEFENDED[name]), parties)
+def test_published_residuals_are_those_after_the_defence(name: str, audited_parties: list[vfl.Party]) -> None:
+    transcript, _ = record_transcript(defended_job(DEFENDED[name]), audited_parties)
     assert not check_transcript(transcript).findings
     clear, blurred = transcript.protocol_record.undefended["bank"], transcript.protocol_record.residuals["bank"]
     assert len(clear) == len(blurred) == 4
@@ -52,8 +52,8 @@ def test_published_residuals_are_those_after_the_defence(name: str, parties: lis
 
 
 @pytest.mark.parametrize("name", ["open, gaussian", "sealed, rounding"])
-def test_the_ideal_run_has_the_noise_of_the_real_one(name: str, parties: list[vfl.Party]) -> None:
-    pair = RealIdealPair(defended_job(DEFENDED[name]), parties, 0)
+def test_the_ideal_run_has_the_noise_of_the_real_one(name: str, audited_parties: list[vfl.Party]) -> None:
+    pair = RealIdealPair(defended_job(DEFENDED[name]), audited_parties, 0)
     real, ideal = pair.real().opened_gradients, pair.ideal().opened_gradients
     assert len(real) == len(ideal) == 4
     assert all(np.abs(a.gradient - b.gradient).max() < 1e-2 for a, b in zip(real, ideal, strict=True))
@@ -63,15 +63,15 @@ def test_the_ideal_run_has_the_noise_of_the_real_one(name: str, parties: list[vf
 @pytest.mark.parametrize(
     "name", [pytest.param(item, marks=[pytest.mark.slow] * (item != "open, gaussian")) for item in DEFENDED]
 )
-def test_a_job_with_a_defence_ends_with_zero(name: str, parties: list[vfl.Party]) -> None:
-    audit = run_audit(defended_job(DEFENDED[name]), parties, seeds=(0,))
+def test_a_job_with_a_defence_ends_with_zero(name: str, audited_parties: list[vfl.Party]) -> None:
+    audit = run_audit(defended_job(DEFENDED[name]), audited_parties, seeds=(0,))
     assert not audit.failed
     assert audit.exit_code == 0, audit.exceeding
 
 
-def test_a_defence_that_is_left_out_ends_with_one(parties: list[vfl.Party]) -> None:
+def test_a_defence_that_is_left_out_ends_with_one(audited_parties: list[vfl.Party]) -> None:
     with MUTANT["open: defence forgotten"].apply():
-        transcript, _ = record_transcript(defended_job(DEFENDED["open, gaussian"]), parties)
+        transcript, _ = record_transcript(defended_job(DEFENDED["open, gaussian"]), audited_parties)
     assert [finding.check for finding in check_transcript(transcript).findings] == ["output"]
 
 

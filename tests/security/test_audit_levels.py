@@ -43,7 +43,7 @@ def binary_columns(rows: int, d: int, heavy: float = 1.0) -> tuple[np.ndarray, n
 
 
 def read(X: np.ndarray, weights: np.ndarray, step: float | None, askings: int = 1) -> np.ndarray:
-    """Return the share of rows (d,) on which an attacker that knows the weights names each column from levels."""
+    """Return the share of rows (d,) whose columns an attacker with the weights names from levels."""
     d, f = X.shape[1], X @ weights
     every = (np.arange(2**d)[:, None] >> np.arange(d) & 1).astype(float)
     p = X.mean(axis=0)
@@ -59,7 +59,7 @@ def read(X: np.ndarray, weights: np.ndarray, step: float | None, askings: int = 
 
 
 def sums(rows: int, seed: int = 0, share: float = 0.5) -> EvaluatedRows:
-    """Return sums of standard deviation 1.5, of which the attacker's part has a share of the variance, with labels."""
+    """Return sums of standard deviation 1.5 and labels; `share` of the variance is the attacker's."""
     rng = drawn(rows, seed)
     columns, remaining = (rng.normal(size=(rows, 1)) * 1.5 * part**0.5 for part in (share, 1 - share))
     f = columns + remaining - 1

@@ -1,4 +1,4 @@
-"""An audit reports what a job discloses. It passes if that is declared, and fails if the code is broken."""
+"""An audit reports the disclosures of a job. It passes if that is declared, and fails if the code is broken."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,13 +29,13 @@ def audited_job(residual: object, **keys: object) -> vfl.Job:
 
 
 @pytest.fixture(scope="module")
-def parties() -> list[vfl.Party]:
+def audited_parties() -> list[vfl.Party]:
     return [party.take(np.arange(180, dtype=np.intp)) for party in vfl.datasets.breast_cancer(parties=2)]
 
 
 @pytest.fixture(scope="module")
-def sealed(parties: list[vfl.Party]) -> Audit:
-    return run_audit(audited_job(vfl.Ckks()), parties, seeds=(0,))
+def sealed(audited_parties: list[vfl.Party]) -> Audit:
+    return run_audit(audited_job(vfl.Ckks()), audited_parties, seeds=(0,))
 
 
 @pytest.mark.long
@@ -64,8 +64,8 @@ def test_the_page_names_parties_messages_scores_and_remedies(sealed: Audit) -> N
 
 
 @pytest.mark.long
-def test_an_open_job_is_told_to_seal(parties: list[vfl.Party]) -> None:
-    audit = run_audit(audited_job("open"), parties, seeds=(0,))
+def test_an_open_job_is_told_to_seal(audited_parties: list[vfl.Party]) -> None:
+    audit = run_audit(audited_job("open"), audited_parties, seeds=(0,))
     sign = next(inference for inference in audit.inferences if inference.name == "residual sign")
     assert sign.real > 0.99
     assert sign.strength == "strong"
@@ -79,13 +79,13 @@ def test_an_open_job_is_told_to_seal(parties: list[vfl.Party]) -> None:
 
 
 @pytest.mark.long
-def test_the_page_names_date_job_tables_and_versions(sealed: Audit, parties: list[vfl.Party]) -> None:
+def test_the_page_names_date_job_tables_and_versions(sealed: Audit, audited_parties: list[vfl.Party]) -> None:
     assert sealed.facts["job"] == audited_job(vfl.Ckks()).digest.hex()[:16]
     for page in (text(sealed), html(sealed)):
         assert datetime.now(UTC).isoformat()[:10] in page
         assert f"securevfl {vfl.__version__}" in page
         assert sealed.facts["job"] in page
-        for party in parties:
+        for party in audited_parties:
             assert f"{party.name} ({len(party)} rows x {len(party.columns)} columns)" in page
     assert "<dt>AUC</dt>" in html(sealed)
     assert "@media (max-width: 40rem)" in html(sealed)
@@ -118,16 +118,16 @@ def test_inferences_without_messages_and_of_sums_are_marked() -> None:
     assert f"{one} from the declared output{one} without any message" in audit.verdict
 
 
-def test_a_broken_protocol_ends_with_one(parties: list[vfl.Party]) -> None:
+def test_a_broken_protocol_ends_with_one(audited_parties: list[vfl.Party]) -> None:
     with MUTANT["sealed: open under a sealed name"].apply():
-        audit = run_audit(audited_job(vfl.Ckks()), parties, seeds=(0,))
+        audit = run_audit(audited_job(vfl.Ckks()), audited_parties, seeds=(0,))
     assert audit.exit_code == 1
     assert any("hidden" in line and "residuals of bank" in line for line in audit.exceeding)
     assert "exceed the declaration" in html(audit)
 
 
 def test_the_command_prints_the_page_and_writes_it(
-    parties: list[vfl.Party],
+    audited_parties: list[vfl.Party],
     sealed: Audit,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -135,7 +135,7 @@ def test_the_command_prints_the_page_and_writes_it(
     monkeypatch.setattr("securevfl.audit.report.run_audit", lambda job, parties, on_step, noise_parties: sealed)
     (tmp_path / "job.toml").write_text('model = "logistic"\n')
     data = []
-    for party in parties:
+    for party in audited_parties:
         table = {"y": party.y} if party.active else {}
         np.savez(tmp_path / f"{party.name}.npz", X=party.X, ids=np.asarray(party.ids), **table)
         data.append(f"--data={party.name}={tmp_path / party.name}.npz")

@@ -57,7 +57,7 @@ def bits(rows: int, d: int, seed: int = 0) -> np.ndarray:
 def test_one_score_reveals_every_binary_column(mode: str) -> None:
     """Training on shares learns weights to about 0.02, differently each time.
 
-    Two sums of weights that come closer than a rounding step hide the columns in which they differ. So the weights of
+    Two sums of weights that come closer than a rounding step hide the columns that differ. So the weights of
     this test are far from such a coincidence.
     """
     weights = np.array([0.5, -1.1, 2.3, -4.7]) if mode == "shares" else None

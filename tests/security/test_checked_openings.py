@@ -26,6 +26,7 @@ from securevfl.protocols.engines import Engine
 from securevfl.protocols.residuals.sealed_residual import SealedActive
 from securevfl.protocols.sums.direct_sum import Summand
 from securevfl.runtime.observer import Event
+from tests.builders import raises_code
 from tests.small_keys import SMALL
 
 ENGINES: list[Engine] = [vfl.Ckks(), SMALL]
@@ -79,7 +80,7 @@ def run(protocol: vfl.Protocol, parties: int, seen: list[Event], **keys: Any) ->
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
 def test_a_changed_value_stops_the_run_and_names_the_holder(deviating: None, engine: Engine, sums: str) -> None:
     chosen, parties = SUMS[sums]
-    with pytest.raises(ProtocolError, match="bank"):
+    with raises_code(ProtocolError, "SVFL-PROTOCOL-CHEATING", party="bank"):
         run(vfl.Protocol(sum=chosen, residual=engine), parties, [])
 
 
@@ -123,7 +124,7 @@ FAMILIES = {
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_way_to_train_by_rounds_is_checked(deviating: None, family: str) -> None:
-    with pytest.raises(ProtocolError, match="bank"):
+    with raises_code(ProtocolError, "SVFL-PROTOCOL-CHEATING", party="bank"):
         run(vfl.Protocol(residual=vfl.Ckks()), 2, [], **FAMILIES[family])
 
 

@@ -156,7 +156,7 @@ def solve(known: Sequence[Equation], expected: Symbol) -> np.ndarray | None:
 
 
 def _without(rows: list[Any], symbols: Sequence[Symbol]) -> list[Any]:
-    """Return the combinations of rows in which these symbols do not occur, by Gaussian elimination."""
+    """Return the combinations of rows without these symbols, by Gaussian elimination."""
     for symbol in symbols:
         pivot = next((row for row in rows if symbol in row[0]), None)
         if pivot is None:
@@ -178,7 +178,7 @@ def _minus(row: Any, pivot: Any, factor: Fraction) -> Any:
 
 @pytest.fixture
 def keys(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, bytes]]:
-    """Return the pair keys on which each party agrees, by party."""
+    """Return the pair keys of each party."""
     results: dict[str, dict[str, bytes]] = {}
     exchange = pairwise_sum.exchange_keys
 

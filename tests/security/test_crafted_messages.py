@@ -151,7 +151,7 @@ def predicted(name: str, liar: Liar) -> Act:
 
 def correlated(name: str, liar: Liar) -> Act:
     """Return an act that correlates columns of two parties."""
-    one, other = test_joint_statistics.tables(3000)
+    one, other = test_joint_statistics.random_tables(3000)
     return lambda: vfl.correlate([one, other])
 
 

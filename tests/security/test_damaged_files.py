@@ -28,10 +28,10 @@ from securevfl.families.state import State
 from securevfl.organisations.align import FolderJournal
 from securevfl.protocols.shares.disk_store import DiskStore
 from securevfl.training.checkpoint import Checkpoint, Checkpoints
-from securevfl.training.model_part import SCHEMA, ModelPart
+from securevfl.training.model_part import PART_SCHEMA, ModelPart
 
 ROOT = Path(__file__).parents[2]
-JOB = bytes(32)
+JOB_DIGEST = bytes(32)
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def _write_part(folder: Path) -> Path:
 def _write_state(folder: Path) -> Path:
     theta = np.random.default_rng(0).normal(size=(3, 2))
     Checkpoints(folder, "shop").save(
-        JOB, Checkpoint(5, "run", [{"loss": 0.5}], {"shop": "ab"}, State(theta=theta, key=JOB))
+        JOB_DIGEST, Checkpoint(5, "run", [{"loss": 0.5}], {"shop": "ab"}, State(theta=theta, key=JOB_DIGEST))
     )
     return next(folder.iterdir())
 
@@ -120,7 +120,7 @@ def _ledger(folder: Path) -> DisclosureLedger:
 
 KEPT = [
     Kept("part", _write_part, ModelPart.load),
-    Kept("state", _write_state, lambda path: Checkpoints(path.parent, "shop").load(JOB, 5)),
+    Kept("state", _write_state, lambda path: Checkpoints(path.parent, "shop").load(JOB_DIGEST, 5)),
     Kept("inputs of preprocessing", _write_inputs, read_inputs),
     Kept("chunk of preprocessing", _write_chunk, _read_chunk),
     Kept("row order", _write_order, lambda path: read_rows(path.with_name("shop.csv"), of=20)),
@@ -191,7 +191,7 @@ def test_a_part_whose_weights_were_changed_predicts_nothing(part: ModelPart, tmp
         path.write_bytes(full[:at] + bytes([full[at] ^ 1]) + full[at + 1 :])
         with pytest.raises(SecureVFLError):
             ModelPart.load(path)
-    path.write_bytes(full.replace(SCHEMA.encode(), b"securevfl.part/5"))
+    path.write_bytes(full.replace(PART_SCHEMA.encode(), b"securevfl.part/5"))
     with pytest.raises(SecureVFLError):
         ModelPart.load(path)
 

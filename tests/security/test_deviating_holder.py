@@ -49,6 +49,7 @@ from securevfl.protocols.residuals.sealed_residual import ResidualKey as KeyMess
 from securevfl.protocols.sums.mask_keys import SumPublicKey
 from securevfl.protocols.sums.pairwise_sum import MaskedSummand
 from securevfl.runtime.observer import Event
+from tests.builders import raises_code
 
 PARAMETERS = LatticeGradientParameters()
 
@@ -133,7 +134,7 @@ def test_a_chosen_second_half_of_the_key_would_reveal_j() -> None:
 
 def test_a_key_that_names_both_halves_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     holder = SendsBothHalves(PARAMETERS, 4)
-    with pytest.raises(CryptoError, match=r"SLK3.*57380"):
+    with raises_code(CryptoError, "SVFL-CRYPTO-CIPHERTEXT", kind="SLK3"):
         LatticeEvaluator(PARAMETERS, holder.public)
     monkeypatch.setattr(LatticeGradient, "holders", SendsBothHalves)
     assert BlindedProduct not in left_by_shop(trains(vfl.Ckks(library="seal")))
@@ -149,7 +150,7 @@ class SendsBothHalvesOnKernel(KernelGradientHolder):
 
 def test_a_key_on_the_kernel_that_names_both_halves_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     holder = SendsBothHalvesOnKernel(gradient.GradientParameters(), 4)
-    with pytest.raises(CryptoError, match=r"SGK2.*49188"):
+    with raises_code(CryptoError, "SVFL-CRYPTO-CIPHERTEXT", kind="SGK2"):
         KernelGradient().evaluator(holder.public)
     monkeypatch.setattr(KernelGradient, "holders", SendsBothHalvesOnKernel)
     assert BlindedProduct not in left_by_shop(trains(vfl.Ckks()))
@@ -388,7 +389,7 @@ def test_a_public_key_that_makes_pair_keys_known_is_refused(key: bytes, monkeypa
     monkeypatch.setattr(Channel, "send", sends_bad_key)
     protocol = vfl.Protocol(sum="pairwise", residual="open")
     job = vfl.Job(model=vfl.Logistic(), optimizer=vfl.FedBCD(lr=0.1), batch_size=64, epochs=1, protocol=protocol)
-    with pytest.raises(CryptoError, match="X25519"):
+    with raises_code(CryptoError, "SVFL-CRYPTO-KEY", peer="shop"):
         vfl.simulate(job, vfl.datasets.breast_cancer(parties=3), observe=events.append)
     sent = {type(event.message) for event in events if event.me == "telco" and event.direction == "send"}
     assert SumPublicKey in sent

@@ -1,4 +1,4 @@
-"""A passive party that requests more openings than its own gradient: the attack, and its refusal.
+"""A passive party that requests openings beyond its gradient: the attack, and its refusal.
 
 Each attack succeeds if the one check that prevents it is removed.
 """
@@ -34,6 +34,7 @@ from securevfl.protocols.residuals.sealed_residual import (
 )
 from securevfl.runtime.disclosure_gate import DisclosureGate
 from securevfl.runtime.observer import Event
+from tests.builders import raises_code
 from tests.small_keys import SMALL
 
 ENGINES = [vfl.Ckks(), SMALL]
@@ -70,7 +71,7 @@ def deviating(monkeypatch):
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
 def test_the_identity_in_place_of_j_is_refused(engine: Engine, deviating: None) -> None:
     events: list[Event] = []
-    with pytest.raises(ProtocolError, match=r"shop.*(15.*63|63.*15)"):
+    with raises_code(ProtocolError, "SVFL-PROTOCOL-CHEATING", party="shop"):
         vfl.simulate(engine_job(engine), vfl.datasets.breast_cancer(), workers=1, observe=events.append)
     sent = [type(event.message) for event in events if event.me == "bank" and event.direction == "send"]
     assert ResidualCiphertext in sent
@@ -86,7 +87,7 @@ def test_without_either_check_it_reads_every_label(
     monkeypatch.setattr(OpeningShape, "check", lambda self, rows, outputs, columns: None)
     bank, shop = vfl.datasets.breast_cancer()
     chosen = engine_job(engine, batch_size=len(bank) // 2)
-    with pytest.raises(ProtocolError, match="15"):
+    with raises_code(ProtocolError, "SVFL-DISCLOSURE-UNDECLARED"):
         vfl.simulate(chosen, [bank, shop], workers=1)
     assert read == []
     monkeypatch.setattr(DisclosureGate, "check", lambda self, message, disclosed: None)
@@ -111,7 +112,7 @@ def test_a_second_opening_of_one_residual_is_refused(monkeypatch: pytest.MonkeyP
         return gradient
 
     monkeypatch.setattr(SealedPassive, "gradient", twice)
-    with pytest.raises(LimitError, match="shop"):
+    with raises_code(LimitError, "SVFL-PROTOCOL-LIMIT", party="shop"):
         vfl.simulate(engine_job(vfl.Ckks(), epochs=2), vfl.datasets.breast_cancer(), observe=events.append)
     assert requested == [0]
     assert more == []
@@ -226,7 +227,7 @@ def test_more_samples_do_not_widen_paillier_windows() -> None:
     )
     blinded, _ = evaluator.blind(product)
     wider = blinded[:22] + (1 << 24).to_bytes(4, "big") + blinded[26:]
-    with pytest.raises(ShapeMismatch, match="16777216"):
+    with raises_code(ShapeMismatch, "SVFL-CRYPTO-SHAPE", agreed=(4, 1, 2)):
         holder.open(wider, OpeningShape(4, 1, 2))
 
 

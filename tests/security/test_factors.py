@@ -25,10 +25,9 @@ from securevfl.data.columns import Columns
 from securevfl.data.party import Helper
 from securevfl.disclosure.counts import Disclosure
 from securevfl.errors import ProtocolError, SecureVFLError, TransportError
-from securevfl.families.fdml import fdml_family
-from securevfl.families.fdml.fdml_family import FdmlFamily
+from securevfl.families.fdml import fdml_outputs
 from securevfl.families.run_facts import pooled_run_facts
-from securevfl.families.transfer.transfer_family import TransferFamily
+from securevfl.families.transfer import transfer_outputs
 from securevfl.organisations import prediction_session
 from securevfl.organisations.reason_codes import ReasonCodePolicy
 from securevfl.protocols.alignment.psi_many import IntersectionTags
@@ -36,6 +35,7 @@ from securevfl.protocols.alignment.psi_work import AlignmentWork, Points
 from securevfl.training.new_rows import NewRows
 from securevfl.transport import certificate_checks, certs
 from securevfl.transport.pem_files import read_pem
+from tests.builders import disclosures_in_run, raises_code
 from tests.disclosure.test_account import EXAMPLES, example, tables
 from tests.protocols.test_psi import cut_small, play
 
@@ -55,7 +55,7 @@ def _counted(name: str, outputs: int, epochs: int) -> tuple[list[Disclosure], An
     parties = [*tables(classes=max(outputs, 2))[: job.family.max_parties or 3], *helpers]
     sizes = pooled_run_facts(job, parties).shape
     assert sizes.outputs == outputs
-    return job.family.disclosures(job, sizes), sizes, bool(getattr(job.model, "static_jacobian", False))
+    return disclosures_in_run(job, sizes), sizes, bool(getattr(job.model, "static_jacobian", False))
 
 
 def counts_of_numbers() -> None:
@@ -159,8 +159,8 @@ def expired_authorities(folder: Path) -> None:
             certs.issue(place, "bank", days=local, now=now)
         ca, bank = read_pem(place / "ca.pem"), read_pem(place / "bank.pem")
         certificate_checks.check_peer(bank, ca, "bank", now + timedelta(days=5))
-        for when, what in ((50, "expired"), (-5, "not valid")):
-            with pytest.raises(TransportError, match=what):
+        for when in (50, -5):
+            with raises_code(TransportError, "SVFL-TLS-CERTIFICATE", party="bank"):
                 certificate_checks.check_peer(bank, ca, "bank", now + timedelta(days=when))
 
 
@@ -185,7 +185,7 @@ def order_over_chunks() -> None:
 
         with pytest.MonkeyPatch.context() as patch:
             cut_small(patch, 5)
-            with pytest.raises(ProtocolError, match="ascending"):
+            with raises_code(ProtocolError, "SVFL-PROTOCOL-VALUES", party="bank"):
                 play([list(range(20))] * parties, twist={cheat: again}, transfers=transfers)
         assert len(sent) > 1
 
@@ -193,26 +193,17 @@ def order_over_chunks() -> None:
 PROBES = (counts_of_numbers, names_of_questions, alarms_of_looks, expired_authorities, order_over_chunks)
 SLIPS: dict[str, tuple[Callable[[], Edit], Callable[..., None]]] = {
     "evaluations of FDML without the outputs": (
-        lambda: edited(
-            fdml_family,
-            "evaluation_disclosures",
-            (
-                "numbers_per_row = count_evaluations(job, shape) * job.model.output_width(shape.outputs)",
-                "numbers_per_row = count_evaluations(job, shape)",
-            ),
-        ),
+        lambda: edited(fdml_outputs, "_evaluation_outputs", ("job.model.output_width(shape.outputs)", "1")),
         counts_of_numbers,
     ),
     "visits of FDML without the outputs": (
-        lambda: edited(
-            FdmlFamily, "disclosures", ("job.model.output_width(shape.outputs) * shape.epochs", "shape.epochs")
-        ),
+        lambda: edited(fdml_outputs, "_column_outputs", ("job.model.output_width(shape.outputs)", "1")),
         counts_of_numbers,
     ),
     "moments of transfer once a run": (
         lambda: edited(
-            TransferFamily,
-            "disclosures",
+            transfer_outputs,
+            "_sealed_outputs",
             ("moments * shape.epochs,", "moments,"),
         ),
         counts_of_numbers,
@@ -225,7 +216,7 @@ SLIPS: dict[str, tuple[Callable[[], Edit], Callable[..., None]]] = {
         lambda: edited(prediction_session, "_question", ("rows.order.hex(), codes)", "rows.order.hex())")),
         names_of_questions,
     ),
-    "a question without who asks": (
+    "a query without its sender": (
         lambda: edited(prediction_session, "_question", ("(part.run, part.asker, ", "(part.run, ")),
         names_of_questions,
     ),

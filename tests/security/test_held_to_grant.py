@@ -87,7 +87,7 @@ def names_all(work: AlignmentWork, passive_rows: dict[str, int], done: dict[str,
 def test_a_refusal_does_not_reveal_how_many_ids_exist(
     parties: int, transfers: bool, granted: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ten ids are requested and named, of which zero to nine exist: the message is the same each time."""
+    """Ten ids are requested and named, and zero to nine of them exist: the message is the same each time."""
     monkeypatch.setattr(psi_many, "lead", names_all)
     text = set()
     for here in (0, 3, 9):

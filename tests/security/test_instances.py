@@ -1,6 +1,6 @@
 """Checks, draws and bounds must hold for every instance and not only for the first: output, block, layout, tag or row.
 
-Each probe covers all instances of its kind. `SLIPS` lets the first instance stand for all in the code, and the probe of
+Each probe covers all instances of its kind. `SLIPS` makes the code use the first instance for all, and the probe of
 its class must then fail.
 """
 
@@ -40,7 +40,7 @@ NOTICED = AssertionError, pytest.fail.Exception, ValueError, IndexError
 
 
 def zeros_of_answers() -> None:
-    """Check that each ciphertext of an answer has its own encryption of zero, over outputs and column blocks."""
+    """Check that each ciphertext of an answer has a separate encryption of zero, over outputs and column blocks."""
     drawn, blocks = [0], [0]
     real, hidden = ring_sampling.ternary, ProductHider._hidden
 
@@ -155,7 +155,7 @@ def _moved_window(holder: KeyHolder, opened: bytes, output: int, outputs: int) -
 
 
 def masks_of_counted_rows() -> None:
-    """Check that every row has its own mask in a count of sums out of range."""
+    """Check that every row has a separate mask in a count of sums out of range."""
     drawn: list[int] = []
 
     class Ring(type(range_count._RING)):  # type: ignore[misc]

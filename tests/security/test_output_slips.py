@@ -28,6 +28,7 @@ from securevfl.protocols.shares.opened_scores import ScoringSession
 from securevfl.protocols.shares.quantizer import Quantizer
 from securevfl.protocols.shares.word_shuffle import Shuffle
 from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureGate, DisclosureRecord
+from tests.builders import raises_code
 
 PROTOCOLS = Path(__file__).parents[1] / "protocols"
 SHUFFLES, SCORES = (
@@ -135,17 +136,17 @@ def ask(
     return list(states)
 
 
-def refused(match: str, call: Callable[[], None]) -> None:
-    with pytest.raises(LeakageError, match=match):
+def refused(code: str, call: Callable[[], None], **fields: object) -> None:
+    with raises_code(LeakageError, code, peer="bank", **fields):
         call()
 
 
 def of_a_strange_model() -> None:
-    refused("no record", lambda: ask(ScoreLedger(None), ids(1)))
+    refused("SVFL-MODEL-NOT-TRAINED", lambda: ask(ScoreLedger(None), ids(1)))
 
 
 def of_a_young_model() -> None:
-    refused("had 9", lambda: ask(new_ledger(9), ids(1)))
+    refused("SVFL-LIMIT-REACHED", lambda: ask(new_ledger(9), ids(1)), iterations=9)
 
 
 def of_training_rows() -> None:
@@ -154,7 +155,7 @@ def of_training_rows() -> None:
 
 def of_training_rows_by_other_names() -> None:
     X = np.random.default_rng(0).normal(size=(40, 40))
-    refused("residuals", lambda: ask(new_ledger(X=X), ids(*range(40)), X=X))
+    refused("SVFL-LIMIT-REACHED", lambda: ask(new_ledger(X=X), ids(*range(40)), X=X))
 
 
 def of_a_row_twice_in_one_question() -> None:
@@ -209,7 +210,7 @@ def measured_often() -> None:
     score_ledger, rows = ScoreLedger(None), ids(*range(250))
     for _ in range(2):
         score_ledger.record_evaluation("bank", rows)
-    refused("at most 2 evaluations", lambda: score_ledger.record_evaluation("bank", rows))
+    refused("SVFL-LIMIT-REACHED", lambda: score_ledger.record_evaluation("bank", rows), limit=2)
 
 
 class SlippedOut(DisclosingMessage, frozen=True):

@@ -19,6 +19,7 @@ from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.observer import Event
 from securevfl.runtime.party_threads import run_threads
+from tests.builders import raises_code
 
 NAMES = ["bank", "shop", "telco", "clinic"]
 flows = pytest.mark.parametrize("transfers", [False, True], ids=["points", "transfers"])
@@ -85,7 +86,7 @@ def test_lists_do_not_show_row_order() -> None:
 
 def test_the_check_detects_lists_in_row_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psi_points, "sort_points", unsorted)
-    with pytest.raises(ProtocolError, match="ascending"):
+    with raises_code(ProtocolError, "SVFL-PROTOCOL-VALUES", party="bank"):
         row_order_seen_by_a_passive_party()
     monkeypatch.setattr(psi_work, "check_ascending", lambda *_: b"")
     assert row_order_seen_by_a_passive_party() > 0.99

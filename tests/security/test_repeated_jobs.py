@@ -9,7 +9,7 @@ from securevfl.audit.attacks.cross_round import solve
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 
 ROWS, COLUMNS, BATCH = 2560, 16, 256
-JOB = vfl.Job(
+SEALED_JOB = vfl.Job(
     model=vfl.Logistic(),
     optimizer=vfl.FedBCD(local_steps=5, lr=0.1),
     protocol=vfl.Protocol(residual=vfl.Ckks()),
@@ -31,7 +31,7 @@ def curve(*, same_table: bool, jobs: tuple[int, ...]) -> list[float]:
     """Return the label AUC after a number of sealed jobs, each with another seed."""
     equations, result = [], []
     for seed in range(max(jobs)):
-        pair = RealIdealPair(JOB, same_numbers(0 if same_table else seed), seed)
+        pair = RealIdealPair(SEALED_JOB, same_numbers(0 if same_table else seed), seed)
         equations += pair.real("shop").equations()
         if seed + 1 in jobs:
             assert pair.active.y is not None

@@ -65,7 +65,7 @@ SLIPS: dict[str, tuple[Callable[[], Patch], str, str, dict[str, Any]]] = {
         "test_no_bit_under_any_loss",
         {"loss": "logistic", "scale": "none"},
     ),
-    "decay dropped with steps of its own": (
+    "decay dropped with adaptive steps": (
         lambda: edited(FedBCD, "_step", (" * self.shrunk(t, party.parties)", "")),
         "optim/test_curvature_steps.py",
         "test_a_step_is_that_of_the_bound_on_the_curvature",

@@ -86,13 +86,13 @@ def test_pulls_reveal_the_others_joint_space_but_no_single_part(stored: StoredSu
     numbers = np.hstack([sums - local[t] for t, sums in enumerate(pulled) if sums is not None])
     others = np.hstack([X["P1"], X["P2"]])
     assert inside(others, numbers) > 1 - 1e-4
-    assert inside(others, numbers[:, :4]) < 0.75, "half as many pulls are not enough for most of them"
+    assert inside(others, numbers[:, :4]) < 0.75, "half the pulls are not enough for most of them"
     assert inside(X["P1"], numbers[:, :1]) < 0.5, "one sum of two parts does not show a part"
 
 
 @pytest.mark.parametrize("stored", HIDING, ids=repr)
 def test_a_worker_that_moves_alone_reveals_its_part(stored: StoredSum) -> None:
-    """This is declared and counted: workers at their own pace may learn single parts, whatever the server sees."""
+    """This is declared and counted: asynchronous workers may learn single parts, whatever the server sees."""
     X = worker_columns()
     steps = in_step(X, only="P1")
     again: dict[WorkerStep, Floats] = {}

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from builders import disclosures_in_run
 
 import securevfl as vfl
 from securevfl.audit.attacks import ATTACKS
@@ -31,6 +32,7 @@ from securevfl.protocols.residuals.defences import Gaussian
 from securevfl.protocols.residuals.open_residual import OpenResidual
 from securevfl.protocols.residuals.sealed_residual import SealedResidual
 from securevfl.runtime.observer import Event, Observer
+from tests.builders import raises_code
 
 COLUMNS = 10
 
@@ -68,7 +70,7 @@ class Received:
     scores: list[GradientLearned]
     trained: Floats
     held_out: Floats
-    own: Floats
+    columns: Floats
 
 
 def received(job: vfl.Job, tables: Sequence[vfl.Party]) -> Received:
@@ -146,8 +148,8 @@ def test_a_whole_run_reveals_a_share_of_representations(rounds: int, least: floa
         8, vfl.FedSGD(lr=4.0), rounds, "open", 0.005, seed=3
     )  # a seed fixes the draws; the gradients are those of a sealed run
     run = received(job, independent_parties(400))
-    theta = np.linalg.lstsq(run.own, run.trained, rcond=None)[0]
-    assert added_variance(run.own @ theta, run.trained) < 0.05
+    theta = np.linalg.lstsq(run.columns, run.trained, rcond=None)[0]
+    assert added_variance(run.columns @ theta, run.trained) < 0.05
     assert least <= added_variance(found(run, 1), run.trained) <= most
 
 
@@ -234,7 +236,7 @@ def counted(job: vfl.Job, tables: Sequence[vfl.Party]) -> dict[str, Disclosure]:
     """Return the bank's disclosures about columns, by groups of rows."""
     schedule = job.schedule(register_of(tables))
     sizes = derive_run_shape(job, schedule, active="bank", columns={"bank": COLUMNS, "shop": COLUMNS}, outputs=1)
-    disclosed = job.family.disclosures(job, sizes)
+    disclosed = disclosures_in_run(job, sizes)
     return {item.group: item for item in disclosed if (item.kind, item.learner) == ("columns", "bank")}
 
 
@@ -250,15 +252,16 @@ def test_evaluations_and_gradients_are_counted(residual: str, training: int, eva
     together = counted(job, tables)
     fewer = -(-89 * 60 // 500) if residual == "ckks" else training
     assert {group: item.count for group, item in together.items()} == {"training": fewer + evaluation}
-    with pytest.raises(LeakageError, match="columns"):
+    with raises_code(LeakageError, "SVFL-LEAK-NOT-ACCEPTED") as refused:
         vfl.simulate(job.model_copy(update={"accepts": ("rank", "fresh_equations")}), tables)
+    assert set(refused.value.fields["leaks"]) == {"columns"}
 
 
 @pytest.mark.parametrize("residual", [vfl.Ckks(), "open"])
 def test_a_defence_of_residuals_is_refused(residual: Any) -> None:
     """Vectors of representations are not residuals, and fresh noise after a resumption would average out."""
     kind = SealedResidual(engine=residual, defence=Gaussian(sigma=0.1)) if residual != "open" else None
-    with pytest.raises(ConfigError, match="representations"):
+    with raises_code(ConfigError, "SVFL-JOB-OPTION"):
         transfer_job(3, vfl.FedSGD(lr=1.0), 3, kind or OpenResidual(defence=Gaussian(sigma=0.1)), 0.05)
 
 

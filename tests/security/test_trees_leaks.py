@@ -65,7 +65,7 @@ def binned_parties(seed: int) -> list[vfl.Party]:
 def leaves_read(pair: RealIdealPair) -> tuple[float, float, float]:
     """Return the share of the other party's leaves that the party with labels names from its shares.
 
-    Its shares of residuals stand for gradients and its shares of weights for sums; both are uniform.
+    The attack uses its shares of residuals as gradients and its shares of weights as sums; both are uniform.
 
     Returns:
         The share from its shares, from the same numbers shuffled, and from naming the most frequent leaf.
@@ -116,7 +116,7 @@ def test_trees_on_shares_reveal_neither() -> None:
 
 
 def test_shares_of_weights_name_no_tree() -> None:
-    """Trees with a large weight do not stand out in the shares of the party that drew them.
+    """Trees with a large weight cannot be recognized in the shares of the party that drew them.
 
     A correlation with both would rank labels. With 192 trees, a rank correlation above 0.45 is 6.2 standard errors (P <
     1e-9).

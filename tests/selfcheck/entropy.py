@@ -1,8 +1,8 @@
 """A record of entropy: the bytes that each thread draws from the operating system, and the private keys that it
 generates.
 
-A slow reference (`reference`) then works out from the draws what must have been sent. So what is lost between a long
-draw and a message shows, however random the message looks.
+A slow reference (`reference`) then computes the expected messages from the draws. So a check notices if entropy is lost
+between a long draw and a message, even if the message looks random.
 """
 
 from __future__ import annotations

@@ -68,15 +68,15 @@ class StoredRun:
 
 def steps(batches: int, visits: int) -> list[WorkerStep]:
     """Workers that go apart: in every visit another one is first, and another one leaves a batch out."""
-    found, version = [], dict.fromkeys(WORKERS, -1)
+    taken_steps, version = [], dict.fromkeys(WORKERS, -1)
     for visit in range(visits):
         for batch in range(batches):
             order = WORKERS[visit % 3 :] + WORKERS[: visit % 3]
             for place, worker in enumerate(order):
                 if visit == 0 or place < 2 or batch % 2:
                     version[worker] += 1 + place
-                    found.append(WorkerStep(worker, batch, version[worker]))
-    return found
+                    taken_steps.append(WorkerStep(worker, batch, version[worker]))
+    return taken_steps
 
 
 def record_stored(
@@ -90,9 +90,9 @@ def record_stored(
     for step, H in outputs.items():
         summed.parts[step.worker].append(H)
         latest[step.worker, step.batch] = H
-        own = [latest[name, step.batch] for name in WORKERS if (name, step.batch) in latest]
-        if len(own) == len(WORKERS) and step.worker in readers:
-            truths[step] = np.sum(own, axis=0)
+        summands = [latest[name, step.batch] for name in WORKERS if (name, step.batch) in latest]
+        if len(summands) == len(WORKERS) and step.worker in readers:
+            truths[step] = np.sum(summands, axis=0)
     pulled: list[PulledTotal] = []
 
     def context(channel: Channel) -> PartyContext:
@@ -104,11 +104,11 @@ def record_stored(
         pushes: dict[int, dict[str, StoredPush]] = {}
         for step in outputs:
             push = channel.recv(step.worker, StoredPush)
-            own = pushes.setdefault(push.batch, {})
-            own[step.worker] = push
+            pushed = pushes.setdefault(push.batch, {})
+            pushed[step.worker] = push
             if step in truths:
-                total = side.add({name: item.payload for name, item in own.items()})
-                channel.send(step.worker, StoredTotal(total, {name: item.version for name, item in own.items()}))
+                total = side.add({name: item.payload for name, item in pushed.items()})
+                channel.send(step.worker, StoredTotal(total, {name: item.version for name, item in pushed.items()}))
         return side
 
     def work(channel: Channel) -> StoredWorker:
@@ -120,10 +120,10 @@ def record_stored(
             if step in truths:
                 message = channel.recv(COLLECTS, StoredTotal)
                 try:
-                    found = side.reveal(message.total, message.versions, step.batch, (H.shape[0], H.shape[1]))
+                    revealed = side.reveal(message.total, message.versions, step.batch, (H.shape[0], H.shape[1]))
                 except SecureVFLError:
-                    found = None
-                pulled.append(PulledTotal(channel.me, found, truths[step]))
+                    revealed = None
+                pulled.append(PulledTotal(channel.me, revealed, truths[step]))
         return side
 
     events: list[Any] = []

@@ -24,12 +24,12 @@ class Cut(Exception):
     """What takes the place of a lost process."""
 
 
-def job(residual: object, **keys: Any) -> vfl.Job:
-    own: dict[str, Any] = {"model": vfl.Logistic(l2=0.01), "batch_size": 50, "epochs": 3, "seed": 1}
-    own |= {"optimizer": vfl.CeluVFL(lr=0.1, R=R, W=W, xi=60, rule=vfl.AdaGrad())}
-    own |= {"protocol": vfl.Protocol(sum=keys.pop("sum", "auto"), residual=residual)}
-    own |= {"accepts": ["columns", "rank", "fresh_equations"]}
-    return vfl.Job(**(own | keys))
+def celu_job(residual: object, **keys: Any) -> vfl.Job:
+    defaults: dict[str, Any] = {"model": vfl.Logistic(l2=0.01), "batch_size": 50, "epochs": 3, "seed": 1}
+    defaults |= {"optimizer": vfl.CeluVFL(lr=0.1, R=R, W=W, xi=60, rule=vfl.AdaGrad())}
+    defaults |= {"protocol": vfl.Protocol(sum=keys.pop("sum", "auto"), residual=residual)}
+    defaults |= {"accepts": ["columns", "rank", "fresh_equations"]}
+    return vfl.Job(**(defaults | keys))
 
 
 def resumed(
@@ -50,15 +50,15 @@ def resumed(
 
 
 KINDS: dict[str, tuple[vfl.Job, float]] = {
-    "open": (job("open"), 0.0),
-    "open, all rows in full": (job("open", optimizer=vfl.CeluVFL(lr=0.1, R=R, W=W)), 0.0),
-    "open, a table of one": (job("open", optimizer=vfl.CeluVFL(lr=0.1, R=R, W=1, rule=vfl.Momentum())), 0.0),
-    "open, a network": (job("open", sum="direct", model=vfl.Neural(joint="top", width=3)), 0.0),
-    "ckks": (job("ckks"), 1e-4),
-    "ckks, a network": (job("ckks", model=vfl.Neural()), 1e-4),
-    "open, several in flight": (job("open", optimizer=vfl.CeluVFL(lr=0.1, R=R, W=W, xi=60, depth=3)), 0.0),
-    "ckks, several in flight": (job("ckks", optimizer=vfl.CeluVFL(lr=0.1, R=R, W=W, depth=3)), 1e-4),
-    "more rows than batches": (job("open", optimizer=vfl.CeluVFL(lr=0.1, R=R, W=9)), 0.0),
+    "open": (celu_job("open"), 0.0),
+    "open, all rows in full": (celu_job("open", optimizer=vfl.CeluVFL(lr=0.1, R=R, W=W)), 0.0),
+    "open, a table of one": (celu_job("open", optimizer=vfl.CeluVFL(lr=0.1, R=R, W=1, rule=vfl.Momentum())), 0.0),
+    "open, a network": (celu_job("open", sum="direct", model=vfl.Neural(joint="top", width=3)), 0.0),
+    "ckks": (celu_job("ckks"), 1e-4),
+    "ckks, a network": (celu_job("ckks", model=vfl.Neural()), 1e-4),
+    "open, several in flight": (celu_job("open", optimizer=vfl.CeluVFL(lr=0.1, R=R, W=W, xi=60, depth=3)), 0.0),
+    "ckks, several in flight": (celu_job("ckks", optimizer=vfl.CeluVFL(lr=0.1, R=R, W=W, depth=3)), 1e-4),
+    "more rows than batches": (celu_job("open", optimizer=vfl.CeluVFL(lr=0.1, R=R, W=9)), 0.0),
 }
 
 
@@ -75,11 +75,11 @@ CUTS = ((1, 8), (3, 14))  # before any state and on one; between two and in the 
 @pytest.mark.parametrize(("kind", "at"), [(kind, at) for turn, kind in enumerate(KINDS) for at in CUTS[turn % 2]])
 def test_the_weights_are_those_of_the_undisturbed_run(kind: str, at: int, tmp_path: Path) -> None:
     work, tolerance = KINDS[kind]
-    parties, whole = undisturbed(kind)
+    parties, undisturbed_run = undisturbed(kind)
     again = resumed(work, parties, tmp_path, at)
-    for name, part in whole.parts.items():
+    for name, part in undisturbed_run.parts.items():
         np.testing.assert_allclose(again.parts[name].theta, part.theta, rtol=0, atol=tolerance)
-    assert again.costs.rounds == whole.costs.rounds == ROUNDS
+    assert again.costs.rounds == undisturbed_run.costs.rounds == ROUNDS
 
 
 def test_what_goes_down_again_has_the_noise_that_it_had(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_what_goes_down_again_has_the_noise_that_it_had(tmp_path: Path) -> None:
         if isinstance(event.message, Residual) and event.direction == "send":
             blurred.append(event.message.g.tobytes())
 
-    resumed(job(vfl.OpenResidual(defence=Gaussian(sigma=0.5))), parties, tmp_path, 7, observe)
+    resumed(celu_job(vfl.OpenResidual(defence=Gaussian(sigma=0.5))), parties, tmp_path, 7, observe)
     first, again = blurred[:7], blurred[7:]
     assert again[:W] == first[3:6]  # of the table after round 6, the last that all had kept
     assert again[W] == first[6]
@@ -101,7 +101,7 @@ def test_what_goes_down_again_has_the_noise_that_it_had(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_under_paillier_too(tmp_path: Path) -> None:
     parties = [party.take(np.arange(40, dtype=np.intp)) for party in vfl.datasets.breast_cancer(parties=2)]
-    work = job(SMALL, batch_size=20, optimizer=vfl.CeluVFL(lr=0.1, R=2, W=2, xi=60))
-    whole, again = vfl.simulate(work, parties), resumed(work, parties, tmp_path, 3)
-    for name, part in whole.parts.items():
+    work = celu_job(SMALL, batch_size=20, optimizer=vfl.CeluVFL(lr=0.1, R=2, W=2, xi=60))
+    undisturbed_run, again = vfl.simulate(work, parties), resumed(work, parties, tmp_path, 3)
+    for name, part in undisturbed_run.parts.items():
         np.testing.assert_array_equal(again.parts[name].theta, part.theta)

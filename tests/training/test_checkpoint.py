@@ -22,11 +22,11 @@ class Cut(Exception):
     """What takes the place of a lost process."""
 
 
-def job(sums: SumProtocol | str, residual: Engine | str | None, **keys: object) -> vfl.Job:
-    own: dict[str, object] = {"model": vfl.Logistic(l2=1e-3), "batch_size": 100, "epochs": 3, "seed": 2}
-    own |= {"optimizer": vfl.FedBCD(local_steps=2, lr=0.2, decay="sqrt_t")}
+def local_steps_job(sums: SumProtocol | str, residual: Engine | str | None, **keys: object) -> vfl.Job:
+    defaults: dict[str, object] = {"model": vfl.Logistic(l2=1e-3), "batch_size": 100, "epochs": 3, "seed": 2}
+    defaults |= {"optimizer": vfl.FedBCD(local_steps=2, lr=0.2, decay="sqrt_t")}
     return vfl.Job(
-        **(own | keys), protocol=vfl.Protocol(sum=sums, residual=residual), accepts=["columns", "sequential"]
+        **(defaults | keys), protocol=vfl.Protocol(sum=sums, residual=residual), accepts=["columns", "sequential"]
     )
 
 
@@ -61,17 +61,17 @@ def test_the_weights_are_those_of_the_undisturbed_run(
     sums: str, residual: Engine | str, tolerance: float, at: int, tmp_path: Path
 ) -> None:
     parties = vfl.datasets.breast_cancer(parties=3)
-    work = job(sums, residual)
-    whole, again = vfl.simulate(work, parties), interrupted(work, parties, tmp_path, at)
-    for name, part in whole.parts.items():
+    work = local_steps_job(sums, residual)
+    undisturbed_run, again = vfl.simulate(work, parties), interrupted(work, parties, tmp_path, at)
+    for name, part in undisturbed_run.parts.items():
         np.testing.assert_allclose(again.parts[name].theta, part.theta, rtol=0, atol=tolerance)
-    assert again.costs.rounds == whole.costs.rounds
-    assert [record["round"] for record in again.history] == [record["round"] for record in whole.history]
+    assert again.costs.rounds == undisturbed_run.costs.rounds
+    assert [record["round"] for record in again.history] == [record["round"] for record in undisturbed_run.history]
 
 
 def test_a_kernel_model_goes_on_too(tmp_path: Path) -> None:
     bank, shop, telco = vfl.datasets.breast_cancer(parties=3)
-    work = job(
+    work = local_steps_job(
         "tree",
         None,
         model=vfl.Kernel(gamma=0.05, blocks=3, block_size=16),
@@ -90,7 +90,7 @@ def test_a_kernel_model_goes_on_too(tmp_path: Path) -> None:
 def test_states_of_another_training_are_not_mixed_in(tmp_path: Path) -> None:
     parties = vfl.datasets.breast_cancer(parties=3)
     model = vfl.Kernel(gamma=0.05, blocks=3, block_size=16)
-    work = job("tree", None, model=model, optimizer=vfl.FDSKL())
+    work = local_steps_job("tree", None, model=model, optimizer=vfl.FDSKL())
 
     def cut(folder: Path, at: int) -> dict[str, Checkpoints]:
         states = own_checkpoints(folder, [party.name for party in parties])
@@ -113,56 +113,62 @@ def test_states_of_another_training_are_not_mixed_in(tmp_path: Path) -> None:
 
 
 def test_states_are_private_few_and_checked(tmp_path: Path) -> None:
-    own = Checkpoints(tmp_path, "shop", every=5)
+    checkpoints = Checkpoints(tmp_path, "shop", every=5)
     digest = bytes(range(32))
     theta = np.random.default_rng(0).normal(size=(3, 2))
     for rounds in range(5, 50, 5):
-        own.save(
+        checkpoints.save(
             digest, Checkpoint(rounds, "first", [], {"shop": "ab" * 32}, State(theta=theta, noise=b"secret noise"))
         )
-    assert own.rounds(digest) == (30, 35, 40, 45)
-    assert len(own.rounds(digest)) == MAX_CHECKPOINTS
-    assert own.rounds(digest[::-1]) == ()
-    np.testing.assert_array_equal(own.load(digest, 45).state["theta"], theta)
-    assert own.load(digest, 45).state["noise"] == b"secret noise"
-    assert "secret noise" not in repr(own.load(digest, 45))
-    assert own.load(digest, 45).identities == {"shop": "ab" * 32}
+    assert checkpoints.rounds(digest) == (30, 35, 40, 45)
+    assert len(checkpoints.rounds(digest)) == MAX_CHECKPOINTS
+    assert checkpoints.rounds(digest[::-1]) == ()
+    np.testing.assert_array_equal(checkpoints.load(digest, 45).state["theta"], theta)
+    assert checkpoints.load(digest, 45).state["noise"] == b"secret noise"
+    assert "secret noise" not in repr(checkpoints.load(digest, 45))
+    assert checkpoints.load(digest, 45).identities == {"shop": "ab" * 32}
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in tmp_path.iterdir())
     spoilt = max(tmp_path.iterdir())
-    whole = spoilt.read_text()
+    text = spoilt.read_text()
     write_checked_json(spoilt, read_checked_json(spoilt)[0] | {"schema": "securevfl.checkpoint/4"})
     with raises_code(DataError, "SVFL-CHECKPOINT"):
-        own.load(digest, 45)
+        checkpoints.load(digest, 45)
     for other in (
         "[]",
         '{"schema": "securevfl.checkpoint/7"}',
-        whole.replace('{"shop"', '["shop"').replace('"}', '"]'),
+        text.replace('{"shop"', '["shop"').replace('"}', '"]'),
     ):
         spoilt.write_text(other)
         with raises_code(DataError, "SVFL-CHECKPOINT"):
-            own.load(digest, 45)
-    spoilt.write_text(whole[:40])
+            checkpoints.load(digest, 45)
+    spoilt.write_text(text[:40])
     with raises_code(DataError, "SVFL-CHECKPOINT"):
-        own.load(digest, 45)
+        checkpoints.load(digest, 45)
 
 
 def test_a_state_that_never_changes_serves_every_round_before_it(tmp_path: Path) -> None:
-    own = Checkpoints(tmp_path, "shop", every=5)
+    checkpoints = Checkpoints(tmp_path, "shop", every=5)
     for rounds in range(5, 50, 5):
-        own.save(bytes(32), Checkpoint(rounds, "first", [], {}, State(key=b"key"), constant=True))
-    assert own.rounds(bytes(32)) == tuple(range(0, 50, 5))
-    assert own.rounds(bytes(range(32))) == ()
-    assert own.load(bytes(32), 10) == Checkpoint(10, "first", [], {}, State(key=b"key"), constant=True)
+        checkpoints.save(bytes(32), Checkpoint(rounds, "first", [], {}, State(key=b"key"), constant=True))
+    assert checkpoints.rounds(bytes(32)) == tuple(range(0, 50, 5))
+    assert checkpoints.rounds(bytes(range(32))) == ()
+    assert checkpoints.load(bytes(32), 10) == Checkpoint(10, "first", [], {}, State(key=b"key"), constant=True)
 
 
 @pytest.mark.parametrize("constant", [True, False])
 def test_a_training_is_over_in_the_state_that_it_ended_with_alone(constant: bool, tmp_path: Path) -> None:
-    own = Checkpoints(tmp_path, "shop", every=5)
+    checkpoints = Checkpoints(tmp_path, "shop", every=5)
     for rounds in (5, 10, 15):
-        own.save(
+        checkpoints.save(
             bytes(32), Checkpoint(rounds, "first", [], {}, State(key=b"key"), constant=constant, over=rounds == 15)
         )
-    assert [own.load(bytes(32), rounds).over for rounds in (5, 9, 10, 11, 15)] == [False, False, False, False, True]
+    assert [checkpoints.load(bytes(32), rounds).over for rounds in (5, 9, 10, 11, 15)] == [
+        False,
+        False,
+        False,
+        False,
+        True,
+    ]
 
 
 def test_the_last_round_that_all_have_is_taken() -> None:

@@ -1,4 +1,4 @@
-"""What a partner is worth: figures that hold beside scikit-learn's and beside runs of their own, and nothing else."""
+"""The value of a partner's columns: figures equal scikit-learn's and those of separate runs, and nothing else."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from securevfl.training.comparison import Comparison, compared_jobs
 from securevfl.training.local_baseline import local_metrics
 
 sklearn = pytest.importorskip("sklearn.linear_model")
-JOB = vfl.Job(model=vfl.Trees(trees=4, depth=2, boosted_score=False))  # small ones, and logistic as it comes
+JOB = vfl.Job(model=vfl.Trees(trees=4, depth=2, boosted_score=False))  # small trees, and logistic regression by default
 
 
 def tables(rows: int = 1600, *, worth: float = 1.0, parties: int = 2) -> list[vfl.Party]:
@@ -37,70 +37,70 @@ def tables(rows: int = 1600, *, worth: float = 1.0, parties: int = 2) -> list[vf
 
 @pytest.fixture(scope="module")
 def counted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Comparison, dict[str, DisclosureLedger]]:
-    """What a comparison found, with the ledgers that have counted it."""
-    own, folder = tables(), tmp_path_factory.mktemp("ledgers")
-    ledgers = {party.name: DisclosureLedger(folder / f"{party.name}.ledger", party.name) for party in own}
-    return vfl.compare(JOB, own, ledgers=ledgers), ledgers
+    """Return the result of a comparison, with the ledgers that have counted it."""
+    parties, folder = tables(), tmp_path_factory.mktemp("ledgers")
+    ledgers = {party.name: DisclosureLedger(folder / f"{party.name}.ledger", party.name) for party in parties}
+    return vfl.compare(JOB, parties, ledgers=ledgers), ledgers
 
 
 @pytest.fixture(scope="module")
-def found(counted: tuple[Comparison, dict[str, DisclosureLedger]]) -> Comparison:
+def comparison(counted: tuple[Comparison, dict[str, DisclosureLedger]]) -> Comparison:
     return counted[0]
 
 
 @pytest.mark.long
-def test_models_alone_are_those_of_scikit_learn_on_the_same_rows(found: Comparison) -> None:
+def test_models_alone_are_those_of_scikit_learn_on_the_same_rows(comparison: Comparison) -> None:
     bank, shop = tables()
     schedule = JOB.schedule(register_of([bank, shop]))
     model = sklearn.LogisticRegression(C=1e6).fit(bank.X[schedule.train], bank.y[schedule.train])
     f = model.decision_function(bank.X[schedule.test])
-    alone = next(row for row in found.rows if (row.columns, row.model) == ("bank alone", "logistic"))
+    alone = next(row for row in comparison.rows if (row.columns, row.model) == ("bank alone", "logistic"))
     assert alone.auc == pytest.approx(area_under_curve(bank.y[schedule.test] == 1, f), abs=0.002)
-    assert found.held_out == len(schedule.test)
+    assert comparison.held_out == len(schedule.test)
 
 
-def test_models_together_are_those_of_trainings_by_themselves(found: Comparison) -> None:
+def test_models_together_are_those_of_trainings_by_themselves(comparison: Comparison) -> None:
     run = vfl.simulate(compared_jobs(JOB)["bins"], tables())
-    together = next(row for row in found.rows if (row.columns, row.model) == ("bank, shop", "bins"))
+    together = next(row for row in comparison.rows if (row.columns, row.model) == ("bank, shop", "bins"))
     assert together.auc == pytest.approx(run.metrics["auc"], abs=0.01)
     # of two trainings, whose sums are rounded at random: of differences with a standard deviation of .0024
     assert together.log_loss == pytest.approx(run.metrics["log_loss"], abs=0.02)
 
 
-def test_what_the_other_columns_are_worth_is_said(found: Comparison) -> None:
-    assert [(row.columns, row.model) for row in found.rows] == [
+def test_what_the_other_columns_are_worth_is_said(comparison: Comparison) -> None:
+    assert [(row.columns, row.model) for row in comparison.rows] == [
         (columns, model) for columns in ("bank alone", "bank, shop") for model in ("logistic", "bins", "trees")
     ]
-    assert found.gain > 0.1
-    assert "rises by" in found.conclusion
+    assert comparison.gain > 0.1
+    assert "rises by" in comparison.conclusion
     none = vfl.compare(JOB, tables(worth=0.0))
     assert abs(none.gain) < 2 * none.deviation
     assert "chance" in none.conclusion
 
 
-def test_nothing_but_figures_comes_back(found: Comparison) -> None:
-    for row in found.rows:
+def test_nothing_but_figures_comes_back(comparison: Comparison) -> None:
+    for row in comparison.rows:
         assert all(isinstance(value, str | float) for value in astuple(row))
-    told = {row.tells for row in found.rows if row.columns == "bank alone"}
-    assert told == {"nothing"}
+    disclosed = {row.tells for row in comparison.rows if row.columns == "bank alone"}
+    assert disclosed == {"nothing"}
 
 
 def test_no_label_of_a_held_out_row_moves_a_model_of_the_party_alone() -> None:
     """Labels of held-out rows turned round turn the AUC round exactly: nothing was fitted to them."""
     bank, _ = tables()
-    held = JOB.schedule(bank.register).test
+    test_rows = JOB.schedule(bank.register).test
     turned = np.asarray(bank.y).copy()
-    turned[held] = 1 - turned[held]
+    turned[test_rows] = 1 - turned[test_rows]
     other = vfl.Party("bank", bank.X, turned, ids=np.arange(len(bank)))
     for name in ("logistic", "bins"):
         job = compared_jobs(JOB)[name]
         assert local_metrics(job, bank)["auc"] + local_metrics(job, other)["auc"] == pytest.approx(1.0, abs=1e-9)
 
 
-def test_three_parties_are_compared(found: Comparison) -> None:
-    own = vfl.compare(JOB, tables(parties=3))
-    assert own.rows[-1].columns == "bank, shop, telco"
-    assert own.gain > found.gain - 0.05
+def test_three_parties_are_compared(comparison: Comparison) -> None:
+    of_three = vfl.compare(JOB, tables(parties=3))
+    assert of_three.rows[-1].columns == "bank, shop, telco"
+    assert of_three.gain > comparison.gain - 0.05
 
 
 @pytest.mark.parametrize(
@@ -119,15 +119,15 @@ def test_jobs_that_cannot_be_compared_are_refused_with_the_remedy(job: vfl.Job, 
 
 def test_ledgers_are_asked_for_all_models_before_anything_is_told(tmp_path: Path) -> None:
     """The shop's file lets 400 rows be measured four times in all: two were taken, three are asked for."""
-    own = tables(1600)
-    ledgers = {party.name: DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name) for party in own}
-    held = JOB.schedule(register_of(own)).test
+    parties = tables(1600)
+    ledgers = {party.name: DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name) for party in parties}
+    test_rows = JOB.schedule(register_of(parties)).test
     measured = ScoreLedger(ledgers["shop"].path)
     for _ in range(2):
-        measured.record_evaluation("bank", [own[1].keys[row].tobytes() for row in held])
+        measured.record_evaluation("bank", [parties[1].keys[row].tobytes() for row in test_rows])
     seen: list[str] = []
     with raises_code(LeakageError, "SVFL-LIMIT-REACHED", peer="bank", limit=4):
-        vfl.compare(JOB, own, ledgers=ledgers, on_model=seen.append)
+        vfl.compare(JOB, parties, ledgers=ledgers, on_model=seen.append)
     assert not seen
     assert not any(ledger.read().entries for ledger in ledgers.values())
 

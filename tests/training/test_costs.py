@@ -1,4 +1,4 @@
-"""What a run says it cost: a whole run from start to end, in parts that add up, for every family of training."""
+"""The reported costs of a run cover it from start to end, in parts that add up, for every family of training."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ JOBS: dict[str, vfl.Job] = {
 }
 
 
-def parties(name: str) -> list[vfl.Party]:
+def parties_with_server(name: str) -> list[vfl.Party]:
     """Two parties of 200 rows, with FDML's server."""
     tables = [party.take(np.arange(200)) for party in vfl.datasets.breast_cancer()]
     return tables + [vfl.Helper("server", "server")] * (name == "fdml")
@@ -65,20 +65,20 @@ def test_every_family_is_here() -> None:
 @pytest.fixture
 def clocks(monkeypatch: pytest.MonkeyPatch) -> list[VirtualClock]:
     """All clocks of simulations."""
-    made: list[VirtualClock] = []
+    virtual_clocks: list[VirtualClock] = []
 
     def noted(*args: Any, **keys: Any) -> VirtualClock:
-        made.append(VirtualClock(*args, **keys))
-        return made[-1]
+        virtual_clocks.append(VirtualClock(*args, **keys))
+        return virtual_clocks[-1]
 
     monkeypatch.setattr(simulation, "VirtualClock", noted)
-    return made
+    return virtual_clocks
 
 
 @pytest.mark.parametrize("name", JOBS)
 def test_the_total_is_the_time_of_the_last_clock(name: str, clocks: list[VirtualClock]) -> None:
     """A round trip is ten seconds, so that nothing else counts: each that the run waits for must be in the total."""
-    run = vfl.simulate(JOBS[name], parties(name), network=Network(mbps=1e6, rtt_ms=10_000))
+    run = vfl.simulate(JOBS[name], parties_with_server(name), network=Network(mbps=1e6, rtt_ms=10_000))
     costs, ends = run.costs, [clock._here.branch.now for clock in clocks]  # of this thread: those of the trunk
     assert costs.total == pytest.approx(max(ends), rel=1e-3)
     assert sum(costs.parts.values()) == pytest.approx(costs.total, rel=1e-9)
@@ -90,10 +90,12 @@ def test_the_total_is_the_time_of_the_last_clock(name: str, clocks: list[Virtual
 
 @pytest.mark.parametrize("name", JOBS)
 def test_a_measured_run_is_told_by_the_clock_in_the_same_words(name: str) -> None:
-    own, job = parties(name), JOBS[name]
+    tables, job = parties_with_server(name), JOBS[name]
     job = vfl.Job.from_dict(job.to_dict() | {"epochs": job.epochs or 1})
-    names = [party.name for party in own]
-    roles = {party.name: (lambda channel, party=party: take_part(job, party, channel, parties=names)) for party in own}
+    names = [party.name for party in tables]
+    roles = {
+        party.name: (lambda channel, party=party: take_part(job, party, channel, parties=names)) for party in tables
+    }
     started = time.perf_counter()
     parts = run_threads(roles, WallClock)
     passed = time.perf_counter() - started
@@ -103,8 +105,8 @@ def test_a_measured_run_is_told_by_the_clock_in_the_same_words(name: str) -> Non
 
 
 def test_runs_of_one_job_have_one_total_whatever_lies_beside_what() -> None:
-    """Work ahead and visits go on two paths, either of which may be the longer one; seconds of a line count alone."""
-    job, tables = JOBS["shares"].model_copy(update={"epochs": 20}), parties("shares")
+    """Preprocessing and iterations run in parallel, and either may take longer; seconds of a link count alone."""
+    job, tables = JOBS["shares"].model_copy(update={"epochs": 20}), parties_with_server("shares")
     network = Network(mbps=1.0, rtt_ms=400)
     totals = [vfl.simulate(job, tables, network=network).costs.total for _ in range(3)]
     assert max(totals) <= 1.05 * min(totals)

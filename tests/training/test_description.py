@@ -1,4 +1,4 @@
-"""A party's own table described: figures are those of pooled statistics, and faults put there are named."""
+"""The description of a party's table: figures equal pooled statistics, and planted faults are named."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def table(seed: int = 0) -> tuple[Columns, np.ndarray]:
 
 def test_figures_are_those_of_pooled_statistics_and_faults_are_named() -> None:
     columns, y = table()
-    found = vfl.describe(vfl.Party("bank", columns, y, ids=range(N)))
-    by_name = {each.column: each for each in found.columns}
-    assert (found.rows, found.doubled, found.positive) == (N, 3, ("1", pytest.approx(y.mean())))
-    assert {name: each.notes for name, each in by_name.items() if each.notes} == {
+    description = vfl.describe(vfl.Party("bank", columns, y, ids=range(N)))
+    by_name = {column.column: column for column in description.columns}
+    assert (description.rows, description.doubled, description.positive) == (N, 3, ("1", pytest.approx(y.mean())))
+    assert {name: column.notes for name, column in by_name.items() if column.notes} == {
         "tails": ("far tails",),
         "same": ("same as b",),
         "nearly": ("nearly constant",),
@@ -74,13 +74,13 @@ def test_variance_inflation_is_that_of_regressions() -> None:
     columns, _ = table()
     X = columns.X[:, :4]
     filled = np.where(np.isnan(X), np.nanmedian(X, axis=0), X)
-    found = vfl.describe(vfl.Party("shop", Columns(X, ["a", "b", "c", "gaps"]), ids=range(N)))
-    assert found.positive is None
-    for j, each in enumerate(found.columns):
-        rest = np.delete(filled, j, axis=1)
-        r2 = LinearRegression().fit(rest, filled[:, j]).score(rest, filled[:, j])
-        assert each.vif == pytest.approx(1 / (1 - r2))
-        assert (each.iv, each.auc) == (None, None)
+    description = vfl.describe(vfl.Party("shop", Columns(X, ["a", "b", "c", "gaps"]), ids=range(N)))
+    assert description.positive is None
+    for j, column in enumerate(description.columns):
+        other_columns = np.delete(filled, j, axis=1)
+        r2 = LinearRegression().fit(other_columns, filled[:, j]).score(other_columns, filled[:, j])
+        assert column.vif == pytest.approx(1 / (1 - r2))
+        assert (column.iv, column.auc) == (None, None)
 
 
 def test_the_command_says_how_columns_were_read(tmp_path: Path) -> None:
@@ -89,16 +89,16 @@ def test_the_command_says_how_columns_were_read(tmp_path: Path) -> None:
         f"{i},{i % 7}.5,{i % 50} %,2024-01-{i % 28 + 1:02d},{'<b>' if i % 3 else 'x'},t{i},{i % 2}" for i in range(200)
     ]
     data.write_text("\n".join(["id,amount,share,since,town,note,y", *lines]))
-    found = CliRunner().invoke(app, ["describe", str(data), "--html", str(page), "--json", str(figures)])
-    assert found.exit_code == 0, found.output
-    said = json.loads(figures.read_text())
-    kinds = {each["column"]: each["kind"] for each in said["columns"]}
+    result = CliRunner().invoke(app, ["describe", str(data), "--html", str(page), "--json", str(figures)])
+    assert result.exit_code == 0, result.output
+    description = json.loads(figures.read_text())
+    kinds = {column["column"]: column["kind"] for column in description["columns"]}
     assert kinds == {"amount": "number", "share": "percent", "since": "date", "town": "text", "note": "text"}
-    assert said["columns"][2]["quartiles"][0] == "2024-01-01"
-    assert said["columns"][4]["notes"] == ["each text once"]
-    assert (said["party"], said["positive"]) == ("shop", {"class": "1", "share": 0.5})
+    assert description["columns"][2]["quartiles"][0] == "2024-01-01"
+    assert description["columns"][4]["notes"] == ["each text once"]
+    assert (description["party"], description["positive"]) == ("shop", {"class": "1", "share": 0.5})
     text = page.read_text()
-    assert all(each["column"] in text and each["column"] in found.output for each in said["columns"])
+    assert all(column["column"] in text and column["column"] in result.output for column in description["columns"])
     assert "<b>" not in text
     assert CliRunner().invoke(app, ["describe", str(data), "--label", "none"]).output.count("IV") == 0
 
@@ -111,9 +111,9 @@ def test_what_is_wider_than_a_terminal_comes_in_parts_and_uncut(width: int) -> N
     parts = split_wide_table(heads, rows, width)
     for part in parts:
         out.print(part)
-    told = out.file.getvalue()  # type: ignore[attr-defined]
+    text = out.file.getvalue()  # type: ignore[attr-defined]
     assert len(parts) == {30: 5, 60: 2, 400: 1}[width]
-    assert "…" not in told
-    assert told.count("balance2") == len(parts)
-    assert all(head in told for head in heads[:-1])
-    assert "notes" not in told  # as there are none
+    assert "…" not in text
+    assert text.count("balance2") == len(parts)
+    assert all(head in text for head in heads[:-1])
+    assert "notes" not in text  # since there are no notes

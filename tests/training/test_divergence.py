@@ -17,7 +17,7 @@ from securevfl.models.losses import LOSSES
 
 
 def numbers(count: int = 3) -> list[vfl.Party]:
-    """A regression of so many parties."""
+    """A regression of `count` parties."""
     generator = np.random.default_rng(0)
     X = generator.normal(size=(300, 4 * count))
     y, ids = X @ generator.normal(size=4 * count), np.arange(300)
@@ -105,8 +105,8 @@ def test_the_command_says_it_in_a_line_and_saves_nothing(tmp_path: Path) -> None
         'optimizer = {name = "fedbcd", lr = 5}\n'
     )
     for party in numbers(2):
-        own = {} if party.y is None else {"y": party.y}
-        np.savez(tmp_path / f"{party.name}.npz", X=party.X, ids=np.arange(300), **own)
+        labels = {} if party.y is None else {"y": party.y}
+        np.savez(tmp_path / f"{party.name}.npz", X=party.X, ids=np.arange(300), **labels)
     data = [f"--data={name}={tmp_path / name}.npz" for name in ("bank", "shop")]
     done = CliRunner().invoke(app, ["train", str(tmp_path / "job.toml"), *data, "--save", str(tmp_path / "parts")])
     assert done.exit_code == 2

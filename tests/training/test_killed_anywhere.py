@@ -1,6 +1,6 @@
 """A party that is killed as it sends any kind of message: the same command again, and the training ends with a model.
 
-What was entered in ledgers ahead of what was told stays, as it does when a process dies; it is the same job's.
+Ledger records of reserved disclosures stay when a process dies; they belong to the same job.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class Killed(BaseException):
     """The end of a process."""
 
 
-def tables(rows: int = 300, each: int = 2) -> list[vfl.Party]:
+def three_tables(rows: int = 300, columns: int = 2) -> list[vfl.Party]:
     draw = np.random.default_rng(1)
-    X = draw.normal(size=(rows, 3 * each))
+    X = draw.normal(size=(rows, 3 * columns))
     y = np.where(X.sum(axis=1) + draw.normal(size=rows) > 0, 1, 0)
     return [
-        vfl.Party(name, X[:, each * k : each * k + each], y if name == "bank" else None, ids=range(rows))
+        vfl.Party(name, X[:, columns * k : columns * k + columns], y if name == "bank" else None, ids=range(rows))
         for k, name in enumerate(("bank", "shop", "telco"))
     ]
 
@@ -64,7 +64,7 @@ class Command:
         self.sent: dict[tuple[str, str], None] = {}
 
     def __call__(self, who: str = "", kind: str = "") -> dict[str, ModelPart]:
-        return run_threads({each.name: partial(self._role, each, who, kind) for each in self.parties}, WallClock)
+        return run_threads({party.name: partial(self._role, party, who, kind) for party in self.parties}, WallClock)
 
     def _role(self, party: Any, who: str, kind: str, channel: Channel) -> ModelPart:
         send = channel.send
@@ -77,39 +77,37 @@ class Command:
             send(to, message, subchannel, permit=permit)
 
         channel.send = sending  # type: ignore[method-assign]
-        own = self.folder / party.name
+        party_folder = self.folder / party.name
         return take_part(
             self.job,
             party,
             channel,
-            parties=[each.name for each in self.parties],
-            ledger=DisclosureLedger(own / "ledger", party.name),
-            checkpoints=Checkpoints(own / "states", party.name),
+            parties=[member.name for member in self.parties],
+            ledger=DisclosureLedger(party_folder / "ledger", party.name),
+            checkpoints=Checkpoints(party_folder / "states", party.name),
         )
 
 
 def killed_everywhere(job: vfl.Job, parties: list[Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     """Kill each party at each kind of message it sends, and give the command once more; how many kinds there were."""
-    whole = Command(job, parties, folder / "whole")
-    whole()
-    for number, (who, kind) in enumerate(whole.sent):
+    undisturbed = Command(job, parties, folder / "whole")
+    undisturbed()
+    for number, (who, kind) in enumerate(undisturbed.sent):
         command = Command(job, parties, folder / str(number))
         with monkeypatch.context() as dies:
-            dies.setattr(
-                LedgerSession, "settle", lambda self, *, silent: None
-            )  # nothing is put in order by who is killed
+            dies.setattr(LedgerSession, "settle", lambda self, *, silent: None)  # a killed process cleans nothing up
             with pytest.raises(BaseException):  # noqa: B017
                 command(who, kind)
         parts = command()
-        assert set(parts) == {each.name for each in parties}, (who, kind)
-    return len(whole.sent)
+        assert set(parts) == {party.name for party in parties}, (who, kind)
+    return len(undisturbed.sent)
 
 
 def test_weights_of_evidence_are_asked_once_more_by_the_same_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = vfl.Job(**WOE | {"epochs": 1})
-    assert killed_everywhere(job, tables(500)[:2], tmp_path, monkeypatch) > 6
+    assert killed_everywhere(job, three_tables(500)[:2], tmp_path, monkeypatch) > 6
 
 
 @pytest.mark.slow
@@ -117,19 +115,19 @@ def test_weights_of_evidence_are_asked_once_more_by_the_same_job(
 def test_every_family_goes_on_wherever_it_was_killed(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = {"batch_size": 100, "epochs": 2} | FAMILIES[name]
-    accepts = {*leak_kinds()} - {"fresh_equations"} | {*own.get("accepts", ())}  # other jobs' equations are refused
-    job = vfl.Job(**own | {"accepts": sorted(accepts)})
+    options = {"batch_size": 100, "epochs": 2} | FAMILIES[name]
+    accepts = {*leak_kinds()} - {"fresh_equations"} | {*options.get("accepts", ())}  # other jobs' equations are refused
+    job = vfl.Job(**options | {"accepts": sorted(accepts)})
     parties = [
-        *tables()[: job.family.max_parties or 3],
+        *three_tables()[: job.family.max_parties or 3],
         *(Helper(name, role) for name, role in job.family.example_helpers),
     ]
     assert killed_everywhere(job, parties, tmp_path, monkeypatch) > 2
 
 
 def test_tries_that_are_killed_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who has parties killed again and again has bins counted again: it ends before they tell the labels."""
-    command = Command(vfl.Job(**WOE | {"epochs": 1}), tables(300)[:2], tmp_path)
+    """A party that has others killed repeatedly has bins counted again: it ends before that reveals labels."""
+    command = Command(vfl.Job(**WOE | {"epochs": 1}), three_tables(300)[:2], tmp_path)
     monkeypatch.setattr(LedgerSession, "settle", lambda self, *, silent: None)
     tries = 0
     with pytest.raises(vfl.errors.LeakageError):  # noqa: PT012

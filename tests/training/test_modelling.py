@@ -1,4 +1,4 @@
-"""What a data scientist sets and reads beside the protocol: weights, splits, early stopping, coefficients, metrics."""
+"""Options and results of modelling apart from the protocol: weights, splits, early stopping, coefficients, metrics."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ ROWS = GENERATOR.uniform(0.2, 3.0, N)
 L2 = 1e-2
 
 
-def job(model: object = None, **options: object) -> vfl.Job:
+def fedbcd_job(model: object = None, **options: object) -> vfl.Job:
     return vfl.Job(
         **{
             "model": model or vfl.Logistic(l2=L2),
@@ -39,9 +39,9 @@ def job(model: object = None, **options: object) -> vfl.Job:
     )
 
 
-def parties(y: np.ndarray = Y, weights: bool = False) -> list[vfl.Party]:
-    own = np.column_stack([OWN, ROWS]) if weights else OWN
-    bank = vfl.Party("bank", own, y, columns=["a", "b", "w"][: own.shape[1]], ids=range(N))
+def weighted_parties(y: np.ndarray = Y, weights: bool = False) -> list[vfl.Party]:
+    columns = np.column_stack([OWN, ROWS]) if weights else OWN
+    bank = vfl.Party("bank", columns, y, columns=["a", "b", "w"][: columns.shape[1]], ids=range(N))
     return [bank, vfl.Party("shop", OTHER, columns=["c", "d"], ids=range(N))]
 
 
@@ -57,54 +57,54 @@ def parties(y: np.ndarray = Y, weights: bool = False) -> list[vfl.Party]:
 def test_weighted_models_and_coefficients_are_scikit_learns(
     weights: object, class_weight: object, rows: object
 ) -> None:
-    run = vfl.simulate(job(weights=weights), parties(weights=rows is not None))
+    run = vfl.simulate(fedbcd_job(weights=weights), weighted_parties(weights=rows is not None))
     scaled = (BOTH - BOTH.mean(axis=0)) / BOTH.std(axis=0)
     total = (np.ones(N) if rows is None else ROWS) * (np.ones(N) if class_weight is None else _of_class(class_weight))
     sample = total / total.mean()
-    own = LogisticRegression(C=1 / (N * L2), tol=1e-10, max_iter=1000).fit(scaled, Y, sample_weight=sample)
+    expected = LogisticRegression(C=1 / (N * L2), tol=1e-10, max_iter=1000).fit(scaled, Y, sample_weight=sample)
     theta = np.vstack([run.parts["bank"].theta[:2], run.parts["shop"].theta])[:, 0]
-    np.testing.assert_allclose(theta, own.coef_[0], atol=2e-4)
-    units = own.coef_[0] / BOTH.std(axis=0)
-    found = [value for part in run.coefficients.values() for each in part.values() for value in each]
-    np.testing.assert_allclose(found, units, rtol=2e-3)
+    np.testing.assert_allclose(theta, expected.coef_[0], atol=2e-4)
+    units = expected.coef_[0] / BOTH.std(axis=0)
+    coefficients = [value for part in run.coefficients.values() for weights in part.values() for value in weights]
+    np.testing.assert_allclose(coefficients, units, rtol=2e-3)
     assert list(run.coefficients["bank"]) == ["a", "b"]
     f = run.decision({"bank": OWN, "shop": OTHER})[:, 0]
-    np.testing.assert_allclose(BOTH @ found + run.intercept[0], f, atol=1e-9)
+    np.testing.assert_allclose(BOTH @ coefficients + run.intercept[0], f, atol=1e-9)
 
 
 def _of_class(class_weight: object) -> np.ndarray:
     if isinstance(class_weight, dict):
-        return np.array([class_weight[each] for each in Y])
+        return np.array([class_weight[label] for label in Y])
     return np.where(Y == "yes", N / (2 * (Y == "yes").sum()), N / (2 * (Y == "no").sum()))
 
 
 def test_coefficients_of_a_regression_are_in_units_of_the_label() -> None:
     y = 7 * SCORE + 1000
-    run = vfl.simulate(job(vfl.Square(), optimizer=vfl.FedBCD(lr=0.2)), parties(y))
-    own = Ridge(alpha=1e-9).fit(BOTH, y)
-    found = [value for part in run.coefficients.values() for each in part.values() for value in each]
-    np.testing.assert_allclose(found, own.coef_, rtol=1e-3)
-    assert run.intercept[0] == pytest.approx(own.intercept_, rel=1e-3)
+    run = vfl.simulate(fedbcd_job(vfl.Square(), optimizer=vfl.FedBCD(lr=0.2)), weighted_parties(y))
+    expected = Ridge(alpha=1e-9).fit(BOTH, y)
+    coefficients = [value for part in run.coefficients.values() for weights in part.values() for value in weights]
+    np.testing.assert_allclose(coefficients, expected.coef_, rtol=1e-3)
+    assert run.intercept[0] == pytest.approx(expected.intercept_, rel=1e-3)
 
 
 def test_balanced_classes_at_one_in_a_hundred_train_on_shares_to_what_scikit_learn_finds() -> None:
-    """The room is the least power of two that fits, it is said, and there are visits enough for its smaller steps."""
+    """The range is the least power of two that fits; a notice names it, and iterations suffice for its steps."""
     draw, rows = np.random.default_rng(8), 6000
-    own, other = draw.normal(size=(rows, 2)), draw.normal(size=(rows, 2))
-    f = own @ [1.5, -1.0] + other @ [1.0, 0.0] + draw.logistic(size=rows)
+    bank_columns, other = draw.normal(size=(rows, 2)), draw.normal(size=(rows, 2))
+    f = bank_columns @ [1.5, -1.0] + other @ [1.0, 0.0] + draw.logistic(size=rows)
     y = (f >= np.sort(f)[-60]).astype(int)
-    each = [vfl.Party("bank", own, y, ids=range(rows)), vfl.Party("shop", other, ids=range(rows))]
+    both = [vfl.Party("bank", bank_columns, y, ids=range(rows)), vfl.Party("shop", other, ids=range(rows))]
     opened = vfl.Protocol(shares=vfl.Shares(open_weights=("bank", "shop")))
     open_job = vfl.Job(model=vfl.Logistic(), protocol=opened, weights={"classes": "balanced"}, test_fraction=0.0)
     with pytest.warns(errors.DataNotice):
-        run = vfl.simulate(open_job, each)
+        run = vfl.simulate(open_job, both)
     assert run.job.weights is not None
     assert run.job.weights.max_weight == 64
     assert run.job.epochs == 4 * open_job.epochs
-    sheet = str(vfl.explain(open_job, each))
+    sheet = str(vfl.explain(open_job, both))
     assert "no row counts more than 64 times the mean, and that its classes count the same" in sheet
     assert "1 of 128 rows" in sheet
-    X = np.hstack([run.parts["bank"].rows(own), run.parts["shop"].rows(other)])
+    X = np.hstack([run.parts["bank"].rows(bank_columns), run.parts["shop"].rows(other)])
     oracle = LogisticRegression(C=1e6, class_weight="balanced", tol=1e-10, max_iter=1000).fit(X, y)
     theta = np.concatenate([run.parts["bank"].theta[:2, 0], run.parts["shop"].theta[:, 0]])
     weight = np.where(y == 1, rows / 120, rows / (2 * (rows - 60)))
@@ -114,15 +114,17 @@ def test_balanced_classes_at_one_in_a_hundred_train_on_shares_to_what_scikit_lea
         np.abs((theta - oracle.coef_[0]) / np.maximum(spread, 1e-9)).max() < 4.5
     )  # over 20 runs 1.0, with a deviation of 0.43
     assert run.metrics["auc"] == pytest.approx(roc_auc_score(y, oracle.decision_function(X)), abs=2e-3)
-    for given, sizes in (({"classes": "balanced", "max_weight": 64}, 160), ({"classes": "balanced"}, 40)):
-        assert vfl.Job(model=vfl.Logistic(), weights=given, test_fraction=0.0).epochs == sizes
+    for weights, sizes in (({"classes": "balanced", "max_weight": 64}, 160), ({"classes": "balanced"}, 40)):
+        assert vfl.Job(model=vfl.Logistic(), weights=weights, test_fraction=0.0).epochs == sizes
 
 
 @pytest.mark.exact_outputs
 def test_weights_are_sealed_like_any_residual() -> None:
-    """Under encryption the same model comes out, though g goes beyond the loss's own bound."""
+    """Encryption gives the same model, although g exceeds the loss's bound."""
     options = {"weights": {"classes": {"no": 1, "yes": 9}}, "epochs": 3}
-    sealed, plain = (vfl.simulate(job(**options, protocol=each), parties()) for each in ("ckks", "open"))
+    sealed, plain = (
+        vfl.simulate(fedbcd_job(**options, protocol=protocol), weighted_parties()) for protocol in ("ckks", "open")
+    )
     np.testing.assert_allclose(sealed.parts["shop"].theta, plain.parts["shop"].theta, atol=1e-4)
 
 
@@ -141,7 +143,7 @@ def test_weights_are_sealed_like_any_residual() -> None:
 )
 def test_weights_that_cannot_be_used_are_told(weights: object, says: str) -> None:
     with pytest.raises(errors.DataError):
-        vfl.simulate(job(weights=weights, epochs=1), parties())
+        vfl.simulate(fedbcd_job(weights=weights, epochs=1), weighted_parties())
 
 
 @pytest.mark.parametrize(
@@ -151,9 +153,9 @@ def test_weights_that_cannot_be_used_are_told(weights: object, says: str) -> Non
         (("a", "b"), "a"),
         ((True, False), "True"),
         (("Yes", "No"), "Yes"),
-        ((0, 1), "1"),  # of which there are more
+        ((0, 1), "1"),  # there are more of these
         ((-1.0, 1.0), "1"),
-        ((2, 1), "2"),  # 1 against 2 says nothing: the rarer one
+        ((2, 1), "2"),  # class 1 against 2 does not state which; the rarer one is meant
     ],
 )
 def test_of_two_classes_one_is_the_positive_one(labels: tuple[object, object], positive: str) -> None:
@@ -166,7 +168,7 @@ def test_of_two_classes_one_is_the_positive_one(labels: tuple[object, object], p
 def test_a_job_names_the_positive_class(protocol: object, within: float) -> None:
     """The model is the same with another sign; probabilities, rates and points are of the class that is named."""
     keys = {"protocol": protocol, "optimizer": vfl.FedBCD(local_steps=1, lr=2.0), "epochs": 20}
-    runs = {name: vfl.simulate(job(**keys, positive=name), parties()) for name in (None, "no")}
+    runs = {name: vfl.simulate(fedbcd_job(**keys, positive=name), weighted_parties()) for name in (None, "no")}
     tables = {"bank": OWN[:50], "shop": OTHER[:50]}
     usual, named = runs[None], runs["no"]
     assert (usual.positive, named.positive) == ("yes", "no")
@@ -183,11 +185,11 @@ def test_a_job_names_the_positive_class(protocol: object, within: float) -> None
 
 def test_a_class_that_is_none_is_told_at_home_and_not_to_others() -> None:
     with raises_code(errors.ClassError, "SVFL-LABEL-CLASSES") as caught:
-        vfl.simulate(job(positive="late"), parties())
+        vfl.simulate(fedbcd_job(positive="late"), weighted_parties())
     assert errors.stop_reason_of(caught.value) == "refused"
     assert "yes" not in errors.STOP_REASONS["refused"]
     with raises_code(errors.ConfigError, "SVFL-JOB-OPTION"):
-        job(vfl.Square(), positive="yes")
+        fedbcd_job(vfl.Square(), positive="yes")
 
 
 def test_weights_are_for_linear_models() -> None:
@@ -196,48 +198,52 @@ def test_weights_are_for_linear_models() -> None:
 
 
 def test_a_training_stops_when_a_metric_gets_no_better() -> None:
-    run = vfl.simulate(job(test_fraction=0.25, patience={"metric": "loss", "evaluations": 3}), parties())
+    run = vfl.simulate(
+        fedbcd_job(test_fraction=0.25, patience={"metric": "loss", "evaluations": 3}), weighted_parties()
+    )
     losses = [record["loss"] for record in run.history]
     assert 4 < len(losses) < 400
     assert all(min(losses[: k - 3]) - min(losses[k - 3 : k]) > 1e-4 for k in range(4, len(losses)))
     assert min(losses[:-3]) - min(losses[-3:]) <= 1e-4
     with raises_code(errors.ConfigError, "SVFL-JOB-OPTION"):
-        job(patience={"metric": "r2"})
+        fedbcd_job(patience={"metric": "r2"})
 
 
 @pytest.mark.parametrize("sums", ["direct", "pairwise"])
 def test_patience_keeps_the_best_model_at_every_party(sums: str, tmp_path: Path) -> None:
-    """Steps so large that the loss goes up and down: the model is that of the round with the lowest."""
+    """Steps so large that the loss oscillates: the model is that of the round with the lowest loss."""
     three = vfl.datasets.breast_cancer(3)
-    own = {"optimizer": vfl.FedBCD(lr=0.8), "protocol": vfl.Protocol(sum=sums, residual="open"), "batch_size": 64}
-    own |= {"epochs": 2, "test_fraction": 0.25, "accepts": ["columns"], "model": vfl.Logistic()}
+    options = {"optimizer": vfl.FedBCD(lr=0.8), "protocol": vfl.Protocol(sum=sums, residual="open"), "batch_size": 64}
+    options |= {"epochs": 2, "test_fraction": 0.25, "accepts": ["columns"], "model": vfl.Logistic()}
     patient = {"patience": {"metric": "loss", "evaluations": 50}}
-    run = vfl.simulate(vfl.Job(**own, **patient), three)
+    run = vfl.simulate(vfl.Job(**options, **patient), three)
     losses = [record["loss"] for record in run.history]
     best = int(np.argmin(losses)) + 1
     assert 1 < best < len(losses)
     assert run.metrics["loss"] == pytest.approx(min(losses), rel=1e-6)
-    kept: dict[str, Checkpoints] = {each.name: Checkpoints(tmp_path / each.name, each.name, every=1) for each in three}
+    checkpoints: dict[str, Checkpoints] = {
+        party.name: Checkpoints(tmp_path / party.name, party.name, every=1) for party in three
+    }
 
     def cut(done: int, of: int) -> None:
         if done == best + 1:
             raise RuntimeError("cut")
 
     with pytest.raises(RuntimeError, match="cut"):
-        vfl.simulate(vfl.Job(**own, **patient), three, checkpoints=kept, on_round=cut)
-    again = vfl.simulate(vfl.Job(**own, **patient), three, checkpoints=kept)
+        vfl.simulate(vfl.Job(**options, **patient), three, checkpoints=checkpoints, on_round=cut)
+    again = vfl.simulate(vfl.Job(**options, **patient), three, checkpoints=checkpoints)
     for name, part in again.parts.items():
         np.testing.assert_array_equal(part.theta, run.parts[name].theta)
 
 
 def test_classes_are_held_out_evenly() -> None:
     rare = np.where(np.arange(N) % 40 == 0, "rare", "common")
-    bank, shop = parties(rare)
-    even = vfl.stratified(job(test_fraction=0.3, epochs=1), bank)
+    bank, shop = weighted_parties(rare)
+    even = vfl.stratified(fedbcd_job(test_fraction=0.3, epochs=1), bank)
     test = even.schedule(bank.register).test
     assert (rare[test] == "rare").sum() == 3
     assert len(test) == 120
-    assert set(test) != set(job(test_fraction=0.3).schedule(bank.register).test)
+    assert set(test) != set(fedbcd_job(test_fraction=0.3).schedule(bank.register).test)
     run = vfl.simulate(even, [bank, shop])
     assert run.metrics["auc"] > 0
     with raises_code(errors.PartiesError, "SVFL-PARTIES-LABELS"):
@@ -245,9 +251,9 @@ def test_classes_are_held_out_evenly() -> None:
 
 
 def test_other_rows_are_evaluated_and_probabilities_held_against_labels(tmp_path: Path) -> None:
-    run = vfl.simulate(job(epochs=20), parties())
-    found = run.evaluate({"bank": OWN, "shop": OTHER}, Y)
-    assert found == pytest.approx(run.metrics)
+    run = vfl.simulate(fedbcd_job(epochs=20), weighted_parties())
+    metrics = run.evaluate({"bank": OWN, "shop": OTHER}, Y)
+    assert metrics == pytest.approx(run.metrics)
     calibration = np.array(run.calibration)
     assert calibration.shape == (10, 3)
     assert calibration[:, 2].sum() == N

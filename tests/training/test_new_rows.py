@@ -59,26 +59,26 @@ def table(X: np.ndarray = X) -> pa.Table:
     return pa.table({"c": X[:, 2], "note": ["text"] * n, "a": X[:, 0], "id": IDS[:n], "b": X[:, 1]})
 
 
-def write(path: Path, own: pa.Table) -> Path:
+def write(path: Path, table: pa.Table) -> Path:
     if path.suffix == ".csv":
-        csv.write_csv(own, path)
+        csv.write_csv(table, path)
     elif path.suffix == ".parquet":
-        parquet.write_table(own, path, row_group_size=25)
+        parquet.write_table(table, path, row_group_size=25)
     else:
-        numbers = np.column_stack([own[name].to_numpy() for name in "cab"])
-        np.savez(path, X=numbers, ids=own["id"].to_numpy(), columns=list("cab"))
+        numbers = np.column_stack([table[name].to_numpy() for name in "cab"])
+        np.savez(path, X=numbers, ids=table["id"].to_numpy(), columns=list("cab"))
     return path
 
 
 def read(rows: NewRows) -> tuple[list[str], np.ndarray, list[int]]:
     blocks = list(rows.blocks())
-    ids = [str(each) for own, _ in blocks for each in own or ()]
+    ids = [str(row_id) for block_ids, _ in blocks for row_id in block_ids or ()]
     return ids, np.concatenate([numbers for _, numbers in blocks]), [len(numbers) for _, numbers in blocks]
 
 
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npz"])
-@pytest.mark.parametrize("order", [None, GENERATOR.permutation(N)[:50]], ids=["as it stands", "aligned"])
+@pytest.mark.parametrize("order", [None, GENERATOR.permutation(N)[:50]], ids=["file order", "aligned"])
 def test_every_format_gives_the_same_blocks(
     tmp_path: Path, part: ModelPart, suffix: str, order: np.ndarray | None
 ) -> None:
@@ -86,14 +86,14 @@ def test_every_format_gives_the_same_blocks(
     if order is not None:
         write_rows(path, order)
     rows = rows_of_file(part, path, id_column="id")
-    kept = np.arange(N) if order is None else order
-    expected = rows_of_array(part, X[kept], IDS[kept])
+    selected = np.arange(N) if order is None else order
+    expected = rows_of_array(part, X[selected], IDS[selected])
     for _ in range(2):
         ids, numbers, sizes = read(rows)
-        assert ids == IDS[kept].astype(str).tolist()
-        np.testing.assert_array_equal(numbers, X[kept])
-        assert sizes == [16, 16, 16, len(kept) - 48]
-    assert (rows.count, rows.order) == (len(kept), expected.order)
+        assert ids == IDS[selected].astype(str).tolist()
+        np.testing.assert_array_equal(numbers, X[selected])
+        assert sizes == [16, 16, 16, len(selected) - 48]
+    assert (rows.count, rows.order) == (len(selected), expected.order)
     assert len(os.listdir(tmp_path)) == 1 + (order is not None)
 
 
@@ -159,8 +159,8 @@ print(peak() - before)
 def grown(folder: Path, part: ModelPart, rows: int, *, aligned: bool) -> int:
     """Bytes of memory that a process takes for a table of 100 columns in one row group.
 
-    Columns are decoded by one thread: with several, each has buffers of its own, and how many are in use at once is up
-    to what else the machine does (up to 30 MB between two runs of the same table).
+    One thread decodes columns. Several would use separate buffers, and the number in use depends on the load of the
+    machine (up to 30 MB between two runs of the same table).
     """
     path, numbers = folder / "t.parquet", np.random.default_rng(0).normal(size=(rows, 100))
     columns = {"id": np.arange(rows), **{f"c{j}": numbers[:, j] for j in range(100)}}

@@ -1,7 +1,7 @@
-"""One model: what is exported, printed and explained is what is served, also beyond all bounds, in gaps and texts.
+"""One model: exported, printed and explained values equal served ones, also beyond all bounds, in gaps and texts.
 
-f is held against loops over what the holders of shares compute: whole numbers of 2^-8, times the weights that a party
-was told. So figures are compared before a score is told in levels.
+f is compared with loops over the arithmetic of the share holders: whole numbers of 2^-8, times the weights that a party
+received. So figures are compared before a score is rounded to levels.
 """
 
 from __future__ import annotations
@@ -52,26 +52,26 @@ LABELS: dict[str, Any] = {
 }
 
 
-def tables() -> dict[str, Any]:
+def frames_with_gaps() -> dict[str, Any]:
     pd = pytest.importorskip("pandas")
     shop = pd.DataFrame({"visits": OTHER[:, 0], "gaps": GAPS, "cubed": OTHER[:, 2], "town": TOWN})
     return {"bank": pd.DataFrame(dict(zip(("age", "rare", "amount"), OWN.T, strict=True))), "shop": shop}
 
 
-def parties(family: str) -> list[vfl.Party]:
-    bank, shop = tables().values()
+def parties_with_gaps(family: str) -> list[vfl.Party]:
+    bank, shop = frames_with_gaps().values()
     return [vfl.Party("bank", bank, LABELS[family], ids=range(N)), vfl.Party("shop", shop, ids=range(N))]
 
 
 def new_rows() -> dict[str, Any]:
     """Training rows, rows far beyond all bounds on either side, gaps, and texts that nobody has seen."""
     pd = pytest.importorskip("pandas")
-    own = np.vstack([OWN[:40], np.column_stack([FAR, 1 - (FAR > 0), FAR])])
+    bank_columns = np.vstack([OWN[:40], np.column_stack([FAR, 1 - (FAR > 0), FAR])])
     other = np.vstack([OTHER[:40], np.column_stack([np.abs(FAR), FAR, -FAR])])
     other[41, 1] = np.nan
     town = np.append(TOWN[:40], ["Ulm", "Jena", "Trier", "", "Bonn", "elsewhere"])
     shop = pd.DataFrame({**dict(zip(("visits", "gaps", "cubed"), other.T, strict=True)), "town": town})
-    return {"bank": pd.DataFrame(dict(zip(("age", "rare", "amount"), own.T, strict=True))), "shop": shop}
+    return {"bank": pd.DataFrame(dict(zip(("age", "rare", "amount"), bank_columns.T, strict=True))), "shop": shop}
 
 
 def train(family: str, prepare: dict[str, Any], scale: str, protocol: str) -> vfl.Run:
@@ -91,11 +91,11 @@ def train(family: str, prepare: dict[str, Any], scale: str, protocol: str) -> vf
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataNotice)
-        return vfl.simulate(job, parties(family))
+        return vfl.simulate(job, parties_with_gaps(family))
 
 
 def served(part: ModelPart, X: Any, clip: float | None) -> Any:
-    """What a party's columns add to f (m x c), by loops, as shares of it are computed."""
+    """Compute a party's summand of f (m x c) by loops, as share holders compute it."""
     table, total = part.table(X), np.zeros((len(X), part.outputs))
     scaling = part.scaling
     for row, values in enumerate(table):
@@ -111,28 +111,30 @@ def points(card: Scorecard, part: ModelPart, X: Any) -> Any:
     """The points of rows (m,) as somebody adds them up who has the printed lines and the columns as they come."""
     total = np.zeros(len(X))
     for column in part.columns:
-        own = {each.bin: each.points for each in card.lines if (each.party, each.column) == (part.name, column)}
+        column_points = {
+            line.bin: line.points for line in card.lines if (line.party, line.column) == (part.name, column)
+        }
         for row, value in enumerate(X[column]):
             lacks = value == "" or (not isinstance(value, str) and math.isnan(value))
-            if lacks and "(missing)" in own:
-                total[row] += own["(missing)"]
+            if lacks and "(missing)" in column_points:
+                total[row] += column_points["(missing)"]
             elif isinstance(value, str):
-                total[row] += own.get(value, own.get("(other)", 0.0))
-            elif any(name.startswith("[") for name in own):
-                held = [name for name in own if name.startswith("[") and within(name, value)]
-                assert len(held) == 1
-                total[row] += own[held[0]]
+                total[row] += column_points.get(value, column_points.get("(other)", 0.0))
+            elif any(name.startswith("[") for name in column_points):
+                matching = [name for name in column_points if name.startswith("[") and within(name, value)]
+                assert len(matching) == 1
+                total[row] += column_points[matching[0]]
             else:
-                (unit,) = [name for name in own if name.startswith("each unit")]
+                (unit,) = [name for name in column_points if name.startswith("each unit")]
                 words = unit.split()
                 low = float(words[words.index("from") + 1]) if "from" in words else -np.inf
                 high = float(words[words.index("to") + 1]) if "to" in words else np.inf
-                total[row] += own["at 0"] + own[unit] * min(max(value, low), high)
+                total[row] += column_points["at 0"] + column_points[unit] * min(max(value, low), high)
     return total
 
 
 def within(name: str, value: float) -> bool:
-    low, high = (float(each) for each in name[1:-1].split(", "))
+    low, high = (float(bound) for bound in name[1:-1].split(", "))
     return low <= value < high
 
 
@@ -172,10 +174,10 @@ def test_every_reader_of_a_model_says_what_is_served(
     run, new = train(family, prepare, scale, protocol), new_rows()
     f, clip = run.decision(new), 8.0 if protocol == "shares" else None
     run.save(tmp_path)
-    kept = vfl.Run.load(tmp_path).parts
+    loaded = vfl.Run.load(tmp_path).parts
     total = np.zeros(f.shape)
     for name, part in run.parts.items():
-        np.testing.assert_array_equal(part.rows(new[name]), kept[name].rows(new[name]))
+        np.testing.assert_array_equal(part.rows(new[name]), loaded[name].rows(new[name]))
         if family == "trees":
             total += part.explain(new[name]).total
             continue
@@ -189,8 +191,8 @@ def test_every_reader_of_a_model_says_what_is_served(
         if name == "bank":
             runtime = pytest.importorskip("onnxruntime")
             session = runtime.InferenceSession(to_onnx(part), providers=["CPUExecutionProvider"])
-            (found,) = session.run(["part"], {"X": new[name].to_numpy()})
-            np.testing.assert_allclose(found, exact, atol=size)
+            (exported,) = session.run(["part"], {"X": new[name].to_numpy()})
+            np.testing.assert_allclose(exported, exact, atol=size)
     np.testing.assert_allclose(total, f, rtol=1e-9, atol=2 * (2.0**-16 if protocol == "shares" else 1e-6))
 
 
@@ -198,13 +200,13 @@ def test_every_reader_of_a_model_says_what_is_served(
 def test_a_scorecard_adds_up_to_the_score_of_every_row(prepare: dict[str, Any]) -> None:
     run, new, scale = train("logistic", prepare, "standard", "shares"), new_rows(), ScorecardScale()
     card = run.scorecard()
-    (base,) = [each.points for each in card.lines if each.column == BASE]
-    found = base + sum(points(card, run.parts[name], X) for name, X in new.items())
+    (base,) = [line.points for line in card.lines if line.column == BASE]
+    points_total = base + sum(points(card, run.parts[name], X) for name, X in new.items())
     f = sum(served(part, new[name], 8.0)[:, 0] for name, part in run.parts.items())
     # a column of numbers counts in steps of a 256th of a deviation
     theta = np.concatenate([part.theta[: len(part.features), 0] for part in run.parts.values()])
     step = 0.0 if "bins" in prepare else float(np.abs(theta).sum()) / 512
-    np.testing.assert_allclose(found, scale.of(f), atol=scale.factor * (step + 1e-8))
+    np.testing.assert_allclose(points_total, scale.of(f), atol=scale.factor * (step + 1e-8))
 
 
 def test_a_rare_column_keeps_its_effect() -> None:
@@ -213,15 +215,15 @@ def test_a_rare_column_keeps_its_effect() -> None:
     keys: dict[str, Any] = {"model": vfl.Logistic(l2=1e-4), "batch_size": "all", "epochs": 40, "test_fraction": 0.0}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataNotice)
-        run = vfl.simulate(vfl.Job(protocol=shares, prepare=KEPT, **keys), parties("logistic"))
+        run = vfl.simulate(vfl.Job(protocol=shares, prepare=KEPT, **keys), parties_with_gaps("logistic"))
     part = run.parts["bank"]
     rows = np.array([[0.0, 0.0, 1.0], [0.0, 1.0, 1.0]])
     f = served(part, rows, 8.0)[:, 0]
     assert part.coefficients()["rare"][0] == pytest.approx(f[1] - f[0], abs=1e-9)
     assert part.ends["rare"][0] <= 0
     assert part.ends["rare"][1] >= 1
-    own = [run.parts[name].rows(X) for name, X in (("bank", OWN), ("shop", parties("logistic")[1].table))]
-    oracle = LogisticRegression(C=1 / (N * 1e-4), tol=1e-10, max_iter=1000).fit(np.hstack(own), Y)
+    columns = [run.parts[name].rows(X) for name, X in (("bank", OWN), ("shop", parties_with_gaps("logistic")[1].table))]
+    oracle = LogisticRegression(C=1 / (N * 1e-4), tol=1e-10, max_iter=1000).fit(np.hstack(columns), Y)
     # .013 more, of a standard deviation of .004 over runs, as residuals are rounded at random
     assert f[1] - f[0] == pytest.approx(oracle.coef_[0, 1] / part.scaling.deviation[1], rel=0.05)
 
@@ -239,14 +241,20 @@ READERS: dict[str, Any] = {
 
 @pytest.mark.parametrize("boosted_score", [True, False])
 def test_no_reader_gives_columns_a_share_of_what_mixes_them(boosted_score: bool) -> None:
-    """A party beside whose trees stand cosines of all its columns; one that is told its weights has none."""
+    """One party's trees also have cosines of all its columns; the party that receives its weights has none."""
     model = vfl.Trees(trees=3, depth=2, boosted_score=boosted_score)
     shares = vfl.Protocol(shares=vfl.Shares(open_weights=("bank",)))
-    job, own, new = vfl.Job(model=model, protocol=shares, epochs=4, test_fraction=0.0), parties("trees"), new_rows()
+    job, tables, new = (
+        vfl.Job(model=model, protocol=shares, epochs=4, test_fraction=0.0),
+        parties_with_gaps("trees"),
+        new_rows(),
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataNotice)
-        run = vfl.simulate(job, own)
-    assert "cosine features, unless open_weights names them: they mix all columns of a party" in vfl.explain(job, own)
+        run = vfl.simulate(job, tables)
+    assert "cosine features, unless open_weights names them: they mix all columns of a party" in vfl.explain(
+        job, tables
+    )
     bank, shop = run.parts["bank"], run.parts["shop"]
     assert bank.state["inputs"]["cosines"] is None
     assert len(shop.state["inputs"]["cosines"]["phases"]) > 0
@@ -259,5 +267,5 @@ def test_no_reader_gives_columns_a_share_of_what_mixes_them(boosted_score: bool)
 
 
 def own_part(part: ModelPart, X: Any) -> Any:
-    """What a party of trees adds to f (m,), by its inputs times the weights that it was told."""
+    """Compute a trees party's summand of f (m,): its inputs times the weights that it received."""
     return (ForestInputs.read(part.state["inputs"])(part.table(X)) @ part.theta)[:, 0]

@@ -1,9 +1,9 @@
 """One job on one table has one result: run twice, and with its rows in another order, it ends at the same weights.
 
-Masks, keys, dithers and shuffles are drawn anew each time; what a seed and the tables themselves determine is not. The
-frequencies of FDSKL are keys: who knows them reads the columns (`tests/security/test_fdskl_phases.py`). So its weights
-are of other features each time, and predictions alone are compared: of 512 features they are .21 deviations of f apart
-(.016 from pair to pair), and the bound lies 12 of the latter above. On shares sums are rounded at random, which moves
+Masks, keys, dithers and shuffles are fresh each time; a seed and the tables determine the rest. The frequencies of
+FDSKL are keys: a party that knows them reads the columns (`tests/security/test_fdskl_phases.py`). So its weights are
+of other features each time, and predictions alone are compared: of 512 features they are .21 deviations of f apart
+(.016 from pair to pair), and the bound is 12 of the latter above. On shares sums are rounded at random, which moves
 weights of 112 rows by .05 to .07: the bound is seven times that.
 """
 
@@ -27,7 +27,7 @@ F = OWN[:, 0] - OTHER[:, 0]
 Y = (F + DRAW.normal(size=N) > 0).astype(int)
 SEALED = ["columns", "rank", "label_auc", "fresh_equations", "small_metrics"]
 PLAIN: dict[str, Any] = {"protocol": "open", "accepts": SEALED, "epochs": 3, "batch_size": 40}
-STEPS = vfl.FDML(lr=0.1, tau=0, shows_labels=True, stored="open")  # in step: further apart, all go at their own pace
+STEPS = vfl.FDML(lr=0.1, tau=0, shows_labels=True, stored="open")  # in step: further apart, parties run asynchronously
 JOBS: dict[str, tuple[dict[str, Any], float]] = {  # and how far weights may lie apart, in deviations of f
     "fedbcd": (PLAIN | {"model": "logistic", "optimizer": vfl.FedBCD(lr=0.1, local_steps=3)}, 1e-9),
     "newton": (PLAIN | {"model": "logistic", "optimizer": vfl.BlockNewton(), "batch_size": "all"}, 1e-9),
@@ -50,7 +50,7 @@ def trained(keys: dict[str, Any], order: Any, seed: int = 0) -> vfl.Run:
 
 
 def weights(run: vfl.Run) -> Any:
-    """What each party adds to f for all rows, in the order of ids."""
+    """Return each party's summand of f for all rows, in the order of ids."""
     if trains_on_shares(run.job):
         theta = whole_weights(run.job, {name: part.state for name, part in run.parts.items()}, "bank")
     else:

@@ -1,5 +1,7 @@
-"""A training that is killed after its weights were opened and before its part is kept: the next session opens the same
-words of the same shares, and they count once."""
+"""A training killed between the opening of its weights and the saving of its part.
+
+The next session opens the same words of the same shares, and they count once.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +17,20 @@ from securevfl.disclosure.ledger import DisclosureLedger, total_to
 from securevfl.protocols.shares.opened_weights import OpenedWeights
 from securevfl.training.checkpoint import Checkpoints
 
-from .test_killed_anywhere import Killed, tables
+from .test_killed_anywhere import Killed, three_tables
 
 EARLY = {"patience": {"metric": "auc", "evaluations": 1, "tolerance": 0.5}, "evaluate_every": 1, "test_fraction": 0.4}
 
 
 class Kills:
-    """Runs the same command of all parties, the bank being killed as it keeps its part, and notes what was opened."""
+    """Run the same command at all parties, kill the bank as it saves its part, and note the opened words."""
 
     def __init__(self, job: vfl.Job, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.job, self.parties = job, tables(2000)[:2]
-        self.ledgers = {each.name: DisclosureLedger(folder / f"{each.name}.ledger", each.name) for each in self.parties}
-        self.states = {each.name: Checkpoints(folder / each.name, each.name, every=100) for each in self.parties}
+        self.job, self.parties = job, three_tables(2000)[:2]
+        self.ledgers = {
+            party.name: DisclosureLedger(folder / f"{party.name}.ledger", party.name) for party in self.parties
+        }
+        self.states = {party.name: Checkpoints(folder / party.name, party.name, every=100) for party in self.parties}
         self.opened: list[tuple[int, list[bytes]]] = []
         self._patch = monkeypatch
 
@@ -62,25 +66,30 @@ class Kills:
     def told(self) -> int:
         """How many bits of labels the bank's ledger counts for weights."""
         entries = self.ledgers["bank"].read().entries
-        return total_to([each for each in entries if each.disclosure.group == "weights"], "labels", "shop").count
+        return total_to([entry for entry in entries if entry.disclosure.group == "weights"], "labels", "shop").count
 
 
 def _die(self: Checkpoints, job: bytes, part: Any) -> None:
     raise Killed
 
 
-def job(**keys: Any) -> vfl.Job:
-    own: dict[str, Any] = {"epochs": 2, "batch_size": 600, "model": vfl.Logistic(), "optimizer": vfl.FedSGD(lr=0.3)}
+def opened_weights_job(**keys: Any) -> vfl.Job:
+    defaults: dict[str, Any] = {
+        "epochs": 2,
+        "batch_size": 600,
+        "model": vfl.Logistic(),
+        "optimizer": vfl.FedSGD(lr=0.3),
+    }
     shares = vfl.Shares(open_weights=("shop",), chunk=1)
-    return vfl.Job(**own | keys, protocol=vfl.Protocol(shares=shares), accepts=("small_metrics", "scores"))
+    return vfl.Job(**defaults | keys, protocol=vfl.Protocol(shares=shares), accepts=("small_metrics", "scores"))
 
 
 @pytest.mark.parametrize("early", [False, True], ids=["to its end", "stopped early"])
 def test_weights_that_are_opened_again_count_once(early: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = job(**(EARLY | {"epochs": 5} if early else {}))
-    kills, visits = Kills(chosen, tmp_path, monkeypatch), len(chosen.schedule(tables(2000)[0].register))
+    chosen = opened_weights_job(**(EARLY | {"epochs": 5} if early else {}))
+    kills, visits = Kills(chosen, tmp_path, monkeypatch), len(chosen.schedule(three_tables(2000)[0].register))
     kills(killed=True)
-    told = kills.told()
+    disclosed = kills.told()
     for _ in range(3):
         kills(killed=True)
     kills(killed=False)
@@ -88,12 +97,12 @@ def test_weights_that_are_opened_again_count_once(early: bool, tmp_path: Path, m
     assert (0 < first < visits) == early
     assert words
     assert again == 4 * [(0, words)]
-    assert kills.told() == told > 0
+    assert kills.told() == disclosed > 0
 
 
 def test_weights_that_were_trained_anew_count_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The shop says that it has lost its last state: what is trained again has other shares."""
-    kills = Kills(job(), tmp_path, monkeypatch)
+    """The shop reports that it has lost its last state: the repeated training has other shares."""
+    kills = Kills(opened_weights_job(), tmp_path, monkeypatch)
     kills(killed=True)
     once = kills.told()
     for path in (tmp_path / "shop").glob("*round*"):

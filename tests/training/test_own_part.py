@@ -1,4 +1,4 @@
-"""What a party makes of its own part: Shapley values, reason codes, an ONNX graph."""
+"""Uses of a party's model part: Shapley values, reason codes, an ONNX graph."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ Y = (OWN[:, 0] + OTHER[:, 0] + DRAW.normal(size=N) > 0).astype(int)
 def train(model: Any = None, **keys: Any) -> vfl.Run:
     options: dict[str, Any] = {"model": model or vfl.Logistic(), "protocol": "open", "batch_size": "all", "epochs": 6}
     options["accepts"] = ["columns", "rank", "label_auc", "fresh_equations"]
-    own = [
+    parties = [
         vfl.Party("bank", OWN, Y, ids=range(N)),
         vfl.Party("shop", OTHER, ids=range(N), columns=["c", "gaps", "far"]),
     ]
-    return vfl.simulate(vfl.Job(**(options | keys)), own)
+    return vfl.simulate(vfl.Job(**(options | keys)), parties)
 
 
 @pytest.mark.parametrize("prepare", [{}, {"bins": 4}, {"woe": {"bins": 4, "rows": 30}}], ids=str)
@@ -49,7 +49,7 @@ def test_values_of_all_parties_sum_to_f_less_its_mean(prepare: dict[str, Any], k
 
 
 def test_values_are_the_mean_over_all_orders_of_columns() -> None:
-    """The slow way: what a column adds as it joins others, the rest being at their training means."""
+    """Compute Shapley values slowly: the increments of a column in all orders, with other columns at training means."""
     run = train(prepare={"tails": "keep", "missing": "indicator"})
     part = run.parts["bank"]
     row, mean = OWN[0], OWN.mean(axis=0)
@@ -59,20 +59,22 @@ def test_values_are_the_mean_over_all_orders_of_columns() -> None:
         return float((part.rows(x[None]) @ part.theta[:3])[0, 0])
 
     orders = list(permutations(range(3)))
-    slow = [np.mean([f(each[: each.index(j) + 1]) - f(each[: each.index(j)]) for each in orders]) for j in range(3)]
+    slow = [
+        np.mean([f(order[: order.index(j) + 1]) - f(order[: order.index(j)]) for order in orders]) for j in range(3)
+    ]
     np.testing.assert_allclose(shapley(part, OWN[:1])[0, :, 0], slow, atol=1e-9)
 
 
 def test_codes_name_the_columns_that_raise_the_score_most() -> None:
     part = train().parts["shop"]
     values, codes = shapley(part, OTHER)[:, :, 0], {"c": "R01", "gaps": "R02"}
-    for row, found in enumerate(reasons(part, OTHER, most=2, codes=codes)):
+    for row, names in enumerate(reasons(part, OTHER, most=2, codes=codes)):
         ranked = [j for j in np.argsort(-values[row], kind="stable") if values[row, j] > 0][:2]
-        assert found == [["R01", "R02", "far"][j] for j in ranked]
+        assert names == [["R01", "R02", "far"][j] for j in ranked]
     assert code_bits(10, 3) == pytest.approx(np.log2(10 * 9 * 8))
     assert code_bits(2, 5) == 1
     assert next(iter(importance(part, OTHER))) == "c"
-    with pytest.raises(ConfigError, match="no columns z"):
+    with raises_code(ConfigError, "SVFL-TABLE-COLUMNS", columns=("z",)):
         reasons(part, OTHER, codes={"z": "R09"})
 
 
@@ -97,9 +99,9 @@ def test_what_a_party_does_not_know_is_not_exported() -> None:
     pytest.importorskip("onnx")
     shares = {"optimizer": vfl.BlockDescent(), "epochs": 12}
     hidden = train(protocol=vfl.Protocol(shares=vfl.Shares()), **shares)
-    for made in (to_onnx, lambda part: shapley(part, OTHER)):
+    for export in (to_onnx, lambda part: shapley(part, OTHER)):
         with raises_code(ConfigError, "SVFL-MODEL-NO-WEIGHTS"):
-            made(hidden.parts["shop"])
+            export(hidden.parts["shop"])
     opened = train(protocol=vfl.Protocol(shares=vfl.Shares(open_weights=("shop",))), **shares)
     assert to_onnx(opened.parts["shop"])
     with raises_code(ConfigError, "SVFL-MODEL-NO-WEIGHTS"):
@@ -112,7 +114,7 @@ def test_the_commands(tmp_path: Path) -> None:
     with (tmp_path / "new.csv").open("w", newline="") as file:
         lines = csv.writer(file)
         lines.writerow(["id", "c", "gaps", "far"])
-        lines.writerows([k, *("" if np.isnan(each) else each for each in row)] for k, row in enumerate(OTHER[:20]))
+        lines.writerows([k, *("" if np.isnan(value) else value for value in row)] for k, row in enumerate(OTHER[:20]))
     (tmp_path / "codes.json").write_text(json.dumps({"c": "R01"}))
     model, out = str(tmp_path / "shop.json"), tmp_path / "reasons.csv"
     words = ["reasons", model, "--data", str(tmp_path / "new.csv"), "--codes", str(tmp_path / "codes.json")]
@@ -121,7 +123,7 @@ def test_the_commands(tmp_path: Path) -> None:
     assert "up to 2.6 bits" in result.output
     rows = list(csv.DictReader(io.StringIO(out.read_text())))
     expected = reasons(run.parts["shop"], OTHER[:20], most=2, codes={"c": "R01"})
-    assert [[each["reason 1"], each["reason 2"]] for each in rows] == [[*own, "", ""][:2] for own in expected]
+    assert [[row["reason 1"], row["reason 2"]] for row in rows] == [[*codes, "", ""][:2] for codes in expected]
     graph = tmp_path / "shop.onnx"
     pytest.importorskip("onnx")
     assert CliRunner().invoke(app, ["export", model, "--out", str(graph)]).exit_code == 0

@@ -1,4 +1,4 @@
-"""Metrics as they are printed: weighted where rows are, with their standard errors, or said to be missing."""
+"""Printed metrics: weighted if rows have weights, with standard errors, or reported as missing."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ SHARES: dict[str, Any] = {"epochs": 11, "accepts": SEALED[-1:]}
 
 
 def trained(rows: int, counts: Any, **keys: Any) -> tuple[vfl.Run, list[str]]:
-    """A run, and what was said of it."""
-    own = np.column_stack([OWN[:rows], counts[:rows]])
-    bank = vfl.Party("bank", own, Y[:rows], columns=["a", "b", "count"], ids=range(rows))
+    """Return a run and its notices."""
+    bank_columns = np.column_stack([OWN[:rows], counts[:rows]])
+    bank = vfl.Party("bank", bank_columns, Y[:rows], columns=["a", "b", "count"], ids=range(rows))
     job = vfl.Job(model="logistic", test_fraction=0.25, weights={"column": "count", "max_weight": 8.0}, **keys)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         run = vfl.simulate(job, [bank, vfl.Party("shop", OTHER[:rows], ids=range(rows))])
-    return run, [str(each.message) for each in caught if each.category is DataNotice]
+    return run, [str(warning.message) for warning in caught if warning.category is DataNotice]
 
 
 def test_a_weighted_run_counts_rows_by_their_weights_in_its_metrics() -> None:
@@ -50,9 +50,9 @@ def test_a_weighted_run_counts_rows_by_their_weights_in_its_metrics() -> None:
 
 
 def test_on_shares_it_is_said_that_rows_count_alike() -> None:
-    run, said = trained(N, COUNTS, **SHARES)
+    run, notices = trained(N, COUNTS, **SHARES)
     assert run.evaluated_on == "held-out rows, each counted once"
-    assert any("metrics count every row equally" in each for each in said)
+    assert any("metrics count every row equally" in notice for notice in notices)
 
 
 @pytest.mark.parametrize("keys", [OPEN, SHARES], ids=["open", "shares"])
@@ -71,8 +71,10 @@ def test_metrics_have_their_standard_errors_beside_them(keys: dict[str, Any], tm
 def test_metrics_of_levels_are_within_the_spread_that_is_printed_and_reported(
     rows: int, held_out: float, share: float, tmp_path: Any
 ) -> None:
-    """At 1 % positives, and of 150 rows: beside each figure of the log, the report and the notebook its spread, which
-    is well above what levels are off by."""
+    """The log, the report and the notebook print a standard error next to each figure.
+
+    At 1 % positives and 150 rows it is well above the error of levels.
+    """
     draw = np.random.default_rng(8)
     X, other = draw.normal(size=(rows, 2)), draw.normal(size=(rows, 2))
     f = X[:, 0] + other[:, 0] + draw.normal(size=rows)
@@ -91,16 +93,16 @@ def test_metrics_of_levels_are_within_the_spread_that_is_printed_and_reported(
     page, cell = (tmp_path / "run.html").read_text(), run._repr_html_()
     line = figures(run.metrics, run.positive, run.metric_std_errors)
     for name in ("auc", "pr_auc", "log_loss", "ks"):
-        shown = f"{run.metrics[name]:.4f} +- {run.metric_std_errors[name]:.4f}"
-        assert f"{name} {shown}" in line
-        assert shown in page
-        assert shown in cell
+        formatted = f"{run.metrics[name]:.4f} +- {run.metric_std_errors[name]:.4f}"
+        assert f"{name} {formatted}" in line
+        assert formatted in page
+        assert formatted in cell
 
 
 def test_metrics_of_too_few_rows_are_said_to_be_missing() -> None:
-    run, said = trained(60, COUNTS, **SHARES)
+    run, notices = trained(60, COUNTS, **SHARES)
     assert run.metrics == {}
-    assert any("metrics need at least 20 rows and there are 15" in each for each in said)
+    assert any("metrics need at least 20 rows and there are 15" in notice for notice in notices)
     assert figures(run.metrics, run.positive, run.metric_std_errors).startswith("no metrics")
 
 

@@ -2,7 +2,6 @@
 
 import csv
 import gzip
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,30 +11,29 @@ from sklearn.metrics import roc_auc_score
 import securevfl as vfl
 from securevfl.protocols.engines import Engine
 from securevfl.runtime.costs import Kind
-
-DATA = Path(__file__).parents[3] / "shared" / "data"
+from tests.builders import REAL_TABLES
 
 pytestmark = [
     pytest.mark.realdata,
-    pytest.mark.skipif(not DATA.is_dir(), reason="the real tables are not beside the checkout"),
+    pytest.mark.skipif(not REAL_TABLES.is_dir(), reason="there are no real tables"),
 ]
 
 
 @pytest.fixture(scope="module")
 def credit() -> list[vfl.Party]:
     """FATE's split of 30,000 credit card clients, one side shuffled and short of some rows, joined on id."""
-    made = []
+    parties = []
     generator = np.random.default_rng(0)
     for name, side in (("bank", "guest"), ("shop", "host")):
-        with gzip.open(DATA / f"default_credit_hetero_{side}.csv.gz", "rt") as file:
+        with gzip.open(REAL_TABLES / f"default_credit_hetero_{side}.csv.gz", "rt") as file:
             head, *rows = csv.reader(file)
         table = np.array(rows, dtype=np.float64)
         if side == "host":
             table = generator.permutation(table)[:29_000]
         first = 2 if "y" in head else 1
         y = table[:, 1].astype(int) if "y" in head else None
-        made.append(vfl.Party(name, table[:, first:], y, ids=table[:, 0].astype(int), columns=head[first:]))
-    aligned = vfl.align(made)
+        parties.append(vfl.Party(name, table[:, first:], y, ids=table[:, 0].astype(int), columns=head[first:]))
+    aligned = vfl.align(parties)
     missing = aligned.missing
     assert len(missing["shop"]) == 1000
     assert len(aligned[0]) == 29_000
@@ -43,12 +41,12 @@ def credit() -> list[vfl.Party]:
 
 
 def train(parties: list[vfl.Party], residual: Engine | str, **keys: object) -> vfl.Run:
-    own: dict[str, object] = {"batch_size": 4096, "epochs": 2, "seed": 1, "accepts": ["columns"]}
+    defaults: dict[str, object] = {"batch_size": 4096, "epochs": 2, "seed": 1, "accepts": ["columns"]}
     job = vfl.Job(
         model=vfl.Logistic(l2=1e-4),
         optimizer=vfl.FedBCD(local_steps=5, lr=0.1),
         protocol=vfl.Protocol(residual=residual),  # type: ignore[arg-type]
-        **(own | keys),  # type: ignore[arg-type]
+        **(defaults | keys),  # type: ignore[arg-type]
     )
     return vfl.simulate(job, parties)
 

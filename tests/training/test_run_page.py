@@ -15,12 +15,12 @@ from securevfl.training.run_page import curve, learned, lifts, roc, write_report
 
 
 @pytest.fixture(scope="module")
-def parties() -> list[vfl.Party]:
+def three_parties() -> list[vfl.Party]:
     return vfl.datasets.breast_cancer(parties=3)
 
 
 @pytest.fixture(scope="module")
-def run(parties: list[vfl.Party]) -> vfl.Run:
+def run(three_parties: list[vfl.Party]) -> vfl.Run:
     job = vfl.Job(
         model=vfl.Logistic(),
         optimizer=vfl.FedBCD(lr=0.1),
@@ -30,15 +30,15 @@ def run(parties: list[vfl.Party]) -> vfl.Run:
         evaluate_every=1,
         accepts=["columns"],
     )
-    return vfl.simulate(job, parties)
+    return vfl.simulate(job, three_parties)
 
 
 def test_the_page_has_the_figures_of_the_run(run: vfl.Run, tmp_path: Path) -> None:
     run.report(tmp_path / "run.html")
     page = (tmp_path / "run.html").read_text(encoding="utf-8")
     for name, value in run.metrics.items():
-        shown = f"<td>{value:.4f} +- {run.metric_std_errors[name]:.4f}</td>"
-        assert page.count(shown) == (name != "error"), name  # nothing twice: loss is log_loss here
+        cell = f"<td>{value:.4f} +- {run.metric_std_errors[name]:.4f}</td>"
+        assert page.count(cell) == (name != "error"), name  # nothing twice: loss is log_loss here
     assert run.job.digest.hex()[:16] in page
     assert f"{run.costs.bytes:,}" in page
     for word, seconds in run.costs.parts.items():
@@ -63,10 +63,10 @@ def test_the_page_has_the_party_alone_beside_all_together_and_what_was_agreed(ru
     assert "Who learned what" not in page
     part = run.parts["shop"]
     write_report(tmp_path / "shop.html", part, alone=None, sheet="sheet of shop")
-    own = (tmp_path / "shop.html").read_text(encoding="utf-8")
-    assert "sheet of shop" in own
-    assert "How good it is" not in own
-    assert f"{sum(part.counters.bytes_sent(stage) for stage in (Stage.OFFLINE, Stage.TRAIN)):,}" in own
+    shop_page = (tmp_path / "shop.html").read_text(encoding="utf-8")
+    assert "sheet of shop" in shop_page
+    assert "How good it is" not in shop_page
+    assert f"{sum(part.counters.bytes_sent(stage) for stage in (Stage.OFFLINE, Stage.TRAIN)):,}" in shop_page
 
 
 def test_lift_is_that_of_the_rows_with_the_highest_scores() -> None:
@@ -89,13 +89,13 @@ def test_a_run_from_files_has_a_page_without_costs(run: vfl.Run, tmp_path: Path)
     assert f"<td>{run.metrics['auc']:.4f} +- {run.metric_std_errors['auc']:.4f}</td>" in page
 
 
-def test_notebooks_show_jobs_runs_costs_and_sheets(run: vfl.Run, parties: list[vfl.Party]) -> None:
+def test_notebooks_show_jobs_runs_costs_and_sheets(run: vfl.Run, three_parties: list[vfl.Party]) -> None:
     assert run.job.digest.hex()[:16] in run.job._repr_html_()
     assert "<th>optimizer.lr</th><td>0.1</td>" in run.job._repr_html_()
     assert f"<td>{run.metrics['auc']:.4f} +- {run.metric_std_errors['auc']:.4f}</td>" in run._repr_html_()
     assert "<svg" in run._repr_html_()
     assert f"{run.costs.bytes:,}" in run.costs._repr_html_()
-    sheet = vfl.explain(run.job, parties)
+    sheet = vfl.explain(run.job, three_parties)
     assert isinstance(sheet, str)
     assert "bank (active, holds the labels)" in sheet._repr_html_()
     assert sheet._repr_html_().startswith("<pre")
@@ -115,13 +115,13 @@ def test_the_picture_has_the_run(run: vfl.Run, tmp_path: Path) -> None:
     assert (tmp_path / "run.png").stat().st_size > 10_000
 
 
-def test_progress_of_a_simulation_is_told_to_the_caller_as_well(parties: list[vfl.Party]) -> None:
+def test_progress_of_a_simulation_is_told_to_the_caller_as_well(three_parties: list[vfl.Party]) -> None:
     heard: list[tuple[int, int]] = []
     job = vfl.Job(
         model=vfl.Logistic(), optimizer=vfl.FedSGD(lr=0.1), protocol=vfl.Protocol(residual="open"), epochs=1,
         accepts=["columns"],
     )  # fmt: skip
-    vfl.simulate(job, parties, progress=True, on_round=lambda done, of: heard.append((done, of)))
+    vfl.simulate(job, three_parties, progress=True, on_round=lambda done, of: heard.append((done, of)))
     assert heard == [(1, 3), (2, 3), (3, 3)]
 
 
@@ -176,7 +176,7 @@ def test_a_notebook_shows_the_picture_in_the_colours_of_the_page(run: vfl.Run) -
     figure = run.plot()
     assert figure._repr_png_().startswith(b"\x89PNG")
     colours = [bar.get_facecolor()[:3] for bar in figure.axes[2].patches]
-    assert colours == [pytest.approx([int(each[i : i + 2], 16) / 255 for i in (1, 3, 5)]) for each in COLOURS[:5]]
+    assert colours == [pytest.approx([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]) for colour in COLOURS[:5]]
 
 
 @pytest.mark.parametrize(("keys", "letters"), [({"epochs": 10}, False), ({"protocol": "ckks", "epochs": 1}, True)])

@@ -1,4 +1,4 @@
-"""A top model at the active party: its rounds against torch on the pooled model, sealed, and what it refuses."""
+"""A top model at the active party: its rounds against torch on the pooled model, sealed, and its refusals."""
 
 import numpy as np
 import pytest
@@ -18,29 +18,29 @@ class Top(nn.Module):
 
     def __init__(self, columns: int, passives: int) -> None:
         super().__init__()
-        self.own = nn.Linear(columns, 2).double()
+        self.local = nn.Linear(columns, 2).double()
         self.top = nn.Sequential(nn.Tanh(), nn.Linear(2 + passives * WIDTH, 4), nn.Tanh(), nn.Linear(4, 1)).double()
 
     def forward(self, x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
-        return self.top(torch.cat([self.own(x), z], dim=1))
+        return self.top(torch.cat([self.local(x), z], dim=1))
 
 
 def bottom(columns: int) -> torch.nn.Module:
     return nn.Sequential(nn.Linear(columns, 3), nn.Tanh(), nn.Linear(3, WIDTH)).double()
 
 
-def parties(count: int) -> list[vfl.Party]:
-    found = [party.take(np.arange(ROWS, dtype=np.intp)) for party in vfl.datasets.breast_cancer(parties=count)]
-    for party in found:
+def standardized_parties(count: int) -> list[vfl.Party]:
+    tables = [party.take(np.arange(ROWS, dtype=np.intp)) for party in vfl.datasets.breast_cancer(parties=count)]
+    for party in tables:
         party.X = (party.X - party.X.mean(axis=0)) / party.X.std(axis=0)
         d = party.X.shape[1]
         make = (lambda d=d: Top(d, count - 1)) if party.y is not None else (lambda d=d: bottom(d))
         party.model = vfl.TorchModel(make)
-    return found
+    return tables
 
 
-def job(residual: object = "open", **keys: object) -> vfl.Job:
-    own: dict[str, object] = {
+def top_model_job(residual: object = "open", **keys: object) -> vfl.Job:
+    defaults: dict[str, object] = {
         "model": vfl.Neural(joint="top", width=WIDTH),
         "optimizer": vfl.FedSGD(lr=0.5),
         "protocol": vfl.Protocol(sum="direct", residual=residual),  # type: ignore[arg-type]
@@ -49,31 +49,35 @@ def job(residual: object = "open", **keys: object) -> vfl.Job:
         "scale": "none",
         "accepts": ["columns", "fresh_equations"],
     }
-    return vfl.Job(**(own | keys))
+    return vfl.Job(**(defaults | keys))
 
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_a_step_is_that_of_the_pooled_model(count: int) -> None:
-    own = parties(count)
-    before, after = (vfl.simulate(job(optimizer=vfl.FedSGD(lr=lr)), own) for lr in (1e-12, 0.5))
-    modules = {party.name: party.model.make() for party in own}  # type: ignore[attr-defined]
+    tables = standardized_parties(count)
+    before, after = (vfl.simulate(top_model_job(optimizer=vfl.FedSGD(lr=lr)), tables) for lr in (1e-12, 0.5))
+    modules = {party.name: party.model.make() for party in tables}  # type: ignore[attr-defined]
     for name, module in modules.items():
         torch.nn.utils.vector_to_parameters(torch.tensor(before.parts[name].theta), module.parameters())
-    Z = torch.cat([modules[party.name](torch.tensor(party.X)) for party in own[1:]], dim=1)
-    f = modules["bank"](torch.tensor(own[0].X), Z)
-    mean = nn.functional.softplus(-f[:, 0] * torch.tensor(np.where(own[0].y == 1, 1.0, -1.0))).mean()
+    Z = torch.cat([modules[party.name](torch.tensor(party.X)) for party in tables[1:]], dim=1)
+    f = modules["bank"](torch.tensor(tables[0].X), Z)
+    mean = nn.functional.softplus(-f[:, 0] * torch.tensor(np.where(tables[0].y == 1, 1.0, -1.0))).mean()
     for name, module in modules.items():
         tensors = list(module.parameters())
         gradients = torch.autograd.grad(mean, tensors, retain_graph=True)
         expected = torch.cat([(w - 0.5 * g).reshape(-1) for w, g in zip(tensors, gradients, strict=True)])
         np.testing.assert_allclose(after.parts[name].theta, expected.detach().numpy(), atol=1e-9)
-    np.testing.assert_allclose(before.decision({party.name: party.X for party in own}), f.detach().numpy(), atol=1e-9)
+    np.testing.assert_allclose(
+        before.decision({party.name: party.X for party in tables}), f.detach().numpy(), atol=1e-9
+    )
 
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_sealed_training_is_training_in_the_open(count: int) -> None:
     steps: dict[str, object] = {"optimizer": vfl.FedBCD(local_steps=3, lr=0.3), "epochs": 15}
-    plain, sealed = (vfl.simulate(job(residual, **steps), parties(count)) for residual in ("open", "ckks"))
+    plain, sealed = (
+        vfl.simulate(top_model_job(residual, **steps), standardized_parties(count)) for residual in ("open", "ckks")
+    )
     for name, part in sealed.parts.items():
         reference = plain.parts[name].theta
         assert np.linalg.norm(part.theta - reference) < 1e-3 * np.linalg.norm(reference)
@@ -81,28 +85,31 @@ def test_sealed_training_is_training_in_the_open(count: int) -> None:
 
 
 def test_without_modules_it_is_a_dense_layer_over_dense_layers() -> None:
-    own = parties(3)
-    for party in own:
+    tables = standardized_parties(3)
+    for party in tables:
         party.model = None
-    assert vfl.simulate(job(optimizer=vfl.FedBCD(lr=0.3, mode="sequential"), epochs=10), own).metrics["auc"] > 0.95
+    assert (
+        vfl.simulate(top_model_job(optimizer=vfl.FedBCD(lr=0.3, mode="sequential"), epochs=10), tables).metrics["auc"]
+        > 0.95
+    )
 
 
 def test_residuals_are_cut_to_what_was_agreed() -> None:
-    own = parties(2)
-    tight = job(model=vfl.Neural(joint="top", width=WIDTH, clip=1e-9))
-    still = vfl.simulate(job(optimizer=vfl.FedSGD(lr=1e-12)), own).parts["shop"].theta
-    moved = vfl.simulate(tight, own).parts["shop"].theta
+    tables = standardized_parties(2)
+    tight = top_model_job(model=vfl.Neural(joint="top", width=WIDTH, clip=1e-9))
+    still = vfl.simulate(top_model_job(optimizer=vfl.FedSGD(lr=1e-12)), tables).parts["shop"].theta
+    moved = vfl.simulate(tight, tables).parts["shop"].theta
     assert np.abs(moved - still).max() < 1e-6
     assert tight.model.residual_bound == 1e-9
 
 
 def test_what_it_shows_is_said_and_sums_that_would_hide_are_refused() -> None:
     with pytest.raises(ConfigError, match="a top model needs the outputs of each party, which pairwise hides"):
-        job(protocol=vfl.Protocol(sum="pairwise", residual="open"))
-    own = parties(2)
-    sheet = vfl.explain(job(), own)
+        top_model_job(protocol=vfl.Protocol(sum="pairwise", residual="open"))
+    tables = standardized_parties(2)
+    sheet = vfl.explain(top_model_job(), tables)
     assert "T c = 2 x 3 numbers" in sheet
     assert "learns    f and every Z_k" in sheet
-    own[0].model = vfl.TorchModel(bottom(15))
+    tables[0].model = vfl.TorchModel(bottom(15))
     with pytest.raises(ConfigError, match="bank: the module fails on rows with 15 and 3 columns"):
-        vfl.simulate(job(), own)
+        vfl.simulate(top_model_job(), tables)

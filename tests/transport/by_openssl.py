@@ -1,4 +1,4 @@
-"""What an authority does by openssl, as docs/two-organisations.md shows it: sign a party's own key, revoke."""
+"""An authority by openssl, as docs/two-organisations.md shows it: sign a key of a party, revoke."""
 
 import hashlib
 import shutil
@@ -28,14 +28,14 @@ default_crl_days = 3650
 
 
 def openssl(line: str, folder: Path) -> str:
-    """Run openssl in a folder and return what it writes."""
+    """Run openssl in a folder and return its output."""
     done = subprocess.run(["openssl", *line.split()], cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def request(folder: Path, party: str) -> Path:
-    """Make a party's key and its request in a folder of its own; return the path of the request."""
+    """Create a party's key and its request in a separate folder; return the path of the request."""
     folder.mkdir(mode=0o700, exist_ok=True)
     openssl(f"genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out {party}.key", folder)
     openssl(f"req -new -key {party}.key -subj /CN={party} -out {party}.csr", folder)

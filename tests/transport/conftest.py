@@ -89,19 +89,19 @@ class LocalOrganisations:
         return Forked([sys.executable, "-c", PROCESS, *options], stderr=subprocess.PIPE, text=True)
 
     def accepts(self, party: vfl.Party, job: vfl.Job | None = None, *, again: bool = False) -> list[str]:
-        """The option by which this party agrees to its sheet; `again`: that counts what its ledger holds by now."""
+        """Return the option that accepts this party's sheet, including the ledger's records if `again`."""
         ledgers = {party.name: DisclosureLedger.open(party.name, None)} if again else None
-        others = {each.name: len(each.columns) for each in vfl.datasets.breast_cancer(len(self.peers.parties))}
+        others = {party.name: len(party.columns) for party in vfl.datasets.breast_cancer(len(self.peers.parties))}
         others.pop(party.name)
         return ["--accept", vfl.explain(job or self.job, [party], others=others, ledgers=ledgers).digest]
 
     def hold(self, party: str, done: int) -> None:
-        """The party's process goes on after so many rounds in its log when it is released or started again only."""
+        """Pause the party's process after `done` rounds in its log until it is released or started again."""
         (self.kit(party) / "held").write_text(str(done))
         (self.kit(party) / "held").replace(self.kit(party) / "hold")
 
     def kill(self, process: "subprocess.Popen[str]", party: str, done: int) -> None:
-        """Kills a process that `hold` keeps at so many rounds once it is there."""
+        """Kill a process that `hold` pauses after `rounds` rounds, once it is there."""
         while self.log(party).count('"event": "round"') < done:
             assert process.poll() is None, process.communicate()
             time.sleep(0.02)
@@ -123,7 +123,7 @@ class LocalOrganisations:
 
 
 def simulate_with(job: vfl.Job, parties: list[vfl.Party], parts: Mapping[str, ModelPart]) -> vfl.Run:
-    """`simulate` with the keys in these parts, from which a kernel model draws its features."""
+    """Call `simulate` with the keys in these parts; a kernel model draws its features from them."""
     make = PhasesFamily.participant
 
     def pinned(self: PhasesFamily, job: vfl.Job, context: Any, columns: int, state: Any) -> Any:
@@ -146,8 +146,8 @@ class Meet:
         self, count: int = 2, hub: str | None = None, job: vfl.Job | None = None, addressed: Sequence[str] = ()
     ) -> LocalOrganisations:
         names = [party.name for party in vfl.datasets.breast_cancer(count)]
-        own = addressed or ([hub] if hub else names)
-        address = {name: f"127.0.0.1:{self.free_port()}" for name in own}
+        listeners = addressed or ([hub] if hub else names)
+        address = {name: f"127.0.0.1:{self.free_port()}" for name in listeners}
         peers = Peers(active=names[0], passives=tuple(names[1:]), hub=hub, address=address)
         job = a_job() if job is None else job
         init_certs(self.folder / "authority", peers)
@@ -163,7 +163,7 @@ def meet(tmp_path: Path, free_port: Callable[[], int]) -> Meet:
 
 @pytest.fixture
 def running() -> Iterator[list["subprocess.Popen[str]"]]:
-    """Processes put in here do not outlive the test."""
+    """Kill the registered processes at the end of the test."""
     processes: list[subprocess.Popen[str]] = []
     yield processes
     for process in processes:

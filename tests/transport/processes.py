@@ -20,12 +20,12 @@ def at_each(
     meeting: Any, work: Callable[[vfl.Party, Path], Any], parties: Sequence[vfl.Party] | None = None
 ) -> dict[str, Any]:
     """What `work` returns or raises at these parties with their kits; of breast_cancer unless others are given."""
-    own = vfl.datasets.breast_cancer(len(meeting.peers.parties)) if parties is None else parties
-    return _at_once({party.name: (party, meeting.kit(party.name)) for party in own}, work)
+    tables = vfl.datasets.breast_cancer(len(meeting.peers.parties)) if parties is None else parties
+    return _at_once({party.name: (party, meeting.kit(party.name)) for party in tables}, work)
 
 
 def together(meeting: Any, parties: Sequence[vfl.Party] | None = None, **jobs: vfl.Job) -> dict[str, Any]:
-    """What `join` returns or raises at every party, with a job of its own where one is given for it."""
+    """Return the result or error of `join` at every party, with a separate job if one is given for it."""
 
     def play(party: vfl.Party, kit: Path) -> Any:
         return join(jobs.get(party.name, meeting.job), party, kit / "peers.toml", timeout=20, patience=5)

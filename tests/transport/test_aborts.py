@@ -1,4 +1,4 @@
-"""What other parties read when one stops: a code, and nothing of the error that stopped it."""
+"""When a party stops, the others receive a code, and nothing of the error that stopped it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECRET = "hiv_positive holds least, 0.2137 bits; 137 rows are rare; /home/bank/l
 
 
 class Other(Message, frozen=True):
-    """What never comes."""
+    """A message that never arrives."""
 
 
 def made(kind: type[BaseException]) -> BaseException:
@@ -44,7 +44,7 @@ KINDS: list[type[BaseException]] = [
 
 
 def heard(raised: BaseException) -> tuple[str, bytes]:
-    """What another party reads, and the message that it comes from, where one raises this error."""
+    """Return the text that another party reads, and the message that carries it, when a party raises this error."""
     seen: list[Message] = []
     texts: list[str] = []
 
@@ -60,16 +60,16 @@ def heard(raised: BaseException) -> tuple[str, bytes]:
         if event.direction == "send":
             seen.append(event.message)
 
-    with pytest.raises(type(raised)) as own:
+    with pytest.raises(type(raised)) as local_error:
         run_threads({"bank": bank, "shop": shop}, WallClock, timeout=20, observe=observe)
-    assert own.value is raised  # the party itself has all of it
+    assert local_error.value is raised  # the party itself has all of it
     return texts[0], b"".join(encode_message(message) for message in seen)
 
 
 def says_nothing(text: str | bytes) -> bool:
-    told = text if isinstance(text, str) else text.decode("utf-8", "replace")
+    sent = text if isinstance(text, str) else text.decode("utf-8", "replace")
     words = re.findall(r"[\w./]+", SECRET)
-    return not any(word in re.findall(r"[\w./]+", told) for word in words if len(word) > 4 or word.isdigit())
+    return not any(word in re.findall(r"[\w./]+", sent) for word in words if len(word) > 4 or word.isdigit())
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
@@ -83,10 +83,10 @@ def test_no_error_tells_what_it_says(kind: type[BaseException]) -> None:
 
 
 def test_what_depends_on_a_partys_data_reads_the_same() -> None:
-    """Its columns, labels, ids, ledger and ranges: which of them a job fails on is not told."""
-    told = {heard(made(kind))[0] for kind in KINDS if issubclass(kind, errors.DataError | errors.RangeError)}
-    told |= {heard(made(errors.LeakageError))[0], heard(made(errors.ConfigError))[0]}
-    assert told == {f"bank has stopped: {STOP_REASONS['refused']}"}
+    """The error does not reveal whether columns, labels, ids, ledger or ranges failed."""
+    reasons = {heard(made(kind))[0] for kind in KINDS if issubclass(kind, errors.DataError | errors.RangeError)}
+    reasons |= {heard(made(errors.LeakageError))[0], heard(made(errors.ConfigError))[0]}
+    assert reasons == {f"bank has stopped: {STOP_REASONS['refused']}"}
 
 
 @pytest.mark.parametrize("reason", get_args(StopReason))
@@ -97,7 +97,7 @@ def test_the_reason_is_the_same_whoever_passes_it_on_first(reason: StopReason) -
     passed_on = Abort.of(ended, ["shop", "bank"]).error("telco", ["shop", "telco"])
     if reason != "away":
         assert str(passed_on) == str(direct) == f"shop has stopped: {STOP_REASONS[reason]}"
-    else:  # who waits for a third party says which; what it waits for has no word of its own
+    else:  # a party that waits for a third one names it; the peer that it waits for sends no word
         assert str(passed_on) == f"telco has stopped: {STOP_REASONS['away']} (shop)"
 
 

@@ -207,13 +207,13 @@ def test_rotation_keeps_the_name_and_the_old_pair(folder: Path) -> None:
     issue(folder, "bank", replace=True)
     new, _ = read(folder, "bank")
     assert x509.load_pem_x509_certificate(new).public_key() != x509.load_pem_x509_certificate(old).public_key()
-    for each in (old, new):
-        check_peer(each, ca, "bank")
+    for certificate in (old, new):
+        check_peer(certificate, ca, "bank")
     assert identity(folder, "bank").party == "bank"
-    (kept,) = folder.glob("bank.old-*.pem")
-    assert kept.read_bytes() == old
-    assert kept.with_suffix(".key").read_bytes() == old_key
-    assert mode(kept.with_suffix(".key")) == 0o600
+    (old_copy,) = folder.glob("bank.old-*.pem")
+    assert old_copy.read_bytes() == old
+    assert old_copy.with_suffix(".key").read_bytes() == old_key
+    assert mode(old_copy.with_suffix(".key")) == 0o600
     issue(folder, "bank", replace=True)
     assert len(list(folder.glob("bank.old-*.pem"))) == len(list(folder.glob("bank.old-*.key"))) == 2
 
@@ -222,8 +222,8 @@ def test_rotation_keeps_a_key_without_certificate(folder: Path) -> None:
     lonely = (folder / "bank.key").read_bytes()
     (folder / "bank.pem").unlink()
     issue(folder, "bank", replace=True)
-    (kept,) = folder.glob("bank.old-*.key")
-    assert kept.read_bytes() == lonely
+    (old_copy,) = folder.glob("bank.old-*.key")
+    assert old_copy.read_bytes() == lonely
 
 
 def test_a_new_authority_beside_the_old(folder: Path) -> None:
@@ -334,11 +334,11 @@ def test_only_ecdsa_keys_are_read(folder: Path) -> None:
 
 
 def test_an_identity_shows_no_key(folder: Path) -> None:
-    own = identity(folder, "bank")
+    credentials = identity(folder, "bank")
     secret = (folder / "bank.key").read_text().splitlines()[1]
-    assert secret not in repr(own) + str(own)
+    assert secret not in repr(credentials) + str(credentials)
     with pytest.raises(TypeError):
-        pickle.dumps(own)
+        pickle.dumps(credentials)
 
 
 @pytest.mark.parametrize("cut", [60, 120, 200])

@@ -45,9 +45,9 @@ class WhoAreYou(grpc.GenericRpcHandler):  # type: ignore[misc]
 
 @contextmanager
 def serving(folder: Path, party: str = "bank", client: str = "shop") -> Iterator[int]:
-    own = identity(folder, party)
-    server = grpc.server(futures.ThreadPoolExecutor(1), handlers=[WhoAreYou(own.ca, client)])
-    port = server.add_secure_port("127.0.0.1:0", own.server_credentials())
+    credentials = identity(folder, party)
+    server = grpc.server(futures.ThreadPoolExecutor(1), handlers=[WhoAreYou(credentials.ca, client)])
+    port = server.add_secure_port("127.0.0.1:0", credentials.server_credentials())
     server.start()
     try:
         yield port
@@ -55,8 +55,8 @@ def serving(folder: Path, party: str = "bank", client: str = "shop") -> Iterator
         server.stop(None).wait()
 
 
-def ask(own: Identity, port: int, options: list[tuple[str, str]]) -> bytes:
-    with grpc.secure_channel(f"127.0.0.1:{port}", own.channel_credentials(), options) as channel:
+def ask(credentials: Identity, port: int, options: list[tuple[str, str]]) -> bytes:
+    with grpc.secure_channel(f"127.0.0.1:{port}", credentials.channel_credentials(), options) as channel:
         return bytes(channel.unary_unary("/who/are_you")(b"", timeout=5))
 
 
@@ -111,6 +111,6 @@ def test_the_connection_is_tls_1_3(folder: Path) -> None:
         context.wrap_socket(plain, server_hostname=server_name("bank")) as tls,
     ):
         assert tls.version() == "TLSv1.3"
-        shown = tls.getpeercert(binary_form=True)
-    assert shown is not None
-    check_peer(shown, (folder / "ca.pem").read_bytes(), "bank")
+        certificate = tls.getpeercert(binary_form=True)
+    assert certificate is not None
+    check_peer(certificate, (folder / "ca.pem").read_bytes(), "bank")

@@ -1,4 +1,4 @@
-"""Who comes back to a run with another certificate key is noticed; a new certificate of the same key is not news."""
+"""A peer that returns with another certificate key is reported; a new certificate of the same key is not."""
 
 import json
 import logging
@@ -25,7 +25,7 @@ class Cut(Exception):
 
 
 def run(meeting: Any, cut_at: int | None = None) -> dict[str, Any]:
-    """All parties join in threads; what each returned or raised."""
+    """All parties join in threads; return each result or error."""
 
     def on_round(done: int, of: int) -> None:
         if done == cut_at:
@@ -41,8 +41,8 @@ def run(meeting: Any, cut_at: int | None = None) -> dict[str, Any]:
 
 
 def events(caplog: pytest.LogCaptureFixture, name: str) -> list[dict[str, Any]]:
-    told = [json.loads(record.getMessage()) for record in caplog.records if record.name == "securevfl"]
-    return [event for event in told if event["event"] == name]
+    records = [json.loads(record.getMessage()) for record in caplog.records if record.name == "securevfl"]
+    return [event for event in records if event["event"] == name]
 
 
 @pytest.mark.parametrize("change", ["new key", "same key"])
@@ -55,8 +55,8 @@ def test_a_changed_key_is_told(meet: Any, tmp_path: Path, caplog: pytest.LogCapt
     caplog.set_level(logging.INFO, "securevfl")
     run(meeting, cut_at=5)
     before = {name: show(authority / f"{name}.pem").key.replace(":", "") for name in ("bank", "shop")}
-    told = [(event["party"], event["peer"], event["key"]) for event in events(caplog, "identified")]
-    assert sorted(told) == [("bank", "shop", before["shop"]), ("shop", "bank", before["bank"])]
+    identified = [(event["party"], event["peer"], event["key"]) for event in events(caplog, "identified")]
+    assert sorted(identified) == [("bank", "shop", before["shop"]), ("shop", "bank", before["bank"])]
     for party in vfl.datasets.breast_cancer(2):
         states, key = Checkpoints(meeting.kit(party.name) / "states", party.name), run_key(meeting.job, party)
         assert states.load(key, states.rounds(key)[-1]).identities == before
@@ -83,6 +83,6 @@ def test_a_changed_key_is_told(meet: Any, tmp_path: Path, caplog: pytest.LogCapt
     else:
         assert changed == []
         assert now == before["bank"]
-    whole = vfl.simulate(meeting.job, vfl.datasets.breast_cancer(2))
+    undisturbed = vfl.simulate(meeting.job, vfl.datasets.breast_cancer(2))
     for name, part in parts.items():
-        assert (part.theta == whole.parts[name].theta).all()
+        assert (part.theta == undisturbed.parts[name].theta).all()

@@ -35,7 +35,7 @@ TERMINAL = {"TERM": "xterm", "COLUMNS": "100"}
 
 @pytest.fixture
 def ready(meet: Any) -> Callable[[int], Any]:
-    """Kits of two parties for so many epochs, a Parquet file at each, and the shop's row order beside its own."""
+    """Write kits of two parties for a number of epochs, a Parquet file for each, and row orders that differ."""
 
     def make(epochs: int) -> Any:
         meeting = meet(2, job=meet.job(epochs=epochs, batch_size=64))
@@ -53,7 +53,7 @@ def ready(meet: Any) -> Callable[[int], Any]:
 
 def start(meeting: Any, party: str, verb: str, *options: str, stderr: Any = subprocess.PIPE) -> "subprocess.Popen[str]":
     """A command of this party."""
-    own = {
+    arguments = {
         "align": ["align", "--party", party],
         "join": [
             "join",
@@ -68,14 +68,14 @@ def start(meeting: Any, party: str, verb: str, *options: str, stderr: Any = subp
         "predict": ["predict", f"{party}.model.json"],
     }[verb]
     if verb == "join":
-        (party_here,) = (each for each in vfl.datasets.breast_cancer() if each.name == party)
-        own += meeting.accepts(party_here)
+        (party_here,) = (candidate for candidate in vfl.datasets.breast_cancer() if candidate.name == party)
+        arguments += meeting.accepts(party_here)
     return Forked(
         [
             sys.executable,
             "-c",
             LARGE,
-            *own,
+            *arguments,
             "--peers",
             f"{party}/peers.toml",
             "--data",
@@ -91,13 +91,13 @@ def start(meeting: Any, party: str, verb: str, *options: str, stderr: Any = subp
 
 
 def through(*processes: Any) -> list[str]:
-    """What each told on stdout and stderr."""
-    told = []
+    """Return each process's stdout and stderr."""
+    outputs = []
     for process in processes:
         out, errors = process.communicate(timeout=240)
         assert process.returncode == 0, errors
-        told.append(out + (errors or ""))
-    return told
+        outputs.append(out + (errors or ""))
+    return outputs
 
 
 def until_round(meeting: Any, party: str, done: int) -> None:
@@ -128,18 +128,18 @@ def test_killed_and_started_again_from_the_same_copy(ready: Any, running: list[A
     for name, part in run.parts.items():
         np.testing.assert_array_equal(ModelPart.load(meeting.folder / f"{name}.model.json").theta, part.theta)
 
-    told = through(start(meeting, "bank", "predict", "--out", "found.csv"), start(meeting, "shop", "predict"))
-    assert told == [
+    outputs = through(start(meeting, "bank", "predict", "--out", "found.csv"), start(meeting, "shop", "predict"))
+    assert outputs == [
         "569 of 569 rows are scored; they are in found.csv\n",
         "569 rows predicted; only bank sees the result\n",
     ]
-    found = csv.read_csv(meeting.folder / "found.csv")
+    predicted = csv.read_csv(meeting.folder / "found.csv")
     tables = {party.name: party.X for party in vfl.datasets.breast_cancer()}
-    np.testing.assert_allclose(found["probability"].to_numpy(), run.predict_proba(tables)[:, 1], atol=1e-12)
-    assert found["prediction"].to_pylist() == run.predict(tables).tolist()
-    assert found["id"].to_pylist() == list(range(569))
-    told = through(start(meeting, "bank", "predict"), start(meeting, "shop", "predict"))
-    assert told[0] == (meeting.folder / "found.csv").read_text()
+    np.testing.assert_allclose(predicted["probability"].to_numpy(), run.predict_proba(tables)[:, 1], atol=1e-12)
+    assert predicted["prediction"].to_pylist() == run.predict(tables).tolist()
+    assert predicted["id"].to_pylist() == list(range(569))
+    outputs = through(start(meeting, "bank", "predict"), start(meeting, "shop", "predict"))
+    assert outputs[0] == (meeting.folder / "found.csv").read_text()
     assert {path.name for path in meeting.folder.iterdir() if path.is_file()} == left | {"found.csv"}
     entries = {name: DisclosureLedger.find(default_ledger(name)).read().entries for name in ("bank", "shop")}
     trained = ModelPart.load(meeting.folder / "bank.model.json").run
@@ -164,19 +164,19 @@ def test_predictions_that_break_off_leave_no_file(ready: Any, running: list[Any]
 
 
 def on_a_terminal(begin: Any) -> str:
-    """What the process that `begin` makes shows on its stderr, which is a terminal."""
+    """Return the text that the process of `begin` shows on its stderr, which is a terminal."""
     ours, theirs = pty.openpty()
     process = begin(theirs)
     os.close(theirs)
-    shown = b""
-    with contextlib.suppress(OSError):  # how Linux says that the other end is closed
+    screen = b""
+    with contextlib.suppress(OSError):  # Linux reports in this way that the other end is closed
         while piece := os.read(ours, 4096):
-            shown += piece
+            screen += piece
     os.close(ours)
     out, _ = process.communicate(timeout=240)
-    assert process.returncode == 0, shown.decode()
+    assert process.returncode == 0, screen.decode()
     assert BAR not in out
-    return shown.decode()
+    return screen.decode()
 
 
 @pytest.mark.parametrize("verb", ["align", "join"])
@@ -185,10 +185,10 @@ def test_a_bar_on_a_terminal_and_nowhere_else(ready: Any, running: list[Any], ve
     meeting = ready(3)
     bank = start(meeting, "bank", verb)
     running.append(bank)
-    shown = on_a_terminal(lambda terminal: start(meeting, "shop", verb, stderr=terminal))
-    assert BAR in shown
-    assert {"align": "aligning", "join": "reading"}[verb] in shown  # the line of a training: tests/cli/test_live.py
-    assert ("reading" in shown) == (verb == "join")
+    screen = on_a_terminal(lambda terminal: start(meeting, "shop", verb, stderr=terminal))
+    assert BAR in screen
+    assert {"align": "aligning", "join": "reading"}[verb] in screen  # the line of a training: tests/cli/test_live.py
+    assert ("reading" in screen) == (verb == "join")
     _, errors = bank.communicate(timeout=240)
     assert (bank.returncode, errors) == (0, "")
 
@@ -198,11 +198,11 @@ def test_training_shows_a_bar_on_a_terminal_and_nowhere_else(ready: Any) -> None
     meeting = ready(3)
     options = [f"--data={name}={meeting.folder / name}.parquet" for name in ("bank", "shop")]
     line = [sys.executable, "-c", LARGE, "train", str(meeting.kit("bank") / "job.toml"), *options]
-    shown = on_a_terminal(
+    screen = on_a_terminal(
         lambda terminal: Forked(line, env=os.environ | TERMINAL, stdout=subprocess.PIPE, stderr=terminal, text=True)
     )
-    assert BAR in shown
-    assert "reading" in shown
+    assert BAR in screen
+    assert "reading" in screen
     quiet = run_forked(line, env=os.environ | TERMINAL, capture_output=True, check=True, text=True)
     assert quiet.stderr == ""
     assert BAR not in quiet.stdout

@@ -1,4 +1,4 @@
-"""What a partner is worth, between organisations: one consent for all models, and all measurements entered first."""
+"""The value of a partner between organisations: one consent for all models, and all measurements recorded first."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.forked import Forked
 from tests.training.test_comparison import tables
 from tests.transport.processes import at_each
 
-JOB = vfl.Job(model=vfl.Trees(trees=2, depth=2, boosted_score=False), seed=2)
+COMPARED_JOB = vfl.Job(model=vfl.Trees(trees=2, depth=2, boosted_score=False), seed=2)
 LINE: dict[str, Any] = {"timeout": 20, "patience": 5}
 COMMAND = "from securevfl.cli.main import main; main()"
 TOLD = {"logistic": 0, "bins": 1, "trees": 2}  # and how many have been trained before
@@ -37,25 +37,36 @@ def refused(sheet: Any) -> None:
 
 
 def held_out(party: vfl.Party) -> list[bytes]:
-    return party.keys_of(JOB.schedule(party.register).test)
+    return party.keys_of(COMPARED_JOB.schedule(party.register).test)
 
 
 def start(meeting: Any, party: str, *options: str) -> subprocess.Popen[str]:
-    own = ["compare", f"{party}/job.toml", "--party", party, "--data", f"{party}.csv", "--ledger", f"{party}.ledger"]
+    arguments = [
+        "compare",
+        f"{party}/job.toml",
+        "--party",
+        party,
+        "--data",
+        f"{party}.csv",
+        "--ledger",
+        f"{party}.ledger",
+    ]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     env = os.environ | {"COLUMNS": "100"}
-    return Forked([sys.executable, "-c", COMMAND, *own, *options], cwd=meeting.folder, env=env, text=True, **pipes)
+    return Forked(
+        [sys.executable, "-c", COMMAND, *arguments, *options], cwd=meeting.folder, env=env, text=True, **pipes
+    )
 
 
 def ended(*processes: Any) -> list[tuple[int, str, str]]:
     outputs = [process.communicate(timeout=240) for process in processes]
-    return [(process.returncode, *each) for process, each in zip(processes, outputs, strict=True)]
+    return [(process.returncode, *streams) for process, streams in zip(processes, outputs, strict=True)]
 
 
 @pytest.mark.long
 def test_commands_of_two_organisations_agree_once_and_compare(meet: Any, running: list[Any]) -> None:
     """Without consent nothing is entered; with it all models are compared; the same again is refused by the ledger."""
-    meeting = meet(2, None, JOB)
+    meeting = meet(2, None, COMPARED_JOB)
     for party in tables(1600):
         columns = [f"{party.name}{j}" for j in range(3)] + ["y"] * party.active
         rows = party.X if party.y is None else np.column_stack([party.X, party.y])
@@ -66,24 +77,24 @@ def test_commands_of_two_organisations_agree_once_and_compare(meet: Any, running
         (meeting.folder / f"{party.name}.csv").write_text("\n".join(lines) + "\n")
         write_rows(meeting.folder / f"{party.name}.csv", np.arange(1600))
     digests = {}
-    for name in ("bank", "shop"):  # each asks for its own consent; the other has given it or not
+    for name in ("bank", "shop"):  # each command asks for its consent; the other party has given it or not
         pair = [start(meeting, "bank"), start(meeting, "shop")] if not digests else [
             start(meeting, "bank", "--accept", digests["bank"]), start(meeting, "shop")
         ]  # fmt: skip
         running += pair
-        for (code, _, said), who in zip(ended(*pair), ("bank", "shop"), strict=True):
+        for (code, _, errors), who in zip(ended(*pair), ("bank", "shop"), strict=True):
             assert code != 0
             if who == name:
-                assert "--accept" in said, said
-                digests[name] = re.search(r"--accept ([0-9a-f]{16})", said).group(1)  # type: ignore[union-attr]
-                assert "3 trainings for a comparison" in said
+                assert "--accept" in errors, errors
+                digests[name] = re.search(r"--accept ([0-9a-f]{16})", errors).group(1)  # type: ignore[union-attr]
+                assert "3 trainings for a comparison" in errors
     ledgers = {name: DisclosureLedger(meeting.folder / f"{name}.ledger", name) for name in digests}
     shop = tables(1600)[1]
     assert ScoreLedger(ledgers["shop"].path).evaluation_count(held_out(shop)) == 0
     pair = [start(meeting, name, "--accept", digest) for name, digest in digests.items()]
     running += pair
-    (code, table, said), (other, nothing, why) = ended(*pair)
-    assert (code, other) == (0, 0), said + why
+    (code, table, errors), (other, nothing, why) = ended(*pair)
+    assert (code, other) == (0, 0), errors + why
     for word in ("bank alone", "bank, shop", *TOLD, "The best AUC rises by"):
         assert word in table
     assert "no model is stored" in nothing
@@ -93,7 +104,7 @@ def test_commands_of_two_organisations_agree_once_and_compare(meet: Any, running
     assert not [*meeting.folder.rglob("*model.json")]
     pair = [start(meeting, name) for name in digests]
     running += pair
-    assert any("at most" in each and "evaluations" in each for _, _, each in ended(*pair))
+    assert any("at most" in output and "evaluations" in output for _, _, output in ended(*pair))
     assert ScoreLedger(ledgers["shop"].path).evaluation_count(held_out(shop)) == 3
 
 
@@ -102,9 +113,9 @@ def test_measurements_are_in_the_ledger_before_the_first_training(
 ) -> None:
     """Also where another party breaks off there; one that has refused its consent leaves nothing in anybody's."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
-    meeting, parties = meet(2, None, JOB), tables(600)
+    meeting, parties = meet(2, None, COMPARED_JOB), tables(600)
     ledgers = {party.name: DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name) for party in parties}
-    job = JOB.model_copy(update={"accepts": ("small_metrics",)})
+    job = COMPARED_JOB.model_copy(update={"accepts": ("small_metrics",)})
     seen: list[int] = []
 
     def stopped(*_: Any, **__: Any) -> None:
@@ -119,14 +130,14 @@ def test_measurements_are_in_the_ledger_before_the_first_training(
 
     monkeypatch.setattr(compare, "take_part", stopped)
     for who in ("bank", "shop"):
-        found = at_each(meeting, compared, parties)
-        assert isinstance(found[who], ConsentError)
+        results = at_each(meeting, compared, parties)
+        assert isinstance(results[who], ConsentError)
         assert not seen
         assert ScoreLedger(ledgers["shop"].path).evaluation_count(held_out(parties[1])) == 0
     who = "nobody"
     broken = at_each(meeting, compared, parties)
-    assert all(isinstance(each, TransportError) for each in broken.values())
-    assert all("interrupted the training of logistic" in str(each) for each in broken.values())
+    assert all(isinstance(error, TransportError) for error in broken.values())
+    assert all("interrupted the training of logistic" in str(error) for error in broken.values())
     assert set(seen) == {3}
     assert not any(ledger.read().entries for ledger in ledgers.values())
 
@@ -136,7 +147,7 @@ def venue(kit: Path) -> PeerSettings:
 
 
 def test_three_parties_compare_with_the_labels_at_the_one_that_peers_name(meet: Any, tmp_path: Path) -> None:
-    meeting, parties, told = meet(3, None, JOB), tables(1600, parties=3), list[str]()
+    meeting, parties, trained = meet(3, None, COMPARED_JOB), tables(1600, parties=3), list[str]()
 
     def compared(party: vfl.Party, kit: Path) -> Any:
         rounds = [(0, 0)]
@@ -145,19 +156,24 @@ def test_three_parties_compare_with_the_labels_at_the_one_that_peers_name(meet: 
             assert done <= of
             rounds.append((done, of))
 
-        found = compare_with(
-            JOB, party, venue(kit), ledger=tmp_path / f"{party.name}.ledger", on_model=told.append, on_round=on_round
+        comparison = compare_with(
+            COMPARED_JOB,
+            party,
+            venue(kit),
+            ledger=tmp_path / f"{party.name}.ledger",
+            on_model=trained.append,
+            on_round=on_round,
         )
         assert sum(before > after for (before, _), (after, _) in pairwise(rounds)) == 2  # from one training to the next
-        return found
+        return comparison
 
-    found = at_each(meeting, compared, parties)
-    assert found["shop"] is found["telco"] is None, found
-    assert [(row.columns, row.model) for row in found["bank"].rows] == [
+    comparisons = at_each(meeting, compared, parties)
+    assert comparisons["shop"] is comparisons["telco"] is None, comparisons
+    assert [(row.columns, row.model) for row in comparisons["bank"].rows] == [
         *(("bank alone", name) for name in TOLD),
         *(("bank, shop, telco", name) for name in TOLD),
     ]
-    assert told.count("trees, bank, shop, telco") == 3
+    assert trained.count("trees, bank, shop, telco") == 3
     for party in parties[1:]:
         ledger = DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name)
         assert ScoreLedger(ledger.path).evaluation_count(held_out(party)) == 3
@@ -166,31 +182,31 @@ def test_three_parties_compare_with_the_labels_at_the_one_that_peers_name(meet: 
 def test_a_party_that_may_not_be_measured_says_so_and_others_do_not_hear_that_it_goes_on(
     meet: Any, tmp_path: Path
 ) -> None:
-    meeting, parties = meet(2, None, JOB), tables(1600)
+    meeting, parties = meet(2, None, COMPARED_JOB), tables(1600)
     ledgers = {party.name: DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name) for party in parties}
     ScoreLedger(ledgers["shop"].path).record_evaluation("bank", held_out(parties[1]), times=2)
 
     def compared(party: vfl.Party, kit: Path) -> Any:
-        return compare_with(JOB, party, venue(kit), ledger=ledgers[party.name])
+        return compare_with(COMPARED_JOB, party, venue(kit), ledger=ledgers[party.name])
 
-    found = at_each(meeting, compared, parties)
-    assert "at most 4 evaluations" in str(found["shop"])
-    assert isinstance(found["bank"], PeerStopped)
-    assert "go on" not in str(found["bank"])
+    results = at_each(meeting, compared, parties)
+    assert "at most 4 evaluations" in str(results["shop"])
+    assert isinstance(results["bank"], PeerStopped)
+    assert "go on" not in str(results["bank"])
     assert ScoreLedger(ledgers["shop"].path).evaluation_count(held_out(parties[1])) == 2
 
 
 def test_two_comparisons_at_once_are_one(meet: Any, tmp_path: Path) -> None:
     """The second would meet the first one's partner between two trainings."""
-    meeting, (bank, _) = meet(2, None, JOB), tables(1600)
+    meeting, (bank, _) = meet(2, None, COMPARED_JOB), tables(1600)
     ledger = DisclosureLedger(tmp_path / "bank.ledger", "bank")
     with compare._only_comparison(ledger), pytest.raises(ConfigError, match="is running"):
-        compare_with(JOB, bank, venue(meeting.folder / "bank"), ledger=ledger)
+        compare_with(COMPARED_JOB, bank, venue(meeting.folder / "bank"), ledger=ledger)
 
 
 @pytest.mark.parametrize("classes", [3, 10])
 def test_several_classes_are_refused_before_anything_is_sent(classes: int, meet: Any, tmp_path: Path) -> None:
-    meeting, (bank, _) = meet(2, None, JOB), tables(1600)
+    meeting, (bank, _) = meet(2, None, COMPARED_JOB), tables(1600)
     several = vfl.Party("bank", bank.X, np.arange(1600) % classes, ids=np.arange(1600))
     with raises_code(LabelError, "SVFL-LABEL-CLASSES"):
-        compare_with(JOB, several, venue(meeting.folder / "bank"), ledger=tmp_path / "bank.ledger")
+        compare_with(COMPARED_JOB, several, venue(meeting.folder / "bank"), ledger=tmp_path / "bank.ledger")

@@ -1,4 +1,4 @@
-"""Parties that deviate, in processes of their own over mutual TLS: what one process cannot show, of an attack each.
+"""Deviating parties in separate processes over mutual TLS: for each attack, the part that one process cannot show.
 
 The attacks on parts of the library, and that they succeed without the check that stops them, are in
 `tests/security/test_deviating_*.py`, `test_checked_openings.py` and `tests/disclosure/test_account.py`.
@@ -24,7 +24,7 @@ from securevfl.protocols.permits import permit_sizes
 from tests.builders import used_chunks
 from tests.forked import Forked
 from tests.transport.conftest import PROCESS
-from tests.transport.test_serve import PARTIES, limits
+from tests.transport.test_serve import CANCER_PARTIES, limits
 
 pytestmark = pytest.mark.slow
 
@@ -149,9 +149,9 @@ def test_a_holder_that_alters_an_opened_value_is_named_before_the_gradient_is_us
 ) -> None:
     meeting = meet(2, job=meet.job(vfl.Ckks(), epochs=1))
     bank, shop = joins(running, meeting, "bank", ALTERS), joins(running, meeting, "shop")
-    said = shop.communicate(timeout=240)[1]
-    assert "ProtocolError" in said
-    assert "the values that bank decrypted in exchange 0 do not match" in said
+    errors = shop.communicate(timeout=240)[1]
+    assert "ProtocolError" in errors
+    assert "the values that bank decrypted in exchange 0 do not match" in errors
     assert bank.wait(240) != 0
     assert not (meeting.kit("shop") / "part.json").exists()
 
@@ -160,24 +160,24 @@ def test_a_guest_that_says_one_id_and_asks_about_all_is_told_of_none(meet: Any, 
     job = vfl.Job(
         model=vfl.Logistic(), optimizer=vfl.FedBCD(lr=0.3), protocol=vfl.Protocol(sum="pairwise", residual="open")
     )
-    run, meeting = vfl.simulate(job.model_copy(update={"epochs": 1}), PARTIES), meet(3)
+    run, meeting = vfl.simulate(job.model_copy(update={"epochs": 1}), CANCER_PARTIES), meet(3)
     for name in meeting.peers.passives:
         run.parts[name].save(meeting.kit(name) / "part.json")
         limits(DisclosureLedger(meeting.kit(name) / "ledger", name), ids=10)
         begin(running, SERVES, meeting.kit(name))
-    part, told = run.parts["bank"], list[Any]()
+    part, aligned = run.parts["bank"], list[Any]()
 
     def deviate(channel: Any) -> None:
         ScoreClient(part, channel, DisclosureLedger(meeting.kit("bank") / "ledger", "bank"))
         for name in part.parties[1:]:
             channel.send(name, ScoreRequest(1), permit=permit_sizes(channel, name))
-        guesses = list(range(len(PARTIES[0])))
-        told.append(align_privately("bank", guesses, channel, active="bank", passives=part.parties[1:]))
+        guesses = list(range(len(CANCER_PARTIES[0])))
+        aligned.append(align_privately("bank", guesses, channel, active="bank", passives=part.parties[1:]))
 
     venue = PeerSettings.of(meeting.kit("bank") / "peers.toml", None, None, 120, 20)
     with pytest.raises(TransportError, match="cannot or may not take part"):
         run_session("bank", venue, scoring_handshake(part), deviate, ledger=None)
-    assert not told
+    assert not aligned
     for name in meeting.peers.passives:
         entries = DisclosureLedger(meeting.kit(name) / "ledger", name).read().entries
         assert total_to(entries, "ids", "bank").count <= 1
@@ -197,8 +197,8 @@ def test_work_ahead_that_is_put_back_or_shared_serves_once(meet: Any, running: l
     def spent(name: str) -> list[str]:
         return used_chunks(DisclosureLedger.open(name, None))
 
-    def failed(said: dict[str, str]) -> list[str]:
-        return [line for line in said.values() if "Error" in line]
+    def failed(outputs: dict[str, str]) -> list[str]:
+        return [line for line in outputs.values() if "Error" in line]
 
     assert failed(both("prepare")) == []
     for name in names:

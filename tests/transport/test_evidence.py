@@ -13,7 +13,7 @@ from securevfl.training.model_part import ModelPart
 @pytest.mark.slow
 def test_processes_weigh_columns_as_simulate_does(meet: Any, running: list[Any]) -> None:
     woe = {"woe": {"bins": 2, "rows": 60}}
-    accepted = ("columns", "fresh_equations", "rank")  # what is told again after a kill is told again
+    accepted = ("columns", "fresh_equations", "rank")  # values disclosed again after a kill count again
     meeting = meet(2, None, meet.job(vfl.Ckks(), epochs=3, prepare=woe, accepts=accepted))
     start = {"patience": 20, "pause": 0.05, "every": 2}
     meeting.hold("shop", 3)
@@ -27,7 +27,7 @@ def test_processes_weigh_columns_as_simulate_does(meet: Any, running: list[Any])
     meeting.compare(1e-3)
     run = vfl.simulate(meeting.job, vfl.datasets.breast_cancer())
     for name, part in run.parts.items():
-        own = ModelPart.load(meeting.kit(name) / "part.json")
-        assert own.preparation == part.preparation
-        assert own.information == part.information
-        assert np.count_nonzero(list(own.information.values())) == len(own.columns)
+        loaded = ModelPart.load(meeting.kit(name) / "part.json")
+        assert loaded.preparation == part.preparation
+        assert loaded.information == part.information
+        assert np.count_nonzero(list(loaded.information.values())) == len(loaded.columns)

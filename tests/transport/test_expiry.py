@@ -1,4 +1,4 @@
-"""Certificates that end soon are told of, revocations are listed, and a kit says where its pieces go."""
+"""Certificates that expire soon are reported, revocations are listed, and a kit states where its files go."""
 
 import json
 from pathlib import Path
@@ -57,8 +57,8 @@ def test_join_warns_on_the_screen_and_in_the_log(meet: Any, tmp_path: Path) -> N
         eventlog.LOGGER.removeHandler(handler)
         handler.close()
     events = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
-    (said,) = (each["reason"] for each in events if each["event"] == "certificate")
-    assert said.startswith("the certificate of bank expires in ")
+    (reason,) = (event["reason"] for event in events if event["event"] == "certificate")
+    assert reason.startswith("the certificate of bank expires in ")
 
 
 def test_a_kit_says_what_goes_where_and_has_a_port_a_party(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_a_killed_or_stalled_party_ends_the_job(
     running += processes.values()
     until_round(meeting, 3)
     processes[victim].send_signal(blow)
-    struck, told = time.monotonic(), list[str]()
+    struck, last_lines = time.monotonic(), list[str]()
     for name, process in processes.items():
         if name != victim:
             _, errors = process.communicate(timeout=240)
@@ -44,9 +44,9 @@ def test_a_killed_or_stalled_party_ends_the_job(
             assert last.startswith(("PeerLost: ", "PeerStopped: bank has stopped: "))
             # the party that noticed the loss names the lost party and the time; others receive a stop reason
             assert "has been disconnected" in last or STOP_REASONS["away"] in last
-            told.append(last)
+            last_lines.append(last)
             assert not list(meeting.kit(name).glob("*part.json*"))
-    assert any(f"{victim} has been disconnected for 2 s" in last for last in told)
+    assert any(f"{victim} has been disconnected for 2 s" in last for last in last_lines)
     assert time.monotonic() - struck < 200  # and not as long as they would wait for a message
 
 
@@ -58,8 +58,8 @@ def proxied(meet: Any, benchmarks: None) -> Iterator[Any]:
     meeting = meet(2, addressed=["shop"], job=meet.job(epochs=60))
     port = int(meeting.peers.address["shop"].split(":")[1])
     meeting.listen = f"127.0.0.1:{meet.free_port()}"
-    own = meeting.peers.model_copy(update={"address": {"shop": meeting.listen}})
-    write_kit(meeting.kit("shop"), "shop", meeting.job, own, meeting.folder / "authority")
+    proxied_peers = meeting.peers.model_copy(update={"address": {"shop": meeting.listen}})
+    write_kit(meeting.kit("shop"), "shop", meeting.job, proxied_peers, meeting.folder / "authority")
     meeting.proxy = Proxy(int(meeting.listen.split(":")[1]), port)
     yield meeting
     meeting.proxy.close()
@@ -109,7 +109,7 @@ def test_a_restarted_party_is_told_to_start_anew(meet: Any, running: list[Any]) 
 
 
 def test_fuzzed_frames_are_refused() -> None:
-    """100,000 mutants of a frame: a SecureVFLError, or a frame whose fields are what they must be."""
+    """100,000 mutants of a frame: a SecureVFLError, or a frame with valid fields."""
     draw = random.Random(6)
     message = Abort("refused")
     good = encode_frame(message, session=b"s" * 16, sender="bank", receiver="shop", subchannel="sum", seq=3)

@@ -1,4 +1,4 @@
-"""FDML between processes over mutual TLS: a server without a table, workers at their own pace, killed and taken up."""
+"""FDML between processes over mutual TLS: a server without a table, asynchronous workers, killed and resumed."""
 
 import signal
 import subprocess
@@ -101,10 +101,10 @@ def test_killed_and_taken_up(meet: Any, running: list[Any], residual: str | None
     assert parts["bank"].metrics["auc"] > 0.98
     assert len({part.run for part in parts.values()}) == 1
     assert '"event": "resumed"' in meeting.log("telco")
-    whole = vfl.simulate(job, [*vfl.datasets.breast_cancer(3), vfl.Helper(names["server"], "server")])
+    undisturbed = vfl.simulate(job, [*vfl.datasets.breast_cancer(3), vfl.Helper(names["server"], "server")])
     for name in ("bank", "shop", "telco"):
-        found, expected = parts[name].theta, whole.parts[name].theta
-        assert np.linalg.norm(found - expected) < 0.2 * np.linalg.norm(expected)
+        trained, expected = parts[name].theta, undisturbed.parts[name].theta
+        assert np.linalg.norm(trained - expected) < 0.2 * np.linalg.norm(expected)
 
 
 def test_predictions_with_the_server_there(meet: Any) -> None:
@@ -120,23 +120,23 @@ def test_predictions_with_the_server_there(meet: Any) -> None:
     meeting = meet(3, None, job)
     lead, other, server = meeting.peers.parties
     tables = {party.name: party for party in vfl.datasets.breast_cancer(2)} | {server: vfl.Helper(server, "server")}
-    found: dict[str, Any] = {}
+    predicted: dict[str, Any] = {}
 
     def play(name: str) -> None:
-        peers, own = meeting.kit(name) / "peers.toml", tables[name]
-        part = vfl.join(job, own, peers, timeout=20, patience=5, ledger=meeting.kit(name) / "ledger.json")
-        told, ledger = list[Any](), meeting.kit(name) / "ledger.json"
-        rows = rows_of_array(part, own.X[:20], None) if len(own) else no_rows()  # a server has no table
+        peers, table = meeting.kit(name) / "peers.toml", tables[name]
+        part = vfl.join(job, table, peers, timeout=20, patience=5, ledger=meeting.kit(name) / "ledger.json")
+        blocks, ledger = list[Any](), meeting.kit(name) / "ledger.json"
+        rows = rows_of_array(part, table.X[:20], None) if len(table) else no_rows()  # a server has no table
         venue = PeerSettings.of(peers, timeout=20)
-        predict_rows(part, rows, venue, on_block=lambda _, block: told.append(block), ledger=ledger)
-        found[name] = told[0] if told else None
+        predict_rows(part, rows, venue, on_block=lambda _, block: blocks.append(block), ledger=ledger)
+        predicted[name] = blocks[0] if blocks else None
 
     threads = [threading.Thread(target=play, args=(name,)) for name in tables]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(240)
-    assert set(found) == set(tables)
-    assert found[server] is None
-    assert found[other] is None
-    assert (found[lead].label == tables[lead].y[:20]).mean() > 0.8
+    assert set(predicted) == set(tables)
+    assert predicted[server] is None
+    assert predicted[other] is None
+    assert (predicted[lead].label == tables[lead].y[:20]).mean() > 0.8

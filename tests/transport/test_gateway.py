@@ -36,8 +36,8 @@ def command(*words: str) -> subprocess.Popen[str]:
 def until_up(url: str, *processes: subprocess.Popen[str]) -> None:
     deadline = time.monotonic() + 240
     while True:
-        for each in processes:
-            assert each.poll() is None, each.communicate()
+        for process in processes:
+            assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         try:
             if httpx.get(f"{url}/health").status_code == 200:
@@ -57,7 +57,7 @@ def test_applications_are_answered_in_json_many_at_once(meet: Any, running: list
         kit = meeting.kit(party.name)
         run.parts[party.name].save(kit / "part.json")
         rows = zip([f"customer-{row}" for row in range(len(party.X))], party.X.tolist(), strict=True)
-        lines = [",".join(["id", *party.columns]), *(",".join([name, *map(repr, own)]) for name, own in rows)]
+        lines = [",".join(["id", *party.columns]), *(",".join([name, *map(repr, values)]) for name, values in rows)]
         (kit / "rows.csv").write_text("\n".join(lines[: 301 if party is shop else 351]))
     limits(DisclosureLedger(meeting.kit("shop") / "shop.ledger", "shop"))
     (meeting.kit("bank") / "token").write_text(TOKEN + "\n")
@@ -94,19 +94,19 @@ def test_applications_are_answered_in_json_many_at_once(meet: Any, running: list
             return dict(answer.json()["scores"][0])
 
         with ThreadPoolExecutor(20) as pool:
-            found = list(pool.map(one, [*range(100), *range(50)]))
-        assert [each["id"] for each in found] == [f"customer-{row}" for row in [*range(100), *range(50)]]
-        np.testing.assert_allclose([each["probability"] for each in found[:100]], expected[:100], atol=1e-9)
-        repeated = [each["probability"] for each in found[100:]]
-        np.testing.assert_allclose(repeated, [each["probability"] for each in found[:50]], atol=1e-9)
+            answers_many = list(pool.map(one, [*range(100), *range(50)]))
+        assert [answer["id"] for answer in answers_many] == [f"customer-{row}" for row in [*range(100), *range(50)]]
+        np.testing.assert_allclose([answer["probability"] for answer in answers_many[:100]], expected[:100], atol=1e-9)
+        repeated = [answer["probability"] for answer in answers_many[100:]]
+        np.testing.assert_allclose(repeated, [answer["probability"] for answer in answers_many[:50]], atol=1e-9)
         brought = dict(zip(bank.columns, bank.X[7].tolist(), strict=True))
         rows: list[Any] = [{"id": "customer-8"}, {"id": "customer-320"}, {"id": "customer-999"}]
         rows += [{"id": "customer-7", "columns": brought}, {"id": "customer-8"}]
         answers = client.post("/v1/scores", json={"rows": rows}).json()["scores"]
-        assert [each["state"] for each in answers] == ["scored", "unknown", "no_columns", "scored", "scored"]
+        assert [answer["state"] for answer in answers] == ["scored", "unknown", "no_columns", "scored", "scored"]
         assert answers[3]["probability"] == pytest.approx(expected[7])
         wrong: list[Any] = [{}, {"rows": []}, {"rows": [{"id": 1.5}]}, {"rows": [{"id": "a", "columns": {"b": 1}}]}, []]
-        assert {client.post("/v1/scores", json=each).status_code for each in wrong} == {422}
+        assert {client.post("/v1/scores", json=request).status_code for request in wrong} == {422}
         assert client.post("/v1/scores", content=b"[" * 2_000_000).status_code == 413
         assert client.get("/v1/scores?id=1").status_code == 405
         assert httpx.post(f"{url}/v1/scores", json={"rows": [{"id": "customer-1"}]}).status_code == 401

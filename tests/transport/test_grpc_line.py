@@ -28,7 +28,7 @@ from tests.builders import raises_code
 
 
 class Ends:
-    """Two ends of a line and what each has got."""
+    """Two ends of a link and the messages that each received."""
 
     def __init__(self, **options: Any) -> None:
         self.got: dict[str, list[bytes]] = {"a": [], "b": []}
@@ -40,7 +40,7 @@ class Ends:
     def stream(
         self, a_to_b: int | None = None, b_to_a: int | None = None
     ) -> tuple[Stream, Stream, list[threading.Thread]]:
-        """Connects the two until so many messages have passed in a direction, then cuts."""
+        """Connect the two, and disconnect after the given number of messages in one direction."""
         streams = self.a.begin(calling=True), self.b.begin(calling=False)
         pipes: tuple[Queue[bytes | None], Queue[bytes | None]] = (Queue(), Queue())
 
@@ -70,7 +70,7 @@ class Ends:
             threading.Thread(target=read, args=(streams[0], pipes[1])),
         ]
         if (a_to_b, b_to_a) != (None, None):
-            jobs.append(threading.Timer(0.03, cut))  # so many messages may never come
+            jobs.append(threading.Timer(0.03, cut))  # this number of messages may never arrive
         for job in jobs:
             job.start()
         return (*streams, jobs)
@@ -233,7 +233,7 @@ def test_fuzzed_messages_of_the_line() -> None:
 
 
 class Caller:
-    """A caller with the right certificate that says whatever it likes."""
+    """A caller with the right certificate that sends anything it likes."""
 
     def __init__(self, meeting: Any, start: bytes = b"s" * 16) -> None:
         options = [("grpc.ssl_target_name_override", server_name("bank")), ("grpc.max_send_message_length", -1)]
@@ -242,12 +242,12 @@ class Caller:
         self.start = start
 
     def says(self, *messages: Any, known: bytes = b"", at: int = 0) -> list[Any]:
-        """Opens, sends raw bytes or messages, hangs up after the first answer; what came back."""
+        """Open, send raw bytes or messages, hang up after the first answer; return the answers."""
         answered = threading.Event()
 
         def said() -> Iterator[bytes]:
             yield encode_message(OpenStream(self.start, known, at))
-            yield from (each if isinstance(each, bytes) else encode_message(each) for each in messages)
+            yield from (message if isinstance(message, bytes) else encode_message(message) for message in messages)
             answered.wait(60)
 
         call = self.channel.stream_stream(STREAM_METHOD)(said(), timeout=60, wait_for_ready=True)
@@ -310,23 +310,23 @@ def test_a_live_endpoint_refuses_and_goes_on(bank: Any, caplog: pytest.LogCaptur
 
 
 def test_a_second_process_of_a_party_is_refused(bank: Any) -> None:
-    held = threading.Event()
+    may_end = threading.Event()
 
     def first() -> Iterator[bytes]:
         yield encode_message(OpenStream(b"s" * 16, b"", 0))
-        held.wait(60)
+        may_end.wait(60)
 
     call = bank.caller.channel.stream_stream(STREAM_METHOD)(first())
     next(iter(call))
     other = Caller(bank, b"t" * 16)
     assert "another process of shop is connected" in refusals(other.says())
-    held.set()
+    may_end.set()
     other.channel.close()
     assert bank.failures == []
 
 
 def test_no_altered_frame_is_taken(bank: Any) -> None:
-    """Every bit of what a frame says of itself, turned over, at a live endpoint; good frames in between arrive."""
+    """Flip every bit of a frame's header at a live endpoint; good frames in between arrive."""
     session = bytes(range(16))
     bank.inbox = Inbox("bank", ["shop"], session)
 
@@ -336,22 +336,22 @@ def test_no_altered_frame_is_taken(bank: Any) -> None:
     head = frame(0).index(b"\xabAcknowledge")  # after tag, format, session, sender, receiver, subchannel, seq
     assert head == 38
     for bit in range(8 * head):
-        taken = len(bank.delivered)
-        data = bytearray(frame(taken))
+        accepted = len(bank.delivered)
+        data = bytearray(frame(accepted))
         data[bit // 8] ^= 1 << bit % 8
-        assert refusals(bank.caller.says(PacketPiece(taken, False, 0, bytes(data))))
-        assert len(bank.delivered) == taken, bit
+        assert refusals(bank.caller.says(PacketPiece(accepted, False, 0, bytes(data))))
+        assert len(bank.delivered) == accepted, bit
         if bit % 4 == 3:
-            bank.caller.says(PacketPiece(taken, False, 0, frame(taken)))
-            assert len(bank.delivered) == taken + 1
+            bank.caller.says(PacketPiece(accepted, False, 0, frame(accepted)))
+            assert len(bank.delivered) == accepted + 1
     for bit in range(8 * 7):  # and of the line's own message, up to its number
-        taken = len(bank.delivered)
-        data = bytearray(encode_message(PacketPiece(taken, False, 0, frame(taken))))
+        accepted = len(bank.delivered)
+        data = bytearray(encode_message(PacketPiece(accepted, False, 0, frame(accepted))))
         data[bit // 8] ^= 1 << bit % 8
         bank.caller.says(bytes(data))
-        assert len(bank.delivered) == taken, bit
+        assert len(bank.delivered) == accepted, bit
         if bit % 4 == 3:
-            bank.caller.says(PacketPiece(taken, False, 0, frame(taken)))
-            assert len(bank.delivered) == taken + 1
+            bank.caller.says(PacketPiece(accepted, False, 0, frame(accepted)))
+            assert len(bank.delivered) == accepted + 1
     assert bank.failures == []
     assert set(bank.inbox._next) == {("shop", "")}

@@ -1,4 +1,4 @@
-"""Who is let in, and what those who are not are told."""
+"""Which peers are accepted, and the errors that the others receive."""
 
 import contextlib
 import logging
@@ -54,7 +54,7 @@ def bad_certificate(folder: Path, authority: Path, kind: str, party: str) -> Pat
 
 @contextlib.contextmanager
 def tls_server(port: int, folder: Path, party: str, highest: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> Iterator[None]:
-    """Shows a certificate to whoever calls."""
+    """Show a certificate to every caller."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / f"{party}.pem", folder / f"{party}.key")
     context.maximum_version = highest
@@ -78,7 +78,7 @@ def tls_server(port: int, folder: Path, party: str, highest: ssl.TLSVersion = ss
 
 @contextlib.contextmanager
 def plain_server(port: int, greeting: bytes) -> Iterator[None]:
-    """Answers whoever calls in a language of its own, at once or once it was spoken to."""
+    """Answer every caller in another protocol, at once or after its first bytes."""
     listener = socket.create_server(("127.0.0.1", port))
 
     def serve() -> None:
@@ -135,7 +135,7 @@ def test_a_caller_refuses_tls_1_2(meet: Any) -> None:
 
 @pytest.fixture
 def bank(meet: Any) -> Iterator[Any]:
-    """A live endpoint, and what has been delivered to it."""
+    """A live endpoint, and the messages that have been delivered to it."""
     meeting = meet(2, addressed=["bank"])
     meeting.delivered = []
     endpoint = Endpoint(
@@ -152,7 +152,7 @@ def bank(meet: Any) -> Iterator[Any]:
 
 
 def dial(port: int, folder: Path | None, party: str) -> None:
-    """A handshake with the bank's port and one byte read; raises what it raises."""
+    """Do a handshake with the bank's port and read one byte; raise its error."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -199,8 +199,8 @@ def test_who_is_called_in_vain_is_told_at_once_and_who_calls_what_is_wrong(
     while "handshakes have failed" not in bank.line.cause and time.monotonic() < deadline:
         time.sleep(0.05)
     assert "one side refused the other's certificate, and the output at shop states the reason" in bank.line.cause
-    (said,) = [record for record in caplog.records if "no call gets through" in record.getMessage()]
-    assert said.levelno == logging.ERROR  # on the screen, without --verbose
+    (failure,) = [record for record in caplog.records if "no call gets through" in record.getMessage()]
+    assert failure.levelno == logging.ERROR  # on the screen, without --verbose
     assert bank.delivered == []
 
 

@@ -1,4 +1,4 @@
-"""What a hub sees, and what it cannot do."""
+"""A hub sees routing and sizes only, and cannot change a packet unnoticed."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from tests.transport.processes import together
 
 
 class Conversation:
-    """Two parties' seals; what one forwards waits in a list, as at a hub."""
+    """Two parties' seals; forwarded packets wait in a list, as at a hub."""
 
     def __init__(self, meeting: Any) -> None:
         self.credentials = {name: Credentials(meeting.kit(name), name) for name in ("bank", "shop")}
@@ -73,7 +73,7 @@ def test_nothing_altered_replayed_dropped_or_sent_back_opens(talk: Conversation)
 
 
 def test_a_hub_cannot_put_its_own_key_in(talk: Conversation, meet: Any) -> None:
-    """The hub offers its own key with the bank's certificate: it cannot prove it."""
+    """The hub offers its key with the bank's certificate: it cannot prove possession."""
     talk.bank.start()
     forged = decode_message(KeyOffer, talk.to_shop.pop(0))
     middle = EndToEndSession(talk.credentials["shop"], "shop", talk.to_shop.append)  # any key that is not the bank's
@@ -90,8 +90,8 @@ def test_a_hub_cannot_put_its_own_key_in(talk: Conversation, meet: Any) -> None:
 class _Impostor:
     """Signs with another key than that of the certificate it shows."""
 
-    def __init__(self, own: Credentials, party: str, certificate: bytes) -> None:
-        self.ca, self.party, self.certificate, self.identity = own.ca, party, certificate, own.identity
+    def __init__(self, credentials: Credentials, party: str, certificate: bytes) -> None:
+        self.ca, self.party, self.certificate, self.identity = credentials.ca, party, certificate, credentials.identity
 
 
 def test_a_certificate_of_someone_else_is_refused(talk: Conversation, tmp_path: Path) -> None:

@@ -29,8 +29,8 @@ def train(meeting: Any, parties: Sequence[vfl.Party], **options: Any) -> dict[st
     """Joins these parties from threads of this process, with states, a model file and a patience of 2 s."""
 
     def play(party: vfl.Party, kit: Path) -> Any:
-        own = {"timeout": 10, "patience": 2, "save": kit / "part.json", "checkpoints": kit / "states"} | options
-        return join(meeting.job, party, kit / "peers.toml", **own)
+        settings = {"timeout": 10, "patience": 2, "save": kit / "part.json", "checkpoints": kit / "states"} | options
+        return join(meeting.job, party, kit / "peers.toml", **settings)
 
     return at_each(meeting, play, parties)
 
@@ -136,8 +136,8 @@ def test_another_job_names_the_key(meet: Any) -> None:
     meeting = meet(3)
     other = meet.job(epochs=5)
     results = together(meeting, shop=other)
-    assert all(isinstance(each, ConfigError | TransportError) for each in results.values())
-    assert "job.epochs" in str(results["bank"]) + str(results["telco"])  # who noticed; others are told a code
+    assert all(isinstance(error, ConfigError | TransportError) for error in results.values())
+    assert "job.epochs" in str(results["bank"]) + str(results["telco"])  # the party that noticed; others receive a code
     assert isinstance(results["shop"], ConfigError)
     assert "shop has 5" in str(results["bank"]) or "shop has 5" in str(results["telco"])
 
@@ -155,9 +155,9 @@ def test_an_error_at_one_party_ends_all(meet: Any) -> None:
     parties[1] = parties[1].take(range(500))  # type: ignore[arg-type]
     results = together(meeting, parties)
     assert set(results) == {"bank", "shop", "telco"}
-    own = ["500" in str(error) and "Align" in str(error) for error in results.values()]
-    assert any(own)
-    assert all(mine or STOP_REASONS["refused"] in str(e) for mine, e in zip(own, results.values(), strict=True)), (
+    causes = ["500" in str(error) and "Align" in str(error) for error in results.values()]
+    assert any(causes)
+    assert all(mine or STOP_REASONS["refused"] in str(e) for mine, e in zip(causes, results.values(), strict=True)), (
         results
     )
 
@@ -238,7 +238,7 @@ def test_events_are_one_line_each(tmp_path: Path) -> None:
 def test_who_diverges_leaves_no_model_and_tells_why(meet: Any) -> None:
     job = meet.job().model_copy(update={"model": vfl.Square(), "optimizer": vfl.FedBCD(lr=50.0)})
     meeting = meet(2, None, job)
-    told = train(meeting, vfl.datasets.breast_cancer(2))
-    assert isinstance(told["bank"], DivergenceError)
-    assert "lower lr" in str(told["shop"])
+    results = train(meeting, vfl.datasets.breast_cancer(2))
+    assert isinstance(results["bank"], DivergenceError)
+    assert "lower lr" in str(results["shop"])
     assert not list(meeting.folder.glob("*/part.json"))

@@ -1,4 +1,4 @@
-"""The listener in front of a server: what it relays, and what strangers cannot exhaust."""
+"""The listener in front of a server relays connections, and strangers cannot exhaust it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`securevfl line` in real processes: what it finds is what lies between them; and what peers must not do with it."""
+"""`securevfl line` in real processes measures the link between them; peers must not misuse it."""
 
 import re
 import socket
@@ -42,24 +42,36 @@ PEERS = Peers(active="bank", passives=("shop",), address={"bank": "localhost:1",
 
 def measuring(meeting: Any, party: str, *options: str) -> "subprocess.Popen[str]":
     """The command of this party."""
-    own = ["line", "--party", party, "--peers", str(meeting.kit(party) / "peers.toml"), "--timeout", "60", *options]
+    arguments = [
+        "line",
+        "--party",
+        party,
+        "--peers",
+        str(meeting.kit(party) / "peers.toml"),
+        "--timeout",
+        "60",
+        *options,
+    ]
     return Forked(
-        [sys.executable, "-m", "securevfl.cli.main", *own], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "securevfl.cli.main", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 
 def told(processes: "list[subprocess.Popen[str]]") -> tuple[dict[str, list[float]], Network]:
     """Mbps, round trip and cost a message of each line, and the network to simulate with: the same at all parties."""
-    found = []
+    outputs = []
     for process in processes:
         out, errors = process.communicate(timeout=240)
         assert (process.returncode, errors) == (0, "")
-        found.append(out)
-    assert len(set(found)) == 1
-    rows = re.findall(r"^(\w+ - \w+) +([\d.,e-]+) +([\d.,e-]+) +([\d.,e-]+) *$", found[0], re.MULTILINE)
+        outputs.append(out)
+    assert len(set(outputs)) == 1
+    rows = re.findall(r"^(\w+ - \w+) +([\d.,e-]+) +([\d.,e-]+) +([\d.,e-]+) *$", outputs[0], re.MULTILINE)
     lines = {name: [float(figure.replace(",", "")) for figure in figures] for name, *figures in rows}
-    mbps, rtt, message = re.findall(r"Network\(mbps=(.*), rtt_ms=(.*), message_ms=(.*)\)", found[0])[0]
-    assert f"--mbps {mbps} --rtt-ms {rtt} --message-ms {message}\n" in found[0]
+    mbps, rtt, message = re.findall(r"Network\(mbps=(.*), rtt_ms=(.*), message_ms=(.*)\)", outputs[0])[0]
+    assert f"--mbps {mbps} --rtt-ms {rtt} --message-ms {message}\n" in outputs[0]
     return lines, Network(float(mbps), float(rtt), float(message))
 
 
@@ -73,7 +85,7 @@ def test_a_slow_line_is_found_as_slow_as_it_is(meet: Any, running: list[Any]) ->
     SlowLine(seen, int(real.split(":")[1]), delay=0.02, rate=40 * 125_000)
     path = meeting.kit("shop") / "peers.toml"
     path.write_text(path.read_text().replace(real, f"127.0.0.1:{seen}"))
-    for _ in range(4):  # others may have the processor: what is found is then slower, and never faster
+    for _ in range(4):  # other programs may use the processor: measured links are then slower, and never faster
         pair = [measuring(meeting, "bank"), measuring(meeting, "shop")]
         running += pair
         lines, network = told(pair)
@@ -115,11 +127,11 @@ def test_the_slowest_in_each_figure() -> None:
 def between(
     monkeypatch: pytest.MonkeyPatch, shop: Callable[[Channel], object], reached: float = 1e-9
 ) -> list[MeasuredLine]:
-    """What the bank finds with a shop that does something else, lines in this process."""
+    """Return the bank's measurement with a shop that deviates; both are in this process."""
     monkeypatch.setattr(line_measurement, "_MAX_BYTES", 1 << 17)
     monkeypatch.setattr(line_measurement, "round_trips", lambda *_: [reached] * 40)
     credentials: Any = None
-    found = run_threads(
+    measured = run_threads(
         {
             "bank": lambda channel: line_measurement._LineMeasurement(channel, PEERS, credentials, None).run(),
             "shop": shop,
@@ -127,8 +139,8 @@ def between(
         WallClock,
         timeout=20,
     )
-    assert isinstance(found["bank"], list)
-    return found["bank"]
+    assert isinstance(measured["bank"], list)
+    return measured["bank"]
 
 
 def answering(change: Callable[[bytes], bytes]) -> Callable[[Channel], None]:

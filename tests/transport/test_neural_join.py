@@ -22,15 +22,15 @@ def net():
 
 
 def together(work: Any, names: list[str]) -> dict[str, Any]:
-    """Runs work(name) for each in a thread of its own."""
-    found: dict[str, Any] = {}
-    threads = [threading.Thread(target=lambda name=name: found.setdefault(name, work(name))) for name in names]
+    """Run work(name) for each name in a separate thread."""
+    results: dict[str, Any] = {}
+    threads = [threading.Thread(target=lambda name=name: results.setdefault(name, work(name))) for name in names]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(240)
-    assert set(found) == set(names)
-    return found
+    assert set(results) == set(names)
+    return results
 
 
 def test_modules_stay_with_their_owners(meet: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,8 +52,8 @@ def test_modules_stay_with_their_owners(meet: Any, tmp_path: Path, monkeypatch: 
 
     def train(name: str) -> ModelPart:
         kit = meeting.kit(name)
-        own = {"timeout": 20, "patience": 5, "save": kit / "part.json", "checkpoints": kit / "states"}
-        return join(job, parties[name], kit / "peers.toml", **own)  # type: ignore[arg-type]
+        settings = {"timeout": 20, "patience": 5, "save": kit / "part.json", "checkpoints": kit / "states"}
+        return join(job, parties[name], kit / "peers.toml", **settings)  # type: ignore[arg-type]
 
     parts = together(train, ["bank", "shop"])
     run = vfl.simulate(job, list(parties.values()))

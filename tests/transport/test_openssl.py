@@ -1,4 +1,4 @@
-"""Certificates by openssl: for keys that stay with their party, as the page says it."""
+"""Certificates by openssl for keys that stay with their party, with the commands of the page."""
 
 import re
 import shutil
@@ -29,7 +29,7 @@ def run(*arguments: object) -> Result:
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not PAGE.exists(), reason="not beside a checkout")
+@pytest.mark.skipif(not PAGE.exists(), reason="no checkout")
 def test_the_commands_of_the_page(tmp_path: Path) -> None:
     """All of them in one shell: the bank's key never leaves its folder, and its certificate is revoked at the end."""
     part = PAGE.read_text().split("## A private key that nobody else sees")[1].split("\n## ")[0]
@@ -42,9 +42,9 @@ def test_the_commands_of_the_page(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    (asked,) = re.findall(r"= (\S+)$", shell(bank), re.MULTILINE)
+    (fingerprint,) = re.findall(r"= (\S+)$", shell(bank), re.MULTILINE)
     signed = shell(authority)
-    assert signed.count(asked) == 2  # of the request, and of the certificate
+    assert signed.count(fingerprint) == 2  # of the request, and of the certificate
     assert show(tmp_path / "kits/authority/bank.pem").hosts == ("bank.example.org",)
     assert "bank copies its bank.key" in shell(kit)
     assert not (tmp_path / "kits/authority/bank.key").exists()
@@ -63,8 +63,8 @@ def test_openssl_takes_what_is_issued_and_signed(tmp_path: Path) -> None:
     issue(tmp_path / "authority", "shop", ["shop.example.org"])
     signed = grant(tmp_path / "authority", request(tmp_path / "own", "bank"), ["bank.example.org"])
     for purpose in ("sslclient", "sslserver"):
-        told = openssl(f"verify -CAfile ca.pem -purpose {purpose} -x509_strict shop.pem", tmp_path / "authority")
-        assert told == "shop.pem: OK\n"
+        printed = openssl(f"verify -CAfile ca.pem -purpose {purpose} -x509_strict shop.pem", tmp_path / "authority")
+        assert printed == "shop.pem: OK\n"
     for name in ("ca.pem", "bank.pem"):
         shutil.copy(tmp_path / "authority" / name, tmp_path / "own")
     identity = Identity(*(tmp_path / "own" / name for name in ("bank.pem", "bank.key", "ca.pem")))
@@ -77,9 +77,9 @@ def test_a_kit_without_a_key(tmp_path: Path) -> None:
     init(kits / "authority")
     grant(kits / "authority", request(tmp_path / "own", "bank"))
     make = ("kit", kits, "--party", "bank=localhost:7301", "--party", "shop")
-    told = run(*make).stdout
-    assert f"{kits / 'bank'}: bank copies its bank.key into this folder" in told
-    assert f"{kits / 'shop'}\n" in told
+    printed = run(*make).stdout
+    assert f"{kits / 'bank'}: bank copies its bank.key into this folder" in printed
+    assert f"{kits / 'shop'}\n" in printed
     assert {path.name for path in (kits / "bank").iterdir()} == {"job.toml", "peers.toml", "ca.pem", "bank.pem"}
     with raises_code(ConfigError, "SVFL-TLS-KEY"):
         Credentials(kits / "bank", "bank")

@@ -1,4 +1,4 @@
-"""What a packet may hold, told apart by its tag, and what a party refuses of those who should not send it."""
+"""The contents of a packet by its tag, and the packets that a party refuses from peers that must not send them."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Reason codes across parties: what is told is what was chosen, counted and limited; and what codes alone tell."""
+"""Reason codes across parties: chosen codes are disclosed, counted and limited; information in codes alone."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from tests.builders import raises_code
 from tests.transport.processes import each
 from tests.transport.test_serve import held, limits, serving
 
-PARTIES = vfl.datasets.breast_cancer(3)
-TABLES = {party.name: party.X[:30] for party in PARTIES}
+CANCER_PARTIES = vfl.datasets.breast_cancer(3)
+FIRST_ROWS = {party.name: party.X[:30] for party in CANCER_PARTIES}
 THREE = math.log2(10 * 9 * 8)
 
 
@@ -46,7 +46,7 @@ def run() -> vfl.Run:
         epochs=2,
         reason_codes=3,
     )
-    return vfl.simulate(job, PARTIES)
+    return vfl.simulate(job, CANCER_PARTIES)
 
 
 def codes_of(run: vfl.Run, name: str, most: int = 3) -> ReasonCodePolicy:
@@ -61,15 +61,15 @@ def expected(run: vfl.Run, name: str, X: Any, most: int = 3) -> list[list[str]]:
 def predict(meeting: Any, run: vfl.Run, ids: Any = range(30), **code_policy: ReasonCodePolicy) -> dict[str, Any]:
     def ask(name: str) -> Any:
         peers, ledger = meeting.kit(name) / "peers.toml", meeting.folder / f"{name}.ledger"
-        own = None if ids is None else list(ids)
+        row_ids = None if ids is None else list(ids)
         keys: dict[str, Any] = {
-            "ids": own,
+            "ids": row_ids,
             "ledger": ledger,
             "timeout": 20,
             "patience": 5,
             "code_policy": code_policy.get(name),
         }
-        return predict_with(run.parts[name], TABLES[name], peers, **keys)
+        return predict_with(run.parts[name], FIRST_ROWS[name], peers, **keys)
 
     return each(meeting, ask)
 
@@ -82,24 +82,24 @@ def told(path: Path) -> list[float]:
 
 def test_codes_are_told_by_those_who_chose_to_and_counted(meet: Any, run: vfl.Run, tmp_path: Path) -> None:
     meeting = meet(3)
-    found = predict(meeting, run, shop=codes_of(run, "shop"), bank=codes_of(run, "bank", 1))
-    assert found["bank"].reasons == {
-        "bank": expected(run, "bank", TABLES["bank"], 1),
-        "shop": expected(run, "shop", TABLES["shop"]),
+    blocks = predict(meeting, run, shop=codes_of(run, "shop"), bank=codes_of(run, "bank", 1))
+    assert blocks["bank"].reasons == {
+        "bank": expected(run, "bank", FIRST_ROWS["bank"], 1),
+        "shop": expected(run, "shop", FIRST_ROWS["shop"]),
     }
-    np.testing.assert_allclose(found["bank"].proba, run.predict_proba(TABLES), rtol=0, atol=1e-9)
+    np.testing.assert_allclose(blocks["bank"].proba, run.predict_proba(FIRST_ROWS), rtol=0, atol=1e-9)
     scores = {name: meeting.folder / f"{name}.ledger" for name in ("bank", "shop", "telco")}
     assert told(scores["shop"]) == pytest.approx([THREE] * 30)
     assert told(scores["bank"]) == told(scores["telco"]) == []  # their codes stay with them
     entries = [DisclosureLedger.find(meeting.folder / f"{name}.ledger").read().entries for name in ("shop", "telco")]
-    assert [[entry.disclosure.count for entry in own] for own in entries] == [[60], [30]]
+    assert [[entry.disclosure.count for entry in disclosures] for disclosures in entries] == [[60], [30]]
     predict(meeting, run, shop=codes_of(run, "shop", 2))
-    assert told(scores["shop"]) == pytest.approx([THREE] * 30)  # the same columns of the same rows tell nothing new
+    assert told(scores["shop"]) == pytest.approx([THREE] * 30)  # the same columns of the same rows disclose nothing new
     path = tmp_path / "out.csv"
     with write_predictions(run.parts["bank"], path) as written:
-        written["on_block"](list(range(30)), found["bank"])
+        written["on_block"](list(range(30)), blocks["bank"])
     first = next(csv.DictReader(path.open()))
-    assert [first[f"reason shop {k}"] for k in (1, 2, 3)] == expected(run, "shop", TABLES["shop"])[0]
+    assert [first[f"reason shop {k}"] for k in (1, 2, 3)] == expected(run, "shop", FIRST_ROWS["shop"])[0]
 
 
 def test_nothing_is_told_beyond_the_limits_of_the_ledger(meet: Any, run: vfl.Run) -> None:
@@ -113,15 +113,15 @@ def test_nothing_is_told_beyond_the_limits_of_the_ledger(meet: Any, run: vfl.Run
 
 
 def test_a_party_that_serves_gives_codes_with_its_scores(meet: Any, run: vfl.Run) -> None:
-    meeting, found = meet(3), dict[int, list[str]]()
+    meeting, reasons = meet(3), dict[int, list[str]]()
 
     def keep(ids: list[Any] | None, block: Prediction) -> None:
-        found.update(zip(ids or [], block.reasons["shop"], strict=True))
+        reasons.update(zip(ids or [], block.reasons["shop"], strict=True))
 
     with serving(meeting, run, 1, code_policy={"shop": codes_of(run, "shop", 2)}):
         venue = PeerSettings.of(meeting.kit("bank") / "peers.toml", timeout=20, patience=5)
         score_rows(run.parts["bank"], held(run, "bank", slice(100, 140)), venue, on_block=keep)
-    assert found == dict(zip(range(100, 140), expected(run, "shop", PARTIES[1].X[100:140], 2), strict=True))
+    assert reasons == dict(zip(range(100, 140), expected(run, "shop", CANCER_PARTIES[1].X[100:140], 2), strict=True))
     assert told(meeting.folder / "shop.ledger") == pytest.approx([math.log2(90)] * 40)
 
 
@@ -142,7 +142,7 @@ def test_codes_and_levels_have_one_budget(tmp_path: Path) -> None:
     other = ScoreLedger(tmp_path / "scores")
     assert other.admit_codes("run", ids[2:], X[2:], bits=THREE, max_bits=15).tolist() == [False, True]
     assert told(tmp_path / "scores") == pytest.approx([THREE] * 3)
-    # other columns of the same row tell something new, whoever asks
+    # other columns of the same row disclose something new, to every requesting party
     assert not ledger.admit_codes("run", ids[:1], X[1:2], bits=THREE, max_bits=15)[0]
     assert not levels(0, 5, "telco")
 
@@ -150,14 +150,14 @@ def test_codes_and_levels_have_one_budget(tmp_path: Path) -> None:
 def test_codes_that_do_not_fit_are_refused(run: vfl.Run, tmp_path: Path) -> None:
     part, codes = run.parts["shop"], dict(codes_of(run, "shop").codes)
     first = part.columns[0]
-    for wrong, said in (
+    for wrong, refusal in (
         (ReasonCodePolicy(3, {first: "R1"}), "without a code"),
         (ReasonCodePolicy(3, codes | {"z": "R9"}), "unknown columns: z"),
         (ReasonCodePolicy(11, codes), "Choose 1 to 10"),
         (ReasonCodePolicy(4, codes), "exceed the 3 to which all parties agreed"),
         (ReasonCodePolicy(3, codes | {first: "=1+1"}), "letters, digits and spaces"),
     ):
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=refusal):
             wrong.check(part)
     file = tmp_path / "codes.json"
     file.write_text(json.dumps(codes))
@@ -185,38 +185,42 @@ def test_codes_that_do_not_fit_are_refused(run: vfl.Run, tmp_path: Path) -> None
 
 
 def test_names_go_in_an_order_that_no_order_of_columns_changes(run: vfl.Run) -> None:
-    """Names are told whole: in the order of the columns they would say which column a code is of, and how many share
-    one."""
+    """Names are listed in a fixed order.
+
+    In the order of the columns they would reveal which column has which code, and how many columns share one.
+    """
     columns = run.parts["shop"].columns
     names = [f"R{(7 * j) % 10}" if j else "R1" for j in range(len(columns))]
-    told = {
-        tuple(ReasonCodePolicy(3, dict(zip(order, given, strict=True))).names())
-        for order, given in ((columns, names), (columns[::-1], names[::-1]), (columns, sorted(names)))
+    orders = {
+        tuple(ReasonCodePolicy(3, dict(zip(order, codes, strict=True))).names())
+        for order, codes in ((columns, names), (columns[::-1], names[::-1]), (columns, sorted(names)))
     }
-    assert told == {tuple(sorted(set(names)))}
+    assert orders == {tuple(sorted(set(names)))}
 
 
 @pytest.mark.parametrize("how", ["predicts", "serves"])
 def test_more_codes_than_were_agreed_are_refused_before_anybody_is_met(how: str, meet: Any, run: vfl.Run) -> None:
-    """Whichever way a party takes part: each begins with a look at what it is to give."""
+    """Every way to take part first checks the codes that the party is to give."""
     meeting = meet(3)
     peers, ledger = meeting.kit("shop") / "peers.toml", meeting.folder / "shop.ledger"
     part, wrong = run.parts["shop"], codes_of(run, "shop", 4)
     if how == "predicts":
-        begin = partial(predict_with, part, TABLES["shop"], peers, ids=range(30), ledger=ledger)
+        begin = partial(predict_with, part, FIRST_ROWS["shop"], peers, ids=range(30), ledger=ledger)
     else:
-        own = limits(DisclosureLedger(ledger, "shop"))
-        begin = partial(Server, part, held(run, "shop"), PeerSettings.of(peers), ledger=own)
+        limited = limits(DisclosureLedger(ledger, "shop"))
+        begin = partial(Server, part, held(run, "shop"), PeerSettings.of(peers), ledger=limited)
     with pytest.raises(ConfigError, match="exceed the 3"):
         begin(code_policy=wrong)
 
 
 def explained(run: vfl.Run, X: Any, most: int, known: int = 1000) -> Any:
-    """The share of each column's variance that codes tell to who knows the columns of some rows: regression on which
-    code stands at which rank."""
+    """Return the share of each column's variance that codes reveal to a party that knows some rows.
+
+    This is a regression on the rank of each code.
+    """
     names = sorted(codes_of(run, "shop").codes.values())
-    found = expected(run, "shop", X, most)
-    marks = np.array([[float(own[k] == name) for k in range(most) for name in names] for own in found])
+    codes = expected(run, "shop", X, most)
+    marks = np.array([[float(row_codes[k] == name) for k in range(most) for name in names] for row_codes in codes])
     A = np.column_stack([np.ones(len(X)), marks])
     Z = (X - X.mean(axis=0)) / X.std(axis=0)
     ridge = np.eye(A.shape[1])
@@ -225,20 +229,22 @@ def explained(run: vfl.Run, X: Any, most: int, known: int = 1000) -> Any:
 
 
 def test_codes_alone_tell_of_the_columns_that_weigh_most() -> None:
-    """Ten normal columns, weights from heavy to light: codes tell the heavy ones, more codes tell more, and they tell
-    nothing of columns without weight."""
+    """Ten normal columns, weights from large to small: codes reveal columns with large weights.
+
+    More codes reveal more, and columns without weight stay hidden.
+    """
     draw = np.random.default_rng(7)
     X, n = draw.normal(size=(4000, 10)), 4000
     y = (X @ np.linspace(1, 0, 10) + draw.normal(size=n) > 0).astype(int)
-    own = [vfl.Party("bank", draw.normal(size=(n, 2)), y, ids=range(n)), vfl.Party("shop", X, ids=range(n))]
+    members = [vfl.Party("bank", draw.normal(size=(n, 2)), y, ids=range(n)), vfl.Party("shop", X, ids=range(n))]
     job = vfl.Job(
         model=vfl.Logistic(l2=1e-4), protocol="open", batch_size="all", epochs=8,
         accepts=["columns", "rank", "label_auc", "fresh_equations"],
     )  # fmt: skip
-    run = vfl.simulate(job, own)
+    run = vfl.simulate(job, members)
     one, three = explained(run, X, 1), explained(run, X, 3)
     assert three[:4].mean() > 0.3
     assert three[:4].mean() > one[:4].mean() > 0.1
     assert three[-1] < 0.02
-    bits = sum(max(0.0, -0.5 * math.log2(1 - each)) for each in three)
+    bits = sum(max(0.0, -0.5 * math.log2(1 - share)) for share in three)
     assert bits < THREE

@@ -1,4 +1,4 @@
-"""What is run twice, killed, copied or put back: trained once, counted each time, and no mask of it serves again."""
+"""Runs repeated, killed, copied or restored: trained once, counted each time, and no mask is used twice."""
 
 import shutil
 import subprocess
@@ -24,36 +24,40 @@ pytestmark = pytest.mark.long
 
 
 def told(owner: str, kind: Any, learner: str) -> int:
-    """How much the owner's ledger says that it has told."""
+    """Return the number of disclosures in the owner's ledger."""
     return total_to(DisclosureLedger.open(owner, None).read().entries, kind, learner).count
 
 
 @pytest.fixture
 def run(meet: Any, running: list[Any]) -> Any:
-    """Runs the command at both parties of a sealed job, each with options of its own."""
+    """Run the command at both parties of a sealed job, each with its options."""
     meeting = meet(2, job=meet.job(vfl.Ckks(), epochs=1, accepts=["columns", "fresh_equations"]))
     for party in vfl.datasets.breast_cancer(2):
-        own = {} if party.y is None else {"y": party.y}
+        labels = {} if party.y is None else {"y": party.y}
         columns = np.array(party.columns)
-        np.savez(meeting.kit(party.name) / "own.npz", X=party.X, ids=party.ids, columns=columns, **own)
+        np.savez(meeting.kit(party.name) / "own.npz", X=party.X, ids=party.ids, columns=columns, **labels)
 
     def both(**options: list[str]) -> dict[str, tuple[int, str, str]]:
         line = [sys.executable, "-m", "securevfl.cli.main", "join", "job.toml", "--data", "own.npz", "--party"]
         processes = {
             name: Forked(
-                [*line, name, *own], cwd=meeting.kit(name), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+                [*line, name, *arguments],
+                cwd=meeting.kit(name),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
             )
-            for name, own in options.items()
+            for name, arguments in options.items()
         }
         running.extend(processes.values())
-        said = {name: process.communicate(timeout=240) for name, process in processes.items()}
-        return {name: (process.returncode, *said[name]) for name, process in processes.items()}
+        outputs = {name: process.communicate(timeout=240) for name, process in processes.items()}
+        return {name: (process.returncode, *outputs[name]) for name, process in processes.items()}
 
     return meeting, both
 
 
 def test_a_training_that_is_over_is_begun_again_only_when_it_is_said(run: Any) -> None:
-    """In real processes: nothing is told by the second run, and the third, of the same sealed job, adds up."""
+    """In real processes: the second run of a sealed job discloses nothing, and the third one adds up."""
     meeting, both = run
     parties = {party.name: party for party in vfl.datasets.breast_cancer(2)}
     first = both(**{name: meeting.accepts(party) for name, party in parties.items()})
@@ -96,24 +100,24 @@ def test_what_a_killed_training_of_kept_exchanges_opens_again_counts(meet: Any, 
     opened = [entry for entry in entries if (entry.disclosure.kind, entry.disclosure.learner) == ("labels", "shop")]
     assert len({entry.run for entry in opened}) == 1
     assert len({entry.session for entry in opened}) == 2
-    whole = {name: DisclosureLedger(meeting.folder / f"{name}.ledger", name) for name in meeting.peers.parties}
-    vfl.simulate(meeting.job, vfl.datasets.breast_cancer(2), ledgers=whole)
-    undisturbed = total_to(whole["bank"].read().entries, "labels", "shop").count
+    ledgers = {name: DisclosureLedger(meeting.folder / f"{name}.ledger", name) for name in meeting.peers.parties}
+    vfl.simulate(meeting.job, vfl.datasets.breast_cancer(2), ledgers=ledgers)
+    undisturbed = total_to(ledgers["bank"].read().entries, "labels", "shop").count
     assert undisturbed <= total_to(opened, "labels", "shop").count
 
 
 def test_work_ahead_that_is_put_back_at_both_parties_serves_nobody(meet: Any, tmp_path: Path) -> None:
     shares = {"optimizer": vfl.FedSGD(lr=0.3), "protocol": vfl.Protocol(shares=vfl.Shares(chunk=2)), "epochs": 4}
     meeting = meet(2, job=vfl.Job(model=vfl.Logistic(), batch_size=160, test_fraction=0.2, **shares))
-    own = {"timeout": 60, "patience": 20}
+    settings = {"timeout": 60, "patience": 20}
     accepts = {"accepts": ("small_metrics", "scores")}
     job = meeting.job.model_copy(update=accepts)
 
     def ahead(party: vfl.Party, kit: Path) -> Any:
-        return prepare(job, party, PeerSettings.of(kit / "peers.toml", **own), preprocessing=kit / "ahead")
+        return prepare(job, party, PeerSettings.of(kit / "peers.toml", **settings), preprocessing=kit / "ahead")
 
     def train(party: vfl.Party, kit: Path) -> Any:
-        return join(job, party, kit / "peers.toml", preprocessing=kit / "ahead", **own)
+        return join(job, party, kit / "peers.toml", preprocessing=kit / "ahead", **settings)
 
     assert set(at_each(meeting, ahead).values()) == {None}
     for name in meeting.peers.parties:

@@ -112,9 +112,9 @@ def test_without_states_a_loss_ends_the_job(meet: Any, running: list[Any]) -> No
 def test_an_alignment_goes_on(meet: Any, running: list[Any]) -> None:
     meeting = meet(2)
     ids = np.arange(40_000)
-    held = {"bank": ids[:30_000], "shop": ids[::-1][:30_000]}
-    for name, own in held.items():
-        csv.write_csv(pa.table({"id": own, "x": own % 7}), meeting.folder / f"{name}.csv")
+    party_ids = {"bank": ids[:30_000], "shop": ids[::-1][:30_000]}
+    for name, column in party_ids.items():
+        csv.write_csv(pa.table({"id": column, "x": column % 7}), meeting.folder / f"{name}.csv")
 
     def align(name: str) -> "subprocess.Popen[str]":
         options = ["--party", name, "--data", f"{name}.csv", "--peers", f"{name}/peers.toml"]
@@ -127,7 +127,7 @@ def test_an_alignment_goes_on(meet: Any, running: list[Any]) -> None:
         running.append(process)
         return process
 
-    processes = {name: align(name) for name in held}
+    processes = {name: align(name) for name in party_ids}
     deadline = time.monotonic() + 240
     while len(list(meeting.folder.glob("shop.csv.align/*.chunk"))) < 2:
         assert time.monotonic() < deadline
@@ -137,9 +137,9 @@ def test_an_alignment_goes_on(meet: Any, running: list[Any]) -> None:
     assert not (meeting.folder / "bank.csv.rows.npy").exists()
     processes["shop"] = align("shop")
     through(processes)
-    rows = {name: read_rows(meeting.folder / f"{name}.csv", of=30_000) for name in held}
-    common = held["bank"][rows["bank"]]
-    assert (common == held["shop"][rows["shop"]]).all()
+    rows = {name: read_rows(meeting.folder / f"{name}.csv", of=30_000) for name in party_ids}
+    common = party_ids["bank"][rows["bank"]]
+    assert (common == party_ids["shop"][rows["shop"]]).all()
     assert sorted(common) == list(range(10_000, 30_000))
     assert not list(meeting.folder.glob("*.align"))
 

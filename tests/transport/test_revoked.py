@@ -61,19 +61,19 @@ def test_a_list_of_somebody_else_is_no_list(authority: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("gone", "hub"), [pytest.param("shop", None, marks=pytest.mark.slow), ("bank", None), ("telco", "shop")]
+    ("revoked", "hub"), [pytest.param("shop", None, marks=pytest.mark.slow), ("bank", None), ("telco", "shop")]
 )
-def test_who_was_revoked_is_refused_by_name(meet: Any, tmp_path: Path, gone: str, hub: str | None) -> None:
+def test_who_was_revoked_is_refused_by_name(meet: Any, tmp_path: Path, revoked: str, hub: str | None) -> None:
     """Called (bank), calling (shop), or at the other side of a hub."""
     meeting = meet(2, addressed=["bank"]) if hub is None else meet(3, hub)
-    revoke(tmp_path / "authority", gone)
-    careful = "bank" if gone != "bank" else "shop"
+    revoke(tmp_path / "authority", revoked)
+    careful = "bank" if revoked != "bank" else "shop"
     shutil.copyfile(tmp_path / "authority" / "ca.pem", meeting.kit(careful) / "ca.pem")
-    told = together(meeting)
-    assert all(isinstance(each, TransportError) for each in told.values()), told
-    assert f"the authority revoked the certificate of {gone} on" in str(told[careful])
-    if gone == "shop":  # who calls is refused before a word is taken
-        assert str(told[gone]).startswith("bank refused the connection of shop: the authority revoked")
+    errors = together(meeting)
+    assert all(isinstance(error, TransportError) for error in errors.values()), errors
+    assert f"the authority revoked the certificate of {revoked} on" in str(errors[careful])
+    if revoked == "shop":  # who calls is refused before a word is taken
+        assert str(errors[revoked]).startswith("bank refused the connection of shop: the authority revoked")
 
 
 def test_a_stolen_key_cannot_show_the_new_certificate(
@@ -94,10 +94,10 @@ def test_a_stolen_key_cannot_show_the_new_certificate(
             self.certificate = new
 
     monkeypatch.setattr(Credentials, "__init__", thief)
-    told = together(meeting)
-    assert isinstance(told["shop"], CryptoError)
-    assert "does not belong to the certificate that was presented" in str(told["shop"])
-    assert isinstance(told["bank"], TransportError)
+    errors = together(meeting)
+    assert isinstance(errors["shop"], CryptoError)
+    assert "does not belong to the certificate that was presented" in str(errors["shop"])
+    assert isinstance(errors["bank"], TransportError)
 
 
 def test_a_key_file_is_read_once(authority: Path, monkeypatch: pytest.MonkeyPatch) -> None:

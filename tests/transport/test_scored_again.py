@@ -50,15 +50,15 @@ class Trained:
         return IndexedRows(name, ids, np.concatenate([X + 1e-6 + shift, X[self.train]]))
 
     def score(self, rows: Any, shift: float = 0.0, strangers: int = 0) -> tuple[ScoreCounts, dict[Any, float]]:
-        """Ask a party that serves, by a command of its own; `left` has the others, by id."""
+        """Request scores from a serving party by a separate command; `left` has the rows without a score, by id."""
         self.left.clear()
-        found: dict[Any, float] = {}
-        held = self.held("bank", shift)
-        chosen = IndexedRows("bank", [held.ids[row] for row in rows], held.X[list(rows)])
+        scores: dict[Any, float] = {}
+        indexed = self.held("bank", shift)
+        chosen = IndexedRows("bank", [indexed.ids[row] for row in rows], indexed.X[list(rows)])
         more = IndexedRows(
             "bank",
             [*chosen.ids, *(f"stranger {k}" for k in range(strangers))],
-            np.concatenate([chosen.X, held.X[:strangers]]),
+            np.concatenate([chosen.X, indexed.X[:strangers]]),
         )
         server = Server(self.parts["shop"], self.held("shop"), self.at("shop"), ledger=self.ledgers["shop"])
 
@@ -67,8 +67,8 @@ class Trained:
                 self.parts["bank"],
                 more,
                 self.at("bank"),
-                on_block=lambda ids, block: found.update(zip(ids or [], block.decision[:, 0].tolist(), strict=True)),
-                on_unscored=lambda each, state: self.left.update({each: state}),
+                on_block=lambda ids, block: scores.update(zip(ids or [], block.decision[:, 0].tolist(), strict=True)),
+                on_unscored=lambda row_id, state: self.left.update({row_id: state}),
                 ledger=self.ledgers["bank"],
             )
 
@@ -80,16 +80,18 @@ class Trained:
             finally:
                 over.set()
             served.result()
-        return answered, found
+        return answered, scores
 
     def at(self, name: str) -> PeerSettings:
         return PeerSettings.of(self.meeting.kit(name) / "peers.toml", timeout=20, patience=5)
 
     def told(self) -> dict[str, int]:
-        """What the shop's ledger has counted."""
+        """Return the counts of the shop's ledger."""
         entries = DisclosureLedger.find(self.ledgers["shop"]).read().entries
-        kinds = {each.disclosure.kind for each in entries}
-        return {kind: sum(each.disclosure.count for each in entries if each.disclosure.kind == kind) for kind in kinds}
+        kinds = {entry.disclosure.kind for entry in entries}
+        return {
+            kind: sum(entry.disclosure.count for entry in entries if entry.disclosure.kind == kind) for kind in kinds
+        }
 
 
 @pytest.fixture
@@ -129,8 +131,8 @@ def test_a_request_leaves_out_what_may_not_be_scored_and_repeats_what_was(traine
 
 def test_the_asking_party_that_lost_what_it_was_told_gets_the_same_bytes(trained: Trained) -> None:
     _, first = trained.score(range(30))
-    own = ScoreLedger(trained.ledgers["bank"])
-    with own._file.changing() as tables:
+    score_ledger = ScoreLedger(trained.ledgers["bank"])
+    with score_ledger._file.changing() as tables:
         tables.execute("UPDATE scored SET score = NULL")
     answered, again = trained.score([*range(10, 40)])
     assert answered == ScoreCounts(30, 30)
@@ -145,26 +147,28 @@ def test_a_row_that_the_owner_has_spent_is_refused_in_a_word_and_charged_as_an_i
 ) -> None:
     monkeypatch.setattr(new_rows, "ROWS_PER_BLOCK", block)
     spent = [id_digest("shop", f"new {row}") for row in (3, 4)]
-    own = ScoreLedger(trained.ledgers["shop"])
+    score_ledger = ScoreLedger(trained.ledgers["shop"])
     for model in (b"1", b"2", b"3"):  # a fourth of its 15 columns
-        own.record_model(model, 20, [])
-        own.admit(own.query(model, "telco", spent, bytes(32)), np.random.default_rng(0).normal(size=(2, 15)))
-    answered, found = trained.score(range(6))
+        score_ledger.record_model(model, 20, [])
+        score_ledger.admit(
+            score_ledger.query(model, "telco", spent, bytes(32)), np.random.default_rng(0).normal(size=(2, 15))
+        )
+    answered, scores = trained.score(range(6))
     assert answered == ScoreCounts(6, 4, refused=2)
-    assert sorted(found) == [f"new {row}" for row in (0, 1, 2, 5)]
+    assert sorted(scores) == [f"new {row}" for row in (0, 1, 2, 5)]
     before = trained.told()["ids"]
 
     left: dict[str, dict[Any, str]] = {"bank": {}, "shop": {}}
 
     def predict(party: vfl.Party, kit: Path) -> ScoreCounts:
-        held, rows, own = trained.held(party.name), [*range(8), len(party.X)], left[party.name]
+        indexed, rows, unscored = trained.held(party.name), [*range(8), len(party.X)], left[party.name]
         part = trained.parts[party.name]
         return predict_rows(
             part,
-            rows_of_array(part, held.X[rows], [held.ids[row] for row in rows]),
+            rows_of_array(part, indexed.X[rows], [indexed.ids[row] for row in rows]),
             trained.at(party.name),
             on_block=lambda ids, block: None,
-            on_unscored=lambda each, state: own.update({each: state}),
+            on_unscored=lambda row_id, state: unscored.update({row_id: state}),
             ledger=trained.ledgers[party.name],
         )
 

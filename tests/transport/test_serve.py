@@ -1,4 +1,4 @@
-"""A party that stays up answers what a meeting would have said, within its owner's limits, whatever happened before."""
+"""A serving party gives the scores of a meeting, within its owner's limits, whatever happened before."""
 
 import threading
 import time
@@ -28,7 +28,7 @@ from securevfl.organisations.session_manager import SessionLimits
 from securevfl.protocols.alignment import psi
 from securevfl.training.new_rows import IndexedRows, rows_of_array
 
-PARTIES = vfl.datasets.breast_cancer(3)
+CANCER_PARTIES = vfl.datasets.breast_cancer(3)
 
 
 @pytest.fixture(scope="module")
@@ -40,18 +40,18 @@ def run() -> vfl.Run:
         batch_size=200,
         epochs=2,
     )
-    return vfl.simulate(job, PARTIES)
+    return vfl.simulate(job, CANCER_PARTIES)
 
 
 def held(run: vfl.Run, name: str, rows: Any = slice(None)) -> IndexedRows:
-    party = next(each for each in PARTIES if each.name == name)
+    party = next(candidate for candidate in CANCER_PARTIES if candidate.name == name)
     part = run.parts[name]
     return IndexedRows.of(name, rows_of_array(part, party.X[rows], np.arange(len(party))[rows]))
 
 
 def limits(ledger: DisclosureLedger, **most: int) -> DisclosureLedger:
-    for kind, each in ({"scores": 10_000, "ids": 10_000} | most).items():
-        ledger.set_limit(kind, Limit(each))  # type: ignore[arg-type]
+    for kind, maximum in ({"scores": 10_000, "ids": 10_000} | most).items():
+        ledger.set_limit(kind, Limit(maximum))  # type: ignore[arg-type]
     return ledger
 
 
@@ -79,67 +79,69 @@ def serving(
             code_policy=(code_policy or {}).get(name),
             **options,
         )
-        with suppress(KeyboardInterrupt):  # a conversation that goes on
+        with suppress(KeyboardInterrupt):  # a session that continues
             server.run(over)
 
     def over() -> bool:
         """Whether the shop has answered so often, or is about to have: it may be a moment behind the others."""
         deadline = time.monotonic() + 1
-        while sum(each.outcome == "answered" for each in ended["shop"]) < answers:
+        while sum(request.outcome == "answered" for request in ended["shop"]) < answers:
             if time.monotonic() > deadline:
                 return False
             time.sleep(0.01)
         return True
 
     servers = [threading.Thread(target=play, args=(name,), daemon=True) for name in ended]
-    for each in servers:
-        each.start()
+    for thread in servers:
+        thread.start()
     yield ended
-    for each in servers:
-        each.join(240)
-        assert not each.is_alive()
+    for thread in servers:
+        thread.join(240)
+        assert not thread.is_alive()
 
 
 def ask(meeting: Any, run: vfl.Run, rows: IndexedRows) -> tuple[ScoreCounts, dict[int, float]]:
-    found: dict[int, float] = {}
+    scores: dict[int, float] = {}
 
     def keep(ids: list[Any] | None, block: Any) -> None:
         assert ids is not None
-        found.update(zip(ids, block.proba[:, 1].tolist(), strict=True))
+        scores.update(zip(ids, block.proba[:, 1].tolist(), strict=True))
 
     venue = PeerSettings.of(meeting.kit("bank") / "peers.toml", timeout=20, patience=5)
-    return score_rows(run.parts["bank"], rows, venue, on_block=keep), found
+    return score_rows(run.parts["bank"], rows, venue, on_block=keep), scores
 
 
 def test_scores_are_those_of_the_run_for_rows_that_all_have(meet: Any, run: vfl.Run) -> None:
     meeting = meet(3)
-    expected = run.predict_proba({party.name: party.X for party in PARTIES})[:, 1]
+    expected = run.predict_proba({party.name: party.X for party in CANCER_PARTIES})[:, 1]
     strangers = held(run, "bank", slice(0, 5))
     with serving(meeting, run, 2) as ended:
-        answered, found = ask(meeting, run, held(run, "bank", slice(100, 140)))
+        answered, scores = ask(meeting, run, held(run, "bank", slice(100, 140)))
         assert answered == ScoreCounts(40, 40)
-        assert found == pytest.approx({row: expected[row] for row in range(100, 140)}, abs=1e-9)
+        assert scores == pytest.approx({row: expected[row] for row in range(100, 140)}, abs=1e-9)
         mixed = IndexedRows("bank", [0, 1, 2, 100_003, 100_004], strangers.X)
-        answered, found = ask(meeting, run, mixed)
+        answered, scores = ask(meeting, run, mixed)
         assert answered == ScoreCounts(5, 3)
-        assert found == pytest.approx({row: expected[row] for row in range(3)}, abs=1e-9)
-    assert [each.outcome for each in ended["shop"]] == ["answered", "answered"]
+        assert scores == pytest.approx({row: expected[row] for row in range(3)}, abs=1e-9)
+    assert [request.outcome for request in ended["shop"]] == ["answered", "answered"]
     assert ended["telco"][1].counts == ScoreCounts(5, 3)
-    told = {
-        (each.disclosure.kind, each.disclosure.count)
-        for each in DisclosureLedger.find(meeting.folder / "shop.ledger").read().entries
+    disclosed = {
+        (entry.disclosure.kind, entry.disclosure.count)
+        for entry in DisclosureLedger.find(meeting.folder / "shop.ledger").read().entries
     }
-    assert told == {("ids", 40), ("scores", 40), ("ids", 5), ("scores", 3)}
+    assert disclosed == {("ids", 40), ("scores", 40), ("ids", 5), ("scores", 3)}
 
 
 @pytest.mark.parametrize(
-    ("most", "said"),
+    ("most", "reason"),
     [
         ({"ids": 9}, "its ledger allows bank at most 9 answers to whether an id is in the table"),
         ({"scores": 9}, "its ledger allows bank at most 9 scores"),
     ],
 )
-def test_limits_hold_and_the_next_request_is_answered(meet: Any, run: vfl.Run, most: dict[str, int], said: str) -> None:
+def test_limits_hold_and_the_next_request_is_answered(
+    meet: Any, run: vfl.Run, most: dict[str, int], reason: str
+) -> None:
     meeting = meet(3)
     limits(DisclosureLedger(meeting.folder / "shop.ledger", "shop"), **most)
     with serving(meeting, run, 1) as ended:
@@ -147,10 +149,10 @@ def test_limits_hold_and_the_next_request_is_answered(meet: Any, run: vfl.Run, m
             ask(meeting, run, held(run, "bank", slice(0, 10)))
         assert STOP_REASONS["refused"] in str(refused.value)
         assert ask(meeting, run, held(run, "bank", slice(0, 4)))[0].scored == 4
-    first = {name: own[0] for name, own in ended.items()}
-    assert [name for name, own in first.items() if own.outcome == "refused"] == ["shop"]
-    assert said in first["shop"].reason
-    assert all(own[-1].outcome == "answered" for own in ended.values())
+    first = {name: requests[0] for name, requests in ended.items()}
+    assert [name for name, request in first.items() if request.outcome == "refused"] == ["shop"]
+    assert reason in first["shop"].reason
+    assert all(requests[-1].outcome == "answered" for requests in ended.values())
 
 
 def test_several_askers_are_answered_at_once_and_one_that_stops_holds_up_nobody(meet: Any, run: vfl.Run) -> None:
@@ -204,10 +206,10 @@ def test_what_is_no_request_ends_with_its_reason_and_the_next_is_answered(meet: 
     with serving(meeting, run, 1) as ended:
         with pytest.raises((ConfigError, TransportError), match="task"):
             predict_with(
-                run.parts["bank"], PARTIES[0].X[:3], meeting.kit("bank") / "peers.toml", timeout=20, patience=5
+                run.parts["bank"], CANCER_PARTIES[0].X[:3], meeting.kit("bank") / "peers.toml", timeout=20, patience=5
             )
         assert ask(meeting, run, held(run, "bank", slice(0, 4)))[0].scored == 4
-    assert {each.outcome for each in ended["shop"][:-1]} == {"failed"}
+    assert {request.outcome for request in ended["shop"][:-1]} == {"failed"}
 
 
 def test_new_customers_are_said_to_be_unknown_and_count_as_asked(meet: Any, run: vfl.Run) -> None:
@@ -216,18 +218,18 @@ def test_new_customers_are_said_to_be_unknown_and_count_as_asked(meet: Any, run:
         strangers = IndexedRows("bank", [10**6, 10**7], held(run, "bank", slice(0, 2)).X)
         with pytest.raises(IdError, match="none of the 2 ids of bank is known at all of shop, telco"):
             ask(meeting, run, strangers)
-    assert [each.counts for each in ended["shop"]] == [ScoreCounts(2, 0)]
-    told = DisclosureLedger.find(meeting.folder / "shop.ledger").read().entries
-    assert [(each.disclosure.kind, each.disclosure.count) for each in told] == [("ids", 2)]
+    assert [request.counts for request in ended["shop"]] == [ScoreCounts(2, 0)]
+    entries = DisclosureLedger.find(meeting.folder / "shop.ledger").read().entries
+    assert [(entry.disclosure.kind, entry.disclosure.count) for entry in entries] == [("ids", 2)]
 
 
 def test_more_rows_than_a_request_may_have_come_in_several(meet: Any, run: vfl.Run) -> None:
     meeting = meet(3)
     with serving(meeting, run, 3, max_ids=9) as ended:
-        answered, found = ask(meeting, run, held(run, "bank", slice(0, 20)))
+        answered, scores = ask(meeting, run, held(run, "bank", slice(0, 20)))
     assert answered == ScoreCounts(20, 20)
-    assert list(found) == list(range(20))
-    assert [each.counts for each in ended["shop"]] == [ScoreCounts(9, 9), ScoreCounts(9, 9), ScoreCounts(2, 2)]
+    assert list(scores) == list(range(20))
+    assert [request.counts for request in ended["shop"]] == [ScoreCounts(9, 9), ScoreCounts(9, 9), ScoreCounts(2, 2)]
 
 
 def test_who_asks_about_more_ids_than_a_request_may_have_is_told_nothing(meet: Any, run: vfl.Run) -> None:
@@ -239,23 +241,23 @@ def test_who_asks_about_more_ids_than_a_request_may_have_is_told_nothing(meet: A
                 "bank", venue, scoring_handshake(run.parts["bank"]), partial(deviate, run, meeting, 10, 10), ledger=None
             )
         ask(meeting, run, held(run, "bank", slice(0, 4)))
-    assert [each.outcome for each in ended["shop"]][-1:] == ["answered"]
-    assert "answered" not in [each.outcome for each in ended["shop"][:-1]]
+    assert [request.outcome for request in ended["shop"]][-1:] == ["answered"]
+    assert "answered" not in [request.outcome for request in ended["shop"][:-1]]
 
 
-def deviate(run: vfl.Run, meeting: Any, said: int, asked: int, channel: Any) -> Any:
-    """Say that so many ids will be asked about, and ask about others."""
+def deviate(run: vfl.Run, meeting: Any, ids_announced: int, ids_sent: int, channel: Any) -> Any:
+    """Announce a number of ids, and request others."""
     part = run.parts["bank"]
     asking = ScoreClient(part, channel, DisclosureLedger(meeting.folder / "bank.ledger", "bank"))
-    asking._announce(said)
-    return align_privately("bank", range(asked), channel, active="bank", passives=part.parties[1:])
+    asking._announce(ids_announced)
+    return align_privately("bank", range(ids_sent), channel, active="bank", passives=part.parties[1:])
 
 
 @pytest.mark.parametrize("many", [4096, 20], ids=["by points", "by transfers"])
 def test_who_asks_about_more_ids_than_it_says_is_told_nothing(
     meet: Any, run: vfl.Run, many: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An attack: one id is said and counted, and the alignment that follows asks about all that may be there."""
+    """An attack: the peer announces one id, which is counted, and aligns with all possible ids."""
     meeting = meet(3)
     monkeypatch.setattr(psi, "MIN_ROWS_FOR_TRANSFERS", many)
     limits(DisclosureLedger(meeting.folder / "shop.ledger", "shop"), ids=10)
@@ -266,23 +268,23 @@ def test_who_asks_about_more_ids_than_it_says_is_told_nothing(
                 "bank",
                 venue,
                 scoring_handshake(run.parts["bank"]),
-                partial(deviate, run, meeting, 1, len(PARTIES[0])),
+                partial(deviate, run, meeting, 1, len(CANCER_PARTIES[0])),
                 ledger=None,
             )
         ask(meeting, run, held(run, "bank", slice(0, 4)))
-    assert [each.outcome for each in ended["shop"]][-1:] == ["answered"]
-    assert "answered" not in [each.outcome for each in ended["shop"][:-1]]
+    assert [request.outcome for request in ended["shop"]][-1:] == ["answered"]
+    assert "answered" not in [request.outcome for request in ended["shop"][:-1]]
 
 
 @pytest.mark.parametrize(
-    ("do", "said"),
+    ("do", "message"),
     [
         (lambda run, at: Server(run.parts["bank"], held(run, "bank"), at), "Run `securevfl score` at bank"),
         (lambda run, at: score_rows(run.parts["shop"], held(run, "shop"), at, on_block=print), "securevfl serve"),
     ],
 )
-def test_who_leads_asks_and_who_does_not_answers(meet: Any, run: vfl.Run, do: Callable[..., Any], said: str) -> None:
-    with pytest.raises(PartiesError, match=said):
+def test_who_leads_asks_and_who_does_not_answers(meet: Any, run: vfl.Run, do: Callable[..., Any], message: str) -> None:
+    with pytest.raises(PartiesError, match=message):
         do(run, PeerSettings.of(meet(3).kit("bank") / "peers.toml"))
 
 
@@ -295,22 +297,24 @@ def test_nobody_serves_without_limits(meet: Any, run: vfl.Run) -> None:
 
 
 def test_asking_tells_who_is_in_the_table_and_every_id_is_counted(meet: Any, run: vfl.Run) -> None:
-    """An attack: the leading party makes ids up and is told who is there, up to the owner's limit."""
+    """An attack: the leading party invents ids and learns which of them exist, up to the owner's limit."""
     meeting, X = meet(3), held(run, "bank", slice(0, 60)).X
     limits(DisclosureLedger(meeting.folder / "shop.ledger", "shop"), ids=60)
-    guessed = [int(each) for each in np.random.default_rng(5).permutation(1200)[:60]]
+    guessed = [int(number) for number in np.random.default_rng(5).permutation(1200)[:60]]
     with serving(meeting, run, 1) as ended:
-        _, found = ask(meeting, run, IndexedRows("bank", guessed, X))
-        assert set(found) == {each for each in guessed if each < len(PARTIES[1])}  # every guess is confirmed or not
-        assert 0 < len(found) < len(guessed)
-    assert ended["shop"][0].counts == ScoreCounts(60, len(found))
+        _, scores = ask(meeting, run, IndexedRows("bank", guessed, X))
+        assert set(scores) == {
+            guess for guess in guessed if guess < len(CANCER_PARTIES[1])
+        }  # every guess is confirmed or not
+        assert 0 < len(scores) < len(guessed)
+    assert ended["shop"][0].counts == ScoreCounts(60, len(scores))
     before = DisclosureLedger.find(meeting.folder / "shop.ledger")
     with pytest.raises(LeakageError, match="at most 60 answers to whether an id is in the table"):
         before.record_answer(run.parts["shop"].run, "next", Disclosure("ids", "bank", ("shop",), 1, 0))
 
 
 def test_scores_of_a_party_with_one_column_tell_the_column() -> None:
-    """An attack: f less one's own part is a line in a peer's only column; two rows that are known give the rest."""
+    """An attack: f minus the local summand is a line in a peer's only column; two known rows give the rest."""
     bank, shop = vfl.datasets.breast_cancer(2)
     shop = vfl.Party("shop", shop.X[:, :1], ids=shop.ids)
     job = vfl.Job(

@@ -63,10 +63,26 @@ def shop(meet: Any, running: list[Any]) -> Any:
     for kind, most in (("scores", 2 * MANY), ("ids", MANY)):  # codes of a row count as one score more
         ledger.set_limit(kind, Limit(most))
     kit = meeting.kit("shop")
-    own = "--data", str(kit / "rows.csv"), "--peers", str(kit / "peers.toml"), "--ledger", str(kit / "shop.ledger")
+    arguments = (
+        "--data",
+        str(kit / "rows.csv"),
+        "--peers",
+        str(kit / "peers.toml"),
+        "--ledger",
+        str(kit / "shop.ledger"),
+    )
     (kit / "codes.json").write_text(json.dumps({name: f"R{k}" for k, name in enumerate(parties[1].columns)}))
-    own += "--monitor", f"127.0.0.1:{port}", "--patience", "6", "--reasons", "3", "--codes", str(kit / "codes.json")
-    process = command("serve", str(kit / "part.json"), *own)
+    arguments += (
+        "--monitor",
+        f"127.0.0.1:{port}",
+        "--patience",
+        "6",
+        "--reasons",
+        "3",
+        "--codes",
+        str(kit / "codes.json"),
+    )
+    process = command("serve", str(kit / "part.json"), *arguments)
     running.append(process)
     until(lambda: process.poll() is not None or get(port, "/health")[0] == 200)
     assert process.poll() is None, process.communicate()
@@ -74,8 +90,8 @@ def shop(meet: Any, running: list[Any]) -> Any:
 
 
 def ask(bank: Path) -> "subprocess.Popen[str]":
-    own = "--data", str(bank / "rows.csv"), "--peers", str(bank / "peers.toml"), "--out", str(bank / "scores.csv")
-    return command("score", str(bank / "part.json"), *own, "--timeout", "30")
+    arguments = "--data", str(bank / "rows.csv"), "--peers", str(bank / "peers.toml"), "--out", str(bank / "scores.csv")
+    return command("score", str(bank / "part.json"), *arguments, "--timeout", "30")
 
 
 def figures(port: int) -> dict[str, float]:
@@ -96,19 +112,19 @@ def test_a_service_answers_shows_and_ends(shop: Any, running: list[Any]) -> None
     running.append(asker := ask(bank))
     until(lambda: json.loads(get(port, "/health")[1])["answering"])
     process.send_signal(signal.SIGTERM)  # in the middle of a request, which is answered to its end
-    told, errors = asker.communicate(timeout=240)
+    printed, errors = asker.communicate(timeout=240)
     assert asker.returncode == 0, errors
-    assert f"{MANY:,} of {MANY:,} rows are scored" in told
+    assert f"{MANY:,} of {MANY:,} rows are scored" in printed
     told_rows = csv.read_csv(bank / "scores.csv")
     assert told_rows.num_rows == MANY
     assert set(told_rows["reason shop 3"].to_pylist()) <= {f"R{k}" for k in range(100)}
     _, log = process.communicate(timeout=240)
     assert process.returncode == 0
     events = [json.loads(line) for line in log.splitlines()]
-    assert [each["event"] for each in events if each["event"] in ("serving", "answered", "ended")] == [
+    assert [event["event"] for event in events if event["event"] in ("serving", "answered", "ended")] == [
         "serving", "answered", "ended",
     ]  # fmt: skip
-    assert all(each["party"] == "shop" for each in events)
+    assert all(event["party"] == "shop" for event in events)
 
 
 @pytest.mark.long
@@ -120,7 +136,7 @@ def test_a_waiting_service_ends_at_once(shop: Any) -> None:
     assert time.monotonic() - began < 45  # on a busy machine; it would wait for requests for ever
     assert process.returncode == 0
     events = [json.loads(line)["event"] for line in log.splitlines()]
-    assert [each for each in events if each != "listening"] == ["serving", "ended"]  # it may not listen yet
+    assert [event for event in events if event != "listening"] == ["serving", "ended"]  # it may not listen yet
     assert "Traceback" not in log
 
 
@@ -135,7 +151,7 @@ def test_refusals_and_killed_askers_are_counted_and_survived(shop: Any, running:
     _, errors = again.communicate(timeout=240)
     assert again.returncode == 2
     assert "shop has stopped: it cannot or may not take part; its own log states the reason" in errors
-    found = figures(port)
-    assert found['securevfl_requests_total{outcome="refused"}'] == 1
-    assert found["securevfl_certificate_expiry_timestamp_seconds"] > time.time()
+    counters = figures(port)
+    assert counters['securevfl_requests_total{outcome="refused"}'] == 1
+    assert counters["securevfl_certificate_expiry_timestamp_seconds"] > time.time()
     assert process.poll() is None

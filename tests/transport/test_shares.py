@@ -36,10 +36,15 @@ def at(kit: Path) -> PeerSettings:
 
 
 def a_job(**keys: Any) -> vfl.Job:
-    own: dict[str, Any] = {"model": vfl.Logistic(), "optimizer": vfl.FedSGD(lr=0.3), "batch_size": 160, "epochs": 6}
-    own |= {"protocol": vfl.Protocol(shares=vfl.Shares(chunk=3)), "test_fraction": 0.2, "seed": 3}
-    own["accepts"] = ("small_metrics", "scores")
-    return vfl.Job(**(own | keys))
+    defaults: dict[str, Any] = {
+        "model": vfl.Logistic(),
+        "optimizer": vfl.FedSGD(lr=0.3),
+        "batch_size": 160,
+        "epochs": 6,
+    }
+    defaults |= {"protocol": vfl.Protocol(shares=vfl.Shares(chunk=3)), "test_fraction": 0.2, "seed": 3}
+    defaults["accepts"] = ("small_metrics", "scores")
+    return vfl.Job(**(defaults | keys))
 
 
 def opened(parts: dict[str, ModelPart]) -> Any:
@@ -110,10 +115,12 @@ def trained(meeting: Any, **keys: Any) -> dict[str, Any]:
 
 @pytest.mark.long
 def test_what_was_prepared_is_gone_through_and_gone(prepared: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = []
-    monkeypatch.setattr("securevfl.protocols.shares.offline_phase.OfflinePhase.generate", lambda *_: made.append(1))
+    generated = []
+    monkeypatch.setattr(
+        "securevfl.protocols.shares.offline_phase.OfflinePhase.generate", lambda *_: generated.append(1)
+    )
     parts = trained(prepared)
-    assert not made
+    assert not generated
     assert {type(part) for part in parts.values()} == {ModelPart}
     monkeypatch.undo()
     theta, _ = of_simulate(prepared)
@@ -158,22 +165,24 @@ def test_scores_between_organisations_are_limited_and_logged(meet: Any, tmp_path
     def ask(rows: Any, shift: float = 0.0, *, ids: Any = None, old: bool = False, k: int = 0) -> dict[str, Any]:
         def predict(party: vfl.Party, kit: Path) -> Any:
             X = tables[party.name].X[rows] + (shift if party.name == "bank" else 0.0 if old else 1e-6)
-            own = [f"new {row}" for row in rows] if ids is None else ids
+            row_ids = [f"new {row}" for row in rows] if ids is None else ids
             code_policy = (
-                ReasonCodePolicy(k, {each: each for each in party.columns}) if k and party.name == "shop" else None
+                ReasonCodePolicy(k, {column: column for column in party.columns})
+                if k and party.name == "shop"
+                else None
             )
             keys: dict[str, Any] = {"ledger": ledgers[party.name], "timeout": 20, "patience": 5}
-            return predict_with(parts[party.name], X, kit / "peers.toml", ids=own, code_policy=code_policy, **keys)
+            return predict_with(parts[party.name], X, kit / "peers.toml", ids=row_ids, code_policy=code_policy, **keys)
 
         return at_each(meeting, predict)
 
     rows = list(range(40))
-    found = ask(rows)
-    assert found["shop"] is None
-    assert (found["bank"].label == tables["bank"].y[rows]).mean() > 0.9
+    scored = ask(rows)
+    assert scored["shop"] is None
+    assert (scored["bank"].label == tables["bank"].y[rows]).mean() > 0.9
     assert log.read_text().count('"scored"') == 1
     parts_of = ask([*rows[30:], *range(100, 110)])  # rows that were scored before, among new ones
-    np.testing.assert_array_equal(parts_of["bank"].decision[:10], found["bank"].decision[30:])
+    np.testing.assert_array_equal(parts_of["bank"].decision[:10], scored["bank"].decision[30:])
     handler.close()
     eventlog.LOGGER.removeHandler(handler)
     seen = ask(trained_on[:3], ids=tables["bank"].ids[trained_on[:3]].tolist())
@@ -182,14 +191,14 @@ def test_scores_between_organisations_are_limited_and_logged(meet: Any, tmp_path
     for refused in (ask(rows, 1.0), seen):
         assert not len(refused["bank"].decision)
     again = ask(rows)
-    np.testing.assert_array_equal(again["bank"].decision, found["bank"].decision)
+    np.testing.assert_array_equal(again["bank"].decision, scored["bank"].decision)
     coded = ask(range(40, 60), k=2)
-    assert {len(own) for own in coded["bank"].reasons["shop"]} == {2}
+    assert {len(row_codes) for row_codes in coded["bank"].reasons["shop"]} == {2}
     noted = ScoreLedger(ledgers["shop"])
     coded = noted.disclosed_bits([id_digest("shop", f"new {row}") for row in range(40, 60)])
     assert [codes for _, codes in coded] == pytest.approx([np.log2(15 * 14)] * 20)
     with pytest.raises(ConfigError, match="open_weights"):
-        ReasonCodePolicy(1, {each: each for each in tables["bank"].columns}).check(parts["bank"])
+        ReasonCodePolicy(1, {column: column for column in tables["bank"].columns}).check(parts["bank"])
     without = at_each(
         meeting,
         lambda party, kit: predict_with(
@@ -200,7 +209,7 @@ def test_scores_between_organisations_are_limited_and_logged(meet: Any, tmp_path
 
 
 def test_scores_go_to_the_party_that_the_job_names(meet: Any, tmp_path: Path) -> None:
-    """Shop asks, and does not know what the classes are called; the bank's ledger keeps count of it."""
+    """Shop requests scores and does not know the classes' names; the bank's ledger counts them."""
     meeting = meet(3, None, a_job(protocol=vfl.Protocol(shares=vfl.Shares(chunk=6, scores_to="telco"))))
     ledgers = {name: tmp_path / f"{name}.ledger" for name in meeting.peers.parties}
     parts = at_each(
@@ -212,17 +221,17 @@ def test_scores_go_to_the_party_that_the_job_names(meet: Any, tmp_path: Path) ->
 
     def ask(party: vfl.Party, kit: Path) -> Any:
         ids = [f"new {row}" for row in range(60)]
-        own = parts[party.name], party.X[:60] + 1e-6, kit / "peers.toml"
-        return predict_with(*own, ids=ids, ledger=ledgers[party.name], timeout=20, patience=5)
+        arguments = parts[party.name], party.X[:60] + 1e-6, kit / "peers.toml"
+        return predict_with(*arguments, ids=ids, ledger=ledgers[party.name], timeout=20, patience=5)
 
-    found = at_each(meeting, ask)
-    assert found["bank"] is None
-    assert found["shop"] is None
+    scored = at_each(meeting, ask)
+    assert scored["bank"] is None
+    assert scored["shop"] is None
     labels = vfl.datasets.breast_cancer(3)[0].y
     assert labels is not None
-    right = found["telco"].label == (labels[:60] == labels.max())
+    right = scored["telco"].label == (labels[:60] == labels.max())
     assert right.mean() > 0.9
-    np.testing.assert_array_equal(found["telco"].classes, [0, 1])
+    np.testing.assert_array_equal(scored["telco"].classes, [0, 1])
     refused = at_each(meeting, lambda party, kit: ask(party.take(np.arange(569)[::-1]), kit))
     assert not len(refused["telco"].label)  # the same ids with other columns
     with raises_code(PartiesError, "SVFL-PARTIES-ROLE", party="bank"):
@@ -234,20 +243,20 @@ def test_a_model_of_rows_without_ids_scores_none_since_any_may_be_of_its_trainin
     ledgers = {name: tmp_path / f"{name}.ledger" for name in meeting.peers.parties}
 
     def train(party: vfl.Party, kit: Path) -> Any:
-        own = vfl.Party(party.name, party.X, party.y, aligned=True)
-        return join(meeting.job, own, kit / "peers.toml", ledger=ledgers[party.name], timeout=20, patience=5)
+        without_ids = vfl.Party(party.name, party.X, party.y, aligned=True)
+        return join(meeting.job, without_ids, kit / "peers.toml", ledger=ledgers[party.name], timeout=20, patience=5)
 
     parts = at_each(meeting, train)
 
     def ask(party: vfl.Party, kit: Path) -> Any:
-        given = {"ids": party.ids, "ledger": ledgers[party.name], "timeout": 20, "patience": 5}
-        return predict_with(parts[party.name], party.X, kit / "peers.toml", **given)
+        settings = {"ids": party.ids, "ledger": ledgers[party.name], "timeout": 20, "patience": 5}
+        return predict_with(parts[party.name], party.X, kit / "peers.toml", **settings)
 
     assert any("trained on a table without ids" in str(error) for error in at_each(meeting, ask).values())
 
 
 def test_a_run_that_ends_before_the_last_state_goes_on_to_the_same_scores(tmp_path: Path) -> None:
-    """A crash between the scores of held-out rows and the part on disk: the same question comes again."""
+    """A crash between the scores of held-out rows and the part on disk: the same request is repeated."""
     job, parties = a_job(), vfl.datasets.breast_cancer(2)
     states = {party.name: Checkpoints(tmp_path / party.name, party.name, every=5) for party in parties}
     ledgers = {party.name: DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name) for party in parties}
@@ -281,27 +290,27 @@ def test_the_commands_prepare_train_and_score(meet: Any, monkeypatch: pytest.Mon
             named += ["--accept", accept[number]] if accept else []
             command = [sys.executable, "-m", "securevfl.cli.main", *named, "--peers", f"{meeting.kit(name)}/peers.toml"]
             processes.append(Forked(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
-        told = [process.communicate(timeout=240) for process in processes]
-        assert [process.returncode for process in processes] == [ends, ends], told
-        return told
+        outputs = [process.communicate(timeout=240) for process in processes]
+        assert [process.returncode for process in processes] == [ends, ends], outputs
+        return outputs
 
     job = str(meeting.kit("bank") / "job.toml")
-    told = both("prepare", job, "--party", "{}", data="{}.csv")
-    assert "the preprocessed material of shop is in" in told[1][0]
+    outputs = both("prepare", job, "--party", "{}", data="{}.csv")
+    assert "the preprocessed material of shop is in" in outputs[1][0]
     assert len([*tmp_path.glob("*.csv.ahead/*/chunk-*.ready")]) == 4
     sheets = [error for _, error in both("join", job, "--party", "{}", data="{}.csv", ends=2)]
     assert all("additive shares" in sheet for sheet in sheets)
     accept = [sheet.rsplit("--accept ", 1)[1].split()[0] for sheet in sheets]
-    told = both("join", job, "--party", "{}", data="{}.csv", accept=accept)
-    assert "auc 0.99" in told[0][0]
-    assert "held-out rows" in told[0][0]
+    outputs = both("join", job, "--party", "{}", data="{}.csv", accept=accept)
+    assert "auc 0.99" in outputs[0][0]
+    assert "held-out rows" in outputs[0][0]
     assert not [*tmp_path.glob("*.csv.ahead/*/chunk-*")]
-    told = both("predict", str(tmp_path / "{}.model.json"), "--points", "600:50:20", data="{}-new.csv")
-    rows = list(csv.DictReader(io.StringIO(told[0][0])))
+    outputs = both("predict", str(tmp_path / "{}.model.json"), "--points", "600:50:20", data="{}-new.csv")
+    rows = list(csv.DictReader(io.StringIO(outputs[0][0])))
     assert len(rows) == 30
-    p, points = (np.array([float(each[name]) for each in rows]) for name in ("probability", "points"))
+    p, points = (np.array([float(row[name]) for row in rows]) for name in ("probability", "points"))
     f = np.log(p / (1 - p))
     np.testing.assert_allclose(points, 600 - 20 / np.log(2) * (f + np.log(50)), atol=0.01)
     size = meeting.job.protocol.shares.score_quantizer(meeting.job.model.loss.spacing).size
     np.testing.assert_allclose(f / size - 0.5, np.rint(f / size - 0.5), atol=1e-6)  # the points of levels
-    assert "30 rows predicted; only bank sees the result" in told[1][0]
+    assert "30 rows predicted; only bank sees the result" in outputs[1][0]

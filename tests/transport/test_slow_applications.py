@@ -1,4 +1,4 @@
-"""Whoever reaches the gateway's port and has no token: requests that never end, and connections that say nothing."""
+"""Clients without a token at the gateway's port: requests that never end, and silent connections."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def test_a_request_that_never_ends_is_hung_up_on(says: str, port: int) -> None:
 
 def test_many_that_say_nothing_shut_nobody_out(port: int) -> None:
     idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(30)]
-    for each in idle:
-        each.send(HEAD)
+    for connection in idle:
+        connection.send(HEAD)
     try:
         deadline = time.monotonic() + 15
         while True:
@@ -82,5 +82,5 @@ def test_many_that_say_nothing_shut_nobody_out(port: int) -> None:
             assert time.monotonic() < deadline
             time.sleep(0.1)
     finally:
-        for each in idle:
-            each.close()
+        for connection in idle:
+            connection.close()

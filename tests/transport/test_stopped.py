@@ -43,10 +43,10 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 
 @pytest.fixture
 def meeting(meet: Any) -> Any:
-    found = meet(2, job=meet.job(epochs=4000, batch_size=64))
+    prepared = meet(2, job=meet.job(epochs=4000, batch_size=64))
     for party in vfl.datasets.breast_cancer(2):
-        write(party, found.kit(party.name) / "own.csv")
-    return found
+        write(party, prepared.kit(party.name) / "own.csv")
+    return prepared
 
 
 @pytest.fixture
@@ -56,11 +56,11 @@ def start(meeting: Any, running: list[Any]) -> Start:
     def begin(name: str, *options: str, little_room: bool = False, again: bool = False) -> "subprocess.Popen[str]":
         kit = meeting.kit(name)
         accepted = meeting.accepts(read_party(name, kit / "own.csv"), vfl.Job.load(kit / "job.toml"), again=again)
-        own = [*accepted, *options]
-        own = ["join", "job.toml", "--party", name, "--data", "own.csv", "--log", "log.jsonl", *own]
-        module = ["-m", "securevfl.cli.main", *own]
+        arguments = [*accepted, *options]
+        arguments = ["join", "job.toml", "--party", name, "--data", "own.csv", "--log", "log.jsonl", *arguments]
+        module = ["-m", "securevfl.cli.main", *arguments]
         options = {"cwd": kit, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        if little_room:  # set in a process of its own: between fork and exec gRPC's threads may end the child
+        if little_room:  # in a separate process: between fork and exec gRPC's threads may end the child
             process = subprocess.Popen([sys.executable, "-c", LITTLE_ROOM, *module], **options)
         else:
             process = Forked([sys.executable, *module], **options)
@@ -83,14 +83,14 @@ def test_who_is_stopped_says_how_to_go_on_and_the_peer_reads_why(meeting: Any, s
     bank, shop = start("bank"), start("shop")
     until_round(meeting, 12)
     shop.send_signal(by)
-    _, told = shop.communicate(timeout=240)
+    _, printed = shop.communicate(timeout=240)
     _, heard = bank.communicate(timeout=240)
     assert (shop.returncode, bank.returncode) == (128 + by, 2)
     name = signal.Signals(by).name
-    assert told.startswith(f"stopped by {name}; the checkpoint after ")
-    assert "rounds is in own.csv.states. Run the same command again at every party to resume.\n" in told
+    assert printed.startswith(f"stopped by {name}; the checkpoint after ")
+    assert "rounds is in own.csv.states. Run the same command again at every party to resume.\n" in printed
     assert heard.startswith("shop has stopped: its operator has stopped it; run the same command again at every party")
-    assert told.count("\n") == heard.count("\n") == 1
+    assert printed.count("\n") == heard.count("\n") == 1
     assert not (meeting.kit("shop") / "shop.model.json").exists()
 
 
@@ -102,8 +102,8 @@ def test_who_is_stopped_before_anyone_has_come_says_so(meeting: Any, start: Star
         assert time.monotonic() < deadline
         time.sleep(0.01)
     shop.send_signal(signal.SIGTERM)
-    _, told = shop.communicate(timeout=240)
-    assert (shop.returncode, told) == (
+    _, printed = shop.communicate(timeout=240)
+    assert (shop.returncode, printed) == (
         143,
         "stopped by SIGTERM; there is no checkpoint. Run the same command again at every party to resume.\n",
     )
@@ -113,15 +113,15 @@ def test_who_is_stopped_before_anyone_has_come_says_so(meeting: Any, start: Star
 @pytest.mark.long
 def test_a_disk_without_room_is_a_line_at_both_ends(meeting: Any, start: Start, full: str, other: str) -> None:
     peer, party = start(other), start(full, little_room=True)
-    _, told = party.communicate(timeout=240)
+    _, printed = party.communicate(timeout=240)
     _, heard = peer.communicate(timeout=240)
     assert (party.returncode, peer.returncode) == (2, 2)
-    assert "File too large" in told
+    assert "File too large" in printed
     assert heard.startswith(f"{full} has stopped: one of its files could not be written or read;")
     assert heard.count("\n") == 1
     assert str(meeting.folder) not in heard
-    lines = [line for line in told.splitlines() if "the log cannot be written" not in line]
-    assert len(lines) == 1, told
+    lines = [line for line in printed.splitlines() if "the log cannot be written" not in line]
+    assert len(lines) == 1, printed
 
 
 @pytest.mark.slow
@@ -175,8 +175,8 @@ def test_states_of_a_table_that_was_edited_are_not_taken_up(meeting: Any, start:
     bank, shop = start("bank", again=True), start("shop", again=True)
     until_round(meeting, 3)
     events = [json.loads(line) for line in meeting.log("bank").splitlines()]
-    assert next(each["round"] for each in events if each["event"] == "round") == 1
-    assert any(each["event"] == "starts again" for each in events)
+    assert next(event["round"] for event in events if event["event"] == "round") == 1
+    assert any(event["event"] == "starts again" for event in events)
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""Trees between organisations: prepared, trained on what was prepared, asked about new rows at a meeting and served."""
+"""Trees between organisations: preprocessing, training on it, scores of new rows at a meeting and from a service."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from securevfl.training.model_part import ModelPart
 from securevfl.training.new_rows import IndexedRows, rows_of_array
 from tests.transport.processes import at_each
 
-PARTIES = vfl.datasets.breast_cancer(2)
+CANCER_PARTIES = vfl.datasets.breast_cancer(2)
 LINE: dict[str, Any] = {"timeout": 20, "patience": 5}
-LEVEL = 0.5  # between the levels that scores of new rows are told in, each rounded at random
+LEVEL = 0.5  # distance of the levels of new rows' scores, each of which is rounded at random
 NEW = 1e-6  # what makes rows of the training new ones
 
 
 def held(part: ModelPart, rows: slice) -> IndexedRows:
-    party = next(each for each in PARTIES if each.name == part.name)
+    party = next(candidate for candidate in CANCER_PARTIES if candidate.name == part.name)
     ids = [f"served {row}" for row in range(rows.start, rows.stop)]
     return IndexedRows.of(part.name, rows_of_array(part, party.X[rows] + NEW, ids))
 
@@ -42,7 +42,7 @@ def held(part: ModelPart, rows: slice) -> IndexedRows:
 def test_trees_are_prepared_trained_asked_and_served(
     meet: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The trees that work ahead rests on are those that train, those of the part, and those that new rows meet."""
+    """The trees of preprocessing are those of the training, of the part, and of new rows."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
     protocol = vfl.Protocol(shares=vfl.Shares())
     job = vfl.Job(
@@ -63,20 +63,20 @@ def test_trees_are_prepared_trained_asked_and_served(
     files = {name: next((meeting.kit(name) / "ahead").rglob("inputs.json")) for name in ("bank", "shop")}
     drawn = {name: State.read(json.loads(file.read_text())) for name, file in files.items()}
 
-    made: list[Any] = []
+    generated: list[Any] = []
     with monkeypatch.context() as patched:
-        patched.setattr(OfflinePhase, "generate", lambda *own: made.append(own))
+        patched.setattr(OfflinePhase, "generate", lambda *arguments: generated.append(arguments))
         ledgers = {name: DisclosureLedger(tmp_path / f"{name}.ledger", name) for name in files}
 
         def train(party: vfl.Party, kit: Path) -> ModelPart:
-            found = join(
+            trained = join(
                 job, party, kit / "peers.toml", preprocessing=kit / "ahead", ledger=ledgers[party.name].path, **LINE
             )
-            assert isinstance(found, ModelPart)
-            return found
+            assert isinstance(trained, ModelPart)
+            return trained
 
         parts = at_each(meeting, train)
-    assert not made
+    assert not generated
     cosines = parts["shop"].state["inputs"]["cosines"]
     np.testing.assert_array_equal(cosines["directions"], drawn["shop"]["cosines"]["directions"])
     for name, part in parts.items():
@@ -84,22 +84,24 @@ def test_trees_are_prepared_trained_asked_and_served(
             np.testing.assert_array_equal(part.state["inputs"]["forest"][key], drawn[name]["forest"][key])
     assert parts["bank"].metrics["auc"] > 0.97
 
-    expected = vfl.Run(job, parts).decision({party.name: party.X[:60] + NEW for party in PARTIES})
+    expected = vfl.Run(job, parts).decision({party.name: party.X[:60] + NEW for party in CANCER_PARTIES})
 
     def ask(party: vfl.Party, kit: Path) -> Any:
-        ids, own = [f"new {row}" for row in range(30)], ledgers[party.name].path
-        return predict_with(parts[party.name], party.X[:30] + NEW, kit / "peers.toml", ids=ids, ledger=own, **LINE)
+        ids, ledger_path = [f"new {row}" for row in range(30)], ledgers[party.name].path
+        return predict_with(
+            parts[party.name], party.X[:30] + NEW, kit / "peers.toml", ids=ids, ledger=ledger_path, **LINE
+        )
 
-    asked = at_each(meeting, ask)
-    assert asked["shop"] is None
-    np.testing.assert_allclose(asked["bank"].decision, expected[:30], atol=2 * LEVEL)
+    scored = at_each(meeting, ask)
+    assert scored["shop"] is None
+    np.testing.assert_allclose(scored["bank"].decision, expected[:30], atol=2 * LEVEL)
 
     for kind in ("scores", "ids"):
         ledgers["shop"].set_limit(kind, Limit(10_000))
     ended: list[Any] = []
     venue = PeerSettings.of(meeting.kit("shop") / "peers.toml", **LINE)
-    own = held(parts["shop"], slice(30, 60))
-    server = Server(parts["shop"], own, venue, ledger=ledgers["shop"], on_request=ended.append)
+    indexed = held(parts["shop"], slice(30, 60))
+    server = Server(parts["shop"], indexed, venue, ledger=ledgers["shop"], on_request=ended.append)
     serving = threading.Thread(target=server.run, args=(lambda: bool(ended),), daemon=True)
     serving.start()
     served: dict[str, float] = {}

@@ -17,7 +17,7 @@ from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
 from securevfl.data.party import Party
 from securevfl.disclosure.label_auc import smallest_batch
-from securevfl.families.run_facts import RunFacts
+from securevfl.families.facts import RunFacts
 from securevfl.job import Job
 
 Bits = NDArray[np.bool_]

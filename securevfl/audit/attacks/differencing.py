@@ -17,7 +17,7 @@ from securevfl.audit.recording.column_numbers import by_batch
 from securevfl.audit.recording.party_recording import Recording
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
-from securevfl.families.run_facts import RunFacts
+from securevfl.families.facts import RunFacts
 from securevfl.job import Job
 
 PARALLEL_MODE = "the parallel mode, in which all parties change their weights at once"

@@ -17,7 +17,7 @@ from securevfl.audit.attacks.base import (
 from securevfl.audit.recording.party_view import PartyView
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
-from securevfl.families.run_facts import RunFacts
+from securevfl.families.facts import RunFacts
 from securevfl.job import Job
 from securevfl.models.block import BlockModel
 

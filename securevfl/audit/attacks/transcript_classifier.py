@@ -23,7 +23,7 @@ from securevfl.audit.findings import NO_MESSAGE
 from securevfl.audit.recording.party_view import PartyView, fields
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
 from securevfl.base.arrays import Floats
-from securevfl.families.run_facts import RunFacts
+from securevfl.families.facts import RunFacts
 from securevfl.job import Job
 
 

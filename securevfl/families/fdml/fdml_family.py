@@ -17,20 +17,19 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from securevfl.base.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, READER, SERVER, Role, Roles
-from securevfl.disclosure.counts import Disclosure, RunShape
+from securevfl.disclosure.counts import RunShape
+from securevfl.disclosure.outputs import Output
 from securevfl.errors import PartiesError
-from securevfl.families.evaluations import score_disclosures
+from securevfl.families.facts import RunFacts
 from securevfl.families.family import Family, J, MessageProtocol, SheetStatement
 from securevfl.families.fdml import label_sharing, peer_pulls, pulls
-from securevfl.families.fdml.fdml_disclosures import column_disclosure, evaluation_disclosures, single_worker_lines
 from securevfl.families.fdml.fdml_optimizer import FDML, FdmlJob, stored_of
+from securevfl.families.fdml.fdml_outputs import fdml_outputs, single_worker_lines
 from securevfl.families.fdml.fdml_server import FdmlServer
 from securevfl.families.fdml.fdml_worker import FdmlWorker
 from securevfl.families.fdml.open_store import StoredOpen
 from securevfl.families.participant import Participant
-from securevfl.families.rounds.rounds_disclosures import label_disclosures
 from securevfl.families.rounds.rounds_statements import classifier_statements, column_lines, equation_lines
-from securevfl.families.run_facts import RunFacts
 from securevfl.families.state import State
 from securevfl.models.base import Model
 from securevfl.models.linear import Logistic
@@ -148,48 +147,9 @@ class FdmlFamily(Family[FdmlJob]):
         start = MessageDeclaration(pulls.StartIteration, ACTIVE, PASSIVE, Reveal("public"))
         return [*declarations, start, *job.protocol.residual.declares()]
 
-    def disclosures(self, job: FdmlJob, shape: RunShape) -> list[Disclosure]:
-        """Count the disclosures of labels, of pulled sums or pushed outputs, and of evaluations."""
-        shares_labels, visits = job.optimizer.shows_labels, job.model.output_width(shape.outputs) * shape.epochs
-        workers = (shape.active, *shape.passives)
-        pushed = shape.rows * visits
-        disclosures = []
-        if shares_labels:
-            about, labels = (shape.active,), shape.residuals
-            disclosures += [
-                Disclosure("labels", name, about, labels, labels, "every label", numbers=shape.rows * shape.outputs)
-                for name in shape.passives
-            ]
-        else:
-            disclosures += label_disclosures(job, shape)
-        if not shape.helpers:  # every worker receives the outputs of all others in the clear
-            disclosures += [
-                column_disclosure(shape, learner, (other,), visits, pushed)
-                for learner in workers
-                for other in workers
-                if learner != other
-            ]
-        else:
-            for learner in workers if shares_labels else (shape.active,):
-                others = tuple(name for name in workers if name != learner)
-                disclosures.append(column_disclosure(shape, learner, others, visits, pushed))
-                if job.optimizer.tau and len(others) > 1:
-                    disclosures += [column_disclosure(shape, learner, (other,), visits) for other in others]
-            if not stored_of(job).hides_parts:
-                disclosures += [
-                    column_disclosure(shape, server, (name,), visits, pushed)
-                    for server in shape.helpers
-                    for name in workers
-                ]
-        if not shares_labels and not job.protocol.seals:  # f follows from g
-            for learner in shape.passives:
-                others = tuple(name for name in workers if name != learner)
-                disclosures.append(column_disclosure(shape, learner, others, visits))
-        return [
-            *dict.fromkeys(disclosures),
-            *evaluation_disclosures(job, shape),
-            *score_disclosures(job, shape),
-        ]
+    def outputs(self, job: FdmlJob, shape: RunShape) -> list[Output]:
+        """List labels, pulled sums or pushed outputs, and evaluations."""
+        return fdml_outputs(job, shape)
 
     def message_protocols(self, job: FdmlJob, roles: Roles) -> list[MessageProtocol]:
         """List the sum of evaluations and the residual, if there is one."""
@@ -214,8 +174,9 @@ class FdmlFamily(Family[FdmlJob]):
         sent = "all parties know the labels" if residual is None else f"residuals: {residual.strength}"
         return f"payloads: {stored_of(job).strength}; {sent}"
 
-    def opened_values(self, job: FdmlJob, shape: RunShape) -> str:
+    def opened_values(self, job: FdmlJob, facts: RunFacts) -> str:
         """State how many values of gradients are opened."""
+        shape = facts.shape
         if job.protocol.residual is None:
             return ""
         columns = shape.batches * len(shape.passives) * shape.outputs
@@ -226,7 +187,7 @@ class FdmlFamily(Family[FdmlJob]):
     def statements(self, job: FdmlJob, roles: Roles, party: str, facts: RunFacts | None) -> list[SheetStatement]:
         """State what the server, the active party or another worker learns."""
         stored, role = stored_of(job), roles.role(party)
-        lines = column_lines(job, party, facts, self.disclosures)
+        lines = column_lines(job, party, facts)
         if role == SERVER:
             if stored.hides_parts:
                 return [

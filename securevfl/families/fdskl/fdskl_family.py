@@ -13,8 +13,10 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from securevfl.base.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, Role, Roles
-from securevfl.disclosure.counts import Disclosure, RunShape
-from securevfl.families.evaluations import score_disclosures
+from securevfl.disclosure.counts import RunShape
+from securevfl.disclosure.outputs import Output
+from securevfl.families.evaluations import score_output
+from securevfl.families.facts import RunFacts
 from securevfl.families.family import Family, J, MessageProtocol, SheetStatement
 from securevfl.families.fdskl import phase_sums
 from securevfl.families.fdskl.fdskl_job import PhasesJob
@@ -22,7 +24,6 @@ from securevfl.families.fdskl.fdskl_optimizer import FDSKL
 from securevfl.families.fdskl.fdskl_participant import PhasesParticipant
 from securevfl.families.fdskl.kernel_model import Kernel
 from securevfl.families.participant import Participant
-from securevfl.families.run_facts import RunFacts
 from securevfl.families.state import State
 from securevfl.models.base import Model
 from securevfl.optim.optimizer import Training
@@ -84,13 +85,13 @@ class PhasesFamily(Family[PhasesJob]):
             declarations += declare_in_roles(messages, _sum_roles(roles), space=space)
         return declarations
 
-    def disclosures(self, job: PhasesJob, shape: RunShape) -> list[Disclosure]:
-        """Count the scores.
+    def outputs(self, job: PhasesJob, shape: RunShape) -> list[Output]:
+        """List the scores.
 
-        Phases disclose all their dimensions in the first exchange already, so they are not counted; `statements`
+        Phases disclose all their dimensions in the first exchange already, so they are not listed; `statements`
         describes them in words.
         """
-        return score_disclosures(job, shape)
+        return [score_output(job, shape)]
 
     def message_protocols(self, job: PhasesJob, roles: Roles) -> list[MessageProtocol]:
         """List the sum protocol."""

@@ -19,15 +19,16 @@ from securevfl.base.extras import is_installed
 from securevfl.base.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, Roles
 from securevfl.data.preparation import Preparation
 from securevfl.data.woe import Woe
-from securevfl.disclosure.counts import Disclosure, RunShape
+from securevfl.disclosure.counts import RunShape
+from securevfl.disclosure.outputs import Output
+from securevfl.families.facts import RunFacts
 from securevfl.families.family import Family, J, MessageProtocol, SheetStatement
 from securevfl.families.output_rounding import output_step
 from securevfl.families.participant import Participant
-from securevfl.families.rounds.rounds_disclosures import rounds_disclosures
 from securevfl.families.rounds.rounds_job import RoundsJob
+from securevfl.families.rounds.rounds_outputs import rounds_outputs
 from securevfl.families.rounds.rounds_participant import RoundsParticipant
 from securevfl.families.rounds.rounds_statements import active_statements, passive_statements
-from securevfl.families.run_facts import RunFacts
 from securevfl.families.state import State
 from securevfl.models.linear import Logistic
 from securevfl.models.neural import Neural
@@ -113,9 +114,9 @@ class RoundsFamily(Family[RoundsJob]):
             *job.optimizer.declares(),
         ]
 
-    def disclosures(self, job: RoundsJob, shape: RunShape) -> list[Disclosure]:
-        """Count the disclosures of sums, residuals and evaluations."""
-        return rounds_disclosures(job, shape)
+    def outputs(self, job: RoundsJob, shape: RunShape) -> list[Output]:
+        """List sums, residuals or gradients, and evaluations."""
+        return rounds_outputs(job, shape)
 
     def sum_rounding(self, job: RoundsJob, rows: int, parties: int) -> SumRounding | None:
         """Return the rounding of the outputs of linear models under encryption."""
@@ -136,8 +137,9 @@ class RoundsFamily(Family[RoundsJob]):
         """Return the strength of the residual protocol."""
         return job.protocol.residual.strength
 
-    def opened_values(self, job: RoundsJob, shape: RunShape) -> str:
+    def opened_values(self, job: RoundsJob, facts: RunFacts) -> str:
         """State how many values of gradients and bins are opened."""
+        shape = facts.shape
         openings = job.optimizer.agreement(job.model).openings
         opened = shape.batches * openings * sum(shape.parameters.values())
         woe = job.prepare.woe

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.data.location_scale import moments
 from securevfl.data.schedule import Schedule
 from securevfl.disclosure.column_recovery import MAX_SAMPLE_ROWS, variance_share
-from securevfl.disclosure.counts import Disclosure, RunShape
 from securevfl.disclosure.label_auc import expected_label_auc
 from securevfl.disclosure.leverage import measure_leverage
-from securevfl.families.family import O, SheetStatement
-from securevfl.families.rounds.rounds_disclosures import bin_disclosures, count_opened_numbers, rounds_disclosures
+from securevfl.disclosure.outputs import disclosures_of
+from securevfl.families.facts import RunFacts
+from securevfl.families.family import SheetStatement
 from securevfl.families.rounds.rounds_job import RoundsJob
-from securevfl.families.run_facts import RunFacts
 from securevfl.options import JobOptions
-from securevfl.protocols.bin_classes import count_bits
 
 MEASURED_BATCHES = 8  # batches of a partition on which the share of variance is measured
 
@@ -28,7 +24,7 @@ def active_statements(job: JobOptions, party: str, facts: RunFacts | None) -> li
     outputs = "f and every Z_k" if job.model.separates_outputs else "f = sum_k H_k"
     lines = [
         f"{outputs} on the rows predicted, and messages marked output or plain",
-        *column_lines(job, party, facts, rounds_disclosures),
+        *column_lines(job, party, facts),
     ]
     statements = [("learns", "\n".join(lines))]
     if job.protocol.seals and job.model.by_column:
@@ -42,7 +38,7 @@ def passive_statements(job: RoundsJob, party: str, facts: RunFacts | None) -> li
     if residual.seals:
         lines = [*equation_lines(job, party, facts), *_bin_lines(job, party, facts)]
     else:
-        lines = [residual.passive_view, *column_lines(job, party, facts, rounds_disclosures)]
+        lines = [residual.passive_view, *column_lines(job, party, facts)]
     return [("learns", "\n".join(lines)), *classifier_statements(job)]
 
 
@@ -79,10 +75,16 @@ def equation_lines(job: JobOptions, party: str, facts: RunFacts | None) -> list[
     return [
         f"its gradient: p = {p} equations about n x c = {shape.residuals} residuals a batch, {repetition};",
         f"the share p / (n c) = {share:.3f} projects the labels, a leak that shrinks with larger batches.",
-        f"In {job.epochs} epochs it opens {count_opened_numbers(shape, party):,} numbers, about changing residuals;",
+        f"In {job.epochs} epochs it opens {_opened_numbers(facts, party):,} numbers, about changing residuals;",
         f"columns of noise would predict labels with an AUC of {auc:.2f}, real columns with a higher one",
         *(_isolated_row_lines(job, X, schedule) if job.model.by_column and X is not None else ()),
     ]
+
+
+def _opened_numbers(facts: RunFacts, party: str) -> int:
+    """Return how many numbers of its gradients a passive party opens in a complete run."""
+    key = "labels", party, "training"
+    return sum(item.total_numbers for item in facts.outputs if (item.kind, item.receiver, item.group) == key)
 
 
 def _bin_lines(job: JobOptions, party: str, facts: RunFacts | None) -> list[str]:
@@ -93,26 +95,23 @@ def _bin_lines(job: JobOptions, party: str, facts: RunFacts | None) -> list[str]
     if facts is None:
         return [f"{counts}; a bin of one class", "discloses the labels of its rows"]
     shape = facts.shape
-    disclosure = next(item for item in bin_disclosures(job, shape) if item.learner == party)
+    bins = next(item for item in facts.outputs if item.group == "bins" and item.receiver == party)
     return [
         f"{counts}:",
-        f"{shape.bins[party]} words of {count_bits(shape.rows)} bits and checks, {disclosure.count:,} bits of the "
-        f"{disclosure.capacity:,} bits in the labels of",
-        f"{shape.rows:,} rows ({disclosure.share:.3f}), for any request; a bin of one class discloses the labels of "
-        "its rows",
+        f"{bins.numbers} words of {bins.bits} bits and checks, {bins.count:,} bits of the "
+        f"{bins.capacity:,} bits in the labels of",
+        f"{shape.rows:,} rows ({bins.disclosure.share:.3f}), for any request; a bin of one class discloses "
+        "the labels of its rows",
     ]
 
 
-def column_lines(
-    job: O, learner: str, facts: RunFacts | None, count: Callable[[O, RunShape], list[Disclosure]]
-) -> list[str]:
+def column_lines(job: JobOptions, learner: str, facts: RunFacts | None) -> list[str]:
     """State what the numbers that a party receives in a run disclose about the columns of others.
 
     Args:
         job: the job.
         learner: the party that receives the numbers.
         facts: the facts of the run; without them, the lines contain formulas.
-        count: counts the disclosures of the family.
 
     Returns:
         Lines for the consent sheet.
@@ -126,7 +125,7 @@ def column_lines(
     groups = {"training": schedule.partition(0)[:MEASURED_BATCHES], "held out": [schedule.test[:MAX_SAMPLE_ROWS]]}
     lines: list[str] = []
     c = job.model.output_width(shape.outputs)
-    for item in count(job, shape):
+    for item in disclosures_of(facts.outputs):
         if item.kind != "columns" or item.learner != learner:
             continue
         tables = [X for name in item.about if (X := facts.table(name)) is not None]

@@ -17,7 +17,7 @@ from securevfl.runtime.channel import Channel
 T = TypeVar("T")
 
 MAX_PREPROCESSING_BYTES = 1 << 29  # chunks have half the epochs if their preprocessing would exceed this size
-MAX_CHUNK_EPOCHS = 32
+MAX_CHUNK_EPOCHS = 40
 
 
 class ChunkPipeline(Generic[T]):

@@ -21,36 +21,30 @@ from securevfl.base.roles import ACTIVE, PARTNER, PASSIVE, Role, Roles
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.disclosure.counts import Disclosure, RunShape
 from securevfl.disclosure.leaks import Leak
+from securevfl.disclosure.outputs import Output
 from securevfl.errors import PartiesError
-from securevfl.families.evaluations import evaluation_rows
+from securevfl.families.facts import RunFacts
 from securevfl.families.family import Family, J, MessageProtocol, SheetStatement
 from securevfl.families.participant import Participant
-from securevfl.families.run_facts import RunFacts
-from securevfl.families.shares.shares_disclosures import (
-    LARGE_SCORES,
-    count_chunks,
-    count_measurements,
-    disclosed_score_bits,
-    measured_rows,
-    partner_of,
-    rounding_party,
-    weight_disclosures,
-)
 from securevfl.families.shares.shares_estimates import resource_lines
 from securevfl.families.shares.shares_facts import SharesFacts
 from securevfl.families.shares.shares_job import SharesJob, check_optimizer
-from securevfl.families.shares.shares_leaks import (
+from securevfl.families.shares.shares_leaks import metric_leaks, score_leaks, weight_leaks
+from securevfl.families.shares.shares_outputs import (
     EXACT_SCORES,
+    LARGE_SCORES,
     OPENED_WEIGHTS,
     SMALL_METRICS,
-    metric_leaks,
-    score_leaks,
-    weight_leaks,
+    disclosed_score_bits,
+    partner_of,
+    rounding_party,
+    shares_outputs,
 )
 from securevfl.families.shares.shares_participant import SharesParticipant
 from securevfl.families.shares.shares_plan import sum_rounding
 from securevfl.families.shares.shares_statements import (
     SCORE_PARTS_TEXT,
+    opened_text,
     quality_text,
     scores_text,
     stop_decisions_text,
@@ -215,24 +209,17 @@ class SharesFamily(Family[SharesJob]):
         ]
         return [item for item in dict.fromkeys(messages) if roles.may_send(item.sender, item.receiver)]
 
-    def disclosures(self, job: SharesJob, shape: RunShape) -> list[Disclosure]:
-        """Count the opened pairs or sums of losses, the range counts, and the bits of opened weights."""
-        opens_pairs, times = pair_metrics.supports_pairs(job.model.loss), count_measurements(job, shape)
-        counts = count_chunks(job, shape) + (0 if opens_pairs else 2 * times)
-        disclosures = [Disclosure("scores", shape.active, shape.passives, counts, 0)]
-        if opens_pairs and (pairs := times * measured_rows(shape) * shape.outputs):
-            group, sender = evaluation_rows(job, shape)[0], partner_of(job, shape.passives, shape.columns)
-            disclosures.append(
-                Disclosure("scores", shape.active, shape.passives, pairs, 0, group=group, numbers=pairs, sender=sender)
-            )
-        return [*disclosures, *weight_disclosures(job, shape)]
+    def outputs(self, job: SharesJob, shape: RunShape) -> list[Output]:
+        """List the opened pairs or sums of losses, the range counts, and opened weights."""
+        return shares_outputs(job, shape)
 
-    def leaks(self, job: SharesJob, shape: RunShape, before: Sequence[Disclosure] = ()) -> list[Leak]:
-        """List leaks of opened weights, metrics and scores in addition to those of all families."""
+    def leaks(
+        self, job: SharesJob, shape: RunShape, outputs: Sequence[Output], before: Sequence[Disclosure] = ()
+    ) -> list[Leak]:
+        """List leaks of opened weights, metrics and scores."""
         return [
-            *super().leaks(job, shape, before),
-            *weight_leaks(job, self.disclosures(job, shape), shape, before),
-            *metric_leaks(job, shape),
+            *weight_leaks(outputs, shape, before),
+            *metric_leaks(outputs, shape),
             *score_leaks(job, shape, rounding_party(job, shape)),
         ]
 
@@ -254,14 +241,9 @@ class SharesFamily(Family[SharesJob]):
             f"of each row's centre; their error near 0 is at most {table_error(loss, step):.2g}"
         )
 
-    def opened_values(self, job: SharesJob, shape: RunShape) -> str:
+    def opened_values(self, job: SharesJob, facts: RunFacts) -> str:
         """State how many pairs, sums of losses and range counts are opened."""
-        rows, times, chunks = measured_rows(shape), count_measurements(job, shape), count_chunks(job, shape)
-        range_counts = f"{chunks} counts of rows near the table's end, one a chunk"
-        if not pair_metrics.supports_pairs(job.model.loss):
-            return f"{times} sums of losses; {range_counts}"
-        for_classes = " of each class" if shape.outputs > 1 else ""
-        return f"(score, label) pairs{for_classes} of {rows} rows in random order, {times} times; {range_counts}"
+        return opened_text(facts)
 
     def resource_estimates(self, job: SharesJob, facts: RunFacts) -> list[str]:
         """Estimate time, traffic, memory and disk of the run."""
@@ -272,7 +254,7 @@ class SharesFamily(Family[SharesJob]):
         options, requester = job.protocol.shares, self.score_requester(job, roles.lead)
         statements = []
         if party in options.open_weights:
-            statements.append(("learns", weights_text(job, party, facts)))
+            statements.append(("learns", weights_text(party, facts)))
         if party == requester and options.scores != "none":
             statements.append(("learns", scores_text(job, None if facts is None else facts.shape)))
         if roles.role(party) != ACTIVE:
@@ -280,7 +262,7 @@ class SharesFamily(Family[SharesJob]):
         elif facts is None:
             learned = "(score, label) pairs in random order, counts; sizes"
         else:
-            learned = f"{quality_text(job, facts.shape)}; sizes"
+            learned = f"{quality_text(facts)}; sizes"
         statements.append(("learns", f"{learned}; nothing else"))
         if requester in options.open_weights:
             statements.append(("", SCORE_PARTS_TEXT.format(asker=requester)))

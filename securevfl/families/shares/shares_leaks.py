@@ -24,68 +24,44 @@ from math import ceil
 from securevfl.disclosure.column_recovery import MAX_NUMBERS_PER_COLUMN
 from securevfl.disclosure.counts import Disclosure, RunShape, earlier_share
 from securevfl.disclosure.gradient_leaks import RANK
-from securevfl.disclosure.leaks import Leak, LeakKind
-from securevfl.families.shares.shares_disclosures import (
-    LARGE_SCORES,
-    count_measurements,
-    count_weights,
-    disclosed_score_bits,
-    measured_rows,
-)
+from securevfl.disclosure.leaks import Leak
+from securevfl.disclosure.outputs import Output
 from securevfl.families.shares.shares_job import SharesJob
-from securevfl.families.shares.shares_plan import reason_code_bits, weight_levels
-from securevfl.models import pair_metrics
-from securevfl.options import JobOptions
+from securevfl.families.shares.shares_outputs import (
+    EXACT_SCORES,
+    LARGE_SCORES,
+    OPENED_WEIGHTS,
+    SMALL_METRICS,
+    disclosed_score_bits,
+)
+from securevfl.families.shares.shares_plan import reason_code_bits
 from securevfl.protocols.score_ledger.score_limits import ROWS_PER_EVALUATION, SCORE_BIT_BUDGET
 from securevfl.protocols.shares.score_label_pairs import MIN_PAIR_ROWS, MIN_ROWS_PER_LABEL
 
 MAX_COLUMN_SHARE = 0.5  # of the information in a row
 
-SMALL_METRICS = LeakKind(
-    "small_metrics",
-    "metrics of few rows, of few rows of a label, or of the same rows many times",
-    "hold out more rows (test_fraction), or evaluate less often",
-    ("rank_matching", "marked_pairs"),
-)
 
-OPENED_WEIGHTS = LeakKind(
-    "opened_weights",
-    "opened weights have at least half as many bits as the labels, or as another party's columns",
-    "leave the party out of open_weights, fewer weights, or more rows",
-    ("partial_score",),
-)
-
-EXACT_SCORES = LeakKind(
-    "exact_scores",
-    'exact scores of new rows are disclosed (scores = "exact")',
-    'scores = "levels"',
-    ("score_sums",),
-)
-
-
-def weight_leaks(
-    job: SharesJob, counts: Sequence[Disclosure], shape: RunShape, before: Sequence[Disclosure]
-) -> Iterator[Leak]:
+def weight_leaks(outputs: Sequence[Output], shape: RunShape, before: Sequence[Disclosure]) -> Iterator[Leak]:
     """Yield the parties that learn too many weights.
 
     Args:
-        job: the job.
-        counts: the disclosures of the job.
+        outputs: the outputs of the job.
         shape: the shape of the run.
         before: disclosures of earlier jobs.
 
     Yields:
         The parties that learn too many weights.
     """
-    bits = weight_levels(job, shape.rows).bits
     remedy = (
         "leave it out of open_weights, or train fewer weights (fewer trees, a smaller depth, fewer columns) or on more "
         "rows"
     )
-    for name in sorted(shape.columns.keys() & set(job.protocol.shares.open_weights)):
-        count, equations = count_weights(job, shape, name), shape.rows * shape.outputs
-        opened = [item for item in counts if (item.group, item.learner) == ("weights", name) and item.capacity]
+    weights, equations = [output for output in outputs if output.group == "weights"], shape.rows * shape.outputs
+    for name in dict.fromkeys(output.receiver for output in weights):
+        received = [output for output in weights if output.receiver == name]
+        opened = [output.disclosure for output in received if output.capacity]
         earlier_labels = [earlier_share(item, before) for item in opened if item.kind == "labels"]
+        count, bits = received[0].numbers, received[0].bits
         total = count + ceil(sum(earlier_labels) * equations)
         is_active = name == shape.active
         if total >= equations:
@@ -117,13 +93,16 @@ def weight_leaks(
             )
 
 
-def metric_leaks(job: JobOptions, shape: RunShape) -> Iterator[Leak]:
+def metric_leaks(outputs: Sequence[Output], shape: RunShape) -> Iterator[Leak]:
     """Yield leaks of metrics of few rows, or of too many metrics of the same rows."""
-    rows, times = measured_rows(shape), count_measurements(job, shape)
-    if not rows:
-        return
-    reasons = []
-    opens_pairs = pair_metrics.supports_pairs(job.model.loss)  # otherwise one sum of losses is opened
+    for output in outputs:
+        if SMALL_METRICS.name in output.guards:
+            yield from _small_metrics(output, shape)
+
+
+def _small_metrics(output: Output, shape: RunShape) -> Iterator[Leak]:
+    rows, times, reasons = output.rows, output.times, []
+    opens_pairs = output.numbers > 0  # otherwise one sum of losses is opened
     if opens_pairs and rows < MIN_PAIR_ROWS:
         reasons.append(f"metrics are of {rows} rows, fewer than {MIN_PAIR_ROWS}")
     if opens_pairs and shape.rarest_label_rows is not None and shape.rarest_label_rows < MIN_ROWS_PER_LABEL:
@@ -135,7 +114,7 @@ def metric_leaks(job: JobOptions, shape: RunShape) -> Iterator[Leak]:
         enough = f" = {fraction}" if rows < MIN_PAIR_ROWS and shape.held_out and fraction <= 0.5 else ""
         yield Leak(
             SMALL_METRICS,
-            shape.active,
+            output.receiver,
             f"{' and '.join(reasons)}, so that rows with the most extreme values can be identified",
             f"hold out more rows (test_fraction{enough})",
             apart=True,
@@ -143,7 +122,7 @@ def metric_leaks(job: JobOptions, shape: RunShape) -> Iterator[Leak]:
     if times > (limit := max(1, rows // ROWS_PER_EVALUATION)):
         yield Leak(
             SMALL_METRICS,
-            shape.active,
+            output.receiver,
             f"metrics of the same {rows} rows are measured {times} times, more than {limit}; a malicious party can "
             "identify rows by that",
             "use a larger evaluate_every or hold out more rows",

@@ -13,9 +13,9 @@ from securevfl.base.roles import PARTNER
 from securevfl.data.schedule import Iteration, Rows
 from securevfl.errors import DataNotice
 from securevfl.families.divergence import DIVERGENCE_FACTOR, raise_divergence
+from securevfl.families.evaluations import EvaluationSchedule
 from securevfl.families.score_results import Measurement
 from securevfl.families.shares.metric_labels import MetricLabels
-from securevfl.families.shares.shares_disclosures import measured_iterations
 from securevfl.families.shares.shares_facts import SharesFacts
 from securevfl.families.shares.shares_job import SharesJob
 from securevfl.families.shares.shares_plan import can_roll_back
@@ -263,8 +263,8 @@ class Measurements:
             total: number of iterations of the training.
         """
         stop, rows = first + iterations, len(self._measured_rows(data))
-        every = self._job.evaluation_interval
-        due = {number for number in measured_iterations(total, every) if first < number <= stop}
+        measured_rounds = EvaluationSchedule.of(self._job, total).measured_rounds()
+        due = [number for number in measured_rounds if first < number <= stop]
         count = 0
         if rows >= MIN_LOSS_ROWS and pair_metrics.supports_pairs(self._job.model.loss):
             count = min(len(due), MAX_PRECOMPUTED_SHUFFLES)
@@ -296,7 +296,7 @@ class Measurements:
                 DataNotice,
                 stacklevel=2,
             )
-        rows, interval = self._measured_rows(data), self._job.evaluation_interval
+        rows = self._measured_rows(data)
         if (
             context.me == context.active
             or context.resources.simulated
@@ -305,8 +305,5 @@ class Measurements:
             or len(rows) < MIN_LOSS_ROWS
         ):
             return
-        total = len(data.schedule)
-        times = len(measured_iterations(total, interval, start))
-        if interval and total % interval == 0 and start > 0 and self._job.patience is not None:
-            times += 1  # an earlier model may be restored, and is measured again at the end
+        times = EvaluationSchedule.of(self._job, len(data.schedule)).remaining(start)
         self._training.ledger.check_evaluations(context.active, data.ids(rows.rows), times)

@@ -35,7 +35,7 @@ from securevfl.families.shares.shares_measures import Measurements
 from securevfl.families.shares.shares_plan import Rollbacks, can_roll_back, reason_code_bits, weight_levels
 from securevfl.families.state import State
 from securevfl.families.training_data import ScaledRows, TrainingData
-from securevfl.models.inputs import FittingData, Inputs, InputShape, inputs_at, private_stream
+from securevfl.models.inputs import FittingData, IdentityInputs, Inputs, InputShape, inputs_at, private_stream
 from securevfl.models.loss import Loss
 from securevfl.optim.block_descent import BlockDescent
 from securevfl.optim.curvature import preconditioner_of_rows
@@ -415,7 +415,8 @@ class SharesParticipant(Participant):
                 assert targets is not None, "the active party has labels"
                 return ResidualTables(numbers, loss.residual, targets, loss.minimizer, smooth=loss.smooth)
 
-            role = LabelParty(context, params, columns, offline, tables, self._state)
+            start = self._starting_intercepts(data)
+            role = LabelParty(context, params, columns, offline, tables, self._state, start)
         elif context.me == self._partner:
             role = PartnerParty(context, params, columns, offline, self._state)
         else:
@@ -423,6 +424,18 @@ class SharesParticipant(Participant):
         self._state = role.state
         self._training = _TrainingResources(data, offline, role, list(schedule.iterations()), params.rows)
         return self._training
+
+    def _starting_intercepts(self, data: TrainingData) -> Floats | None:
+        """Return the intercepts (c,) from which block descent starts, at the party with labels; None for 0.
+
+        Rare classes would otherwise need most iterations for their intercept alone.
+        """
+        if not (isinstance(self._inputs, IdentityInputs) and isinstance(self._job.optimizer, BlockDescent)):
+            return None
+        rows = data.schedule.train
+        assert data.targets is not None, "the active party has labels"
+        weights = None if data.weights is None else data.weights[rows]
+        return self._model.loss.constant_outputs(data.targets[rows], weights)
 
     def _column_blocks(self, data: TrainingData, numbers: FixedPointEncoding, batches: Sequence[Rows]) -> ColumnBlocks:
         """Return this party's columns in all batches, wherever they are stored."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from securevfl.disclosure.information_content import code_bits
 from securevfl.errors import ConfigError
 from securevfl.families.shares.shares_job import SharesJob
 from securevfl.models.rounding_error import SumRounding
-from securevfl.optim.block_descent import BlockDescent
+from securevfl.optim.block_descent import BlockDescent, heavy_ball
 from securevfl.optim.fedbcd import FedBCD
 from securevfl.protocols.shares.fixed_point import FixedPointEncoding
 from securevfl.protocols.shares.opened_weights import WeightQuantizer
@@ -39,11 +40,20 @@ from securevfl.protocols.shares.update_rules import (
 
 RESIDUAL_BITS = 8  # fractional bits of residuals up to 64
 MEAN_WEIGHT_POWER = 2  # iteration t has the weight t^2 in the mean of all points
+MEAN_FRACTION = 5  # the result of the heavy-ball method is the mean of the latest points, a fifth of all
 ROUNDING_CARRY = 1.4  # momentum amplifies rounding by this factor (simulated: 1.24 to 1.55)
 MAX_REMEMBERED_ITERATIONS = 2048
 
 Rollbacks = Sequence[tuple[int, int]]
 """For each rollback, the number of iterations before it and the number of the iteration that it returned to."""
+
+
+class Momentum(Enum):
+    """The momentum of block descent: the heavy-ball method, Nesterov's, or Nesterov's with a mean of all points."""
+
+    HEAVY_BALL = "heavy_ball"
+    NESTEROV = "nesterov"
+    SMOOTHED = "smoothed"
 
 
 @dataclass(frozen=True)
@@ -78,8 +88,8 @@ def make_plan(job: SharesJob, *, rows: int, batches: int, parties: int, rollback
     """
     optimizer, iterations = job.optimizer, job.epochs * batches
     if isinstance(optimizer, BlockDescent):
-        smoothed = job.model.loss.reports_standard_errors
-        rate, rule = _block_descent(optimizer, iterations, parties, rollbacks, smoothed=smoothed)
+        momentum = _momentum_of(job, batches)
+        rate, rule = _block_descent(optimizer, iterations, parties, rollbacks, momentum)
         curvature = job.loss.curvature or 1.0
     else:
         rate, rule = _descent(job, optimizer, batches, parties)
@@ -203,23 +213,28 @@ def can_roll_back(job: SharesJob, rollbacks: Rollbacks = ()) -> bool:
     return isinstance(optimizer, BlockDescent) and optimizer.momentum and step > 1 and job.evaluation_interval > 0
 
 
+def _momentum_of(job: SharesJob, batches: int) -> Momentum:
+    """Return the momentum of a job's block descent, for this number of batches of an epoch."""
+    if job.model.loss.reports_standard_errors:
+        return Momentum.SMOOTHED
+    return Momentum.NESTEROV if batches > 1 or job.model.ends_early else Momentum.HEAVY_BALL
+
+
 def _block_descent(
-    optimizer: BlockDescent, iterations: int, parties: int, rollbacks: Rollbacks, *, smoothed: bool
+    optimizer: BlockDescent, iterations: int, parties: int, rollbacks: Rollbacks, momentum: Momentum
 ) -> tuple[float, LinearRule]:
     """Return the step size and the rule of block descent.
 
-    Gradients are computed at the extrapolated point y, and the result is the last y. After a rollback the training
-    continues from the y of an earlier iteration with half the step and without momentum. Gradients since then have no
-    effect.
+    Gradients are computed at points y, and the result is the last y or a mean of the latest ones (`_mean_weights`).
+    After a rollback the training continues from the y of an earlier iteration with half the step, and momentum starts
+    again. Gradients since then have no effect.
 
     Args:
         optimizer: the optimizer.
         iterations: number of iterations.
         parties: number of parties.
         rollbacks: where the training has rolled back.
-        smoothed: whether the result is the mean of all points (Polyak and Juditsky 1992), weighted by the square of
-            their numbers. That removes most of the rounding of sums and most of the influence of the start
-            (`sum_rounding`).
+        momentum: the form of the momentum while steps are safe; longer ones use Nesterov's.
 
     Returns:
         The step size and the rule of block descent.
@@ -229,23 +244,46 @@ def _block_descent(
         return rate, Descent()
     _check_remembered(iterations)
     step, start = 1.0, 0
+    steps = _steps(optimizer, momentum, 1.0, iterations)
     previous, y, rows = np.zeros(iterations), np.zeros(iterations), [np.zeros(0)]
     for s in range(iterations + 1):
         if s in targets:
             step, start = step / 2, s
+            steps = _steps(optimizer, momentum, step, iterations - s)
             previous = y = -np.pad(rows[targets[s]], (0, iterations - targets[s]))
             rows[s] = -y[:s]
         if s == iterations:
             break
-        point = y - step * np.eye(1, iterations, s)[0]
-        y = point + optimizer.extrapolation(s + 1 - start) * (point - previous)
-        previous = point
+        gradient = step * np.eye(1, iterations, s)[0]
+        if steps:
+            length, factor = steps[s - start]
+            y, previous = y - length * gradient + factor * (y - previous), y
+        else:
+            point = y - gradient
+            y = point + optimizer.extrapolation(s + 1 - start) * (point - previous)
+            previous = point
         rows.append(-y[: s + 1])
-    if smoothed:
-        late = rows[min(start + 1, iterations) :]
-        padded = [np.pad(row, (0, iterations - len(row))) for row in late]
-        rows[iterations] = np.average(padded, axis=0, weights=np.arange(1.0, len(late) + 1) ** MEAN_WEIGHT_POWER)
+    if weights := _mean_weights(momentum, iterations - start, bool(steps)):
+        padded = [np.pad(row, (0, iterations - len(row))) for row in rows[-len(weights) :]]
+        rows[iterations] = np.average(padded, axis=0, weights=weights)
     return rate, FixedCoefficients(_scaled(rows, 1.0))
+
+
+def _steps(optimizer: BlockDescent, momentum: Momentum, step: float, iterations: int) -> list[tuple[float, float]]:
+    """Return the heavy-ball steps and factors of the remaining iterations; empty for Nesterov's momentum."""
+    is_safe = optimizer.first * step <= 1
+    return heavy_ball(iterations) if momentum == Momentum.HEAVY_BALL and is_safe else []
+
+
+def _mean_weights(momentum: Momentum, iterations: int, is_heavy_ball: bool) -> list[float]:
+    """Return the weights of the latest points in the result (Polyak and Juditsky 1992); empty for the last point only.
+
+    A mean removes most of the rounding of sums (`sum_rounding`). For precise coefficients it contains all points but
+    the start, weighted by the square of their numbers. After the heavy-ball method it contains the latest fifth.
+    """
+    if momentum == Momentum.SMOOTHED:
+        return (np.arange(1.0, iterations + 1) ** MEAN_WEIGHT_POWER).tolist()
+    return [1.0] * (iterations // MEAN_FRACTION) if is_heavy_ball else []
 
 
 def _scaled(rows: Sequence[Floats], rate: float) -> Coefficients:

@@ -5,18 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from securevfl.disclosure.counts import RunShape
-from securevfl.families.run_facts import RunFacts
-from securevfl.families.shares.shares_disclosures import (
-    count_chunks,
-    count_measurements,
-    count_weights,
-    disclosed_score_bits,
-    measured_rows,
-    rounding_party,
-)
+from securevfl.families.facts import RunFacts
 from securevfl.families.shares.shares_job import SharesJob
-from securevfl.families.shares.shares_plan import can_roll_back, weight_levels
-from securevfl.models import pair_metrics
+from securevfl.families.shares.shares_outputs import disclosed_score_bits, rounding_party
+from securevfl.families.shares.shares_plan import can_roll_back
 from securevfl.models.loss import Loss, NumberLoss
 from securevfl.protocols.shares.range_count import MAX_COUNTED_SUMS
 
@@ -37,11 +29,12 @@ SCORE_PARTS_TEXT = """\
 others' parts, for every scored row"""
 
 
-def weights_text(job: SharesJob, party: str, facts: RunFacts | None) -> str:
+def weights_text(party: str, facts: RunFacts | None) -> str:
     """State what a party learns from its opened weights."""
     if facts is None:
         return _WEIGHTS_TEXT
-    count, bits = count_weights(job, facts.shape, party), weight_levels(job, facts.shape.rows).bits
+    output = next(item for item in facts.outputs if item.group == "weights" and item.receiver == party)
+    count, bits = output.numbers, output.bits
     numbers = f"{count:,} numbers" if count > 1 else "one number"
     return f"{_WEIGHTS_TEXT}: {_WEIGHT_BITS_TEXT.format(numbers=numbers, bits=bits, total=count * bits)}"
 
@@ -68,16 +61,17 @@ def scores_text(job: SharesJob, shape: RunShape | None) -> str:
     )
 
 
-def quality_text(job: SharesJob, shape: RunShape) -> str:
+def quality_text(facts: RunFacts) -> str:
     """State what the active party learns about the quality of the model."""
-    rows, times, chunks = measured_rows(shape), count_measurements(job, shape), count_chunks(job, shape)
+    shape = facts.shape
+    rows, times, chunks, opens_pairs = _measurements(facts)
     measured = "once" if times == 1 else f"up to {times} times"
     counted = "once" if chunks == 1 else f"up to {chunks} times"
     range_counts = (
         f"and {counted} the number of at most {MAX_COUNTED_SUMS:,} training rows\nwith scores outside the range of the "
         "computation"
     )
-    if not pair_metrics.supports_pairs(job.model.loss):
+    if not opens_pairs:
         return f"model quality: {measured} the sum of the losses of all measured rows,\n{range_counts}"
     group = "held-out" if shape.held_out else "training"
     for_classes = " for each class" if shape.outputs > 1 else ""
@@ -85,6 +79,24 @@ def quality_text(job: SharesJob, shape: RunShape) -> str:
         f"model quality: {measured}, for each of {rows:,} {group} rows, a rounded score and\n"
         f"a label{for_classes}, in random order,\n{range_counts}"
     )
+
+
+def opened_text(facts: RunFacts) -> str:
+    """State how many pairs, sums of losses and range counts a run opens."""
+    rows, times, chunks, opens_pairs = _measurements(facts)
+    range_counts = f"{chunks} counts of rows near the table's end, one a chunk"
+    if not opens_pairs:
+        return f"{times} sums of losses; {range_counts}"
+    for_classes = " of each class" if facts.shape.outputs > 1 else ""
+    return f"(score, label) pairs{for_classes} of {rows} rows in random order, {times} times; {range_counts}"
+
+
+def _measurements(facts: RunFacts) -> tuple[int, int, int, bool]:
+    """Return the measured rows, the number of measurements and of range counts, and whether pairs are opened."""
+    evaluated = [item for item in facts.outputs if item.kind == "scores" and item.occasion == "evaluation"]
+    chunks = sum(item.times for item in facts.outputs if item.occasion == "chunk")
+    rows, times = (evaluated[0].rows, evaluated[0].times) if evaluated else (0, 0)
+    return rows, times, chunks, bool(evaluated) and evaluated[0].numbers > 0
 
 
 def stop_decisions_text(job: SharesJob) -> str:

@@ -29,15 +29,16 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from securevfl.base.roles import ACTIVE, PASSIVE, Roles
-from securevfl.disclosure.counts import Disclosure, RunShape
-from securevfl.families.evaluations import count_evaluations, evaluation_rows, score_disclosures
+from securevfl.disclosure.counts import RunShape
+from securevfl.disclosure.outputs import Output
+from securevfl.families.facts import RunFacts
 from securevfl.families.family import Family, J, MessageProtocol, SheetStatement
 from securevfl.families.participant import Participant
-from securevfl.families.run_facts import RunFacts
 from securevfl.families.state import State
 from securevfl.families.transfer.transfer_job import TransferJob
 from securevfl.families.transfer.transfer_model import Transfer
-from securevfl.families.transfer.transfer_participant import SCORE_BLOCK_ROWS, TransferParticipant
+from securevfl.families.transfer.transfer_outputs import transfer_outputs
+from securevfl.families.transfer.transfer_participant import TransferParticipant
 from securevfl.families.transfer.two_way_exchange import SecondMoments
 from securevfl.models.base import Model
 from securevfl.optim.fedbcd import FedBCD
@@ -49,7 +50,6 @@ from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.residuals.open_residual import OpenResidual, Residual
 from securevfl.protocols.residuals.sealed_residual import OpenedProduct
-from securevfl.runtime.disclosure_gate import Group
 
 
 class TransferFamily(Family[TransferJob]):
@@ -116,39 +116,9 @@ class TransferFamily(Family[TransferJob]):
             ]
         return list(dict.fromkeys(declarations))
 
-    def disclosures(self, job: TransferJob, shape: RunShape) -> list[Disclosure]:
-        """Count the disclosures of gradients or vectors, second moments and scores."""
-        (host,), guest, n = shape.passives, shape.active, shape.smallest_batch
-        visits, d = shape.epochs * shape.batches, job.model.units
-        steps, moments = job.model.openings(job.optimizer.steps), job.model.moments(job.optimizer.steps)
-        seals, p = job.protocol.residual.seals, job.model.parameters(shape.columns[guest], 1)
-        opened = ((p + 1) * steps + moments) * visits
-        training_numbers_per_row = -(-opened // shape.rows) if seals else d * shape.epochs
-        evaluations = count_evaluations(job, shape)
-        numbers_per_score = 1 if seals else d  # a score, or the representation that determines it
-        per_row: dict[Group, int] = {"held out": evaluations * numbers_per_score} if shape.held_out else {}
-        per_row["training"] = training_numbers_per_row + (0 if shape.held_out else evaluations * numbers_per_score)
-        vectors = shape.epochs * shape.rows * d + visits * (d * (d + 1) // 2 + moments)
-        numbers = {"training": opened if seals else vectors, "held out": 0}
-        evaluated_group, evaluated_rows = evaluation_rows(job, shape)
-        block = min(SCORE_BLOCK_ROWS, evaluated_rows // evaluations)
-        blocks = -(-evaluated_rows // (block * evaluations))
-        numbers[evaluated_group] += evaluations * blocks * block * numbers_per_score
-        columns = [
-            Disclosure("columns", guest, (host,), count, shape.columns[host], group=group, numbers=numbers[group])
-            for group, count in per_row.items()
-        ]
-        if seals:
-            asks = shape.parameters[host]
-            equations, label_numbers = asks * job.equations + moments * shape.epochs, (asks * steps + moments) * visits
-            labels = Disclosure("labels", host, (guest,), equations, n, numbers=label_numbers)
-            return [labels, *columns, *score_disclosures(job, shape)]
-        return [
-            Disclosure("labels", host, (guest,), n, n, "every exchange", numbers=vectors),
-            Disclosure("columns", host, (guest,), d * shape.epochs, shape.columns[guest]),
-            *columns,
-            *score_disclosures(job, shape),
-        ]
+    def outputs(self, job: TransferJob, shape: RunShape) -> list[Output]:
+        """List gradients or vectors, second moments and scores."""
+        return transfer_outputs(job, shape)
 
     def message_protocols(self, job: TransferJob, roles: Roles) -> list[MessageProtocol]:
         """List the residual protocol."""
@@ -163,8 +133,9 @@ class TransferFamily(Family[TransferJob]):
         """Return the strength of the residual protocol."""
         return job.protocol.residual.strength
 
-    def opened_values(self, job: TransferJob, shape: RunShape) -> str:
+    def opened_values(self, job: TransferJob, facts: RunFacts) -> str:
         """State how many values of gradients are opened."""
+        shape = facts.shape
         values = sum(job.model.parameters(d, 1) for d in shape.columns.values()) + 1
         openings = shape.batches * job.model.openings(job.optimizer.steps)
         return job.protocol.residual.openings(openings * values, shape.epochs, columns=openings * len(shape.columns))

@@ -81,15 +81,15 @@ class _Looked(Observer):
 
 def _tables(columns: int = 3) -> list[Party]:
     X = np.random.default_rng(0).normal(size=(2, _N, columns))
-    return [Party(name, own, ids=range(_N)) for name, own in zip(("bank", "shop"), X, strict=True)]
+    return [Party(name, block, ids=range(_N)) for name, block in zip(("bank", "shop"), X, strict=True)]
 
 
 def _contexts(bank: Callable[[PartyContext], Any], shop: Callable[[PartyContext], Any]) -> Any:
     """Run both sides of a protocol for two parties, and return the bank's result."""
     roles = Roles.of((("bank", ACTIVE), ("shop", PARTNER)))
 
-    def side(own: Callable[[PartyContext], Any], channel: Channel) -> Any:
-        return own(PartyContext(channel, roles, Meter(channel.clock, channel.counters), subchannel="look"))
+    def side(role: Callable[[PartyContext], Any], channel: Channel) -> Any:
+        return role(PartyContext(channel, roles, Meter(channel.clock, channel.counters), subchannel="look"))
 
     return run_threads({"bank": partial(side, bank), "shop": partial(side, shop)}, WallClock)["bank"]
 
@@ -110,9 +110,9 @@ def _looks(outcome: Outcome, look: Callable[[DisclosureLedger, Observer], object
             look(ledger, seen)
         entries = ledger.read().entries
     if not 0 <= seen.sent - seen.entered < 16:
-        outcome.add("count", "shop", f"{seen.sent} bits were told, {seen.entered} entered at the door")
-    told = seen.sent / 2 / bits
-    if len(entries) != 2 or any(entry.disclosure.share < told - 8 / bits for entry in entries):
+        outcome.add("count", "shop", f"{seen.sent} bits were disclosed, {seen.entered} were recorded at the gate")
+    share = seen.sent / 2 / bits
+    if len(entries) != 2 or any(entry.disclosure.share < share - 8 / bits for entry in entries):
         outcome.add("count", "shop", "two looks are not two in the ledger, each with its share of the bits")
 
 
@@ -126,11 +126,11 @@ def groups() -> Outcome:
         lambda context: group_counts.send_group_counts(context, marks, names),
     )
     _off(outcome, (counts - marks.T @ cells) / group_counts.COUNT_STEP)
-    told = fairness_by_group.merge_small_groups
+    merge_groups = fairness_by_group.merge_small_groups
     for sizes in ((300, 200, 99), (300, 120, 1), (300, 200, 60, 50)):
-        found: NDArray[np.int64] = told(np.repeat(np.arange(len(sizes)), sizes))[1].sum(axis=0)
-        if (found < 100).any():
-            outcome.add("groups", "shop", f"a group of {found.min()} rows is told of")
+        group_sizes: NDArray[np.int64] = merge_groups(np.repeat(np.arange(len(sizes)), sizes))[1].sum(axis=0)
+        if (group_sizes < 100).any():
+            outcome.add("groups", "shop", f"a group of {group_sizes.min()} rows is disclosed")
     bank, shop = _tables()
     two = np.eye(2, dtype=np.int64)[np.arange(_N) % 2]
 
@@ -174,7 +174,7 @@ def correlations() -> Outcome:
 def consent() -> Outcome:
     """Check that a sheet passes by its digest, or by none where it was agreed to before, and never by another."""
     outcome = Outcome()
-    one, other = ConsentSheet("what is told"), ConsentSheet("what else is told")
+    one, other = ConsentSheet("one sheet"), ConsentSheet("another sheet")
     with tempfile.TemporaryDirectory() as folder:
         agreed = AgreedSheets(DisclosureLedger(Path(folder) / "shop", "shop"))
         accepted = [agreed.accepts(one, None), agreed.accepts(one, other.digest), agreed.accepts(one, one.digest)]
@@ -220,9 +220,14 @@ class _Kept(ScoreLedger):
         return np.full(len(query.rows), NEW, np.uint8)
 
 
-def _scored(c: int, held: float, codes: int) -> tuple[ScoringSession, _Kept]:
-    """Return a shop's side of scores of a model of c outputs, where its six columns hold so many bits and it gives so
-    many codes of a row; and its ledger."""
+def _scored(c: int, information_bits: float, codes: int) -> tuple[ScoringSession, _Kept]:
+    """Return the shop's scoring session for a model with c outputs, and the shop's ledger.
+
+    Args:
+        c: number of outputs.
+        information_bits: information content of the shop's six columns of a row.
+        codes: number of reason codes for each row.
+    """
     roles = Roles.of((("bank", ACTIVE), ("shop", PARTNER)))
     ledger, options = _Kept(None), Shares(open_weights=("shop",))
     numbers = FixedPointEncoding(64, 0.5)
@@ -244,12 +249,12 @@ def _scored(c: int, held: float, codes: int) -> tuple[ScoringSession, _Kept]:
         _job=SimpleNamespace(
             loss=Logistic().loss, accepts=(), reason_codes=codes, protocol=SimpleNamespace(shares=options)
         ),
-        facts=SimpleNamespace(plan=SimpleNamespace(numbers=numbers), information_bits=held),
+        facts=SimpleNamespace(plan=SimpleNamespace(numbers=numbers), information_bits=information_bits),
         params=SimpleNamespace(partner="shop", encoding=numbers, outputs=c, columns={"shop": 6}),
         session=SimpleNamespace(products=products, top_transfers=None),
         _record_model=lambda: b"model",
         ledger=ledger,
-        max_bits_per_row=held / 4,
+        max_bits_per_row=information_bits / 4,
     )
     return SharesParticipant._begin_scoring(player, 1), ledger
 
@@ -257,13 +262,13 @@ def _scored(c: int, held: float, codes: int) -> tuple[ScoringSession, _Kept]:
 def scores() -> Outcome:
     """Check that scores of a row, of all outputs, have no more bits than its columns leave, and are noted with all."""
     outcome = Outcome()
-    for c, held, codes in ((1, 400.0, 0), (1, 16.0, 0), (3, 48.0, 0), (1, 28.0, 1)):
-        scoring, ledger = _scored(c, held, codes)
+    for c, information_bits, codes in ((1, 400.0, 0), (1, 16.0, 0), (3, 48.0, 0), (1, 28.0, 1)):
+        scoring, ledger = _scored(c, information_bits, codes)
         scoring._decide(RowsToScore([b"1"], np.zeros((1, 6))), ledger, "")
         bits = scoring._quantizer.bits
-        most = held / 4 - code_bits(6, codes)
+        most = information_bits / 4 - code_bits(6, codes)
         if bits * c > most:
-            outcome.add("limits", "shop", f"{c} scores of {bits} bits a row are told, {most:.1f} are left")
+            outcome.add("limits", "shop", f"{c} scores of {bits} bits a row are disclosed, {most:.1f} are permitted")
         if ledger.bits != bits * c:
             outcome.add("count", "shop", f"{c} scores of {bits} bits are noted as {ledger.bits} bits")
         below = scoring._scoring.quantizer.bits - bits
@@ -280,8 +285,8 @@ def tries() -> Outcome:
     outcome = Outcome()
     with tempfile.TemporaryDirectory() as folder:
         ledger = DisclosureLedger(Path(folder) / "ledger", "shop")
-        told = [peer_session._record_abort(LeakageError("no"), ledger, ["bank"]) for _ in range(MAX_EARLY_ABORTS)]
-        if not all(isinstance(item, LeakageError) for item in told):
+        errors = [peer_session._record_abort(LeakageError("no"), ledger, ["bank"]) for _ in range(MAX_EARLY_ABORTS)]
+        if not all(isinstance(item, LeakageError) for item in errors):
             outcome.add("count", "shop", "a recorded abort is reported as another error")
         refused = []
         for peers in (["bank"], ["telco"], ["bank", "telco"]):
@@ -314,8 +319,10 @@ def verdicts() -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
         ledgers = {party.name: DisclosureLedger(Path(folder) / party.name, party.name) for party in parties}
         simulate(job, parties, ledgers=ledgers, workers=1)
-        told = [entry.disclosure for entry in ledgers["bank"].read().entries if entry.disclosure.group == "verdicts"]
-    if sum(item.count for item in told) < 3 * STOP_DECISION_BITS:
+        disclosures = [
+            entry.disclosure for entry in ledgers["bank"].read().entries if entry.disclosure.group == "verdicts"
+        ]
+    if sum(item.count for item in disclosures) < 3 * STOP_DECISION_BITS:
         outcome.add("count", "bank", "verdicts that follow from labels are not in its ledger")
     return outcome
 

@@ -96,8 +96,8 @@ def _order(transcript: Transcript, outcome: Outcome) -> None:
 
 def _on_the_wire(transcript: Transcript, ids: dict[str, list[str]], outcome: Outcome) -> None:
     """Check that messages contain neither ids nor values that follow from an id without a secret."""
-    for name, own in ids.items():
-        canonical = canonical_ids(own)
+    for name, party_ids in ids.items():
+        canonical = canonical_ids(party_ids)
         known = set(_split(hash_to_group(canonical))) | {sha256(item).digest() for item in canonical}
         keys = set(_split(id_keys(canonical).tobytes(), 16))
         spelled = re.compile(b"\xa4(?:" + b"|".join(map(re.escape, canonical)) + b")")
@@ -123,8 +123,10 @@ def granted() -> Outcome:
         events: list[Event] = []
 
         def play(channel: Channel, ids: Mapping[str, Sequence[str]] = ids) -> None:
-            own, leads = canonical_ids(ids[channel.me]), channel.me == "P0"
-            work = psi_work.AlignmentWork(channel, own, active="P0", passives=["P1"], granted=None if leads else 3)
+            canonical, leads = canonical_ids(ids[channel.me]), channel.me == "P0"
+            work = psi_work.AlignmentWork(
+                channel, canonical, active="P0", passives=["P1"], granted=None if leads else 3
+            )
             (psi.align_active if leads else psi.align_passive)(work)
 
         with mock.patch.object(psi, "MIN_ROWS_FOR_TRANSFERS", many), suppress(LeakageError, PeerLost):

@@ -1,6 +1,6 @@
-"""What signatures between organisations must be bound to: each field turned over, and the peer must refuse.
+"""Signatures between organisations bind to each field of the session: if a field changes, the peer must refuse.
 
-bound       a signature serves another session, sender, receiver or offer than its own; a session does
+bound       a signature serves another session, sender, receiver or offer; a session does
             not follow from the terms, everyone's name and everyone's nonce
 fresh       two meetings of the same parties are one session
 """
@@ -89,11 +89,11 @@ def _meet(
     heard = {} if greetings is None else greetings
     endpoint = type("Endpoint", (_Endpoint,), {"meeting": {}, "forge": staticmethod(forge), "greetings": heard})
 
-    def play(each: SecureTransport) -> None:
+    def play(transport: SecureTransport) -> None:
         try:
-            outcomes[each.me] = each.open(_TIMEOUT).session
+            outcomes[transport.me] = transport.open(_TIMEOUT).session
         except SecureVFLError as error:
-            outcomes[each.me] = error
+            outcomes[transport.me] = error
 
     with mock.patch.object(secure_transport, "Endpoint", endpoint):
         posts = [SecureTransport(credentials[name], _PEERS, {"job": "one"}) for name in ("bank", "shop")]
@@ -178,10 +178,10 @@ def _proofs(outcome: Outcome, credentials: dict[str, Credentials]) -> None:
     old = KeyOffer(bytes(range(32)), shop.certificate)
     claims: dict[str, Callable[[KeyOffer, KeyOffer], bytes] | None] = {
         "nothing else": None,
-        "another receiver": lambda own, other: EndToEndSession._claim("shop", "telco", own, other),
-        "another sender": lambda own, other: EndToEndSession._claim("telco", "bank", own, other),
-        "another offer of the same sender": lambda own, other: EndToEndSession._claim("shop", "bank", old, other),
-        "another offer of the receiver's": lambda own, other: EndToEndSession._claim("shop", "bank", own, old),
+        "another receiver": lambda offer, other: EndToEndSession._claim("shop", "telco", offer, other),
+        "another sender": lambda offer, other: EndToEndSession._claim("telco", "bank", offer, other),
+        "another offer of the same sender": lambda offer, other: EndToEndSession._claim("shop", "bank", old, other),
+        "another offer of the receiver's": lambda offer, other: EndToEndSession._claim("shop", "bank", offer, old),
     }
     for what, claim in claims.items():
         to_bank: list[bytes] = []

@@ -70,15 +70,15 @@ def parts(seed: int, space: Space, *, rounds: int = 4, rows: int = 120) -> list[
     """Make up what passive parties contribute: nearly the same in every round, so that a mask used twice shows."""
     generator = np.random.default_rng(seed)
     base = {name: generator.normal(size=(rows, 1)) for name in _PASSIVES}
-    found: list[dict[str, NDArray[Any]]] = []
+    contributions: list[dict[str, NDArray[Any]]] = []
     for _ in range(rounds):
         parts: dict[str, NDArray[Any]] = {
             name: values + 1e-3 * generator.normal(size=values.shape) for name, values in base.items()
         }
         if isinstance(space, Circle):
             parts = {name: (values * 100).astype(np.int64).astype(np.uint32) & 0xFFFF for name, values in parts.items()}
-        found.append(parts)
-    return found
+        contributions.append(parts)
+    return contributions
 
 
 def sum_check(protocol: SumProtocol, space: Space | None = None, *, rounds: int = 4) -> Outcome:
@@ -119,8 +119,7 @@ def small_parties(count: int = 4) -> list[Party]:
 
 
 def job_check(*, labelled: int = 1, **keys: Any) -> Outcome:
-    """Check a whole job over two sessions, handshake and evaluation included, in which `labelled` parties have
-    labels."""
+    """Check a whole job over two sessions, handshake and evaluation included, with labels at `labelled` parties."""
     family = small_job(**keys).family
     lead, *others = small_parties() if family.max_parties is None else small_parties(family.max_parties)
     table = [
@@ -139,25 +138,25 @@ def job_check(*, labelled: int = 1, **keys: Any) -> Outcome:
 
 def sum_checks() -> dict[str, Check]:
     """One a registered sum, and some of phases."""
-    found: dict[str, Check] = {}
+    checks: dict[str, Check] = {}
     for name, kind in SUMS.items():
         for label, sums in kind.variants().items():
-            found[f"sum {label}"] = partial(sum_check, sums.with_smallest_keys, rounds=2 if sums.encrypts else 4)
+            checks[f"sum {label}"] = partial(sum_check, sums.with_smallest_keys, rounds=2 if sums.encrypts else 4)
         first = next(iter(kind.variants().values()))
         if not first.encrypts:
-            found[f"phases {name}"] = partial(sum_check, first, Circle(32))
-    return found | {"phases of 16 bits": partial(sum_check, TreeSum(), Circle(16))}
+            checks[f"phases {name}"] = partial(sum_check, first, Circle(32))
+    return checks | {"phases of 16 bits": partial(sum_check, TreeSum(), Circle(16))}
 
 
 def residual_checks() -> dict[str, Check]:
     """One a registered residual."""
-    found: dict[str, Check] = {}
+    checks: dict[str, Check] = {}
     for kind in RESIDUALS.values():
         for label, residual in kind.variants().items():
             few: dict[str, int] = {"passives": 1, "rows": 40} if residual.pooled else {}
-            found[f"residual {label}"] = partial(residual_check, residual.with_smallest_keys, **few)
+            checks[f"residual {label}"] = partial(residual_check, residual.with_smallest_keys, **few)
     blurred = SealedResidual(engine=Ckks(), defence=Rounding())
-    return found | {
+    return checks | {
         "residual open, blurred": partial(residual_check, OpenResidual(defence=Gaussian(sigma=0.5))),
         "residual ckks, blurred": partial(residual_check, blurred, rows=30),
     }
@@ -165,26 +164,26 @@ def residual_checks() -> dict[str, Check]:
 
 def method_checks() -> dict[str, Check]:
     """Small jobs of every registered method, the last one among several parties with labels where it admits them."""
-    found: dict[str, Check] = {}
+    checks: dict[str, Check] = {}
     for kind in FAMILIES.values():
         family = kind()
         for name, example in family.example_jobs().items():
-            found[f"job {name}"] = partial(job_check, **example)
+            checks[f"job {name}"] = partial(job_check, **example)
         if family.accepts_role(ACTIVE, leads=False):
-            found[f"job {name}, three with labels"] = partial(job_check, labelled=3, **example)
-    return found
+            checks[f"job {name}, three with labels"] = partial(job_check, labelled=3, **example)
+    return checks
 
 
 def engine_checks() -> dict[str, Check]:
     """One a registered engine, for products and for sums."""
-    found: dict[str, Check] = {}
+    checks: dict[str, Check] = {}
     for name, kind in ENGINES.items():
         for library, engine in kind.libraries().items():
             work = [partial(engines.linear, engine.with_smallest_keys.scheme(), executor) for executor in _ways(engine)]
-            found[f"engine {name}{library}"] = partial(_watch, work)
+            checks[f"engine {name}{library}"] = partial(_watch, work)
         sums = [partial(engines.additive, kind().with_smallest_keys.sums(), executor) for executor in _ways(kind())]
-        found[f"engine {name} sums"] = partial(_watch, sums)
-    return found
+        checks[f"engine {name} sums"] = partial(_watch, sums)
+    return checks
 
 
 def _ways(engine: Engine) -> Sequence[Executor | None]:

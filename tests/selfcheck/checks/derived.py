@@ -42,11 +42,11 @@ _A, _B = bytes(range(32)), bytes(range(1, 33))
 
 @dataclass(frozen=True)
 class Derived:
-    """A value and its inputs: `make` takes `given` by name, `other` has another value of each."""
+    """A value and its inputs: `make` takes `inputs` by name, `other` has another value of each."""
 
     what: str
     make: Callable[..., bytes]
-    given: Mapping[str, Any]
+    inputs: Mapping[str, Any]
     other: Mapping[str, Any]
 
 
@@ -72,8 +72,8 @@ def _challenge(coin: bytes, number: int, first: bytes, middle: bytes, last: byte
     return end._tags(number, first + middle + last, column)
 
 
-def _agreed(pair: int, peer: int, session: str, own: str, name: str, domain: str) -> bytes:
-    return _pair(pair).agree(_pair(peer).public, session=session, party=own, peer=name, domain=domain)
+def _agreed(pair: int, peer: int, session: str, party: str, name: str, domain: str) -> bytes:
+    return _pair(pair).agree(_pair(peer).public, session=session, party=party, peer=name, domain=domain)
 
 
 def _hashed(key: bytes, number: int, purpose: int, choice: int, x: int) -> bytes:
@@ -113,8 +113,8 @@ TABLE = (
     Derived(
         "an agreed key",
         _agreed,
-        {"pair": 1, "peer": 2, "session": "s", "own": "a", "name": "b", "domain": "d"},
-        {"pair": 3, "peer": 4, "session": "t", "own": "c", "name": "e", "domain": "f"},
+        {"pair": 1, "peer": 2, "session": "s", "party": "a", "name": "b", "domain": "d"},
+        {"pair": 3, "peer": 4, "session": "t", "party": "c", "name": "e", "domain": "f"},
     ),
     Derived(
         "the coin of a key for shared products",
@@ -166,9 +166,9 @@ TABLE = (
     ),
     Derived(
         "a party's signature of a sealed session",
-        lambda sender, receiver, own, other: EndToEndSession._claim(sender, receiver, _offer(own), _offer(other)),
-        {"sender": "shop", "receiver": "bank", "own": 1, "other": 2},
-        {"sender": "telco", "receiver": "telco", "own": 3, "other": 3},
+        lambda sender, receiver, offer, other: EndToEndSession._claim(sender, receiver, _offer(offer), _offer(other)),
+        {"sender": "shop", "receiver": "bank", "offer": 1, "other": 2},
+        {"sender": "telco", "receiver": "telco", "offer": 3, "other": 3},
     ),
     Derived(
         "the key of a table's rows",
@@ -189,11 +189,11 @@ def bindings(table: tuple[Derived, ...] = TABLE) -> Outcome:
     """Every row of the table."""
     outcome = Outcome()
     for derived in table:
-        value = derived.make(**derived.given)
-        if derived.make(**derived.given) != value:
+        value = derived.make(**derived.inputs)
+        if derived.make(**derived.inputs) != value:
             outcome.add("fresh", derived.what, "changes though none of its inputs does")
         for name, other in derived.other.items():
-            if derived.make(**{**derived.given, name: other}) == value:
+            if derived.make(**{**derived.inputs, name: other}) == value:
                 outcome.add("bound", derived.what, f"does not follow from {name}")
     return outcome
 

@@ -161,7 +161,7 @@ def _refused(outcome: Outcome, what: str, error: type[CryptoError], work: Callab
     except error as cause:
         return str(cause)
     except Exception as cause:
-        outcome.add("refusal", "engine", f"{what} is met with {type(cause).__name__}, {error.__name__} was expected")
+        outcome.add("refusal", "engine", f"{what} raises {type(cause).__name__} instead of {error.__name__}")
         return None
     outcome.add("refusal", "engine", f"{what} is accepted")
     return None

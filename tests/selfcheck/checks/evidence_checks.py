@@ -38,9 +38,9 @@ def _opened(event: Event) -> int:
 
 
 def _job(woe: Woe, **keys: Any) -> Job:
-    own: dict[str, Any] = {"model": Logistic(), "optimizer": FedBCD(lr=0.1), "batch_size": 90, "epochs": 1}
-    own |= {"protocol": Protocol(residual=_ENGINE), "prepare": Preparation(woe=woe), "accepts": ("columns",)}
-    return Job(**(own | keys))
+    defaults: dict[str, Any] = {"model": Logistic(), "optimizer": FedBCD(lr=0.1), "batch_size": 90, "epochs": 1}
+    defaults |= {"protocol": Protocol(residual=_ENGINE), "prepare": Preparation(woe=woe), "accepts": ("columns",)}
+    return Job(**(defaults | keys))
 
 
 def _tables() -> list[Party]:
@@ -70,8 +70,8 @@ def counts() -> Outcome:
 
 
 def guarded() -> Outcome:
-    """Check that a job whose bins tell as many bits as labels hold is refused, and also one whose bins single a row
-    out."""
+    """Check that a job is refused if its bins disclose all bits of the labels, or if one of its bins has a single
+    row."""
     outcome = Outcome()
     bank, *others = _tables()
     place = np.arange(len(bank))

@@ -176,7 +176,7 @@ def _masked(bad: np.ndarray[Any, Any]) -> None:
 @contextmanager
 def captured_keys() -> Iterator[list[tuple[str, bytes]]]:
     """Collect the secret keys made while the block runs, as bytes that must not be found anywhere: name and pattern."""
-    found: list[tuple[str, bytes]] = []
+    patterns: list[tuple[str, bytes]] = []
     generate = SecretKey.from_primes.__func__  # type: ignore[attr-defined]
 
     def from_primes(cls: type[SecretKey], p: int, q: int) -> SecretKey:
@@ -184,31 +184,31 @@ def captured_keys() -> Iterator[list[tuple[str, bytes]]]:
         for what, number in (("p", p), ("q", q), ("lambda", math.lcm(int(p) - 1, int(q) - 1))):
             size = -(-int(number).bit_length() // 8)
             raw = int(number).to_bytes(size, "big")
-            found.extend([(f"Paillier {what}", raw[8:40]), (f"Paillier {what}", raw[::-1][8:40])])
-            found.append((f"Paillier {what}", str(int(number)).encode()[10:60]))
+            patterns.extend([(f"Paillier {what}", raw[8:40]), (f"Paillier {what}", raw[::-1][8:40])])
+            patterns.append((f"Paillier {what}", str(int(number)).encode()[10:60]))
         return key
 
     pair, ring_pair = vars(kernel_shares)["keypair"], SealRing.keypair
 
-    def keypair(*given: Any) -> Any:
-        secret, first = pair(*given)
+    def keypair(*arguments: Any) -> Any:
+        secret, first = pair(*arguments)
         ternary = np.asarray(secret).ravel()[:64]
-        found.extend(("key on the kernel", ternary.astype(kind).tobytes()) for kind in ("<f8", "<f4", "<i8", "i1"))
+        patterns.extend(("key on the kernel", ternary.astype(kind).tobytes()) for kind in ("<f8", "<f4", "<i8", "i1"))
         return secret, first
 
     def residues(self: Any, second: Any) -> Any:
         secret, first = ring_pair(self, second)
-        found.extend((RINGS[self.bits], row[:8].tobytes()) for row in secret)
+        patterns.extend((RINGS[self.bits], row[:8].tobytes()) for row in secret)
         packed = (residue_encoding.pack(row[None, :8], [p]) for row, p in zip(secret, self.key_primes, strict=True))
-        found.extend((RINGS[self.bits], pattern) for pattern in packed)
+        patterns.extend((RINGS[self.bits], pattern) for pattern in packed)
         return secret, first
 
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(SecretKey, "from_primes", classmethod(from_primes)))
         stack.enter_context(mock.patch.object(SealRing, "keypair", residues))
-        for own in (gradient, kernel_shares):
-            stack.enter_context(mock.patch.object(own, "keypair", keypair))
-        yield found
+        for module in (gradient, kernel_shares):
+            stack.enter_context(mock.patch.object(module, "keypair", keypair))
+        yield patterns
 
 
 RINGS = defaultdict(lambda: "key of shares", {59: "key of products", 53: "key of sums"})  # by the bits of plaintexts
@@ -257,7 +257,7 @@ def keys_stay_home() -> Outcome:
     for what, texts in (("a frame", frames), ("a file", files), ("the log", [log.getvalue().encode()])):
         for name, pattern in keys:
             if any(pattern in text for text in texts):
-                outcome.add("keys", name, f"stands in {what}")
+                outcome.add("keys", name, f"appears in {what}")
     return outcome
 
 

@@ -50,7 +50,7 @@ _MANY = 600_000  # draws that a bias is looked for in
 _DITHERS = 4000
 _DISTANCE = 40  # bits, of a run with this number of openings
 _LEVELS = 4  # that 64 openings of one value must take
-_DEVIATIONS = 8.0  # of a count from what it should be: of one that is 16 in the mean by chance once in 1e11
+_DEVIATIONS = 8.0  # of a count from its expectation; a count of mean 16 deviates more once in 1e11 runs
 
 
 def answered() -> Outcome:
@@ -74,8 +74,8 @@ def answered() -> Outcome:
     masks = evaluator._uniform(Prg.fresh("audit"), (2000,))
     if not _filled(primes, masks):
         outcome.add("uniform", "holder", "masks of answers are not uniform modulo each prime")
-    whole = [_joined([int(x) for x in column], primes) for column in masks.T]
-    below = np.array([x * 2**48 % primes.q / primes.q for x in whole])
+    integers = [_joined([int(x) for x in column], primes) for column in masks.T]
+    below = np.array([x * 2**48 % primes.q / primes.q for x in integers])
     battery = Battery()
     add_uniformity_tests(
         battery, "masks of answers below a unit", below, (below * 2**16).astype(np.int64).astype(np.uint8)
@@ -126,8 +126,8 @@ def drawn() -> Outcome:
     if _far(counts, np.full(3, 1 / 3)):
         outcome.add("bias", "holder", "secrets are -1, 0 and 1 at different rates")
     exact = np.array([math.comb(42, k) / 2.0**42 for k in range(43)])
-    found = np.bincount(ring_sampling.errors(prg, (_MANY,)).astype(np.int64) + 21, minlength=43)
-    if _far(found[8:35], exact[8:35]):
+    error_counts = np.bincount(ring_sampling.errors(prg, (_MANY,)).astype(np.int64) + 21, minlength=43)
+    if _far(error_counts[8:35], exact[8:35]):
         outcome.add("bias", "all", "errors are of another distribution than a centred binomial one of 42 bits")
     for bits in _BITS:
         primes = shares.ShareParameters(bits).primes
@@ -188,9 +188,9 @@ def _sums(primes: Primes) -> bool:
     terms = min(2 * primes.terms - 1, 1500)
     size = np.array([p // 2 for p in primes.values]).reshape(-1, 1, 1, 1)
     left, right = (size - rng.integers(0, 9, (len(primes), 1, *shape)) for shape in ((4, terms), (terms, 4)))
-    found = residue_products.multiply_residues(primes, left.astype(np.float64), right.astype(np.float64))
+    products = residue_products.multiply_residues(primes, left.astype(np.float64), right.astype(np.float64))
     column = np.array(primes.values).reshape(-1, 1, 1, 1)
-    return bool(((found.astype(np.int64) - left @ right) % column == 0).all())
+    return bool(((products.astype(np.int64) - left @ right) % column == 0).all())
 
 
 def _transforms(primes: Primes) -> bool:
@@ -199,8 +199,8 @@ def _transforms(primes: Primes) -> bool:
     rng = np.random.default_rng(primes.bits)
     for size in (32, DEGREE):
         steps, (a, b) = Transform(primes, size), (rng.integers(-9, 9, size) for _ in range(2))
-        whole = np.convolve(a, b)
-        exact = whole[:size] - np.append(whole[size:], 0)
+        convolution = np.convolve(a, b)
+        exact = convolution[:size] - np.append(convolution[size:], 0)
         values = primes.reduce(steps.forward(a[:, None].astype(float)) * steps.forward(b[:, None].astype(float)))
         if not (primes.reduce(steps.back(values)[..., 0] - exact) == 0).all():
             return False
@@ -212,9 +212,9 @@ def _bytes(primes: Primes) -> bool:
     together, width = (2, 5) if primes.bits == 20 else (1, 3)
     low = 4 if width == 5 else 2
     numbers = [p - 2 - k for k, p in enumerate(primes.values)]
-    whole = [sum(numbers[at + k] << 20 * k for k in range(together)) for at in range(0, len(primes), together)]
-    expected = b"".join(x.to_bytes(width, "little")[:low] for x in whole)
-    expected += b"".join(x.to_bytes(width, "little")[low:] for x in whole)
+    packed = [sum(numbers[at + k] << 20 * k for k in range(together)) for at in range(0, len(primes), together)]
+    expected = b"".join(x.to_bytes(width, "little")[:low] for x in packed)
+    expected += b"".join(x.to_bytes(width, "little")[low:] for x in packed)
     if residue_bytes.pack(primes, np.array(numbers, np.float64)[:, None]) != expected:
         return False
     try:
@@ -242,8 +242,8 @@ def opened() -> Outcome:
         2 * max(1.0, float(np.std([float(number) for number in sums]))), 2.0**k
     )  # of each of three uniform summands
     if (far := width / (parameters.profile.noise * math.sqrt(2 * FISHER_FACTOR * MAX_RUN_OPENINGS))) < 2.0**_DISTANCE:
-        said = f"2^-{math.log2(far):.1f} of its openings without noise, 2^-{_DISTANCE} is promised"
-        outcome.add("size", "holder", f"dithers bring a run within {said}")
+        distance = f"2^-{math.log2(far):.1f} of its openings without noise, 2^-{_DISTANCE} is promised"
+        outcome.add("size", "holder", f"dithers bring a run within {distance}")
     evaluator: Any = gradient.KernelGradient().evaluator(holder.public)
     if not _filled(primes, evaluator._uniform(Prg.fresh("audit"), (2000,))):
         outcome.add("uniform", "holder", "masks of products are not uniform modulo each prime")

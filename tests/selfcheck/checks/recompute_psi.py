@@ -63,10 +63,10 @@ def _alignment(parties: int, executor: Executor | None) -> Outcome:
     ids = {f"P{k}": [str(500 + 7 * k + i) for i in range(_ROWS)] for k in range(parties)}
     with recorded() as drawn:
         transcript, _ = record_alignment(ids, executor)
-    hashed = {name: _split(hash_to_group(canonical_ids(own))) for name, own in ids.items()}
-    keys = {name: id_keys(canonical_ids(own)) for name, own in ids.items()}
+    hashed = {name: _split(hash_to_group(canonical_ids(party_ids))) for name, party_ids in ids.items()}
+    keys = {name: id_keys(canonical_ids(party_ids)) for name, party_ids in ids.items()}
     scalars = {name: drawn.of_size(name, 32) for name in ids}
-    if any(len(found) != 1 for found in scalars.values()):
+    if any(len(draws) != 1 for draws in scalars.values()):
         outcome.add("derived", "all", "a party's scalar is something else than 32 bytes drawn for this alignment")
         return outcome
     for event in transcript.received:
@@ -93,36 +93,36 @@ def _stores(
             seeds[event.peer] = event.message.seed
         elif isinstance(event.message, StoreSlots):
             tables[event.peer] = np.frombuffer(event.message.slots, "<u8").reshape(-1, 2).astype(np.uint64)
-    for own, points in hashed.items():
-        if own == "P0":
+    for party, points in hashed.items():
+        if party == "P0":
             continue
         share = np.zeros((len(points), 2), np.uint64)
         for peer in hashed:
-            if peer != own:
+            if peer != party:
                 public = drawn.keys[peer][0].public_key().public_bytes_raw()
                 key = slow_reference.agreed(
-                    drawn.keys[own][0],
+                    drawn.keys[party][0],
                     public,
                     session=nonce.hex(),
-                    party=own,
+                    party=party,
                     peer=peer,
                     domain="alignment zero sharing",
                 )
-                share ^= slow_reference.blocks(key, keys[own])
-        (scalar,) = drawn.of_size(own, 32)
+                share ^= slow_reference.blocks(key, keys[party])
+        (scalar,) = drawn.of_size(party, 32)
         rows = [point + crypto_scalarmult(scalar, point) for point in points]
         values = slow_reference.blakes(rows, size=32, purpose=b"oblivious prf")[:, :2] ^ share
-        if not np.array_equal(okvs.decode(seeds[own], keys[own], tables[own])[0], values):
-            outcome.add("derived", own, "its store holds other values than F ^ s of its scalar and its agreed keys")
-        fill = [draw for draw in drawn.of_size(own, tables[own].nbytes) if _fills(draw, tables[own], len(points))]
-        if seeds[own] not in drawn.of_size(own, okvs.OKVS_SEED_BYTES) or not fill:
-            outcome.add("derived", own, "the seed of its store, or a free position, does not equal the draw")
+        if not np.array_equal(okvs.decode(seeds[party], keys[party], tables[party])[0], values):
+            outcome.add("derived", party, "its store holds other values than F ^ s of its scalar and its agreed keys")
+        fill = [draw for draw in drawn.of_size(party, tables[party].nbytes) if _fills(draw, tables[party], len(points))]
+        if seeds[party] not in drawn.of_size(party, okvs.OKVS_SEED_BYTES) or not fill:
+            outcome.add("derived", party, "the seed of its store, or a free position, does not equal the draw")
 
 
 def _fills(draw: bytes, table: Words, keys: int) -> bool:
     """Return whether all slots but one for each key equal the draws."""
-    found = np.frombuffer(draw, "<u8").reshape(-1, 2)
-    return bool((found == table).all(axis=1).sum() >= len(table) - keys)
+    slots = np.frombuffer(draw, "<u8").reshape(-1, 2)
+    return bool((slots == table).all(axis=1).sum() >= len(table) - keys)
 
 
 def transfers() -> Outcome:
@@ -179,16 +179,16 @@ def _vole(outcome: Outcome, secret: bytes, pairs: list[tuple[bytes, bytes]], see
     U = np.frombuffer(request, np.uint8)[: T.size].reshape(T.shape)
     if not np.array_equal(U, T ^ other ^ np.frombuffer(choices, np.uint8)):
         outcome.add("derived", "transfers", "rows that are asked for are not T ^ T' ^ r of the streams of both keys")
-    answered, given = giver.answer(0, size, request)
+    answered, sender_output = giver.answer(0, size, request)
     nodes = [slow_reference.stream(roots, "vector OLE trees", 0, np.empty((size.trees, 2), np.uint64))]
     sides = [slow_reference.derived(coin, "vector OLE trees", side)[:16] for side in range(2)]
     for _ in range(size.depth):
         nodes = [node ^ slow_reference.blocks(key, node) for key in sides for node in nodes]
     leaves = np.stack(nodes).reshape(len(nodes), -1, 16, 2).transpose(1, 0, 2, 3)  # in groups of 16 trees
-    if not np.array_equal(leaves.reshape(-1, 2), given._leaves):
+    if not np.array_equal(leaves.reshape(-1, 2), sender_output._leaves):
         outcome.add("derived", "transfers", "leaves are not those of the roots that were drawn")
     output = taker.take(0, size, answered)
-    (a, c), b = output.outcome(), given.outcome()
+    (a, c), b = output.outcome(), sender_output.outcome()
     if not np.array_equal(c, b ^ Multiplier(secret)(a)):
         outcome.add("derived", "transfers", "the ends of a vector OLE do not differ by a Delta")
     battery = Battery()
@@ -235,11 +235,11 @@ def points() -> Outcome:
     outcome, battery = Outcome(), Battery()
     hashed = hash_to_group([b"%d" % i for i in range(1000)])
     blinder = curve.Blinder()
-    found: dict[str, list[bytes]] = defaultdict(list)
-    found["hashed ids"] = _split(hashed)
-    found["blinded ids"] = _split(blinder.blind(hashed))
-    found["one id under many scalars"] = [curve.Blinder().blind(hashed[:32]) for _ in range(200)]
-    for name, item in found.items():
+    points_by_kind: dict[str, list[bytes]] = defaultdict(list)
+    points_by_kind["hashed ids"] = _split(hashed)
+    points_by_kind["blinded ids"] = _split(blinder.blind(hashed))
+    points_by_kind["one id under many scalars"] = [curve.Blinder().blind(hashed[:32]) for _ in range(200)]
+    for name, item in points_by_kind.items():
         rows = np.frombuffer(b"".join(item), np.uint8).reshape(-1, 32)
         bitwise(battery, name, np.unpackbits(rows, axis=1, count=255, bitorder="little"))
     outcome.statistics("bits", "curve", battery)

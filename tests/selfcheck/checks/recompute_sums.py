@@ -53,18 +53,21 @@ def _play(protocol: SumProtocol, space: Space, rows: int) -> tuple[Transcript, D
     return (
         transcript,
         drawn,
-        [{name: to_residues(values, space, len(_PASSIVES)) for name, values in own.items()} for own in parts],
+        [
+            {name: to_residues(values, space, len(_PASSIVES)) for name, values in contributions.items()}
+            for contributions in parts
+        ],
     )
 
 
 def _sent(transcript: Transcript, kind: type[Any], like: Residues) -> Sent:
     """Collect the residues of each party's messages of one kind, in order."""
-    found: Sent = defaultdict(list)
+    residues: Sent = defaultdict(list)
     for event in transcript.received:
         if isinstance(event.message, kind):
             raw = event.message.residues
-            found[event.peer].append(np.frombuffer(raw, like.dtype.newbyteorder("<")).reshape(like.shape))
-    return found
+            residues[event.peer].append(np.frombuffer(raw, like.dtype.newbyteorder("<")).reshape(like.shape))
+    return residues
 
 
 def _compare(outcome: Outcome, what: str, sent: Sent, expected: Sent) -> None:
@@ -78,21 +81,21 @@ def tree(space: Space, rows: int = 24) -> Outcome:
     outcome = Outcome()
     transcript, drawn, parts = _play(TreeSum(), space, rows)
     keys = {name: drawn.of_size(name, 32) for name in _PASSIVES}
-    if any(len(found) != 1 for found in keys.values()):
+    if any(len(draws) != 1 for draws in keys.values()):
         outcome.add("derived", "all", "a party's masks come of other draws than one of 32 bytes")
         return outcome
     like = next(iter(parts[0].values()))
     names = (COLLECTS, *_PASSIVES)
     for kind, shape in zip((MaskedPartial, MaskPartial), two_passes("tree", len(names)), strict=True):
         expected: Sent = defaultdict(list)
-        for t, own in enumerate(parts):
-            held = {name: slow_reference.stream(keys[name][0], "tree sum", t, like).copy() for name in _PASSIVES}
-            held[COLLECTS] = np.zeros_like(like)
+        for t, contributions in enumerate(parts):
+            partials = {name: slow_reference.stream(keys[name][0], "tree sum", t, like).copy() for name in _PASSIVES}
+            partials[COLLECTS] = np.zeros_like(like)
             for name in _PASSIVES if kind is MaskedPartial else ():
-                held[name] += own[name]
+                partials[name] += contributions[name]
             for sender, receiver in (send for level in shape.levels for send in level):
-                expected[names[sender]].append(held[names[sender]].copy())
-                held[names[receiver]] += held[names[sender]]
+                expected[names[sender]].append(partials[names[sender]].copy())
+                partials[names[receiver]] += partials[names[sender]]
         _compare(outcome, kind.__name__, _sent(transcript, kind, like), expected)
     return outcome
 
@@ -123,9 +126,9 @@ def pairwise(space: Space, rows: int = 24) -> Outcome:
     transcript, drawn, parts = _play(PairwiseSum(), space, rows)
     session, like = _session(transcript), next(iter(parts[0].values()))
     expected: Sent = {}
-    for own in _PASSIVES:
-        keys = {peer: _pair_key(drawn, own, peer, session, "pairwise sum")[0] for peer in _PASSIVES if peer != own}
-        expected[own] = [part[own] + _pair_masks(keys, own, t, like) for t, part in enumerate(parts)]
+    for party in _PASSIVES:
+        keys = {peer: _pair_key(drawn, party, peer, session, "pairwise sum")[0] for peer in _PASSIVES if peer != party}
+        expected[party] = [part[party] + _pair_masks(keys, party, t, like) for t, part in enumerate(parts)]
     _compare(outcome, "MaskedSummand", _sent(transcript, MaskedSummand, like), expected)
     return outcome
 

@@ -1,7 +1,7 @@
-"""What must repeat from one job to the next, and what must be counted because it does not.
+"""Values that must repeat from one job to the next, and disclosures that count because they do not repeat.
 
-Batches repeat under every seed, a round that is replayed repeats its noise, and a party's ledger has every run: before
-it tells anything, and in the way of the next.
+Batches repeat under every seed, and a replayed round repeats its noise. A party's ledger records every run before the
+run discloses anything, and a recorded run limits the next one.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def _tables() -> list[Party]:
 
 
 def _job(**keys: Any) -> Job:
-    own: dict[str, Any] = {"model": Logistic(), "optimizer": FedBCD(lr=0.1), "batch_size": 40, "epochs": 1}
-    return Job(**(own | {"protocol": Protocol(residual=Ckks()), "accepts": ("columns",)} | keys))
+    defaults: dict[str, Any] = {"model": Logistic(), "optimizer": FedBCD(lr=0.1), "batch_size": 40, "epochs": 1}
+    return Job(**(defaults | {"protocol": Protocol(residual=Ckks()), "accepts": ("columns",)} | keys))
 
 
 def _ledgers(folder: str) -> dict[str, DisclosureLedger]:
@@ -102,22 +102,22 @@ def ledger() -> Outcome:
     outcome = Outcome()
     late: set[str] = set()
     with TemporaryDirectory() as folder:
-        own = _ledgers(folder)
+        ledgers = _ledgers(folder)
 
         def observe(event: Event) -> None:
             if event.direction == "send" and type(event.message).__name__ != "RunHello":
-                late.update(() if own[event.me].read().entries else (event.me,))
+                late.update(() if ledgers[event.me].read().entries else (event.me,))
 
-        own["bank"].trust("shop")
-        simulate(_job(), _tables(), ledgers=own, observe=observe)
+        ledgers["bank"].trust("shop")
+        simulate(_job(), _tables(), ledgers=ledgers, observe=observe)
         for name in sorted(late):
             outcome.add("count", name, "discloses something before it is in the ledger")
-        simulate(_job(seed=1), _tables(), ledgers=own)
-        for name, item in own.items():
+        simulate(_job(seed=1), _tables(), ledgers=ledgers)
+        for name, item in ledgers.items():
             if len({entry.run for entry in item.read().entries}) != 2:
                 outcome.add("count", name, "two runs are not two in the ledger")
         try:
-            simulate(_job(batch_size=60), _tables(), ledgers=own)
+            simulate(_job(batch_size=60), _tables(), ledgers=ledgers)
             outcome.add("count", "bank", "new equations about the labels are asked without a word")
         except LeakageError:
             pass
@@ -131,11 +131,11 @@ def rows() -> Outcome:
     by_digest = parties[0].register.order
     assert by_digest is not None, "these tables have ids"
     with TemporaryDirectory() as folder:
-        own = _ledgers(folder)
+        ledgers = _ledgers(folder)
         for first in (0, 40):
             try:
                 simulate(
-                    _job(batch_size=35), [party.take(np.sort(by_digest[first:])) for party in parties], ledgers=own
+                    _job(batch_size=35), [party.take(np.sort(by_digest[first:])) for party in parties], ledgers=ledgers
                 )
             except LeakageError:
                 return outcome
@@ -148,20 +148,20 @@ def at_once() -> Outcome:
     outcome = Outcome()
     refused = list[LeakageError]()
     with TemporaryDirectory() as folder:
-        own = _ledgers(folder)
-        own["bank"].trust("shop")
-        own["shop"].set_limit("columns", Limit(17))  # a run discloses 9 numbers about each row
+        ledgers = _ledgers(folder)
+        ledgers["bank"].trust("shop")
+        ledgers["shop"].set_limit("columns", Limit(17))  # a run discloses 9 numbers about each row
 
         def another(done: int, of: int) -> None:
             if done == 1 and not refused:
                 try:
-                    simulate(job, _tables(), ledgers=own)
+                    simulate(job, _tables(), ledgers=ledgers)
                 except LeakageError as error:
                     refused.append(error)
 
         job = _job(batch_size=10, epochs=8, accepts=("columns", "rank", "label_auc"))
         with mock.patch.object(LedgerSession, "_pace", return_value=0):  # so that few are entered at first
-            simulate(job, _tables(), ledgers=own, on_round=another)
+            simulate(job, _tables(), ledgers=ledgers, on_round=another)
     if not refused:
         outcome.add("count", "shop", "two runs at once come to more than one after the other")
     return outcome

@@ -41,8 +41,8 @@ from securevfl.training.simulate import simulate
 
 
 def _job(**keys: Any) -> Job:
-    own: dict[str, Any] = {"model": Logistic(), "optimizer": FedBCD(lr=0.1), "batch_size": 64, "epochs": 1}
-    return Job(**(own | {"protocol": Protocol(residual=Ckks())} | keys))
+    defaults: dict[str, Any] = {"model": Logistic(), "optimizer": FedBCD(lr=0.1), "batch_size": 64, "epochs": 1}
+    return Job(**(defaults | {"protocol": Protocol(residual=Ckks())} | keys))
 
 
 def _tables() -> list[Party]:
@@ -57,7 +57,7 @@ def _expect(what: str, error: type[SecureVFLError], work: Callable[[], Any]) -> 
     except error:
         return outcome
     except SecureVFLError as cause:
-        outcome.add("refusal", what, f"met with {type(cause).__name__}, {error.__name__} was expected")
+        outcome.add("refusal", what, f"raises {type(cause).__name__} instead of {error.__name__}")
         return outcome
     outcome.add("refusal", what, "accepted")
     return outcome
@@ -83,14 +83,14 @@ def other_order() -> Outcome:
     """Check that a peer whose rows are in another order is refused."""
     bank, shop = _tables()
     ids = np.arange(len(bank))
-    parties = [Party(own.name, own.X, own.y, ids=item) for own, item in ((bank, ids), (shop, ids[::-1]))]
+    parties = [Party(party.name, party.X, party.y, ids=item) for party, item in ((bank, ids), (shop, ids[::-1]))]
     return _expect("rows in another order", IdError, lambda: _meet(dict.fromkeys(("bank", "shop"), _job()), parties))
 
 
 def order_is_keyed() -> Outcome:
     """Check that the digest of the row order changes with the session, so that two runs cannot be linked by it."""
     outcome = Outcome()
-    parties = [Party(own.name, own.X, own.y, ids=np.arange(len(own))) for own in _tables()]
+    parties = [Party(party.name, party.X, party.y, ids=np.arange(len(party))) for party in _tables()]
     orders, sessions = [], []
     for _ in range(2):
         events: list[Event] = []
@@ -109,8 +109,8 @@ def frames() -> Outcome:
     outcome = Outcome()
 
     def frame(**keys: Any) -> bytes:
-        own: dict[str, Any] = {"session": session, "sender": "shop", "receiver": "bank", "seq": 0}
-        return encode_frame(StopDecision(False, is_best=False, roll_back=False), **(own | keys))
+        header: dict[str, Any] = {"session": session, "sender": "shop", "receiver": "bank", "seq": 0}
+        return encode_frame(StopDecision(False, is_best=False, roll_back=False), **(header | keys))
 
     def deliver(*data: bytes, peer: str = "shop") -> Callable[[], None]:
         def work() -> None:
@@ -206,8 +206,8 @@ def consent_sheet() -> Outcome:
         simulate(job, parties, observe=events.append)
         seen = {(event.me, type(event.message).__name__) for event in events if event.direction == "recv"}
         for name, message in sorted(seen):
-            own = ("\n" + sheet).split(places[name])[1].split("\n\n")[0]
-            if f"{message} from" not in own:
+            section = ("\n" + sheet).split(places[name])[1].split("\n\n")[0]
+            if f"{message} from" not in section:
                 outcome.add("declared", name, f"the sheet does not state that it receives {message}")
     return outcome
 

@@ -97,8 +97,8 @@ def seen() -> Outcome:
     """Each party's words about residuals are uniform, and so are the differences of those of two runs."""
     outcome, battery = Outcome(), Battery()
     runs = [_run() for _ in range(2)]
-    for name, own in runs[0][0].words.items():
-        _uniform(battery, f"what {name} knows of residuals", np.concatenate(own), runs[0][1])
+    for name, words in runs[0][0].words.items():
+        _uniform(battery, f"what {name} knows of residuals", np.concatenate(words), runs[0][1])
     deltas = [[turn.delta for turn in seen.turns if turn.delta] for seen, _ in runs]
     ring = runs[0][1]
     one, other = (ring.unpack(b"".join(item), (180 * len(item),)) for item in (deltas[0][:1], deltas[1][:1]))
@@ -108,8 +108,8 @@ def seen() -> Outcome:
 
 
 def _uniform(battery: Battery, what: str, words: Any, ring: ShareRing) -> None:
-    whole = words % 2.0**ring.bits
-    add_uniformity_tests(battery, what, whole / 2.0**ring.bits, (whole % 256).astype(np.uint8))
+    residues = words % 2.0**ring.bits
+    add_uniformity_tests(battery, what, residues / 2.0**ring.bits, (residues % 256).astype(np.uint8))
 
 
 def answered() -> Outcome:
@@ -129,8 +129,8 @@ def answered() -> Outcome:
     q = primes[0] * primes[1]
     masks = evaluator._uniform(Prg.fresh("audit"), (2000,))
     inverse = pow(primes[0], -1, primes[1])
-    whole = [int(a) + primes[0] * ((int(b) - int(a)) * inverse % primes[1]) for a, b in masks.T]
-    below = np.array([x * 2**48 % q / q for x in whole])
+    integers = [int(a) + primes[0] * ((int(b) - int(a)) * inverse % primes[1]) for a, b in masks.T]
+    below = np.array([x * 2**48 % q / q for x in integers])
     battery = Battery()
     add_uniformity_tests(
         battery, "masks of answers below a unit", below, (below * 2**16).astype(np.int64).astype(np.uint8)
@@ -240,16 +240,16 @@ def limited() -> Outcome:
                 outcome.add("limits", "partner", what)
 
     def ask(
-        ledger: ScoreLedger, model: bytes, asked: Sequence[bytes], commitments: bytes = b"", bits: int = 0
+        ledger: ScoreLedger, model: bytes, ids: Sequence[bytes], commitments: bytes = b"", bits: int = 0
     ) -> NDArray[np.bool_]:
-        question = ledger.query(model, "bank", asked, commitments or same * len(asked))
-        X = np.arange(40.0 * len(asked)).reshape(len(asked), 40) + 0.5
+        question = ledger.query(model, "bank", ids, commitments or same * len(ids))
+        X = np.arange(40.0 * len(ids)).reshape(len(ids), 40) + 0.5
         states = ledger.admit(question, X, bits=bits, max_bits=13.0)
-        ledger.store(question, [b"part"] * len(asked))
+        ledger.store(question, [b"part"] * len(ids))
         return np.asarray(states == NEW)
 
     def twice(ledger: ScoreLedger) -> object:
-        return [ask(ledger, b"one", asked).all() for asked in (rows[10:12], rows[11:13])]
+        return [ask(ledger, b"one", ids).all() for ids in (rows[10:12], rows[11:13])]
 
     def changed(ledger: ScoreLedger) -> object:
         ask(ledger, b"one", rows[10:12])
@@ -258,8 +258,8 @@ def limited() -> Outcome:
     def renamed(ledger: ScoreLedger) -> object:
         table = np.arange(1600.0).reshape(40, 40)
         ledger.record_model(b"one", 20, rows[:20], table[:20])
-        asked = [b"0" + row for row in rows[:20]]
-        return ledger.admit(ledger.query(b"one", "bank", asked, same * 20), table[:20])
+        ids = [b"0" + row for row in rows[:20]]
+        return ledger.admit(ledger.query(b"one", "bank", ids, same * 20), table[:20])
 
     def measured(ledger: ScoreLedger) -> object:
         for peer in ("bank", "telco"):
@@ -328,14 +328,16 @@ def weighed() -> Outcome:
         outcome.add("weights", "shop", other)
         return outcome
     columns, most = len(parties[1].columns), 7 + int(np.ceil(np.log2(10 * np.sqrt(_ROWS))))
-    told = columns * most
+    max_bits = columns * most
     if any(bits > 8 * -(-most // 8) * columns for bits in seen.bits):
         outcome.add("weights", "shop", "weights are opened in more bits than sampling leaves them")
-    whole = {(name, "columns") for name in ("bank", "telco")} | {("bank", "labels")}
-    if {(name, kind) for name, kind, bits in seen.entries if 0 < bits <= told} != whole:
+    expected = {(name, "columns") for name in ("bank", "telco")} | {("bank", "labels")}
+    if {(name, kind) for name, kind, bits in seen.entries if 0 < bits <= max_bits} != expected:
         outcome.add("weights", "all", "a party whose secrets are in opened weights has not entered their bits")
-    held = [run.parts[name].state["others"]["shop"] for name in ("bank", "telco") if run.parts[name].state["others"]]
-    if any(np.any(share) for share in held):
+    other_shares = [
+        run.parts[name].state["others"]["shop"] for name in ("bank", "telco") if run.parts[name].state["others"]
+    ]
+    if any(np.any(share) for share in other_shares):
         outcome.add("weights", "shop", other)
     return outcome
 
@@ -344,9 +346,11 @@ def scaled() -> Outcome:
     """Check that columns and steps have the agreed scales, whatever the columns are."""
     outcome, numbers = Outcome(), FixedPointEncoding(64, 0.5)
     X = np.round(np.random.default_rng(0).normal(size=(64, 5)) * 64) / 64
-    for what, made in (("columns", numbers.encode_columns), ("steps", lambda X: numbers.encode_steps(X, 0.5))):
-        if np.abs(made(2 * X) - 2 * made(X)).max() > 1:
-            outcome.add("numbers", "all", f"{what} stand at a scale that follows the data and so tells of them")
+    for what, encode in (("columns", numbers.encode_columns), ("steps", lambda X: numbers.encode_steps(X, 0.5))):
+        if np.abs(encode(2 * X) - 2 * encode(X)).max() > 1:
+            outcome.add(
+                "numbers", "all", f"the scale of {what} depends on the data and so reveals something about them"
+            )
     return outcome
 
 

@@ -27,26 +27,26 @@ Check = Callable[[], Outcome]
 
 def sum_checks() -> dict[str, Check]:
     """One a registered sum that is not too slow, and one a sum of phases that hides parts."""
-    found: dict[str, Check] = {}
+    checks: dict[str, Check] = {}
     for name, kind in SUMS.items():
         for label, sums in kind.variants().items():
             if not sums.pooled:
                 rounds, sessions = (3, 1) if sums.encrypts else (8, 2)
-                found[f"simulator sum {label}"] = partial(sum_views, sums, rounds=rounds, sessions=sessions)
+                checks[f"simulator sum {label}"] = partial(sum_views, sums, rounds=rounds, sessions=sessions)
         first = next(iter(kind.variants().values()))
         if first.hides_parts and not first.encrypts:
-            found[f"simulator phases {name}"] = partial(sum_views, first, Circle(32))
-    return found
+            checks[f"simulator phases {name}"] = partial(sum_views, first, Circle(32))
+    return checks
 
 
 def residual_checks() -> dict[str, Check]:
     """One a registered residual."""
-    found: dict[str, Check] = {}
+    checks: dict[str, Check] = {}
     for kind in RESIDUALS.values():
         for label, residual in kind.variants().items():
             few: dict[str, int] = {"rows": 40, "batches": 5, "passives": 1} if residual.pooled else {}
-            found[f"simulator residual {label}"] = partial(residual_views, residual.with_smallest_keys, **few)
-    return found
+            checks[f"simulator residual {label}"] = partial(residual_views, residual.with_smallest_keys, **few)
+    return checks
 
 
 def _check(parties: int, **keys: Any) -> Outcome:

@@ -59,8 +59,8 @@ def stored_check(stored: StoredSum, *, visits: int = 3) -> Outcome:
     return outcome
 
 
-def _wrong(found: Floats | None, truth: Floats) -> bool:
-    return found is None or found.shape != truth.shape or bool(np.abs(found - truth).max() > _NEAR)
+def _wrong(pulled: Floats | None, truth: Floats) -> bool:
+    return pulled is None or pulled.shape != truth.shape or bool(np.abs(pulled - truth).max() > _NEAR)
 
 
 def recomputed(stored: StoredSum, domain: str) -> Outcome:
@@ -69,10 +69,10 @@ def recomputed(stored: StoredSum, domain: str) -> Outcome:
     with recorded() as drawn:
         run = record_stored(stored, outputs(7, rows=24), readers)
     secrets = {name: drawn.of_size(name, 32) for name in WORKERS}
-    if any(len(found) != 1 for found in secrets.values()):
+    if any(len(draws) != 1 for draws in secrets.values()):
         outcome.add("derived", "all", "a worker has drawn no key, or several")
         return outcome
-    keys = {name: found[0] for name, found in secrets.items()}
+    keys = {name: draws[0] for name, draws in secrets.items()}
     _sealed(outcome, run, drawn, keys, readers, domain)
     for step, payload in _payloads(run).items():
         if not _as_made(run, step, payload, slow_reference.derived(keys[step.worker], step.batch, step.version)):
@@ -82,11 +82,11 @@ def recomputed(stored: StoredSum, domain: str) -> Outcome:
 
 
 def _payloads(run: StoredRun) -> dict[WorkerStep, bytes]:
-    found = {}
+    payloads = {}
     for event in run.transcript.received:
         if isinstance(event.message, StoredPush):
-            found[WorkerStep(event.peer, event.message.batch, event.message.version)] = event.message.payload
-    return found
+            payloads[WorkerStep(event.peer, event.message.batch, event.message.version)] = event.message.payload
+    return payloads
 
 
 def _as_made(run: StoredRun, step: WorkerStep, payload: bytes, key: bytes) -> bool:
@@ -119,10 +119,10 @@ def _sealed(
 
 def _opens(key: bytes, sealed: bytes, context: bytes, expected: bytes) -> bool:
     try:
-        found = ChaCha20Poly1305(key).decrypt(bytes(12), sealed, context)
+        plaintext = ChaCha20Poly1305(key).decrypt(bytes(12), sealed, context)
     except InvalidTag:
         return False
-    return found == expected
+    return plaintext == expected
 
 
 def answered(stored: StoredSum) -> Outcome:
@@ -161,13 +161,13 @@ def answered(stored: StoredSum) -> Outcome:
 
 def stored_checks() -> dict[str, Callable[[], Outcome]]:
     """One a registered kind, and one of what those that hide must refuse."""
-    found: dict[str, Callable[[], Outcome]] = {}
+    checks: dict[str, Callable[[], Outcome]] = {}
     for kind in STORED.values():
         for label, item in kind.variants().items():
-            found[f"stored {label}"] = partial(stored_check, item.with_smallest_keys, visits=2 if item.pooled else 3)
+            checks[f"stored {label}"] = partial(stored_check, item.with_smallest_keys, visits=2 if item.pooled else 3)
             if item.hides_parts:
-                found[f"stored {label}: answers"] = partial(answered, item.with_smallest_keys)
-    return found
+                checks[f"stored {label}: answers"] = partial(answered, item.with_smallest_keys)
+    return checks
 
 
 CHECKS: dict[str, Callable[[], Outcome]] = {

@@ -5,7 +5,7 @@ for every orthogonal U with U theta_0 = theta_0 there is another table X_k U tha
 the weights U^T theta_t: the gradient is U^T X^T g, so by induction X U U^T theta_t = X theta_t, and from the same H_k
 the other party answers the same g.
 
-U is a Householder reflection I - 2 v v^T / v^T v with v orthogonal to theta_0. At d_k = 1 the only such U beside 1
+U is a Householder reflection I - 2 v v^T / v^T v with v orthogonal to theta_0. At d_k = 1 the only such U other than 1
 needs theta_0 = 0, where U = -1 flips the sign of the column: that is all that is left open.
 """
 
@@ -81,8 +81,8 @@ def holds_for_any_start() -> Outcome:
     generator = np.random.default_rng(3)
     for d in (2, 3, 8):
         for theta in (np.zeros((d, 1)), generator.normal(size=(d, 1))):
-            found = same_exchanges(d, theta)
-            if found is None or found[0] > 1e-9 or found[1] < 0.1:
+            alternative = same_exchanges(d, theta)
+            if alternative is None or alternative[0] > 1e-9 or alternative[1] < 0.1:
                 outcome.add("theorem", f"d = {d}", "another table with the same exchanges was not found")
     if householder(np.array([[0.7]])) is not None:
         outcome.add("theorem", "d = 1", "a second table was found where weights do not start at zero")

@@ -37,40 +37,42 @@ def _table(seed: int, *, flat: bool = False) -> Any:
 
 
 def columns() -> Outcome:
-    """Check the columns that trees make: inputs are as many as public sizes say, whatever is in a table; each row has
-    one leaf of each tree, of one size; what was kept is what comes back; the own score of labels at random says
-    nothing of them."""
+    """Check the columns that trees compute.
+
+    Their number follows from public sizes alone. Each row has one leaf of each tree, and all leaves have one value.
+    The state of a training restores the same trees, and boosted scores of random labels do not predict them.
+    """
     outcome, spread = Outcome(), InputShape(active=True, columns=4, outputs=1, parties=2, rows=ROWS)
-    count, each = MODEL.count(spread), 2**DEPTH
+    count, leaves_per_tree = MODEL.count(spread), 2**DEPTH
     for flat in (False, True):
         X = _table(0, flat=flat)
-        made = MODEL.inputs(spread, None, partial(_seen, X))
-        assert isinstance(made, ForestInputs), "trees have these"
-        found = made.trained(X, np.arange(ROWS))
-        if not found.shape[1] == MODEL.breadth(spread) == count * each + 4 + 1 + 1:
+        forest_inputs = MODEL.inputs(spread, None, partial(_seen, X))
+        assert isinstance(forest_inputs, ForestInputs), "trees have these"
+        inputs = forest_inputs.trained(X, np.arange(ROWS))
+        if not inputs.shape[1] == MODEL.breadth(spread) == count * leaves_per_tree + 4 + 1 + 1:
             outcome.add(
-                "sizes", "bank", f"{found.shape[1]} inputs come of a table for which others expect another number"
+                "sizes", "bank", f"{inputs.shape[1]} inputs come of a table for which others expect another number"
             )
             return outcome
-        leaves = found[:, : count * each].reshape(ROWS, count, each)
+        leaves = inputs[:, : count * leaves_per_tree].reshape(ROWS, count, leaves_per_tree)
         if ((leaves != 0).sum(axis=2) != 1).any():
             outcome.add("leaves", "bank", "some rows have no leaf in a tree, or several")
-        if not np.isin(leaves, [0.0, float(on_grid(np.array(made.leaf_weight * count**-0.5), 1.0))]).all():
+        if not np.isin(leaves, [0.0, float(on_grid(np.array(forest_inputs.leaf_weight * count**-0.5), 1.0))]).all():
             outcome.add("leaves", "bank", "the value of a leaf depends on the table")
-    made = MODEL.inputs(spread, None, partial(_seen, _table(0)))
-    assert isinstance(made, ForestInputs), "trees have these"
-    kept = made.state(whole=True)
-    again = MODEL.inputs(spread, kept, lambda: _seen(_table(0), key=9))
+    forest_inputs = MODEL.inputs(spread, None, partial(_seen, _table(0)))
+    assert isinstance(forest_inputs, ForestInputs), "trees have these"
+    state = forest_inputs.state(whole=True)
+    again = MODEL.inputs(spread, state, lambda: _seen(_table(0), key=9))
     assert isinstance(again, ForestInputs), "trees have these"
-    if not np.array_equal(again.forest.cuts, np.minimum(made.forest.cuts, np.finfo(np.float64).max)):
+    if not np.array_equal(again.forest.cuts, np.minimum(forest_inputs.forest.cuts, np.finfo(np.float64).max)):
         outcome.add("kept", "bank", "a training that is taken up again has other trees")
-    told = InputShape(active=False, columns=4, outputs=1, parties=2, rows=ROWS, opened=True)
-    if MODEL.inputs(told, None, partial(_seen, _table(0))).state(whole=True)["cosines"] is not None:
+    opened_shape = InputShape(active=False, columns=4, outputs=1, parties=2, rows=ROWS, opened=True)
+    if MODEL.inputs(opened_shape, None, partial(_seen, _table(0))).state(whole=True)["cosines"] is not None:
         outcome.add("mixed", "bank", "a party that receives its weights has cosines, which mix its columns")
     wide = np.random.default_rng(3).normal(size=(ROWS, 4))
     scored = MODEL.inputs(spread, None, lambda: _seen(wide))
-    own = scored.trained(wide, np.arange(ROWS))[:, -2]
-    if abs(area_under_curve(_seen(wide).targets[:, 0] > 0, own) - 0.5) > 0.2:  # type: ignore[index]
+    fold_scores = scored.trained(wide, np.arange(ROWS))[:, -2]
+    if abs(area_under_curve(_seen(wide).targets[:, 0] > 0, fold_scores) - 0.5) > 0.2:  # type: ignore[index]
         outcome.add("fold", "bank", "the score of a training row has seen its label")
     return outcome
 
@@ -97,8 +99,8 @@ def drawn() -> Outcome:
     sides = [item["inputs"]["forest"]["sides"] for item in (first, again, other, seeded)]
     if not np.array_equal(sides[0], sides[1]):
         outcome.add("repeated", "shop", "two runs of one job draw other trees")
-    for what, own in (("a row", sides[2]), ("the seed", sides[3])):
-        if np.array_equal(sides[0], own):
+    for what, changed in (("a row", sides[2]), ("the seed", sides[3])):
+        if np.array_equal(sides[0], changed):
             outcome.add("draws", "shop", f"trees do not follow from {what}, so that others could draw them")
     if "theta" in first:
         outcome.add("weights", "shop", "its part holds its weights, which the job does not open")
@@ -107,8 +109,8 @@ def drawn() -> Outcome:
     turned = [item["inputs"]["cosines"]["directions"] for item in (first, again, other, seeded)]
     if not np.array_equal(turned[0], turned[1]):
         outcome.add("repeated", "shop", "two runs of one job draw other cosines")
-    for what, own in (("a row", turned[2]), ("the seed", turned[3])):
-        if np.array_equal(turned[0], own):
+    for what, changed in (("a row", turned[2]), ("the seed", turned[3])):
+        if np.array_equal(turned[0], changed):
             outcome.add("cosines", "shop", f"cosines do not follow from {what}, so that others could draw them")
     if not np.array_equal(*(item["inputs"]["cosines"]["columns"]["mean"] for item in (first, later))):
         outcome.add("held out", "shop", "cosines are scaled by rows that are held out")

@@ -15,8 +15,8 @@ from securevfl.protocols.shares import product_work
 
 # An executor that does each piece of work at once, in the thread that hands it over, cut as one of three workers.
 #
-# So the ways that code goes where it has an executor are watched like those where it has none: draws stand under the
-# name of their party, in order, and nothing is lost in another process.
+# So checks cover the code paths with an executor too: draws are recorded under the name of their party, in order, and
+# no draw happens in another process.
 
 
 P = ParamSpec("P")

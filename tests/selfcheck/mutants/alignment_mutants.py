@@ -55,8 +55,8 @@ def _psi_declares_less(passives: Any, **flow: Any) -> Any:
 _take = vole.VoleReceiverPiece.__init__
 
 
-def _no_noise(self: Any, public: Any, number: int, size: Any, leaves: Any, noise: Any, *rest: Any) -> None:
-    _take(self, public, number, size, leaves, noise, *rest)
+def _no_noise(self: Any, public: Any, number: int, size: Any, leaves: Any, noise: Any, *arguments: Any) -> None:
+    _take(self, public, number, size, leaves, noise, *arguments)
     self._noise[:] = 0
 
 

@@ -22,8 +22,8 @@ def _claim_of_sender(session: bytes, sender: str, receiver: str) -> bytes:
     return b"securevfl identity 1" + hashlib.sha256(sender.encode()).digest()
 
 
-def _proof_of_sender(sender: str, receiver: str, own: Any, other: Any) -> bytes:
-    return b"securevfl seal 1" + end_to_end._digest(sender, own)
+def _proof_of_sender(sender: str, receiver: str, offer: Any, other: Any) -> bytes:
+    return b"securevfl seal 1" + end_to_end._digest(sender, offer)
 
 
 class _OneNonce:

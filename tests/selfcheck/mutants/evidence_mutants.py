@@ -10,7 +10,7 @@ import numpy as np
 from securevfl.data import preparation
 from securevfl.data import woe as bins
 from securevfl.families import run_shape
-from securevfl.families.rounds import rounds_disclosures
+from securevfl.families.rounds import rounds_outputs
 from securevfl.protocols import bin_classes
 from securevfl.protocols.residuals.open_residual import OpenResidual
 from selfcheck.mutants.mutant import Mutant, patched
@@ -74,7 +74,7 @@ MUTANTS = [
         "counts of bins are missing in a run's disclosures about labels",
         "classes in bins guarded",
         "count",
-        patched((rounds_disclosures, "bin_disclosures", _counts_nothing)),
+        patched((rounds_outputs, "bin_outputs", _counts_nothing)),
     ),
     Mutant(
         "bins: single rows unseen",

@@ -100,16 +100,16 @@ def _beside_parts(owner: Any, name: str, secret: Callable[..., bytes]) -> Callab
 
     @contextmanager
     def apply() -> Iterator[None]:
-        told, make, save = list[bytes](), getattr(owner, name), ModelPart.save
+        secrets, make, save = list[bytes](), getattr(owner, name), ModelPart.save
 
-        def keeping(*given: Any) -> Any:
-            made = make(*given)
-            told.append(secret(given, made))
-            return made
+        def keeping(*arguments: Any) -> Any:
+            result = make(*arguments)
+            secrets.append(secret(arguments, result))
+            return result
 
         def save_more(self: Any, path: Any) -> None:
             save(self, path)
-            path.with_suffix(".key").write_bytes(b"".join(told[:1]))
+            path.with_suffix(".key").write_bytes(b"".join(secrets[:1]))
 
         with mock.patch.object(owner, name, keeping), mock.patch.object(ModelPart, "save", save_more):
             yield
@@ -233,7 +233,9 @@ MUTANTS = [
         "secret keys stay home",
         "keys",
         _beside_parts(
-            kernel_shares, "keypair", lambda given, made: bytes(np.asarray(made[0]).ravel()[:64].astype("i1").tobytes())
+            kernel_shares,
+            "keypair",
+            lambda arguments, result: bytes(np.asarray(result[0]).ravel()[:64].astype("i1").tobytes()),
         ),
     ),
     Mutant(
@@ -241,7 +243,7 @@ MUTANTS = [
         "the secret key of a product or a sum under SEAL is saved next to a part",
         "secret keys stay home",
         "keys",
-        _beside_parts(SealRing, "keypair", lambda given, made: bytes(made[0].tobytes())),
+        _beside_parts(SealRing, "keypair", lambda arguments, result: bytes(result[0].tobytes())),
     ),
     *(
         Mutant(f"{what} without {lost}", f"{what}: nothing follows from {lost}", _DERIVED, "bound", patched(patch))

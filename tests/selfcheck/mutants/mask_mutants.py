@@ -29,9 +29,9 @@ def _no_mask(self: Any, part: Any) -> Any:
 
 
 def _kept_mask(self: Any, part: Any) -> Any:
-    if not hasattr(self, "_kept"):
-        self._kept = self._masks.array(part.shape, part.dtype.type)
-    return self._kept.copy()
+    if not hasattr(self, "_first_mask"):
+        self._first_mask = self._masks.array(part.shape, part.dtype.type)
+    return self._first_mask.copy()
 
 
 def _float_mask(self: Any, part: Any) -> Any:

@@ -64,7 +64,7 @@ def table() -> str:
         f"{len(MUTANTS)} ways to break the library. Each is applied to the real code, and the check named must find it",
         "(`tests/selfcheck/suite/test_mutants.py`); the same check passes on the code as it is.",
         "",
-        "| mutant | what it does | caught by | as |",
+        "| mutant | change | caught by | as |",
         "|---|---|---|---|",
     ]
     lines += [f"| {mutant.name} | {mutant.what} | {mutant.caught_by} | {mutant.finding} |" for mutant in MUTANTS]

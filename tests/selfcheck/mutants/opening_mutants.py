@@ -15,7 +15,7 @@ from securevfl.families.output_rounding import RoundedOutputs
 from selfcheck.mutants.mutant import Mutant, edited, patched
 
 
-def _taken(*given: Any) -> bool:
+def _taken(*arguments: Any) -> bool:
     return True
 
 
@@ -23,8 +23,8 @@ def _alike(d: int, checks: int) -> Any:
     return np.full((d, checks), 1 / max(1.0, (d / 3) ** 0.5))
 
 
-def _wide(*given: Any) -> Any:
-    return 2.0**10 * check_tolerance(*given)
+def _wide(*arguments: Any) -> Any:
+    return 2.0**10 * check_tolerance(*arguments)
 
 
 _init = PaillierChecks.__init__
@@ -94,7 +94,7 @@ MUTANTS = [
         "a check is expected to a level, so that the dither trips it",
         "openings ckks",
         "false alarm",
-        patched((row_products, "check_tolerance", lambda *given: 0 * check_tolerance(*given) + 1.0)),
+        patched((row_products, "check_tolerance", lambda *arguments: 0 * check_tolerance(*arguments) + 1.0)),
     ),
     Mutant(
         "outputs: in full precision",

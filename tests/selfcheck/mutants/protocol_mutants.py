@@ -64,11 +64,11 @@ _passive_gradient = sealed_residual.SealedPassive.gradient
 def _asks_again(self: Any, exchange: int, sealed: Any, evaluator: Any, model: Any, batch: Any) -> Any:
     """Asks for the gradient of other columns too."""
     sealed = [*sealed]
-    own = _passive_gradient(self, exchange, sealed, evaluator, model, batch)
+    gradient = _passive_gradient(self, exchange, sealed, evaluator, model, batch)
     other = evaluator.prepare(np.cos(model.jacobian(batch.X).dense))
     blinded, r = evaluator.blind(sealed_residual.product_of(evaluator, other, sealed))
     evaluator.unblind(self.ask_to_open(exchange, blinded), r)
-    return own
+    return gradient
 
 
 _spend = exchanges.Exchanges.spend
@@ -85,7 +85,7 @@ def _any_shape(self: Any, rows: int, outputs: int, columns: int) -> None:
     """Accept every shape, so that the key holder opens whatever is asked for."""
 
 
-def any_bits(self: Any, message: Any, told: Any) -> None:
+def any_bits(self: Any, message: Any, record: Any) -> None:
     """Let messages out of more bits than were entered, which the gate refuses before any check could see them."""
 
 
@@ -100,15 +100,15 @@ def _repeated(self: Any, g: Any, *, epoch: int, to: Any, resend_of: Any = None) 
     inner = self._holder.encrypt_pieces
 
     class Cached:
-        kept = getattr(self, "_cached", {})
+        pieces = getattr(self, "_cached", {})
 
         def encrypt_pieces(self, g: Any, *, bound: float) -> Any:
-            return iter(self.kept.setdefault((epoch, g.shape), [*inner(g, bound=bound)]))
+            return iter(self.pieces.setdefault((epoch, g.shape), [*inner(g, bound=bound)]))
 
         def __getattr__(self, name: str) -> Any:
             return getattr(holder, name)
 
-    holder, self._cached = self._holder, Cached.kept
+    holder, self._cached = self._holder, Cached.pieces
     if epoch == self._epoch:
         self._holder = Cached()
     try:

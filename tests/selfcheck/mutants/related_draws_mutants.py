@@ -48,13 +48,13 @@ _zero = LatticeEvaluator._zero
 def _zero_turned(self: Any) -> Any:
     """One encryption of zero a key; each reply takes it times x^k for a random k."""
     ring = self._parameters.ring
-    if not hasattr(self, "_kept"):
-        self._kept = _zero(self)
-        ring.evaluator.transform_to_ntt_inplace(self._kept)
+    if not hasattr(self, "_cached_zero"):
+        self._cached_zero = _zero(self)
+        ring.evaluator.transform_to_ntt_inplace(self._cached_zero)
     monomial, turned = np.zeros(4096), seal.Ciphertext()
     monomial[int.from_bytes(os.urandom(16), "little") % 4096] = 1.0
     plain, _ = ring.plaintext(RingLayout(1, 1, 1, 1), monomial)
-    ring.evaluator.multiply_plain(self._kept, plain, turned)
+    ring.evaluator.multiply_plain(self._cached_zero, plain, turned)
     ring.evaluator.transform_from_ntt_inplace(turned)
     return turned
 
@@ -64,13 +64,13 @@ _reply = LatticeEvaluator.blind
 
 def _zero_of_reply(self: Any) -> Any:
     ring = self._parameters.ring
-    if self._kept is None:
-        self._kept = ring.io.residues(_zero(self), ring.shape)
-    return ring.io.ciphertext(ring.level, self._kept, ntt=False)
+    if self._cached_zero is None:
+        self._cached_zero = ring.io.residues(_zero(self), ring.shape)
+    return ring.io.ciphertext(ring.level, self._cached_zero, ntt=False)
 
 
 def _reply_with_one_zero(self: Any, product: Any) -> Any:
-    self._kept = None
+    self._cached_zero = None
     return _reply(self, product)
 
 

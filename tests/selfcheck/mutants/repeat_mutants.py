@@ -32,16 +32,16 @@ def _key_dropped(self: Any, key: bytes, subchannel: str, first: int) -> None:
     _noise(self, os.urandom(32), subchannel, first)
 
 
-def _checks_only(self: Any, register: Any, sitting: Any, told: Any, check: Any, *, ahead: Any) -> Any:
+def _checks_only(self: Any, register: Any, sitting: Any, disclosures: Any, check: Any, *, ahead: Any) -> Any:
     check([])
-    return SimpleNamespace(lease=lambda told: None, settle=lambda told: None)
+    return SimpleNamespace(lease=lambda disclosures: None, settle=lambda disclosures: None)
 
 
-def _one_name(self: Any, register: Any, sitting: Any, told: Any, check: Any, *, ahead: Any) -> Any:
-    return _reserve(self, register, ("run", ""), told, check, ahead=ahead)
+def _one_name(self: Any, register: Any, sitting: Any, disclosures: Any, check: Any, *, ahead: Any) -> Any:
+    return _reserve(self, register, ("run", ""), disclosures, check, ahead=ahead)
 
 
-def _shares_nothing(self: Any, own: Any, sets: Any) -> dict[str, int]:
+def _shares_nothing(self: Any, rows: Any, sets: Any) -> dict[str, int]:
     return dict.fromkeys(sets, 0)
 
 

@@ -28,21 +28,21 @@ _beside, _breadth, _made, _outcome = (
 _cosines, _draw = Trees._cosines, CosineFeatures.__dict__["draw"].__func__
 
 
-def _filled(self: Any, X: Any, own: Any) -> Any:
-    inputs = _beside(self, X, own)
+def _filled(self: Any, X: Any, rows: Any) -> Any:
+    inputs = _beside(self, X, rows)
     return inputs[:, inputs.any(axis=0)]
 
 
-def _lacking(self: Any, X: Any, own: Any) -> Any:
-    inputs = _beside(self, X, own)
+def _lacking(self: Any, X: Any, rows: Any) -> Any:
+    inputs = _beside(self, X, rows)
     for source in self.forest.sources:
         if source.missing is not None:
             inputs[X[:, source.missing] > 0, : self.forest.merged.size] = 0
     return inputs
 
 
-def _by_share(self: Any, X: Any, own: Any) -> Any:
-    inputs = _beside(self, X, own)
+def _by_share(self: Any, X: Any, rows: Any) -> Any:
+    inputs = _beside(self, X, rows)
     counts = np.maximum(self.forest.counts.ravel(), 1)
     inputs[:, : len(counts)] *= np.sqrt(self.forest.counts.sum(axis=1).max() / counts)
     return inputs
@@ -57,8 +57,8 @@ def _untold(spread: Any) -> Any:
 
 
 def _all_rows(self: Any, data: Any) -> Any:
-    own = np.arange(data.rows)
-    all_of_them: Any = Stand(data, schedule=Stand(data.schedule, train=own, fitting_rows=own))
+    rows = np.arange(data.rows)
+    all_of_them: Any = Stand(data, schedule=Stand(data.schedule, train=rows, fitting_rows=rows))
     return _made(self, all_of_them)
 
 
@@ -142,7 +142,7 @@ MUTANTS = [
         "stored trees are ignored",
         "trees: columns",
         "kept",
-        patched((Trees, "inputs", lambda self, spread, kept, make: self._drawn(spread, make))),
+        patched((Trees, "inputs", lambda self, spread, state, make: self._drawn(spread, make))),
     ),
     Mutant(
         "own score in fold",

@@ -1,8 +1,7 @@
-"""How many p-values a run of the suite may look at, counted over all of its workers.
+"""The number of p-values that a run of the suite may compute, counted over all of its workers.
 
-The false-alarm rate of `statistics` holds for so many p-values and no more. Every check adds what it looked at to one
-file that all workers of a run share, and asserts what stands there then: whichever comes last sees the whole. Mutants,
-which are meant to fail, do not count.
+The false-alarm rate of `statistics` holds up to a maximum number of p-values. Every check adds its number of p-values
+to a file that all workers of a run share, and checks the total. Mutants, which are meant to fail, do not count.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ class Budget:
         self._path = path
 
     def spend(self, count: int, *, most: int) -> None:
-        """Add `count` to what was spent. Raises AssertionError once all that was ever added is more than `most`."""
+        """Add `count` to the total. Raises AssertionError if the total exceeds `most`."""
         line = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             os.write(line, b"%d\n" % count)

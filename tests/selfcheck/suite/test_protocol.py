@@ -1,6 +1,6 @@
-"""The audit of one protocol: checker and simulators. A protocol of your own joins by one fixture.
+"""The audit of one protocol: checker and simulators. Add one fixture to audit another protocol.
 
-In a test file of your own:
+In a test file for your protocol:
 
     import pytest
     import securevfl as vfl
@@ -11,8 +11,8 @@ In a test file of your own:
         return vfl.Protocol(sum=MySum(), residual=MyResidual())
 
 `sum` is any `SumProtocol` for two passive parties or more, `residual` any `ResidualProtocol`. The tests play both with
-several parties over two sessions, hold every message against what `declares` says, and compare every role's view with
-a simulated one. Without a fixture of your own the protocol of the job file that SECUREVFL_JOB names is taken:
+several parties over two sessions, compare every message with `declares`, and compare every role's view with
+a simulated one. Without that fixture, the tests use the protocol of the job file that SECUREVFL_JOB names:
 
     SECUREVFL_JOB=job.toml pytest tests/selfcheck/suite/test_protocol.py
 """

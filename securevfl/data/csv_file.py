@@ -1,0 +1,236 @@
+"""A CSV file, which may be compressed, as batches of texts.
+
+The delimiter is the one among comma, semicolon and tab that gives the most names in the header. A header may have names
+with line breaks in quotation marks, and blank lines above it; white space in names becomes single blanks. Values may
+contain line breaks in quotation marks. A quotation mark that encloses complete rows, because it was meant as inches or
+was never closed, is an error that names its line: otherwise these rows would disappear. Errors never contain a value.
+Lines are numbered from 1, rows from 1 below the header.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any, TextIO
+
+from securevfl.data.composite_ids import id_pattern
+from securevfl.data.validation import MISSING
+from securevfl.errors import TableError
+
+CSV_BLOCK_BYTES = 4 << 20
+"""Bytes of a CSV file that are parsed at a time; no row may be longer."""
+_DELIMITERS = ",", ";", "\t"
+_LINE_BREAK = re.compile(r"\r\n|\r|\n")
+_BLANK_LINES = re.compile(r"\A(\s*[\r\n])+")
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+def clean_name(name: object) -> str:
+    """Return the name of a column with single blanks in place of all white space, and none at its ends."""
+    return " ".join(str(name).split())
+
+
+class CsvFile:
+    """An open CSV file.
+
+    Args:
+        path: the file.
+
+    Attributes:
+        names: the names of its columns, as `clean_name` returns them.
+        delimiter: the delimiter of its values.
+
+    Raises:
+        TableError: if the file has no header, is not in UTF-8, or has quotation marks that enclose complete rows.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._header_lines = 0
+        with _lines(path) as file:
+            header = self._read_header(file)
+        with import_module("pyarrow").input_stream(str(path)) as file:
+            mark = file.read(len(_BYTE_ORDER_MARK)) == _BYTE_ORDER_MARK
+        self._header_bytes = len(header.encode()) + len(_BYTE_ORDER_MARK) * mark
+        header = _BLANK_LINES.sub("", header)
+        rows = {mark: next(csv.reader(io.StringIO(header, newline=""), delimiter=mark), []) for mark in _DELIMITERS}
+        self.delimiter = max(_DELIMITERS, key=lambda mark: len(rows[mark]))
+        self.names = list(map(clean_name, rows[self.delimiter]))
+        self._checked = False
+
+    def _read_header(self, file: TextIO) -> str:
+        """Read the blank lines above the header, and the header."""
+        header = line = file.readline()
+        self._header_lines = 1
+        while line and not line.strip():
+            header += (line := file.readline())
+            self._header_lines += 1
+        if not line:
+            raise TableError("the file is empty", "export the table again", code="SVFL-TABLE-EMPTY")
+        quotes = line.count('"')
+        while quotes % 2 and (line := file.readline()):  # a quoted name with a line break
+            header += line
+            self._header_lines += 1
+            quotes += line.count('"')
+        return header
+
+    def batches(self, columns: Sequence[str]) -> Iterator[Any]:
+        """Yield all rows of these columns as Arrow record batches of texts, null for missing ones.
+
+        Args:
+            columns: the names of the columns.
+
+        Yields:
+            Batches of the rows of about CSV_BLOCK_BYTES.
+
+        Raises:
+            TableError: if a line cannot be read.
+        """
+        pa, reader = import_module("pyarrow"), import_module("pyarrow.csv")
+        if not self._checked:
+            self._check_quotes()
+            self._checked = True
+        surplus = list[int]()
+
+        def skip(row: Any) -> str:
+            surplus.append(row.actual_columns)
+            return "skip"
+
+        try:
+            with pa.input_stream(str(self._path)) as file:
+                file.read(self._header_bytes)
+                batches = reader.open_csv(
+                    file,
+                    reader.ReadOptions(use_threads=False, block_size=CSV_BLOCK_BYTES, column_names=self.names),
+                    reader.ParseOptions(delimiter=self.delimiter, newlines_in_values=True, invalid_row_handler=skip),
+                    reader.ConvertOptions(
+                        column_types=dict.fromkeys(self.names, pa.string()),
+                        include_columns=list(dict.fromkeys(columns)),
+                        null_values=sorted(MISSING),
+                        strings_can_be_null=True,
+                    ),
+                )
+                for batch in batches:
+                    if surplus:
+                        raise self._ragged(surplus[0])
+                    yield batch
+        except pa.ArrowInvalid as error:
+            if "Empty CSV" in str(error):  # there is no row below the header
+                return
+            raise self._unreadable() from None
+        if surplus:
+            raise self._ragged(surplus[0])
+
+    def table(self, columns: Sequence[str]) -> Any:
+        """Return all rows of these columns as an Arrow table of texts."""
+        pa = import_module("pyarrow")
+        schema = pa.schema([(name, pa.string()) for name in dict.fromkeys(columns)])
+        return pa.Table.from_batches(self.batches(columns), schema)
+
+    def _check_quotes(self) -> None:
+        """Raise TableError if a quotation mark encloses complete rows, or is never closed."""
+        with _lines(self._path) as file:
+            if not any(line.count('"') % 2 for line in file):
+                return  # no value has a line break
+        with _rows(self._path, self.delimiter, strict=True) as rows:
+            start = first = 1
+            try:
+                for row in rows:
+                    if rows.line_num > start and start > self._header_lines and self._encloses_rows(row):
+                        raise _stray_quote(start, rows.line_num)
+                    first, start = start, rows.line_num + 1
+            except csv.Error:
+                raise _stray_quote(max(start, first), rows.line_num) from None
+
+    def _encloses_rows(self, row: list[str]) -> bool:
+        """Return whether a value of a row contains the end of this row and the beginning of another one."""
+        pattern = id_pattern(row[0])
+        for column, value in enumerate(row):
+            _, *inner = _LINE_BREAK.split(value)
+            if not inner:
+                continue
+            similar = [id_pattern(line.partition(self.delimiter)[0]) == pattern for line in inner]
+            marks = [line.count(self.delimiter) for line in inner]
+            if any(
+                count >= len(self.names) - 1 > 0 and (alike or len(self.names) > 2)
+                for count, alike in zip(marks[:-1], similar[:-1], strict=True)
+            ):
+                return True
+            if column and marks[-1] == column and similar[-1]:
+                return True
+        return False
+
+    def _ragged(self, received: int) -> TableError:
+        """Return the error of a line that has more or fewer values than there are columns."""
+        expected = len(self.names)
+        with _rows(self._path, self.delimiter) as rows:
+            line = next((rows.line_num for row in rows if row and len(row) != expected), None)
+        where = "a line" if line is None else f"line {line}"
+        return TableError(
+            f"{where} has {received} values, and the header has {expected} names", code="SVFL-TABLE-RAGGED", line=line
+        )
+
+    def _unreadable(self) -> TableError:
+        """Return the error of a file that Arrow refuses: it is not in UTF-8, or has a very long row."""
+        try:
+            with _lines(self._path) as file:
+                for _ in file:
+                    pass
+        except TableError as error:
+            return error
+        return TableError(
+            f"a row is longer than {CSV_BLOCK_BYTES:,} bytes, or a quotation mark is not closed",
+            "shorten the row, or close the quotation mark",
+            code="SVFL-TABLE-UNREADABLE",
+        )
+
+
+def _stray_quote(line: int, last: int) -> TableError:
+    where = f"up to line {last}" if last > line else "in the same line"
+    return TableError(
+        f"a quotation mark in line {line} encloses complete rows {where}, or text follows a closing quotation mark",
+        "remove the quotation mark, or write it twice within a quoted value",
+        code="SVFL-TABLE-QUOTES",
+        line=line,
+    )
+
+
+@contextmanager
+def _lines(path: Path) -> Iterator[TextIO]:
+    """Open a CSV file, which may be compressed, as lines of text; TableError if it is not in UTF-8."""
+    try:
+        with import_module("pyarrow").input_stream(str(path)) as file:
+            yield io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+    except UnicodeDecodeError:
+        raise TableError(
+            f"{_undecodable(path)} is not UTF-8",
+            'export the file in UTF-8; spreadsheets call it "CSV UTF-8"',
+            code="SVFL-TABLE-ENCODING",
+        ) from None
+
+
+def _undecodable(path: Path) -> str:
+    """Name the first line that is not UTF-8."""
+    with import_module("pyarrow").input_stream(str(path)) as file:
+        for number, line in enumerate(io.BufferedReader(file), 1):
+            try:
+                line.decode()
+            except UnicodeDecodeError:
+                return f"line {number}"
+    return "the file"
+
+
+@contextmanager
+def _rows(path: Path, delimiter: str, *, strict: bool = False) -> Iterator[Any]:
+    """Read the rows of a CSV file with Python's reader, which counts lines."""
+    limit = csv.field_size_limit(CSV_BLOCK_BYTES)
+    try:
+        with _lines(path) as file:
+            yield csv.reader(file, delimiter=delimiter, strict=strict)
+    finally:
+        csv.field_size_limit(limit)

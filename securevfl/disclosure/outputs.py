@@ -1,0 +1,114 @@
+"""Outputs: what a run discloses to each party, as data.
+
+A family of training lists the outputs of a job (`securevfl.families`). Everything that counts, shows or limits
+disclosures reads this list: guards, the consent sheet, the ledger, the audit and the pages. Each output states once how
+often it is disclosed, how many numbers of how many bits, and about whose data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from securevfl.disclosure.counts import Disclosure, Kind
+from securevfl.runtime.disclosure_gate import Group
+
+Occasion = Literal["start", "step", "epoch", "chunk", "evaluation", "end"]
+
+
+@dataclass(frozen=True)
+class Output:
+    """One thing that a run discloses to one party.
+
+    Attributes:
+        name: what is disclosed, such as "gradients"; a noun in the plural for people.
+        kind: the kind of disclosure, which determines the units of `count` and `capacity`
+            (`securevfl.disclosure.counts.Disclosure`).
+        receiver: the party that learns it.
+        about: the parties whose data it is about.
+        occasion: the event at which it is disclosed.
+        times: how often it is disclosed in a complete run, at most.
+        rows: number of rows that it is about, each time; 0 if it is about all rows together.
+        numbers: numbers that the giver sends each time; 0 if the output follows from other numbers.
+        bits: bits of each number.
+        count: how much a complete run discloses, in the unit of the kind.
+        capacity: how much there is to disclose, in the same unit; 0 if there is no upper bound.
+        giver: the party that sends the numbers, if it is not each party of `about`.
+        basis: name of the equations; see `Disclosure`.
+        group: the rows that it is about.
+        rho: zCDP parameter of a complete run, if the numbers are protected by noise.
+        guards: names of the leaks by which a guard limits this output.
+    """
+
+    name: str
+    kind: Kind
+    receiver: str
+    about: tuple[str, ...]
+    occasion: Occasion
+    times: int
+    count: int
+    capacity: int = 0
+    rows: int = 0
+    numbers: int = 0
+    bits: int = 64
+    giver: str = ""
+    basis: str = ""
+    group: Group = "training"
+    rho: float = 0.0
+    guards: tuple[str, ...] = ()
+
+    @property
+    def total_numbers(self) -> int:
+        """Numbers that the giver sends in a complete run."""
+        return self.times * self.numbers
+
+    @property
+    def disclosure(self) -> Disclosure:
+        """What a complete run discloses by this output, as guards and ledgers count it."""
+        return Disclosure(
+            self.kind,
+            self.receiver,
+            self.about,
+            self.count,
+            self.capacity,
+            self.basis,
+            self.group,
+            self.total_numbers,
+            rho=self.rho,
+            sender=self.giver,
+        )
+
+    def __str__(self) -> str:
+        """Return one line with name, occasion, number, size, rows, and the data that it is derived from."""
+        often = "once" if self.times == 1 else f"{self.times:,} times"
+        plural = "" if self.numbers == 1 else "s"
+        parts = [f"{often} ({self.occasion})"]
+        parts += [f"{self.numbers:,} number{plural} of {self.bits} bits"] if self.numbers else []
+        parts += [f"for {self.rows:,} rows"] if self.rows else []
+        source = "labels" if self.kind == "labels" else "columns"
+        return f"{self.name}: {', '.join(parts)}; from {source} of {', '.join(self.about)}"
+
+
+def disclosures_of(outputs: Iterable[Output]) -> list[Disclosure]:
+    """Return what a complete run discloses, with one entry for all outputs that are about the same thing.
+
+    Outputs are about the same thing if they have the same kind, receiver, subject, group, basis and giver, for example
+    sums of training rows in training and in evaluations. Their counts add up.
+
+    Args:
+        outputs: the outputs of a run.
+
+    Returns:
+        The disclosures, in the order of the outputs.
+    """
+    merged: dict[object, Disclosure] = {}
+    for output in outputs:
+        item = output.disclosure
+        key = (*item.key, item.basis, item.sender)
+        if (other := merged.get(key)) is not None:
+            item = replace(
+                item, count=item.count + other.count, numbers=item.numbers + other.numbers, rho=item.rho + other.rho
+            )
+        merged[key] = item
+    return list(merged.values())

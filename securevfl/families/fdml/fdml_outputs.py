@@ -1,0 +1,135 @@
+"""What asynchronous training (FDML) discloses about columns.
+
+A worker that pulls sums receives c numbers about each row of a batch in every iteration: the sum of all other workers'
+outputs, under changing weights. Over d iterations these span the d columns in the sum, as in training by rounds. Two
+rules are particular to FDML:
+
+- With three workers or more, a single other worker may have pushed a batch again between two pulls of that batch. The
+  versions show this, and the difference of the two sums is then the change of that worker's part. Therefore each other
+  worker is also counted alone, with c numbers about a row in every iteration, although most iterations disclose less.
+- A server that stores local predictions in the clear receives the part of every worker and is counted under its name.
+  Without a server, every worker receives the parts of all others.
+"""
+
+from __future__ import annotations
+
+from securevfl.base.roles import SERVER, Roles
+from securevfl.disclosure.counts import RunShape
+from securevfl.disclosure.outputs import Output
+from securevfl.families.evaluations import EvaluationSchedule, evaluated_group, evaluated_rows, score_output
+from securevfl.families.fdml.fdml_optimizer import FdmlJob, stored_of
+from securevfl.families.rounds.rounds_outputs import COLUMN_GUARDS, label_outputs, total_columns
+
+
+def fdml_outputs(job: FdmlJob, shape: RunShape) -> list[Output]:
+    """List what a complete run discloses: labels, pulled sums or pushed outputs, and evaluations."""
+    return [
+        *(_shown_labels(shape) if job.optimizer.shows_labels else label_outputs(job, shape)),
+        *_column_outputs(job, shape),
+        *_evaluation_outputs(job, shape),
+        score_output(job, shape),
+    ]
+
+
+def _shown_labels(shape: RunShape) -> list[Output]:
+    """List the labels that the active party sends to all workers."""
+    labels = shape.residuals
+    return [
+        Output(
+            "labels",
+            "labels",
+            name,
+            (shape.active,),
+            "start",
+            1,
+            labels,
+            labels,
+            rows=shape.rows,
+            numbers=shape.rows * shape.outputs,
+            basis="every label",
+        )
+        for name in shape.passives
+    ]
+
+
+def _column_outputs(job: FdmlJob, shape: RunShape) -> list[Output]:
+    """List what pulls, pushes and residuals in the clear disclose about columns."""
+    workers, c = (shape.active, *shape.passives), job.model.output_width(shape.outputs)
+    readers = workers if job.optimizer.shows_labels else (shape.active,)
+
+    def each_epoch(name: str, receiver: str, about: tuple[str, ...], *, sent: bool) -> Output:
+        numbers = shape.rows * c if sent else 0
+        return Output(
+            name,
+            "columns",
+            receiver,
+            about,
+            "epoch",
+            shape.epochs,
+            c * shape.epochs,
+            total_columns(shape, about),
+            rows=shape.rows,
+            numbers=numbers,
+            guards=COLUMN_GUARDS,
+        )
+
+    outputs = []
+    if not shape.helpers:  # every worker receives the outputs of all others in the clear
+        outputs += [
+            each_epoch("pushed outputs", reader, (other,), sent=True)
+            for reader in workers
+            for other in workers
+            if reader != other
+        ]
+    else:
+        for reader in readers:
+            others = tuple(name for name in workers if name != reader)
+            outputs.append(each_epoch("pulled sums", reader, others, sent=True))
+            if job.optimizer.tau and len(others) > 1:
+                outputs += [
+                    each_epoch("changes of one worker's outputs", reader, (other,), sent=False) for other in others
+                ]
+        if not stored_of(job).hides_parts:
+            outputs += [
+                each_epoch("pushed outputs", server, (name,), sent=True) for server in shape.helpers for name in workers
+            ]
+    if not job.optimizer.shows_labels and not job.protocol.seals:  # f follows from g
+        for receiver in shape.passives:
+            others = tuple(name for name in workers if name != receiver)
+            outputs.append(each_epoch("sums that follow from residuals", receiver, others, sent=False))
+    return outputs
+
+
+def _evaluation_outputs(job: FdmlJob, shape: RunShape) -> list[Output]:
+    """List what joint evaluations disclose to the active party, by the job's sum protocol."""
+    passives, c = shape.passives, job.model.output_width(shape.outputs)
+    hides_parts = len(passives) > 1 and job.protocol.sum_for(len(passives)).hides_parts
+    evaluations = EvaluationSchedule.of_run(job, shape).evaluations
+    return [
+        Output(
+            "sums of evaluated rows",
+            "columns",
+            shape.active,
+            about,
+            "evaluation",
+            evaluations,
+            c * evaluations,
+            total_columns(shape, about),
+            rows=evaluated_rows(shape),
+            numbers=evaluated_rows(shape) * c,
+            group=evaluated_group(shape),
+            guards=COLUMN_GUARDS,
+        )
+        for about in ([passives] if hides_parts else [(name,) for name in passives])
+    ]
+
+
+def single_worker_lines(job: FdmlJob, roles: Roles) -> list[str]:
+    """Return lines about the part of a single worker, if asynchronous pushes can reveal it; empty otherwise."""
+    workers = [name for name in roles.parties if roles.role(name) != SERVER]
+    if not job.optimizer.tau or len(workers) < 3 or not roles.with_role(SERVER):
+        return []
+    return [
+        "workers advance independently: if only one other worker pushed a batch between two pulls of it, the",
+        "difference of the sums is the change of that worker's part",
+    ]

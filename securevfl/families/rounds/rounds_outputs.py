@@ -1,0 +1,207 @@
+"""What a run of training by rounds discloses, as outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from securevfl.disclosure.column_leaks import COLUMNS
+from securevfl.disclosure.counts import RunShape
+from securevfl.disclosure.gradient_leaks import FRESH_EQUATIONS, LABEL_AUC, RANK
+from securevfl.disclosure.outputs import Output
+from securevfl.disclosure.sum_leaks import SEQUENTIAL
+from securevfl.families.evaluations import EvaluationSchedule, evaluated_group, evaluated_rows, score_output
+from securevfl.models.block import BlockModel
+from securevfl.options import JobOptions
+from securevfl.protocols.bin_classes import count_bits
+from securevfl.protocols.residuals.defences import Gaussian
+
+LABEL_GUARDS = RANK.name, FRESH_EQUATIONS.name, LABEL_AUC.name
+COLUMN_GUARDS = (COLUMNS.name,)
+
+
+def rounds_outputs(job: JobOptions, shape: RunShape) -> list[Output]:
+    """List what a complete run discloses, with all exchanges and evaluations."""
+    return [*label_outputs(job, shape), *_column_outputs(job, shape), score_output(job, shape)]
+
+
+def label_outputs(job: JobOptions, shape: RunShape) -> list[Output]:
+    """List what residuals disclose about labels to each passive party."""
+    about, residuals = (shape.active,), shape.residuals
+    defence = getattr(job.protocol.residual, "defence", None)
+    rho = defence.rho(shape.epochs) if isinstance(defence, Gaussian) else 0.0
+    if not job.protocol.seals:
+        return [
+            Output(
+                "residuals",
+                "labels",
+                name,
+                about,
+                "epoch",
+                shape.epochs,
+                residuals,
+                residuals,
+                rows=shape.rows,
+                numbers=shape.rows * _numbers_per_row(job, shape),
+                basis="every residual",
+                rho=rho,
+                guards=(LABEL_AUC.name,),
+            )
+            for name in shape.passives
+        ]
+    gradients = [
+        Output(
+            "parameter gradients",
+            "labels",
+            name,
+            about,
+            "step",
+            round(shape.visits * shape.openings),
+            job.equations * p,
+            residuals,
+            rows=shape.smallest_batch,
+            numbers=p,
+            basis=_equation_basis(job, shape, name),
+            rho=rho,
+            guards=LABEL_GUARDS,
+        )
+        for name, p in shape.parameters.items()
+    ]
+    return [*gradients, *bin_outputs(job, shape)]
+
+
+def bin_outputs(job: JobOptions, shape: RunShape) -> list[Output]:
+    """List the class counts of bins, whose bits are about the labels of all training rows."""
+    if job.prepare.woe is None or job.protocol.residual is None:
+        return []
+    outputs, word = [], count_bits(shape.rows)
+    for name, bins in shape.bins.items():
+        table = shape.tables.get(name, "")
+        basis = f"classes in bins ({job.prepare.woe}), columns {table}, batches {shape.partition}" if table else ""
+        outputs.append(
+            Output(
+                "counts of the positive class in bins",
+                "labels",
+                name,
+                (shape.active,),
+                "start",
+                1,
+                job.protocol.residual.counted_bits(shape.rows, bins, word),
+                round(shape.rows * shape.bits_of_a_label),
+                numbers=bins,
+                bits=word,
+                basis=basis,
+                group="bins",
+                guards=LABEL_GUARDS,
+            )
+        )
+    return outputs
+
+
+def _equation_basis(job: JobOptions, shape: RunShape, name: str) -> str:
+    """Name the equations that this passive party opens: the rows of its J^T on every batch; empty if J changes."""
+    table = shape.tables.get(name, "")
+    if not (table and shape.partition and not job.equations_change):
+        return ""
+    partition = f"parted anew in each of {shape.epochs} epochs" if job.reshuffle else "one partition"
+    return f"{job.model.name}, {job.scale} scale, columns {table}, batches {shape.partition}, {partition}"
+
+
+def _column_outputs(job: JobOptions, shape: RunShape) -> list[Output]:
+    """List what sums, and residuals in the clear, disclose about columns."""
+    c, passives = job.model.output_width(shape.outputs), shape.passives
+    hides_parts = job.protocol.sum_for(len(passives)).hides_parts and len(passives) > 1
+    exchanges = job.optimizer.exchanges(passives)
+    trained = shape.epochs * exchanges
+    evaluations, numbers_per_row = EvaluationSchedule.of_run(job, shape).evaluations, _numbers_per_row(job, shape)
+    subjects = [passives] if hides_parts else [(name,) for name in passives]
+    outputs = [
+        Output(
+            "sums of forward outputs",
+            "columns",
+            shape.active,
+            about,
+            "epoch",
+            trained,
+            c * (trained - _count_empty_exchanges(job, shape)),
+            total_columns(shape, about),
+            rows=shape.rows,
+            numbers=shape.rows * numbers_per_row,
+            guards=COLUMN_GUARDS,
+        )
+        for about in subjects
+    ]
+    outputs += [
+        Output(
+            "sums of evaluated rows",
+            "columns",
+            shape.active,
+            about,
+            "evaluation",
+            evaluations,
+            c * evaluations,
+            total_columns(shape, about),
+            rows=evaluated_rows(shape),
+            numbers=evaluated_rows(shape) * numbers_per_row,
+            group=evaluated_group(shape),
+            guards=COLUMN_GUARDS,
+        )
+        for about in subjects
+    ]
+    if hides_parts and exchanges > 1:
+        # Weights start at zero and one party moves between two exchanges, so a difference is that party's part.
+        outputs += [
+            Output(
+                "differences of sums, which follow from the sums",
+                "columns",
+                shape.active,
+                (name,),
+                "epoch",
+                shape.epochs,
+                c * shape.epochs,
+                shape.columns[name],
+                rows=shape.rows,
+                guards=(*COLUMN_GUARDS, SEQUENTIAL.name),
+            )
+            for name in passives
+        ]
+    if not job.protocol.seals:
+        # In parallel or in turn, each passive party receives one residual in an iteration.
+        outputs += [sum_from_residuals(shape, learner, c) for learner in passives]
+    return outputs
+
+
+def sum_from_residuals(shape: RunShape, receiver: str, outputs: int) -> Output:
+    """Return the sum of all other parties' outputs, which a residual in the clear discloses to a passive party."""
+    others = tuple(name for name in shape.columns if name != receiver)
+    return Output(
+        "sums that follow from residuals",
+        "columns",
+        receiver,
+        others,
+        "epoch",
+        shape.epochs,
+        outputs * shape.epochs,
+        total_columns(shape, others),
+        rows=shape.rows,
+        guards=COLUMN_GUARDS,
+    )
+
+
+def _numbers_per_row(job: JobOptions, shape: RunShape) -> int:
+    """Return how many numbers a passive party sends for a row, and receives with a residual in the clear."""
+    if isinstance(job.model, BlockModel):
+        return job.model.collected_width(shape.outputs, len(shape.passives))
+    return shape.outputs
+
+
+def _count_empty_exchanges(job: JobOptions, shape: RunShape) -> int:
+    """Return how many exchanges disclose nothing about any batch.
+
+    That is the first one of a run with one batch, because the weights of columns start at zero.
+    """
+    return int(shape.batches == 1 and job.model.by_column and not shape.resumed)
+
+
+def total_columns(shape: RunShape, names: Sequence[str]) -> int:
+    """Return the number of columns that these parties have together."""
+    return sum(shape.columns[name] for name in names)

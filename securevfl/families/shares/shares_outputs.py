@@ -1,0 +1,185 @@
+"""The outputs of a training on shares, and the leaks that a job must accept by name because of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import inf
+
+from securevfl.disclosure.counts import Kind, RunShape
+from securevfl.disclosure.gradient_leaks import RANK
+from securevfl.disclosure.leaks import LeakKind
+from securevfl.disclosure.outputs import Output
+from securevfl.families.evaluations import EvaluationSchedule, evaluated_group, evaluated_rows
+from securevfl.families.shares.chunk_pipeline import chunk_epochs
+from securevfl.families.shares.shares_job import SharesJob
+from securevfl.families.shares.shares_plan import reason_code_bits, weight_levels
+from securevfl.models import pair_metrics
+from securevfl.models.inputs import InputShape
+from securevfl.protocols.score_ledger.score_limits import SCORE_BIT_BUDGET
+from securevfl.protocols.shares.opened_loss import MAX_LOSS_ROWS, MIN_LOSS_ROWS
+from securevfl.protocols.shares.range_count import MAX_COUNTED_SUMS
+
+LARGE_SCORES = LeakKind(
+    "scores",
+    "scores of new rows disclose more than a fourth of the others' columns, or one column dominates",
+    'fewer levels (score_bits), or scores = "none"',
+    ("score_sums", "linked_outputs"),
+)
+
+SMALL_METRICS = LeakKind(
+    "small_metrics",
+    "metrics of few rows, of few rows of a label, or of the same rows many times",
+    "hold out more rows (test_fraction), or evaluate less often",
+    ("rank_matching", "marked_pairs"),
+)
+
+OPENED_WEIGHTS = LeakKind(
+    "opened_weights",
+    "opened weights have at least half as many bits as the labels, or as another party's columns",
+    "leave the party out of open_weights, fewer weights, or more rows",
+    ("partial_score",),
+)
+
+EXACT_SCORES = LeakKind(
+    "exact_scores",
+    'exact scores of new rows are disclosed (scores = "exact")',
+    'scores = "levels"',
+    ("score_sums",),
+)
+
+
+def disclosed_score_bits(job: SharesJob, shape: RunShape, rounder: str) -> int:
+    """Return the number of bits of each score of a new row.
+
+    Args:
+        job: the job.
+        shape: the shape of the run.
+        rounder: the party that rounds scores; its table limits the bits if it is available.
+
+    Returns:
+        The number of bits of each score of a new row.
+    """
+    information = shape.information.get(rounder)
+    codes = reason_code_bits(job, rounder, shape.columns[rounder])
+    limit = inf
+    if information is not None and LARGE_SCORES.name not in job.accepts:
+        limit = (SCORE_BIT_BUDGET * information.bits - codes) / shape.outputs
+    return job.protocol.shares.permitted_quantizer(job.model.loss.spacing, limit).bits
+
+
+def measured_rows(shape: RunShape) -> int:
+    """Return the number of rows on which metrics are measured; 0 if there are too few."""
+    rows = min(evaluated_rows(shape), MAX_LOSS_ROWS // shape.outputs)
+    return rows if rows >= MIN_LOSS_ROWS else 0
+
+
+def count_weights(job: SharesJob, shape: RunShape, name: str) -> int:
+    """Return the number of weights of a party, of all outputs together."""
+    active, opened = name == shape.active, name in job.protocol.shares.open_weights
+    inputs = InputShape(active, shape.columns[name], shape.outputs, len(shape.columns), shape.rows, opened)
+    return job.model.breadth(inputs) * shape.outputs
+
+
+def shares_outputs(job: SharesJob, shape: RunShape) -> list[Output]:
+    """List the opened pairs or sums of losses, the range counts, and the opened weights."""
+    evaluation_output = pair_output if pair_metrics.supports_pairs(job.model.loss) else loss_output
+    outputs = [range_count_output(job, shape), evaluation_output(job, shape), *weight_outputs(job, shape)]
+    return [output for output in outputs if output.count]
+
+
+def range_count_output(job: SharesJob, shape: RunShape) -> Output:
+    """Return the counts of training rows whose scores are beyond the range of the lookup tables."""
+    chunks = -(-job.epochs // chunk_epochs(job, shape.rows, shape.outputs))
+    rows = min(shape.rows, MAX_COUNTED_SUMS // shape.outputs)
+    return Output(
+        "counts of rows out of range", "scores", shape.active, shape.passives, "chunk", chunks, chunks, rows=rows
+    )
+
+
+def pair_output(job: SharesJob, shape: RunShape) -> Output:
+    """Return the pairs of a rounded score and a label, in random order, from which metrics are computed."""
+    times, rows = len(EvaluationSchedule.of_run(job, shape).measured_rounds()), measured_rows(shape)
+    pairs = rows * shape.outputs
+    return Output(
+        "pairs of a score and a label in random order",
+        "scores",
+        shape.active,
+        shape.passives,
+        "evaluation",
+        times,
+        times * pairs,
+        rows=rows,
+        numbers=pairs,
+        bits=job.protocol.shares.pair_bits(job.model.loss.spacing, classifies=job.model.loss.classifies),
+        giver=partner_of(job, shape.passives, shape.columns),
+        group=evaluated_group(shape),
+        guards=(SMALL_METRICS.name,),
+    )
+
+
+def loss_output(job: SharesJob, shape: RunShape) -> Output:
+    """Return the sums of losses and the shares of rows near the range's end, for losses without pairs."""
+    rows = measured_rows(shape)
+    times = len(EvaluationSchedule.of_run(job, shape).measured_rounds()) if rows else 0
+    return Output(
+        "sums of losses",
+        "scores",
+        shape.active,
+        shape.passives,
+        "evaluation",
+        times,
+        2 * times,
+        rows=rows,
+        guards=(SMALL_METRICS.name,),
+    )
+
+
+def weight_outputs(job: SharesJob, shape: RunShape) -> list[Output]:
+    """List the opened weights, whose bits are about labels and about the columns of other parties.
+
+    Bits about labels are compared with the bits of all labels. Weights about the columns of another party are compared
+    with the number of such weights that would have as many bits as these columns in all rows.
+    """
+    outputs, bits = [], weight_levels(job, shape.rows).bits
+    labels = max(1, int(shape.rows * shape.bits_of_a_label))
+    for name in sorted(shape.columns.keys() & set(job.protocol.shares.open_weights)):
+        count = count_weights(job, shape, name)
+
+        def opened(kind: Kind, about: str, total: int, capacity: int, name: str = name, count: int = count) -> Output:
+            return Output(
+                "opened weights",
+                kind,
+                name,
+                (about,),
+                "end",
+                1,
+                total,
+                capacity,
+                numbers=count,
+                bits=bits,
+                group="weights",
+                guards=(OPENED_WEIGHTS.name, RANK.name),
+            )
+
+        if name != shape.active:
+            outputs.append(opened("labels", shape.active, count * bits, labels))
+        for other in shape.columns:
+            if other != name:
+                information = shape.information.get(other)
+                capacity = 0 if information is None else max(1, int(information.bits * shape.rows / bits))
+                outputs.append(opened("columns", other, count, capacity))
+    return outputs
+
+
+def partner_of(job: SharesJob, passives: Sequence[str], columns: Mapping[str, int]) -> str:
+    """Return the partner: the passive party that the job names, or the first one with the most columns."""
+    chosen = job.protocol.shares.partner
+    if chosen is not None and chosen in passives:
+        return chosen
+    return max(passives, key=lambda name: columns.get(name, 0))
+
+
+def rounding_party(job: SharesJob, shape: RunShape) -> str:
+    """Return the party that rounds scores: the partner, or the active party if the partner requests scores."""
+    partner = partner_of(job, shape.passives, shape.columns)
+    return shape.active if job.protocol.shares.scores_to == partner else partner

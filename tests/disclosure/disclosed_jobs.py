@@ -1,0 +1,150 @@
+"""Forty varied jobs, and a record of what each of them discloses.
+
+`record` writes down, for one job, the counts and leaks that follow from public sizes, the numbers in the consent sheet,
+and the entries that a run leaves in each party's ledger. The wording of the sheet may change freely. The record of all
+jobs is stored in `tests/vectors/disclosures.json`. A change of the code that should disclose the same leaves the file
+as it is. To write it again, run `python tests/disclosure/disclosed_jobs.py`, and review the difference.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import securevfl as vfl
+from securevfl.consent.leak_guard import leaks
+from securevfl.data.party import Helper
+from securevfl.disclosure.counts import Disclosure
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.disclosure.outputs import disclosures_of
+from securevfl.families import FAMILIES, leak_kinds
+from securevfl.families.facts import RunFacts
+from securevfl.families.run_facts import pooled_run_facts
+from securevfl.job import Job
+
+FILE = Path(__file__).parents[1] / "vectors" / "disclosures.json"
+ROWS = 132
+_NUMBERS = re.compile(r"\d[\d,.]*\d|\d")
+EXAMPLES = {name: options for kind in FAMILIES.values() for name, options in kind().example_jobs().items()}
+SHARES: dict[str, Any] = {"model": "logistic", "optimizer": vfl.FedSGD(lr=0.3), "protocol": "shares"}
+ROUNDS: dict[str, Any] = {"model": "logistic", "optimizer": vfl.FedBCD(lr=0.1), "protocol": "ckks"}
+OPEN: dict[str, Any] = ROUNDS | {"protocol": vfl.Protocol(residual="open")}
+PATIENCE = {"metric": "loss", "evaluations": 9, "tolerance": 0.0}
+
+VARIANTS: dict[str, tuple[int, int, dict[str, Any]]] = {
+    # name: number of parties, number of classes (0 for numbers), options
+    "rounds of two parties": (2, 2, ROUNDS),
+    "rounds, three classes": (3, 3, ROUNDS | {"model": vfl.Softmax()}),
+    "rounds, numbers": (2, 0, OPEN | {"model": "square"}),
+    "rounds, evaluated in each round": (3, 2, OPEN | {"evaluate_every": 1}),
+    "rounds, nothing held out": (3, 2, OPEN | {"test_fraction": 0.0, "evaluate_every": 2}),
+    "rounds, patience": (3, 3, OPEN | {"model": vfl.Softmax(), "patience": PATIENCE}),
+    "rounds in turn": (3, 2, OPEN | {"optimizer": vfl.FedBCD(lr=0.1, mode="sequential")}),
+    "rounds, new batches": (2, 2, ROUNDS | {"reshuffle": True}),
+    "rounds, noise": (
+        2,
+        2,
+        OPEN | {"protocol": {"residual": {"name": "open", "defence": {"name": "gaussian", "sigma": 2.0}}}},
+    ),
+    "shares of two parties": (2, 2, SHARES),
+    "shares, one against the rest": (3, 3, SHARES | {"model": "one_vs_rest"}),
+    "shares, numbers": (3, 0, SHARES | {"model": "square", "optimizer": vfl.FedSGD(lr=0.1)}),
+    "shares, evaluated often": (2, 2, SHARES | {"evaluate_every": 2, "epochs": 3}),
+    "shares, target": (3, 2, SHARES | {"evaluate_every": 3, "epochs": 3, "target": {"metric": "auc", "value": 1.0}}),
+    "shares, rollbacks": (2, 2, SHARES | {"optimizer": "block_descent", "batch_size": "all", "evaluate_every": 1}),
+    "shares, no scores": (2, 2, SHARES | {"protocol": {"shares": {"scores": "none"}}}),
+    "shares, exact scores": (2, 2, SHARES | {"protocol": {"shares": {"scores": "exact"}}}),
+    "shares, all weights": (3, 2, SHARES | {"protocol": {"shares": {"open_weights": ["bank", "shop", "telco"]}}}),
+    "shares, reasons": (
+        2,
+        2,
+        SHARES | {"protocol": {"shares": {"open_weights": ["shop"]}}, "reason_codes": 2},
+    ),
+    "fdml without a server": (3, 2, EXAMPLES["fdml masks, labels shown"] | {"optimizer": None}),
+    "transfer, evaluated": (2, 2, EXAMPLES["transfer ckks"] | {"evaluate_every": 2}),
+    "phases of two parties": (2, 2, EXAMPLES["kernel direct"] | {"evaluate_every": 2}),
+}
+
+
+def tables(count: int, classes: int) -> list[vfl.Party]:
+    """Return parties of three columns each; with no classes the labels are numbers."""
+    generator = np.random.default_rng(5)
+    X = np.round(generator.normal(size=(ROWS, 3 * count)), 2)
+    score = X @ generator.normal(size=3 * count) + generator.normal(size=ROWS)
+    edges = np.quantile(score, np.arange(1, classes) / classes) if classes else ()
+    y = np.searchsorted(edges, score) if classes else np.round(score, 2)
+    return [
+        vfl.Party(name, X[:, 3 * k : 3 * k + 3], y if k == 0 else None, ids=np.arange(ROWS))
+        for k, name in enumerate(("bank", "shop", "telco")[:count])
+    ]
+
+
+def cases() -> dict[str, tuple[Job, list[vfl.Party | Helper]]]:
+    """Return all jobs with their parties, by name."""
+    base = {"batch_size": 40, "epochs": 2, "test_fraction": 0.25}
+    result: dict[str, tuple[Job, list[vfl.Party | Helper]]] = {}
+    variants = {name: (3, 2, options) for name, options in EXAMPLES.items()} | VARIANTS
+    for name, (count, classes, options) in variants.items():
+        keys = base | {"accepts": [*leak_kinds()]} | options | {"accepts": [*leak_kinds()]}
+        if name == "fdml without a server":
+            keys["optimizer"] = vfl.FDML(lr=0.2, tau=1, shows_labels=True, stored="open")
+        if name == "shares, counts":
+            classes = 0
+        job = vfl.Job(**keys)
+        parties: list[vfl.Party | Helper] = [*tables(min(count, job.family.max_parties or 3), classes)]
+        if name == "shares, counts":
+            lead = parties[0]
+            parties[0] = vfl.Party(lead.name, lead.X, np.abs(np.round(lead.labels)), ids=np.arange(ROWS))
+        if name != "fdml without a server":
+            parties += [Helper(*helper) for helper in job.family.example_helpers]
+        result[name] = job, parties
+    return result
+
+
+def _plain(item: Disclosure) -> list[Any]:
+    fields = item.kind, item.learner, [*item.about], item.group, item.count, item.capacity, item.numbers, item.rho
+    return [*fields, item.sender, item.basis.split(",")[0][:10]]
+
+
+def _sorted(items: Iterable[Disclosure]) -> list[Any]:
+    return sorted(map(_plain, items), key=str)
+
+
+def counted(job: Job, facts: RunFacts) -> dict[str, Any]:
+    """Return the counts of a job, the numbers in its leaks and opened values, and the bits of a score."""
+    family, shape = job.family, facts.shape
+    return {
+        "counts": _sorted(disclosures_of(facts.outputs)),
+        "leaks": sorted([leak.name, leak.who, *_NUMBERS.findall(leak.what)] for leak in leaks(job, shape)),
+        "openings": _NUMBERS.findall(family.opened_values(job, facts)),
+        "bits of a score": family.score_bits(job, shape),
+    }
+
+
+def record(job: Job, parties: list[vfl.Party | Helper]) -> dict[str, Any]:
+    """Return everything that a job discloses, by count, in words, and in the ledgers after one run."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = counted(job, pooled_run_facts(job, parties))
+        sheet = vfl.explain(job, parties)
+        result["numbers of the sheet"] = " ".join(_NUMBERS.findall(sheet))
+        result["numbers of its first screen"] = " ".join(_NUMBERS.findall(sheet.first_screen))
+        with tempfile.TemporaryDirectory() as folder:
+            ledgers = {item.name: DisclosureLedger(Path(folder) / item.name, item.name) for item in parties}
+            vfl.simulate(job, parties, ledgers=ledgers)
+            result["ledgers"] = {
+                name: _sorted(entry.disclosure for entry in ledger.read().entries) for name, ledger in ledgers.items()
+            }
+    return result
+
+
+if __name__ == "__main__":
+    RECORDS = {name: record(*case) for name, case in cases().items()}
+    FILE.write_text(json.dumps(RECORDS, indent=None).replace("], [", "],\n[").replace('}, "', '},\n"') + "\n", "utf-8")
