@@ -28,7 +28,7 @@ from securevfl.bench.result_file import file_content
 from securevfl.data.partitions import partition_party
 from securevfl.data.store import store_table
 from securevfl.models.metrics import evaluate
-from securevfl.runtime.costs import Stage
+from securevfl.runtime.costs import Kind, Stage
 
 L2 = 1e-3
 NEAR = 1e-3  # of the AUC
@@ -121,7 +121,8 @@ def main() -> None:
         print(f"AUC {best:.4f} was to be met, {run.history[-1]['auc']:.4f} was; more --rounds may do")
     last = run.history[near if met else -1]
     path = run.parts["bank"].path
-    kinds = dict(zip(("encrypt_s", "local_s", "network_s"), path[Stage.TRAIN].round(2).tolist(), strict=True))
+    columns = {"encrypt_s": Kind.ENCRYPTION, "local_s": Kind.LOCAL, "network_s": Kind.COMMUNICATION}
+    kinds = {name: round(float(path[Stage.TRAIN, kind]), 2) for name, kind in columns.items()}
     row = {
         "rows": arguments.rows,
         "columns": [local, others],

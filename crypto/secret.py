@@ -1,4 +1,4 @@
-"""Base class of secrets: they show nothing and cannot be pickled or copied."""
+"""Base class of objects that contain secrets: they do not show them, and cannot be pickled or copied."""
 
 from __future__ import annotations
 

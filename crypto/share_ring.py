@@ -53,7 +53,7 @@ class ShareRing:
         self._short = bits < 16 and bits % 8 > 0  # such words are packed bit by bit, because padding would be always 0
 
     def reduce(self, words: Words) -> Words:
-        """Return words of any shape modulo 2^bits."""
+        """Return words of any shape, reduced modulo 2^bits."""
         return words & self.mask
 
     def of(self, integers: Integers) -> Words:
@@ -198,7 +198,7 @@ class IntegerFactor:
             )
         self.ring = ring
         self.shape = A.shape
-        self._step = max(1, _FLOAT_ENTRIES // A.shape[1])  # rows
+        self._step = max(1, _FLOAT_ENTRIES // A.shape[1])  # number of rows that are converted to floats at a time
         self._entries = np.ascontiguousarray(A, np.float64) if len(A) <= self._step else A
         self._largest = max(1, int(A.max()), -int(A.min()))
         for inner in A.shape:

@@ -27,7 +27,7 @@ from securevfl.crypto.secret import Secret
 from securevfl.crypto.share_ring import Integers, Words
 from securevfl.errors import CryptoError
 
-NONCE_BYTES = 32
+COIN_NONCE_BYTES = 32
 
 COIN_BYTES = 32
 
@@ -51,9 +51,9 @@ def common_coin(holder: bytes, evaluator: bytes, chunk: int, purpose: str) -> by
         CryptoError: if a nonce has another length.
     """
     for name, nonce in (("key holder", holder), ("evaluator", evaluator)):
-        if len(nonce) != NONCE_BYTES:
+        if len(nonce) != COIN_NONCE_BYTES:
             raise CryptoError(
-                f"the nonce of the {name} has {len(nonce)} bytes instead of {NONCE_BYTES}",
+                f"the nonce of the {name} has {len(nonce)} bytes instead of {COIN_NONCE_BYTES}",
                 "draw a new one",
                 code="SVFL-PROTOCOL-SIZE",
             )
@@ -239,7 +239,7 @@ def encrypt_exported(scheme: ShareScheme, key: bytes, V: Words, columns: int, us
 
 
 def multiply_once(scheme: ShareScheme, public: bytes, coin: bytes, W: Integers, sealed: bytes) -> tuple[bytes, Words]:
-    """Run `ShareEvaluator.product` in another process of the same party."""
+    """Run `ShareEvaluator.prepare` and `ShareEvaluator.product` in another process of the same party."""
     evaluator = scheme.evaluator(public, coin)
     return evaluator.product(evaluator.prepare(W, once=True), sealed)
 

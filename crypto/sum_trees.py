@@ -116,7 +116,7 @@ class SumTree:
 
 @dataclass(frozen=True, slots=True)
 class SumTrees:
-    """Two trees with the same root and parties: T1 for masked values, T2 for masks."""
+    """Two trees with the same root and parties: T1 for masked values, and T2 for masks."""
 
     T1: SumTree
     T2: SumTree
@@ -221,14 +221,14 @@ def learned_sums(t1: SumTree, t2: SumTree, coalition: Iterable[int]) -> list[Par
 
 
 def smallest_coalition(t1: SumTree, t2: SumTree, party: int) -> Parties | None:
-    """Return the smallest coalition that learns the value of one party alone.
+    """Return the smallest coalition of other parties that learns the value of one party.
 
-    It consists of the neighbours of the party in both trees, and every coalition that learns the value contains it.
+    It consists of the neighbours of the party in both trees. Every coalition that learns the value contains it.
 
     Args:
         t1: the tree of masked values.
         t2: the tree of masks.
-        party: the party.
+        party: the party whose value is learned.
 
     Returns:
         The coalition, or None for the root, which sends nothing.

@@ -200,7 +200,7 @@ def _bound(mark: Any) -> str:
         case annotated_types.Gt(gt=low):
             return f"> {low}"
         case annotated_types.Le(le=high):
-            return f"≤ {high}"
+            return f"≤ {high:g}" if isinstance(high, float) else f"≤ {high}"
         case annotated_types.Lt(lt=high):
             return f"< {high}"
     return ""

@@ -32,7 +32,7 @@ class Jacobian:
 
     @property
     def dense(self) -> Floats:
-        """The matrix with all its rows in memory."""
+        """The matrix as one array in memory, even if its rows are stored by several processes."""
         if not isinstance(self.matrix, ChunkedMatrix):
             return self.matrix
         return np.concatenate([part.run(_rows).result() for part in self.matrix.parts])

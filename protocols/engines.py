@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from functools import lru_cache
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, SerializeAsAny
+from pydantic import BeforeValidator, Field, SerializeAsAny
 
 from securevfl.base.config import NamedOption, Registry
 from securevfl.crypto.kernel.gradient import KernelGradient
@@ -70,7 +70,7 @@ class Paillier(Engine):
     assumption: ClassVar[str] = "decisional composite residuosity"
     exact: ClassVar[bool] = True
     pooled: ClassVar[bool] = True
-    bits: int = 3072
+    bits: int = Field(default=3072, le=16_384)
     """Key length in bits: 3072 for 128-bit security; 2048 (112-bit security) only for comparison with papers."""
 
     def model_post_init(self, context: object) -> None:
@@ -138,7 +138,7 @@ class Encrypted(MessageProtocol):
     engine: AnyEngine
 
     def linear(self, context: PartyContext) -> LinearScheme:
-        """Return the engine's scheme for J^T [[g]]; the party's meter measures its calls."""
+        """Return the engine's scheme for products J^T [[g]], wrapped so that the party's meter measures its calls."""
         return context.meter.linear(self.engine.scheme())
 
     @property
@@ -148,7 +148,7 @@ class Encrypted(MessageProtocol):
 
     @property
     def encrypts(self) -> bool:
-        """True: the protocol works on ciphertexts."""
+        """True: the protocol computes on ciphertexts."""
         return True
 
     @property

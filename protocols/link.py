@@ -39,7 +39,7 @@ M = TypeVar("M", bound=Message)
 
 
 class Link(ABC):
-    """One party's link during a training. It is closed on exit unless an error has occurred."""
+    """Base class of both links, a context manager. On exit it is closed, unless an error has occurred."""
 
     @abstractmethod
     def close(self) -> None:

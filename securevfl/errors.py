@@ -32,7 +32,7 @@ code="SVFL-TABLE-EMPTY-COLUMN", column="x")`. If no remedy is passed, the error 
 `securevfl.error_codes.CATALOGUE` lists for its code. No message contains a value of anybody's table. Messages and
 codes are never sent to other parties; these receive only one of the stop reasons in `STOP_REASONS`. All errors that
 depend on a party's table have the same stop reason, because the reason for a refusal would reveal facts about labels
-and columns.
+and columns. Control characters in a message are escaped, because it may contain names that a peer or a file supplied.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ import errno
 from typing import ClassVar, Literal, get_args
 
 from securevfl.error_codes import CATALOGUE
+from securevfl.untrusted import printable
 
 StopReason = Literal["refused", "consent", "stopped", "storage", "away", "protocol", "diverged", "failed"]
 
@@ -82,6 +83,7 @@ class SecureVFLError(Exception):
     ) -> None:
         if code is not None and remedy is None:
             remedy = CATALOGUE[code].remedy
+        problem, remedy = printable(problem), None if remedy is None else printable(remedy)
         super().__init__(problem, remedy)
         self.problem = problem
         self.remedy = remedy
@@ -254,11 +256,15 @@ class StorageError(SecureVFLError):
 
     def __init__(self, path: object, cause: OSError) -> None:
         reason = cause.strerror or type(cause).__name__
-        full = cause.errno in (errno.ENOSPC, errno.EDQUOT)
+        code, remedy = "SVFL-FILE-UNUSABLE", "name a path that can be used"
+        if cause.errno in (errno.ENOSPC, errno.EDQUOT):
+            code, remedy = "SVFL-FILE-NO-SPACE", "free space on this disk"
+        elif cause.errno == errno.EBUSY:
+            code, remedy = "SVFL-FILE-IN-USE", "stop the program that has locked it, or wait until it has finished"
         super().__init__(
             f"{path} cannot be written or read ({reason})",
-            "free space on this disk" if full else "name a path that can be used",
-            code="SVFL-FILE-NO-SPACE" if full else "SVFL-FILE-UNUSABLE",
+            remedy,
+            code=code,
             path=str(path),
         )
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Mapping
 from dataclasses import astuple
 from pathlib import Path
@@ -29,6 +28,7 @@ from securevfl.models import MODELS, metrics
 from securevfl.models.log_link_losses import LogLinkLoss
 from securevfl.optim import OPTIMIZERS
 from securevfl.optim.defaults import why_not_on_shares
+from securevfl.untrusted import MAX_TOML_BYTES, UntrustedInputError, check_plain, parse_toml
 
 DATA_KEY = "data"
 """The key of a job file that lists the parties' data files on one computer; it is not part of the job."""
@@ -183,7 +183,11 @@ class Job(FamilyJob):
     @classmethod
     def from_dict(cls, keys: Mapping[str, Any]) -> Job:
         """Create a job from the plain data of `to_dict`; ConfigError lists every problem on a line."""
-        return cls(**keys)
+        try:
+            check_plain(keys)
+            return cls(**{str(key): value for key, value in keys.items()})
+        except UntrustedInputError as cause:
+            raise ConfigError(f"the job cannot be used: {cause}", "correct it", code="SVFL-JOB-FILE") from None
 
     @classmethod
     def load(cls, path: str | Path) -> Job:
@@ -221,7 +225,8 @@ def tables_of(path: str | Path) -> dict[str, Path]:
 
 def _read(path: str | Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        with Path(path).open("rb") as file:
+            return parse_toml(file.read(MAX_TOML_BYTES + 1))
     except OSError as cause:
         raise ConfigError(
             f"{path}: the job file cannot be read ({cause.strerror})",
@@ -229,7 +234,7 @@ def _read(path: str | Path) -> dict[str, Any]:
             code="SVFL-JOB-FILE",
             path=str(path),
         ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as cause:
+    except UntrustedInputError as cause:
         raise ConfigError(
             f"{path}: the job file is not valid TOML: {cause}", "correct it", code="SVFL-JOB-FILE", path=str(path)
         ) from None

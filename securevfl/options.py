@@ -26,6 +26,14 @@ from securevfl.optim import OPTIMIZERS
 from securevfl.optim.defaults import fill_defaults
 from securevfl.optim.optimizer import Training
 from securevfl.protocols.protocol_options import Protocol
+from securevfl.untrusted import MAX_INTEGER
+
+MAX_EPOCHS = 100_000
+"""Largest number of epochs of a job."""
+MAX_ITERATIONS = 10**9
+"""Largest number of rounds or evaluations that an option may state."""
+MAX_BATCH_ROWS = 2**31
+"""Largest number of rows of a batch: that of a table."""
 
 
 class Target(Config):
@@ -45,9 +53,9 @@ class Patience(Config):
 
     metric: str = "loss"
     """The metric: one of those of the model's [loss](#loss)."""
-    evaluations: int = Field(default=3, ge=1)
+    evaluations: int = Field(default=3, ge=1, le=MAX_ITERATIONS)
     """Number of evaluations in a row without an improvement."""
-    tolerance: float = Field(default=1e-4, ge=0)
+    tolerance: float = Field(default=1e-4, ge=0, le=1e12)
     """The smallest change of the metric that counts as an improvement."""
 
 
@@ -74,18 +82,18 @@ class JobOptions(Config):
     batch_size: BatchSize = 256
     """Rows per batch, or "all" for one batch of all training rows. "growing", for block_descent, is "all" below 100,000
     training rows; above, the training uses nested subsets that grow. The ids of the rows determine the batches."""
-    epochs: int = Field(default=10, ge=0)
+    epochs: int = Field(default=10, ge=0, le=MAX_EPOCHS)
     """Passes over all batches. 0 chooses the largest number, up to 10, whose disclosures about columns are accepted by
     the checks of all parties; this needs all tables on one computer, and is the default if the job names no
     optimizer."""
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, le=MAX_INTEGER)
     """Seed of the order of batches and of the initial weights; the rows of a batch do not depend on it. All parties use
     it."""
     test_fraction: float = Field(default=0.0, ge=0, lt=1)
     """Share of rows held out for metrics; with 0, metrics are computed on the training rows."""
-    split: int = Field(default=0, ge=0)
+    split: int = Field(default=0, ge=0, le=MAX_INTEGER)
     """Number that selects which rows are held out; `vfl.stratified` finds one that holds out all classes evenly."""
-    evaluate_every: int = Field(default=0, ge=0)
+    evaluate_every: int = Field(default=0, ge=0, le=MAX_ITERATIONS)
     """Rounds between joint evaluations. 0 evaluates every round if the job has a target or patience, and otherwise only
     at the end."""
     target: Target | None = None
@@ -129,10 +137,11 @@ class JobOptions(Config):
     def _read_batch_size(cls, value: Any) -> BatchSize:
         if value in ("all", "growing"):
             return "all" if value == "all" else "growing"
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+        if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_BATCH_ROWS:
             return value
         raise ValueError(
-            'should be a whole number of at least 1, "all" for one batch of all training rows, or "growing"'
+            f'should be a whole number from 1 to {MAX_BATCH_ROWS:,}, "all" for one batch of all training rows, or '
+            '"growing"'
         )
 
     @field_validator("positive", mode="before")

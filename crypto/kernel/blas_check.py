@@ -1,9 +1,10 @@
-"""Check whether the BLAS of this machine computes as the kernel needs it: exactly, and without skipping zeros.
+"""A test of numpy's BLAS: it must multiply matrices of integers exactly, and must not skip zeros.
 
-Any BLAS that adds products of IEEE doubles, in whatever order and with or without fused multiplication, is exact on
-residues. A BLAS that emulates doubles with fewer bits is not, and neither is one that adds entries before it multiplies
-(Strassen). A BLAS that skips zeros is exact but needs less time for them, so its times would reveal data. The check
-detects it because it does not multiply zero by not-a-number.
+The encryption of this package (residues.py) uses products of integers below 2^53 in float64. A BLAS that adds products
+of IEEE doubles is exact for them, in whatever order, with or without fused multiply-add. A BLAS that emulates doubles
+with fewer bits is not exact, and neither is one that adds entries before it multiplies (Strassen's method). A BLAS that
+skips zeros is exact but faster for them, so that computing times would reveal data. The test multiplies zero by
+not-a-number: the result is a number only if zeros are skipped.
 """
 
 from __future__ import annotations
@@ -16,36 +17,39 @@ from securevfl.base.arrays import Floats
 from securevfl.crypto.kernel.residues import Primes, matmul
 
 SEAL_OPTION = 'library = "seal", at all parties'
-"""The option for machines without a suitable BLAS."""
+"""The option of a job that selects SEAL, for machines without a suitable BLAS."""
 
 BLAS_REMEDY = f"install numpy from its wheels, which include OpenBLAS, or set {SEAL_OPTION}"
-"""What to do if `blas_problem` is not empty."""
+"""The remedy in error messages if `blas_problem` is not empty."""
 
-_MAX_TERMS = 512
+_MAX_TERMS = 512  # largest number of terms in the sums of the tested products
 
-_SHAPES = ((32, 16), (1, 1), (16, 48))  # rows and columns of the tested products
+_SHAPES = ((32, 16), (1, 1), (16, 48))  # numbers of rows and columns of the tested products
 
 
 @functools.cache
 def blas_problem() -> str:
-    """Describe the fault of this machine's BLAS, or return an empty text; the result is cached."""
+    """Return a description of the fault of numpy's BLAS, or an empty text if it has none. The result is cached."""
     return find_blas_problem()
 
 
 def find_blas_problem() -> str:
-    """Test the BLAS of numpy and describe its fault, or return an empty text; `blas_problem` caches the result."""
+    """Test numpy's BLAS, and return a description of its fault, or an empty text; `blas_problem` caches the result."""
     for primes in (Primes(24, 3), Primes(23, 4), Primes(20, 4)):
         terms = min(primes.terms, _MAX_TERMS)
         for rows, columns in _SHAPES:
             if not all(_exact(primes, rows, terms, columns, signs) for signs in (1, 0, -1)):
-                return "the BLAS of numpy does not add products of integers below 2^53 exactly"
+                return "numpy's BLAS does not multiply matrices of integers exactly"
     if not _takes_zeros():
-        return "the BLAS of numpy skips products with zeros, so its times would reveal data"
+        return "numpy's BLAS skips products with zeros, so its computing times would reveal data"
     return ""
 
 
 def _exact(primes: Primes, rows: int, terms: int, columns: int, signs: int) -> bool:
-    """Return whether a product of the largest residues, of one sign or of mixed signs, equals that of integers."""
+    """Return whether products of the largest residues equal those of integers.
+
+    `signs` is 1 for positive entries, 0 for negative entries in the left matrix, and -1 for alternating signs there.
+    """
     largest = np.array([p // 2 + 4 for p in primes.values], np.int64)[:, None, None]
     terms_range = np.arange(terms)
     left = largest - np.outer(np.arange(rows), terms_range) % 3

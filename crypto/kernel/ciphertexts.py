@@ -1,8 +1,12 @@
-"""Encryption, answers and decryption on the kernel, for shared products and for encrypted gradients.
+"""Encryption, hiding of products, and decryption with this package's arithmetic, for shares.py and gradient.py.
 
-A query encrypts messages m of an output block at the points of its layout: c0 = m + e - a' s, with a' expanded from a
-seed. An answer contains c1 of products plus (b u + e0, a u + e1) with fresh u, e0 and e1, and only the wanted
-coefficients of c0 under a mask that is uniform modulo q. docs/proof.md explains why an answer reveals nothing else.
+Polynomials have N = 4096 coefficients modulo q, stored as residues modulo P primes, or as their values at M points
+(ntt.py). s is the secret key and (b, a) the public key. A query contains encrypted messages m, as pairs of polynomials
+(c0, a') with c0 = m + e - a' s: e are small errors, and a' is computed from a seed. The evaluator multiplies both
+polynomials by its matrix. An answer contains the product plus an encryption of zero, (b u + e0, a u + e1), with new
+random u, e0 and e1. Of the first polynomial, it contains only the wanted coefficients, those with results, each plus a
+mask that is uniform modulo q. docs/proof.md explains why an answer reveals nothing else. A layout (ring_layout.py)
+divides matrices into blocks: r outputs in a block, and F blocks of columns.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ from securevfl.crypto.secret import Secret
 
 
 def column_groups(layout: RingLayout, d: int) -> Iterator[tuple[slice, slice]]:
-    """Yield groups of column blocks in the order of answers, and the columns in each."""
+    """Yield groups of column blocks in the order of an answer: a slice of blocks, and a slice of the d columns."""
     F = layout.column_blocks(d)
     for start in range(0, F, BLOCKS_PER_GROUP):
         stop = min(F, start + BLOCKS_PER_GROUP)
@@ -32,13 +36,13 @@ def column_groups(layout: RingLayout, d: int) -> Iterator[tuple[slice, slice]]:
 
 
 def answer_size(primes: Primes, layout: RingLayout, d: int) -> int:
-    """Return the bytes of the ciphertexts of an answer for d columns."""
+    """Return the number of bytes of the ciphertexts in an answer for d columns."""
     blocks = layout.output_blocks * layout.column_blocks(d)
     return blocks * packed_size(primes, DEGREE) + packed_size(primes, layout.c * d)
 
 
 def wanted_coefficients(primes: Primes, layout: RingLayout, values: Floats) -> Floats:
-    """Return the wanted coefficients (P, columns, outputs) of values (P, M, outputs, F)."""
+    """Return the wanted coefficients (P, columns, outputs) of polynomials with the values (P, M, outputs, F)."""
     coefficients = transform(primes, layout.points).back(values, layout.wanted)
     return coefficients.transpose(0, 3, 1, 2).reshape(len(primes), -1, values.shape[2])
 
@@ -48,7 +52,7 @@ class KernelSecretKey(Secret):
 
     Args:
         primes: the primes.
-        secret: ternary coefficients (N,).
+        secret: the coefficients of s (N,), which are -1, 0 or 1.
     """
 
     def __init__(self, primes: Primes, secret: Floats) -> None:
@@ -60,12 +64,12 @@ class KernelSecretKey(Secret):
 
         Args:
             layout: the layout.
-            message: residues (P, M, outputs, blocks), which are changed in place.
-            second: the second polynomials a' (P, M, r, blocks).
-            prg: source of the errors.
+            message: the coefficients of the messages as residues (P, M, outputs, blocks), which are changed in place.
+            second: the values of the polynomials a' (P, M, r, blocks).
+            prg: the generator of the errors.
 
         Returns:
-            c0 as bytes.
+            The polynomials c0 as bytes.
         """
         primes, width = self._primes, message.shape[2]
         message += errors(prg, message.shape[1:])
@@ -75,7 +79,7 @@ class KernelSecretKey(Secret):
         return pack(primes, primes.reduce(values))
 
     def reveal(self, layout: RingLayout, width: int, d: int, view: memoryview) -> Iterator[tuple[slice, Floats]]:
-        """Decrypt an output block of an answer.
+        """Decrypt the part of an answer for one block of outputs.
 
         Args:
             layout: the layout.
@@ -84,7 +88,7 @@ class KernelSecretKey(Secret):
             view: the bytes of the answer from this block on.
 
         Yields:
-            Slices of columns, and their decrypted coefficients (P, columns, outputs).
+            A slice of columns, and the decrypted coefficients for them as residues (P, columns, outputs).
         """
         primes = self._primes
         for blocks, columns in column_groups(layout, d):
@@ -100,17 +104,17 @@ class KernelSecretKey(Secret):
 
 
 def _multiplier(primes: Primes, first: Floats, second: Floats, r: int, width: int) -> Floats:
-    """Return the first `width` rows of the matrices of b, stacked on those of a: (P, M, width + r, r).
+    """Return the matrices that multiply by b, only their first `width` rows, above those for a: (P, M, width + r, r).
 
-    This is not a method, because the cache of a method would keep its object, and so every key of an epoch, alive until
-    the garbage collector finds the cycle.
+    This is a function and not a method, because the cache of a method would refer to its object, so that old keys would
+    stay in memory until the garbage collector finds the reference cycle.
     """
     b, a = (multiplication_matrices(primes, polynomial, r) for polynomial in (first, second))
     return np.concatenate([b[:, :, :width], a], axis=2)
 
 
 class ProductHider:
-    """The evaluator's side of a key (b, a), which hides products before they are sent."""
+    """The evaluator's part of a scheme: it hides products with the public key (b, a) before they are sent."""
 
     def _has_key(self, primes: Primes, first: Floats, second: Floats) -> None:
         self._primes, self._polynomials = primes, (first, second)
@@ -121,12 +125,12 @@ class ProductHider:
 
         Args:
             layout: the layout.
-            total: the products (P, M, outputs + r, blocks), c0 above c1.
-            shape: numbers of columns and outputs.
-            prg: source of the randomness.
+            total: the values of the products (P, M, outputs + r, blocks), with c0 above c1.
+            shape: the numbers of columns and outputs.
+            prg: the generator of all randomness.
 
         Returns:
-            The answer, and its mask (P, *shape).
+            The bytes for the answer, and the mask as residues (P, *shape).
         """
         primes, (columns, width) = self._primes, shape
         total = primes.reduce(self._zero(layout, width, prg, total.shape[3]) + total)
@@ -136,10 +140,13 @@ class ProductHider:
         return pack(primes, total[:, :, width:]) + pack(primes, first), mask
 
     def _zero(self, layout: RingLayout, width: int, prg: Prg, count: int) -> Floats:
-        """Return (b u, a u + e1) (P, M, width + r, count), not reduced, for fresh u and e1; e0 is added to c0 later."""
+        """Return values of (b u, a u + e1) for new random u and e1, not reduced (P, M, width + r, count).
+
+        `_hidden` adds e0 to the wanted coefficients later.
+        """
         primes, r = self._primes, layout.r
         ring, shape = transform(primes, layout.points), (layout.points, r, count)
-        drawn = ring.forward(np.concatenate([ternary(prg, shape), errors(prg, shape)], axis=-1))  # one call for both
+        drawn = ring.forward(np.concatenate([ternary(prg, shape), errors(prg, shape)], axis=-1))  # one call is faster
         total, _ = add_product(primes, None, 0, self._by_key(r, width), drawn[..., :count])
         total[:, :, width:] += drawn[..., count:]
         return total

@@ -1,12 +1,13 @@
-"""J^T [[g]] as products of matrices: the arithmetic of `row_products` on small residues in doubles (N = 4096).
+"""Encrypted products J^T g by this package's arithmetic: polynomials as residues modulo small primes, in float64.
 
-`row_products` explains who learns what. There is no special prime, and decryption is exact: only the wanted
-coefficients are decrypted modulo q, the dither is added modulo q, and the result is the rounded fraction of q. q is the
-product of four primes of 24 bits and has 96 bits, three more than with SEAL, so decrypted values are finer by that
-factor. The dither has the same size. It hides the noise e J of standard deviation at most sqrt(10.5) T and the noise of
-an encryption of zero. Without a special prime, the latter is about 240, compared with 2^22.
+The key holder encrypts g (n, c), and the evaluator multiplies it by its matrix J (n, d). `row_products` explains the
+protocol and who learns what. Polynomials have N = 4096 coefficients modulo q, the product of four primes of 24 bits, so
+q has 96 bits. Polynomials are multiplied by their values at M points (ntt.py). Of a decrypted polynomial, only the
+coefficients with entries of J^T g are computed ("wanted" ones). A random number, the dither, is added to each modulo q,
+and the result is rounded. The dither hides the noise in decrypted values: that of g's encryption times J, with a
+standard deviation of at most sqrt(10.5) * T for the bound T on J, and about 240 from an encryption of zero.
 
-Plaintexts are stored in single precision, which holds centred residues of 24 bits. Nothing branches on a secret:
+Encoded rows of J are stored in float32, which represents residues of 24 bits exactly. No step depends on secret values:
 products perform the same steps for zeros, and the time of rejection sampling depends on discarded words alone.
 """
 
@@ -37,10 +38,10 @@ from securevfl.crypto.prg import Prg
 from securevfl.errors import ConfigError
 
 KERNEL_GRADIENT_ENGINE = "gradient on the kernel"
-"""Name of the engine in error messages."""
+"""Name of this implementation in error messages."""
 SEALED_SECOND_LABEL = "public second polynomials of a sealed residual"
-"""Label of the generator that expands the seed in an encrypted g."""
-_PRODUCTS_PER_BATCH = 8  # approximate number of products with the same plaintexts
+"""Label of the generator that computes the second polynomials of an encrypted g from the seed in its message."""
+_PRODUCTS_PER_BATCH = 8  # approximate number of products with the same encoded J, for the choice of the layout
 
 KERNEL_PROFILE = Profile((24, 24, 24, 24), 72, 68, 2.0**21, NOISE_STD * math.sqrt(1 + 2 * DEGREE * 2 / 3))
 
@@ -48,7 +49,7 @@ Values = NDArray[np.float32]
 
 
 class GradientParameters(RowParameters):
-    """The primes of a profile and the numbers that follow from them."""
+    """The primes of a profile, and the sizes that depend on them."""
 
     engine: ClassVar[str] = KERNEL_GRADIENT_ENGINE
     magic: ClassVar[tuple[bytes, bytes, bytes, bytes]] = b"SGK2", b"SGG2", b"SGB2", b"SGO1"
@@ -60,23 +61,23 @@ class GradientParameters(RowParameters):
         self.key_size, self.key_bits = packed_size(self.primes, DEGREE), math.ceil(math.log2(self.primes.q))
 
     def second(self, seed: bytes) -> Floats:
-        """Expand the second polynomial a (P, N) of a key from its seed."""
+        """Compute the second polynomial a (P, N) of a public key from its seed."""
         return uniform(Prg(seed, "public second polynomial of a key"), self.primes, (DEGREE,))
 
     def choose(self, n: int, c: int, d: int, openings: int) -> RingLayout:
-        """See `RowParameters.choose`."""
+        """Return the fastest layout for g and J; see `RowParameters.choose`."""
         return choose_layout(n, c, d, _PRODUCTS_PER_BATCH, openings)
 
     def sealed_size(self, layout: RingLayout, width: int, blocks: int) -> int:
-        """See `RowParameters.sealed_size`."""
+        """Return the number of bytes of encrypted row blocks; see `RowParameters.sealed_size`."""
         return SYMMETRIC_KEY_BYTES + packed_size(self.primes, layout.points * width * blocks)
 
     def answer_size(self, layout: RingLayout, d: int) -> int:
-        """See `RowParameters.answer_size`."""
+        """Return the number of bytes of a blinded product; see `RowParameters.answer_size`."""
         return answer_size(self.primes, layout, d)
 
     def query(self, layout: RingLayout, width: int, sealed: bytes, blocks: int, F: int) -> Floats:
-        """Read the ciphertexts at each point, c0 above c1: (P, M, outputs + r, blocks)."""
+        """Return encrypted row blocks as residues (P, M, width + r, blocks), c0 above c1; see `RowParameters.query`."""
         first = unpack(self.primes, memoryview(sealed)[SYMMETRIC_KEY_BYTES:], (layout.points, width, blocks))
         second = uniform(
             Prg(sealed[:SYMMETRIC_KEY_BYTES], SEALED_SECOND_LABEL), self.primes, (layout.points, layout.r, blocks)
@@ -84,25 +85,27 @@ class GradientParameters(RowParameters):
         return stack_halves(first, second, F)
 
     def room(self, layout: RingLayout, blocks: int, F: int) -> tuple[Values, int]:
-        """See `RowParameters.room`."""
+        """Return an empty array for encoded row blocks, and its final number of bytes; see `RowParameters.room`."""
         shape = len(self.primes), layout.points, blocks, F
         return np.empty(shape, np.float32), 4 * math.prod(shape)
 
     def plaintexts(self, layout: RingLayout, plain: Floats) -> Values:
-        """Return the values (P, M, blocks, F) of plaintexts."""
+        """Return the values (P, M, blocks, F) of polynomials at M points; see `RowParameters.plaintexts`."""
         return transform(self.primes, layout.points).forward(plain).astype(np.float32)
 
     def sums(self, layout: RingLayout) -> ResidueSums:
-        """See `RowParameters.sums`."""
+        """Return an empty sum of encrypted products; see `RowParameters.sums`."""
         return ResidueSums(self.primes, [None] * layout.output_blocks)
 
 
 class ResidueSums:
-    """Sums of products by output block, which are reduced when another product might not be exact.
+    """Sums of encrypted products, one for each block of outputs (columns of g).
+
+    Sums are reduced modulo the primes when they might become too large to be exact in float64.
 
     Args:
         primes: the primes.
-        totals: the sum (P, M, outputs + r, F) of each output block, c0 above c1; None if nothing was multiplied.
+        totals: for each block of outputs, residues (P, M, outputs + r, F), with c0 above c1; None if nothing was added.
     """
 
     def __init__(self, primes: Primes, totals: list[Floats | None]) -> None:
@@ -110,7 +113,7 @@ class ResidueSums:
         self._terms = [0 if total is None else 1 for total in totals]
 
     def add(self, other: ResidueSums) -> None:
-        """Add other sums, entry by entry."""
+        """Add the sums of another part of J."""
         for number, summand in enumerate(other.reduced()):
             total = self._totals[number]
             if summand is None:
@@ -119,12 +122,12 @@ class ResidueSums:
             self._terms[number] = 2
 
     def add_product(self, output_block: int, query: Floats, values: Values) -> None:
-        """Add the product of a query (P, M, outputs + r, blocks) and values (P, M, blocks, F)."""
+        """Add the product of encrypted row blocks (P, M, outputs + r, blocks) and encoded ones (P, M, blocks, F)."""
         total, terms = self._totals[output_block], self._terms[output_block]
         self._totals[output_block], self._terms[output_block] = add_product(self._primes, total, terms, query, values)
 
     def add_columns(self, output_block: int, query: Floats, values: Values, columns: NDArray[np.intp], F: int) -> None:
-        """Add a product with values (P, M, blocks, len(columns)) of some of the F column blocks."""
+        """Add a product with only those of the F column blocks whose numbers are in `columns`."""
         total = self._totals[output_block]
         if total is None:
             total = self._totals[output_block] = np.zeros((*query.shape[:3], F))
@@ -134,7 +137,7 @@ class ResidueSums:
         )
 
     def reduced(self) -> list[Floats | None]:
-        """Return the sums as centred residues."""
+        """Return the sums, reduced modulo the primes to residues around 0."""
         for total in self._totals:
             if total is not None:
                 self._primes.reduce(total)
@@ -150,7 +153,7 @@ def _sums(bits: int, count: int, totals: list[Values | None]) -> ResidueSums:
 
 
 class KernelGradientHolder(RowHolder):
-    """The party with g and a secret key on the kernel."""
+    """The party with g and a secret key, with this package's arithmetic."""
 
     _parameters: GradientParameters
 
@@ -173,18 +176,18 @@ class KernelGradientHolder(RowHolder):
             yield columns, self._rounded(prg, values)
 
     def _rounded(self, prg: Prg, values: Floats) -> Floats:
-        """Return (w + D) / 2^drop, rounded, for residues of w (P, *shape); the dither is added exactly."""
+        """Return (w + D) / 2^drop, rounded, for decrypted w, given as residues (P, *shape), and a new dither D."""
         parameters, primes = self._parameters, self._parameters.primes
         dithered = primes.reduce(values + self._dither(prg, values.shape[1:]))
         return np.rint(primes.fraction(dithered) * parameters.levels)
 
     def _dither(self, prg: Prg, shape: tuple[int, ...]) -> Floats:
-        """Draw residues (P, *shape) of D, the sum of three integers uniform below 2^k minus its mean."""
+        """Draw a dither D: the sum of three integers uniform below 2^k, minus its mean, as residues (P, *shape)."""
         return dither(prg, self._parameters.primes, self._parameters.profile.k, shape)
 
 
 class KernelGradientEvaluator(ProductHider, RowEvaluator):
-    """The party that has J and hides its products on the kernel."""
+    """The party that has J, with this package's arithmetic."""
 
     _parameters: GradientParameters
 
@@ -202,13 +205,13 @@ class KernelGradientEvaluator(ProductHider, RowEvaluator):
 
 
 class KernelGradient(RowScheme):
-    """J^T [[g]] on small residues in doubles.
+    """The scheme for encrypted products J^T g, with this package's arithmetic.
 
     Args:
-        columns: expected width of J.
+        columns: expected number of columns of J.
 
     Raises:
-        ConfigError: if the width is impossible, or the BLAS of this machine is not suitable.
+        ConfigError: if the number is not positive, or the BLAS of this machine is not suitable.
     """
 
     name: ClassVar[str] = "kernel"

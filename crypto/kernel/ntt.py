@@ -1,17 +1,21 @@
-"""Number-theoretic transform: the values of polynomials modulo y^M + 1 at its M roots (Cooley, Tukey 1965).
+"""Number-theoretic transform (NTT): the values of polynomials modulo y^M + 1 at its M roots, modulo primes.
 
-Each step is a product with small matrices. Let psi be a root of unity of order 2 M modulo p, so that
-X[k] = sum_n x[n] psi^(n (2k + 1)). A step takes one digit of n and yields one digit of k. Let K values kappa of the
-previous digits of k be given, with L = M / K remaining coefficients for each; let L = A L', n = L' a + n' and
-k = kappa + K a' + K A k''. As psi^(2 M) = 1,
+Polynomials are multiplied by multiplying their values at each root ("point"), as with a fast Fourier transform. Modulo
+a prime p, let psi be a number with psi^M = -1. The transform of coefficients x[n] is X[k] = sum over n of x[n] * psi^(n
+* (2 k + 1)), for n and k from 0 to M - 1. It is computed in a few steps (Cooley, Tukey 1965), each of which is a
+product with small matrices. A step processes one digit of n and yields one digit of k. Suppose that the previous steps
+have yielded the lowest digits kappa of k, which have K possible values, and that L = M / K numbers remain for each
+kappa. The next digit of n is a, with A possible values, and L = A * L', n = L' * a + n'. The next digit of k is a', so
+k = kappa + K * a' + K * A * k''. As psi^(2 M) = 1,
 
-    Y[kappa + K a', n'] = sum_a psi^(L' a (2 (kappa + K a') + 1)) X[kappa, a, n']
+    Y[kappa + K * a', n'] = sum over a of psi^(L' * a * (2 * (kappa + K * a') + 1)) * X[kappa, a, n']
 
-is a product with one A x A matrix for each kappa. The same problem remains for K A and L'. The matrices contain the
-twiddle factors, so a step is one product and one reduction. The inverse transform uses the inverse matrices.
+which is a product with one A x A matrix for each kappa. The next step does the same with K * A in place of K, and L' in
+place of L. The matrices contain all powers of psi, so a step is one product and one reduction modulo p. The inverse
+transform uses the inverse matrices.
 
-Polynomials are on the first axis and all other axes follow, which suits a BLAS. The values stay in the order that the
-steps produce; callers multiply them value by value and need not know it.
+Coefficients or values are on the axis after that of the primes, and other axes follow, which suits BLAS. The values are
+in the order that the steps produce. Callers only multiply values at the same position, so the order does not matter.
 """
 
 from __future__ import annotations
@@ -29,18 +33,18 @@ from securevfl.crypto.kernel.square_ntt import SquareTransform
 from securevfl.errors import ConfigError
 
 MAX_SQUARE_POLYNOMIALS = 4
-"""For at most this many polynomials, `SquareTransform` is faster."""
-_RADIX_BITS = 4  # of the largest digit
+"""`SquareTransform` is faster for at most this number of polynomials."""
+_RADIX_BITS = 4  # a digit has at most 2^4 values
 
 
 class Step(NamedTuple):
-    """The matrices (P, K, A, A) of one digit for all primes.
+    """The matrices of one step of the transform.
 
     Attributes:
-        digits: A, the number of values of the digit.
-        below: L', the number of coefficients below this digit.
-        forward: the matrices of the transform.
-        inverse: their inverses.
+        digits: the number A of values of the digit.
+        below: the number L' of coefficients that remain for each value of the digit.
+        forward: the matrices (P, K, A, A) for P primes.
+        inverse: the inverses of these matrices (P, K, A, A).
     """
 
     digits: int
@@ -50,17 +54,17 @@ class Step(NamedTuple):
 
 
 class Transform:
-    """The transform of size M for all primes.
+    """The transform of polynomials with M coefficients, modulo P primes.
 
     Args:
         primes: the primes.
-        size: M, a power of two from 2 to 4096.
+        size: the number M, a power of two from 2 to 4096.
 
     Raises:
         ConfigError: if the size is another number.
 
     Attributes:
-        roots: the value (P, M) of y at each point.
+        roots: the value of y at each point, modulo each prime (P, M).
     """
 
     def __init__(self, primes: Primes, size: int) -> None:
@@ -72,16 +76,16 @@ class Transform:
             )
         self.primes, self.size = primes, size
         powers = np.stack([_powers(p, 2 * size) for p in primes.values])
-        exponents, below = np.zeros(1, np.int64), size  # kappa by its position
+        exponents, below = np.zeros(1, np.int64), size  # exponents: the value of kappa at each position
         self._steps = []
         for digits in _digits(size):
             below //= digits
             order = np.arange(digits)
-            if size == DEGREE and below == digits:  # so that positions split in two, as `SquareTransform` needs it
+            if size == DEGREE and below == digits:  # an order of the values that `SquareTransform` can produce too
                 order = order.reshape(-1, 4).T.reshape(-1)
             exponents = (exponents[:, None] + size // (digits * below) * order).reshape(-1)
             odd = (2 * exponents + 1).reshape(-1, digits)
-            twiddles = below * odd[:, :, None] * np.arange(digits)  # (K, a', a)
+            twiddles = below * odd[:, :, None] * np.arange(digits)  # exponents of psi, with axes (K, a', a)
             inverse = np.ascontiguousarray(powers[:, -twiddles.transpose(0, 2, 1) % (2 * size)])
             for row, p in zip(inverse, primes.values, strict=True):
                 row *= -((p - 1) // digits)  # 1/A modulo p, because A divides p - 1
@@ -91,13 +95,13 @@ class Transform:
         self._square = SquareTransform(primes, powers, exponents) if size == DEGREE else None
 
     def forward(self, x: Floats) -> Floats:
-        """Return the values (P, M, *batch) of polynomials.
+        """Return the values of polynomials at all points.
 
         Args:
             x: coefficients (P, M, *batch), or (M, *batch) if they are the same for all primes.
 
         Returns:
-            The values.
+            The values (P, M, *batch).
         """
         by_prime = x.ndim > 1 and x.shape[:2] == (len(self.primes), self.size)
         batch = x.shape[2:] if by_prime else x.shape[1:]
@@ -119,13 +123,13 @@ class Transform:
         return out.reshape(len(self.primes), self.size, *batch)
 
     def back(self, X: Floats, where: NDArray[np.intp] | None = None) -> Floats:
-        """Return the coefficients of polynomials.
+        """Return the coefficients of polynomials, from their values.
 
-        Each step omits the digits that no selected coefficient has.
+        If only some coefficients are needed, each step skips digits that none of them has.
 
         Args:
             X: values (P, M, *batch).
-            where: numbers of the selected coefficients; None for all.
+            where: numbers of the needed coefficients; None for all.
 
         Returns:
             The coefficients (P, M, *batch), or (P, len(where), *batch).
@@ -154,7 +158,15 @@ class Transform:
 
     @staticmethod
     def _selected_digits(step: Step, where: NDArray[np.intp] | None) -> tuple[NDArray[np.intp], NDArray[np.intp], int]:
-        """Return the digits of the selected coefficients, the index of each coefficient's digit, and their number."""
+        """Return the digits that the needed coefficients have in a step.
+
+        Args:
+            step: the step.
+            where: numbers of the needed coefficients; None for all.
+
+        Returns:
+            The different digits, the index of each coefficient's digit among these, and their number.
+        """
         if where is None:
             return np.arange(step.digits), np.zeros(1, np.intp), step.digits
         digits, index = np.unique(where // step.below % step.digits, return_inverse=True)
@@ -163,24 +175,25 @@ class Transform:
 
 @functools.lru_cache(maxsize=32)
 def transform(primes: Primes, size: int) -> Transform:
-    """Return the cached transform of a size; it is public, and its construction takes as long as some products."""
+    """Return the transform of a size, from a cache, because its construction takes as long as some products."""
     return Transform(primes, size)
 
 
 def multiplication_matrices(primes: Primes, polynomial: Floats, r: int) -> Floats:
-    """Return the matrices (P, M, r, r) that multiply by a polynomial at each point.
+    """Return matrices that multiply polynomials with N coefficients by a fixed one, at each of M = N / r points.
 
-    At a point, the ring R has r elements, and the product of g and h is an r x r matrix times a vector:
+    A polynomial g in x, modulo x^N + 1, is the sum of g_o * x^o over o < r, for polynomials g_o in y = x^r with M
+    coefficients. At a point, each g_o has one value. The product of g and h is then a matrix (r, r) times a vector:
 
-        (g h)_o = sum over i <= o of g_(o - i) h_i  +  y sum over i > o of g_(o - i + r) h_i
+        (g h)_o = sum over i <= o of g_(o - i) * h_i  +  y * sum over i > o of g_(o - i + r) * h_i
 
     Args:
         primes: the primes.
-        polynomial: coefficients (P, N), or (N,) if they are the same for all primes.
-        r: number of outputs in a block.
+        polynomial: the coefficients of g (P, N), or (N,) if they are the same for all primes.
+        r: the number r, a power of two.
 
     Returns:
-        The matrices.
+        The matrices (P, M, r, r).
     """
     ring = transform(primes, DEGREE // r)
     values = ring.forward(polynomial.reshape(*polynomial.shape[:-1], DEGREE // r, r))
@@ -190,14 +203,14 @@ def multiplication_matrices(primes: Primes, polynomial: Floats, r: int) -> Float
 
 
 def _digits(size: int) -> list[int]:
-    """Return powers of two of at most 16, as equal as possible, whose product is `size`."""
+    """Return powers of two up to 16, as equal as possible, whose product is `size`: the values of each step's digit."""
     bits = size.bit_length() - 1
     steps = -(-bits // _RADIX_BITS)
     return [1 << (bits // steps + (step < bits % steps)) for step in range(steps)]
 
 
 def _powers(p: int, order: int) -> Floats:
-    """Return the centred powers psi^k, k < order, of a root psi of exactly this order, which is a power of two."""
+    """Return the powers psi^k for k < order, in (-p/2, p/2), of a root of unity psi modulo p of exactly this order."""
     psi = next(x for x in (pow(base, (p - 1) // order, p) for base in range(2, p)) if pow(x, order // 2, p) == p - 1)
     powers = np.ones(1, np.int64)
     while len(powers) < order:  # products of two residues of 24 bits are far below 2^63

@@ -1,12 +1,13 @@
-"""Decrypted values as words of few bits: a count among n rows needs few bits, and a word of k bits reveals at most k.
+"""Decrypted values cut to a few bits ("words"), so that a value reveals no more than the count that it should be.
 
-The q / 2^drop levels of a value are divided into 2^k intervals of equal length, and only the number of the interval is
-sent. It is a function of the value that would be sent otherwise, so every statement about the distance of that value
-from a noise-free one holds for its word too. The evaluator cannot influence this: if it multiplies by other numbers, it
-receives k bits of these. Masks are uniform, so the position of a value in its interval is uniform too, and the error of
-a word is that of rounding to words (`word_error`).
+A key holder decrypts masked products for an evaluator, for example the number of rows of a class in a bin. Decrypted
+values are integers with many levels, that is possible values. They are divided into 2^k intervals of equal length, and
+the holder sends only the number of the interval, a word of k bits. The word is computed from the value that would be
+sent otherwise, so it reveals no more about the key. If the evaluator multiplies by other numbers than 0 and 1, it still
+receives only k bits for each product. Masks are uniform, so the position of a value in its interval is uniform too, and
+the error of a word is the rounding error (`word_error`).
 
-Besides the columns, only the first MIN_CHECKS checks are sent, as words too.
+Check values (opening_checks.py) are sent as words too, but only the first MIN_CHECKS.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ MAX_WORD_BITS = 32
 
 
 def word_size(word: int) -> int:
-    """Return the bytes of a word of `word` bits."""
+    """Return the number of bytes of a word of `word` bits."""
     return -(-word // 8)
 
 
 def cut_words(values: Floats, levels: float, word: int) -> bytes:
-    """Return the words of values.
+    """Cut values to words.
 
     Args:
-        values: centred values (m,) in levels.
-        levels: number of levels.
-        word: bits of a word.
+        values: m values as integers in [-levels / 2, levels / 2), an array (m,).
+        levels: number of possible values.
+        word: number of bits of a word.
 
     Returns:
         The words as bytes.
@@ -42,15 +43,15 @@ def cut_words(values: Floats, levels: float, word: int) -> bytes:
 
 
 def read_words(body: bytes, levels: float, word: int) -> Floats:
-    """Return the middle of the interval of each word.
+    """Read words, and return for each the middle of its interval of values.
 
     Args:
-        body: the words as bytes.
-        levels: number of levels.
-        word: bits of a word.
+        body: m words as bytes.
+        levels: number of possible values.
+        word: number of bits of a word.
 
     Returns:
-        The values (m,) in levels.
+        The values (m,).
     """
     padded = np.zeros((len(body) // word_size(word), 4), np.uint8)
     padded[:, : word_size(word)] = np.frombuffer(body, np.uint8).reshape(-1, word_size(word))
@@ -59,32 +60,32 @@ def read_words(body: bytes, levels: float, word: int) -> Floats:
 
 
 def word_error(rho: Floats, levels: float, word: int) -> Floats:
-    """Return how far words may move each test.
+    """Return the additional tolerance that each check needs because values were cut to words.
 
     Args:
-        rho: weights (d, checks) of the checks.
-        levels: number of levels.
-        word: bits of a word.
+        rho: weights of the columns in the checks (d, checks).
+        levels: number of possible values.
+        word: number of bits of a word.
 
     Returns:
-        The additional tolerances (checks,) in levels.
+        The additional tolerances (checks,), in units of a value.
     """
     step = levels / 2.0**word
     return np.asarray(TEST_DEVIATIONS * step * np.sqrt((1 + (rho**2).sum(axis=0)) / 12))
 
 
 def check_word_bits(word: int) -> None:
-    """Check the size of a word.
+    """Check the number of bits of a word.
 
     Args:
-        word: its bits.
+        word: the number of bits.
 
     Raises:
-        ConfigError: if the size is impossible.
+        ConfigError: if the number is not between 1 and `MAX_WORD_BITS`.
     """
     if not 1 <= word <= MAX_WORD_BITS:
         raise ConfigError(
-            f"decrypted values cannot have words of {word} bits",
-            f"use at most {MAX_WORD_BITS} bits, which needs fewer rows",
+            f"decrypted values cannot be cut to {word} bits",
+            f"use fewer rows, so that 1 to {MAX_WORD_BITS} bits suffice",
             code="SVFL-CRYPTO-PARAMETERS",
         )

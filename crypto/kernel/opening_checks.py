@@ -1,21 +1,22 @@
 """Check columns: random combinations of the columns of J that detect changes of decrypted values.
 
-A check column is a combination of the encoded columns of J, which are integers x_j:
+A key holder decrypts products of its g with the d columns of an evaluator's matrix J, and could return other values.
+The evaluator therefore adds check columns to J. With the columns x_j of J as integers:
 
-    rho_j    uniform in [-1, 1) / m with m = max(1, sqrt(d / 3)), drawn by the owner of J
-    check    sum_j rho_j x_j, each entry rounded up or down at random
+    rho_j           a secret weight, uniform in [-1, 1) / max(1, sqrt(d / 3))
+    check column    sum over j of rho_j * x_j, each entry rounded up or down at random
 
-It is encoded, multiplied, blinded and decrypted like the columns, so it is uniform to the key holder as well. Let v_j
-be the decrypted values of the columns and v that of the check, in levels. Then
+A check column is multiplied, blinded and decrypted like the columns of J, so the holder cannot distinguish it. Let v_j
+be the decrypted values of the columns and v that of the check, as integers ("levels") modulo q / 2^drop. Then
 
-    v - sum_j rho_j v_j  modulo q / 2^drop
+    v - sum over j of rho_j * v_j
 
-is the dither of the check minus those of the columns, plus the effect of rounding the entries of the check: it is
-random, bounded, and its deviation is known (`check_tolerance`). A change of a value by Delta moves it by rho_j Delta,
-which only the owner of J knows. Each check and each output of g is a separate test. docs/proof.md has the
-probabilities.
+is small: it contains only the random numbers (dithers) that the holder has added to each value, and the effect of
+rounding the check column, and its standard deviation is known (`check_tolerance`). If the holder changes v_j by Delta,
+it moves by rho_j * Delta, and the holder does not know rho_j. Each check and each output of g is a separate test.
+docs/proof.md has the probabilities.
 
-The number of checks follows from the layout and d alone: checks fill the blocks that exist anyway
+The number of checks depends on the layout and d alone: they fill the blocks of columns that exist anyway
 (`columns_with_checks`).
 """
 
@@ -32,18 +33,18 @@ from securevfl.crypto.prg import random_words
 
 MIN_CHECKS, MAX_CHECKS = 3, 20
 TEST_DEVIATIONS = 9.0
-"""Tolerance of a test in standard deviations; an honest answer fails with probability <= 2 exp(-81 / 2) = 2^-57.4."""
+"""Tolerance of a test in standard deviations. A correct answer fails with probability <= 2 * exp(-81 / 2) = 2^-57.4."""
 ROUNDING_VARIANCE = 0.25
-"""Bound on the variance, as a sub-Gaussian variable, of rounding to a whole level or entry."""
+"""Upper bound on the variance of an error of rounding to an integer, treated as a sub-Gaussian variable."""
 
 
 def columns_with_checks(layout: RingLayout, d: int) -> int:
-    """Return how many columns are multiplied for d columns of J, including the checks that existing blocks hold."""
+    """Return the number of columns that are multiplied for d columns of J, including the checks."""
     return min(layout.column_blocks(d + MIN_CHECKS) * layout.columns, d + MAX_CHECKS)
 
 
 def draw_check_weights(d: int, checks: int) -> Floats:
-    """Draw fresh weights rho (d, checks)."""
+    """Draw new secret weights rho (d, checks)."""
     words = random_words(d * checks).reshape(d, checks)
     uniform = np.asarray((words >> np.uint64(11)) * 2.0**-52 - 1.0, np.float64)
     return uniform / max(1.0, math.sqrt(d / 3))
@@ -65,13 +66,14 @@ def append_checks(ints: Floats, rho: Floats) -> Floats:
 
 
 def check_tolerance(rho: Floats, layout: RingLayout, profile: Profile, unit: float) -> Floats:
-    """Return how far each test may be from zero.
+    """Return the largest distance from zero that each test accepts.
 
     Args:
         rho: the weights (d, checks).
         layout: the layout.
         profile: the sizes of the scheme.
-        unit: levels by which 1 in an entry of a column moves a value if g is at its bound.
+        unit: the number of levels by which a decrypted value changes if one entry of a column changes by 1 and g is at
+            its bound.
 
     Returns:
         The tolerances (checks,) in levels.
@@ -86,13 +88,13 @@ def passes_checks(opened: Floats, rho: Floats, levels: float, within: Floats) ->
     """Return whether decrypted values pass all tests.
 
     Args:
-        opened: centred values (d + checks, c) in levels.
+        opened: decrypted values (d + checks, c), as integers in [-levels / 2, levels / 2).
         rho: the weights (d, checks).
-        levels: number of levels.
-        within: the tolerances (checks,) in levels.
+        levels: number of possible values.
+        within: the tolerances (checks,).
 
     Returns:
-        True if they pass.
+        Whether all tests pass.
     """
     deviation = opened[len(rho) :] - rho.T @ opened[: len(rho)]
     deviation -= levels * np.rint(deviation / levels)

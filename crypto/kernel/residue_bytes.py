@@ -1,7 +1,9 @@
-"""Residues as bytes, in the fewest bytes that their primes allow; two residues of 20-bit primes share five bytes.
+"""Residues (integers modulo small primes) as bytes, for messages and keys.
 
-Residues are sent in [0, p). A residue that is not below its prime is refused, as is a message of another length, so
-every residue has only one encoding.
+A residue is sent as a number in [0, p), in the fewest bytes that its prime p allows; two residues of 20-bit primes
+share a word of five bytes. A number that is not below its prime is refused, and so is a message of another length.
+Therefore every residue has only one encoding. The bytes of many words are stored in planes: first the low bytes of all
+words, then the next ones. P is the number of primes.
 """
 
 from __future__ import annotations
@@ -16,26 +18,26 @@ from securevfl.base.arrays import Floats
 from securevfl.crypto.kernel.residues import Primes
 from securevfl.errors import CryptoError
 
-_PLANES = {3: (2, 1), 5: (4, 1)}  # bytes of a word as sizes of numpy integers, the low ones first
+_PLANES = {3: (2, 1), 5: (4, 1)}  # by the bytes of a word, the bytes of its planes, which are sizes of numpy integers
 
 
 def _words(primes: Primes) -> tuple[int, tuple[int, ...]]:
-    """Return how many residues share a word, and the sizes of its byte planes."""
+    """Return the number of residues in a word, and the number of bytes of each of its planes."""
     together = 2 if primes.bits % 8 == 4 and len(primes) % 2 == 0 else 1
     return together, _PLANES[-(-primes.bits * together // 8)]
 
 
 def packed_size(primes: Primes, count: int) -> int:
-    """Return the bytes of `count` residues of every prime."""
+    """Return the number of bytes for `count` residues modulo every prime."""
     together, planes = _words(primes)
     return count * len(primes) // together * sum(planes)
 
 
 def pack(primes: Primes, residues: Floats) -> bytes:
-    """Pack centred residues (P, *shape) into little-endian bytes, prime by prime, low byte planes before high ones."""
+    """Convert residues (P, *shape) in (-p/2, p/2] to bytes."""
     together, planes = _words(primes)
     integers = residues.reshape(len(primes), -1).astype(np.int32)
-    integers += integers >> 31 & _column(primes)  # plus p if negative
+    integers += integers >> 31 & _column(primes)  # adds p to negative numbers, without a branch on secret values
     kind: Any = np.uint32 if together == 1 else np.uint64
     words: NDArray[Any] = integers[::together].astype(kind) if together > 1 else integers.view(kind)
     for k in range(1, together):
@@ -52,15 +54,15 @@ def _column(primes: Primes) -> NDArray[np.int32]:
 
 
 def unpack(primes: Primes, data: bytes | memoryview, shape: tuple[int, ...]) -> Floats:
-    """Read the residues at the start of `data`.
+    """Read the residues at the start of `data`; more bytes may follow.
 
     Args:
         primes: the primes.
         data: the bytes.
-        shape: shape of the residues for each prime.
+        shape: shape of the array of residues for each prime.
 
     Returns:
-        Centred residues (P, *shape).
+        Residues (P, *shape) in (-p/2, p/2].
 
     Raises:
         CryptoError: if there are too few bytes, or a residue is not below its prime.
@@ -87,5 +89,5 @@ def unpack(primes: Primes, data: bytes | memoryview, shape: tuple[int, ...]) -> 
     if count and (integers >= column.view(np.uint32)).any():
         raise CryptoError("a message contains a residue that is not below its prime", code="SVFL-CRYPTO-CIPHERTEXT")
     signed = integers.view(np.int32)
-    signed -= column // 2 - signed >> 31 & column  # minus p if above p / 2
+    signed -= column // 2 - signed >> 31 & column  # subtracts p from numbers above p / 2, without a branch
     return signed.astype(np.float64).reshape(len(primes), *shape)

@@ -1,7 +1,9 @@
-"""Exact products of matrices of residues at all points of a transform: (P, M) products of small matrices.
+"""Exact products of matrices of residues: one small matrix product for each of P primes and each of M points.
 
-A sum of more products than floats hold exactly (`Primes.terms`) is divided into sums that are reduced before they are
-added. Factors may be in float32, which holds centred residues of 24 bits; they are widened a few points at a time.
+Polynomials are multiplied by their values at M points (ntt.py), and residues are integers modulo primes in floats
+(residues.py). If a sum would have more products than float64 can add exactly (`Primes.terms`), it is divided into
+several sums, which are reduced before they are added. Factors may be in float32, which represents residues of 24 bits
+exactly; they are converted to float64 a few points at a time.
 """
 
 from __future__ import annotations
@@ -14,16 +16,16 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.crypto.kernel.residues import Primes, matmul
 
-_WIDENED_ENTRIES = 1 << 17  # of a factor at a time
+_WIDENED_ENTRIES = 1 << 17  # entries of a factor that are converted to float64 at a time
 
-_MAX_ENTRIES, _MIN_POINTS = 8, 1024  # of products that are faster without BLAS
+_MAX_ENTRIES, _MIN_POINTS = 8, 1024  # products of up to 8 entries at 1,024 or more points are faster without BLAS
 
 
 Residues = NDArray[np.float32] | Floats
 
 
 def multiply_residues(primes: Primes, left: Residues, right: Residues) -> Floats:
-    """Return the product (P, M, m, F), reduced, of left (P, M, m, B) and right (P, M, B, F)."""
+    """Return the reduced products (P, M, m, F) of left (P, M, m, B) and right (P, M, B, F)."""
     sums = (slice(start, start + primes.terms) for start in range(0, left.shape[-1], primes.terms))
     parts = (primes.reduce(_product(left[..., terms], right[..., terms, :])) for terms in sums)
     return functools.reduce(lambda total, part: primes.reduce(total + part), parts)
@@ -32,19 +34,19 @@ def multiply_residues(primes: Primes, left: Residues, right: Residues) -> Floats
 def add_product(
     primes: Primes, total: Floats | None, terms: int, left: Residues, right: Residues
 ) -> tuple[Floats, int]:
-    """Add a product of residues to a total, and reduce it only if the sum might not stay exact otherwise.
+    """Add matrix products of residues to a total, and reduce it only if the sum might not be exact otherwise.
 
     Args:
         primes: the primes.
         total: the total (P, M, m, F), which is changed in place; None for zero.
-        terms: number of products in the total.
+        terms: number of products of two residues that the total has added up since its last reduction.
         left: residues (P, M, m, B).
         right: residues (P, M, B, F).
 
     Returns:
-        The new total, and the number of products in it.
+        The new total, and the new number of products in it.
     """
-    limit, count = primes.terms - 1, left.shape[-1]  # one term is reserved for the total before the last reduction
+    limit, count = primes.terms - 1, left.shape[-1]  # the total itself counts as one of the terms after a reduction
     if count > limit:
         product, count = multiply_residues(primes, left, right), 1
     else:
@@ -62,7 +64,7 @@ def add_product(
 
 
 def stack_halves(first: Floats, second: Floats, F: int) -> Floats:
-    """Stack two arrays along the axis of rows, in the memory order that products with F columns need.
+    """Stack two arrays along the axis of rows, in the memory order that is fastest for products with F columns.
 
     Args:
         first: the upper rows (P, M, k, B).
@@ -99,7 +101,7 @@ def _product(left: Residues, right: Residues) -> Floats:
 
 
 def _by_points(left: Residues, right: Residues) -> Floats:
-    """Compute the product one entry of all points at a time, for small matrices at many points."""
+    """Compute the products of small matrices with elementwise operations over all points, without BLAS."""
     one = np.ascontiguousarray(left.transpose(0, 3, 2, 1), np.float64)[:, :, :, None]  # (P, B, m, 1, M)
     other = np.ascontiguousarray(right.transpose(0, 2, 3, 1), np.float64)[:, :, None]  # (P, B, 1, F, M)
     total: Floats = one[:, 0] * other[:, 0]

@@ -1,10 +1,12 @@
-"""Integers modulo q = p_1 ... p_P as centred residues in float64, with exact arithmetic on any BLAS.
+"""Exact arithmetic modulo q in float64, for matrix products with BLAS.
 
-A float64 holds every integer up to 2^53. A centred residue of a prime below 2^24 has 23 bits, so a sum of `terms`
-products of two residues stays below 2^53. It is exact in any order of additions, with or without fused multiplication.
-One reduction, x - p rint(x / p), brings the sum back. The quotient in floats can differ slightly from the nearest
-integer, so a residue counts as reduced if it is within p/2 + 4. Residues that leave this process are brought to [0, p)
-first.
+q is the product of P primes p, and an integer modulo q is represented by its residues modulo these primes (Chinese
+remainder theorem). A residue is stored as a number in about (-p/2, p/2) ("centred"). A float64 represents every integer
+up to 2^53 exactly. Centred residues of primes below 2^24 have 23 bits, so a sum of `terms` products of two residues
+stays below 2^53. It is exact in any order of additions, with or without fused multiply-add. One reduction, x - p *
+rint(x / p), makes the sum a residue again. The quotient in floats can differ slightly from the nearest integer, so a
+residue counts as reduced if its absolute value is at most p/2 + 4. Residues that leave this process are brought to
+[0, p) first.
 """
 
 from __future__ import annotations
@@ -22,32 +24,35 @@ from securevfl.crypto.share_ring import Words
 from securevfl.errors import ConfigError
 
 DEGREE = 4096
-"""N, the degree of the ring Z_q[x]/(x^N + 1)."""
+"""N, the number of coefficients of a polynomial; polynomials are modulo x^N + 1."""
 MAX_MODULUS_BITS = 109
-"""Largest size of q for N = 4096, 128-bit security and ternary secrets (HomomorphicEncryption.org 2018, table 1)."""
-_EXACT = 2**53 - 2**24  # so that quotient times prime stays below 2^53 too
-_SPARE = 4  # by how much a reduced residue may exceed p/2
+"""Largest number of bits of q for N = 4096, 128-bit security and secret keys with coefficients of -1, 0 and 1.
+
+Source: HomomorphicEncryption.org 2018, table 1.
+"""
+_EXACT = 2**53 - 2**24  # largest sum of products; the reduction's quotient times p is then below 2^53 too
+_SPARE = 4  # a reduced residue may exceed p/2 by this number
 _MAX_PRIME_BITS = 24
-_CACHED_FLOATS = 1 << 14  # floats that stay in the processor's cache
-_LOW_BITS = 28  # of the lower part of a word
-_HALF_BITS = 37  # of the lower half of an integer in a float
-_SINGLE_THREAD_PRODUCTS = 1 << 18  # multiplications up to which OpenBLAS starts no threads
+_CACHED_FLOATS = 1 << 14  # number of floats that fit into the processor's cache
+_LOW_BITS = 28  # bits of the lower part if `scaled` divides a word into two parts
+_HALF_BITS = 37  # bits of the lower part if `whole` divides a float into two parts
+_SINGLE_THREAD_PRODUCTS = 1 << 18  # OpenBLAS starts no threads for products with at most this many multiplications
 
 
 class Primes:
-    """The largest primes of a size modulo which x^4096 + 1 has only linear factors, and their product q.
+    """The largest primes with a number of bits modulo which x^4096 + 1 has 4096 roots, and their product q.
 
     Args:
-        bits: size of the primes, from 14 to 24.
+        bits: number of bits of a prime, from 14 to 24.
         count: number P of primes.
 
     Raises:
-        ConfigError: if the size is out of range, or there are fewer primes.
+        ConfigError: if the number of bits is out of range, or there are fewer primes.
 
     Attributes:
         values: the primes.
-        q: their product.
-        terms: how many products a sum may have to be exact.
+        q: the product of the primes.
+        terms: largest number of products of residues whose sum is exact.
     """
 
     def __init__(self, bits: int, count: int) -> None:
@@ -75,15 +80,15 @@ class Primes:
         return len(self.values)
 
     def centred(self, integers: NDArray[np.int64] | Floats) -> Floats:
-        """Return integers of any shape, below 2^53, as residues (P, *shape)."""
+        """Return integers of any shape, below 2^53 in magnitude, as residues (P, *shape)."""
         out = np.empty((len(self), *integers.shape))
         out[...] = integers
         return self.reduce(out)
 
     def reduce(self, x: Floats) -> Floats:
-        """Reduce sums of at most `terms` products (P, ...) in place, and return them."""
+        """Reduce sums of at most `terms` products, an array (P, ...), modulo each prime in place, and return it."""
         if x.size <= _CACHED_FLOATS * len(self):
-            # the function `reduce`, with one call of each operation for all primes
+            # The same computation as the function `reduce`, for all primes at once, which is faster for small arrays.
             assert x.flags.c_contiguous, "a view would be reduced in a copy"
             rows = x.reshape(len(self), -1)
             quotient = rows * self._inverses
@@ -96,13 +101,13 @@ class Primes:
         return x
 
     def scaled(self, words: Words, bits: int) -> Floats:
-        """Return round(q m / 2^bits) modulo each prime.
+        """Return round(q * m / 2^bits) modulo each prime p.
 
-        With t = 2^bits and w = q m + t/2 modulo t, this is (t/2 - w) / t modulo p, because p divides q.
+        With t = 2^bits and w = (q * m + t/2) modulo t, this is (t/2 - w) / t modulo p, because p divides q.
 
         Args:
-            words: words m of any shape, below 2^bits.
-            bits: at most 56.
+            words: the integers m of any shape, below 2^bits.
+            bits: number of bits, at most 56.
 
         Returns:
             Residues (P, *shape).
@@ -121,7 +126,7 @@ class Primes:
         return out
 
     def whole(self, x: Floats) -> Floats:
-        """Return integers in floats of any shape, below 2^90, as residues (P, *shape); both halves are exact."""
+        """Return integers that are stored in floats of any shape, below 2^90, as residues (P, *shape)."""
         high = np.rint(x * 2.0**-_HALF_BITS)
         low = x - high * 2.0**_HALF_BITS
         out = self.centred(high)
@@ -131,7 +136,7 @@ class Primes:
         return self.reduce(out)
 
     def fraction(self, x: Floats) -> Floats:
-        """Return x / q in [-1/2, 1/2], to the precision of floats, for residues (P, *shape) of integers x modulo q."""
+        """Return x / q in [-1/2, 1/2], in float64 precision, for integers x modulo q given as residues (P, *shape)."""
         total = np.zeros(x.shape[1:])
         for row, p in zip(x, self.values, strict=True):
             digit = row * _about_zero(pow(self.q // p, -1, p), p)
@@ -141,19 +146,19 @@ class Primes:
         return total
 
     def nearest(self, x: Floats, bits: int) -> Words:
-        """Return round(2^bits x / q) modulo 2^bits, exactly.
+        """Return round(2^bits * x / q) modulo 2^bits, exactly.
 
-        With x_i = x (q/p_i)^-1 mod p_i and t = 2^bits, t x / q = sum t x_i / p_i modulo t. Let t = I_i p_i + f_i. Then
-        t x_i / p_i is the integer I_i x_i, which may wrap, plus f_i x_i / p_i, whose quotient and remainder fit into
-        floats. The sum of the fractions decides the rounding. If it is too close to a half for floats, Python integers
-        decide.
+        Let t = 2^bits and x_i = x * (q / p_i)^-1 mod p_i for each prime p_i. Then t * x / q is the sum of all t * x_i /
+        p_i, modulo t. With t = I_i * p_i + f_i, a term is the integer I_i * x_i, which may wrap modulo t, plus f_i *
+        x_i / p_i, whose quotient and remainder are exact in floats. The sum of the fractions decides how the result is
+        rounded. If it is too close to one half for floats, Python integers decide.
 
         Args:
             x: residues (P, *shape) of integers x modulo q.
-            bits: bits of the result.
+            bits: number of bits of the result.
 
         Returns:
-            Words of this shape.
+            The results as uint64 (*shape).
         """
         integers, fractions = np.zeros(x.shape[1:], np.uint64), np.zeros(x.shape[1:])
         digits = []
@@ -178,7 +183,7 @@ class Primes:
 
 
 def reduce(x: Floats, p: int) -> None:
-    """Reduce a contiguous array of integers up to 2^53 - 2^24 to centred residues modulo p, in place."""
+    """Reduce integers up to 2^53 - 2^24 in a contiguous array modulo p to centred residues, in place."""
     assert x.flags.c_contiguous, "a view would be reduced in a copy"
     flat, inverse = x.reshape(-1), 1.0 / p
     spare = np.empty(min(_CACHED_FLOATS, flat.size))
@@ -191,7 +196,10 @@ def reduce(x: Floats, p: int) -> None:
 
 
 def matmul(left: Floats, right: Floats, out: Floats) -> None:
-    """Write left (K, m, n) times right (K, n, w) to out (K, m, w), in products that need no further threads."""
+    """Write the K products left (K, m, n) @ right (K, n, w) to out (K, m, w).
+
+    The work is divided so that BLAS does not start threads, which would take longer than the products.
+    """
     step = max(1, _SINGLE_THREAD_PRODUCTS // (left.shape[-2] * left.shape[-1]))
     for start in range(0, right.shape[-1], step):
         columns = slice(start, start + step)
@@ -205,7 +213,7 @@ def _about_zero(integer: int, p: int) -> int:
 
 @functools.lru_cache(maxsize=16)
 def _largest(bits: int, count: int) -> tuple[int, ...]:
-    """Return the `count` largest primes of a size that are 1 modulo 2 N, or all of them if there are fewer."""
+    """Return the `count` largest primes with this number of bits that are 1 modulo 2 * N, or all if there are fewer."""
     return tuple(itertools.islice(_descending(bits), count))
 
 

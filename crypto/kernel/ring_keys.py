@@ -1,7 +1,8 @@
-"""Keys of the ring R on residues.
+"""Generation of keys for encryption with polynomials, which are stored as coefficients modulo P primes, (P, N).
 
-A public key is (b, a) with b = -(a s + e): s is ternary, e are errors, and a is expanded from a coin that neither party
-chooses. A ciphertext (c0, c1) of m satisfies c0 + c1 s = m + noise. The polynomials of keys are stored as coefficients.
+The secret key is a polynomial s with N = 4096 coefficients of -1, 0 or 1 (ternary). A public key is a pair of
+polynomials (b, a) with b = -(a s + e). e contains small random errors, and a is computed from a coin or seed, so that
+no party can choose it. A ciphertext (c0, c1) of a message m satisfies c0 + c1 s = m + noise.
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ from securevfl.crypto.prg import Prg
 
 
 def second_polynomial(primes: Primes, coin: bytes) -> Floats:
-    """Derive the second polynomial a (P, N) of the public key from a coin; its coefficients are uniform."""
+    """Compute the second polynomial a (P, N) of a public key from a coin; its coefficients are uniform."""
     return uniform(Prg(coin, "public second polynomial of a key on the kernel"), primes, (DEGREE,))
 
 
 def keypair(primes: Primes, second: Floats) -> tuple[Floats, Floats]:
-    """Draw a fresh secret.
+    """Generate a new secret key and its public key.
 
     Args:
         primes: the primes.
         second: the second polynomial a (P, N) of the public key.
 
     Returns:
-        The secret s (N,), and the first polynomial b (P, N) of the public key (b, a).
+        The secret key s (N,), and the first polynomial b (P, N) of the public key.
     """
     prg, ring = Prg.fresh("keys on the kernel"), transform(primes, DEGREE)
     secret = ternary(prg, (DEGREE,))

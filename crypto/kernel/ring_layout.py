@@ -1,16 +1,19 @@
-"""The layout of samples, columns and outputs in ring elements that turns all products at a point into one of matrices.
+"""The layout: how matrices are divided into blocks that become the coefficients of polynomials.
 
-R = Z_q[x]/(x^N + 1) has r elements over S = Z_q[y]/(y^M + 1), with y = x^r and M = N / r. Output o of a block of r
-outputs is at x^o, so a plaintext is an element of S and has M numbers instead of N:
+The product of two polynomials can contain many entries of a matrix product W^T V in its coefficients, for V (n, c) and
+W (n, d). Polynomials have N = 4096 coefficients modulo q, and x^N = -1. A block of V has s rows ("samples") and r
+columns ("outputs"); a block of W has the same s rows and f columns. With y = x^r and M = N / r, a polynomial of W
+contains only powers of y, so it has M coefficients instead of N. The entries are placed as follows:
 
-    message     V[i, o]                    at  x^(o + r i)            i < s
-    plaintext   W[i, j]                    at  y^(j s + s - 1 - i)    j < f, s f <= M
-    product     sum_i V[i, o] W[i, j]      at  x^(o + r (j s + s - 1))
+    V[i, o]                          at the power  x^(o + r * i)                  for i < s, o < r
+    W[i, j]                          at the power  y^(j * s + s - 1 - i)          for j < f, with s * f <= M
+    sum over i of V[i, o] * W[i, j]  is then at    x^(o + r * (j * s + s - 1))    in the product
 
-With B = ceil(n/s) sample blocks, F = ceil(d/f) column blocks and Q = ceil(c/r) output blocks, Q B ciphertexts are sent
-to the evaluator and Q F are returned. W is in S. Therefore only the elements of existing outputs are sent of c0; c1 has
-all r, but follows from a seed on the way to the evaluator. If W is long, sample blocks are processed in groups of
-`BLOCKS_PER_GROUP`, so that not everything is in memory at once.
+There are B = ceil(n / s) blocks of rows ("sample blocks"), F = ceil(d / f) column blocks and Q = ceil(c / r) output
+blocks. Q * B ciphertexts are sent to the evaluator, and Q * F are sent back. A ciphertext is a pair of polynomials
+(c0, c1). If an output block has fewer than r outputs, only the coefficients of existing outputs are sent of c0. c1 is
+sent to the evaluator as a seed. If W has many rows, sample blocks are processed in groups of `BLOCKS_PER_GROUP`, so
+that not everything is in memory at once.
 """
 
 from __future__ import annotations
@@ -29,28 +32,29 @@ from securevfl.crypto.share_ring import Integers
 from securevfl.errors import CryptoError
 
 BLOCKS_PER_GROUP = 64
-"""Sample blocks that are processed together."""
+"""Number of sample blocks that are processed together."""
 MAX_BLOCK_OUTPUTS = 64
 """Largest number r of outputs in a block."""
 
-# Milliseconds on one core for both sides (a ciphertext sent to the evaluator, one returned, their product, a plaintext
-# of N coefficients), and on a line of 150 Mbit/s for the 45 kB of a ciphertext. Only their ratios matter.
+# Estimated times in milliseconds; only their ratios matter. LINE_MS: sending a ciphertext of 45 kB at 150 Mbit/s. The
+# others are for one core and both parties: a ciphertext to the evaluator, a ciphertext back, the product of a
+# ciphertext and a polynomial of W, and encoding a polynomial of W with N coefficients.
 LINE_MS = 2.4
 UP_MS, DOWN_MS, PRODUCT_MS, PREPARE_MS = 0.8, 1.2, 0.007, 0.29
-BLAS_CALL_MS = 0.0006  # a call for a point with few numbers
+BLAS_CALL_MS = 0.0006  # a call of BLAS for very small matrices
 
 D = TypeVar("D", np.uint64, np.float64)
 
 
 @dataclass(frozen=True)
 class RingLayout:
-    """The layout of V (n, c), which both sides know.
+    """The layout for V (n, c) and any W with n rows; both parties know it.
 
     Attributes:
         n: number of rows of V and W.
         c: number of columns of V, the outputs.
-        r: outputs in a block.
-        s: samples in a block.
+        r: number of outputs in a block, a power of two.
+        s: number of rows in a block.
     """
 
     n: int
@@ -60,7 +64,7 @@ class RingLayout:
 
     @property
     def points(self) -> int:
-        """The number M = N / r of coefficients in y that a plaintext has."""
+        """The number M = N / r of coefficients of a polynomial of W, and of points at which it is evaluated."""
         return DEGREE // self.r
 
     @property
@@ -84,7 +88,7 @@ class RingLayout:
 
     @property
     def groups(self) -> list[slice]:
-        """The sample blocks in slices of at most `BLOCKS_PER_GROUP` that are processed together."""
+        """The groups of at most `BLOCKS_PER_GROUP` sample blocks that are processed together, as slices."""
         return [
             slice(b, min(b + BLOCKS_PER_GROUP, self.sample_blocks))
             for b in range(0, self.sample_blocks, BLOCKS_PER_GROUP)
@@ -92,18 +96,18 @@ class RingLayout:
 
     @property
     def outputs(self) -> list[slice]:
-        """The outputs of each block as slices; the last one may be shorter than r."""
+        """The outputs of each block, as slices; the last one may have fewer than r."""
         return [slice(start, min(self.c, start + self.r)) for start in range(0, self.c, self.r)]
 
     def messages(self, V: NDArray[D], blocks: slice) -> NDArray[D]:
-        """Arrange sample blocks of V as coefficients.
+        """Arrange the entries of V as coefficients of polynomials.
 
         Args:
-            V: the rows of these blocks (P, rows, outputs), for the outputs of one block.
-            blocks: the sample blocks.
+            V: the rows of some sample blocks, for the outputs of one block (P, rows, outputs), modulo each of P primes.
+            blocks: the numbers of these sample blocks.
 
         Returns:
-            Coefficients (P, M, outputs, blocks).
+            The coefficients (P, M, outputs, blocks).
         """
         P, rows, width = V.shape
         count = blocks.stop - blocks.start
@@ -114,11 +118,11 @@ class RingLayout:
         return out
 
     def rows(self, blocks: slice) -> slice:
-        """Return the rows of V and W in these sample blocks."""
+        """Return the row numbers of V and W that belong to these sample blocks."""
         return slice(blocks.start * self.s, min(self.n, blocks.stop * self.s))
 
     def plaintexts(self, W: Integers | Floats, blocks: slice) -> Floats:
-        """Arrange these sample blocks of W (n, d) as coefficients (M, blocks, F)."""
+        """Arrange the entries of W (n, d) in these sample blocks as coefficients of polynomials (M, blocks, F)."""
         d, f, s, count = W.shape[1], self.columns, self.s, blocks.stop - blocks.start
         rows, F = W[blocks.start * s : blocks.stop * s], self.column_blocks(d)
         padded = np.zeros((count * s, F * f))
@@ -129,30 +133,31 @@ class RingLayout:
 
     @property
     def wanted(self) -> NDArray[np.intp]:
-        """The powers of y (f,) whose coefficients are the results of a column block."""
+        """The powers of y (f,) at which a product has the results for the f columns of a block."""
         return np.arange(self.columns) * self.s + self.s - 1
 
 
 def checked_layout(engine: str, n: int, c: int, r: int, s: int) -> RingLayout:
-    """Return the layout that a peer names.
+    """Return the layout with the numbers in a peer's message.
 
     Args:
-        engine: name of the engine, for the error message.
+        engine: name of the implementation, for the error message.
         n: number of rows.
         c: number of outputs.
-        r: outputs in a block.
-        s: samples in a block.
+        r: number of outputs in a block.
+        s: number of rows in a block.
 
     Returns:
         The layout.
 
     Raises:
-        CryptoError: if there is no such layout.
+        CryptoError: if the numbers do not form a layout.
     """
     fits = 1 <= r <= MAX_BLOCK_OUTPUTS and not r & (r - 1) and c >= 1 and 1 <= s <= min(n, DEGREE // max(r, 1))
     if not fits or -(-n // s) * -(-c // r) >= 2**32:
         raise CryptoError(
-            f"{engine}: a message names a layout that does not exist ({n=}, {c=}, {r=}, {s=})",
+            f"{engine}: a message states an impossible layout: {n} rows and {c} outputs in blocks of {s} rows and {r} "
+            "outputs",
             code="SVFL-CRYPTO-CIPHERTEXT",
         )
     return RingLayout(n, c, r, s)
@@ -168,9 +173,9 @@ def choose_layout(
         n: number of rows.
         c: number of outputs.
         d: number of columns of W.
-        uses: how many such V are multiplied by the same plaintexts of W.
-        openings: how many products are computed with each V.
-        cost: cost function of the engine; by default `milliseconds`, that of the kernel.
+        uses: number of such V that are multiplied by the same W, which is encoded once.
+        openings: number of products that are computed with each V.
+        cost: function that estimates the time of a layout; `milliseconds` by default.
 
     Returns:
         The layout.
@@ -188,17 +193,17 @@ def _layouts(n: int, c: int, d: int) -> Iterator[RingLayout]:
 
 
 def milliseconds(layout: RingLayout, d: int, uses: int = 1, openings: int = 1, *, line: float = LINE_MS) -> float:
-    """Estimate the time of a product on one core, for both sides, and on the line.
+    """Estimate the time of a product: computation on one core for both parties, and transmission.
 
     Args:
         layout: the layout.
         d: number of columns of W.
-        uses: how many V are multiplied by the same plaintexts.
-        openings: how many products are computed with each V.
-        line: milliseconds of a ciphertext on the line.
+        uses: number of V that are multiplied by the same W, which is encoded once.
+        openings: number of products that are computed with each V.
+        line: milliseconds for sending a ciphertext.
 
     Returns:
-        Milliseconds.
+        The time in milliseconds.
     """
     B, F, Q = layout.sample_blocks, layout.column_blocks(d), layout.output_blocks
     per_output_block = (
@@ -210,7 +215,7 @@ def milliseconds(layout: RingLayout, d: int, uses: int = 1, openings: int = 1, *
 
 
 def _equal_sizes(count: int, limit: int) -> list[int]:
-    """Return the different sizes ceil(count / parts) of equal parts that are at most `limit`."""
+    """Return all different sizes, up to `limit`, of the parts if `count` items are divided into about equal parts."""
     sizes, parts = [], -(-count // limit)
     while parts <= count:
         size = -(-count // parts)

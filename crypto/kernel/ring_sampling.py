@@ -1,9 +1,10 @@
-"""Exact random draws on the ring: uniform residues, ternary secrets, errors and dithers.
+"""Random numbers for encryption: uniform residues, secret keys, errors and dithers.
 
-All draws come from a `Prg`: under a key from the operating system, or from a coin or seed if both parties need the same
-values. Uniform values are drawn by rejection, so the time depends on discarded words alone. An error is the number of
-ones in 42 bits minus 21. That is distributed as the ones in 21 bits minus those in 21 other bits: a centred binomial
-distribution of standard deviation sqrt(10.5), the same as in SEAL.
+All numbers are drawn from a `Prg`, a pseudorandom generator. Its key is random, or a coin or seed if both parties need
+the same numbers. Uniform residues (integers modulo primes) are drawn by rejection, so the time depends on discarded
+words alone. Secret keys are ternary: they consist of -1, 0 and 1. An error is the number of ones in 42 random bits,
+minus 21. That is a centred binomial distribution with a standard deviation of sqrt(10.5), the same as in SEAL. A dither
+is a large random number that hides the noise in decrypted values.
 """
 
 from __future__ import annotations
@@ -21,22 +22,23 @@ NOISE_STD = 10.5**0.5
 
 _HALF_ERROR_BITS = 21
 
-_WORD_BITS = 32  # of a word that a residue is drawn from
+_WORD_BITS = 32  # number of bits of the random words from which residues are drawn
 
-_LIMB_BITS = 24  # of a part of a long integer
+_LIMB_BITS = 24  # long integers of a dither are drawn in parts of this number of bits
 
-_MULTIPLE_OF_3 = 255  # the largest one in a byte
+_MULTIPLE_OF_3 = 255  # bytes below this number are uniform modulo 3
 
 
 def uniform(prg: Prg, primes: Primes, shape: tuple[int, ...]) -> Floats:
-    """Draw centred residues, each exactly uniform modulo its prime.
+    """Draw residues that are exactly uniform modulo their primes, in about (-p/2, p/2).
 
-    A 32-bit word is accepted if it is below the largest multiple of the prime. Equal generators give equal residues.
+    A random word of 32 bits is accepted if it is below the largest multiple of the prime. Generators with the same key
+    give the same residues.
 
     Args:
         prg: the generator; its next streams are used in order.
         primes: the primes.
-        shape: shape of the result for each prime.
+        shape: shape of the array of residues for each prime.
 
     Returns:
         Residues (P, *shape).
@@ -51,7 +53,7 @@ def uniform(prg: Prg, primes: Primes, shape: tuple[int, ...]) -> Floats:
 
 
 def ternary(prg: Prg, shape: tuple[int, ...]) -> Floats:
-    """Draw uniform values -1, 0 and 1 of any shape, from bytes below 255 modulo 3."""
+    """Draw an array of uniformly random numbers -1, 0 and 1."""
     count, accepted = math.prod(shape), np.empty(0, np.uint8)
     while len(accepted) < count:
         drawn = (count - len(accepted)) * 256 // _MULTIPLE_OF_3 + 64
@@ -61,7 +63,17 @@ def ternary(prg: Prg, shape: tuple[int, ...]) -> Floats:
 
 
 def dither(prg: Prg, primes: Primes, bits: int, shape: tuple[int, ...]) -> Floats:
-    """Draw residues (P, *shape) of the sum of three integers uniform below 2^bits, minus its mean; 24 divides bits."""
+    """Draw dithers: sums of three integers that are uniform below 2^bits, minus their mean.
+
+    Args:
+        prg: the generator.
+        primes: the primes.
+        bits: number of bits, a multiple of 24.
+        shape: shape of the array of dithers.
+
+    Returns:
+        Residues (P, *shape) of the dithers.
+    """
     limbs = prg.array((bits // _LIMB_BITS, 3, *shape), np.uint32) & np.uint32(2**_LIMB_BITS - 1)
     sums = limbs.sum(axis=1, dtype=np.float64)
     out = np.empty((len(primes), *shape))
@@ -73,7 +85,7 @@ def dither(prg: Prg, primes: Primes, bits: int, shape: tuple[int, ...]) -> Float
 
 
 def errors(prg: Prg, shape: tuple[int, ...]) -> Floats:
-    """Draw errors of any shape, from -21 to 21: the number of ones in 42 bits minus its mean."""
+    """Draw an array of errors from -21 to 21: for each, the number of ones in 42 random bits, minus 21."""
     bits = np.bitwise_count(prg.array(shape, np.uint64) & np.uint64(2 ** (2 * _HALF_ERROR_BITS) - 1))
     centred: Floats = bits.astype(np.float64)
     centred -= _HALF_ERROR_BITS

@@ -1,8 +1,10 @@
-"""How rows of J become integers.
+"""Encoding of the rows of a matrix J as integers, before they are multiplied with an encrypted g.
 
-Columns are measured one by one and scaled to fixed point. Norms of several chunks of rows are merged, so every process
-measures the rows that it holds. Columns become integers x with ||x||_2 <= T / sqrt(f) and ||x||_1 <= L, where f is the
-number of columns in a block, so that no sum exceeds the modulus. The scales stay with the owner of J.
+Each column x of J is multiplied by a scale and rounded, so that its Euclidean norm is at most T / sqrt(f) and the sum
+of its absolute values at most L. T and L are public bounds, and f is the number of columns in a block, so that no sum
+in a product exceeds the modulus q. To choose the scales, every process computes the norms of the rows that it stores (a
+chunk), and the norms are merged. The scales stay with the party that has J. Check columns (opening_checks.py) are
+appended. Rows are divided into blocks of s rows ("sample blocks") by a layout (ring_layout.py).
 """
 
 from __future__ import annotations
@@ -21,17 +23,17 @@ from securevfl.crypto.kernel.row_parameters import RowParameters
 from securevfl.errors import RangeError
 
 SPARSE_ROWS_AT_ONCE = 512
-"""Sparse rows that are measured at a time; in more rows, more columns would have entries."""
+"""Number of sparse rows that are processed at a time; in more rows, more columns would have entries."""
 
 
 @dataclass(frozen=True)
 class ColumnNorms:
-    """Norms of each column (d,).
+    """Norms of each of d columns.
 
     Attributes:
-        largest: the largest |x|.
-        squares: the sum of squares, relative to the largest value.
-        absolute: the sum of absolute values, relative to the largest value.
+        largest: the largest absolute value of each column (d,).
+        squares: the sum of squares of each column divided by its largest absolute value (d,).
+        absolute: the sum of absolute values of each column divided by its largest absolute value (d,).
     """
 
     largest: Floats
@@ -40,7 +42,7 @@ class ColumnNorms:
 
 
 def column_norms(chunk: RowChunk) -> ColumnNorms:
-    """Compute the norms of a chunk's columns; RangeError if a value is not finite."""
+    """Compute the norms of the columns over a chunk of rows. Raise RangeError if a value is not finite."""
     if isinstance(chunk.rows, SparseRows):
         return _sparse_norms(chunk.rows)
     return merge_norms(_norms(X) for _, X in chunk.blocks())
@@ -68,7 +70,7 @@ def _norms(X: Floats) -> ColumnNorms:
 
 
 def merge_norms(norms: Iterable[ColumnNorms]) -> ColumnNorms:
-    """Return the norms of all rows together."""
+    """Return the norms over all rows, from the norms over chunks of rows."""
     chunks = list(norms)
     largest = np.max([chunk.largest for chunk in chunks], axis=0)
     unit = np.where(largest > 0, largest, 1.0)
@@ -80,13 +82,13 @@ def merge_norms(norms: Iterable[ColumnNorms]) -> ColumnNorms:
 
 @dataclass(frozen=True)
 class RowEncoding:
-    """How J becomes integers in coefficients.
+    """The scales with which J becomes integers, and the layout of these integers in polynomials.
 
     Attributes:
         layout: the layout.
-        largest: the largest |x| of each column (d,).
-        scale: the integer that it becomes (d,).
-        rho: the secret weight of each column in each check (d, checks).
+        largest: the largest absolute value of each column (d,).
+        scale: the integer that this value becomes (d,).
+        rho: the secret weight of each column in each check column (d, checks).
     """
 
     layout: RingLayout
@@ -96,13 +98,13 @@ class RowEncoding:
 
     @classmethod
     def of(cls, layout: RingLayout, parameters: RowParameters, norms: ColumnNorms, rho: Floats) -> RowEncoding:
-        """Choose scales with integers of norm T / sqrt(f) and sum L at most; 0/1 columns are encoded exactly.
+        """Choose the largest scales that the bounds T / sqrt(f) and L allow. Columns of 0 and 1 are encoded exactly.
 
         Args:
             layout: the layout.
-            parameters: the parameters of the engine.
+            parameters: the parameters of the scheme.
             norms: the norms of the columns.
-            rho: the weights of the checks (d, checks).
+            rho: the weights of the check columns (d, checks).
 
         Returns:
             The encoding.
@@ -120,27 +122,27 @@ class RowEncoding:
 
     @property
     def worth(self) -> Floats:
-        """The value of one integer step in each column (d,)."""
+        """The real value that the integer 1 represents in each column (d,)."""
         return self.largest / self.scale
 
     def same(self, other: RowEncoding) -> bool:
-        """Return whether both encodings give the same plaintexts for the same J."""
+        """Return whether both encodings give the same polynomials for the same J."""
         sizes = (self.layout.r, self.layout.s) == (other.layout.r, other.layout.s)
         return sizes and np.array_equal(self.rho, other.rho)
 
 
 def column_cap(parameters: RowParameters, layout: RingLayout) -> float:
-    """Return L, the largest sum of |x| over an encoded column."""
+    """Return L, the bound on the sum of absolute values of an encoded column."""
     return parameters.profile.T * math.sqrt(layout.n / layout.columns)
 
 
 def g_scale(parameters: RowParameters, layout: RingLayout, bound: float) -> float:
-    """Return the integers of one unit of g.
+    """Return the scale of g: the integer that the real number 1 becomes.
 
     Args:
-        parameters: the parameters of the engine.
+        parameters: the parameters of the scheme.
         layout: the layout.
-        bound: largest |g|.
+        bound: public bound on the absolute values of g.
 
     Returns:
         The scale.
@@ -157,12 +159,22 @@ def g_scale(parameters: RowParameters, layout: RingLayout, bound: float) -> floa
 
 
 def block_rows(layout: RingLayout, start: int, rows: int, block: int) -> tuple[int, int]:
-    """Return the first and last row (exclusive) of a sample block within a chunk of `rows` rows from row `start` on."""
+    """Return the first row and the row after the last one that a sample block and a chunk of rows have in common.
+
+    Args:
+        layout: the layout.
+        start: number of the chunk's first row.
+        rows: number of rows of the chunk.
+        block: number of the sample block.
+
+    Returns:
+        The two row numbers.
+    """
     return max(start, block * layout.s), min(start + rows, (block + 1) * layout.s)
 
 
 def encoded_rows(chunk: RowChunk, encoding: RowEncoding, start: int, blocks: Sequence[int]) -> Floats:
-    """Return the rows of sample blocks as integers with checks, and zeros for rows of other chunks.
+    """Return the rows of some sample blocks as integers, with check columns, and with zeros for rows of other chunks.
 
     Args:
         chunk: the chunk.

@@ -1,23 +1,25 @@
-"""Parameters of an engine for products with the rows of J: sizes, message headers, and the interface for ciphertexts.
+"""Parameters of encrypted products J^T g: sizes, message headers, and the interface of an implementation.
 
-*Distance of decrypted values from noise-free ones.* A decrypted value is w + D with the low `drop` bits removed. D is
-the sum of three secret integers uniform below M = 2^k, minus its mean. The noise e changes it to w + e + D. Consider
-squared Hellinger distances, H^2 = 1 - sum sqrt(P Q). A density moved by e has a squared distance of at most I e^2 / 8
-from itself, where I is its Fisher information, because its square root moves by at most e times the norm of its
-derivative. For three uniform summands, I = 4.563 / M^2.
+The key holder encrypts g (n, c), the evaluator multiplies by J (n, d), and the holder decrypts masked products
+(row_products.py). A decrypted value w contains noise e from the encryption, which would reveal something about the
+secret key. The holder therefore adds a random dither D, the sum of three integers that are uniform below 2^k, minus its
+mean, and removes the lowest `drop` bits.
 
-Given all noises of a run, the decrypted values are drawn one after the other. Each has a squared distance of at most
-.571 e^2 / M^2, for all earlier values and however its mask was chosen. Therefore the squared distances add up, and so
-do their means over the noises, whose variance is at most `noise`^2. With total variation <= sqrt(2) H, a run that
-decrypts R values has a distance of at most
+The noise changes the value before rounding from w + D to w + e + D. How much can this reveal? Let H be the Hellinger
+distance of two distributions P and Q, H^2 = 1 - sum of sqrt(P * Q). A density that is moved by e has a distance of H^2
+<= I * e^2 / 8 from the original, because its square root moves by at most e times the norm of its derivative; I is its
+Fisher information. For the sum of three uniform numbers, I = 4.563 / 4^k. So one decrypted value has H^2 <= 0.571 * e^2
+/ 4^k, whatever values were decrypted before and whatever mask was chosen. The squared distances of all values of a run
+add up, and the variance of the noise is at most `noise`^2. The statistical distance is at most sqrt(2) * H. A run that
+decrypts R values therefore has a statistical distance of at most
 
-    sqrt(2 R .571) noise / M
+    sqrt(2 * R * 0.571) * noise / 2^k
 
-from a run whose values are computed from J^T g and the mask alone. (J must not depend on the noise; RLWE protects the
-ciphertexts.) One uniform summand of the same error would cost 2 bits more, and R instead of sqrt(R) for masks that aim
-at its edges.
+from a run whose values are computed from J^T g and the mask alone. J must not depend on the noise. A dither of only one
+uniform number with the same error would need 2 more bits, and its bound would grow with R instead of sqrt(R).
 
-The last character of a message's four letters is the version of its format.
+A message begins with four letters; the last one is the version of its format. A layout (ring_layout.py) divides rows
+into blocks ("sample blocks") of s rows, outputs (columns of g) into blocks of r, and columns of J into F blocks.
 """
 
 from __future__ import annotations
@@ -36,27 +38,27 @@ from securevfl.crypto.kernel.ring_layout import RingLayout
 from securevfl.crypto.kernel.ring_sampling import NOISE_STD
 
 SEALED_HEADER = struct.Struct("<4s16sIIIId")
-"""Of an encrypted g: letters, key, n, c, r, s, bound."""
+"""Header of an encrypted g: four letters, fingerprint of the key, n, c, r, s, and the bound on g."""
 BLINDED_HEADER = struct.Struct("<4s16sIIIII")
-"""Of a blinded product: letters, key, n, c, r, s, d."""
+"""Header of a blinded product: four letters, fingerprint of the key, n, c, r, s, d."""
 OPENED_HEADER = struct.Struct("<4s16sII")
-"""Of decrypted values: letters, key, numbers of values of J^T g and of checks."""
+"""Header of decrypted values: four letters, fingerprint of the key, number of values of J^T g, number of checks."""
 
 FISHER_FACTOR = 0.571
-"""One eighth of the Fisher information of three uniform summands, rounded up."""
+"""One eighth of the Fisher information of the sum of three uniform numbers below 1, rounded up."""
 MAX_RUN_OPENINGS = 2**18
-"""How many values a run may decrypt within 2^-40 of noise-free ones."""
+"""The number of values that a run may decrypt with a statistical distance of at most 2^-40 from noise-free ones."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Sizes of a scheme that are chosen together.
+    """Sizes of a scheme that must fit together.
 
     Attributes:
-        bits: sizes of the primes.
-        k: bits of each of the three summands of the dither.
-        drop: how many low bits are removed after the dither is added.
-        T: bound on the norm of an encoded column block.
+        bits: number of bits of each prime of q.
+        k: number of bits of each of the three random numbers in a dither.
+        drop: number of lowest bits that are removed after the dither is added.
+        T: bound on the Euclidean norm of an encoded block of columns.
         zero: standard deviation of the noise of an encryption of zero.
     """
 
@@ -68,30 +70,28 @@ class Profile:
 
     @property
     def noise(self) -> float:
-        """Bound on the standard deviation of the noise in a reply: from products and the encryption of zero."""
+        """Upper bound on the standard deviation of the noise in a decrypted value."""
         return math.hypot(NOISE_STD * self.T, self.zero)
 
     def distance_bits(self, values: int) -> float:
-        """Return -log2 of the largest distance of a run that decrypts `values` values from one without noise."""
+        """Return -log2 of the largest statistical distance of a run with `values` openings from a noise-free run."""
         return self.k - math.log2(self.noise * math.sqrt(2 * FISHER_FACTOR * values))
 
 
 class RowParameters(ABC):
-    """A profile, the numbers that follow from it, and how an engine reads and multiplies ciphertexts.
-
-    The last axes of arrays of plaintexts are sample blocks and column blocks; the last axis of queries is sample
-    blocks.
+    """A profile, the sizes that depend on it, and the operations of an implementation on ciphertexts.
 
     Args:
         profile: the sizes.
         modulus: the modulus q.
 
     Attributes:
-        engine: name of the engine in error messages.
-        magic: letters of public keys and of encrypted, blinded and decrypted values.
-        key_size: bytes of the first polynomial of a public key.
-        key_bits: size of the largest modulus of a key.
-        levels: number of different results, q / 2^drop.
+        engine: name of the implementation in error messages.
+        magic: the letters at the beginning of public keys, and of messages with encrypted, blinded and decrypted
+            values.
+        key_size: number of bytes of the first polynomial of a public key.
+        key_bits: number of bits of the largest modulus of a key.
+        levels: number of different decrypted values, q / 2^drop.
     """
 
     engine: ClassVar[str]
@@ -113,31 +113,42 @@ class RowParameters(ABC):
 
     @abstractmethod
     def sealed_size(self, layout: RingLayout, width: int, blocks: int) -> int:
-        """Return the bytes of `blocks` sample blocks of `width` outputs that are encrypted together."""
+        """Return the number of bytes of `blocks` encrypted sample blocks with `width` outputs."""
 
     @abstractmethod
     def answer_size(self, layout: RingLayout, d: int) -> int:
-        """Return the bytes of a blinded product of d columns without its header."""
+        """Return the number of bytes of a blinded product with d columns of J, without its header."""
 
     @abstractmethod
     def query(self, layout: RingLayout, width: int, sealed: bytes, blocks: int, F: int) -> NDArray[Any]:
-        """Read `blocks` encrypted sample blocks of `width` outputs, for products with F column blocks."""
+        """Read encrypted sample blocks, in the form that `sums` multiplies; the last axis is the sample blocks.
+
+        Args:
+            layout: the layout.
+            width: number of outputs in the ciphertexts.
+            sealed: the bytes of the ciphertexts.
+            blocks: number of sample blocks.
+            F: number of column blocks that they will be multiplied with.
+
+        Returns:
+            The ciphertexts.
+        """
 
     @abstractmethod
     def room(self, layout: RingLayout, blocks: int, F: int) -> tuple[NDArray[Any], int]:
-        """Return an array for the plaintexts of sample and column blocks, and the bytes that they will need."""
+        """Return an empty array for `plaintexts` of this number of sample and column blocks, and its final bytes."""
 
     @abstractmethod
     def plaintexts(self, layout: RingLayout, plain: Floats) -> NDArray[Any]:
-        """Convert integers in coefficients (M, blocks, F) to plaintexts."""
+        """Convert coefficients (M, blocks, F) to the form that `sums` multiplies; the last axes are blocks and F."""
 
     @abstractmethod
     def sums(self, layout: RingLayout) -> Any:
-        """Return empty sums of products by output block."""
+        """Return an object that adds up encrypted products for each block of outputs; it is empty at first."""
 
 
 @functools.lru_cache(maxsize=4)
 def _restored(kind: Any, profile: Profile) -> RowParameters:
-    """Return this process's cached copy of parameters that another process has pickled."""
+    """Return parameters that another process has pickled, from this process's cache if possible."""
     parameters: RowParameters = kind(profile)
     return parameters

@@ -1,8 +1,10 @@
-"""What an evaluator does with rows of J in the process that holds them: encode and multiply.
+"""Encoding of the rows of J as polynomials, and their products with an encrypted g, in the process that has the rows.
 
-Sample blocks are processed in pieces of `BLOCKS_PER_PIECE`, as they are sent. The plaintexts of a piece are cached
-within a limit. Others are computed whenever they are multiplied, about `TILE_COEFFICIENTS` coefficients at a time. If
-the rows of a piece are in two chunks, both have plaintexts of it, with zeros for the rows of the other chunk.
+The rows of J and g are divided into blocks ("sample blocks", ring_layout.py), and a plaintext is a sample block of J,
+encoded as a polynomial. A chunk is the rows that one process stores. Sample blocks are processed in pieces of
+`BLOCKS_PER_PIECE`, as g is sent. The plaintexts of a piece are cached if they fit within a limit. Otherwise they are
+computed whenever they are needed, about `TILE_COEFFICIENTS` coefficients at a time. If the rows of a piece are in two
+chunks, both have plaintexts for it, with zeros for the rows of the other chunk.
 """
 
 from __future__ import annotations
@@ -21,11 +23,11 @@ from securevfl.crypto.kernel.row_encoding import RowEncoding, block_rows, encode
 from securevfl.crypto.kernel.row_parameters import RowParameters
 
 BLOCKS_PER_PIECE = 16
-"""Sample blocks that are encrypted together, and that one message contains if g is sent in several."""
+"""Number of sample blocks that are encrypted together, and that a message contains if g is sent in several messages."""
 TILE_COEFFICIENTS = 1 << 18
-"""Coefficients of plaintexts that are computed at a time."""
+"""Number of coefficients of plaintexts that are computed at a time."""
 PLAINTEXT_CACHE_KEY = "plaintexts of rows"
-"""Key of the plaintexts in the cache of a chunk."""
+"""The key under which a chunk's cache contains its plaintexts."""
 
 
 def blocks_of_piece(layout: RingLayout, piece: int) -> range:
@@ -45,32 +47,32 @@ def starts_piece(block: int) -> bool:
 
 @dataclass(frozen=True)
 class SealedBlocks:
-    """Consecutive encrypted sample blocks.
+    """Consecutive encrypted sample blocks of g.
 
     Attributes:
-        blocks: numbers of the sample blocks.
-        pieces: for each piece that contains some of them, the ciphertexts of each output block: a seed and c0.
+        blocks: the numbers of the sample blocks.
+        pieces: for each piece that contains some of them, the bytes of its ciphertexts for each block of outputs.
     """
 
     blocks: range
     pieces: dict[int, list[bytes]]
 
     def some(self, blocks: range) -> SealedBlocks:
-        """Return those in a range of sample blocks."""
+        """Return only the sample blocks with these numbers."""
         numbers = pieces_of(blocks)
         return SealedBlocks(blocks, {piece: sealed for piece, sealed in self.pieces.items() if piece in numbers})
 
     def then(self, other: SealedBlocks) -> SealedBlocks:
-        """Return these blocks and the blocks that follow them."""
+        """Return these blocks together with the blocks `other` that follow them."""
         return SealedBlocks(range(self.blocks.start, other.blocks.stop), self.pieces | other.pieces)
 
 
 class PlaintextCache:
-    """Cached plaintexts of a chunk by piece.
+    """The cached plaintexts of a chunk, by the number of the piece.
 
     Args:
         encoding: the encoding of the plaintexts.
-        max_bytes: limit of the cache.
+        max_bytes: limit of the cache in bytes.
     """
 
     def __init__(self, encoding: RowEncoding, max_bytes: int) -> None:
@@ -82,7 +84,7 @@ class PlaintextCache:
 
 @dataclass(frozen=True)
 class EncodedRows:
-    """A chunk that begins at row `start`, its encoding, and its cached plaintexts."""
+    """A chunk of rows of J, with its encoding and its cached plaintexts. `start` is the number of its first row."""
 
     chunk: RowChunk
     parameters: RowParameters
@@ -94,17 +96,17 @@ class EncodedRows:
     def of(
         cls, chunk: RowChunk, parameters: RowParameters, encoding: RowEncoding, start: int, max_bytes: int
     ) -> EncodedRows:
-        """Return the rows with the chunk's cache; plaintexts of another encoding are removed.
+        """Return a chunk with its cache, from which plaintexts of another encoding are removed.
 
         Args:
             chunk: the chunk.
-            parameters: the parameters of the engine.
+            parameters: the parameters of the scheme.
             encoding: the encoding.
             start: number of the chunk's first row.
-            max_bytes: limit of a new cache.
+            max_bytes: limit of a new cache in bytes.
 
         Returns:
-            The rows.
+            The chunk with its cache.
         """
         cache: PlaintextCache | None = chunk.cache.get(PLAINTEXT_CACHE_KEY)
         if cache is None or not cache.encoding.same(encoding):
@@ -122,13 +124,13 @@ class EncodedRows:
         return self.layout.column_blocks(self.encoding.width)
 
     def blocks_of(self, piece: int) -> range:
-        """Return the sample blocks of a piece that have rows in this chunk."""
+        """Return the numbers of those sample blocks of a piece that have rows in this chunk."""
         blocks, s = blocks_of_piece(self.layout, piece), self.layout.s
         stop = -(-(self.start + len(self.chunk)) // s)
         return range(max(blocks.start, self.start // s), min(blocks.stop, stop))
 
     def tiles(self, blocks: range) -> Iterator[tuple[slice, NDArray[Any]]]:
-        """Yield slices of these sample blocks and their plaintexts, a tile at a time."""
+        """Compute the plaintexts of some sample blocks; yield a slice and the plaintexts of a few blocks at a time."""
         step = max(1, TILE_COEFFICIENTS // (self.layout.points * self.column_blocks))
         for start in range(0, len(blocks), step):
             tile = blocks[start : start + step]
@@ -137,7 +139,7 @@ class EncodedRows:
             yield slice(start, start + len(tile)), self.parameters.plaintexts(self.layout, plain)
 
     def plaintexts_of(self, piece: int) -> NDArray[Any] | None:
-        """Return the plaintexts of this chunk's part of a piece, which are then cached; None if they do not fit."""
+        """Return the plaintexts of a piece for this chunk's rows, and cache them; None if they do not fit."""
         if piece in self.cache.pieces:
             return self.cache.pieces[piece]
         blocks = self.blocks_of(piece)
@@ -151,14 +153,14 @@ class EncodedRows:
         return out
 
     def sparse(self, rows: SparseRows, block: int) -> tuple[NDArray[np.intp], NDArray[Any]]:
-        """Return the plaintexts of a sample block in the column blocks that may have entries.
+        """Return the plaintexts of a sample block of sparse rows, only for column blocks that can have entries.
 
         Args:
-            rows: the rows of the chunk.
+            rows: the sparse rows of the chunk.
             block: number of the sample block.
 
         Returns:
-            Numbers of the column blocks, which are public, and the plaintexts.
+            The numbers of these column blocks, which are public, and the plaintexts.
         """
         layout, encoding = self.layout, self.encoding
         begin, end = block_rows(layout, self.start, len(rows), block)
@@ -178,15 +180,15 @@ class EncodedRows:
 def encode_rows(
     chunk: RowChunk, parameters: RowParameters, encoding: RowEncoding, start: int, blocks: range, max_bytes: int
 ) -> None:
-    """Compute and cache the plaintexts of sample blocks, within the limit.
+    """Compute and cache the plaintexts of some sample blocks, as far as they fit into the cache.
 
     Args:
         chunk: the chunk.
-        parameters: the parameters of the engine.
+        parameters: the parameters of the scheme.
         encoding: the encoding.
         start: number of the chunk's first row.
-        blocks: the sample blocks.
-        max_bytes: limit of the cache.
+        blocks: the numbers of the sample blocks.
+        max_bytes: limit of the cache in bytes.
     """
     rows = EncodedRows.of(chunk, parameters, encoding, start, max_bytes)
     if not isinstance(chunk.rows, SparseRows):
@@ -197,18 +199,18 @@ def encode_rows(
 def multiply_rows(
     chunk: RowChunk, parameters: RowParameters, encoding: RowEncoding, start: int, sealed: SealedBlocks, max_bytes: int
 ) -> Any:
-    """Multiply encrypted sample blocks of g by the rows of a chunk.
+    """Multiply encrypted sample blocks of g by a chunk's rows of J, and add up the products.
 
     Args:
         chunk: the chunk.
-        parameters: the parameters of the engine.
+        parameters: the parameters of the scheme.
         encoding: the encoding.
         start: number of the chunk's first row.
         sealed: the encrypted sample blocks.
-        max_bytes: limit of the cache of plaintexts.
+        max_bytes: limit of the cache of plaintexts in bytes.
 
     Returns:
-        The sums of the products.
+        The sums, an object of `RowParameters.sums`.
     """
     layout, rows = encoding.layout, EncodedRows.of(chunk, parameters, encoding, start, max_bytes)
     sums, F = parameters.sums(layout), rows.column_blocks
@@ -242,5 +244,5 @@ def _within(blocks: range, every: range) -> slice:
 
 
 def cached_bytes(chunk: RowChunk) -> int:
-    """Return the bytes of the cached plaintexts of a chunk."""
+    """Return the number of bytes of a chunk's cached plaintexts."""
     return chunk.cache[PLAINTEXT_CACHE_KEY].nbytes if PLAINTEXT_CACHE_KEY in chunk.cache else 0

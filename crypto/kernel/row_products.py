@@ -1,56 +1,62 @@
-"""J^T [[g]] on a ring, for every library that multiplies: the protocol, fixed point, and checks.
+"""Encrypted products J^T g under lattice-based encryption: the protocol, fixed point, and checks.
 
-    1. key holder   g in coefficients, encrypted symmetrically with fresh seeds          `encrypt`
-    2. evaluator    products with the plaintexts of J, summed over sample blocks,
-                    piece after piece as they arrive, wherever the rows of J are         `transpose_product`
-    3. evaluator    adds a fresh public-key encryption of zero, masks, sends             `blind`
-    4. key holder   decrypts noise, adds a secret dither, removes low bits, returns      `open`
-    5. evaluator    subtracts its mask, compares the checks                              `unblind`
+The key holder has g (n, c), the residuals of n rows, and a secret key s. The evaluator has a matrix J (n, d) and learns
+J^T g. Values are coefficients of polynomials modulo x^4096 + 1 and modulo q (residues.py). A ciphertext is a pair of
+polynomials (c0, c1); decryption computes c0 + c1 s = message + small noise. The public key is (b, a) with b = -(a s +
+error). Rows are divided into blocks ("sample blocks") that become polynomials (ring_layout.py), and a product of
+polynomials contains entries of J^T g in its wanted coefficients.
 
-The kernel (gradient.py) and SEAL (crypto/lattice/lattice_gradient.py) implement the generation of keys, encryption,
-multiplication, hiding and decryption. Pieces of g are sent to the parts of J whose rows they contain, and the results
-are summed.
+    1. key holder   encrypts g with its secret key, in pieces of several sample blocks      `encrypt`
+    2. evaluator    multiplies the pieces by its rows of J as they arrive, and adds up;
+                    several processes may each have some rows of J                          `transpose_product`
+    3. evaluator    adds an encryption of zero under the public key, and a mask; sends      `blind`
+    4. key holder   decrypts, adds a random dither, removes the lowest bits; sends          `open`
+    5. evaluator    subtracts its mask, and tests the checks (opening_checks.py)            `unblind`
+
+This package's arithmetic (gradient.py) and SEAL (crypto/lattice/lattice_gradient.py) implement the generation of keys,
+encryption, multiplication, hiding and decryption.
 
 Who learns what, and why not more:
 
-- The second polynomial c1 of the product is c1(g) J, and the holder of g could divide J out of it. The encryption of
-  zero of step 3 makes it uniform (RLWE, even for the owner of the secret key), so the reply reveals nothing about J.
-- Only the wanted coefficients of the first polynomial are sent, each with a mask that is uniform modulo q: the value
-  and the noise e J are hidden perfectly. The other coefficients, cross terms between columns, are never sent.
-- An exact decryption would reveal the noise to the evaluator, which knows its mask. The noise is linear in the secret
-  key (Li and Micciancio 2021). The holder therefore adds a secret dither D to w and returns only the top bits.
-  row_parameters.py derives the distance of the result from that of a decryption without noise.
-- The dither is added modulo q before anything is rounded, and each coefficient is rounded separately: the result is a
-  function of the dithered values alone.
+- The second polynomial of a product is c1 J, for the second polynomial c1 of g's ciphertext. The holder knows c1 and
+  could compute J from it. The encryption of zero of step 3 makes it look uniform, even to the owner of the secret key
+  (RLWE, ring learning with errors), so the reply reveals nothing about J.
+- Of the first polynomial, only the wanted coefficients are sent, each with a mask that is uniform modulo q. The mask
+  hides value and noise perfectly. The other coefficients, which mix different columns, are never sent.
+- If the holder sent the exact decrypted value w, the evaluator, which knows its mask, would learn the noise, which is
+  linear in the secret key (Li and Micciancio 2021). The holder therefore adds a random dither D to w, and sends only
+  the top bits. row_parameters.py derives how little this differs from a decryption without noise.
+- The dither is added modulo q before anything is rounded, and each coefficient is rounded separately, so the answer
+  depends on the dithered values alone.
 - Zeros in J do not change any step.
 
-*Keys that the holder chooses.* The holder sends b and the seed of a. The evaluator expands the seed
-itself, so the holder cannot choose a. (With a = 0 or a structured a, J could be divided out, as without step 3.) With
-the expansion (ChaCha20 and rejection) as a random oracle, a is uniform. Then:
+A holder may choose a bad key. It sends b and a seed, from which the evaluator computes a, so the holder cannot choose a
+(with a = 0, for example, step 3 would not hide J). With this computation (ChaCha20 and rejection) as a random oracle, a
+is uniform. Then:
 
-- An encryption of zero is (b u + e0, a u + e1) for fresh u, e0 and e1 that only the evaluator knows. b does not enter
-  the second half, which is an RLWE sample under u: c1 of the reply, c1(g) J + a u + e1, is pseudorandom for everyone,
-  whatever b and c1(g) are. The first half is sent under the mask. A reply is therefore as good as uniform for any b and
-  any [[g]], and nothing else is required of the holder's key or ciphertexts.
-- A wrong b makes the decrypted values wrong, because they contain b u at the wanted positions. The checks detect it, as
-  they detect any value that the holder does not return as decrypted.
-- A holder may try Q seeds and take the best. Its advantage is at most Q times that against one uniform a, as for any
-  scheme that expands its key. A nonce of the evaluator would remove the factor, but costs a message before every key
-  and a key for each evaluator, so it is omitted.
+- An encryption of zero is (b u + e0, a u + e1) with new random u, e0 and e1 that only the evaluator knows. The second
+  polynomial of the reply is c1 J + a u + e1. It is pseudorandom for everyone, whatever b and c1 are, because a u + e1
+  is (RLWE). The first polynomial is sent with masks. So a reply looks uniform for any b and any ciphertext of g, and
+  nothing else is required of the holder's key or ciphertexts.
+- A wrong b makes the decrypted values wrong, because they contain b u. The checks detect that, as they detect any value
+  that the holder changes.
+- A holder may try many seeds and use the best one. With k seeds, its advantage is at most k times as large, as for any
+  scheme with keys computed from seeds. A nonce of the evaluator would remove this factor, but needs a message before
+  every key and a key for each evaluator, so it is omitted.
 
-*Crafted replies.* The holder cannot distinguish a reply from another ring element. An evaluator that sends a c1 of its
-choice obtains linear functions of the secret key and may collect the key of that epoch, which decrypts every [[g]] of
-the epoch. Only the shape is checked: no more values are decrypted than J has columns and checks. New keys every epoch
-limit this attack. It does not apply to Paillier, whose windows do not lead to its key, or if the holder keeps the
-decrypted values.
+An evaluator may send a crafted reply, because the holder cannot distinguish a reply from any other polynomials. With a
+c1 of its choice it obtains linear functions of the secret key, and may collect the key of an epoch, with which it can
+decrypt every g of the epoch. The holder checks only the shape: it decrypts no more values than J has columns and
+checks. New keys in every epoch limit this attack. It is not possible with Paillier, or if the holder keeps the
+decrypted values to itself.
 
-*Fixed point.* For a layout with f columns in a block and a public cap T, columns are scaled to integers x with
-||x||_2 <= T / sqrt(f) and ||x||_1 <= L = T sqrt(n / f). g is scaled to integers below G = 0.98 (q/2) / L. Therefore
-|sum g x| < q/2 for every g within its bound, the noise of a product has a standard deviation of at most sqrt(10.5) T,
-and the scale of g depends on n, the layout and the bound alone. The scales of the columns of J never leave the
-evaluator. The error of entry j of J^T g is at most ||J_j||_2 (1.6e-6 sqrt(n) bound + 2^-22 sqrt(f) sum |g|), typically
-a third of the first term and far less of the second. On data of unit scale, a mean gradient J^T g / n has an error of
-about 1e-6.
+Fixed point: for a layout with f columns in a block and a public bound T, every column of J is scaled to integers x with
+||x||_2 <= T / sqrt(f) and ||x||_1 <= L = T * sqrt(n / f), and g is scaled to integers of at most 0.98 * (q/2) / L.
+Therefore |sum of g * x| < q/2 for every g within its bound, and the noise of a product has a standard deviation of at
+most sqrt(10.5) * T. The scale of g depends only on n, the layout and the bound. The scales of the columns of J never
+leave the evaluator. The error of entry j of J^T g is at most ||J[:, j]||_2 * (1.6e-6 * sqrt(n) * bound + 2^-22 *
+sqrt(f) * sum |g|), typically a third of the first term and far less than the second. For columns and residuals of unit
+scale, a mean gradient J^T g / n has an error of about 1e-6.
 """
 
 from __future__ import annotations
@@ -99,15 +105,15 @@ from securevfl.errors import ConfigError, CryptoError, OpeningMismatch, RangeErr
 
 
 class RowScheme(LinearScheme):
-    """J^T [[g]] on a ring, under 128-bit RLWE alone. Executors are not used.
+    """Base class of the schemes for encrypted products J^T g, with 128-bit security under RLWE. Executors are not used.
 
     Args:
-        parameters: the parameters of the engine.
-        columns: expected width of J, for the first layout of a holder. Any width works, and a holder adapts to the
-            widths that it has decrypted.
+        parameters: the parameters of the implementation.
+        columns: expected number of columns of J, for a holder's first layout. Any number works. A holder uses the
+            largest number that it has decrypted for later layouts.
 
     Raises:
-        ConfigError: if the width is impossible.
+        ConfigError: if the number of columns is not positive.
     """
 
     holders: ClassVar[type[RowHolder]]
@@ -125,39 +131,39 @@ class RowScheme(LinearScheme):
 
     @property
     def strength(self) -> str:
-        """One line for people: ring, security level, assumption."""
+        """Ring dimension, size of the modulus and security level, as one line of text."""
         return f"RLWE ring N={DEGREE}, {self._parameters.key_bits}-bit modulus (HomomorphicEncryption.org: 128 bits)"
 
     def distance_bits(self, values: int) -> float:
-        """See `LinearScheme.distance_bits`."""
+        """Return -log2 of the statistical distance of a run from an ideal one; see `LinearScheme.distance_bits`."""
         return float(self._parameters.profile.distance_bits(values))
 
     @property
     def checks(self) -> int:
-        """Largest number of check values that are decrypted for the columns of J^T g."""
+        """Largest number of check values that are decrypted for one column of g."""
         return MAX_CHECKS
 
     def opened_bits(self, rows: int, columns: int, word: int) -> int:
-        """See `LinearScheme.opened_bits`."""
+        """Return the number of bits in an answer with cut values; see `LinearScheme.opened_bits`."""
         return (columns + MIN_CHECKS) * word
 
     def opened_size(self, shape: OpeningShape) -> int:
-        """See `LinearScheme.opened_size`."""
+        """Return the largest size of a holder's answer in bytes; see `LinearScheme.opened_size`."""
         if shape.word is not None:
             return OPENED_HEADER.size + (shape.columns + MIN_CHECKS) * word_size(shape.word)
         return OPENED_HEADER.size + 4 * shape.outputs * (shape.columns + MAX_CHECKS)
 
     @property
     def rotates(self) -> bool:
-        """True: crafted replies may reveal the key of an epoch, so it should be replaced every epoch."""
+        """True: crafted replies may reveal the key, so it should be replaced in every epoch."""
         return True
 
     def keygen(self, executor: Executor | None = None, *, columns: int = 0, openings: int = 1) -> KeyHolder:
-        """See `LinearScheme.keygen`."""
+        """Create a holder with a new key; see `LinearScheme.keygen`."""
         return self.holders(self._parameters, columns or self._columns, openings)
 
     def evaluator(self, public: bytes, executor: Executor | None = None) -> Evaluator:
-        """See `LinearScheme.evaluator`."""
+        """Create the evaluator for a public key; see `LinearScheme.evaluator`."""
         return self.evaluators(self._parameters, public)
 
 
@@ -166,11 +172,11 @@ def _fingerprint(public: bytes) -> bytes:
 
 
 class RowHolder(KeyHolder):
-    """The party with the secret key, which is never written anywhere.
+    """The party with g and the secret key, which never leaves this object.
 
     Args:
-        parameters: the parameters of the engine.
-        columns: expected width of J.
+        parameters: the parameters of the implementation.
+        columns: expected number of columns of J.
         openings: expected number of products with each g.
     """
 
@@ -187,21 +193,42 @@ class RowHolder(KeyHolder):
 
     @abstractmethod
     def _sealed(self, layout: RingLayout, g: Floats, blocks: slice, prg: Prg) -> bytes:
-        """Encrypt the rows of these sample blocks of g (rows, outputs of a block), which are integers."""
+        """Encrypt some sample blocks of g.
+
+        Args:
+            layout: the layout.
+            g: the rows of these blocks for the outputs of one block, as integers (rows, outputs).
+            blocks: the numbers of the sample blocks.
+            prg: the generator of the errors.
+
+        Returns:
+            The ciphertexts as bytes.
+        """
 
     @abstractmethod
     def _levels(
         self, layout: RingLayout, width: int, d: int, view: memoryview, prg: Prg
     ) -> Iterator[tuple[slice, Floats]]:
-        """Yield slices of columns, and (w + D) / 2^drop, rounded (columns, outputs), of an output block."""
+        """Decrypt the results for one block of outputs, and add the dither.
+
+        Args:
+            layout: the layout.
+            width: number of outputs in the block.
+            d: number of columns, including checks.
+            view: the bytes of the message from this block on.
+            prg: the generator of the dither.
+
+        Yields:
+            A slice of columns, and the rounded numbers (w + D) / 2^drop for them (columns, outputs).
+        """
 
     def encrypt(self, g: Floats, *, bound: float) -> bytes:
-        """See `KeyHolder.encrypt`."""
+        """Encrypt g in one message; see `KeyHolder.encrypt`."""
         pieces = [piece for piece, _ in self.encrypt_pieces(g, bound=bound)]
         return pieces[0] + b"".join(piece[SEALED_HEADER.size :] for piece in pieces[1:])
 
     def encrypt_pieces(self, g: Floats, *, bound: float) -> Iterator[tuple[bytes, bool]]:
-        """See `KeyHolder.encrypt_pieces`."""
+        """Encrypt g in several messages; see `KeyHolder.encrypt_pieces`."""
         g, engine = np.asarray(g, np.float64), self._parameters.engine
         if g.ndim != 2 or 0 in g.shape:
             raise RangeError(f"{engine}: g of shape {g.shape} is not a matrix with entries", code="SVFL-CRYPTO-SHAPE")
@@ -228,7 +255,7 @@ class RowHolder(KeyHolder):
             yield b"".join([header, *ciphertexts]), blocks.stop == layout.sample_blocks
 
     def open(self, blinded: bytes, shape: OpeningShape) -> bytes:
-        """See `KeyHolder.open`."""
+        """Decrypt a blinded product; see `KeyHolder.open`."""
         parameters = self._parameters
         n, c, r, s, d = read_header(parameters.engine, BLINDED_HEADER, parameters.magic[2], blinded, self._fingerprint)
         shape.check(n, c, d)
@@ -258,20 +285,21 @@ class RowHolder(KeyHolder):
 def opening_message(magic: bytes, key: bytes, values: Floats, shape: OpeningShape, levels: float) -> bytes:
     """Return a key holder's answer.
 
-    If words are agreed, the answer contains no more than the words of the columns and of MIN_CHECKS checks.
+    If the parties have agreed on a number of bits per value (`shape.word`), the answer contains just these bits of the
+    columns' values and of MIN_CHECKS checks.
 
     Args:
-        magic: letters of the message.
+        magic: the four letters of the message.
         key: fingerprint of the key.
-        values: decrypted values in levels, columns and then checks of each output.
+        values: dithered values as integers; for each output, those of the columns and then those of the checks.
         shape: the agreed shape.
-        levels: number of levels.
+        levels: number of different values.
 
     Returns:
         The message.
 
     Raises:
-        RangeError: if words of several outputs are agreed.
+        RangeError: if a number of bits was agreed for several outputs.
     """
     outputs, columns, word = shape.outputs, shape.columns, shape.word
     if word is None:
@@ -279,20 +307,20 @@ def opening_message(magic: bytes, key: bytes, values: Floats, shape: OpeningShap
         return OPENED_HEADER.pack(magic, key, outputs * columns, len(values) - outputs * columns) + body
     if outputs != 1:
         raise RangeError(
-            f"words of {outputs} outputs were agreed, but only one output can have words",
-            "agree on values in full",
+            f"values of {word} bits were agreed for {outputs} outputs, but that is possible for one output only",
+            "agree on complete values",
             code="SVFL-CRYPTO-SHAPE",
         )
     return OPENED_HEADER.pack(magic, key, columns, MIN_CHECKS) + cut_words(values[: columns + MIN_CHECKS], levels, word)
 
 
 class PreparedRows:
-    """J with the norms of its columns and the weights of its checks.
+    """J with the norms of its columns and the weights of its check columns.
 
     Args:
-        J: the matrix, in this process or in several.
+        J: the matrix, whose parts may be in several processes.
         norms: the norms of its columns.
-        max_bytes: bytes of plaintexts that each part may cache.
+        max_bytes: limit on the bytes of encoded rows that each part may cache.
     """
 
     def __init__(self, J: ChunkedMatrix, norms: ColumnNorms, max_bytes: int) -> None:
@@ -302,7 +330,7 @@ class PreparedRows:
         self._rho: dict[int, Floats] = {}
 
     def rho(self, layout: RingLayout) -> Floats:
-        """Return the weights of the checks, which stay the same for products with the same number of checks."""
+        """Return the weights of the check columns (d, checks), the same ones for the same number of checks."""
         d = self.J.shape[1]
         checks = columns_with_checks(layout, d) - d
         if checks not in self._rho:
@@ -311,21 +339,21 @@ class PreparedRows:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of J and its plaintexts in this process."""
+        """Bytes of J and of its cached encoded rows in this process."""
         local = [part.chunk for part in self.J.parts if isinstance(part, LocalPart)]
         return sum(chunk.nbytes + cached_bytes(chunk) for chunk in local)
 
 
 @dataclass(frozen=True)
 class OpeningScale:
-    """How decrypted integers become J^T g, and how far its checks may deviate.
+    """The scales that turn decrypted integers into J^T g, and the tolerances of the checks.
 
     Attributes:
         layout: the layout.
-        columns: value of one integer step in each column of J (d,).
-        g: value of one integer step of g.
-        rho: weight of each column in each check (d, checks).
-        within: tolerance of each check (checks,) in levels.
+        columns: the real value that the integer 1 represents in each column of J (d,).
+        g: the real value that the integer 1 represents in g.
+        rho: the weight of each column in each check (d, checks).
+        within: the largest deviation of each check from its expected value (checks,), in units of decrypted integers.
     """
 
     layout: RingLayout
@@ -336,7 +364,7 @@ class OpeningScale:
 
     @property
     def width(self) -> int:
-        """Number of decrypted columns, including checks."""
+        """Number of decrypted columns, which are those of J and the checks."""
         return sum(self.rho.shape)
 
 
@@ -344,13 +372,13 @@ class RowProduct:
     """An encrypted product J^T g, which must be blinded before it is sent.
 
     Args:
-        parameters: the parameters of the engine.
+        parameters: the parameters of the implementation.
         encoding: the encoding of J.
-        scale: the scale of the result.
+        scale: the scales of the result.
         bound: the bound on g.
 
     Attributes:
-        block_count: sample blocks of g that have been received; parts of J may still be multiplying them.
+        block_count: number of sample blocks of g that have been received; parts of J may still be multiplying them.
     """
 
     def __init__(self, parameters: RowParameters, encoding: RowEncoding, scale: OpeningScale, bound: float) -> None:
@@ -359,16 +387,16 @@ class RowProduct:
         self.bound = bound
         self.block_count = 0
         self._parameters = parameters
-        self._waiting: dict[int, SealedBlocks] = {}  # by part of J: blocks that are too few for a call
+        self._waiting: dict[int, SealedBlocks] = {}  # for each part of J, received blocks that are too few for a call
         self._futures: list[Future[Any]] = []
 
     @property
     def missing(self) -> int:
-        """Sample blocks of g that have not been received."""
+        """Number of sample blocks of g that have not been received yet."""
         return self.scale.layout.sample_blocks - self.block_count
 
     def add(self, sealed: SealedBlocks, prepared: PreparedRows) -> None:
-        """Send the next sample blocks to the parts of J that have their rows."""
+        """Send encrypted sample blocks to the parts of J that have the same rows, which multiply them."""
         for number, part in enumerate(prepared.J.parts):
             if not (blocks := self.blocks_in(part, sealed.blocks)):
                 continue
@@ -385,12 +413,12 @@ class RowProduct:
         self.block_count += len(sealed.blocks)
 
     def blocks_in(self, part: MatrixPart, blocks: range) -> range:
-        """Return which of these sample blocks have rows in a part of J."""
+        """Return those of the sample blocks that have rows in a part of J."""
         s = self.scale.layout.s
         return range(max(blocks.start, part.start // s), min(blocks.stop, -(-part.stop // s)))
 
     def sums(self) -> Any:
-        """Return the ciphertexts of the product; CryptoError if sample blocks of g are missing."""
+        """Return the sum of all products. Raise CryptoError if sample blocks of g are missing."""
         if self.missing:
             raise CryptoError(
                 f"{self._parameters.engine}: received {self.block_count} blocks of g, {self.missing} are missing",
@@ -405,11 +433,11 @@ class RowProduct:
 
 
 class RowMask(Secret):
-    """The mask that `blind` has added, as fractions of the modulus; it is single-use.
+    """The mask that `blind` has added, as fractions of the modulus q. It is single-use.
 
     Args:
-        scale: how to read the result.
-        masks: the mask of each output block.
+        scale: the scales of the result.
+        masks: the mask of each block of outputs.
     """
 
     __slots__ = ("masks", "scale", "spent")
@@ -421,10 +449,10 @@ class RowMask(Secret):
 
 
 class RowEvaluator(Evaluator):
-    """The party that has J, in this process or in several.
+    """The party that has J, whose parts may be in several processes.
 
     Args:
-        parameters: the parameters of the engine.
+        parameters: the parameters of the implementation.
         public: the holder's public key.
 
     Raises:
@@ -446,16 +474,27 @@ class RowEvaluator(Evaluator):
 
     @abstractmethod
     def _has_public(self, first: memoryview, seed: bytes) -> None:
-        """Store the public key; CryptoError if a residue is not below its prime."""
+        """Store the public key. Raise CryptoError if a residue in its bytes is not below its prime."""
 
     @abstractmethod
     def _answer(
         self, layout: RingLayout, total: Any, d: int, width: int, prg: Prg
     ) -> Iterator[tuple[bytes, slice, Any]]:
-        """Hide products of d columns and `width` outputs; yield bytes, columns, and masks as fractions of q."""
+        """Add encryptions of zero and masks to the products of one block of outputs.
+
+        Args:
+            layout: the layout.
+            total: the sum of the products.
+            d: number of columns, including checks.
+            width: number of outputs in the block.
+            prg: the generator of all randomness.
+
+        Yields:
+            The bytes for the message, the slice of columns that they contain, and their masks as fractions of q.
+        """
 
     def prepare(self, J: Floats | ChunkedMatrix, *, max_bytes: int = MAX_PLAINTEXT_BYTES) -> PreparedRows:
-        """See `Evaluator.prepare`."""
+        """Encode J for products; see `Evaluator.prepare`."""
         if J.ndim != 2 or 0 in J.shape:
             raise RangeError(
                 f"{self._engine}: J of shape {J.shape} is not a matrix with entries", code="SVFL-CRYPTO-SHAPE"
@@ -467,7 +506,10 @@ class RowEvaluator(Evaluator):
         return PreparedRows(matrix, norms, max(0, max_bytes - row_bytes))
 
     def encode(self, prepared: PreparedRows, sealed: bytes, onto: RowProduct | None = None) -> None:
-        """See `Evaluator.encode`; parts in other processes compute plaintexts when they multiply them."""
+        """Encode the rows of J in this process in advance; see `Evaluator.encode`.
+
+        Parts of J in other processes encode their rows when they multiply them.
+        """
         product, received = self._read(prepared, sealed, onto)
         for part in prepared.J.parts:
             if isinstance(part, LocalPart):
@@ -475,17 +517,17 @@ class RowEvaluator(Evaluator):
                 part.run(encode_rows, self._parameters, product.encoding, part.start, blocks, prepared.max_bytes)
 
     def transpose_product(self, prepared: PreparedRows, sealed: bytes, onto: RowProduct | None = None) -> RowProduct:
-        """See `Evaluator.transpose_product`."""
+        """Return the encrypted product J^T g; see `Evaluator.transpose_product`."""
         product, received = self._read(prepared, sealed, onto)
         product.add(received, prepared)
         return product
 
     def _blocks(self, product: RowProduct, sealed: bytes) -> SealedBlocks:
-        """Return the sample blocks in a message, the next ones of the product; CryptoError if its length is wrong."""
+        """Return the sample blocks in a message with the next part of g. Raise CryptoError if its length is wrong."""
         layout, parameters = product.scale.layout, self._parameters
         if not starts_piece(product.block_count):
             raise CryptoError(f"{self._engine}: a message of g begins within a piece", code="SVFL-CRYPTO-CIPHERTEXT")
-        if layout.output_blocks * SYMMETRIC_KEY_BYTES > len(sealed):  # before a list of this length is created
+        if layout.output_blocks * SYMMETRIC_KEY_BYTES > len(sealed):  # checked before memory for them is allocated
             raise CryptoError(
                 f"{self._engine}: a message of g is too short for its outputs", code="SVFL-CRYPTO-CIPHERTEXT"
             )
@@ -503,7 +545,7 @@ class RowEvaluator(Evaluator):
         return SealedBlocks(range(product.block_count, block), pieces)
 
     def blind(self, product: RowProduct) -> tuple[bytes, RowMask]:
-        """See `Evaluator.blind`."""
+        """Hide an encrypted product before it is sent; see `Evaluator.blind`."""
         layout, width, parameters = product.scale.layout, product.scale.width, self._parameters
         sizes = layout.n, layout.c, layout.r, layout.s, len(product.scale.columns)
         message = [BLINDED_HEADER.pack(parameters.magic[2], self._fingerprint, *sizes)]
@@ -518,7 +560,7 @@ class RowEvaluator(Evaluator):
         return b"".join(message), RowMask(product.scale, masks)
 
     def _read(self, prepared: PreparedRows, sealed: bytes, onto: RowProduct | None) -> tuple[RowProduct, SealedBlocks]:
-        """Return the product that a message continues or begins, and the sample blocks of g in it."""
+        """Return the product that a message of g continues, or a new one, and the sample blocks in the message."""
         parameters = self._parameters
         n, c, r, s, bound = read_header(
             parameters.engine, SEALED_HEADER, parameters.magic[1], sealed, self._fingerprint
@@ -547,7 +589,7 @@ class RowEvaluator(Evaluator):
         return onto, self._blocks(onto, sealed)
 
     def unblind(self, opened: bytes, mask: RowMask, word: int | None = None) -> Floats:
-        """See `Evaluator.unblind`."""
+        """Return J^T g from the holder's answer; see `Evaluator.unblind`."""
         layout, levels, rho, within = mask.scale.layout, self._parameters.levels, mask.scale.rho, mask.scale.within
         if word is not None:
             rho = rho[:, :MIN_CHECKS]

@@ -1,7 +1,10 @@
-"""The protocol of shared products W^T V modulo 2^L, for every library that multiplies.
+"""The protocol of shared products W^T V modulo 2^L, with base classes for every library that multiplies.
 
-The kernel (shares.py) and SEAL (crypto/lattice/lattice_shares.py) implement encryption, multiplication, hiding and
-decryption. shares.py lists the steps and explains who learns what.
+The holder has V (n, c) and a secret key, and the evaluator has W (n, d); their random-looking shares (d, c) add up to
+the product. This package's arithmetic (shares.py) and SEAL (crypto/lattice/lattice_shares.py) implement encryption,
+multiplication, hiding and decryption. shares.py lists the steps and explains who learns what. A query is the holder's
+message with encrypted V, and a reply is the evaluator's answer. q is the modulus of ciphertexts, and t = 2^L. A layout
+(ring_layout.py) is the way in which matrices are divided into blocks: r outputs (columns of V) and s rows in a block.
 """
 
 from __future__ import annotations
@@ -25,37 +28,37 @@ from securevfl.crypto.share_scheme import COIN_BYTES, ShareEvaluator, ShareHolde
 from securevfl.errors import ConfigError, CryptoError, RangeError
 
 MAX_SHARE_BITS = 56
-"""Largest size L of the ring of shares."""
+"""Largest number of bits L of a share."""
 
 FINGERPRINT_BYTES = 16
-"""Length of the fingerprint of a key."""
+"""Length of the fingerprint of a key in bytes."""
 
 PUBLIC_KEY_HEADER = struct.Struct("<4sB")
-"""Letters, L."""
+"""Header of a public key: four letters that name the kind of message, and L."""
 
 QUERY_HEADER = struct.Struct("<4s16sIIII")
-"""Letters, key, n, c, r, s."""
+"""Header of a query: four letters, fingerprint of the key, n, c, r, s."""
 
 REPLY_HEADER = struct.Struct("<4s16sIIII")
-"""Letters, key, c, r, s, d."""
+"""Header of a reply: four letters, fingerprint of the key, c, r, s, d."""
 
-_MAX_ENTRY = 1 << 44  # of W
+_MAX_ENTRY = 1 << 44  # largest absolute value of an entry of W
 
 
 class RingParameters(ABC):
-    """Public parameters of an engine for one L; their computation takes as long as some products.
+    """Public parameters of an implementation for one L. Computing them takes as long as a few products.
 
     Args:
-        bits: size L of the ring of shares.
+        bits: the number of bits L of a share.
 
     Attributes:
-        engine: name of the engine in error messages.
-        magic: letters of public keys, queries and replies.
+        engine: name of the implementation in error messages.
+        magic: the letters at the beginning of public keys, queries and replies.
         zero: standard deviation of the noise of an encryption of zero.
-        modulus: q.
-        key_bits: size of the largest modulus of a key.
-        key_size: bytes of the first polynomial of a public key.
-        secret_size: bytes of an exported secret key.
+        modulus: the modulus q.
+        key_bits: number of bits of the largest modulus of a key.
+        key_size: number of bytes of the first polynomial of a public key.
+        secret_size: number of bytes of an exported secret key.
     """
 
     engine: ClassVar[str]
@@ -70,23 +73,23 @@ class RingParameters(ABC):
         self.ring = ShareRing(bits)
 
     def noise(self, entries: int, largest: int) -> float:
-        """Bound the standard deviation of the noise of a product.
+        """Return an upper bound on the standard deviation of the noise of a product.
 
-        The noise consists of the errors of the query and the rounding of its message, both times W, and that of the
-        encryption of zero.
+        The noise is the sum of three parts: the errors in the query times W, the rounding of V in the query times W,
+        and the noise of the encryption of zero.
 
         Args:
-            entries: number of entries of W in a sum.
-            largest: largest absolute entry of W.
+            entries: number of entries of W that are added up in a coefficient.
+            largest: largest absolute value of an entry of W.
 
         Returns:
-            The bound, in units of a share.
+            The bound, in units of the last bit of a share.
         """
         products = (NOISE_STD**2 + 1 / 12) * entries * largest**2
         return math.sqrt(products + self.zero**2) * 2.0**self.ring.bits / self.modulus
 
     def coined(self, coin: bytes) -> bytes:
-        """Return the coin of a key; CryptoError if it has another length."""
+        """Return the coin of a key. Raise CryptoError if it has the wrong length."""
         if len(coin) != COIN_BYTES:
             raise CryptoError(
                 f"{self.engine}: the coin has {len(coin)} bytes instead of {COIN_BYTES}",
@@ -96,37 +99,37 @@ class RingParameters(ABC):
         return coin
 
     def layout(self, n: int, c: int, r: int, s: int) -> RingLayout:
-        """Return the layout that a peer names; CryptoError if it does not exist."""
+        """Return the layout with the numbers in a peer's message. Raise CryptoError if they do not form one."""
         return checked_layout(self.engine, n, c, r, s)
 
     def asked(self, sealed: bytes, key: bytes) -> RingLayout:
-        """Return the layout of a query under this key; CryptoError if the query is malformed."""
+        """Return the layout of a query under this key. Raise CryptoError if the query is malformed."""
         layout = self.layout(*read_header(self.engine, QUERY_HEADER, self.magic[1], sealed, key))
         check_length(self.engine, self.magic[1], sealed, QUERY_HEADER.size + self.query_size(layout))
         return layout
 
     @abstractmethod
     def choose(self, n: int, c: int, d: int, uses: int = 1) -> RingLayout:
-        """Return the fastest layout for V (n, c) and W (n, d) whose plaintexts are used for `uses` such V."""
+        """Return the fastest layout for V (n, c) and W (n, d), if W is multiplied by `uses` such V."""
 
     @abstractmethod
     def query_size(self, layout: RingLayout) -> int:
-        """Return the bytes of a query without its header."""
+        """Return the number of bytes of a query without its header."""
 
     @abstractmethod
     def reply_size(self, layout: RingLayout, d: int) -> int:
-        """Return the bytes of a reply for d columns without its header."""
+        """Return the number of bytes of a reply for d columns of W, without its header."""
 
 
 class RingShares(ShareScheme):
-    """Shares modulo 2^bits under 128-bit RLWE, for every library that multiplies.
+    """Base class of the schemes for shared products modulo 2^bits, with 128-bit security under RLWE.
 
     Args:
-        bits: size L of the ring, from 8 to 56.
-        parameters: returns the parameters for a size.
+        bits: the number of bits L of a share, from 8 to 56.
+        parameters: returns the parameters for this number.
 
     Raises:
-        ConfigError: if the size is out of range.
+        ConfigError: if the number of bits is out of range.
     """
 
     holders: ClassVar[type[RingHolder]]
@@ -147,26 +150,26 @@ class RingShares(ShareScheme):
 
     @property
     def strength(self) -> str:
-        """One line for people: ring, security level, assumption."""
+        """Ring dimension, size of the modulus and security level, as one line of text."""
         return (
             f"RLWE ring N={DEGREE}, {self._parameters.key_bits}-bit modulus (HomomorphicEncryption.org: 128 bits), "
             f"shares modulo 2^{self.bits} masked over the whole modulus"
         )
 
     def error_rate(self, n: int, c: int, d: int, largest: int) -> float:
-        """See `ShareScheme.error_rate`."""
+        """Return an upper bound on the fraction of results that are off by one; see `ShareScheme.error_rate`."""
         return float(self._parameters.noise(n * min(d, self._parameters.choose(n, c, d).columns), largest))
 
     def keygen(self, coin: bytes) -> ShareHolder:
-        """See `ShareScheme.keygen`."""
+        """Create a holder with a new key for a coin; see `ShareScheme.keygen`."""
         return self.holders(self._parameters, coin)
 
     def holder(self, exported: bytes) -> ShareHolder:
-        """See `ShareScheme.holder`."""
+        """Restore a holder from exported bytes; see `ShareScheme.holder`."""
         return self.holders.imported(self._parameters, exported)
 
     def evaluator(self, public: bytes, coin: bytes) -> ShareEvaluator:
-        """See `ShareScheme.evaluator`."""
+        """Create the evaluator for a public key and its coin; see `ShareScheme.evaluator`."""
         return self.evaluators(self._parameters, public, coin)
 
 
@@ -175,10 +178,10 @@ def _fingerprint(coin: bytes, public: bytes) -> bytes:
 
 
 class RingHolder(ShareHolder):
-    """The party that has V and a secret key; engines implement keys, encryption and decryption.
+    """The party that has V and a secret key. Subclasses implement keys, encryption and decryption.
 
     Args:
-        parameters: the parameters of the engine.
+        parameters: the parameters of the implementation.
         coin: the coin of the key.
     """
 
@@ -198,23 +201,23 @@ class RingHolder(ShareHolder):
 
     @abstractmethod
     def _has_secret(self, secret: bytes) -> None:
-        """Restore the secret key that `_secret` returned; CryptoError if it is not a key."""
+        """Restore the secret key from the bytes that `_secret` returned. Raise CryptoError if they are not a key."""
 
     @abstractmethod
     def _sealed(self, layout: RingLayout, V: Words) -> Iterator[bytes]:
-        """Yield the ciphertexts of a query in the order of the message."""
+        """Yield the encrypted parts of a query, in the order of the message."""
 
     @abstractmethod
     def _opened(self, layout: RingLayout, d: int, view: memoryview) -> Iterator[tuple[slice, slice, Words]]:
-        """Yield slices of columns and outputs, and the shares (columns, outputs), of the ciphertexts of a reply."""
+        """Decrypt the parts of a reply; yield a slice of columns, a slice of outputs, and their shares."""
 
     def exported(self) -> bytes:
-        """See `ShareHolder.exported`."""
+        """Return this object with its secret key as bytes; see `ShareHolder.exported`."""
         return self._key + self.public + self._secret()
 
     @classmethod
     def imported(cls, parameters: RingParameters, exported: bytes) -> RingHolder:
-        """Restore a holder from the bytes that `exported` returned; CryptoError if they are not a holder."""
+        """Restore a holder from the bytes that `exported` returned. Raise CryptoError if they are malformed."""
         public, magic = PUBLIC_KEY_HEADER.size + parameters.key_size, parameters.magic[0]
         check_length(parameters.engine, magic, exported, FINGERPRINT_BYTES + public + parameters.secret_size)
         if exported[FINGERPRINT_BYTES:][:4] != magic:
@@ -228,7 +231,7 @@ class RingHolder(ShareHolder):
         return holder
 
     def encrypt(self, V: Words, *, columns: int, uses: int = 1) -> bytes:
-        """See `ShareHolder.encrypt`."""
+        """Encrypt V; see `ShareHolder.encrypt`."""
         parameters = self._parameters
         if V.ndim != 2 or 0 in V.shape or V.dtype != np.uint64 or columns < 1 or uses < 1:
             raise RangeError(
@@ -246,10 +249,10 @@ class RingHolder(ShareHolder):
         return b"".join([header, *self._sealed(layout, V)])
 
     def open(self, reply: bytes) -> Words:
-        """See `ShareHolder.open`."""
+        """Decrypt a reply to this party's share; see `ShareHolder.open`."""
         parameters = self._parameters
         c, r, s, d = read_header(parameters.engine, REPLY_HEADER, parameters.magic[2], reply, self._key)
-        layout = parameters.layout(s, c, r, s)  # the number of sample blocks makes no difference here
+        layout = parameters.layout(s, c, r, s)  # n is unknown here and irrelevant; s rows give one block of rows
         if d < 1:
             raise CryptoError(f"{parameters.engine}: a reply has no column", code="SVFL-CRYPTO-CIPHERTEXT")
         check_length(
@@ -262,10 +265,10 @@ class RingHolder(ShareHolder):
 
 
 class PreparedFactor:
-    """W and its plaintexts for the layout used most recently. It is secret: the evaluator's data.
+    """W, with its encoding as polynomials for the layout that was used last. It is the evaluator's secret data.
 
     Args:
-        parameters: the parameters of the engine.
+        parameters: the parameters of the implementation.
         W: signed integers (n, d).
     """
 
@@ -281,10 +284,10 @@ class PreparedFactor:
         return f"<{type(self).__name__} {self.shape}, secret>"
 
     def check(self, columns: int) -> None:
-        """Check that the noise stays below a tenth of a unit, and that floats hold every entry.
+        """Check that the noise stays below a tenth of a share's last bit, and that entries are exact in floats.
 
         Args:
-            columns: number of columns in a block.
+            columns: number of columns of W in a block.
 
         Raises:
             RangeError: if an entry is too large.
@@ -297,23 +300,23 @@ class PreparedFactor:
             )
 
     def values(self, layout: RingLayout) -> Any:
-        """Return all plaintexts for a layout, which are then cached."""
+        """Return the encoding of W for a layout, and cache it."""
         if self._slot != (layout.r, layout.s):
             self.check(min(layout.columns, self.shape[1]))
-            self._values = None  # free the memory of the previous plaintexts first
+            self._values = None  # frees the memory of the encoding for the previous layout first
             self._values, self._slot = self._plaintexts(layout), (layout.r, layout.s)
         return self._values
 
     def _plaintexts(self, layout: RingLayout) -> Any:
-        """Compute all plaintexts for a layout."""
+        """Compute the encoding of W for a layout."""
         raise NotImplementedError
 
 
 class RingEvaluator(ShareEvaluator):
-    """The party that has W; engines implement keys, multiplication and hiding.
+    """The party that has W. Subclasses implement keys, multiplication and hiding.
 
     Args:
-        parameters: the parameters of the engine.
+        parameters: the parameters of the implementation.
         public: the holder's public key.
         coin: the coin of the key.
 
@@ -336,30 +339,40 @@ class RingEvaluator(ShareEvaluator):
 
     @abstractmethod
     def _has_public(self, first: memoryview, coin: bytes) -> None:
-        """Store the public key; CryptoError if a residue is not below its prime."""
+        """Store the public key. Raise CryptoError if a residue in its bytes is not below its prime."""
 
     def _prepared(self, W: Integers, once: bool) -> PreparedFactor:
-        """Return W in the form of the engine."""
+        """Return W in the form that this implementation multiplies."""
         raise NotImplementedError
 
     @abstractmethod
     def _totals(self, prepared: Any, layout: RingLayout, sealed: bytes) -> Iterable[Any]:
-        """Yield the products of a query in the order of `_positions`, without drawing randomness."""
+        """Multiply a query by W, and yield the encrypted products in the order of `_positions`, without randomness."""
 
     @abstractmethod
     def _positions(self, layout: RingLayout, d: int) -> Iterator[tuple[slice, slice]]:
-        """Yield slices of the outputs and columns of each product."""
+        """Yield, for each encrypted product, the slice of outputs and the slice of columns that it contains."""
 
     @abstractmethod
     def _hidden(self, layout: RingLayout, total: Any, shape: tuple[int, int], prg: Prg) -> tuple[bytes, Any]:
-        """Hide a product of these numbers of columns and outputs; return the answer and its mask (P, *shape)."""
+        """Add an encryption of zero and a mask to an encrypted product.
+
+        Args:
+            layout: the layout.
+            total: the encrypted product.
+            shape: the numbers of columns and outputs that it contains.
+            prg: the generator of all randomness.
+
+        Returns:
+            The bytes for the reply, and the mask as residues (P, *shape) modulo P primes.
+        """
 
     @abstractmethod
     def _share(self, mask: Any) -> Words:
-        """Return round(t r / q) for a mask r."""
+        """Return round(t * r / q) for a mask r."""
 
     def prepare(self, W: Integers, *, once: bool = False) -> Any:
-        """See `ShareEvaluator.prepare`."""
+        """Encode W for products; see `ShareEvaluator.prepare`."""
         if W.ndim != 2 or 0 in W.shape or W.dtype.kind != "i":
             raise RangeError(
                 f"{self._parameters.engine}: W of shape {W.shape} and type {W.dtype} is not a matrix of integers",
@@ -370,13 +383,13 @@ class RingEvaluator(ShareEvaluator):
         return prepared
 
     def product(self, prepared: Any, sealed: bytes) -> tuple[bytes, Words]:
-        """See `ShareEvaluator.product`."""
+        """Multiply W with an encrypted V, and hide the result; see `ShareEvaluator.product`."""
         layout, (n, d) = self._parameters.asked(sealed, self._key), prepared.shape
         check_same_rows(self._parameters, layout, n)
         return self._answer(layout, d, self._totals(prepared, layout, sealed))
 
     def _answer(self, layout: RingLayout, d: int, totals: Iterable[Any]) -> tuple[bytes, Words]:
-        """Hide products one after the other; return the reply and this party's share."""
+        """Hide the encrypted products one after the other; return the reply, and this party's share (d, c)."""
         parameters, prg, shares = self._parameters, Prg.fresh("what hides a reply"), np.empty((d, layout.c), np.uint64)
         message = [REPLY_HEADER.pack(parameters.magic[2], self._key, layout.c, layout.r, layout.s, d)]
         for (outputs, columns), total in zip(self._positions(layout, d), totals, strict=True):
@@ -388,6 +401,6 @@ class RingEvaluator(ShareEvaluator):
 
 
 def check_same_rows(parameters: RingParameters, layout: RingLayout, n: int) -> None:
-    """Raise CryptoError unless a query has the rows of W."""
+    """Raise CryptoError unless a query has as many rows as W, which has n."""
     if n != layout.n:
         raise CryptoError(f"{parameters.engine}: V has {layout.n} rows, but W has {n}", code="SVFL-CRYPTO-SHAPE")

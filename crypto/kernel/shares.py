@@ -1,26 +1,35 @@
-"""Shares of W^T V modulo 2^L as products of matrices under RLWE encryption (BFV on the kernel, N = 4096, L <= 56).
+"""Shared products W^T V modulo 2^L, computed under lattice-based encryption (BFV scheme) by this package's arithmetic.
 
-    0. holder      a key (b, a), with a expanded from the coin; only b is sent           `public`
-    1. holder      V in coefficients modulo t = 2^L, c0 = round(q/t V) + e - a' s, with
-                   a' expanded from a fresh seed, at the points of the layout            `encrypt`
-    2. evaluator   at each point, the ciphertexts times the values of W                  `product`
-    3. evaluator   adds (b u + e0, a u + e1) with fresh u, e0, e1, and a mask r, uniform
-                   modulo q, on each wanted coefficient; sends; stores -round(t r / q)   `product`
-    4. holder      c0 + c1 s; stores round(t (r + q/t W^T V + e) / q)                    `open`
+The holder has a matrix V (n, c) and a secret key, and the evaluator a matrix W (n, d) of small integers. They obtain
+random-looking matrices (d, c) modulo 2^L, L <= 56, whose sum is W^T V.
 
-The mask is uniform over the whole modulus, so the holder decrypts uniform values, including the noise, and the other
-coefficients are never sent: a masked product is already a share (as in the offline phase of Delphi, Mishra et al.
-2020). c1 of the reply contains a u + e1 with fresh u and e1, which is uniform under RLWE for any key and any query of
-the holder, because a is uniform for every holder. Of c0, only masked coefficients are sent. The holder returns
-nothing, so nothing that it decrypts can reveal its key (the attack of Li and Micciancio 2021 does not apply).
+All values are polynomials with 4096 coefficients, modulo x^4096 + 1 and modulo q, a product of a few primes
+(residues.py); t = 2^L. A matrix is divided into blocks that are the coefficients of polynomials (ring_layout.py), so
+that a product of polynomials contains the wanted entries of W^T V in some of its coefficients. Polynomials are
+multiplied by their values at certain points (ntt.py). s is the secret key, a polynomial with coefficients -1, 0 and 1;
+e, e0, e1 are small random errors, and u is a random polynomial like s:
 
-The two shares sum to W^T V, or to a value off by one if r is close to a multiple of q/t. That happens for a fraction
-E|e| t / q of the values, where e is the noise (`error_rate`). All primes of q are in the ciphertexts, without a special
-prime: the encryption of zero adds noise of about 240 to that of the products. docs/proof.md has the parameters and
-their assumptions.
+    0. holder      a public key (b, a) with b = -(a s + e); a is computed from a coin, b is sent    `public`
+    1. holder      ciphertexts (c0, a') with c0 = round(q/t * V) + e - a' s; a' is computed from a
+                   seed, which is sent with c0                                                      `encrypt`
+    2. evaluator   multiplies both polynomials of each ciphertext by those of W, and adds up        `product`
+    3. evaluator   adds an encryption of zero, (b u + e0, a u + e1), and a mask r, uniform modulo
+                   q, to each wanted coefficient; sends; its share is -round(t * r / q)             `product`
+    4. holder      decrypts w = c0 + c1 s = r + q/t * W^T V + noise; its share is round(t * w / q)  `open`
 
-The protocol is the same for every library that multiplies (`share_protocol`). Nothing branches on a secret: products
-perform the same steps for zeros, and the time of rejection sampling depends on discarded words alone.
+The mask is uniform modulo q, so the holder decrypts uniform values, noise included, and the other coefficients are
+never sent. A masked product is already a share (as in the offline phase of Delphi, Mishra et al. 2020). The second
+polynomial c1 of the reply contains a u + e1, which looks uniform under the RLWE (ring learning with errors) assumption
+for any key and any query of the holder, because no holder can choose a. Of c0, only masked coefficients are sent. The
+holder sends nothing back, so nothing that it decrypts can reveal its key (the attack of Li and Micciancio 2021 does not
+apply).
+
+The sum of the two shares differs from W^T V by one if r is close to a multiple of q/t. That happens for a fraction
+E|noise| * t / q of the values (`error_rate`). The encryption of zero adds noise with a standard deviation of about 240.
+docs/proof.md has the parameters and their assumptions.
+
+The protocol is the same for every library that multiplies (`share_protocol`). No step depends on secret values:
+products perform the same steps for zeros, and the time of rejection sampling depends on discarded words alone.
 """
 
 from __future__ import annotations
@@ -62,18 +71,15 @@ from securevfl.crypto.share_ring import Integers, Words
 from securevfl.errors import ConfigError, CryptoError
 
 QUERY_SECOND_LABEL = "public second polynomials of a query"
-"""Label of the generator that expands the seed in a query."""
-_TILE_COEFFICIENTS = 1 << 18  # of plaintexts that are transformed at a time
-
-
-# The engine on small residues.
+"""Label of the generator that computes the polynomials a' from the seed in a query."""
+_TILE_COEFFICIENTS = 1 << 18  # coefficients of W that are transformed at a time, to limit memory
 
 
 def primes_for(bits: int) -> Primes:
-    """Return the primes for shares of L bits, with 31 to 36 bits for the noise.
+    """Return the primes of q for shares of L bits, so that q has 31 to 36 bits more than t, which the noise needs.
 
     Args:
-        bits: L.
+        bits: the number of bits L of a share.
 
     Returns:
         Three primes of 24 bits up to L = 40, four of 20 bits up to 48, and four of 23 bits above.
@@ -82,7 +88,7 @@ def primes_for(bits: int) -> Primes:
 
 
 class ShareParameters(RingParameters):
-    """The primes for one L, and the sizes that follow from them."""
+    """The primes of q for one L, and the sizes that depend on them."""
 
     engine: ClassVar[str] = "shares on the kernel"
     magic: ClassVar[tuple[bytes, bytes, bytes]] = b"SKK2", b"SKV2", b"SKR2"
@@ -96,19 +102,22 @@ class ShareParameters(RingParameters):
         assert math.log2(self.primes.q) <= MAX_MODULUS_BITS, "the modulus is larger than the standard allows"
 
     def second(self, coin: bytes) -> Floats:
-        """Return the second polynomial a (P, N) of a coin; CryptoError if the coin has another length."""
+        """Compute the polynomial a of a public key from its coin, as residues (P, N) modulo P primes.
+
+        Raise CryptoError if the coin has the wrong length.
+        """
         return second_polynomial(self.primes, self.coined(coin))
 
     def choose(self, n: int, c: int, d: int, uses: int = 1) -> RingLayout:
-        """See `RingParameters.choose`."""
+        """Return the fastest layout for V and W; see `RingParameters.choose`."""
         return choose_layout(n, c, d, uses)
 
     def query_size(self, layout: RingLayout) -> int:
-        """See `RingParameters.query_size`."""
+        """Return the number of bytes of a query; see `RingParameters.query_size`."""
         return SYMMETRIC_KEY_BYTES + layout.c * packed_size(self.primes, layout.points * layout.sample_blocks)
 
     def reply_size(self, layout: RingLayout, d: int) -> int:
-        """See `RingParameters.reply_size`."""
+        """Return the number of bytes of a reply; see `RingParameters.reply_size`."""
         return answer_size(self.primes, layout, d)
 
 
@@ -116,7 +125,7 @@ _parameters = functools.lru_cache(maxsize=8)(ShareParameters)
 
 
 class KernelHolder(RingHolder):
-    """The party that has V and a secret key on the kernel."""
+    """The party that has V and a secret key, with this package's arithmetic."""
 
     _parameters: ShareParameters
 
@@ -159,12 +168,12 @@ class KernelHolder(RingHolder):
 
 
 class PreparedWords(PreparedFactor):
-    """Values of W at the points of a layout, residues (P, M, B, F).
+    """W as values of polynomials: residues (P, M, B, F) for P primes, M points, B row blocks and F column blocks.
 
     Args:
-        parameters: the parameters of the engine.
+        parameters: the parameters of the scheme.
         W: signed integers (n, d).
-        once: True if W is used for one product only, so that values are computed as they are multiplied and not cached.
+        once: whether W is used for one product only, so that values are computed when they are needed and not cached.
     """
 
     def __init__(self, parameters: ShareParameters, W: Integers, once: bool = False) -> None:
@@ -173,7 +182,7 @@ class PreparedWords(PreparedFactor):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of W and its values."""
+        """Bytes of W and its cached values."""
         return int(self._W.nbytes + (0 if self._values is None else self._values.nbytes))
 
     def _plaintexts(self, layout: RingLayout) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -184,15 +193,15 @@ class PreparedWords(PreparedFactor):
         return out
 
     def tiles(self, layout: RingLayout, blocks: slice, columns: slice) -> Iterator[tuple[slice, Residues]]:
-        """Yield slices of sample blocks and their values.
+        """Yield the values of W for some columns, in parts of a few blocks of rows.
 
         Args:
             layout: the layout.
             blocks: the column blocks.
-            columns: the columns in them.
+            columns: the columns of W in these blocks.
 
         Yields:
-            A slice of the sample blocks, and residues (P, M, slice, F).
+            A slice of row blocks, and their values as residues (P, M, row blocks of the slice, F).
         """
         if self._once and layout.output_blocks == 1:
             self.check(min(layout.columns, self.shape[1]))
@@ -201,7 +210,7 @@ class PreparedWords(PreparedFactor):
             yield slice(None), self.values(layout)[..., blocks]
 
     def _residues_by_blocks(self, layout: RingLayout, W: Integers) -> Iterator[tuple[slice, Floats]]:
-        """Yield slices of the sample blocks of W and their residues (P, M, slice, F)."""
+        """Yield slices of the row blocks of W, and their values as residues (P, M, row blocks of the slice, F)."""
         primes, B, F = self._parameters.primes, layout.sample_blocks, layout.column_blocks(W.shape[1])
         ring, wide = transform(primes, layout.points), self._largest >= min(primes.values) // 2
         step = max(1, _TILE_COEFFICIENTS // (layout.points * F))
@@ -212,7 +221,7 @@ class PreparedWords(PreparedFactor):
 
 
 class KernelEvaluator(ProductHider, RingEvaluator):
-    """The party that has W, on the kernel."""
+    """The party that has W, with this package's arithmetic."""
 
     _parameters: ShareParameters
 
@@ -233,7 +242,7 @@ class KernelEvaluator(ProductHider, RingEvaluator):
         return _totals(self._parameters, prepared, layout, sealed)
 
     def hide(self, sealed: bytes, d: int, parts: Sequence[bytes]) -> tuple[bytes, Words]:
-        """See `ShareEvaluator.hide`."""
+        """Add up products that workers have computed, and hide the sum; see `ShareEvaluator.hide`."""
         primes, layout = self._parameters.primes, self._parameters.asked(sealed, self._key)
         shapes = [
             (layout.points, outputs.stop - outputs.start + layout.r, blocks.stop - blocks.start)
@@ -252,13 +261,13 @@ class KernelEvaluator(ProductHider, RingEvaluator):
 
 
 class KernelShares(RingShares):
-    """Shares modulo 2^bits under 128-bit RLWE.
+    """The scheme for shared products modulo 2^bits, with 128-bit security under RLWE.
 
     Args:
-        bits: size L of the ring, from 8 to 56.
+        bits: the number of bits L of a share, from 8 to 56.
 
     Raises:
-        ConfigError: if the size is out of range, or the BLAS of this machine is not suitable.
+        ConfigError: if the number of bits is out of range, or the BLAS of this machine is not suitable.
     """
 
     name: ClassVar[str] = "kernel"
@@ -272,22 +281,32 @@ class KernelShares(RingShares):
         super().__init__(bits, _parameters)
 
     def multiply(self, W: Integers, sealed: bytes) -> bytes:
-        """See `ShareScheme.multiply`."""
+        """Multiply W with an encrypted V, without a key and without randomness; see `ShareScheme.multiply`."""
         parameters = self._parameters
-        layout = parameters.asked(sealed, sealed[4 : 4 + FINGERPRINT_BYTES])  # `hide` checks the key
+        layout = parameters.asked(sealed, sealed[4 : 4 + FINGERPRINT_BYTES])
         check_same_rows(parameters, layout, len(W))
         totals = _totals(parameters, PreparedWords(parameters, np.ascontiguousarray(W), once=True), layout, sealed)
         return b"".join(pack(parameters.primes, total) for total in totals)
 
     def seconds(self, n: int, c: int, d: int) -> float:
-        """See `ShareScheme.seconds`."""
+        """Estimate the seconds of a product; see `ShareScheme.seconds`."""
         return milliseconds(choose_layout(n, c, d), d, line=0.0) / 1e3
 
 
 def _totals(
     parameters: ShareParameters, prepared: PreparedWords, layout: RingLayout, sealed: bytes
 ) -> Iterator[Floats]:
-    """Yield the products (P, M, outputs + r, blocks) of a query as centred residues, by outputs and then by columns."""
+    """Multiply a query by W, and yield the products by blocks of outputs and then by groups of column blocks.
+
+    Args:
+        parameters: the parameters of the scheme.
+        prepared: the prepared W.
+        layout: the layout.
+        sealed: the query.
+
+    Yields:
+        Residues (P, M, outputs + r, column blocks): c0 for each output above c1 for each of r outputs of a block.
+    """
     primes, d, start = parameters.primes, prepared.shape[1], QUERY_HEADER.size + SYMMETRIC_KEY_BYTES
     size, seconds = (
         packed_size(primes, layout.points * layout.sample_blocks),
@@ -307,7 +326,7 @@ def _totals(
 def _query(
     primes: Primes, layout: RingLayout, width: int, view: memoryview, seconds: Prg
 ) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Read the ciphertexts of `width` outputs at each point, c0 above c1: (P, M, width + r, B)."""
+    """Read the ciphertexts of one block of `width` outputs as residues (P, M, width + r, B), with c0 above c1."""
     r = layout.r
     out = np.empty((len(primes), layout.points, width + r, layout.sample_blocks), np.float32)
     for blocks in layout.groups:

@@ -1,14 +1,15 @@
-"""The transform of size 4096 for few long polynomials, as two products with 64 x 64 matrices.
+"""The number-theoretic transform of ntt.py for few polynomials with 4096 coefficients, as two products with matrices.
 
-For few polynomials, the digits of `securevfl.crypto.kernel.ntt` need one matrix for each product. These exceed the
-cache, and many calls, which cost more than their arithmetic. Let M = 64 x 64, n = 64 n1 + n2 and k = k1 + 64 k2, and
-process all primes at once:
+The steps of `securevfl.crypto.kernel.ntt` use many small matrices. For few polynomials, reading these and calling BLAS
+takes longer than the arithmetic. Here the M = 64 * 64 coefficients are arranged as a square: coefficient n = 64 * n1 +
+n2 in row n1 and column n2, and value k = k1 + 64 * k2 likewise. With a number psi such that psi^M = -1 modulo a prime,
+the values X of coefficients x are
 
-    Y[k1, n2] = sum over n1 of psi^(64 n1 (2 k1 + 1)) X[n1, n2]
-    X[k]      = sum over n2 of psi^(128 n2 k2) (psi^(n2 (2 k1 + 1)) Y[k1, n2])
+    Y[k1, n2] = sum over n1 of psi^(64 * n1 * (2 k1 + 1)) * x[n1, n2]
+    X[k]      = sum over n2 of psi^(128 * n2 * k2) * (psi^(n2 * (2 k1 + 1)) * Y[k1, n2])
 
-Both sums are products with one matrix for all polynomials, with twiddle factors between them. The values are in the
-same order as those of `Transform`, whose positions split in the same way as k.
+Both sums are products with one matrix (64, 64) for all polynomials, and Y is multiplied by powers of psi in between.
+The values are in the same order as those of `Transform`.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ _SIDE = 64
 
 
 class SquarePositions(NamedTuple):
-    """Selected coefficients in a 64 x 64 square.
+    """The positions of needed coefficients in the square (64, 64).
 
     Attributes:
-        rows: the rows n1 with selected coefficients.
-        columns: the columns n2 with selected coefficients.
-        positions: position of each coefficient in the flattened square of these rows and columns.
+        rows: the rows n1 with needed coefficients.
+        columns: the columns n2 with needed coefficients.
+        positions: the position of each coefficient, if only these rows and columns are stored, row by row.
     """
 
     rows: NDArray[np.intp]
@@ -40,12 +41,12 @@ class SquarePositions(NamedTuple):
 
 
 class SquareTransform:
-    """The transform of size 4096 for all primes.
+    """The transform of polynomials with 4096 coefficients, modulo P primes.
 
     Args:
         primes: the primes.
-        powers: psi^k of each prime (P, 8192).
-        exponents: k by the position of a value (4096,).
+        powers: the powers psi^k modulo each prime, for k < 8192 (P, 8192).
+        exponents: the number k of the value at each position (4096,).
     """
 
     def __init__(self, primes: Primes, powers: Floats, exponents: NDArray[np.int64]) -> None:
@@ -64,7 +65,12 @@ class SquareTransform:
         self._untwist = inverse[1]
 
     def forward(self, x: Floats, out: Floats) -> None:
-        """Write the values of polynomials to `out` (P, 4096, w), for x of this shape or (4096, w)."""
+        """Compute the values of w polynomials.
+
+        Args:
+            x: coefficients (P, 4096, w), or (4096, w) if they are the same for all primes.
+            out: receives the values (P, 4096, w).
+        """
         primes, (outer, between, inner) = self._primes, self._forward
         value = np.matmul(outer[:, None], _squares(x))
         primes.reduce(value)
@@ -75,7 +81,13 @@ class SquareTransform:
         out[...] = value.reshape(*value.shape[:2], DEGREE).swapaxes(1, 2)
 
     def back(self, X: Floats, where: NDArray[np.intp] | None, out: Floats) -> None:
-        """Write coefficients to `out` (P, count, w), all or those at `where`, for values X (P, 4096, w)."""
+        """Compute coefficients of w polynomials from their values.
+
+        Args:
+            X: values (P, 4096, w).
+            where: numbers of the needed coefficients; None for all.
+            out: receives the coefficients (P, count, w).
+        """
         primes, (outer, inner), between = self._primes, self._inverse, self._untwist
         positions: NDArray[np.intp] | slice = slice(None)
         if where is not None:
@@ -91,7 +103,7 @@ class SquareTransform:
 
 
 def _squares(x: Floats) -> Floats:
-    """Return polynomials (..., 4096, w) as squares (..., w, 64, 64)."""
+    """Arrange coefficients or values (..., 4096, w) as squares (..., w, 64, 64)."""
     last_axis = np.ascontiguousarray(x.swapaxes(-1, -2))
     return last_axis.reshape(*last_axis.shape[:-1], _SIDE, _SIDE)
 

@@ -1,1 +1,1 @@
-"""Encrypted products and sums with Microsoft SEAL, behind the interfaces of the kernel."""
+"""Encrypted products and sums with the library Microsoft SEAL, as an alternative to `securevfl.crypto.kernel`."""

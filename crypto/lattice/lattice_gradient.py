@@ -1,12 +1,15 @@
-"""J^T [[g]] with SEAL (BFV, N = 4096): another implementation of the arithmetic of `crypto.kernel.row_products`.
+"""Encrypted products J^T g with the library SEAL: another implementation for `securevfl.crypto.kernel.row_products`.
 
-`row_products` explains who learns what. Plaintexts are modulo t = 2^59: an integer x at the scale of g is encrypted as
-t x / q, rounded. SEAL decrypts round(t (w + D) / q), which contains the dither D and is rounded once more to q / 2^drop
-levels, coefficient by coefficient. q has 93 bits and two primes; a third prime removes most of the noise of an
-encryption of zero.
+The key holder encrypts g, and the evaluator multiplies it by its matrix J. `row_products` explains the protocol and who
+learns what. SEAL encrypts messages modulo t = 2^59, in polynomials with N = 4096 coefficients modulo q (BFV scheme). An
+integer x at the scale of g is encrypted as round(t * x / q). For a decrypted value w and the random dither D, which
+hides the noise in w, SEAL returns round(t * (w + D) / q). It is rounded once more to q / 2^drop levels, each
+coefficient separately. q is the product of two primes and has 93 bits; a third prime removes most of the noise of an
+encryption of zero. Rows are divided into blocks, outputs (columns of g) into blocks, and columns of J into F blocks
+(ring_layout.py).
 
-SEAL refuses a product that is zero: a block of J without entries is multiplied as a block with one unit, and the
-product is discarded.
+SEAL refuses to compute a product that is zero, so a block of J with only zeros is multiplied as the polynomial 1, and
+the product is discarded.
 """
 
 from __future__ import annotations
@@ -30,21 +33,22 @@ from securevfl.crypto.lattice.residue_encoding import Residues, pack, packed_siz
 from securevfl.crypto.prg import Prg
 
 LATTICE_GRADIENT_ENGINE = "lattice"
-"""Name of the engine in error messages."""
+"""Name of this implementation in error messages."""
 LATTICE_PROFILE = Profile((47, 46, 16), 72, 68, 2.0**21, SPECIAL_NOISE)
-_PLAIN_BITS = 59  # of t, the largest size that SEAL accepts
-_UP_MS, _DOWN_MS, _PRODUCT_MS = 1.8, 3.8, 0.08  # on one core; only the ratios matter
-_LIMB_BITS = 24  # of a part of a dither
+_PLAIN_BITS = 59  # t = 2^59 is the largest power of two that SEAL accepts
+# estimated milliseconds on one core for a ciphertext to the evaluator, one back, and a product; only ratios matter
+_UP_MS, _DOWN_MS, _PRODUCT_MS = 1.8, 3.8, 0.08
+_LIMB_BITS = 24  # long integers of a dither are drawn in parts of this number of bits
 
 
 def _milliseconds(layout: RingLayout, d: int, uses: int, openings: int) -> float:
-    """Estimate the milliseconds of products on one core, for both sides; plaintexts are cached."""
+    """Estimate the milliseconds of computing products, for both parties on one core, with an encoded J in the cache."""
     B, F = layout.sample_blocks, layout.column_blocks(d)
     return layout.output_blocks * (B * _UP_MS + openings * (F * _DOWN_MS + B * F * _PRODUCT_MS))
 
 
 class LatticeGradientParameters(RowParameters):
-    """The ring of a profile and the numbers that follow from it."""
+    """SEAL's context for a profile, and the sizes that depend on it."""
 
     engine: ClassVar[str] = LATTICE_GRADIENT_ENGINE
     magic: ClassVar[tuple[bytes, bytes, bytes, bytes]] = b"SLK3", b"SLG3", b"SLB4", b"SLO4"
@@ -55,37 +59,37 @@ class LatticeGradientParameters(RowParameters):
         self.key_size, self.key_bits = packed_size(self.ring.key_primes, DEGREE), sum(profile.bits)
 
     def second(self, seed: bytes) -> Residues:
-        """Expand the second polynomial a of a key from its seed."""
+        """Compute the second polynomial a of a public key from its seed."""
         return self.ring.second(Prg(seed, "public second polynomial of a key"))
 
     def choose(self, n: int, c: int, d: int, openings: int) -> RingLayout:
-        """See `RowParameters.choose`."""
+        """Return the fastest layout for g and J; see `RowParameters.choose`."""
         return ring_layout.choose_layout(n, c, d, openings=openings, cost=_milliseconds)
 
     def sealed_size(self, layout: RingLayout, width: int, blocks: int) -> int:
-        """See `RowParameters.sealed_size`."""
+        """Return the number of bytes of encrypted row blocks; see `RowParameters.sealed_size`."""
         return blocks * self.ring.sealed_size(layout, width)
 
     def answer_size(self, layout: RingLayout, d: int) -> int:
-        """See `RowParameters.answer_size`."""
+        """Return the number of bytes of a blinded product; see `RowParameters.answer_size`."""
         return self.ring.answer_size(layout, d)
 
     def query(self, layout: RingLayout, width: int, sealed: bytes, blocks: int, F: int) -> NDArray[Any]:
-        """See `RowParameters.query`."""
+        """Read encrypted row blocks; see `RowParameters.query`."""
         size, view = self.ring.sealed_size(layout, width), memoryview(sealed)
         return _array(self.ring.unsealed(layout, width, view[b * size : (b + 1) * size]) for b in range(blocks))
 
     def room(self, layout: RingLayout, blocks: int, F: int) -> tuple[NDArray[Any], int]:
-        """See `RowParameters.room`."""
+        """Return an empty array for encoded row blocks, and its final number of bytes; see `RowParameters.room`."""
         return np.empty((blocks, F), object), blocks * F * DEGREE * len(self.ring.primes) * 8
 
     def plaintexts(self, layout: RingLayout, plain: Floats) -> NDArray[Any]:
-        """Return plaintexts (blocks, F), and whether each has an entry."""
+        """Return polynomials of SEAL (blocks, F), each with a flag for "not zero"; see `RowParameters.plaintexts`."""
         columns = plain.reshape(len(plain), -1).T
         return _array(self.ring.plaintext(layout, column) for column in columns).reshape(plain.shape[1:])
 
     def sums(self, layout: RingLayout) -> CiphertextSums:
-        """See `RowParameters.sums`."""
+        """Return an empty sum of encrypted products; see `RowParameters.sums`."""
         return CiphertextSums(self, [{} for _ in layout.outputs])
 
 
@@ -97,30 +101,30 @@ def _array(objects: Iterator[Any]) -> NDArray[Any]:
 
 
 class CiphertextSums:
-    """Sums of products by output block and column block; column blocks without entries have no sum.
+    """Sums of encrypted products, one for each block of outputs and block of columns that is not zero.
 
     Args:
-        parameters: the parameters of the engine.
-        totals: ciphertexts by column block, for each output block.
+        parameters: the parameters of the implementation.
+        totals: for each block of outputs, the sums by number of the column block.
     """
 
     def __init__(self, parameters: LatticeGradientParameters, totals: list[dict[int, Any]]) -> None:
         self._parameters, self._totals = parameters, totals
 
     def add(self, other: CiphertextSums) -> None:
-        """Add other sums, entry by entry."""
+        """Add the sums of another part of J."""
         for output_block, terms in enumerate(other.reduced()):
             for column, term in terms.items():
                 self._add(output_block, column, term)
 
     def add_product(self, output_block: int, query: NDArray[Any], plaintexts: NDArray[Any]) -> None:
-        """Add the products of a query (blocks,) and plaintexts (blocks, F)."""
+        """Add the products of encrypted row blocks (blocks,) and encoded ones (blocks, F), for all F column blocks."""
         self.add_columns(output_block, query, plaintexts, np.arange(plaintexts.shape[1]), 0)
 
     def add_columns(
         self, output_block: int, query: NDArray[Any], plaintexts: NDArray[Any], columns: NDArray[np.intp], F: int
     ) -> None:
-        """Add products with plaintexts (blocks, len(columns)) of some of the F column blocks."""
+        """Add products with only those of the F column blocks whose numbers are in `columns`."""
         for column, plains in zip(columns.tolist(), plaintexts.T, strict=True):
             term = self._parameters.ring.inner(query.tolist(), plains.tolist())
             if term is not None:
@@ -134,7 +138,7 @@ class CiphertextSums:
             totals[column] = term
 
     def reduced(self) -> list[dict[int, Any]]:
-        """Return the sums; SEAL's ciphertexts are always reduced."""
+        """Return the sums, which are always reduced, because SEAL reduces after each operation."""
         return self._totals
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -150,7 +154,17 @@ def _sums(parameters: LatticeGradientParameters, residues: list[dict[int, Residu
 
 
 def dither(prg: Prg, primes: list[int], bits: int, shape: tuple[int, ...]) -> Residues:
-    """Draw residues (primes, *shape) of a sum of three integers uniform below 2^bits minus its mean; 24 | bits."""
+    """Draw dithers: sums of three integers that are uniform below 2^bits, minus their mean.
+
+    Args:
+        prg: the generator.
+        primes: the primes.
+        bits: number of bits, a multiple of 24.
+        shape: shape of the array of dithers.
+
+    Returns:
+        Residues (primes, *shape) of the dithers.
+    """
     limbs = prg.array((bits // _LIMB_BITS, 3, *shape), np.uint32) & np.uint32(2**_LIMB_BITS - 1)
     sums = limbs.sum(axis=1, dtype=np.uint64).astype(object)
     integers = sum(limb << _LIMB_BITS * number for number, limb in enumerate(sums)) - 3 * 2 ** (bits - 1)
@@ -158,7 +172,7 @@ def dither(prg: Prg, primes: list[int], bits: int, shape: tuple[int, ...]) -> Re
 
 
 class LatticeHolder(RowHolder):
-    """The party with g and a secret key of SEAL."""
+    """The party with g and a secret key, with SEAL."""
 
     _parameters: LatticeGradientParameters
 
@@ -185,12 +199,12 @@ class LatticeHolder(RowHolder):
             view = view[packed_size(moduli, DEGREE) + packed_size(moduli, math.prod(shape)) :]
 
     def _dither(self, prg: Prg, shape: tuple[int, int]) -> Residues:
-        """Draw residues (primes, *shape) of D, the sum of three integers uniform below 2^k minus its mean."""
+        """Draw a dither D: the sum of three integers uniform below 2^k, minus its mean, as residues."""
         return dither(prg, self._parameters.ring.primes, self._parameters.profile.k, shape)
 
 
 class LatticeEvaluator(SealProductHider, RowEvaluator):
-    """The party that has J and hides its products with SEAL."""
+    """The party that has J, with SEAL."""
 
     _parameters: LatticeGradientParameters
 
@@ -208,13 +222,13 @@ class LatticeEvaluator(SealProductHider, RowEvaluator):
 
 
 class LatticeGradient(RowScheme):
-    """J^T [[g]] with SEAL under 128-bit RLWE.
+    """The scheme for encrypted products J^T g with SEAL, with 128-bit security under RLWE.
 
     Args:
-        columns: expected width of J.
+        columns: expected number of columns of J.
 
     Raises:
-        ConfigError: if the width is impossible.
+        ConfigError: if the number is not positive.
     """
 
     name: ClassVar[str] = "lattice"

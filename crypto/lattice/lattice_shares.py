@@ -1,13 +1,13 @@
-"""Shares of W^T V modulo 2^L with SEAL (BFV, N = 4096, L <= 56): another implementation of `crypto.kernel.shares`.
+"""Shared products W^T V modulo 2^L with the library SEAL: another implementation of `securevfl.crypto.kernel.shares`.
 
-`crypto.kernel.shares` describes the protocol, the layout and the disclosed values. Here SEAL encrypts V modulo t = 2^L,
-draws errors, expands a' from a seed, multiplies by W and encrypts zero; this module draws the mask and divides
-it. q is as large as L requires: two primes of whole bytes with at least 32 bits between q and t (36 for L = 56), so a
-fraction of 2^-16 to 2^-20 of the values is off by one. A third prime removes most of the noise of an encryption of
-zero.
+A holder has a matrix V (n, c) and a secret key, and an evaluator has a matrix W (n, d). They obtain random-looking
+matrices (d, c) that add up to the product. `crypto.kernel.shares` describes the protocol, the layout of blocks in
+polynomials, and who learns what. Here SEAL does the encryption (BFV scheme with N = 4096 coefficients): it encrypts V
+modulo t = 2^L, multiplies by W, and encrypts zero. This module draws the mask and computes the share from it. The
+modulus q is the product of two primes. It has at least 32 bits more than t (36 for L = 56), so that a fraction of 2^-16
+to 2^-20 of the results is off by one. A third prime removes most of the noise of an encryption of zero.
 
-Zeros in W do not change any step: a block without entries is multiplied as a block with one unit, and the product is
-discarded.
+Zeros in W do not change any step: a block of zeros is multiplied as the polynomial 1, and the product is discarded.
 """
 
 from __future__ import annotations
@@ -35,31 +35,41 @@ from securevfl.crypto.lattice.seal_io import SEAL_SEED_BYTES
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import Integers, Words
 
-_MIN_NOISE_BITS = 32  # of q / t
-_MAX_PRIME_BITS, _SPECIAL_BITS = 46, 17  # 46 + 46 + 17 is the largest modulus for 128-bit security
+_MIN_NOISE_BITS = 32  # q has at least this number of bits more than t
+_MAX_PRIME_BITS, _SPECIAL_BITS = 46, 17  # 46 + 46 + 17 = 109 bits, the largest modulus for 128-bit security
 
-# milliseconds on one core for both sides, of which only the ratios matter
-_UP_MS = 1.3  # a ciphertext to the evaluator: encrypt, save, load, transform
-_DOWN_MS = 2.5  # a ciphertext back: transform, encryption of zero, save, load, decrypt
-_PRODUCT_MS = 0.07  # a product with its sum
-_PREPARE_MS = 0.2  # a plaintext
+# estimated milliseconds on one core for both parties; only their ratios matter
+_UP_MS = 1.3  # for a ciphertext to the evaluator: encrypt, save, load, transform
+_DOWN_MS = 2.5  # for a ciphertext back: transform, encrypt zero, save, load, decrypt
+_PRODUCT_MS = 0.07  # for a product that is added to a sum
+_PREPARE_MS = 0.2  # for encoding a block of W
 
 
 def milliseconds(layout: RingLayout, d: int, uses: int = 1, openings: int = 1) -> float:
-    """Estimate the milliseconds of a product on one core, for both sides, and on the line."""
+    """Estimate the milliseconds of a product, for computation by both parties and for transmission.
+
+    Args:
+        layout: the layout.
+        d: number of columns of W.
+        uses: number of V that are multiplied by the same W, which is encoded once.
+        openings: number of products that are computed with each V.
+
+    Returns:
+        The time in milliseconds.
+    """
     B, F, Q = layout.sample_blocks, layout.column_blocks(d), layout.output_blocks
     up = B * (_UP_MS + LINE_MS * layout.c / (Q * layout.r))
     return Q * (up + openings * (F * (_DOWN_MS + LINE_MS) + B * F * _PRODUCT_MS)) + B * F * _PREPARE_MS / uses
 
 
 def primes(bits: int) -> tuple[int, int, int]:
-    """Return the sizes of the primes for L, the special one last."""
+    """Return the numbers of bits of the three primes for shares of `bits` bits; the special prime is the last one."""
     size = min(_MAX_PRIME_BITS, -(-(bits + _MIN_NOISE_BITS) // 16) * 8)
     return size, size, _SPECIAL_BITS
 
 
 class BfvParameters(RingParameters):
-    """SEAL's ring for one L, and the sizes that follow from it."""
+    """SEAL's context for one L, and the sizes that depend on it."""
 
     engine: ClassVar[str] = "lattice shares"
     magic: ClassVar[tuple[bytes, bytes, bytes]] = b"SSK1", b"SSV2", b"SSR2"
@@ -72,20 +82,20 @@ class BfvParameters(RingParameters):
         self.key_size = self.secret_size = packed_size(self.bfv.key_primes, DEGREE)
 
     def second(self, coin: bytes) -> Residues:
-        """Return the second polynomial a of the public key for a coin."""
+        """Compute the second polynomial a of a public key from its coin."""
         return self.bfv.second(Prg(self.coined(coin), "public second polynomial of a key"))
 
     def choose(self, n: int, c: int, d: int, uses: int = 1) -> RingLayout:
-        """See `RingParameters.choose`."""
+        """Return the fastest layout for V and W; see `RingParameters.choose`."""
         return ring_layout.choose_layout(n, c, d, uses, cost=milliseconds)
 
     def query_size(self, layout: RingLayout) -> int:
-        """See `RingParameters.query_size`."""
+        """Return the number of bytes of a query; see `RingParameters.query_size`."""
         one = packed_size(self.bfv.primes, layout.points * layout.c) + layout.output_blocks * SEAL_SEED_BYTES
         return layout.sample_blocks * one
 
     def reply_size(self, layout: RingLayout, d: int) -> int:
-        """See `RingParameters.reply_size`."""
+        """Return the number of bytes of a reply; see `RingParameters.reply_size`."""
         return self.bfv.answer_size(layout, d)
 
 
@@ -93,7 +103,7 @@ _parameters = functools.lru_cache(maxsize=8)(BfvParameters)
 
 
 class LatticeShareHolder(RingHolder):
-    """The party that has V and a secret key of SEAL."""
+    """The party that has V and a secret key, with SEAL."""
 
     _parameters: BfvParameters
 
@@ -126,12 +136,12 @@ class LatticeShareHolder(RingHolder):
 
 
 def blocks(layout: RingLayout, d: int, width: int = 0) -> Iterator[tuple[slice, slice]]:
-    """Yield slices of the outputs and columns of each ciphertext of an answer, in the order of the message.
+    """Yield, for each ciphertext in an answer, the slices of outputs and columns that it contains, in order.
 
     Args:
         layout: the layout.
         d: number of columns.
-        width: number of outputs, if the answer has one output block; 0 for all outputs of the layout.
+        width: number of outputs if the answer is about one block of outputs; 0 for all outputs of the layout.
 
     Yields:
         A slice of outputs and a slice of columns.
@@ -142,11 +152,11 @@ def blocks(layout: RingLayout, d: int, width: int = 0) -> Iterator[tuple[slice, 
 
 
 class PreparedPlaintexts(PreparedFactor):
-    """Plaintexts (B, F) of W, and whether each has an entry."""
+    """W as polynomials of SEAL, for B blocks of rows and F blocks of columns; and whether each is not zero."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of W and its plaintexts."""
+        """Bytes of W and of its polynomials."""
         count = 0 if self._values is None else sum(map(len, self._values))
         return int(self._W.nbytes) + count * DEGREE * len(self._parameters.bfv.primes) * 8
 
@@ -192,13 +202,13 @@ class LatticeShareEvaluator(SealProductHider, RingEvaluator):
 
 
 class LatticeShares(RingShares):
-    """Shares modulo 2^bits with SEAL under 128-bit RLWE.
+    """The scheme for shared products modulo 2^bits with SEAL, with 128-bit security under RLWE.
 
     Args:
-        bits: size L of the ring, from 8 to 56.
+        bits: the number of bits L of a share, from 8 to 56.
 
     Raises:
-        ConfigError: if the size is out of range.
+        ConfigError: if the number of bits is out of range.
     """
 
     name: ClassVar[str] = "lattice"
@@ -209,5 +219,5 @@ class LatticeShares(RingShares):
         super().__init__(bits, _parameters)
 
     def seconds(self, n: int, c: int, d: int) -> float:
-        """See `ShareScheme.seconds`."""
+        """Estimate the seconds of a product; see `ShareScheme.seconds`."""
         return milliseconds(self._parameters.choose(n, c, d), d) / 1e3

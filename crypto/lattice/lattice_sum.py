@@ -1,19 +1,21 @@
-"""Sums of vectors under RLWE encryption with SEAL: integers in coefficients, added by adding ciphertexts.
+"""Encrypted sums of vectors with the library SEAL (lattice-based encryption under RLWE).
 
-The entries of a vector become integers v' = round(v V / bound), shifted up by t bits. The noise of all encryptions and
-re-randomisations stays in the low t bits, and the holder rounds it away. The result of `decrypt` is therefore an exact
-function of the rounded vectors and reveals nothing about noise, key or single terms, so it may be passed on (the attack
-of Li and Micciancio 2021 does not apply). Scale, V and t depend on `bound` and `terms` alone. With V = 2^(44 - t) and
-t = 12 + log2 of the number of noises that may add up, the error of one vector is at most bound / (2 V): 2^-26 bound for
-three terms. V below 2^16 is refused, which happens for more than a thousand terms.
+Adders encrypt their vectors under the holder's public key and add ciphertexts; the holder decrypts only the total. The
+entries of a vector are the coefficients of polynomials. A value v is encoded as the integer round(v * V / bound),
+shifted up by t bits. The noise of all encryptions and re-randomisations stays in the low t bits, and the holder rounds
+it away. The result of `decrypt` is therefore an exact function of the rounded vectors. It reveals nothing about noise,
+key or single terms, so it may be passed on (the attack of Li and Micciancio 2021 does not apply). V and t depend only
+on `bound` and `terms`, the largest number of vectors: t = 12 + log2(number of noises that may add up) and V = 2^(44 -
+t). The error of one value is at most bound / (2 * V), for three terms 2^-26 * bound. A V below 2^16, which more than a
+thousand terms would need, is refused.
 
-Every sum is re-randomised by a public-key encryption of zero, so its bytes cannot be linked to its terms. The holder
-learns the sum of the vectors in a total, because adders add before the holder sees anything.
+Every sum is re-randomised with an encryption of zero under the public key, so that its bytes cannot be linked to its
+terms. The holder learns only the sum of the vectors, because the adders add before the holder sees anything.
 
-*Keys that the holder chooses.* Messages enter a total as one sum, in its first polynomial, together with encryptions of
-zero that do not depend on them: whatever the key is, the total reveals only their sum to the holder. RLWE with an
-honest key hides a vector from the parties that add. A holder with a bad b reveals it to them, which it could also do by
-showing them its secret key.
+A holder may choose a bad key. The vectors are added in the first polynomial of a ciphertext, to encryptions of zero
+that do not depend on them. So whatever the key is, a total reveals only the sum to the holder. With an honest key, RLWE
+hides a vector from the other adders. A holder with a bad key may reveal vectors to them; but it could just as well show
+them its secret key.
 """
 
 from __future__ import annotations
@@ -37,13 +39,13 @@ from securevfl.crypto.prg import Prg
 from securevfl.crypto.scheme import Adder, AdditiveScheme, SumHolder
 from securevfl.errors import CryptoError, KeyMismatch, RangeError
 
-_PRIME_BITS = (54, 17)  # the special one last
-_PLAIN_BITS = 53  # of decrypted values; the modulus has 54
-_EXACT_BITS = 44  # of a sum
+_PRIME_BITS = (54, 17)  # bits of the prime of ciphertexts, and of the special prime, which SEAL uses while encrypting
+_PLAIN_BITS = 53  # bits of decrypted values, one less than the modulus has
+_EXACT_BITS = 44  # bits of an encoded value, including the t low bits
 _NOISE_BITS = 11  # the noise of an encryption stays below 2^11; its standard deviation is about 21
-_MIN_STEPS = 2**16
-_PUBLIC_MAGIC = b"SLA3"
-_SUM = struct.Struct("<4s16sIIIId")  # magic, key, m, terms, vectors summed so far, encryptions so far, bound
+_MIN_STEPS = 2**16  # smallest V
+_PUBLIC_MAGIC = b"SLA3"  # beginning of a public key
+_SUM = struct.Struct("<4s16sIIIId")  # four letters, fingerprint of the key, and the fields of `_Shape`
 
 
 @dataclass(frozen=True)
@@ -51,11 +53,11 @@ class _Shape:
     """The header of an encrypted vector or sum.
 
     Attributes:
-        m: number of values.
-        terms: how many vectors may be added.
-        summed: how many vectors were added.
-        noises: how many encryptions were added, including re-randomisations.
-        bound: largest absolute value of a term.
+        m: length of the vector.
+        terms: largest number of vectors that may be added.
+        summed: number of vectors that were added.
+        noises: number of encryptions that were added, including re-randomisations.
+        bound: bound on the absolute values of a vector.
     """
 
     m: int
@@ -66,33 +68,33 @@ class _Shape:
 
     @property
     def shift(self) -> int:
-        """The number t of bits below the message, for the noise of all encryptions that may be added."""
+        """The number t of low bits that are reserved for the noise of all encryptions that may be added."""
         return _NOISE_BITS + 1 + (self.noises_allowed - 1).bit_length()
 
     @property
     def noises_allowed(self) -> int:
-        """How many encryptions may be added."""
+        """Largest number of encryptions that may be added, including re-randomisations."""
         return 4 * self.terms + 60
 
     @property
     def steps(self) -> int:
-        """The integer V that the bound becomes, before the shift."""
+        """The number V: the integer that the bound becomes, before the shift by t bits."""
         room = min(2.0**_EXACT_BITS, 0.9 * 2.0 ** (_PRIME_BITS[0] - 1) / self.terms)
         return math.floor(room / 2.0**self.shift)
 
     @property
     def scale(self) -> float:
-        """Integers per unit of v, before the shift."""
+        """The integer that a value of 1 becomes, before the shift by t bits."""
         return self.steps / self.bound
 
     @property
     def polynomials(self) -> int:
-        """Number of ciphertexts."""
+        """Number of ciphertexts, each with `DEGREE` values."""
         return -(-self.m // DEGREE)
 
 
 class LatticeSum(AdditiveScheme):
-    """Sums with SEAL under 128-bit RLWE. Executors are not used, because a call takes milliseconds."""
+    """The scheme for encrypted sums with SEAL, with 128-bit security. Calls take milliseconds and use no executor."""
 
     name: ClassVar[str] = "lattice"
 
@@ -100,11 +102,11 @@ class LatticeSum(AdditiveScheme):
         self._ring = SealRing(_PRIME_BITS, _PLAIN_BITS)
 
     def sum_keygen(self, executor: Executor | None = None) -> SumHolder:
-        """See `AdditiveScheme.sum_keygen`."""
+        """Create a holder with a new key; see `AdditiveScheme.sum_keygen`."""
         return LatticeSumHolder(self._ring)
 
     def adder(self, public: bytes, executor: Executor | None = None) -> Adder:
-        """See `AdditiveScheme.adder`."""
+        """Create an adder for a holder's public key; see `AdditiveScheme.adder`."""
         return LatticeAdder(self._ring, public)
 
 
@@ -139,7 +141,7 @@ def _parse(ring: SealRing, message: bytes, fingerprint: bytes) -> _Shape:
 
 
 def _size(ring: SealRing, values: int) -> int:
-    """Return the bytes of an encrypted vector of `values` values."""
+    """Return the number of bytes of an encrypted vector of `values` values."""
     return _SUM.size + -(-values // DEGREE) * 2 * packed_size(ring.primes, DEGREE)
 
 
@@ -153,12 +155,12 @@ def _residues(ring: SealRing, message: bytes, index: int) -> Residues:
 
 
 def _second(ring: SealRing, seed: bytes) -> Residues:
-    """Expand the second polynomial of a key from its seed."""
+    """Compute the second polynomial of a public key from its seed."""
     return ring.second(Prg(seed, "public second polynomial of a key of sums"))
 
 
 class LatticeSumHolder(SumHolder):
-    """The party that may learn the sum; its secret key is inside SEAL's objects."""
+    """The party that learns the sum, with its secret key."""
 
     def __init__(self, ring: SealRing) -> None:
         seed = os.urandom(SEED_BYTES)
@@ -168,7 +170,7 @@ class LatticeSumHolder(SumHolder):
         self._fingerprint = hashlib.sha256(self.public).digest()[:16]
 
     def decrypt(self, total: bytes) -> Floats:
-        """See `SumHolder.decrypt`."""
+        """Decrypt a sum of vectors; see `SumHolder.decrypt`."""
         shape = _parse(self._ring, total, self._fingerprint)
         words = [self._key.decrypt(_residues(self._ring, total, index)) for index in range(shape.polynomials)]
         signed = (np.concatenate(words)[: shape.m] << np.uint64(64 - _PLAIN_BITS)).view(np.int64)
@@ -177,11 +179,11 @@ class LatticeSumHolder(SumHolder):
 
 
 class LatticeAdder(Adder):
-    """A party that encrypts and adds under the holder's public key.
+    """A party that encrypts its vector under the holder's public key and adds encrypted vectors.
 
     Args:
-        ring: the ring.
-        public: the public key.
+        ring: SEAL's context.
+        public: the holder's public key.
 
     Raises:
         CryptoError: if the key is malformed.
@@ -206,7 +208,7 @@ class LatticeAdder(Adder):
         return b"".join([_SUM.pack(b"SLS2", self._fingerprint, *fields), *parts])
 
     def encrypt(self, v: Floats, *, bound: float, terms: int) -> bytes:
-        """See `Adder.encrypt`."""
+        """Encrypt a vector; see `Adder.encrypt`."""
         v = np.asarray(v, np.float64)
         if v.ndim != 1 or len(v) == 0:
             raise RangeError(f"lattice sum: shape {v.shape} of v is not that of a vector", code="SVFL-CRYPTO-SHAPE")
@@ -236,11 +238,11 @@ class LatticeAdder(Adder):
         return self._message(shape, ciphertexts)
 
     def size(self, values: int, *, terms: int) -> int:
-        """See `Adder.size`."""
+        """Return the size of an encrypted vector in bytes; see `Adder.size`."""
         return _size(self._ring, values)
 
     def add(self, *parts: bytes) -> bytes:
-        """See `Adder.add`."""
+        """Add encrypted vectors, and re-randomise the sum; see `Adder.add`."""
         if not parts:
             raise CryptoError(
                 "lattice sum: there is nothing to add", "pass at least one encrypted vector", code="SVFL-CRYPTO-SHAPE"

@@ -1,24 +1,28 @@
-"""Z_q[x]/(x^4096 + 1) with SEAL: BFV with plaintexts modulo t = 2^bits, and keys for a given polynomial.
+"""Encryption with the library SEAL: the BFV scheme, with public keys whose second polynomial is given.
 
-BFV (Fan, Vercauteren 2012) encrypts m modulo t as (c0, c1) with c0 + c1 s = q/t m + noise modulo q. A plaintext of SEAL
-is an array of coefficients below t.
+Values are polynomials with N = 4096 coefficients modulo x^N + 1 and modulo q, the product of a few primes. In BFV (Fan,
+Vercauteren 2012) a message is a polynomial m with coefficients modulo t = 2^bits. A ciphertext is a pair of polynomials
+(c0, c1) with c0 + c1 s = q/t * m + noise, for the secret key s with coefficients -1, 0 and 1. SEAL stores polynomials
+as coefficients or in NTT form, that is by their values at N points, as residues modulo each prime.
 
-*Keys with a given second polynomial.* A public key is (b, a) with b = -(a s + e). SEAL draws a itself, and a party that
-chooses its a could read the other party's factor from one reply. Here a is expanded from a coin or seed that nobody can
-structure, and b is computed without sampling anything outside SEAL. SEAL encrypts zero as (c0, c1) with
-c0 = -(c1 s + e), and decrypts (c0, c1 - a) in its CKKS mode, where decryption is c0 + (c1 - a) s and no more:
+A public key is (b, a) with b = -(a s + e) and small errors e. SEAL draws a itself. But a party that can choose a could
+read the other party's matrix from one reply. So a must be computed from a coin or seed, from which nobody can obtain an
+a of their choice. b is computed with SEAL's own random numbers: SEAL encrypts zero as (c0, c1) with c0 = -(c1 s + e).
+Then it decrypts (c0, c1 - a) in its CKKS mode, where decryption is just a sum:
 
     c0 + (c1 - a) s = -(a s + e) = b
 
-Keys have the modulus of all primes, and SEAL does not use its last prime in ciphertexts, so the context that generates
-keys has one prime more. Only its secret key has that modulus; everything that is sent is within the 128-bit bound. The
-secret key is passed from this context to that of BFV through memory of the process.
+SEAL never uses its last prime in ciphertexts, but keys here need all primes of q. So the context that generates keys
+has one more prime. Only its secret key has the larger modulus; everything that is sent is within the bound for 128-bit
+security. The secret key is passed from this context to that of BFV in memory.
 
-Parameters are checked against the 128-bit column of the HomomorphicEncryption.org standard (2018, table 1, classical
-security, ternary secret): at most 109 bits of q, including the special prime, for N = 4096.
+Parameters are checked against the HomomorphicEncryption.org standard (2018, table 1, classical security, ternary
+secret): for 128-bit security and N = 4096, q has at most 109 bits, including the special prime, which SEAL uses only
+while it encrypts.
 
-*A share of a mask.* A mask r that is uniform modulo q and is added to c0 gives the share -round(t r / q). It is
-reconstructed from its residues and divided exactly in Python integers.
+A mask r, uniform modulo q, that is added to c0 gives its owner the share -round(t * r / q). It is reconstructed from
+its residues, and divided exactly in Python integers. A layout (ring_layout.py) divides matrices into blocks: M rows of
+coefficients with r outputs each.
 """
 
 from __future__ import annotations
@@ -42,25 +46,25 @@ from securevfl.crypto.share_ring import Words
 from securevfl.errors import ConfigError, CryptoError
 
 SPECIAL_NOISE = math.sqrt((1 + 2 * DEGREE / 3) / 6)
-"""Standard deviation of an encryption of zero after the division by the special prime."""
-_SPARE_BITS = 17
+"""Standard deviation of the noise of an encryption of zero, after SEAL's division by the special prime."""
+_SPARE_BITS = 17  # bits of the additional prime for the generation of keys
 
 
 class SealRing:
-    """A context of SEAL for plaintexts modulo 2^bits, with the generation of its keys.
+    """A context of SEAL for messages modulo 2^bits: key generation, encryption and arithmetic.
 
     Args:
-        sizes: sizes of the primes; the last one is used inside public-key encryption only.
-        bits: size of t.
+        sizes: numbers of bits of the primes; the last prime is used only inside public-key encryption.
+        bits: number of bits of a message's coefficient, t = 2^bits.
 
     Raises:
         ConfigError: if the parameters have less than 128-bit security.
 
     Attributes:
-        primes: the primes of ciphertexts.
-        key_primes: the primes of keys.
+        primes: the primes of ciphertexts, whose product is q.
+        key_primes: the primes of keys, which include the special prime.
         q: the modulus of ciphertexts.
-        shape: the shape of a ciphertext (2, primes, N).
+        shape: the shape of a ciphertext as residues (2, primes, N).
     """
 
     def __init__(self, sizes: Sequence[int], bits: int) -> None:
@@ -84,11 +88,11 @@ class SealRing:
         self._maker = _context(seal.SCHEME_TYPE.CKKS, moduli, None)
 
     def second(self, prg: Prg) -> Residues:
-        """Return the second polynomial (key primes, N) of a public key in NTT form, from the next streams of `prg`."""
+        """Draw the second polynomial a of a public key from a generator, in NTT form (key primes, N)."""
         return uniform(prg, self.key_primes, DEGREE)
 
     def keypair(self, second: Residues) -> tuple[Residues, Residues]:
-        """Draw a fresh secret key.
+        """Generate a new secret key and its public key.
 
         All polynomials are residues (key primes, N) in NTT form.
 
@@ -96,7 +100,7 @@ class SealRing:
             second: the second polynomial a of the public key.
 
         Returns:
-            The secret key, and the first polynomial b of the public key (b, a).
+            The secret key s, and the first polynomial b of the public key.
         """
         level, io = self._maker.first_parms_id(), SealIO(self._maker)
         secret = seal.KeyGenerator(self._maker).secret_key()
@@ -110,20 +114,20 @@ class SealRing:
         return io.plain_residues(secret, (len(self.key_primes) + 1, DEGREE))[:-1], first
 
     def encryptor(self, first: Residues, second: Residues) -> Any:
-        """Return the encryptor of a public key (b, a) of residues in NTT form."""
+        """Return SEAL's encryptor for a public key, given by its polynomials b and a as residues in NTT form."""
         return seal.Encryptor(self.context, self.io.public_key(np.stack([first, second])))
 
     def sealed_size(self, layout: RingLayout, width: int) -> int:
-        """Return the bytes of a ciphertext of `width` outputs that is sent to the evaluator."""
+        """Return the number of bytes of a ciphertext with `width` outputs that is sent to the evaluator."""
         return packed_size(self.primes, layout.points * width) + SEAL_SEED_BYTES
 
     def answer_size(self, layout: RingLayout, d: int) -> int:
-        """Return the bytes of the ciphertexts of an answer for d columns."""
+        """Return the number of bytes of the ciphertexts in an answer for d columns."""
         blocks = layout.output_blocks * layout.column_blocks(d)
         return blocks * packed_size(self.primes, DEGREE) + packed_size(self.primes, layout.c * d)
 
     def unsealed(self, layout: RingLayout, width: int, part: bytes | memoryview) -> Any:
-        """Read a ciphertext of `width` outputs and return it in NTT form; outputs that were not sent are 0."""
+        """Read a ciphertext with `width` outputs, and return it in NTT form. Coefficients of other outputs become 0."""
         first = np.zeros((len(self.primes), layout.points, layout.r), np.uint64)
         first[..., :width] = unpack(part, self.primes, layout.points * width).reshape(*first.shape[:2], width)
         cipher = self.io.seeded(self.level, first.reshape(-1, DEGREE), bytes(part[-SEAL_SEED_BYTES:]))
@@ -131,16 +135,17 @@ class SealRing:
         return cipher
 
     def plaintext(self, layout: RingLayout, coefficients: Floats) -> tuple[Any, bool]:
-        """Return a plaintext of integers (M,) modulo t in NTT form, and whether it has an entry.
+        """Encode a column block of integers as a polynomial of SEAL in NTT form.
 
-        SEAL refuses a product that is zero. A plaintext without entries gets a unit, and `inner` discards its product.
+        SEAL refuses to compute products that are zero. If all integers are 0, the polynomial 1 is returned instead, and
+        `inner` discards the product.
 
         Args:
             layout: the layout.
-            coefficients: the integers (M,).
+            coefficients: the integers (M,), which are taken modulo t.
 
         Returns:
-            The plaintext, and whether it has an entry.
+            The polynomial, and whether an integer is not 0.
         """
         words = np.zeros(DEGREE, np.uint64)
         words[:: layout.r] = coefficients.astype(np.int64).view(np.uint64) & np.uint64(2**self.bits - 1)
@@ -151,7 +156,10 @@ class SealRing:
         return plain, filled
 
     def inner(self, ciphertexts: Sequence[Any], plains: Sequence[tuple[Any, bool]]) -> Any | None:
-        """Return the sum of products, or None if no plaintext has an entry; the steps are the same in both cases."""
+        """Return the sum of the products of ciphertexts and results of `plaintext`; None if all of these are zero.
+
+        Zero polynomials are multiplied like others, so that the time does not reveal them.
+        """
         sums: dict[bool, Any] = {}
         for cipher, (plain, filled) in zip(ciphertexts, plains, strict=True):
             term = seal.Ciphertext()
@@ -163,16 +171,16 @@ class SealRing:
         return sums.get(True)
 
     def answer(self, layout: RingLayout, total: Any | None, zero: Any, mask: Residues) -> bytes:
-        """Hide a sum of products.
+        """Hide a sum of products with an encryption of zero and a mask.
 
         Args:
             layout: the layout.
             total: the sum; None for zero.
             zero: an encryption of zero, which is changed in place.
-            mask: mask of the wanted coefficients (primes, columns, outputs).
+            mask: the mask of the wanted coefficients, as residues (primes, columns, outputs).
 
         Returns:
-            c1 of the sum, and the masked coefficients of c0, as bytes.
+            The bytes for the answer: c1, and the wanted coefficients of c0 with the mask.
         """
         if total is not None:
             summand = seal.Ciphertext()
@@ -184,19 +192,22 @@ class SealRing:
 
     @staticmethod
     def wanted(layout: RingLayout, polynomials: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-        """Return the wanted coefficients (..., columns, outputs) of polynomials (..., N) for this shape."""
+        """Return the coefficients of polynomials (..., N) that contain results, as (..., columns, outputs).
+
+        `shape` are the numbers of columns and outputs.
+        """
         columns, width = shape
         blocks = polynomials.reshape(*polynomials.shape[:-1], layout.points, layout.r)
         return blocks[..., layout.wanted[:columns], :width]
 
     def zero(self, encryptor: Any) -> Any:
-        """Return an encryption of zero under a public key, in coefficients."""
+        """Return an encryption of zero under a public key, in coefficient form."""
         zero = seal.Ciphertext()
         encryptor.encrypt_zero(self.level, zero)
         return zero
 
     def numbers(self, residues: Residues) -> NDArray[np.object_]:
-        """Return the numbers modulo q of residues (primes, *shape), as Python integers of this shape."""
+        """Return the numbers modulo q that have these residues (primes, *shape), as an array of Python integers."""
         total = sum(
             row.astype(object) * (self.q // p * pow(self.q // p, -1, p))
             for row, p in zip(residues, self.primes, strict=True)
@@ -204,18 +215,18 @@ class SealRing:
         return np.asarray(total % self.q)
 
     def nearest(self, residues: Residues) -> Words:
-        """Return round(t x / q) modulo t, exactly, for the numbers x of residues (primes, *shape)."""
+        """Return round(t * x / q) modulo t, exactly, for numbers x modulo q given as residues (primes, *shape)."""
         return np.asarray(
             ((self.numbers(residues) << self.bits + 1) + self.q) // (2 * self.q) % 2**self.bits, np.uint64
         )
 
 
 class SealSecretKey(Secret):
-    """A secret key inside SEAL's objects.
+    """A secret key with SEAL's objects for encryption and decryption.
 
     Args:
-        ring: the ring.
-        secret: residues (key primes, N) in NTT form.
+        ring: the context.
+        secret: the secret key s, as residues (key primes, N) in NTT form.
     """
 
     def __init__(self, ring: SealRing, secret: Residues) -> None:
@@ -224,7 +235,10 @@ class SealSecretKey(Secret):
         self._encryptor, self._decryptor = seal.Encryptor(ring.context, key), seal.Decryptor(ring.context, key)
 
     def seal(self, layout: RingLayout, message: Words) -> bytes:
-        """Encrypt coefficients (M, outputs) below t; return c0 of these outputs and the seed of c1."""
+        """Encrypt a message, and return the coefficients of c0 for its outputs, and the seed of c1, as bytes.
+
+        `message` contains integers (M, outputs) below t.
+        """
         ring, (points, width) = self._ring, message.shape
         padded = np.zeros((points, layout.r), np.uint64)
         padded[:, :width] = message
@@ -236,16 +250,16 @@ class SealSecretKey(Secret):
     def reveal(
         self, layout: RingLayout, shape: tuple[int, int], view: memoryview, dither: Residues | None = None
     ) -> Words:
-        """Decrypt the wanted coefficients of a ciphertext of an answer.
+        """Decrypt the results in a ciphertext of an answer.
 
         Args:
             layout: the layout.
-            shape: numbers of columns and outputs.
-            view: the ciphertext.
-            dither: residues (primes, columns, outputs) that are added first.
+            shape: the numbers of columns and outputs.
+            view: the bytes of the ciphertext.
+            dither: random residues (primes, columns, outputs) that are added before decryption; None adds nothing.
 
         Returns:
-            The coefficients (columns, outputs) modulo t.
+            The results (columns, outputs), integers below t.
         """
         ring, primes = self._ring, self._ring.primes
         residues, count = np.zeros(ring.shape, np.uint64), math.prod(shape)
@@ -260,16 +274,16 @@ class SealSecretKey(Secret):
         return ring.wanted(layout, self.decrypt(residues), shape)
 
     def decrypt(self, residues: Residues) -> Words:
-        """Decrypt a ciphertext (2, primes, N) in coefficients and return N coefficients below t."""
+        """Decrypt a ciphertext in coefficient form (2, primes, N), and return its N coefficients below t."""
         ring, plain, out = self._ring, seal.Plaintext(), np.zeros(DEGREE, np.uint64)
         self._decryptor.decrypt(ring.io.ciphertext(ring.level, residues, ntt=False), plain)
-        count = plain.coeff_count()  # SEAL omits the highest zeros
+        count = plain.coeff_count()  # fewer than N if the last coefficients are 0, because SEAL omits these
         out[:count] = ring.io.plain_residues(plain, (1, count))[0]
         return out
 
 
 class SealProductHider:
-    """The evaluator's side of a key (b, a) of SEAL, which hides products before they are sent."""
+    """The evaluator's part of a scheme with SEAL: it hides products with the public key before they are sent."""
 
     def _has_key(self, ring: SealRing, first: memoryview, second: Residues) -> None:
         self._ring = ring
@@ -287,7 +301,7 @@ def _context(scheme: Any, moduli: Any, bits: int | None) -> Any:
     parms = seal.EncryptionParameters(scheme)
     parms.set_poly_modulus_degree(DEGREE)
     parms.set_coeff_modulus(moduli)
-    # the context that generates keys has one prime more than SEAL's own check allows; the caller has checked the rest
+    # The context that generates keys has one more prime than SEAL's check allows; the caller has checked the others.
     level = seal.SEC_LEVEL_TYPE.NONE
     if bits is not None:
         parms.set_plain_modulus(2**bits)
@@ -301,7 +315,7 @@ def _context(scheme: Any, moduli: Any, bits: int | None) -> Any:
 
 
 def uniform(prg: Prg, primes: Sequence[int], count: int) -> Residues:
-    """Draw residues (primes, count), each exactly uniform below its prime, from the next streams of `prg`."""
+    """Draw residues (primes, count) by rejection, so that they are exactly uniform below their primes."""
     out = np.empty((len(primes), count), np.uint64)
     for row, p in zip(out, primes, strict=True):
         filled = 0

@@ -1,4 +1,4 @@
-"""Residues of SEAL's ring as bytes, in the fewest bytes that their primes allow."""
+"""Residues (integers modulo SEAL's primes) as bytes; each has the fewest whole bytes that its prime allows."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ Residues = NDArray[np.uint64]
 
 
 def width(prime: int) -> int:
-    """Return the bytes of one residue of a prime."""
+    """Return the number of bytes of one residue modulo a prime."""
     return (prime.bit_length() + 7) // 8
 
 
 def packed_size(primes: Sequence[int], count: int) -> int:
-    """Return the bytes of `count` residues of every prime."""
+    """Return the number of bytes of `count` residues modulo every prime."""
     return count * sum(width(p) for p in primes)
 
 
 def pack(residues: Residues, primes: Sequence[int]) -> bytes:
-    """Pack residues (..., primes, count) into little-endian bytes."""
+    """Convert residues (..., primes, count) to little-endian bytes."""
     octets = np.ascontiguousarray(residues, np.dtype("<u8")).view(np.uint8).reshape(*residues.shape, 8)
     flat = octets.reshape(-1, *residues.shape[-2:], 8)
     return b"".join(row[i, :, : width(p)].tobytes() for row in flat for i, p in enumerate(primes))
 
 
 def unpack(data: bytes | memoryview, primes: Sequence[int], count: int) -> Residues:
-    """Read the residues (primes, count) at the start of `data`; CryptoError if there are too few bytes."""
+    """Read the residues (primes, count) at the start of `data`. Raise CryptoError if there are too few bytes."""
     if len(data) < packed_size(primes, count):
         raise CryptoError(
             f"received {len(data)} bytes of residues instead of {packed_size(primes, count)}",

@@ -1,22 +1,23 @@
-"""SEAL objects to and from arrays of residues: the only module that knows SEAL's serialisation format.
+"""Conversion of SEAL's objects to and from numpy arrays; the only module that knows SEAL's file format.
 
-`tenseal.sealapi` only saves to and loads from file paths, and always compresses (zstd). An object passes through an
-anonymous file in memory that is closed at once, so no secret key is ever written to disk.
+A polynomial of SEAL has N coefficients or values, each as residues modulo several primes: an array of uint64
+(polynomials, primes, N). The Python binding `tenseal.sealapi` can only save objects to files and load them, and always
+compresses them (zstd). Objects therefore pass through an anonymous file in memory, which is closed at once, so no
+secret key is ever written to disk.
 
-Parties do not exchange SEAL's format but plain residues, each in the bytes that its prime needs. A peer therefore
-cannot choose a header, a size or a compressed stream for SEAL: this module writes every byte of the header, the
-parameters determine the size of the array, and SEAL's validated `load` checks that each residue is below its prime.
+Parties do not send SEAL's format to each other but plain residues, each in the bytes that its prime needs. So a peer
+cannot choose a header, a size or a compressed stream for SEAL. This module writes every byte of the header, the
+parameters determine the size of the array, and SEAL's validating `load` checks that each residue is below its prime.
 
-The format (SEAL 4, `Serialization::SEALHeader`, `Ciphertext::save_members`, `DynArray::save_members`):
+The file format (SEAL 4, `Serialization::SEALHeader`, `Ciphertext::save_members`, `DynArray::save_members`), with sizes
+in bytes; parms_id is SEAL's digest of the parameters:
 
-    header      magic A15E, header size 16, version (2 bytes), compression, 0, total size (u64)
-    ciphertext  parms_id (32), in NTT form (1), polynomials, N, primes (u64 each), scale (f64), correction (u64),
-    array
-    plaintext   parms_id (32), N times primes (u64), scale (f64), array; a secret key is one at the key's parms_id
-    array       header, count (u64), residues (u64 each)
-    seeded      a ciphertext whose array has the first polynomial only, then header, generator (1), seed (64)
-
-Residues are (polynomials, primes, N) uint64.
+    header      magic number A15E (2), header size 16 (1), version (2), compression (1), 0 (2), total size (8)
+    ciphertext  header, parms_id (32), whether in NTT form (1), polynomials, N, primes (8 each), scale (8), correction
+                factor (8), array
+    plaintext   header, parms_id (32), N * primes (8), scale (8), array; a secret key has the parms_id of keys
+    array       header, count (8), residues (8 each)
+    seeded      a ciphertext whose array has only the first polynomial; then a header, generator (1), seed (64)
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ else:
     from backports import zstd
 
 SEAL_SEED_BYTES = 64
-"""Length of the seed of a ciphertext."""
+"""Length in bytes of the seed from which SEAL computes the second polynomial of a ciphertext."""
 
 _HEADER = struct.Struct("<HBBBBHQ")
 
@@ -63,7 +64,7 @@ _SEEDED_TAIL = _HEADER.size + 1 + SEAL_SEED_BYTES
 
 @contextmanager
 def _scratch() -> Iterator[tuple[int, str]]:
-    """Open a file that only this process can name and that disappears when the block ends."""
+    """Open a file that only this process can access and that is deleted at the end; yield its descriptor and path."""
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("securevfl", os.MFD_CLOEXEC)
         try:
@@ -102,10 +103,10 @@ def _array(residues: Residues, version: tuple[int, int]) -> bytes:
 
 
 class SealIO:
-    """Conversion of the objects of one context.
+    """Conversion of the objects of one context of SEAL.
 
     Args:
-        context: the context.
+        context: the context, which determines N and the primes.
     """
 
     def __init__(self, context: Any) -> None:
@@ -114,7 +115,7 @@ class SealIO:
         self._version = (saved[3], saved[4])
 
     def _inflate(self, obj: Any, size: int) -> bytes:
-        """Return the `size` bytes after the header of a saved object."""
+        """Save an object, and return the `size` bytes after its header, decompressed."""
         saved = _saved(obj)
         body = zstd.decompress(saved[_HEADER.size :]) if saved[5] else saved[_HEADER.size :]
         if len(body) != size:
@@ -126,19 +127,19 @@ class SealIO:
         return body
 
     def residues(self, obj: Any, shape: tuple[int, int, int]) -> Residues:
-        """Return the residues of a ciphertext of a known shape."""
+        """Return the residues of a ciphertext, which must have this shape (polynomials, primes, N)."""
         start = _MEMBERS.size + _HEADER.size + _COUNT.size
         body = self._inflate(obj, start + 8 * math.prod(shape))
         return np.frombuffer(body, np.uint64, offset=start).reshape(shape)
 
     def plain_residues(self, plain: Any, shape: tuple[int, int]) -> Residues:
-        """Return the coefficients (1, count) of a plaintext, or its residues (primes, N) in NTT form."""
+        """Return the coefficients (1, count) of a plaintext, or the residues (primes, N) of one in NTT form."""
         start = _PLAIN_MEMBERS.size + _HEADER.size + _COUNT.size
         body = self._inflate(plain, start + 8 * math.prod(shape))
         return np.frombuffer(body, np.uint64, offset=start).reshape(shape)
 
     def seeded_residues(self, obj: Any, shape: tuple[int, int]) -> tuple[Residues, bytes]:
-        """Return the first polynomial (primes, N) and the seed of the second one for an `encrypt_symmetric` result."""
+        """Return the first polynomial (primes, N) of a symmetric encryption, and the seed of its second polynomial."""
         start, count = _MEMBERS.size + _HEADER.size + _COUNT.size, math.prod(shape)
         body = self._inflate(obj, start + 8 * count + _SEEDED_TAIL)
         if body[-SEAL_SEED_BYTES - 1] != _BLAKE2XB:
@@ -150,18 +151,18 @@ class SealIO:
         return np.frombuffer(body, np.uint64, count, offset=start).reshape(shape), body[-SEAL_SEED_BYTES:]
 
     def ciphertext(self, parms_id: Sequence[int], residues: Residues, *, ntt: bool) -> Any:
-        """Return a ciphertext of residues (2, primes, N); CryptoError if a residue is not below its prime."""
+        """Return a ciphertext with these residues (2, primes, N). Raise CryptoError if one is not below its prime."""
         body = _members(parms_id, ntt, residues.shape) + _array(residues, self._version)
         return _load(seal.Ciphertext, self._context, body, self._version, "ciphertext")
 
     def seeded(self, parms_id: Sequence[int], residues: Residues, seed: bytes) -> Any:
-        """Return a ciphertext in coefficients with this first polynomial (primes, N) and the seed of the second one."""
+        """Return a ciphertext in coefficient form, from its first polynomial (primes, N) and the second one's seed."""
         body = _members(parms_id, False, (2, *residues.shape)) + _array(residues, self._version)
         body += _HEADER.pack(_MAGIC, _HEADER.size, *self._version, 0, 0, _SEEDED_TAIL) + bytes([_BLAKE2XB]) + seed
         return _load(seal.Ciphertext, self._context, body, self._version, "seeded ciphertext")
 
     def plaintext(self, coefficients: Words) -> Any:
-        """Return a plaintext of up to N coefficients below t."""
+        """Return a plaintext with up to N coefficients below the plaintext modulus t."""
         body = _PLAIN_MEMBERS.pack(bytes(32), coefficients.size, 1.0) + _array(coefficients, self._version)
         return _load(seal.Plaintext, self._context, body, self._version, "plaintext")
 

@@ -1,1 +1,1 @@
-"""Encrypted products and sums with Paillier: keys, packing, multi-exponentiation and message formats."""
+"""The Paillier cryptosystem for encrypted products and sums: keys, packing, multi-exponentiation, message formats."""

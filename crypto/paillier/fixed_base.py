@@ -1,7 +1,8 @@
-"""Powers of one fixed base: a table of base^(digit * 2^(w*i)), so that a power costs one product for each digit.
+"""Fast powers of one fixed base modulo m, with a table of base^(digit * 2^(w * i)).
 
-Brickell, Gordon, McCurley, Wilson 1992. There are no squarings: an exponent of b bits costs b/w products modulo m. The
-table has 2^w * b/w entries, and its computation costs that many products.
+The exponent is divided into digits of w bits, and a power is the product of one table entry for each digit, without
+squarings (Brickell, Gordon, McCurley, Wilson 1992). An exponent of b bits takes b / w multiplications modulo m. The
+table has 2^w * b / w entries, and each entry takes one multiplication.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from securevfl.crypto.secret import Secret
 
 
 class FixedBase(Secret):
-    """A table for base^e mod m with 0 <= e < 2^bits. The table may be secret, so it is not shown or pickled.
+    """A table for computing base^e mod m with 0 <= e < 2^bits. It may be secret, so it is not shown or pickled.
 
     Args:
         base: the base.
-        modulus: m.
-        bits: largest size of an exponent.
-        window: size w of a digit.
+        modulus: the modulus m.
+        bits: largest number of bits of an exponent.
+        window: the number of bits w of a digit.
     """
 
     __slots__ = ("_mask", "_modulus", "_rows", "_window", "bits")
@@ -38,7 +39,7 @@ class FixedBase(Secret):
             step = row[-1] * step % m
 
     def power(self, e: int) -> mpz:
-        """Return base^e mod m; ValueError if e is negative or has more than `bits` bits."""
+        """Return base^e mod m. Raise ValueError if e is negative or has more than `bits` bits."""
         if e < 0 or e.bit_length() > self.bits:
             raise ValueError(f"the exponent must have 0 to {self.bits} bits")
         m, w, mask = self._modulus, self._window, self._mask

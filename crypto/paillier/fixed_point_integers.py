@@ -1,8 +1,8 @@
-"""Real numbers as integers, with one scale for a vector or one scale for each column.
+"""Fixed point for Paillier: real numbers become integers, multiplied by one scale for a vector or for each column.
 
-A vector that is sent has a scale that depends on public numbers only: its length and its agreed bound. Exponents of
-floating-point numbers, in contrast, would reveal information about the values. The columns of J are never sent; their
-scales depend on the data and stay with the evaluator.
+The scale of a vector that is sent depends only on public numbers, its length and its agreed bound. Floating-point
+exponents, in contrast, would reveal something about the values. The columns of the matrix J are never sent; their
+scales depend on the data, and stay with the party that has J.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from securevfl.errors import RangeError
 
 Ints = NDArray[np.int64]
 
-_TINY = 1e-290  # a column with smaller entries counts as zero, because its scale would overflow
+_TINY = 1e-290  # a column whose entries are all smaller is treated as zero, because its scale would overflow
 
 
 def check_bound(bound: float) -> float:
-    """Return the bound; RangeError unless it is finite and positive."""
+    """Return the bound as a float. Raise RangeError unless it is finite and positive."""
     if not (math.isfinite(bound) and bound > 0):
         raise RangeError(
             f"the bound {bound} is not a finite number above 0",
-            "pass the bound on |g| of the loss",
+            "pass the largest absolute value that a residual of the loss can have",
             code="SVFL-CRYPTO-RANGE",
         )
     return float(bound)
 
 
 def encode(values: Floats, bound: float, bits: int) -> Ints:
-    """Return round(values * 2^bits / bound), whose error is at most bound * 2^-(bits + 1).
+    """Return round(values * 2^bits / bound), so that rounding changes a value by at most bound * 2^-(bits + 1).
 
     Args:
         values: values of any shape.
-        bound: largest absolute value.
-        bits: bits of the largest integer.
+        bound: public bound on their absolute values.
+        bits: number of bits of the largest integer.
 
     Returns:
         The integers.
@@ -55,20 +55,20 @@ def encode(values: Floats, bound: float, bits: int) -> Ints:
 
 
 def decode(number: int, bound: float, bits: int) -> float:
-    """Return the real number that an integer of `encode`, or a sum of such, represents."""
+    """Return the real number that an integer of `encode`, or a sum of such integers, represents."""
     return float(number) / 2.0**bits * bound
 
 
 def column_bits(n: int) -> int:
-    """Return the bits of the entries of J that keep the error of a sum over n samples independent of n.
+    """Return the number of bits for entries of J with which the error of J^T g does not grow with the number of rows.
 
-    With b = log2(n) + 10 bits, rounding changes X_j^T g by at most 2^-11 max|X_j| max|g|: 4.9e-4 at unit scale.
+    With log2(n) + 10 bits, rounding changes entry j of J^T g by at most 2^-11 * max|J[:, j]| * max|g|.
 
     Args:
-        n: number of samples.
+        n: number of rows.
 
     Returns:
-        The bits.
+        The number of bits.
     """
     return max(16, (n - 1).bit_length() + 10)
 
@@ -76,14 +76,14 @@ def column_bits(n: int) -> int:
 def encode_columns(J: Floats, bits: int) -> tuple[Ints, Floats]:
     """Return J as integers of at most `bits` bits, and the scale of each column.
 
-    Columns of small multiples of one number, such as 0/1 flags and counts, become these multiples exactly.
+    A column of small multiples of one number, such as 0/1 flags or counts, is represented exactly by these multiples.
 
     Args:
         J: the matrix (n, d).
-        bits: bits of the largest integer.
+        bits: number of bits of the largest integer.
 
     Returns:
-        The integers (n, d) and the scales (d,), with integers = J * scale.
+        The integers (n, d) and the scales (d,): the integers are J * scale, rounded.
 
     Raises:
         RangeError: if J is not a matrix or not finite.

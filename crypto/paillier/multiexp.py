@@ -1,12 +1,14 @@
-"""Products of powers of the same bases: prod_i c_i^(e_ij) mod N for outputs j, with signed exponents.
+"""Multi-exponentiation: many products of powers of the same bases, with signed exponents, modulo N.
 
-Straus's method with width-w non-adjacent forms: a table of the odd powers of each base, shared by all outputs, then one
-product for each non-zero digit (one bit in w + 1), and one chain of squarings for each output. Exponents are sparse: an
-output packs several samples and columns at known bit positions, and only these are stored. Exponents 0, 1 and -1 take
-plain products.
+Output j is the product of c_i^(e_ij) over all bases c_i. This is the method of Straus. Every exponent is written with
+digits that are 0 or odd numbers below 2^(w-1) in magnitude (the width-w non-adjacent form); on average one bit in w + 1
+starts a non-zero digit. A table contains the odd powers of each base, and all outputs use it. An output then takes one
+multiplication for each non-zero digit, and one chain of squarings from the highest bit position to the lowest. Most
+digits of an exponent are zero, because it consists of a few small numbers at distant bit positions, and only non-zero
+digits are stored.
 
-Negative digits use a table of inverse powers, or a second chain that is inverted at the end; `plan` chooses the cheaper
-way.
+For negative digits, the table also contains inverse powers, or the output has a second chain that is inverted at the
+end; `plan` chooses the faster way.
 """
 
 from __future__ import annotations
@@ -22,12 +24,15 @@ from numpy.typing import NDArray
 from securevfl.crypto.paillier.fixed_point_integers import Ints
 
 MAX_TABLE_ENTRIES = 1 << 17
-"""Largest number of entries of a table: 70 MB for a modulus of 4096 bits."""
+"""Largest number of entries of a table, which needs 70 MB for a modulus N of 4096 bits."""
 
 
 @dataclass(frozen=True, repr=False)
 class Chain:
-    """The digits of one output by falling bit position: run r multiplies table[entries[starts[r]:starts[r+1]]]."""
+    """The non-zero digits of one output, from the highest bit position to the lowest.
+
+    The digits at `positions[r]` are the table entries with the numbers `entries[starts[r]:starts[r + 1]]`.
+    """
 
     positions: NDArray[np.int32]
     starts: NDArray[np.int64]
@@ -36,16 +41,16 @@ class Chain:
 
 @dataclass(frozen=True, repr=False)
 class BaseRange:
-    """The work of one worker: a range of bases, and the chains of some outputs over it.
+    """The work of one worker: the chains of some outputs, restricted to a range of the bases.
 
     Attributes:
         first_base: number of the first base.
         bases: number of bases.
         first_output: number of the first output.
-        window: width w of the digits.
-        inverses: whether the table has inverse powers.
-        plus: the chains of positive digits by output; of all digits if the table has inverse powers.
-        minus: the chains of negative digits; empty if the table has inverse powers.
+        window: the width w of the digits.
+        inverses: whether the table contains inverse powers.
+        plus: for each output, the chain of its positive digits; of all digits if the table contains inverse powers.
+        minus: for each output, the chain of its negative digits; empty if the table contains inverse powers.
     """
 
     first_base: int
@@ -58,21 +63,21 @@ class BaseRange:
 
     @property
     def outputs(self) -> int:
-        """Number of outputs."""
+        """Number of outputs of this worker."""
         return len(self.plus)
 
 
 @dataclass(frozen=True, repr=False)
 class ExponentTerms:
-    """The exponents of all outputs as a list of terms: base^(value * 2^shift) is a factor of an output.
+    """The exponents of all outputs, as a list of terms: base^(value * 2^shift) is a factor of an output.
 
     Attributes:
         bases: number of bases.
         outputs: number of outputs.
-        base: number of the base of each term.
-        value: its exponent.
-        shift: its shift.
-        output: number of its output.
+        base: for each term, the number of its base.
+        value: for each term, the small integer in its exponent.
+        shift: for each term, the bit position of this integer.
+        output: for each term, the number of its output.
     """
 
     bases: int
@@ -84,14 +89,17 @@ class ExponentTerms:
 
 
 def naf(value: Ints, window: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the width-w non-adjacent forms of integers: value[i] = sum of digit 2^bit over index = i.
+    """Return the non-zero digits of the width-w non-adjacent forms of integers.
+
+    value[i] is the sum of digit * 2^bit over all returned digits with the index i. Digits are odd, and less than
+    2^(w-1) in magnitude.
 
     Args:
         value: the integers.
-        window: width w.
+        window: the width w.
 
     Returns:
-        Index, bit and digit of each non-zero digit; digits are odd and below 2^(w-1) in magnitude.
+        Three arrays of equal length: index, bit and digit.
     """
     remaining = np.flatnonzero(value)
     x = value[remaining].astype(np.int64)
@@ -114,10 +122,11 @@ def naf(value: Ints, window: int) -> tuple[NDArray[np.int64], NDArray[np.int64],
 
 
 def plan(terms: ExponentTerms, workers: int = 1) -> list[BaseRange]:
-    """Divide the work among workers; the outputs of different base ranges are multiplied afterwards.
+    """Divide the work among workers in the way that needs the fewest multiplications.
 
-    The cost, in products, consists of tables (2^(w-2) for each base, twice with inverses), digits and squarings (the
-    highest shift for each output). It depends on whether workers divide the bases or the outputs.
+    Multiplications are needed for tables (2^(w-2) for each base, twice as many with inverses), for digits, and for
+    squarings (one for each bit position of each output). Workers can share the bases or the outputs. If they share the
+    bases, the caller must multiply the factors of each output.
 
     Args:
         terms: the exponents.
@@ -155,14 +164,14 @@ def plan(terms: ExponentTerms, workers: int = 1) -> list[BaseRange]:
 def schedule(
     terms: ExponentTerms, window: int, inverses: bool, base_ranges: int, output_ranges: int
 ) -> list[BaseRange]:
-    """Divide the work for a given window.
+    """Divide the work for given parameters.
 
     Args:
         terms: the exponents.
-        window: width w of the digits.
-        inverses: whether tables have inverse powers.
-        base_ranges: number of base ranges; there are more if a table would be too large.
-        output_ranges: number of output ranges.
+        window: the width w of the digits.
+        inverses: whether tables contain inverse powers.
+        base_ranges: number of ranges that the bases are divided into; more are used if a table would be too large.
+        output_ranges: number of ranges that the outputs are divided into.
 
     Returns:
         Blocks that can be evaluated in parallel.
@@ -201,21 +210,23 @@ def schedule(
 
 
 def _chain(position: NDArray[np.int64], entry: NDArray[np.int64]) -> Chain:
-    """Return the chain of digits that are sorted by falling position."""
+    """Return the chain of digits that are sorted from the highest bit position to the lowest."""
     heads = np.flatnonzero(np.diff(position, prepend=-1)) if position.size else position
     starts = np.append(heads, position.size)
     return Chain(position[heads].astype(np.int32), starts.astype(np.int64), entry.astype(np.int32))
 
 
 def batch_inverse(values: Sequence[mpz], modulus: mpz) -> list[mpz]:
-    """Return the inverses of all values with one inversion and three products each (Montgomery).
+    """Return the inverses of all values, with only one inversion and three multiplications per value (Montgomery).
+
+    Raise ZeroDivisionError if a value has no inverse.
 
     Args:
-        values: units.
+        values: units modulo the modulus.
         modulus: the modulus.
 
     Returns:
-        Their inverses; ZeroDivisionError if a value has no inverse.
+        The inverses.
     """
     prefix = [mpz(1)]
     for v in values:
@@ -238,15 +249,15 @@ def _odd_powers(base: mpz, count: int, modulus: mpz) -> list[mpz]:
 
 
 def evaluate(block: BaseRange, bases: Sequence[int], modulus: int) -> list[mpz]:
-    """Compute the factor of each output from a block.
+    """Compute the factors of outputs for one worker's block.
 
     Args:
         block: the block.
-        bases: the bases of the block, which must be units.
-        modulus: the modulus.
+        bases: the values of the bases of the block, which must be units.
+        modulus: the modulus N.
 
     Returns:
-        The factors.
+        For each output of the block, the product of powers of these bases.
     """
     m = mpz(modulus)
     units = [mpz(b) for b in bases]

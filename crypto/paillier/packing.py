@@ -1,20 +1,24 @@
-"""Positions of the numbers inside a Paillier plaintext.
+"""Packing: the positions of several numbers inside one large Paillier plaintext, an integer modulo n.
 
-A ciphertext of g contains K samples, sum_k g_k 2^(kL). Raised to sum_k X_k 2^((K-1-k)L), it contains sum_k g_k X_k in
-slot K - 1 and cross terms g_k X_k' in the other 2K - 2 slots. Packing saves encryptions, which are expensive, and costs
-some squarings. P columns share an outgoing plaintext, each K slots above the previous one: the targets do not overlap
-with anything, and cross terms overlap only with cross terms.
+A plaintext is divided into slots, L bits apart. A ciphertext of g contains K rows of g ("samples"): the plaintext is
+the sum of g_k * 2^(k * L) for k < K. The evaluator raises it to the power sum of X_k * 2^((K - 1 - k) * L), with the
+integers X_k of a column. The result contains sum of g_k * X_k, the target, in slot K - 1, and cross terms g_k * X_k',
+with k not equal to k', in the other 2 K - 2 slots. Packing saves encryptions, which are slow, and costs some squarings.
+The results of P columns share a plaintext that the evaluator sends back, each K slots above the previous one. Targets
+then overlap with nothing, and cross terms overlap only with cross terms.
 
-The cross terms are equations in g that the evaluator must not receive. The holder therefore returns only *windows*: the
-target slots of the masked plaintext v = m + r mod n. Since the evaluator knows r, slot(v) - slot(r) is the target,
-except after
+The evaluator must not receive the cross terms, which are equations about g. The plaintext that the holder decrypts is
+v = m + r mod n, with the result m and the evaluator's uniform mask r. The holder returns only the slots of v with
+targets, the *windows*. The evaluator knows r and computes target = slot(v) - slot(r). This is wrong, and may reveal
+something about the cross terms, only if
 
-- a carry into the window. A gap of 60 bits below each slot makes it, and everything it could reveal about the cross
-  terms, an event of probability 2^-60 for each decrypted value;
-- a wrap around n. With 64 free bits at the top, its probability is 2^-64 for each plaintext.
+- a carry reaches the window from below. Below each slot there is a gap of 60 bits, so the probability is 2^-60 for each
+  decrypted value;
+- the sum wraps around n. There are 64 free bits at the top, so the probability is 2^-64 for each plaintext.
 
-The statistical distance of a run that decrypts R values from one that decrypts targets alone is at most the sum of
-these (`distance_bits`): 2^-41.9 for R = 2^18. r is uniform mod n, and therefore v is too, whatever m is.
+So a run that decrypts R values differs from one that decrypts targets alone by a statistical distance of at most the
+sum of these probabilities (`distance_bits`): 2^-41.9 for R = 2^18. r is uniform modulo n, and therefore v is too,
+whatever m is.
 """
 
 from __future__ import annotations
@@ -28,21 +32,21 @@ from securevfl.crypto.paillier.fixed_point_integers import Ints, column_bits
 from securevfl.errors import ConfigError
 
 GAP_BITS = 60
-"""Free bits below each slot."""
+"""Number of unused bits below each slot."""
 HEADROOM_BITS = 64
-"""Free bits at the top of a plaintext."""
+"""Number of unused bits at the top of a plaintext."""
 MAX_SAMPLES = 1 << 24
-"""Largest number of samples in a batch."""
+"""Largest number of rows of a batch."""
 
 
 @dataclass(frozen=True)
 class PackedLayout:
-    """The slots for n samples, which both sides derive from public numbers.
+    """The layout of slots for n rows, which both parties compute from public numbers.
 
     Attributes:
-        modulus_bits: size of the modulus.
-        n: number of samples.
-        samples: the number K of samples in a ciphertext.
+        modulus_bits: number of bits of the Paillier modulus.
+        n: number of rows ("samples") of g.
+        samples: the number K of rows in one ciphertext of g.
     """
 
     modulus_bits: int
@@ -51,22 +55,26 @@ class PackedLayout:
 
     @property
     def column_bits(self) -> int:
-        """Bits of the encoded entries of J."""
+        """Number of bits of the entries of J as integers."""
         return column_bits(self.n)
 
     @property
     def residual_bits(self) -> int:
-        """Bits of the encoded entries of g: six more, so that the rounding of J dominates even for a loose bound."""
+        """Number of bits of the entries of g as integers.
+
+        They have six bits more than those of J, so that the rounding of J dominates even if the bound of g is too
+        large.
+        """
         return self.column_bits + 6
 
     @property
     def width(self) -> int:
-        """Bits of a slot for the sign and 2n products; cross terms of two neighbours may overlap, hence the 2."""
+        """Number of bits of a slot: enough for the sign and a sum of 2 n products, since cross terms may overlap."""
         return self.residual_bits + self.column_bits + (self.n - 1).bit_length() + 2
 
     @property
     def pitch(self) -> int:
-        """The distance L in bits from slot to slot."""
+        """The distance L from slot to slot, in bits."""
         return self.width + GAP_BITS
 
     @property
@@ -76,49 +84,50 @@ class PackedLayout:
 
     @property
     def columns(self) -> int:
-        """The number P of columns of J in an outgoing plaintext."""
+        """The number P of columns of J whose results share a plaintext."""
         return (self.slots - (2 * self.samples - 1)) // self.samples + 1
 
     @property
     def sealed_count(self) -> int:
-        """Number of ciphertexts of one column of g."""
+        """Number of ciphertexts that encrypt one column of g."""
         return -(-self.n // self.samples)
 
     def opened_count(self, d: int) -> int:
-        """Return the number of outgoing ciphertexts of one column of g, for d columns of J."""
+        """Return the number of ciphertexts that the evaluator sends back for one column of g and d columns of J."""
         return -(-d // self.columns)
 
     def share(self, d: int) -> int:
-        """Return the columns in each outgoing plaintext; d columns are divided evenly among workers."""
+        """Return the number of columns of J in each of these ciphertexts, which is about equal for all of them."""
         return -(-d // self.opened_count(d))
 
     def target(self, column: int, d: int) -> int:
-        """Return the first bit of a column's result in its outgoing plaintext."""
+        """Return the position of the lowest bit of a column's result in its plaintext."""
         return (self.samples * (column % self.share(d)) + self.samples - 1) * self.pitch
 
     @property
     def offset(self) -> int:
-        """Half of the range of every slot; added, it makes all slots non-negative, so that none borrows."""
+        """A number that is added to a plaintext, half of the range of every slot, so that no slot is negative."""
         return sum(1 << (slot * self.pitch + self.width - 1) for slot in range(self.slots))
 
 
 def distance_bits(values: int) -> float:
-    """Return -log2 of the largest distance of a run with `values` decrypted values from one with targets alone."""
+    """Return -log2 of the statistical distance between decrypting `values` windows and revealing only their targets."""
     return -log2(values * (2.0**-GAP_BITS + 2.0**-HEADROOM_BITS))
 
 
 @lru_cache(maxsize=256)
 def choose_packing(modulus_bits: int, n: int) -> PackedLayout:
-    """Choose the layout for n samples with a cost model.
+    """Choose the layout for n rows that is estimated to be fastest.
 
-    The unit is a product mod n^2 at GMP's speed. A product mod p^2 costs 0.42 units. An encryption takes |n|/8 of
-    these. A decryption takes two powers of |n|/2 bits mod p^2 and q^2, and the re-randomisation before it one power of
-    |n| bits mod n^2, whose squarings are faster. Another sample in a ciphertext saves encryptions and costs squarings
-    and decryptions. The holder does not know d; the model uses sqrt(n) instead.
+    The unit of the cost model is a product modulo n^2 (the squared modulus) with GMP. A product modulo p^2 costs 0.42
+    units, and an encryption takes modulus_bits / 8 of them. A decryption takes two powers with exponents of half the
+    modulus' bits, modulo p^2 and q^2. The re-randomisation before it takes one power modulo n^2 with an exponent of all
+    bits. One more row in a ciphertext saves encryptions and costs squarings and decryptions. The holder does not know
+    the number of columns of J; the model uses the square root of the number of rows instead.
 
     Args:
-        modulus_bits: size of the modulus.
-        n: number of samples.
+        modulus_bits: number of bits of the modulus.
+        n: number of rows of g.
 
     Returns:
         The layout.
@@ -145,7 +154,7 @@ def choose_packing(modulus_bits: int, n: int) -> PackedLayout:
 
 
 def pack(values: Sequence[int] | Ints, per: int, pitch: int) -> Iterator[int]:
-    """Yield plaintexts sum_k v_k 2^(k*pitch) of `per` signed integers each; the last one may have fewer."""
+    """Yield plaintexts of `per` signed integers each, at distances of `pitch` bits; the last one may have fewer."""
     numbers = [int(v) for v in values]
     for start in range(0, len(numbers), per):
         plaintext = 0
@@ -155,7 +164,7 @@ def pack(values: Sequence[int] | Ints, per: int, pitch: int) -> Iterator[int]:
 
 
 def unpack(plaintext: int, count: int, pitch: int) -> list[int]:
-    """Return the `count` signed integers of a plaintext of `pack`, each within [-2^(pitch-1), 2^(pitch-1))."""
+    """Return the `count` signed integers in a plaintext of `pack`, each in [-2^(pitch-1), 2^(pitch-1))."""
     half = 1 << (pitch - 1)
     shifted = plaintext + sum(half << (k * pitch) for k in range(count))
     return [((shifted >> (k * pitch)) & (2 * half - 1)) - half for k in range(count)]

@@ -1,12 +1,15 @@
 """Check columns: secret combinations of the columns of J that detect changes of decrypted values.
 
-For each of two secret primes l, every column x_j of J, as integers, has a weight w_j uniform below l:
+A key holder decrypts the products of the columns of J with its g, and could return other values. The evaluator
+therefore adds two check columns to J. For each it draws a secret prime l, and a secret weight w_j, uniform below l, for
+every column x_j of J (as integers):
 
-    check    sum_j w_j x_j  modulo l, centred            not wider than a column of J
+    check column = (sum over j of w_j * x_j) modulo l, in (-l / 2, l / 2)
 
-A check is multiplied, blinded and decrypted like the columns, so it is uniform to the key holder as well. Decrypted
-values are exact, so v = sum_j w_j v_j modulo l holds for those of the columns and of the check. A change of a value by
-Delta, which is not a multiple of l, is consistent with only one weight in l; docs/proof.md has the probabilities.
+Its entries need no more bits than those of J. A check column is multiplied, blinded and decrypted like the columns of
+J, so the holder cannot distinguish it. Decrypted values are exact. So the value v of the check and the values v_j of
+the columns must satisfy v = sum over j of w_j * v_j modulo l. If the holder changes a value by Delta, and Delta is not
+a multiple of l, only one of l weights satisfies this; docs/proof.md has the probabilities.
 """
 
 from __future__ import annotations
@@ -21,18 +24,18 @@ from securevfl.crypto.paillier.fixed_point_integers import Ints
 from securevfl.crypto.secret import Secret
 
 PAILLIER_CHECKS = 2
-"""Number of checks."""
+"""Number of check columns."""
 
 MAX_CHECK_PRIME_BITS = 30
-"""Products of two residues then have at most 60 bits."""
+"""Largest number of bits of a prime l, so that products of two numbers below l fit into 64 bits."""
 
 
 class PaillierChecks(Secret):
-    """The primes, and the weights of each column (PAILLIER_CHECKS, d).
+    """The secret primes and weights of the check columns.
 
     Args:
-        d: number of columns.
-        column_bits: bits of the encoded entries of J.
+        d: number of columns of J.
+        column_bits: number of bits of the entries of J as integers.
     """
 
     __slots__ = ("_primes", "_weights")
@@ -43,7 +46,7 @@ class PaillierChecks(Secret):
         self._weights = [np.array([_below(p) for _ in range(d)], np.int64) for p in self._primes]
 
     def columns(self, ints: Ints) -> Ints:
-        """Return the check columns (n, PAILLIER_CHECKS) of J as integers (n, d)."""
+        """Return the check columns (n, PAILLIER_CHECKS) for J given as integers (n, d)."""
         checks = np.empty((len(ints), PAILLIER_CHECKS), np.int64)
         for number, (p, weights) in enumerate(zip(self._primes, self._weights, strict=True)):
             total = np.zeros(len(ints), np.int64)
@@ -53,7 +56,7 @@ class PaillierChecks(Secret):
         return checks
 
     def fits(self, opened: Sequence[int]) -> bool:
-        """Return whether the decrypted values of one output of g, columns and then checks, are consistent."""
+        """Return whether the values that were decrypted for one output of g, of columns and checks, are consistent."""
         values, d = opened[:-PAILLIER_CHECKS], len(opened) - PAILLIER_CHECKS
         for p, weights, check in zip(self._primes, self._weights, opened[d:], strict=True):
             if (sum(v * w for v, w in zip(values, weights.tolist(), strict=True)) - check) % p:
@@ -62,7 +65,7 @@ class PaillierChecks(Secret):
 
 
 def _prime(bits: int) -> int:
-    """Draw a prime of this size, uniform among all of them."""
+    """Draw a secret prime, uniform among all primes with this number of bits."""
     while True:
         number = _below(1 << bits - 1) | 1 << bits - 1
         if gmpy2.is_prime(number):
@@ -70,5 +73,5 @@ def _prime(bits: int) -> int:
 
 
 def _below(limit: int) -> int:
-    """Draw a secret number below `limit`, uniform within 2^-160."""
+    """Draw a secret number below `limit`, which is uniform up to a statistical distance of 2^-160."""
     return int.from_bytes(secrets.token_bytes(24), "little") % limit

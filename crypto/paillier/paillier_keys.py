@@ -1,18 +1,22 @@
-"""Paillier keys (Paillier 1999, g = 1 + n): their operations, their checks and their format.
+"""Paillier keys: generation, encryption, decryption, checks of received keys, and their format.
 
-*Randomness.* Let a be p - 1 without every factor that it shares with q - 1, and b = q - 1. The key contains h, an n-th
-residue mod n^2 of a random element such that its order divides a mod p^2 and b mod q^2. a and b share no factor, so the
-group <h> is the product of its two halves. The holder encrypts with fixed-base tables mod p^2 and q^2 and exponents
-that are uniform mod a and mod b, and so draws exactly uniform elements of <h>. Others encrypt with h^s, where s has
-|n|/2 bits, which hides a plaintext from everyone except the holder (Damgard, Jurik, Nielsen 2010, section 4.2); sums
-use that. Values that must be hidden from the holder itself are re-randomised without h.
+A secret key consists of two primes p and q, and the public modulus is n = p * q. A plaintext m modulo n is encrypted as
+(1 + n)^m * r modulo n^2, with random r that is an n-th power (Paillier 1999). Multiplying ciphertexts adds plaintexts.
 
-*Keys that a holder chooses.* The size of n, factors below 2^16, and gcd(n, phi(n)) = 1 are checked, the last one by a
-proof in the key. It is not checked that n has two primes, that p - 1 is not smooth and that h has a large order: a key
-that is weak in this way reveals data that is encrypted under it to other parties than the holder, who could also show
-them its key.
+Computing n-th powers is slow, so r is a power of a fixed h in the key, which is an n-th power itself. Let b = q - 1,
+and let a be p - 1 without all factors that it shares with q - 1. h is chosen so that its order divides a modulo p^2,
+and b modulo q^2. The holder computes powers of h modulo p^2 and q^2 separately, with tables for a fixed base and
+exponents that are uniform modulo a and b. Since a and b have no common factor, r is exactly uniform over all powers of
+h. Other parties use r = h^s with a random s that has half as many bits as n. That hides a plaintext from everyone
+except the holder (Damgard, Jurik, Nielsen 2010, section 4.2); sums use it. Values that must be hidden from the holder
+itself are re-randomised with a random n-th power instead.
 
-Nothing here runs in constant time: others must not be able to measure single operations of the holder.
+A holder may send a bad key. Receivers check the size of n, that it has no factor below 2^16, and gcd(n, phi(n)) = 1 by
+a proof in the key. They do not check that n has just two primes, that p - 1 has large factors, and that h has a large
+order. A key that is weak in these respects reveals data that is encrypted under it to parties other than the holder;
+but the holder could just as well show them its secret key.
+
+Nothing here runs in constant time, so others must not be able to measure single operations of the holder.
 """
 
 from __future__ import annotations
@@ -45,14 +49,14 @@ def check_bits(bits: int) -> int:
     """Return the size of a key if it is acceptable.
 
     Args:
-        bits: the size.
+        bits: the number of bits of n.
 
     Returns:
-        The size.
+        The same number.
 
     Raises:
-        KeySizeError: if the size is too small.
-        ConfigError: if it is too large or not a multiple of 16.
+        KeySizeError: if the number is too small.
+        ConfigError: if the number is too large or not a multiple of 16.
     """
     if bits < MIN_PAILLIER_BITS:
         raise KeySizeError(
@@ -74,14 +78,14 @@ class PublicKey:
 
     Args:
         n: the modulus.
-        h: an n-th residue, the base of others' randomness.
-        roots: the proof that gcd(n, phi(n)) = 1.
+        h: an n-th power modulo n^2, whose powers randomise ciphertexts.
+        roots: the proof that gcd(n, phi(n)) = 1 (modulus_proof.py).
 
     Attributes:
-        square: n^2.
-        size: bytes of a ciphertext.
+        square: n^2, the modulus of ciphertexts.
+        size: number of bytes of a ciphertext.
         data: the key as bytes.
-        fingerprint: digest of the key.
+        fingerprint: digest that identifies the key.
     """
 
     def __init__(self, n: int, h: int, roots: Sequence[int] = ()) -> None:
@@ -100,12 +104,12 @@ class PublicKey:
     def load(cls, data: bytes, bits: int) -> PublicKey:
         """Read a key from bytes.
 
-        A modulus is refused if it is even, prime, a perfect power or of another size, or if it has a small factor or a
-        common factor with phi(n). A base h is refused if it is 1, -1 or not a unit.
+        A modulus n is refused if it is even, a prime, a perfect power or of another size, or if it has a factor below
+        2^16 or a common factor with phi(n). A base h is refused if it is 1, -1 or not a unit modulo n^2.
 
         Args:
             data: the bytes.
-            bits: size of the keys of the scheme.
+            bits: the expected number of bits of n.
 
         Returns:
             The key.
@@ -157,11 +161,11 @@ class PublicKey:
         return cls(int(n), int(h), roots)
 
     def shift(self, plaintext: int) -> mpz:
-        """Return (1 + n)^plaintext mod n^2, which adds `plaintext` to a ciphertext by multiplication."""
+        """Return (1 + n)^plaintext mod n^2. Multiplying a ciphertext by it adds `plaintext` to its plaintext."""
         return (1 + plaintext % self.n * self.n) % self.square
 
     def check_units(self, values: Iterable[int]) -> list[mpz]:
-        """Return values as ciphertexts; CryptoError unless all are in (0, n^2) and coprime to n."""
+        """Return received numbers as ciphertexts. Raise CryptoError unless all are in (0, n^2) and coprime to n."""
         units = [mpz(v) for v in values]
         product = mpz(1)
         for unit in units:
@@ -180,23 +184,23 @@ def _small_primes() -> mpz:
 
 @lru_cache(maxsize=4)
 def noise_table(h: int, square: int, bits: int, window: int) -> FixedBase:
-    """Return the table for h^s with exponents of `bits` bits, which a process computes once for each key."""
+    """Return the table for powers of h with exponents of `bits` bits; a process computes it once for each key."""
     return FixedBase(h, square, bits, window)
 
 
 def noise(public: PublicKey, bits: int, window: int) -> mpz:
-    """Return h^s for a fresh s of `bits` bits, which is an encryption of zero."""
+    """Return h^s for a new random s of `bits` bits, which is an encryption of zero."""
     return noise_table(int(public.h), int(public.square), bits, window).power(secrets.randbits(bits))
 
 
 class SecretKey(Secret):
-    """A secret key, which encrypts and decrypts with the Chinese remainder theorem.
+    """A secret key, which encrypts and decrypts modulo p^2 and q^2 separately (Chinese remainder theorem).
 
     Args:
         p: the first prime.
         q: the second prime.
-        hp: h mod p^2.
-        hq: h mod q^2.
+        hp: h modulo p^2.
+        hq: h modulo q^2.
 
     Attributes:
         public: the public key.
@@ -224,20 +228,20 @@ class SecretKey(Secret):
         self._hp, self._hq = mpz(hp), mpz(hq)
         self._a, self._b = _coprime_part(p - 1, q - 1), q - 1
         self._invert = gmpy2.invert(self._q2, self._p2)
-        # L(x) = (x-1)/p maps (1+n)^(p-1) mod p^2 to -q mod p
+        # Decryption modulo p computes (c^(p - 1) - 1) / p, which is -q * m modulo p, and divides by -q; same for q.
         self._scale_p, self._scale_q = gmpy2.invert(-q, p), gmpy2.invert(-p, q)
         self._tables: tuple[FixedBase, FixedBase] | None = None
         self.public = PublicKey(int(p * q), int(self._join(self._hp, self._hq)), prove_modulus(p, q))
 
     @classmethod
     def generate(cls, bits: int) -> SecretKey:
-        """Draw a fresh key with primes of the RSA key generation of `cryptography`; ConfigError below 2048 bits."""
+        """Generate a new key with primes of RSA keys from `cryptography`. Raise KeySizeError below 2048 bits."""
         numbers = rsa.generate_private_key(public_exponent=65537, key_size=check_bits(bits)).private_numbers()
         return cls.from_primes(numbers.p, numbers.q)
 
     @classmethod
     def from_primes(cls, p: int, q: int) -> SecretKey:
-        """Return a key of given primes with a fresh h.
+        """Return the key of two given primes, with a new random h.
 
         Args:
             p: the first prime.
@@ -247,7 +251,7 @@ class SecretKey(Secret):
             The key.
 
         Raises:
-            CryptoError: if the primes are unsuitable.
+            CryptoError: if the numbers are not two different primes of equal length, or n and phi(n) share a factor.
         """
         same_length = p != q and p.bit_length() == q.bit_length()
         if not (same_length and gmpy2.is_prime(p) and gmpy2.is_prime(q)) or math.gcd(p * q, (p - 1) * (q - 1)) != 1:
@@ -269,11 +273,11 @@ class SecretKey(Secret):
         return int(self._p), int(self._q), int(self._hp), int(self._hq)
 
     def _join(self, x: mpz, y: mpz) -> mpz:
-        """Return the element of Z_(n^2) that is x mod p^2 and y mod q^2."""
+        """Return the number modulo n^2 that is x modulo p^2 and y modulo q^2."""
         return y + self._q2 * ((x - y) * self._invert % self._p2)
 
     def encrypt(self, plaintexts: Sequence[int]) -> list[int]:
-        """Encrypt integers mod n with fresh randomness."""
+        """Encrypt integers modulo n, each with new randomness."""
         if self._tables is None:
             self._tables = (
                 FixedBase(int(self._hp), int(self._p2), self._a.bit_length()),
@@ -300,7 +304,7 @@ class SecretKey(Secret):
 
 
 def _coprime_part(x: int, y: int) -> mpz:
-    """Return x without the factors that it shares with y."""
+    """Return x divided by all prime factors, with their powers, that it shares with y."""
     coprime = mpz(x)
     while (common := gmpy2.gcd(coprime, y)) > 1:
         coprime //= common

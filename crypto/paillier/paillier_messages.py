@@ -1,4 +1,4 @@
-"""Format of Paillier messages: a header with kind, key and sizes, then big-endian numbers of fixed width."""
+"""The format of Paillier messages: a header with kind, key and sizes, then big-endian integers of fixed width."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ _HEAD = struct.Struct(">4sBB16sIIIdI")
 
 
 class MessageKind(IntEnum):
-    """Kinds of Paillier messages.
+    """The kinds of Paillier messages, and the three sizes in their headers.
+
+    For products J^T g, g has the shape (n, c) and J the shape (n, d).
 
     Attributes:
         SEALED: ciphertexts of g; sizes n, c, 0.
-        BLINDED: ciphertexts of the masked J^T g; sizes n, c, d.
-        OPENED: windows of its plaintexts; sizes n, c, d.
-        SUM: ciphertexts of a sum; sizes m, allowed terms, added terms.
+        BLINDED: ciphertexts of J^T g with masks; sizes n, c, d.
+        OPENED: the decrypted results with masks; sizes n, c, d.
+        SUM: ciphertexts of a sum; sizes: length of the vector, allowed number of vectors, number of added vectors.
     """
 
     SEALED = 1
@@ -41,7 +43,7 @@ class PaillierHeader:
         kind: kind of the message.
         fingerprint: fingerprint of the key.
         sizes: three sizes, see `MessageKind`.
-        bound: agreed bound on a value.
+        bound: agreed bound on the absolute values of the encrypted numbers.
     """
 
     kind: MessageKind
@@ -51,13 +53,13 @@ class PaillierHeader:
 
 
 def write_message(header: PaillierHeader, numbers: Sequence[int], width: int) -> bytes:
-    """Return a message of a header and of numbers with `width` bytes each."""
+    """Return a message that consists of a header and numbers of `width` bytes each."""
     head = _HEAD.pack(_MAGIC, _VERSION, header.kind, header.fingerprint, *header.sizes, header.bound, len(numbers))
     return head + b"".join(int(x).to_bytes(width, "big") for x in numbers)
 
 
 def message_size(count: int, width: int) -> int:
-    """Return the size of a message with `count` numbers of `width` bytes."""
+    """Return the size in bytes of a message with `count` numbers of `width` bytes each."""
     return _HEAD.size + count * width
 
 
@@ -70,11 +72,11 @@ def read_message(data: bytes, kind: MessageKind, fingerprint: bytes) -> tuple[Pa
         fingerprint: fingerprint of the expected key.
 
     Returns:
-        The header, the bytes of the numbers, and their number according to the header.
+        The header; the bytes after the header; and the count of numbers that the header states.
 
     Raises:
         CryptoError: if the message is malformed or of another kind.
-        KeyMismatch: if it belongs to another key.
+        KeyMismatch: if the message belongs to another key.
     """
     if len(data) < _HEAD.size:
         raise CryptoError(
@@ -101,19 +103,19 @@ def read_message(data: bytes, kind: MessageKind, fingerprint: bytes) -> tuple[Pa
 
 
 def read_numbers(body: bytes, promised: int, expected: int, width: int) -> list[int]:
-    """Read numbers of a message.
+    """Read the numbers of a message.
 
     Args:
-        body: their bytes.
-        promised: their number according to the header.
-        expected: their expected number.
-        width: bytes of a number.
+        body: the bytes after the header.
+        promised: the count of numbers that the header states.
+        expected: the correct count of numbers.
+        width: number of bytes of each number.
 
     Returns:
         The numbers.
 
     Raises:
-        CryptoError: if the header or the length contradicts the expected number.
+        CryptoError: if the header or the length of the body contradicts the correct count.
     """
     if promised != expected or len(body) != expected * width:
         raise CryptoError(

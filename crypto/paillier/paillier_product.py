@@ -1,18 +1,24 @@
-"""J^T [[g]] under Paillier.
+"""Encrypted products J^T g under the Paillier cryptosystem.
 
-    key holder                                          evaluator
-    g at one public scale, K samples a plaintext   ->   prod_i c_i^X_ij with signed digits (multiexp.py), for J's
-                                                        columns and its checks (paillier_checks.py),
-                                                        P columns shifted into one plaintext (packing.py)
-    decrypts v = m + r mod n, uniform              <-   times (1+n)^r x^n, r uniform in Z_n, x uniform in Z_n^*
-    the target windows of v                        ->   minus the windows of r, checked, converted to reals
+The key holder has g, the residuals of a batch of rows ("samples"), and a secret key with the modulus n = p * q. The
+evaluator has the matrix J; X is J as integers. In Paillier's scheme, multiplying ciphertexts modulo n^2 adds plaintexts
+modulo n, and raising a ciphertext to the power X[i, j] multiplies its plaintext by X[i, j]. A plaintext has room for K
+samples of g, or for the results of several columns, in slots of some bits each (packing.py).
 
-The evaluator sends uniform units mod n^2, whatever primes, h and randomness of [[g]] the holder has chosen: the
-holder's key includes a proof of the only property that this requires (modulus_proof.py). Nothing about J is revealed,
-without an assumption. (A power of one of the holder's bases, such as h^s, would be cheaper, but a key with smooth p - 1
-and an h of small order would reveal the exponents X_ij.) The evaluator sees ciphertexts, which are semantically secure
-under DCR, and the windows with J^T g, for no more columns than agreed: it sees no cross terms, apart from a carry
-(packing.py).
+    key holder                                   evaluator
+    encrypts g, scaled to integers          ->   product over i of c_i^X[i, j], for each column j of J and for check
+                                                 columns (paillier_checks.py), by multiexp.py; several columns are
+                                                 shifted into one plaintext
+    decrypts v = m + r mod n                <-   multiplies by (1 + n)^r * x^n, for a random mask r modulo n and a
+                                                 random unit x
+    sends the slots of v with results       ->   subtracts the slots of r, tests the checks, converts to real numbers
+
+The evaluator sends uniformly random units modulo n^2, whatever key and ciphertexts the holder has chosen: the key
+includes a proof of the only property that this requires (modulus_proof.py). So nothing about J is revealed, without any
+assumption. (A power of a base in the holder's key, such as h^s, would be faster than x^n. But if the holder chose p - 1
+with small factors only, and an h of small order, it could read the exponents X[i, j].) The evaluator sees ciphertexts,
+which are secure under the decisional composite residuosity assumption (DCR), and the slots with J^T g, for no more
+columns than agreed. It does not see the other slots, which contain products of g with wrong rows of J.
 """
 
 from __future__ import annotations
@@ -54,10 +60,10 @@ from securevfl.errors import ConfigError, CryptoError, OpeningMismatch, RangeErr
 
 
 class PaillierScheme(LinearScheme):
-    """J^T [[g]] under Paillier.
+    """The Paillier scheme for encrypted products J^T g.
 
     Args:
-        bits: size of the keys.
+        bits: size of the keys, which is the number of bits of n.
 
     Raises:
         ConfigError: if the size is below 2048 bits or impossible.
@@ -70,40 +76,40 @@ class PaillierScheme(LinearScheme):
 
     @property
     def strength(self) -> str:
-        """One line for people: key size, security level, assumption."""
+        """Key size, security level and assumption, as one line of text."""
         level = 128 if self.bits >= 3072 else 112
         return f"Paillier {self.bits} bits, {level}-bit security, decisional composite residuosity"
 
     def distance_bits(self, values: int) -> float:
-        """See `LinearScheme.distance_bits`."""
+        """Return -log2 of the statistical distance of a run from an ideal one; see `LinearScheme.distance_bits`."""
         return distance_bits(values)
 
     @property
     def checks(self) -> int:
-        """Number of check values that are decrypted for the columns of J^T g."""
+        """Number of check values that are decrypted for one column of g."""
         return PAILLIER_CHECKS
 
     def opened_bits(self, rows: int, columns: int, word: int) -> int:
-        """See `LinearScheme.opened_bits`."""
+        """Return the number of bits in an answer with cut values; see `LinearScheme.opened_bits`."""
         slots = choose_packing(self.bits, rows)
         return columns * word + PAILLIER_CHECKS * (slots.width - slots.residual_bits)
 
     def opened_size(self, shape: OpeningShape) -> int:
-        """See `LinearScheme.opened_size`."""
+        """Return the largest size of a holder's answer in bytes; see `LinearScheme.opened_size`."""
         width = _window_size(choose_packing(self.bits, shape.rows))
         return message_size(shape.outputs * (shape.columns + PAILLIER_CHECKS), width)
 
     @property
     def rotates(self) -> bool:
-        """False: windows do not reveal the key, so it need not be replaced."""
+        """False: answers do not reveal anything about the key, so it need not be replaced."""
         return False
 
     def keygen(self, executor: Executor | None = None, *, columns: int = 0, openings: int = 1) -> KeyHolder:
-        """See `LinearScheme.keygen`."""
+        """Create a holder with a new key; see `LinearScheme.keygen`."""
         return PaillierHolder(SecretKey.generate(self.bits), executor)
 
     def evaluator(self, public: bytes, executor: Executor | None = None) -> Evaluator:
-        """See `LinearScheme.evaluator`."""
+        """Create the evaluator for a public key; see `LinearScheme.evaluator`."""
         return PaillierEvaluator(PublicKey.load(public, self.bits), executor)
 
 
@@ -112,7 +118,8 @@ class PaillierHolder(KeyHolder):
 
     Args:
         key: the secret key.
-        executor: processes of this party for expensive operations, which receive p and q; None for the calling thread.
+        executor: processes of this party for expensive operations, which receive the secret key; None for the calling
+            thread.
     """
 
     def __init__(self, key: SecretKey, executor: Executor | None = None) -> None:
@@ -121,7 +128,7 @@ class PaillierHolder(KeyHolder):
         self.public = key.public.data
 
     def encrypt(self, g: Floats, *, bound: float) -> bytes:
-        """See `KeyHolder.encrypt`."""
+        """Encrypt g in one message; see `KeyHolder.encrypt`."""
         G = np.asarray(g, dtype=np.float64)
         if G.ndim != 2 or not G.size:
             raise RangeError(f"g of shape {G.shape} is not a matrix with entries", code="SVFL-CRYPTO-SHAPE")
@@ -139,7 +146,7 @@ class PaillierHolder(KeyHolder):
         )
 
     def open(self, blinded: bytes, shape: OpeningShape) -> bytes:
-        """See `KeyHolder.open`."""
+        """Decrypt a blinded product; see `KeyHolder.open`."""
         public = self._key.public
         header, body, promised = read_message(blinded, MessageKind.BLINDED, public.fingerprint)
         shape.check(*header.sizes)
@@ -159,15 +166,15 @@ class PaillierHolder(KeyHolder):
 
 @dataclass(frozen=True, repr=False)
 class PaillierPrepared:
-    """The digits of J and its checks by worker.
+    """J and its check columns as exponents, divided among workers.
 
     Attributes:
-        n: number of rows.
-        d: number of columns.
+        n: number of rows of J.
+        d: number of columns of J.
         bits: size of the keys.
-        blocks: the digits.
-        scales: the scales of the columns (d,), which stay with the evaluator.
-        checks: the checks.
+        blocks: the exponents, one block for each worker.
+        scales: the factors by which the columns of J were multiplied (d,); they stay with the evaluator.
+        checks: the secret weights of the check columns.
     """
 
     n: int
@@ -179,7 +186,7 @@ class PaillierPrepared:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the digits."""
+        """Bytes of the exponents in memory."""
         chains = [chain for block in self.blocks for chain in (*block.plus, *block.minus)]
         return sum(chain.positions.nbytes + chain.starts.nbytes + chain.entries.nbytes for chain in chains)
 
@@ -189,10 +196,10 @@ class PaillierProduct:
     """An encrypted product J^T g, which must be blinded before it is sent.
 
     Attributes:
-        header: the header of its message.
-        ciphertexts: P results each, column of g by column of g.
-        scales: the scales of the columns (d,).
-        checks: the checks.
+        header: the header of the message that will be sent.
+        ciphertexts: for each column of g, ciphertexts that contain the results of several columns of J each.
+        scales: the factors by which the columns of J were multiplied (d,).
+        checks: the secret weights of the check columns.
     """
 
     header: PaillierHeader
@@ -202,13 +209,13 @@ class PaillierProduct:
 
 
 class PaillierMask(Secret):
-    """The mask of a product.
+    """The mask of a product, with everything that the evaluator needs to read the answer.
 
     Args:
-        header: the header of the product.
-        windows: the windows of the masks.
-        scales: the scales of the columns.
-        checks: the checks.
+        header: the header of the product's message.
+        windows: the slots of the masks r at the positions of the results.
+        scales: the factors by which the columns of J were multiplied (d,).
+        checks: the secret weights of the check columns.
     """
 
     __slots__ = ("checks", "header", "scales", "windows")
@@ -218,7 +225,9 @@ class PaillierMask(Secret):
 
 
 class PaillierEvaluator(Evaluator):
-    """The party that has J. The error of entry j of J^T g is at most max|J_j| (2^-11 max|g| + 2^-17 bound).
+    """The party that has J.
+
+    The error of entry j of J^T g is at most max|J[:, j]| * (2^-11 * max|g| + 2^-17 * bound).
 
     Args:
         public: the holder's public key.
@@ -230,7 +239,7 @@ class PaillierEvaluator(Evaluator):
         self._executor = executor
 
     def prepare(self, J: Floats | ChunkedMatrix, *, max_bytes: int = MAX_PLAINTEXT_BYTES) -> PaillierPrepared:
-        """See `Evaluator.prepare`."""
+        """Encode J for products; see `Evaluator.prepare`."""
         matrix = as_array(J)
         if matrix is None:
             raise ConfigError(
@@ -262,7 +271,7 @@ class PaillierEvaluator(Evaluator):
     def transpose_product(
         self, prepared: PaillierPrepared, sealed: bytes, onto: PaillierProduct | None = None
     ) -> PaillierProduct:
-        """See `Evaluator.transpose_product`; g must be in one message."""
+        """Return the encrypted product J^T g; see `Evaluator.transpose_product`. g must be in one message."""
         if onto is not None:
             raise CryptoError(
                 "received a second message of g, but Paillier uses one",
@@ -295,7 +304,7 @@ class PaillierEvaluator(Evaluator):
         return PaillierProduct(blinded, tuple(total), prepared.scales, prepared.checks)
 
     def blind(self, product: PaillierProduct) -> tuple[bytes, PaillierMask]:
-        """See `Evaluator.blind`."""
+        """Hide an encrypted product before it is sent; see `Evaluator.blind`."""
         public, header = self._public, product.header
         _, c, d = header.sizes
         slots = choose_packing(public.bits, header.sizes[0])
@@ -314,7 +323,7 @@ class PaillierEvaluator(Evaluator):
         return run_in_pieces(self._executor, rerandomise_all, n, ciphertexts)
 
     def unblind(self, opened: bytes, mask: PaillierMask, word: int | None = None) -> Floats:
-        """See `Evaluator.unblind`."""
+        """Return J^T g from the holder's answer; see `Evaluator.unblind`."""
         header, body, promised = read_message(opened, MessageKind.OPENED, self._public.fingerprint)
         if (header.sizes, header.bound) != (mask.header.sizes, mask.header.bound):
             raise CryptoError(
@@ -351,48 +360,48 @@ def _window_size(slots: PackedLayout) -> int:
 
 
 def _windows(plaintexts: Sequence[int], slots: PackedLayout, c: int, d: int) -> list[int]:
-    """Return the target slot of each result, column of g by column of g."""
+    """Return the slot of each result, from plaintexts or masks: d results for each of the c outputs of g, in order."""
     full, outputs, share = (1 << slots.width) - 1, slots.opened_count(d), slots.share(d)
     return [plaintexts[k * outputs + j // share] >> slots.target(j, d) & full for k in range(c) for j in range(d)]
 
 
 def _words(windows: Sequence[int], slots: PackedLayout, d: int, word: int) -> list[int]:
-    """Return the bits of the windows of one output that integers need.
+    """Cut the results of one output to the bits that are needed if J and g consist of integers.
 
-    J and g consist of integers, so the bits below the scale of g are not needed. Of the d columns, `word` bits above
-    the scale remain. Of the checks, which are as wide as columns may be, all bits above the scale remain.
+    The lowest bits, below the scale of g, are not needed. Of each result of a column, `word` bits above them remain. Of
+    the checks, all bits above them remain.
 
     Args:
-        windows: the windows, columns and then checks.
-        slots: the layout.
-        d: number of columns.
-        word: bits of a word.
+        windows: the slots with the results of the columns, and then of the checks.
+        slots: the layout of the slots.
+        d: number of columns of J.
+        word: number of bits that remain of each column's result.
 
     Returns:
-        The words.
+        The remaining bits of each result, as integers.
     """
     above = [window >> slots.residual_bits for window in windows]
     return [value & (1 << word) - 1 for value in above[:d]] + above[d:]
 
 
 def _from_words(words: Sequence[int], masks: Sequence[int], slots: PackedLayout, d: int, word: int) -> list[int]:
-    """Return the results of one output.
+    """Restore the results of one output from the bits that `_words` returned.
 
     Args:
-        words: the words of the results.
-        masks: the windows of their masks.
-        slots: the layout.
-        d: number of columns.
-        word: bits of a word.
+        words: the remaining bits of the masked results.
+        masks: the slots of their masks.
+        slots: the layout of the slots.
+        d: number of columns of J.
+        word: number of bits that remain of each column's result.
 
     Returns:
-        The results at the scale of g.
+        The results as integers at the scale of g.
     """
     sizes = [word] * d + [slots.width - slots.residual_bits] * PAILLIER_CHECKS
     results = []
     for value, mask, bits in zip(words, masks, sizes, strict=True):
         half = 1 << bits - 1
-        offset = 1 << slots.width - 1 - slots.residual_bits  # of every slot, see `PackedLayout.offset`
+        offset = 1 << slots.width - 1 - slots.residual_bits  # was added to every slot, see `PackedLayout.offset`
         difference = (value - (mask >> slots.residual_bits) - offset + half) % (2 * half)
         results.append(difference - half << slots.residual_bits)
     return results

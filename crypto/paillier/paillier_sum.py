@@ -1,12 +1,15 @@
-"""Sums under Paillier: several values in one plaintext, with room for every summand.
+"""Encrypted sums of vectors under the Paillier cryptosystem.
 
-    adder     [[v]], values next to each other  ->   adder   product of ciphertexts, times h^s   ->   holder decrypts
+Adders encrypt their vectors under the holder's public key, multiply ciphertexts, which adds the vectors, and
+re-randomise the result. The holder decrypts only the total. Several values share a plaintext, in slots of some bits
+each. A slot has room for the sum of all summands' values, which have 32 bits with their sign, so sums do not overflow
+into the next slot.
 
-A slot holds a value of 32 bits with its sign times the number of summands, so no slot reaches its neighbour, and the
-holder's plaintext is the sum and nothing else. An adder encrypts with h^s, where s has |n|/2 bits (Damgard, Jurik,
-Nielsen 2010), so its vector is hidden from everyone except the holder, who must receive totals only. A total reveals
-only the sum to the holder, whatever n and h it has chosen, because the randomness does not depend on the vectors. An h
-of small order reveals vectors to the parties that add, as would a holder that shows its key.
+An adder randomises with h^s, a power of a base h in the public key (paillier_keys.py), where s has half as many bits as
+the modulus n (Damgard, Jurik, Nielsen 2010). So its vector is hidden from everyone except the holder. A total reveals
+only the sum to the holder, whatever n and h it has chosen, because the randomness does not depend on the vectors. If
+the holder has chosen an h of small order, the other adders can read vectors; but the holder could just as well show
+them its secret key.
 """
 
 from __future__ import annotations
@@ -32,27 +35,27 @@ from securevfl.crypto.scheme import Adder, AdditiveScheme, SumHolder
 from securevfl.errors import ConfigError, CryptoError, RangeError
 
 VALUE_BITS = 31
-"""Bits of a value without its sign."""
+"""Number of bits of a value without its sign."""
 MAX_PAILLIER_TERMS = 1 << 16
-"""Largest number of vectors in a sum."""
+"""Largest number of vectors ("terms") in a sum."""
 _MAX_LENGTH = 1 << 28
 
 
 def _pitch(terms: int) -> int:
-    """Return the bits of a slot for a sum of `terms` values."""
+    """Return the number of bits of a slot, for a sum of up to `terms` values."""
     return VALUE_BITS + terms.bit_length() + 1
 
 
 def _per(public: PublicKey, terms: int) -> int:
-    """Return the number of values in a plaintext; one bit of n is reserved for the sign."""
+    """Return the number of slots in a plaintext; one bit of n is reserved for the sign."""
     return int(public.bits - 2) // _pitch(terms)
 
 
 class PaillierSum(AdditiveScheme):
-    """Sums under Paillier.
+    """The Paillier scheme for encrypted sums.
 
     Args:
-        bits: size of the keys.
+        bits: size of the keys, which is the number of bits of n.
 
     Raises:
         ConfigError: if the size is below 2048 bits or impossible.
@@ -64,20 +67,21 @@ class PaillierSum(AdditiveScheme):
         self.bits = check_bits(bits)
 
     def sum_keygen(self, executor: Executor | None = None) -> SumHolder:
-        """See `AdditiveScheme.sum_keygen`."""
+        """Create a holder with a new key; see `AdditiveScheme.sum_keygen`."""
         return PaillierSumHolder(SecretKey.generate(self.bits), executor)
 
     def adder(self, public: bytes, executor: Executor | None = None) -> Adder:
-        """See `AdditiveScheme.adder`."""
+        """Create an adder for a holder's public key; see `AdditiveScheme.adder`."""
         return PaillierAdder(PublicKey.load(public, self.bits), executor)
 
 
 class PaillierSumHolder(SumHolder):
-    """The party that may learn the sum.
+    """The party that learns the sum.
 
     Args:
         key: the secret key.
-        executor: processes of this party for expensive operations, which receive p and q; None for the calling thread.
+        executor: processes of this party for expensive operations, which receive the secret key; None for the calling
+            thread.
     """
 
     def __init__(self, key: SecretKey, executor: Executor | None = None) -> None:
@@ -86,7 +90,7 @@ class PaillierSumHolder(SumHolder):
         self.public = key.public.data
 
     def decrypt(self, total: bytes) -> Floats:
-        """See `SumHolder.decrypt`."""
+        """Decrypt a sum of vectors; see `SumHolder.decrypt`."""
         public = self._key.public
         header, ciphertexts = _read(public, total)
         m, terms, _ = header.sizes
@@ -103,10 +107,10 @@ class PaillierSumHolder(SumHolder):
 
 
 class PaillierAdder(Adder):
-    """A party that adds its vector. The error of a value is at most bound * 2^-32.
+    """A party that adds its vector. Encoding changes a value by at most bound * 2^-32.
 
     Args:
-        public: the public key.
+        public: the holder's public key.
         executor: processes for expensive operations; None for the calling thread.
     """
 
@@ -115,7 +119,7 @@ class PaillierAdder(Adder):
         self._executor = executor
 
     def encrypt(self, v: Floats, *, bound: float, terms: int) -> bytes:
-        """See `Adder.encrypt`."""
+        """Encrypt a vector; see `Adder.encrypt`."""
         public, values = self._public, np.asarray(v, dtype=np.float64)
         if values.ndim != 1 or not 1 <= values.size <= _MAX_LENGTH:
             raise RangeError(
@@ -133,11 +137,11 @@ class PaillierAdder(Adder):
         return write_message(header, self._with_noise(plaintexts), public.size)
 
     def size(self, values: int, *, terms: int) -> int:
-        """See `Adder.size`."""
+        """Return the size of an encrypted vector in bytes; see `Adder.size`."""
         return paillier_messages.message_size(-(-values // _per(self._public, terms)), self._public.size)
 
     def add(self, *parts: bytes) -> bytes:
-        """See `Adder.add`."""
+        """Add encrypted vectors, and re-randomise the sum; see `Adder.add`."""
         public = self._public
         if not parts:
             raise CryptoError("there is nothing to add", "pass at least one encrypted vector", code="SVFL-CRYPTO-SHAPE")
@@ -173,7 +177,7 @@ class PaillierAdder(Adder):
 
 
 def _read(public: PublicKey, data: bytes) -> tuple[PaillierHeader, list[int]]:
-    """Return the header and the ciphertexts of an encrypted vector; CryptoError if it is malformed."""
+    """Return the header and the ciphertexts of an encrypted vector. Raise CryptoError if it is malformed."""
     header, body, promised = read_message(data, MessageKind.SUM, public.fingerprint)
     m, terms, added = header.sizes
     if m > _MAX_LENGTH or terms > MAX_PAILLIER_TERMS or not 1 <= added <= terms:

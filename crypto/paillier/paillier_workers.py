@@ -1,7 +1,7 @@
-"""The expensive Paillier operations as functions of integers, for worker processes of the same party.
+"""The slow Paillier operations as functions of integers, which worker processes of the same party can run.
 
-A worker caches its two most recent keys with their tables, which are computed once in a process. Until then, secret
-numbers stay in its memory, so an executor must belong to one party.
+A worker caches its two most recent keys with their tables of powers. These contain secret numbers, so an executor must
+belong to one party.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from securevfl.crypto.paillier.multiexp import BaseRange, evaluate
 from securevfl.crypto.paillier.paillier_keys import PublicKey, SecretKey, noise
 
 KeyNumbers = tuple[int, int, int, int]
-"""The secret numbers of a key, see `SecretKey.parts_for_workers`."""
+"""The secret numbers of a key, from `SecretKey.parts_for_workers`."""
 
 Key = TypeVar("Key")
 
@@ -37,7 +37,7 @@ def _public(n: int, h: int) -> PublicKey:
 
 
 def encrypt_as_holder(parts: KeyNumbers, plaintexts: list[int]) -> list[int]:
-    """Encrypt plaintexts with the secret key, with fixed-base tables mod p^2 and q^2."""
+    """Encrypt plaintexts with the secret key, which is faster than with the public key."""
     return _secret(parts).encrypt(plaintexts)
 
 
@@ -47,48 +47,48 @@ def decrypt_all(parts: KeyNumbers, ciphertexts: list[int]) -> list[int]:
 
 
 def encrypt_all(key: tuple[int, int], plaintexts: list[int]) -> list[int]:
-    """Encrypt plaintexts under the public key (n, h) with h^s, where s has |n|/2 bits."""
+    """Encrypt plaintexts under the public key (n, h), with random powers of h."""
     public = _public(*key)
     bits = public.bits // 2
     return [int(public.shift(m) * noise(public, bits, 8) % public.square) for m in plaintexts]
 
 
 def rerandomise_all(n: int, ciphertexts: list[int]) -> list[int]:
-    """Multiply each ciphertext by x^n mod n^2 for a fresh x that is uniform in Z_n^*."""
+    """Multiply each ciphertext by x^n mod n^2, for a new x that is uniform among the units modulo n."""
     square, modulus = mpz(n) ** 2, mpz(n)
     return [int(c * gmpy2.powmod(_unit(modulus), modulus, square) % square) for c in ciphertexts]
 
 
 def _unit(n: mpz) -> mpz:
-    """Draw a uniform element of Z_n^*; an n with factors of 17 bits has elements without an inverse."""
+    """Draw a uniformly random unit modulo n. A bad n with small factors has many numbers that are not units."""
     while gmpy2.gcd(x := mpz(secrets.randbelow(int(n))), n) != 1:
         pass
     return x
 
 
 def evaluate_block(block: BaseRange, bases: list[int], modulus: int) -> list[int]:
-    """Compute one block of a multi-exponentiation."""
+    """Compute one worker's block of products of powers (multiexp.py)."""
     return [int(x) for x in evaluate(block, bases, modulus)]
 
 
 def worker_count(executor: Executor | None) -> int:
-    """Return into how many pieces work is divided: the executor's number of workers, or that of processors here."""
+    """Return the number of pieces that work is divided into: the executor's workers, or this computer's processors."""
     return 1 if executor is None else getattr(executor, "workers", None) or cpu_count() or 1
 
 
 def run_in_pieces(
     executor: Executor, function: Callable[[Key, list[int]], list[int]], key: Key, items: list[int]
 ) -> list[int]:
-    """Run a function on items in one piece for each worker.
+    """Divide items into one piece for each worker, and run a function on the pieces in parallel.
 
     Args:
         executor: the executor.
-        function: a function of the key and a piece.
+        function: a function of the key and a piece, which returns a result for each item.
         key: the key.
         items: the items.
 
     Returns:
-        The results in the order of the items.
+        The results of all items, in their order.
     """
     pieces = max(1, min(worker_count(executor), len(items)))
     edges = [len(items) * i // pieces for i in range(pieces + 1)]

@@ -96,7 +96,9 @@ def encode(keys: Words, values: Words) -> tuple[bytes, Words]:
         if _solve(core, sparse, dense, values, table):
             break
     else:
-        raise CryptoError(f"no seed works for these {n} keys", "remove equal keys", code="SVFL-CRYPTO-PARAMETERS")
+        raise CryptoError(
+            f"a key-value store of {n} keys cannot be encoded", "remove equal keys", code="SVFL-CRYPTO-PARAMETERS"
+        )
     target = values ^ _subset_sums(table[-_DENSE_SLOTS:], dense)
     for peeled, free in reversed(rounds):
         table[free] = 0

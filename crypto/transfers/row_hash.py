@@ -33,7 +33,9 @@ class RowHash:
     def __init__(self, key: bytes) -> None:
         if len(key) != 16:
             raise CryptoError(
-                f"the key of a row hash has {len(key)} bytes instead of 16", "derive one", code="SVFL-CRYPTO-KEY"
+                f"the key of a row hash has {len(key)} bytes instead of 16",
+                "derive a key of 16 bytes",
+                code="SVFL-CRYPTO-KEY",
             )
         self.key = key
         self._permutation = Cipher(algorithms.AES(key), modes.ECB()).encryptor()  # noqa: S305

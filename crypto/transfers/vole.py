@@ -54,7 +54,7 @@ from securevfl.errors import CryptoError
 
 SUM_BYTES = 16
 """Length of the receiver's message of step 3, for one piece."""
-DIGEST_BYTES = 32
+CHECK_DIGEST_BYTES = 32
 """Length of the sender's message of step 4, for one piece."""
 
 

@@ -69,7 +69,7 @@ def split_outcomes(outcomes: int) -> list[VoleSize]:
 def _size(outcomes: int) -> VoleSize:
     places = INVERSE_RATE * outcomes
     depth = max(1, (-(-places // MIN_TREES) - 1).bit_length())
-    if depth > 1 and 4 * (MIN_TREES << depth) > 5 * places:  # more trees are better than unused places
+    if depth > 1 and 4 * (MIN_TREES << depth) > 5 * places:  # with fewer levels and more trees, fewer places are unused
         depth -= 1
     trees = max(MIN_TREES, -(-places >> depth) if places % (1 << depth) == 0 else (places >> depth) + 1)
     return VoleSize(outcomes, -(-trees // TREES_PER_GROUP) * TREES_PER_GROUP, depth)

@@ -48,7 +48,7 @@ from securevfl.protocols.alignment.psi_work import (
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.permits import permit_sizes
 
-NONCE_BYTES = 16
+ALIGNMENT_NONCE_BYTES = 16
 MIN_ROWS_FOR_TRANSFERS = 4096  # if all tables have fewer rows, elliptic-curve points are faster
 
 
@@ -80,7 +80,7 @@ def align_active(work: AlignmentWork) -> NDArray[np.intp]:
         and saved.transfers == transfers
         and (not transfers or psi_transfers.ready(work))
     )
-    nonce = saved.nonce if saved is not None and resumes else secrets.token_bytes(NONCE_BYTES)
+    nonce = saved.nonce if saved is not None and resumes else secrets.token_bytes(ALIGNMENT_NONCE_BYTES)
     for passive in work.passives:
         streams = work.stream("back", passive), work.stream("store", passive)
         counts = [work.journal.count(stream) if resumes else 0 for stream in streams]
@@ -104,7 +104,7 @@ def align_passive(work: AlignmentWork) -> NDArray[np.intp]:
     check_count(work.active, "rows", begin.rows, 1, 1 << 40)
     check_granted(work, begin)
     fits = saved is not None and (saved.nonce, saved.transfers) == (begin.nonce, begin.transfers)
-    if len(begin.nonce) != NONCE_BYTES or (begin.resumes and not fits):
+    if len(begin.nonce) != ALIGNMENT_NONCE_BYTES or (begin.resumes and not fits):
         raise ProtocolError(
             f"{work.active} started an alignment with an invalid nonce, or resumed one that is not in this party's "
             "journal",

@@ -42,7 +42,7 @@ from securevfl.crypto.share_ring import Words
 from securevfl.crypto.transfers import okvs, vole_prf
 from securevfl.crypto.transfers.base_transfers import EDWARDS_POINT_BYTES, BaseSender, receive_keys
 from securevfl.crypto.transfers.ot_extension import BASE_TRANSFERS, SECRET_BYTES, fresh_secret
-from securevfl.crypto.transfers.vole import DIGEST_BYTES, SUM_BYTES, VoleReceiver, VoleSender, VoleSenderPiece
+from securevfl.crypto.transfers.vole import CHECK_DIGEST_BYTES, SUM_BYTES, VoleReceiver, VoleSender, VoleSenderPiece
 from securevfl.crypto.transfers.vole_pieces import choice_bytes, split_outcomes
 from securevfl.crypto.transfers.vole_prf import PrfHash
 from securevfl.errors import CryptoError, ProtocolError
@@ -230,7 +230,7 @@ def _receive_vole(work: AlignmentWork, passive: str, slots: int, done: int) -> t
         work.journal.append(stream, work.channel.recv(passive, VoleDigests).digests)  # 4
     confirmed = work.journal.chunk(stream, len(pieces))
     for number, piece in enumerate(received):
-        piece.check(confirmed[DIGEST_BYTES * number : DIGEST_BYTES * (number + 1)])
+        piece.check(confirmed[CHECK_DIGEST_BYTES * number : CHECK_DIGEST_BYTES * (number + 1)])
     outcomes = [piece.outcome() for piece in received]
     return np.concatenate([a for a, _ in outcomes]), np.concatenate([c for _, c in outcomes])
 

@@ -44,7 +44,7 @@ from securevfl.errors import ConfigError
 
 
 class Defence(NamedOption, ABC):
-    """Noise or rounding of residuals; an option of a residual protocol."""
+    """Base class of defences, which add noise to a residual or round it; an option of a residual protocol."""
 
     @abstractmethod
     def apply(self, g: Floats, prg: Prg) -> Floats:
@@ -74,9 +74,9 @@ class Gaussian(Defence):
     """Clipping of each row of g to the length `clip`, followed by normal noise on every entry."""
 
     name: ClassVar[str] = "gaussian"
-    sigma: float = Field(gt=0)
+    sigma: float = Field(gt=0, le=1e12)
     """Standard deviation of the noise on every entry of g."""
-    clip: float = Field(default=1.0, gt=0)
+    clip: float = Field(default=1.0, gt=0, le=1e12)
     """Maximal length of a row of g before noise is added."""
 
     def apply(self, g: Floats, prg: Prg) -> Floats:
@@ -113,14 +113,14 @@ class Marvell(Defence):
     """
 
     name: ClassVar[str] = "marvell"
-    power: float = Field(default=4.0, gt=0)
+    power: float = Field(default=4.0, gt=0, le=1e6)
     """Total power of the noise, in squared gaps between the classes' mean g."""
 
     def check(self, outputs: int) -> None:
         """Raise ConfigError unless the model has one output."""
         if outputs != 1:
             raise ConfigError(
-                f"defence marvell is for one output (two classes), the model has {outputs}",
+                f"defence marvell supports one output (two classes), but the model has {outputs}",
                 "use gaussian",
                 code="SVFL-JOB-UNSUPPORTED",
             )
@@ -161,7 +161,7 @@ class Rounding(Defence):
     """Rounding of g to multiples of `step`, up or down at random, so that the mean is unchanged."""
 
     name: ClassVar[str] = "rounding"
-    step: float = Field(default=0.5, gt=0)
+    step: float = Field(default=0.5, gt=0, le=1e6)
     """Distance between two points of the grid."""
 
     def apply(self, g: Floats, prg: Prg) -> Floats:

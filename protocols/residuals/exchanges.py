@@ -113,8 +113,7 @@ class Exchanges:
             if exchange is None or not left:
                 raise LimitError(
                     f"{self._context.me}: {passive} requested a gradient of exchange {number}, which is closed to it "
-                    "or "
-                    f"has no openings left; the parties agreed on {self._agreement.openings}",
+                    f"or has no openings left; the parties agreed on {self._agreement.openings} openings",
                     code="SVFL-PROTOCOL-LIMIT",
                     party=passive,
                 )

@@ -110,7 +110,7 @@ class ResidualClosed(Message, frozen=True):
 
 
 class SealedResidual(Encrypted, ResidualProtocol):
-    """Residuals encrypted by an engine; a bounded `defence` may add noise before encryption."""
+    """The protocol with encrypted residuals. A `defence` with bounded noise may change residuals before encryption."""
 
     name: ClassVar[str] = "sealed"
     engine: AnyEngine

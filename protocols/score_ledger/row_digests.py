@@ -16,14 +16,14 @@ from securevfl.base.chunked_matrix import RowChunk
 from securevfl.data.id_keys import order_by_value
 
 COMMITMENT_BYTES = 16
-DIGEST_BYTES = 16
+ROW_DIGEST_BYTES = 16
 DIGEST_CHUNK_ROWS = 65_536
 
 
 def content_digests(X: Floats, key: bytes) -> list[bytes]:
     """Return a keyed digest of each row of X (n, d); equal rows have equal digests."""
     octets = np.ascontiguousarray(X, "<f8") + 0.0  # turns -0.0 into 0.0
-    return [hashlib.blake2b(row.tobytes(), digest_size=DIGEST_BYTES, key=key).digest() for row in octets]
+    return [hashlib.blake2b(row.tobytes(), digest_size=ROW_DIGEST_BYTES, key=key).digest() for row in octets]
 
 
 def block_digests(chunk: RowChunk, key: bytes) -> bytes:
@@ -36,11 +36,11 @@ def sorted_digests(batches: Iterable[Sequence[bytes]]) -> Iterator[list[bytes]]:
 
     SQLite inserts sorted rows fastest.
     """
-    keys = np.frombuffer(b"".join(map(b"".join, batches)), np.uint8).reshape(-1, DIGEST_BYTES)
+    keys = np.frombuffer(b"".join(map(b"".join, batches)), np.uint8).reshape(-1, ROW_DIGEST_BYTES)
     order = order_by_value(keys)
     for first in range(0, len(order), DIGEST_CHUNK_ROWS):
         octets = keys[order[first : first + DIGEST_CHUNK_ROWS]].tobytes()
-        yield [octets[start : start + DIGEST_BYTES] for start in range(0, len(octets), DIGEST_BYTES)]
+        yield [octets[start : start + ROW_DIGEST_BYTES] for start in range(0, len(octets), ROW_DIGEST_BYTES)]
 
 
 def id_salt(row_id: bytes) -> bytes:

@@ -55,8 +55,8 @@ from securevfl.base.chunked_matrix import ChunkedMatrix
 from securevfl.errors import LeakageError, ProtocolError
 from securevfl.protocols.score_ledger.row_digests import (
     COMMITMENT_BYTES,
-    DIGEST_BYTES,
     DIGEST_CHUNK_ROWS,
+    ROW_DIGEST_BYTES,
     block_digests,
     content_digests,
     id_salt,
@@ -78,7 +78,7 @@ from securevfl.protocols.score_ledger.tables import (
     INSERT_ADMITTED,
     INSERT_ASKED,
     INSERT_CODES,
-    SCORE_TABLES,
+    SCORE_TABLES_SQL,
     SELECT_ASKED,
     SELECT_VALUE,
     STORE_VALUE,
@@ -137,7 +137,7 @@ class ScoreLedger:
 
     def __init__(self, path: Path | None) -> None:
         self._claims = ProcessLocks(None if path is None else path.with_name(f"{path.name}.locks"))
-        self._file = AccountDatabase.shared(path, SCORE_TABLES)
+        self._file = AccountDatabase.shared(path, SCORE_TABLES_SQL)
 
     def record_model(
         self, model: bytes, iterations: int, ids: Iterable[bytes], X: RowSlices | ChunkedMatrix | None = None
@@ -364,8 +364,8 @@ class ScoreLedger:
         deviation = (share * (1 - share) * requested) ** 0.5
         if matching > share * requested + MAX_STANDARD_ERRORS * (deviation + 1):
             raise LeakageError(
-                f"scores for {name}: too many requested rows have the columns of training rows, whose scores are "
-                "residuals",
+                f"scores for {name}: too many requested rows have the same columns as training rows, and scores of "
+                "training rows reveal residuals",
                 "leave the training rows out of the request",
                 code="SVFL-LIMIT-REACHED",
                 peer=name,
@@ -498,6 +498,12 @@ class ScoreLedger:
             model = name_id(tables, query.model)
             return np.array([contains(tables, "trained", model, row) for row in query.rows], np.bool_)
 
+    def count_trained(self, model: bytes, ids: Iterable[bytes]) -> int:
+        """Return how many of these ids belong to training rows of a model."""
+        with self._file.reading() as tables:
+            number = name_id(tables, model.hex())
+            return sum(contains(tables, "trained", number, row) for row in self._digests(ids))
+
     def store(self, query: ScoreQuery, values: Sequence[bytes], *, of: Literal["part", "score"] = "part") -> None:
         """Store a value for each row of a query. The values are on disk when this method returns.
 
@@ -524,7 +530,7 @@ class ScoreLedger:
     def _digests(self, ids: Iterable[bytes]) -> list[bytes]:
         """Return the digests of ids under the key of the file."""
         key = self._file.key
-        return [hashlib.blake2b(row_id, digest_size=DIGEST_BYTES, key=key).digest() for row_id in ids]
+        return [hashlib.blake2b(row_id, digest_size=ROW_DIGEST_BYTES, key=key).digest() for row_id in ids]
 
     def _contents(self, X: Floats) -> list[bytes]:
         """Return the digests of the rows of X (n, d) under a key of the file."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from securevfl.account.database import Tables
 
-SCORE_TABLES = """
+SCORE_TABLES_SQL = """
 CREATE TABLE IF NOT EXISTS names (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
 CREATE TABLE IF NOT EXISTS models (model INTEGER PRIMARY KEY, visits INTEGER, columns INTEGER, alike INTEGER);
 CREATE TABLE IF NOT EXISTS trained (model INTEGER, row BLOB, PRIMARY KEY (model, row)) WITHOUT ROWID;

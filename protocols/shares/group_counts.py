@@ -41,7 +41,7 @@ from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureRecor
 
 MIN_COUNTED_ROWS = 400
 MIN_GROUP_ROWS = 100
-OUTCOMES = 4
+OUTCOME_CELLS = 4
 _SHIFT = 3
 COUNT_STEP = 2**_SHIFT
 """Counts are rounded to multiples of this number of rows."""
@@ -70,8 +70,8 @@ def bits_per_count(rows: int) -> int:
 
 
 def disclosed_counts(groups: int) -> int:
-    """Return the number of counts that are disclosed for this number of groups."""
-    return OUTCOMES * _disclosed_groups(groups)
+    """Return the number of counts that are disclosed for this number of groups: four for each disclosed group."""
+    return OUTCOME_CELLS * _disclosed_groups(groups)
 
 
 def _disclosed_groups(groups: int) -> int:
@@ -84,11 +84,11 @@ def receive_group_counts(context: PartyContext, marks: Integers, groups: int) ->
 
     Args:
         context: this party's context in a protocol of two parties.
-        marks: the outcome of each row (n, OUTCOMES): a single 1 in each row, and 0 otherwise.
+        marks: the outcome of each row (n, OUTCOME_CELLS): a single 1 in each row, and 0 otherwise.
         groups: the number of groups.
 
     Returns:
-        The names of the groups, and the rounded counts (groups, OUTCOMES).
+        The names of the groups, and the rounded counts (groups, OUTCOME_CELLS).
 
     Raises:
         ProtocolError: the partner sent another number of names.
@@ -118,7 +118,7 @@ def send_group_counts(context: PartyContext, marks: Integers, names: Sequence[st
         marks: the group of each row (n, groups): a single 1 in each row, and 0 otherwise.
         names: the names of the groups.
     """
-    products, (share,) = summed_products(context, _RING_BITS, [marks], [OUTCOMES], "counts by group")  # 1, 2
+    products, (share,) = summed_products(context, _RING_BITS, [marks], [OUTCOME_CELLS], "counts by group")  # 1, 2
     ring, share = ShareRing(bits_per_count(len(marks))), share[:, : _disclosed_groups(len(names))]
     below = Prg.fresh("dither of counts").array(share.shape, np.uint64) >> np.uint64(64 - _SHIFT)
     levels = ring.reduce((share + below) >> np.uint64(_SHIFT))

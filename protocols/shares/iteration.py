@@ -178,9 +178,9 @@ class TrainingRole(ABC):
         offline.set_state(self.state.iterations, self.state.peer_shares)
 
     def set_params(self, params: SharesParams) -> None:
-        """Switch to a new update rule from the current iteration on.
+        """Switch to parameters with a new update rule, from the current iteration on.
 
-        Precomputed material for later iterations must be discarded.
+        The caller must discard precomputed material for later iterations.
         """
         self._params = params
         self._offline.set_params(params)
@@ -214,7 +214,7 @@ class TrainingRole(ABC):
         return chunk.name.hex()
 
     def _check_chunk(self, name: str, expected: str, received: str) -> None:
-        """Raise ProtocolError if a peer uses another chunk."""
+        """Raise ProtocolError unless a peer uses the same chunk of precomputed material as this party."""
         if expected != received:
             raise ProtocolError(
                 f"{name} uses another preprocessing chunk",
@@ -328,7 +328,7 @@ class LabelParty(TrainingRole):
                 pending.append(material)
                 part += 1
                 if not last:
-                    material = self._take(chunk, iteration, part)  # while the partner computes
+                    material = self._take(chunk, iteration, part)  # now, because the partner computes at the same time
                 elif iteration + 1 < iterations:
                     material = self._take(chunk, iteration + 1, 0)
                 request = self._recv(partner, LookupRequest)  # 9, 7
@@ -425,7 +425,7 @@ class PartnerParty(TrainingRole):
     def _prepare(self, chunk: int, iteration: int, part: int, kappas: Sequence[Prg]) -> _PreparedRequest:
         """Compute this party's share of the forward sums of a block, and the table offsets to request."""
         material = self._offline.take(chunk, iteration, part)
-        chi, pad = table_transfers.chosen(material.transfer, self._ring)
+        chi, pad = self._context.meter("transfer", lambda: table_transfers.chosen(material.transfer, self._ring))
         h = self._sum(material)
         for prg in kappas:
             h = h + self._ring.uniform(prg, h.shape)

@@ -256,7 +256,7 @@ class OfflinePhase:
                 self.store.drop(number)
 
     def skip_chunk(self, number: int) -> None:
-        """Advance the state past a stored chunk without consuming it, so that the next chunk can be generated."""
+        """Compute this party's state after a stored chunk without using it, so that the next chunk can be generated."""
         ring, params = self._ring, self._params
         for index in range(self.store.chunk(number).count):
             products = _decode_record(self.store.peek(number, index, 1)).products

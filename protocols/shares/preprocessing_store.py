@@ -129,13 +129,13 @@ class PreprocessingStore(ABC):
             self._chunks[number] = PreprocessingChunk(name, base, first, count, size)
 
     def chunk(self, number: int) -> PreprocessingChunk:
-        """Return the description of a chunk.
+        """Return the description of a stored chunk.
 
         Args:
-            number: number of the chunk.
+            number: the number of the chunk.
 
         Returns:
-            The description of the chunk.
+            The description.
 
         Raises:
             ProtocolError: the chunk is not stored.

@@ -117,7 +117,7 @@ class RemoteFactor(ABC):
     @property
     @abstractmethod
     def shape(self) -> tuple[int, int]:
-        """The numbers of rows and columns."""
+        """The numbers of rows and columns of the matrix."""
 
     @property
     @abstractmethod

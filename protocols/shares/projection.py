@@ -13,9 +13,9 @@ solve
     sum_k <phi_j, phi_k> c_k = <g, phi_j>,    <phi_j, phi_k> / h = 2/3, 1/6, 1/6 for k = j, j - 1, j + 1
 
 On an infinite grid the inverse of this matrix is known: sqrt(3) * (sqrt(3) - 2)^|j - k|. Its entries decrease by a
-factor of 0.27 from knot to knot. With `MARGIN` additional knots at each end of a finite grid, the table's coefficients
-therefore have ten correct digits. Source: M. Unser, "Splines: a perfect fit for signal and image processing", IEEE
-Signal Processing Magazine 16(6), 1999.
+factor of 0.27 from knot to knot. With `MARGIN_KNOTS` additional knots at each end of a finite grid, the
+table's coefficients therefore have ten correct digits. Source: M. Unser, "Splines: a perfect fit for signal and image
+processing", IEEE Signal Processing Magazine 16(6), 1999.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 
-MARGIN = 18  # additional knots at each end of a grid; (2 - sqrt(3))^18 = 5e-11
+MARGIN_KNOTS = 18  # additional knots at each end of a grid; (2 - sqrt(3))^18 = 5e-11
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(3)
 _NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2  # nodes and weights of Gauss quadrature on the interval [0, 1]
 
@@ -46,8 +46,8 @@ def projected(
     Returns:
         The coefficients (m, knots).
     """
-    intervals = knots + 2 * MARGIN + 1
-    starts = first[:, None] + spacing * (np.arange(intervals) - MARGIN - 1)
+    intervals = knots + 2 * MARGIN_KNOTS + 1
+    starts = first[:, None] + spacing * (np.arange(intervals) - MARGIN_KNOTS - 1)
     repeated = np.repeat(targets, intervals, axis=0)
     rising = np.zeros_like(starts)  # per interval, the integral of g times the hat function that rises on it, / h
     falling = np.zeros_like(starts)
@@ -55,8 +55,8 @@ def projected(
         values = weight * residual((starts + node * spacing).reshape(-1, 1), repeated).reshape(starts.shape)
         rising += node * values
         falling += (1 - node) * values
-    products = rising[:, :-1] + falling[:, 1:]  # <g, phi_j> / h for all knots, including MARGIN more at each end
-    offsets = np.arange(-MARGIN, MARGIN + 1)
+    products = rising[:, :-1] + falling[:, 1:]  # <g, phi_j> / h for all knots, including MARGIN_KNOTS more at each end
+    offsets = np.arange(-MARGIN_KNOTS, MARGIN_KNOTS + 1)
     inverse = np.sqrt(3) * (np.sqrt(3) - 2) ** np.abs(offsets)
     windows = np.lib.stride_tricks.sliding_window_view(products, len(inverse), axis=1)
     coefficients: Floats = windows @ inverse

@@ -74,7 +74,7 @@ class Quantizer:
 
     @property
     def reach(self) -> float:
-        """The largest absolute value of a sum that does not wrap."""
+        """The bound 2^(bits - 1) * s: sums with a larger absolute value wrap."""
         return float(2.0 ** (self.bits - 1 + self.step))
 
     @property

@@ -275,7 +275,7 @@ class _BlockFactor(RemoteFactor):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The numbers of rows and columns."""
+        """The numbers of rows and columns of the matrix."""
         n, d = self.block.rows, self.columns.shape(self.block.batch)[1]
         return (d, n) if self.transposed else (n, d)
 

@@ -32,7 +32,7 @@ from securevfl.crypto.key_agreement import KeyPair
 from securevfl.crypto.key_derivation import encode_context
 from securevfl.crypto.share_ring import Integers, ShareRing, Words
 from securevfl.crypto.share_scheme import (
-    NONCE_BYTES,
+    COIN_NONCE_BYTES,
     ShareEvaluator,
     ShareHolder,
     ShareScheme,
@@ -184,16 +184,16 @@ class Products:
         """
         if self._nonces:
             return False
-        context, key_pair, nonce = self.context, KeyPair(), os.urandom(NONCE_BYTES)
+        context, key_pair, nonce = self.context, KeyPair(), os.urandom(COIN_NONCE_BYTES)
         for name in self.others:
             self.send(name, ProductGreeting(nonce, key_pair.public))  # 0
         self._nonces[context.me] = nonce
         session = context.channel.session.hex() + context.subchannel
         for name in self.others:
             greeting = self.recv(name, ProductGreeting)
-            if len(greeting.nonce) != NONCE_BYTES:
+            if len(greeting.nonce) != COIN_NONCE_BYTES:
                 raise ProtocolError(
-                    f"{name} sent a nonce of {len(greeting.nonce)} bytes instead of {NONCE_BYTES}",
+                    f"{name} sent a nonce of {len(greeting.nonce)} bytes instead of {COIN_NONCE_BYTES}",
                     code="SVFL-PROTOCOL-SIZE",
                     party=name,
                 )

@@ -25,27 +25,28 @@ MIN_SCORE_BITS = 4
 
 
 class Shares(MessageProtocol):
-    """Training on additive shares: a run opens sizes and the agreed scores only.
+    """Training on secret shares, in which weights, forward sums, residuals and gradients stay shared.
 
-    Weights, sums, residuals and gradients stay shared. The table of the loss covers sums up to
-    (2^(table_bits - 1) - 1) step on either side.
+    A training discloses only sizes, metrics and agreed scores. The table of the loss covers forward sums up to
+    (2^(table_bits - 1) - 1) * step on either side of its centre.
     """
 
     name: ClassVar[str] = "shares"
     partner: str | None = None
     """The share holder next to the party with labels. Default: the party with the most columns."""
     table_bits: int = Field(default=6, ge=3, le=8)
-    """The loss is read from a table of 2^table_bits entries. Default: 6, or 8 for models with a log link."""
-    step: float | None = Field(default=None, gt=0)
+    """The loss is read from a table of 2^table_bits entries. Default: 6, or 8 for models with a log link;
+    for a smaller `step` as many as cover the same sums, up to 8."""
+    step: float | None = Field(default=None, gt=0, le=1024)
     """Spacing of table entries, a power of two. Default: 1 for classes, 1/4 for numbers, 1/8 for quantiles,
     1/16 for models with a log link."""
     clip: float = Field(default=8.0, ge=1, le=64)
     """Scaled columns are clipped to [-clip, clip]."""
-    chunk: int | None = Field(default=None, ge=1)
+    chunk: int | None = Field(default=None, ge=1, le=10_000)
     """Number of epochs for which preprocessing is computed at once. Default: 40, or 20 if 40 epochs would need more
     than half a GiB."""
 
-    metrics_step: float | None = Field(default=None, gt=0)
+    metrics_step: float | None = Field(default=None, gt=0, le=1024)
     """Resolution of the sums that metrics are computed from, a power of two; these sums are disclosed with labels and
     in a hidden order. Default: 1/16 for classes, 1/64 of a standard deviation for numbers."""
     metrics_range: float | None = Field(default=None, ge=1, le=1024)
@@ -53,7 +54,7 @@ class Shares(MessageProtocol):
     for numbers they wrap around and the party with labels is warned. Default: 16, or the range of the table if that is
     larger."""
 
-    score_step: float = Field(default=0.5, gt=0)
+    score_step: float = Field(default=0.5, gt=0, le=1024)
     """Resolution of the scores of new rows, a power of two: the spacing of their levels."""
     score_bits: int | None = Field(default=None, ge=3, le=16)
     """Maximum number of bits of a score. Levels cover the table, and at least sums up to 16; fewer bits make the steps

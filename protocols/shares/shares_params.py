@@ -84,5 +84,5 @@ class SharesParams:
         return range(first, first + -(-self.rows[batch] // self.block))
 
     def rule_of(self, party: str) -> LinearRule:
-        """Return the update rule of this party's weights."""
+        """Return the update rule for the weights of a party, which may have an intercept."""
         return self.rule.with_intercept() if party == self.intercept else self.rule

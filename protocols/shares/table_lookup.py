@@ -84,6 +84,6 @@ def look_up_shares(
     mask = ring.uniform(Prg.fresh("masks of entries"), indices.size)
     rotated = (indices + offsets + np.arange(entries, dtype=np.uint8)[:, None]) & np.uint8(entries - 1)
     values = np.take_along_axis(table.reshape(entries, -1), rotated, axis=0)
-    masked = values - mask - table_transfers.pads(stored, ring)
+    masked = values - mask - context.meter("transfer", lambda: table_transfers.pads(stored, ring))
     products.send(partner, MaskedEntries(ring.pack(ring.reduce(masked))))  # 3
     return mask.reshape(index.shape)

@@ -98,11 +98,11 @@ class BaseTransfers(Secret):
         if context.me == context.active:
             self._secret, choices = ot_extension.fresh_secret()
             offer = channel.recv(peer, TransferOffer, context.subchannel).public  # 0
-            points, seeds = base_transfers.receive_keys(offer, choices)
+            points, seeds = context.meter("transfer", partial(base_transfers.receive_keys, offer, choices))
             channel.send(peer, TransferChoices(points), context.subchannel)  # 0
             self._seeds = [(seed,) for seed in seeds]
             return
-        sender = base_transfers.BaseSender()
+        sender = context.meter("transfer", base_transfers.BaseSender)
         channel.send(peer, TransferOffer(sender.offer), context.subchannel)  # 0
         points = channel.recv(peer, TransferChoices, context.subchannel).points  # 0
         size = BASE_TRANSFERS * base_transfers.EDWARDS_POINT_BYTES
@@ -112,7 +112,7 @@ class BaseTransfers(Secret):
                 code="SVFL-PROTOCOL-SIZE",
                 party=peer,
             )
-        self._seeds = list(sender.pairs(points))
+        self._seeds = context.meter("transfer", lambda: list(sender.pairs(points)))
 
     def transfers(self, context: PartyContext, purpose: str, coin: bytes, bits: int) -> Transfers:
         """Return this party's side of the transfers for one subchannel and purpose.
@@ -164,7 +164,7 @@ class ActiveTransfers(Transfers):
     Args:
         context: this party's context.
         peer: the partner.
-        sender: the sender of the extension.
+        sender: the object that generates the sender's pads.
     """
 
     def __init__(self, context: PartyContext, peer: str, sender: OtSender) -> None:
@@ -187,7 +187,7 @@ class PartnerTransfers(Transfers):
     Args:
         context: this party's context.
         peer: the active party.
-        receiver: the receiver of the extension.
+        receiver: the object that generates the receiver's choices and pads.
     """
 
     def __init__(self, context: PartyContext, peer: str, receiver: OtReceiver) -> None:

@@ -48,7 +48,7 @@ from securevfl.protocols.shares.table_transfers import Transfers
 from securevfl.runtime.codec import Message
 from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureRecord
 
-MAX_WORD_BITS = 32
+MAX_SHUFFLED_BITS = 32
 """The largest number of bits k of a word: an oblivious transfer gives pads of 64 bits, and a switch needs two words."""
 
 _HALF = np.uint64(32)
@@ -138,7 +138,7 @@ def prepare_shuffle(
         peer: the other party.
         transfers: oblivious transfers of one of two pads.
         rows: the number of rows of a block.
-        bits: the number of bits k of a word, at most `MAX_WORD_BITS`.
+        bits: the number of bits k of a word, at most `MAX_SHUFFLED_BITS`.
         blocks: the number of blocks.
 
     Returns:
@@ -194,7 +194,7 @@ def run_shuffle(context: PartyContext, peer: str, shuffle: Shuffle, words: Words
 def _prepare_active(
     context: PartyContext, peer: str, ring: ShareRing, network: SwitchNetwork, stored: tuple[bytes, ...]
 ) -> Shuffle:
-    """Run the active party's side of steps 2 and 3."""
+    """Run the active party's side of steps 2 and 3, and return its precomputed material."""
     sender, count = SenderBlock.restored(stored), network.switches
     data = context.channel.recv(peer, SwitchSettings, context.subchannel).bits  # 2
     size = -(-count // 8)

@@ -81,8 +81,8 @@ def exchange_mask_keys(context: PartyContext, readers: Collection[str], domain: 
     """
     if len(context.contributors) < 2 or not readers or not set(readers) <= set(context.contributors):
         raise PartiesError(
-            f"{domain}: the workers are {', '.join(context.contributors)}, the readers of sums are "
-            f"{', '.join(readers) or 'nobody'}",
+            f"{domain}: sums need two or more workers, and readers among them, but the workers are "
+            f"{', '.join(context.contributors)} and the readers are {', '.join(readers) or 'nobody'}",
             "name two workers or more, and readers among them",
             code="SVFL-PARTIES-ROLE",
         )

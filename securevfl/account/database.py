@@ -27,10 +27,11 @@ import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from securevfl.account.commit_counter import STATE_BYTES, CommitCounter, CommitRecord, Statement, Value
+from securevfl.base.descriptor_reserve import RESERVE
 from securevfl.base.files import make_private_folder, sync_folder
+from securevfl.base.platform_files import read_at
 from securevfl.errors import DataError, SecureVFLError, StorageError
 
 ACCOUNT_KEY_BYTES = 32
@@ -38,6 +39,7 @@ _SCHEMA_VERSION = 2
 _SQLITE_MAGIC = b"SQLite format 3\0"
 _LOCK_TIMEOUT = 60.0  # seconds to wait for another process's change
 _MAX_MAPPED_BYTES = 1 << 30
+_TRIAL_BYTES = 1 << 16  # bytes that SQLite needs at least for its files next to the account
 _HASHED_BYTES = 1 << 16  # bytes that are read and hashed at a time
 _META_TABLE = """CREATE TABLE meta
     (schema INTEGER NOT NULL, key BLOB NOT NULL, account TEXT NOT NULL, state BLOB NOT NULL)"""
@@ -145,24 +147,31 @@ class AccountDatabase:
         self._counter: CommitCounter | None = None
         self._adopt = adopt
         self._closing = _Closing()
+        self._descriptor = -1
         if path is None:
             self._connection = _connect(None)
             self.key, _ = _create_meta(self._connection)
             return
-        if not path.exists():
-            _create(path)
-        with _opened(path), path.open("rb") as file:
-            if file.read(len(_SQLITE_MAGIC)) != _SQLITE_MAGIC:
-                raise _not_an_account(path)
-        self._connection, self.key, account = _open(path)
-        self._inode = _identity(path)
-        self._counter = CommitCounter(account)
-        try:
-            self._check_opened()
-        except BaseException:
-            self._connection.close()
-            raise
-        weakref.finalize(self, self._closing.close, self._connection, path, self._counter)
+        with RESERVE.lent():
+            with _opened(path):
+                if not path.exists():
+                    _create(path)
+                self._descriptor = os.open(path, os.O_RDONLY)
+            try:
+                if read_at(self._descriptor, len(_SQLITE_MAGIC), 0) != _SQLITE_MAGIC:
+                    raise _not_an_account(path)
+                self._connection, self.key, account = _open(path)
+                self._inode = _identity(path)
+                self._counter = CommitCounter(account)
+                try:
+                    self._check_opened()
+                except BaseException:
+                    self._connection.close()
+                    raise
+            except BaseException:
+                os.close(self._descriptor)
+                raise
+        weakref.finalize(self, self._closing.close, self._connection, self._descriptor, self._counter)
 
     @classmethod
     def shared(cls, path: Path | None, schema: str = "") -> AccountDatabase:
@@ -229,7 +238,7 @@ class AccountDatabase:
                 self._arrivals -= 1
         try:
             self._turn.notify_all()
-            with self._translating_errors():
+            with RESERVE.lent(), self._translating_errors():
                 connection = self._connection
                 if connection.in_transaction and not recorded:
                     self._close(self._group)  # an unrecorded change is a commit of its own
@@ -345,7 +354,8 @@ class AccountDatabase:
         """Commit a group, which no further change may join; called by the thread that has its turn."""
         group.closed = True
         try:
-            self._commit(group)
+            with RESERVE.lent():
+                self._commit(group)
         except (sqlite3.Error, SecureVFLError) as error:
             group.error = self._error_of(error) if isinstance(error, sqlite3.Error) else error
             if self._connection.in_transaction:
@@ -356,7 +366,7 @@ class AccountDatabase:
         assert self.path is not None
         with self.changing():
             sealed = self._record.seal  # empty for an older copy that is adopted
-            if sealed and not hmac.compare_digest(sealed, _digest(self.path)):
+            if sealed and not hmac.compare_digest(sealed, _digest(self._descriptor)):
                 raise _damaged(self.path)
             if not sealed and self._connection.execute("PRAGMA integrity_check(1)").fetchone() != ("ok",):
                 raise _damaged(self.path)
@@ -382,17 +392,17 @@ class _Closing:
     def __init__(self) -> None:
         self.state = b""
 
-    def close(self, connection: sqlite3.Connection, path: Path, counter: CommitCounter) -> None:
-        """Close the connection. A file that cannot be sealed is checked in another way when it is opened again."""
+    def close(self, connection: sqlite3.Connection, descriptor: int, counter: CommitCounter) -> None:
+        """Close the connection, and seal the file if possible; without a seal it is checked in another way."""
         with suppress(sqlite3.Error, OSError, StorageError), closing(connection):
-            if not self.state:
-                return
-            connection.execute("PRAGMA busy_timeout = 0")
-            connection.execute("BEGIN IMMEDIATE")
-            record = counter.read()
-            if record is not None and record.pending == self.state:
-                counter.write(CommitRecord(record.number + 1, self.state, seal=_digest(path)))
-            connection.execute("ROLLBACK")
+            if self.state:
+                connection.execute("PRAGMA busy_timeout = 0")
+                connection.execute("BEGIN IMMEDIATE")
+                record = counter.read()
+                if record is not None and record.pending == self.state:
+                    counter.write(CommitRecord(record.number + 1, self.state, seal=_digest(descriptor)))
+                connection.execute("ROLLBACK")
+        os.close(descriptor)
 
 
 _open_databases: weakref.WeakValueDictionary[tuple[int, ...], AccountDatabase] = weakref.WeakValueDictionary()
@@ -408,12 +418,16 @@ def _identity(path: Path) -> tuple[int, ...]:
     return os.getpid(), status.st_dev, status.st_ino
 
 
-def _digest(path: Path) -> bytes:
-    """Return the SHA-256 digest of a file."""
-    digest = hashlib.sha256()
-    with path.open("rb", buffering=0) as file:
-        while block := file.read(_HASHED_BYTES):
-            digest.update(block)
+def _digest(descriptor: int) -> bytes:
+    """Return the SHA-256 digest of an open file.
+
+    The descriptor stays open as long as the connection: if a process closes any descriptor of a file, POSIX releases
+    all its locks on that file, including those of SQLite.
+    """
+    digest, offset = hashlib.sha256(), 0
+    while block := read_at(descriptor, _HASHED_BYTES, offset):
+        digest.update(block)
+        offset += len(block)
     return digest.digest()
 
 
@@ -498,15 +512,6 @@ def _opened(path: Path) -> Iterator[None]:
         raise StorageError(path, cause) from None
 
 
-_SQLITE_ERRNO: dict[Any, int] = {
-    sqlite3.SQLITE_FULL: errno.ENOSPC,
-    sqlite3.SQLITE_READONLY: errno.EROFS,
-    sqlite3.SQLITE_PERM: errno.EACCES,
-    sqlite3.SQLITE_AUTH: errno.EACCES,
-    sqlite3.SQLITE_CANTOPEN: errno.EACCES,
-}
-
-
 def error_of_sqlite(error: sqlite3.Error, path: Path | None) -> SecureVFLError:
     """Return the error of this package for an error of SQLite, with its cause.
 
@@ -517,19 +522,34 @@ def error_of_sqlite(error: sqlite3.Error, path: Path | None) -> SecureVFLError:
     Returns:
         An error for a damaged file, for a lock that another program holds, or for a disk that cannot be used.
     """
-    code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+    code = int(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_IOERR)) & 0xFF
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return _damaged(path)
+    if code == sqlite3.SQLITE_FULL:
+        return StorageError(path or "memory", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return DataError(
-            f"{path}: another program has locked the disclosure ledger for more than {_LOCK_TIMEOUT:.0f} s",
-            "close the program that has this file open, and run the command again",
-            code="SVFL-LEDGER-BUSY",
-            path=str(path),
-        )
-    number = _SQLITE_ERRNO.get(code)
-    cause = OSError(errno.EIO, str(error)) if number is None else OSError(number, os.strerror(number))
-    return StorageError(path or "memory", cause)
+        return StorageError(path or "memory", OSError(errno.EBUSY, "another program has locked it"))
+    if path is None:
+        return StorageError("memory", OSError(errno.EIO, str(error)))
+    return StorageError(path, _cause_on_disk(path) or OSError(errno.EIO, str(error)))
+
+
+def _cause_on_disk(path: Path) -> OSError | None:
+    """Return why files next to the account cannot be written, which SQLite does not report; None if they can."""
+    trial = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.trial")
+    try:
+        with open(os.open(trial, os.O_RDWR | os.O_CREAT, 0o600), "wb") as file:
+            file.write(bytes(_TRIAL_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as cause:
+        return cause
+    finally:
+        with suppress(OSError):
+            trial.unlink(missing_ok=True)
+    if path.exists() and not os.access(path, os.R_OK | os.W_OK):  # opening it would release SQLite's locks
+        return OSError(errno.EACCES, os.strerror(errno.EACCES))
+    return None
 
 
 def _not_an_account(path: Path | None) -> DataError:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from securevfl.base.descriptor_reserve import RESERVE
 from securevfl.base.platform_files import lock_exclusive
 from securevfl.errors import StorageError
 
@@ -57,8 +58,9 @@ class ProcessLocks:
             raise ValueError("locks without a folder are held by a block")
         name = os.urandom(16).hex()
         try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor = os.open(self._folder / name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            with RESERVE.lent():
+                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                descriptor = os.open(self._folder / name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         except OSError as cause:
             raise StorageError(self._folder / name, cause) from None
         lock_exclusive(descriptor)
@@ -70,7 +72,8 @@ class ProcessLocks:
             return name in self._held
         path = self._folder / name
         try:
-            descriptor = os.open(path, os.O_RDWR)
+            with RESERVE.lent():
+                descriptor = os.open(path, os.O_RDWR)
         except FileNotFoundError:
             return False
         except OSError as cause:

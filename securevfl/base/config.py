@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import PydanticCustomError
 
 from securevfl.errors import ConfigError
+from securevfl.untrusted import shortened
 
 
 class Config(BaseModel):
@@ -58,6 +59,8 @@ class NamedOption(Config):
 
 
 N = TypeVar("N", bound=NamedOption)
+MAX_PROBLEMS = 50
+"""Number of problems of options that one error lists."""
 
 
 class Registry(dict[str, type[N]]):
@@ -176,10 +179,13 @@ def flatten(keys: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 def describe_problems(error: ValidationError, kind: type[Config]) -> str:
-    """Return one line for each problem, beginning with the key and without values of the options."""
-    lines = []
+    """Return one line for each of the first problems, beginning with the key and without values of the options."""
+    lines: list[str] = []
     for item in error.errors(include_input=False, include_url=False):
-        key = ".".join(str(part) for part in item["loc"]) or kind.__name__
+        if len(lines) >= MAX_PROBLEMS:
+            lines.append("further problems are not listed")
+            break
+        key = shortened(".".join(str(part) for part in item["loc"])) or kind.__name__
         match item["type"]:
             case "nested":
                 lines += [f"{key}{_joint(line)}{line}" for line in item["msg"].splitlines()]

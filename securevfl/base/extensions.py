@@ -25,7 +25,7 @@ from typing import Any
 from securevfl.errors import ConfigError
 
 ALLOW_VARIABLE = "SECUREVFL_ALLOW"
-"""Environment variable with the names of allowed distributions, separated by commas."""
+"""Environment variable with the names of allowed distributions and modules, separated by commas."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,14 @@ def available_entry_points(group: str) -> dict[str, EntryPoint]:
     return points
 
 
+def allowed_names() -> frozenset[str]:
+    """Return the names of distributions and of modules in files (`file.py:name`) that this party allows."""
+    return frozenset(name.strip() for name in os.environ.get(ALLOW_VARIABLE, "").split(",")) - {""}
+
+
 def allowed_entry_points(group: str) -> dict[str, EntryPoint]:
     """List the entry points of a group, by name, whose distributions this party allows."""
-    names = {name.strip() for name in os.environ.get(ALLOW_VARIABLE, "").split(",")}
+    names = allowed_names()
     return {name: point for name, point in available_entry_points(group).items() if _distribution(point) in names}
 
 

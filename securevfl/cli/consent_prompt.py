@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from contextlib import suppress
 
 import typer
 
@@ -14,6 +15,20 @@ from securevfl.errors import ConfigError, ConsentError
 
 DETAILS = "The sheet covers all messages: securevfl explain ... --details"
 _DIGEST = re.compile("[0-9a-f]{16}")
+
+
+def discard_typed_input() -> None:
+    """Discard what was typed on the terminal before a question, because it cannot be the answer to it."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        while msvcrt.kbhit():
+            msvcrt.getwch()
+        return
+    import termios
+
+    with suppress(termios.error, OSError, ValueError):  # stdin is not a terminal of this system
+        termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
 
 
 def check_digest(accept: str | None) -> None:
@@ -56,7 +71,9 @@ def agree(agreed: AgreedSheets, accept: str | None, command: str, consent_sheet:
     if accept is None and sys.stdin.isatty() and out.is_terminal:
         out.print(sheet(consent_sheet.first_screen, sheet_width(out)), soft_wrap=True)
         out.print(f"\nsheet {consent_sheet.digest}. {DETAILS}", soft_wrap=True)
-        if typer.confirm("\nThe sheet lists what is disclosed, and to whom. Do you agree?", err=True):
+        question = f"\nThe sheet lists what is disclosed, and to whom. Do you agree to sheet {consent_sheet.digest}?"
+        discard_typed_input()
+        if typer.confirm(question, err=True):
             agreed.add(consent_sheet)
             return
         raise ConsentError(

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from securevfl.cli.show import rounded_parts, table
+from securevfl.cli.show import phase_lines, table
 from securevfl.consent.consent_sheet import explain
 from securevfl.data.datasets import loans
 from securevfl.data.party import Party
@@ -73,13 +73,13 @@ def demo(out: Console, report: Path = Path(REPORT)) -> dict[str, Run]:
         out.print(f"  {words:<40}  {auc:.3f}")
     _learned(out, job, [bank, shop], run)
     costs = run.costs
-    *first, preprocessing, evaluation = (f"{word} {seconds}" for word, seconds in rounded_parts(costs.parts, 2).items())
     out.print(
         f"\nCosts between two computers with {NETWORK.mbps:g} Mbit/s and a round trip of {NETWORK.rtt_ms:g} ms",
         style="bold",
     )
-    out.print(f"  {costs.total:.2f} s: {', '.join(first)},")
-    out.print(f"  {'':<7} {preprocessing}, {evaluation}; {costs.bytes / 1e6:.1f} MB sent")
+    out.print(f"  {costs.total:.2f} s and {costs.bytes / 1e6:.1f} MB:")
+    for line in phase_lines(costs.path, 2):
+        out.print(f"  {line}")
     out.print("\nThe same model in other modes, and what each party learns in addition", style="bold")
     rows = []
     for name, trained in runs.items():

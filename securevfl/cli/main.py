@@ -216,6 +216,7 @@ def train(
     save: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write each party's part of the model to DIR/NAME.json.")
     ] = None,
+    replace: options.Replace = False,
     predict: Annotated[
         list[str] | None,
         typer.Option(
@@ -254,13 +255,17 @@ def train(
     from securevfl.runtime.network import Network
     from securevfl.training.json_report import write_report
     from securevfl.training.local_baseline import baseline_metrics
+    from securevfl.training.model_part import check_unused
     from securevfl.training.simulate import simulate
 
     job, new_tables = _load(job_file), option_groups.named_files(predict)
     check_writable(report_json, html, predictions)
     check_writable(save, folder=True)
+    if save is not None and not replace:
+        for name in tables.files(job_file):
+            check_unused(save / f"{name}.json")
     parties, missing = tables.read(job_file, job)
-    parties = _with_helpers(job, parties)
+    parties = _with_modules(job, job_file, _with_helpers(job, parties))
     network = Network(mbps=mbps, rtt_ms=rtt_ms, message_ms=message_ms)
     with live((), step_of(job)) as on_round, events(False, None):
         run = simulate(job, parties, network=network, on_round=on_round, ledgers=_ledgers_in(ledger, parties))
@@ -363,6 +368,13 @@ def _with_helpers(job: Job, parties: list[Party]) -> list[Party]:
     return parties
 
 
+def _with_modules(job: Job, job_file: Path, parties: list[Party]) -> list[Party]:
+    """Return the parties with the modules that the job names for them, if this computer allows these names."""
+    for party in parties:
+        party.model = job.model.named_module(party.name, job_file.parent)
+    return parties
+
+
 def _ledgers_in(folder: Path | None, parties: list[Party]) -> dict[str, DisclosureLedger] | None:
     """Return the ledger of each party in a folder, if one is named."""
     from securevfl.disclosure.ledger import DisclosureLedger
@@ -418,6 +430,7 @@ def audit(
         errors.print(f"audit: columns of noise and random labels replace the tables of {', '.join(noise_parties)}")
     else:
         parties = _with_helpers(job, tables.read(job_file)[0])
+    parties = _with_modules(job, job_file, parties)
     audit_result = report.run_audit(
         job, parties, on_step=lambda step: errors.print(f"audit: {step}"), noise_parties=noise_parties
     )

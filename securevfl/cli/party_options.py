@@ -48,6 +48,10 @@ ModelFile = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Your part of the model; by default NAME.model.json next to the data."),
 ]
+Replace = Annotated[
+    bool,
+    typer.Option("--replace", help="Train although the model file exists; it is renamed to NAME.<digest>.json."),
+]
 CheckpointDir = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Folder for your checkpoints; by default FILE.states.")
 ]

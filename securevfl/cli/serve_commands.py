@@ -60,7 +60,7 @@ def serve(
     from securevfl.training.new_rows import IndexedRows, rows_of_file
     from securevfl.transport import certs as certificates
 
-    part, code_policy = ModelPart.load(model), given_codes(reasons, codes)
+    part, code_policy = ModelPart.load(model).with_named_module(model.parent), given_codes(reasons, codes)
     rows = IndexedRows.of(part.name, rows_of_file(part, data, id_column=id_column, ordered=False))
     settings = replace(session.settings(peers), limits=SessionLimits(max_sessions, max_waiting))
     with shared_locks(model, data), ExitStack() as stack:
@@ -159,7 +159,7 @@ def score(
     from securevfl.training.model_part import ModelPart
     from securevfl.training.new_rows import IndexedRows, rows_of_file
 
-    part = ModelPart.load(model)
+    part = ModelPart.load(model).with_named_module(model.parent)
     check_writable(out, unscored)
     rows = IndexedRows.of(part.name, rows_of_file(part, data, id_column=id_column, ordered=False))
     settings, events = session.settings(peers), session.events(part.name, peers)

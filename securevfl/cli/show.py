@@ -117,8 +117,28 @@ def rounded_parts(parts: Mapping[str, float], digits: int) -> dict[str, str]:
 
 def run_time_line(path: Path) -> str:
     """Return a line with the duration of a party's run, from when all parties were connected, by purpose."""
-    parts = ", ".join(f"{name} {seconds}" for name, seconds in rounded_parts(split_seconds(path), 1).items())
-    return f"{path.sum():.1f} s from start to end: {parts}"
+    return f"{path.sum():.1f} s from start to end: {'; '.join(phase_lines(path, 1))}"
+
+
+def phase_lines(path: Path, digits: int) -> list[str]:
+    """Return a line for each phase of a run, with its seconds by kind of work, which add up to the total.
+
+    Args:
+        path: seconds of the critical path (stages, kinds).
+        digits: digits after the decimal point.
+
+    Returns:
+        The lines.
+    """
+    split = split_seconds(path)
+    names = [f"{phase} {kind}" for phase, kinds in split.items() for kind in kinds]
+    seconds = (value for kinds in split.values() for value in kinds.values())
+    rounded = rounded_parts(dict(zip(names, seconds, strict=True)), digits)
+    lines = []
+    for phase, kinds in split.items():
+        parts = (f"{kind} {rounded[f'{phase} {kind}']}" for kind in kinds)
+        lines.append(f"{phase}: {', '.join(parts)}")
+    return lines
 
 
 def figures(metrics: Mapping[str, float], positive: str | None, std_errors: Mapping[str, float] | None = None) -> str:

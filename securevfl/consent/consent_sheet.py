@@ -23,6 +23,7 @@ from securevfl.families.table_preparation import prepare_party
 from securevfl.job import Job
 from securevfl.optim.defaults import why_not_on_shares
 from securevfl.protocols.declarations import MessageDeclaration
+from securevfl.untrusted import printable
 
 ASSUMPTIONS = (
     "every party follows the protocol and may study what it received (semi-honest); certificates say who is who"
@@ -31,6 +32,8 @@ ASSUMPTIONS = (
 
 class ConsentSheet(str):
     """The text of a consent sheet, which a notebook shows with its line breaks.
+
+    Control characters and invisible ones are escaped, so that its reader sees the text whose digest is agreed to.
 
     Args:
         text: the whole text, with every message, encryption and count.
@@ -45,8 +48,8 @@ class ConsentSheet(str):
 
     def __new__(cls, text: str, first_screen: str = "") -> ConsentSheet:
         """Create the text with its first screen."""
-        sheet = super().__new__(cls, text)
-        sheet.first_screen = first_screen or text
+        sheet = super().__new__(cls, printable(text))
+        sheet.first_screen = printable(first_screen or text)
         return sheet
 
     @property

@@ -14,7 +14,8 @@ difference of two batches that share all rows but a few would reveal these few.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -194,6 +195,14 @@ class Schedule:
         order = self._divided(epoch) if self._reshuffle and epoch else self.batch_order
         return np.array_split(order, self.batches)
 
+    def count_sizes(self, epochs: range) -> Counter[int]:
+        """Return how many iterations of these epochs have each number of rows, without computing any batch."""
+        if self.uses_subsets:
+            return Counter(self.subset_sizes[self._subset(epoch)] for epoch in epochs)
+        rows, larger = divmod(len(self.train), self.batches)
+        counts = Counter({rows + 1: larger * len(epochs), rows: (self.batches - larger) * len(epochs)})
+        return +counts
+
     def iterations(self) -> Iterator[Iteration]:
         """Return all iterations, in order."""
         return chain.from_iterable(map(self._iterations_of, range(self.epochs)))
@@ -228,6 +237,29 @@ class Schedule:
         is_training = np.ones(len(order), dtype=bool)
         is_training[self.test] = False
         return order[is_training[order]]
+
+
+class IterationIndices(Collection[int]):
+    """The index of the batch of every iteration, in order, which is computed only when it is iterated over.
+
+    Args:
+        schedule: the schedule.
+    """
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+
+    def __len__(self) -> int:
+        """Return the number of iterations."""
+        return len(self._schedule)
+
+    def __iter__(self) -> Iterator[int]:
+        """Iterate over the indices."""
+        return (iteration.index for iteration in self._schedule.iterations())
+
+    def __contains__(self, index: object) -> bool:
+        """Return whether a batch occurs."""
+        return any(index == other for other in self)
 
 
 def subset_sizes(rows: int) -> tuple[int, ...]:

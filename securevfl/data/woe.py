@@ -38,11 +38,11 @@ class Woe(Config):
 
     bins: int = Field(default=10, ge=2, le=100)
     """Maximum number of bins of a column, in addition to one for missing or rare values."""
-    rows: int = Field(default=50, ge=MIN_WOE_ROWS)
+    rows: int = Field(default=50, ge=MIN_WOE_ROWS, le=10**9)
     """Minimum number of training rows of a bin; smaller bins are merged with others."""
     smoothing: float = Field(default=0.5, gt=0, le=100)
     """Number of rows of either class that are added to each bin."""
-    iv: float = Field(default=0.0, ge=0)
+    iv: float = Field(default=0.0, ge=0, le=1e6)
     """Minimum information value of a column; a column below it gets weights of 0."""
 
     @property

@@ -1,8 +1,8 @@
-"""Outputs: what a run discloses to each party, as data.
+"""Outputs: the list of everything that a run discloses to each party, as data.
 
-A family of training lists the outputs of a job (`securevfl.families`). Everything that counts, shows or limits
-disclosures reads this list: guards, the consent sheet, the ledger, the audit and the pages. Each output states once how
-often it is disclosed, how many numbers of how many bits, and about whose data.
+A protocol family lists the outputs of a job (`securevfl.families`). Everything that counts, shows or limits disclosures
+reads this list: guards (checks that may refuse a job), the consent sheet, the ledger, the audit and the pages. Each
+output states once how often it is disclosed, how many numbers of how many bits it has, and whose data it is about.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ class Output:
     """One thing that a run discloses to one party.
 
     Attributes:
-        name: what is disclosed, such as "gradients"; a noun in the plural for people.
+        name: a plural noun that names the disclosed values, such as "gradients".
         kind: the kind of disclosure, which determines the units of `count` and `capacity`
             (`securevfl.disclosure.counts.Disclosure`).
         receiver: the party that learns it.
         about: the parties whose data it is about.
-        occasion: the event at which it is disclosed.
-        times: how often it is disclosed in a complete run, at most.
+        occasion: the event after which it is disclosed, such as each epoch.
+        times: maximum number of times that it is disclosed in a complete run.
         rows: number of rows that it is about, each time; 0 if it is about all rows together.
-        numbers: numbers that the giver sends each time; 0 if the output follows from other numbers.
+        numbers: number of values that the giver sends each time; 0 if the output follows from other outputs.
         bits: bits of each number.
         count: how much a complete run discloses, in the unit of the kind.
-        capacity: how much there is to disclose, in the same unit; 0 if there is no upper bound.
-        giver: the party that sends the numbers, if it is not each party of `about`.
-        basis: name of the equations; see `Disclosure`.
-        group: the rows that it is about.
-        rho: zCDP parameter of a complete run, if the numbers are protected by noise.
-        guards: names of the leaks by which a guard limits this output.
+        capacity: the amount that would disclose everything, in the same unit; 0 if there is no such bound.
+        giver: the party that sends the values; empty if each party of `about` sends them.
+        basis: name of the linear equations that it gives, so that equal ones count once; see `Disclosure`.
+        group: the kind of rows that it is about, such as training rows.
+        rho: privacy parameter of a complete run (zero-concentrated differential privacy) if noise protects the values.
+        guards: names of the leaks (`securevfl.disclosure.leaks`) that guards check for this output.
     """
 
     name: str

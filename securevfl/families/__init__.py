@@ -1,8 +1,8 @@
-"""The registry of training families.
+"""The registry of protocol families, each of which is one way to train models together.
 
-To add a family, add its class to `FAMILIES`; its models and optimizers are registered with it. A family of another
-package is loaded when a job names one of its components and this party allows the package
-(`securevfl.base.extensions`).
+To add a family, add its class to `FAMILIES`; its models and optimizers are registered with it. An extension is another
+package that provides a family. It is loaded when a job names one of its models or optimizers, if this party allows the
+package (`securevfl.base.extensions`).
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ def _components(family: type[Family[Any]]) -> list[tuple[Registry[Any], type[Nam
 FAMILIES = FamilyRegistry("family", RoundsFamily, PhasesFamily, SharesFamily, TransferFamily, FdmlFamily)
 
 
-EXTENSIONS: dict[str, Extension] = {}  # the packages of families that are not part of securevfl, by family
+EXTENSIONS: dict[str, Extension] = {}  # by family, the package that provides it
 
 
 def load_more() -> str:
-    """Load the families of other packages that this party allows.
+    """Load the families of all extensions that this party allows.
 
     Returns:
-        A hint that names the packages that are installed but not allowed.
+        A hint for a message that names the extensions that are installed but not allowed; empty if there are none.
 
     Raises:
         ConfigError: if a family or one of its components has a name that is already registered.
@@ -87,7 +87,7 @@ def load_more() -> str:
             )
         if family.name != name:
             raise ConfigError(
-                f"{extension.distribution}: the entry point {name} names a family that is called {family.name}",
+                f"{extension.distribution}: the entry point {name} loads a family with another name, {family.name}",
                 "uninstall the package",
                 code="SVFL-JOB-EXTENSION",
                 package=extension.distribution,
@@ -100,5 +100,5 @@ MODELS.more = OPTIMIZERS.more = load_more
 
 
 def leak_kinds() -> dict[str, LeakKind]:
-    """Return the leaks that jobs may accept, by name, as the registered families list them."""
+    """Return, by name, the kinds of leaks that jobs of the registered families may accept."""
     return {kind.name: kind for family in FAMILIES.values() for kind in family.leak_kinds}

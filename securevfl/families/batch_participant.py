@@ -1,4 +1,9 @@
-"""Base class of participants that iterate over the batches of a schedule."""
+"""Base class of participants that iterate over the batches of a schedule.
+
+A participant is one party in a run. H (n, c) are a party's outputs for the n rows of a batch, f is the sum of all
+parties' outputs, and the residual g is the derivative of the loss by f. An iteration or round uses one batch. A
+residual is sealed if it is sent encrypted; the key holder is the party that can decrypt it.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +25,14 @@ from securevfl.protocols.residuals.base import Batch
 
 
 class BatchParticipant(Participant):
-    """A participant that iterates over batches; optimizers see a party through this interface.
+    """A participant that iterates over batches; optimizers read a party's data and model through this interface.
 
     Args:
         job: the job of the run.
         context: the context of this party.
 
     Attributes:
-        parties: K, number of parties.
+        parties: number of parties.
         seed: seed of the job.
         start: number of rounds that were finished before a resume.
         loss: the loss of the job.
@@ -55,19 +60,19 @@ class BatchParticipant(Participant):
         return self._data
 
     def begin(self, data: TrainingData, start: int) -> None:
-        """Start on the training data at round `start`. This must be the first call of a training."""
+        """Prepare to train on `data` from round `start` on. This must be the first call of a training."""
         self._data = data
         self.start = start
         self._divergence = None if data.targets is None else DivergenceDetector(self.loss, len(data.schedule.train))
 
     def set_run_key(self, key: bytes | None) -> None:
-        """Use the secret key of the run that a state contains, or a fresh one."""
+        """Set the secret key of the run: the one that a stored state contains, or a fresh one."""
         self._run_key = key or os.urandom(SYMMETRIC_KEY_BYTES)
 
     def sendable_outputs(self, H: Floats, rows: Rows, table_rows: int, trained_rows: int) -> Floats:
-        """Return the outputs H (n, c) of these rows as this party may send them.
+        """Return the outputs H (n, c) as this party may send them, rounded if a key holder can influence the weights.
 
-        They are rounded if a key holder can influence the weights, that is, if residuals are encrypted.
+        A key holder can influence the weights if residuals are encrypted (`securevfl.families.output_rounding`).
 
         Args:
             H: forward outputs of this party (n, c).
@@ -85,12 +90,12 @@ class BatchParticipant(Participant):
         return self._rounding(H, rows)
 
     def sendable_batch_outputs(self, H: Floats, batch: Batch) -> Floats:
-        """Return the outputs H (n, c) of a batch as this party may send them."""
+        """Return the outputs H (n, c) of a batch as this party may send them: possibly rounded."""
         assert batch.rows is not None, "a batch of a table contains the positions of its rows"
         return self.sendable_outputs(H, batch.rows, self._data.rows, len(self._data.schedule.train))
 
     def output_filter(self, rows: RowSlices) -> Callable[[Floats, slice], Floats]:
-        """Return the function that makes the outputs of a slice of these rows sendable.
+        """Return a function from outputs H of a slice of these rows to the outputs that may be sent.
 
         Outputs are rounded only for rows of the table that the model is trained on.
         """
@@ -100,7 +105,7 @@ class BatchParticipant(Participant):
         return lambda H, block: self.sendable_outputs(H, rows.rows[block], rows.data.rows, trained)
 
     def batches(self) -> Iterator[Batch]:
-        """Yield this party's side of every remaining batch, in the order that all parties share."""
+        """Yield this party's part of every remaining batch, in the order that is the same at all parties."""
         for number, iteration in enumerate(islice(self._data.schedule.iterations(), self.start, None), self.start + 1):
             self._round, self._iteration, self._batch_loss = number, iteration, None
             self._channel.gate.begin_iteration(number)
@@ -108,16 +113,16 @@ class BatchParticipant(Participant):
             yield self.batch(iteration)
 
     def batch_of_round(self, number: int) -> Batch:
-        """Return this party's side of the batch of an earlier round, counted from 0."""
+        """Return this party's part of the batch of round `number`, counted from 0."""
         return self.batch(next(islice(self._data.schedule.iterations(), number, None)))
 
     def upcoming_batch(self, k: int) -> Batch | None:
-        """Return this party's side of the batch `k` rounds after the current one; None after the end."""
+        """Return this party's part of the batch that is used `k` rounds later; None after the last round."""
         iteration = next(islice(self._data.schedule.iterations(), self._round - 1 + k, None), None)
         return None if iteration is None else self.batch(iteration)
 
     def batch(self, iteration: Iteration) -> Batch:
-        """Return this party's side of the batch of an iteration."""
+        """Return this party's part of the batch of an iteration: its columns, and targets if it has labels."""
         return self._data.batch(iteration)
 
     def residual(self, f: Floats, batch: Batch) -> Floats:
@@ -125,7 +130,7 @@ class BatchParticipant(Participant):
 
         Args:
             f: model outputs (n, c).
-            batch: this party's side of the batch.
+            batch: this party's part of the batch.
 
         Returns:
             g (n, c), the derivative of the loss at f.

@@ -1,8 +1,8 @@
-"""Detection of trainings that diverge.
+"""Detection of trainings that diverge, at the party with labels.
 
-A party with labels compares the loss of its training with the loss of the zero model, f = 0, on the same rows. A loss
-that is not finite aborts the training at once. So does a loss over a window of at least 64 rows that exceeds ten times
-the loss of the zero model. The error ends the training at all parties.
+The party compares the loss of the training with the loss of the zero model, which outputs f = 0 for every row, on the
+same rows. Training is aborted at all parties as soon as the loss is not finite, or exceeds ten times the loss of the
+zero model over a window: the latest batches with at least 64 rows together.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class DivergenceDetector:
         self._window: deque[_BatchLoss] = deque()  # the latest batch is the last entry
 
     def add_batch(self, round_number: int, f: Floats, y: Floats) -> float:
-        """Add the outputs of one batch to the window. A diverging training raises DivergenceError.
+        """Add the outputs of one batch to the window; raise DivergenceError if the training diverges.
 
         Args:
             round_number: the current round, for the error message.
@@ -63,7 +63,7 @@ class DivergenceDetector:
     def check_residual_bound(self, round_number: int, g: Floats, y: Floats) -> None:
         """Check that no residual exceeds the bound up to which residuals can be encrypted.
 
-        If only residuals of the current model exceed it, the training diverges, which raises DivergenceError.
+        If residuals of the zero model stay within the bound, the training diverges, which raises DivergenceError.
 
         Args:
             round_number: the current round, for the error message.
@@ -78,9 +78,9 @@ class DivergenceDetector:
             return
         if np.abs(self._loss.residual(np.zeros_like(g), y)).max() > bound:
             raise LabelError(
-                f"{self._loss.name} loss: some labels are more than {bound:g} {self._loss.label_scale} away, too far "
-                "for encrypted residuals",
-                "trim them, or train on their logarithm",
+                f"{self._loss.name} loss: some labels are more than {bound:g} {self._loss.label_scale} away, which is "
+                "too far for encrypted residuals",
+                "clip these labels, or train on their logarithm",
                 code="SVFL-LABEL-RANGE",
                 loss=self._loss.name,
             )
@@ -101,18 +101,19 @@ def check_final_loss(loss: Loss, f: Floats, y: Floats, rounds: int) -> None:
         raise_divergence(rounds)
 
 
-def raise_divergence(round_number: int) -> NoReturn:
+def raise_divergence(round_number: int, remedy: str = "lower lr") -> NoReturn:
     """Raise the error of a training that diverges in this round.
 
     Args:
         round_number: the current round.
+        remedy: what to do before the training is started again.
 
     Raises:
         DivergenceError: always.
     """
     raise DivergenceError(
         f"the training diverges in round {round_number}: the loss is not finite or far above that of the zero model",
-        "lower lr; no model was stored",
+        f"{remedy}; no model was stored",
         code="SVFL-TRAINING-DIVERGED",
         round=round_number,
     )

@@ -1,4 +1,8 @@
-"""The joint evaluations of a run: after which rounds they take place, on which rows, and what they disclose."""
+"""The joint evaluations of a run: after which rounds they take place, on which rows, and what they disclose.
+
+In a joint evaluation all parties compute the outputs f of the current model on the held-out rows, or on the training
+rows if no rows are held out. The active party has the labels and leads; passive parties have none.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from securevfl.runtime.disclosure_gate import Group
 
 @dataclass(frozen=True)
 class EvaluationSchedule:
-    """The rounds after which all parties evaluate the model together. No other code derives them.
+    """The rounds after which all parties evaluate the model together; only this class derives them.
 
     Attributes:
         rounds: number of rounds of a complete run.
@@ -53,11 +57,17 @@ class EvaluationSchedule:
         between = range((start // self.interval + 1) * self.interval, self.rounds + 1, self.interval)
         return [*between] if self.rounds % self.interval == 0 else [*between, self.rounds]
 
+    def count_measured_rounds(self, start: int = 0) -> int:
+        """Return the number of `measured_rounds`, without listing them."""
+        if not self.interval:
+            return 1
+        return -(-self.rounds // self.interval) - start // self.interval
+
     def remaining(self, start: int) -> int:
         """Return the largest number of measurements of a run that resumes after `start` rounds."""
         ends_with_evaluation = self.interval > 0 and self.rounds % self.interval == 0
         restores = ends_with_evaluation and start > 0 and self.may_restore
-        return len(self.measured_rounds(start)) + restores
+        return self.count_measured_rounds(start) + restores
 
     @property
     def evaluations(self) -> int:

@@ -1,4 +1,8 @@
-"""The facts about a run, computed once before it starts: its tables, its schedule, its shape and its outputs."""
+"""The facts about a run, computed once before it starts: its tables, its schedule, its shape and its outputs.
+
+The schedule states which rows form which batch, the shape contains the public sizes of the run, and an output is
+something that the run discloses to a party (`securevfl.disclosure.outputs`).
+"""
 
 from __future__ import annotations
 
@@ -16,9 +20,9 @@ class RunFacts:
     """The facts about a run that are known before it starts.
 
     Attributes:
-        parties: the parties whose tables are available here; the leading party is the first if it is among them.
-        schedule: which rows are in which batch.
-        shape: the shape of the run.
+        parties: the parties whose tables are available in this process; the leading party comes first.
+        schedule: which rows form which batch.
+        shape: the public sizes of the run.
         outputs: what the run discloses.
     """
 

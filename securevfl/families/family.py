@@ -1,20 +1,21 @@
-"""The interface of a family of training: its rules, its disclosures and its participants.
+"""The interface of a protocol family: one way to train, with its rules, disclosures and participants.
 
-A `Family` knows everything that is special about a way to train: which models and roles fit, what its messages reveal,
-what a whole run discloses and how to state that in words. It creates one `Participant` for each party. A session
-(`securevfl.training.session`) runs every participant in the same way:
+A `Family` contains everything that is special about a way to train: which models and roles fit, what its messages
+reveal, what a whole run discloses and how to state that in words. A disclosure is a number or bit that a party learns
+about another party's data; a leak is a disclosure that a job must accept by name. A family creates one `Participant`
+for each party. A session (`securevfl.training.session`) runs every participant in the same way:
 
-    meet, check, count, create the participant
-    for round in participant.train(data, start):      evaluate, store states, report, stop between two rounds
+    all parties agree on the job; check and count its disclosures; create the participant
+    for round in participant.train(data, start):      evaluate, store states, report; a run may stop between rounds
     store participant.model_state()
 
-No code outside a family's own files, the registry `FAMILIES` and the family's tests names a family.
+No code mentions a family by name, except its own files, the registry `FAMILIES` and the family's tests.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -40,10 +41,11 @@ from securevfl.options import JobOptions
 from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.base import ResidualProtocol
+from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.protocols.sums.base import SumProtocol
 
 MessageProtocol = SumProtocol | ResidualProtocol
-SheetStatement = tuple[str, str]  # a word of the consent sheet, such as "learns", and a text of one or more lines
+SheetStatement = tuple[str, str]  # such as ("learns", "its gradient")
 J = TypeVar("J", bound=JobOptions)
 O = TypeVar("O", bound=JobOptions)  # the job options of one family, after `check_types`
 
@@ -62,14 +64,15 @@ class Family(NamedOption, ABC, Generic[O]):
 
     Attributes:
         options: the type of the family's job options; its fields have narrower types than `JobOptions`.
-        max_parties: maximum number of parties, if there is one.
+        max_parties: maximum number of parties; None for no limit.
         supports_row_weights: whether rows may have weights (`securevfl.models.row_weights`).
-        supports_evidence: whether the residual protocol can send class counts of bins (`securevfl.data.woe`).
+        supports_evidence: whether parties can obtain class counts of their bins (`securevfl.data.woe`).
         uses_stored_sums: whether a server stores local predictions (`securevfl.families.fdml.stored_sum`).
         supports_single_precision: whether outputs and residuals may be sent in single precision.
         example_helpers: names and roles of the parties without a table in the example jobs.
         components: models and optimizers that are registered with the family.
-        reveals_only_outputs: whether messages reveal declared outputs only. The audit then compares a run with a run
+        reveals_only_outputs: whether messages reveal nothing but declared outputs. The audit then compares a run with
+            one
             on simulated tables.
         repeatable_scores: whether the predictions that a party contributes depend only on its own part of the model
             and its own columns, so that a repeated request discloses nothing new.
@@ -92,7 +95,7 @@ class Family(NamedOption, ABC, Generic[O]):
     leak_kinds: ClassVar[tuple[LeakKind, ...]] = (RANK, FRESH_EQUATIONS, SINGLE_PASSIVE, LABEL_AUC, COLUMNS, SEQUENTIAL)
 
     def supports_model(self, model: type[Model]) -> bool:
-        """Whether the family can train this kind of model; by default, whether the type of `options` allows it."""
+        """Whether the family can train this kind of model; by default, if the type of `options` allows it."""
         kind: Any = self.options.model_fields["model"].annotation
         return issubclass(model, kind)
 
@@ -110,14 +113,14 @@ class Family(NamedOption, ABC, Generic[O]):
             ValueError: if a field of the job has another type.
         """
         if fields := list(mismatched_fields(job, self.options)):
-            raise ValueError(f"{', '.join(fields)}: {self.name} does not support this choice; choose another one")
+            raise ValueError(f"{', '.join(fields)}: {self.name} does not support this value; choose another one")
 
     def role_of(self, party: Party) -> Role:
-        """Return the role that a party names, or else active for a party with labels and passive for all others."""
+        """Return the role that the party requests; by default active if it has labels, else passive."""
         return party.role or (ACTIVE if party.active else PASSIVE)
 
     def accepts_role(self, role: Role, *, leads: bool) -> bool:
-        """Whether a party of this role can take part, as the leading party or as another one."""
+        """Whether a party of this role can take part, as the leading party if `leads`, else as another one."""
         return role == (ACTIVE if leads else PASSIVE)
 
     def assign_roles(self, parties: Sequence[Party]) -> Roles:
@@ -154,9 +157,7 @@ class Family(NamedOption, ABC, Generic[O]):
         raise PartiesError(f"{self.name} has no role for {listed}", "leave these parties out", code="SVFL-PARTIES-ROLE")
 
     def complete_roles(self, job: O, roles: Roles, columns: Mapping[str, int]) -> Roles:
-        """Complete the roles when the numbers of columns are known.
-
-        A run that lacks a party that the job requires raises PartiesError.
+        """Complete the roles once columns are known; raise PartiesError if a required party is absent.
 
         Args:
             job: the job.
@@ -172,6 +173,19 @@ class Family(NamedOption, ABC, Generic[O]):
         """Return the party that receives scores of new rows; by default the leading party, `lead`."""
         return lead
 
+    def count_trained_rows(self, state: State, score_ledger: ScoreLedger, ids: Iterable[bytes]) -> int:
+        """Return how many rows get no score because the model was trained on them; by default 0.
+
+        Args:
+            state: the party's state of the model.
+            score_ledger: the party's score ledger.
+            ids: digests of the ids of the rows.
+
+        Returns:
+            The number of rows.
+        """
+        return 0
+
     def score_bits(self, job: O, shape: RunShape | None = None) -> int:
         """Return the number of bits that each score of a new row discloses; 0 if no score is disclosed.
 
@@ -185,7 +199,7 @@ class Family(NamedOption, ABC, Generic[O]):
         return 64
 
     def column_clip(self, job: O) -> float | None:
-        """Return the value at which scaled columns are clipped, and then rounded; None if they are not clipped."""
+        """Return the absolute value at which scaled columns are clipped; None if they are not clipped."""
         return None
 
     def sum_rounding(self, job: O, rows: int, parties: int) -> SumRounding | None:
@@ -207,7 +221,7 @@ class Family(NamedOption, ABC, Generic[O]):
 
     @abstractmethod
     def declarations(self, job: O, roles: Roles) -> list[MessageDeclaration]:
-        """Declare what every message of a run reveals, except the messages of the handshake."""
+        """Declare what each message of a run reveals; handshakes are declared elsewhere."""
 
     @abstractmethod
     def outputs(self, job: O, shape: RunShape) -> list[Output]:
@@ -216,7 +230,7 @@ class Family(NamedOption, ABC, Generic[O]):
     def leaks(
         self, job: O, shape: RunShape, outputs: Sequence[Output], before: Sequence[Disclosure] = ()
     ) -> list[Leak]:
-        """List what a job discloses beyond the purpose of its messages; each leak is of one of `leak_kinds`.
+        """List the leaks of a job: disclosures that it must accept by name, each of one of `leak_kinds`.
 
         Args:
             job: the job.
@@ -232,14 +246,14 @@ class Family(NamedOption, ABC, Generic[O]):
 
     @abstractmethod
     def message_protocols(self, job: O, roles: Roles) -> list[MessageProtocol]:
-        """List the message protocols of a run; the audit can check each of them alone."""
+        """List the message protocols of a run that the audit can check one by one."""
 
     @abstractmethod
     def title(self, job: O, roles: Roles) -> str:
-        """Return the protocols of a run in a few words."""
+        """Return a title that names the protocols of a run in a few words."""
 
     def cost_label(self, job: O, contributors: int) -> str:
-        """Return the name of the job's protocols for a cost table, with this number of contributors."""
+        """Return the protocols' label in a cost table; `contributors` is the number of parties that send to sums."""
         return job.protocol.label(contributors)
 
     @abstractmethod
@@ -247,16 +261,16 @@ class Family(NamedOption, ABC, Generic[O]):
         """Return the security assumption and the key strength in one line."""
 
     def opened_values(self, job: O, facts: RunFacts) -> str:
-        """Return one line about the values that a run reveals beyond its outputs; empty if there are none."""
+        """Return one line about the values that a run decrypts in addition to its outputs; empty if none."""
         return ""
 
     def resource_estimates(self, job: O, facts: RunFacts) -> list[str]:
-        """Return lines about the resources that a run needs, or why it would be refused; empty if unknown."""
+        """Return lines about the time and memory that a run needs, or why it would be refused; empty if unknown."""
         return []
 
     @abstractmethod
     def statements(self, job: O, roles: Roles, party: str, facts: RunFacts | None) -> list[SheetStatement]:
-        """State in words what a party "learns" from its messages and what it "keeps".
+        """State in words what a party "learns" from its messages, and what it "keeps" after the run.
 
         Args:
             job: the job.
@@ -270,7 +284,7 @@ class Family(NamedOption, ABC, Generic[O]):
 
     @abstractmethod
     def coalitions(self, job: O, roles: Roles) -> str:
-        """State the smallest coalitions of parties that learn more than is declared."""
+        """State which smallest groups of parties could together learn more than is declared."""
 
     @abstractmethod
     def participant(self, job: O, context: PartyContext, columns: int, state: State | None) -> Participant:
@@ -293,12 +307,12 @@ class Family(NamedOption, ABC, Generic[O]):
             state: the state of the participant.
 
         Returns:
-            The random values that a participant drew before its training began.
+            The random values, or None if there are none.
         """
         return None
 
     def final_weights(self, job: O, state: State, parties: int) -> Floats:
-        """Return the values of a party's weights (d, c) that the party holds after the training.
+        """Return the weights (d, c) that a party has stored after the training.
 
         Args:
             job: the job.
@@ -312,4 +326,4 @@ class Family(NamedOption, ABC, Generic[O]):
 
     @abstractmethod
     def ideal_job(self, job: J) -> J:
-        """Return a job for the same training without encryption, from which the declared outputs are computed."""
+        """Return a job for the same training without encryption; the audit computes declared outputs with it."""

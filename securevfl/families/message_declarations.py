@@ -1,4 +1,4 @@
-"""The roles of a run, and what each of its messages reveals, handshake included."""
+"""The roles of a run, and the declarations of what each of its messages reveals, handshake included."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from securevfl.protocols.declarations import MessageDeclaration
 
 
 def run_roles(family: Family[Any], job: JobOptions, parties: Sequence[Party]) -> Roles:
-    """Return the roles of these parties in a job. Parties that do not fit the family raise PartiesError."""
+    """Return the roles of these parties in a job, or raise PartiesError if they do not fit the family."""
     lead, others = check_parties(parties)
     roles = family.assign_roles([lead, *others])
     return family.complete_roles(job, roles, {party.name: len(party.columns) for party in parties})
 
 
 def run_declarations(family: Family[Any], job: JobOptions, roles: Roles) -> list[MessageDeclaration]:
-    """Return the declarations of all messages between roles that two different parties of the run have."""
+    """Return the declarations of all messages that two different parties of the run can exchange."""
     declarations = [*handshake.declares(roles), *family.declarations(job, roles)]
     return [item for item in declarations if roles.may_send(item.sender, item.receiver)]

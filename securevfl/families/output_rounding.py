@@ -1,19 +1,20 @@
-"""Random rounding of the outputs H that a party without labels sends when residuals are encrypted.
+"""Random rounding of the outputs H that a party without labels sends if residuals are encrypted.
 
-A malicious key holder can shift each value that it decrypts by as much as the checks allow (docs/proof.md). With a
-residual of zeros nothing else moves. A change of H between two exchanges would then be a raw column that the key holder
-chose, however small the shift, and the shifts of all exchanges add up in the weights. Therefore a party sends H as a
-multiple of a step s. It adds a secret dither below s and rounds down. The dither is uniform and is the same for one row
-in all exchanges of a run, so H reveals only by how many steps a row has moved, no matter how often it is requested. A
-fresh dither for each exchange could be averaged out.
+A malicious key holder, the party that decrypts, can shift each value that it decrypts by as much as the checks allow
+(docs/proof.md), and thereby change another party's weights. If it sends residuals of zero, nothing else changes them.
+The change of H between two exchanges would then equal a linear map of that party's columns that the key holder chose,
+however small the shift; shifts of all exchanges add up. Therefore a party sends H as a multiple of a step s: it adds a
+secret dither below s and rounds down. The dither of a row is uniform and is the same in all exchanges of a run, so H
+reveals only by how many steps a row has moved, no matter how often the row is requested. A fresh dither for each
+exchange could be averaged out.
 
-    s = the power of two at or below min(1/8, 1.26 n^(-1/4)), n the number of training rows
+    s = the largest power of two that is at most min(1/8, 1.26 * n^(-1/4)), with n training rows
 
-The mean of the rounded H is H. Rounding acts as noise in f with a standard deviation of at most s / sqrt(6). For
-logistic loss it moves weights by 0.03 standard errors at n <= 10,000 and by less for larger n, and it shrinks them by
-0.15 s^2 / 6. Labels that follow f closely show more of it. At 3,000 rows, weights move by 0.5 standard errors for
-counts with a mean of 2, and by 150 standard errors, each 1e-4 of a deviation, for counts with a mean of 100,000
-(`tests/models/test_right_numbers.py`).
+The rounded H has the mean H. Rounding acts as noise in the sum f of all parties' outputs, with a standard deviation of
+at most s / sqrt(6). For logistic loss it moves weights by 0.03 standard errors at n <= 10,000 and by less for larger n,
+and it shrinks them by a factor of 0.15 * s^2 / 6. The more closely labels follow f, the larger the effect: at 3,000
+rows, weights move by 0.5 standard errors for counts with a mean of 2, and by 150 standard errors (1e-4 standard
+deviations each) for counts with a mean of 100,000 (`tests/models/test_right_numbers.py`).
 """
 
 from __future__ import annotations

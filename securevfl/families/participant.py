@@ -1,4 +1,8 @@
-"""The base class of one party in a training or a prediction: training rounds, scores, metrics and stored state."""
+"""The base class of one party in a training or a prediction: training rounds, scores, metrics and stored state.
+
+Families subclass it. `RowSlices` are rows that are read slice by slice; a request for scores of new rows also has their
+ids (`RowsToScore`). The requesting party is the party that asks for scores.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,7 @@ from securevfl.families.state import State
 from securevfl.families.training_data import TrainingData
 from securevfl.models import metrics
 from securevfl.models.loss import Loss
+from securevfl.models.standard_errors import standard_errors
 from securevfl.protocols.joint_prediction import RowsToScore
 
 
@@ -53,11 +58,11 @@ class Participant(ABC):
 
     @abstractmethod
     def model_outputs(self, rows: RowSlices, request: RowsToScore | None = None) -> Floats | None:
-        """Compute the model outputs of rows for which every party contributes its columns.
+        """Compute the model outputs of rows together with all other parties, which contribute their columns.
 
         Args:
             rows: scaled columns of this party (m, d).
-            request: ids and unscaled columns of the rows, if the run has any.
+            request: ids and unscaled columns of the rows; None if the rows are not new.
 
         Returns:
             Outputs (m, c), nan for rows that a party refused; None at a party that receives no outputs.
@@ -68,7 +73,7 @@ class Participant(ABC):
         return RowScores.of_all(len(rows), self.model_outputs(rows, request))
 
     def row_history(self, request: RowsToScore) -> RowHistory:
-        """Return facts that this party, the requesting one, knows about new rows (m,) before the request."""
+        """Return facts about m new rows that this party, which requests scores, knows before the request."""
         nothing = np.zeros(len(request.ids), np.bool_)
         return RowHistory(nothing, nothing, np.full((len(nothing), 1), np.nan))
 
@@ -98,7 +103,7 @@ class Participant(ABC):
             actual = labels == classes[1] if loss.classifies else labels
             curve = metrics.calibration(actual, prediction, weights=weights).tolist()
             baseline = numeric_baseline(SCORE, prediction)
-        errors = metrics.standard_errors(loss, f, labels, classes, weights) if last else {}
+        errors = standard_errors(loss, f, labels, classes, weights) if last else {}
         return Measurement(metrics.evaluate(loss, f, labels, classes, weights), curve, errors, baseline)
 
     def precompute(self, data: TrainingData) -> Generator[Round]:
@@ -118,11 +123,11 @@ class Participant(ABC):
 
     @property
     def can_roll_back(self) -> bool:
-        """Whether the training can return to an earlier model and continue with shorter steps."""
+        """Whether the training can roll back: return to an earlier model and continue with shorter steps."""
         return False
 
     def should_roll_back(self, losses: Sequence[float]) -> bool:
-        """Whether the losses of all evaluations so far require a rollback; the last one is of the current model."""
+        """Whether the losses of all evaluations so far call for a rollback; the last loss is the current model's."""
         return False
 
     def roll_back(self, best: State | None) -> None:
@@ -140,7 +145,7 @@ class Participant(ABC):
 
     @property
     def max_bits_per_row(self) -> float:
-        """Maximum number of bits of a new row that scores and reason codes may disclose; inf for exact scores."""
+        """Maximum number of bits about a new row that scores and reason codes may disclose; inf for exact scores."""
         return float("inf")
 
     @property
@@ -150,7 +155,7 @@ class Participant(ABC):
 
     @property
     def state_fits_any_round(self) -> bool:
-        """Whether one state can resume from any earlier round.
+        """Whether a stored state of this party can resume from any earlier round of the others.
 
         That is so if the state never changes, or if the party advances independently and stores its own position.
         """
@@ -174,6 +179,6 @@ class Participant(ABC):
             create: creates a participant from a model state.
 
         Returns:
-            The participant that finishes the training from an earlier model.
+            The new participant.
         """
         return create(best)

@@ -1,4 +1,8 @@
-"""Derivation of the facts about a run before it starts, for one process with all tables or for one party."""
+"""Derivation of the facts about a run before it starts, for one process with all tables or for one party.
+
+The facts are the tables that are available in this process, the schedule (which rows form which batch), and the shape
+of the run (its public sizes, `securevfl.families.run_shape`). The leading party has the labels.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,7 @@ from securevfl.options import JobOptions
 def pooled_run_facts(job: FamilyJob, parties: Sequence[Party]) -> RunFacts:
     """Return the facts about a run whose parties are all in this process; the leading party is the first.
 
-    Labels that the loss cannot use raise LabelError.
+    LabelError reports labels that the loss cannot use.
     """
     parties = prepare_parties(job, parties)
     lead, schedule = parties[0], job.schedule(register_of(parties))
@@ -67,14 +71,14 @@ def local_run_facts(
         job: the job.
         party: the party whose table is available.
         columns: d_k, number of columns of each party; the leading party is the first.
-        outputs: c, which a party without labels must be given unless the loss has one output.
-        module_parameters: p_k of the parties that bring a network module.
+        outputs: c, number of outputs of a row; a party without labels needs it unless the loss has one output.
+        module_parameters: number of weights of each party that brings a network module.
 
     Returns:
         The facts, with the tables of this party only.
 
     Raises:
-        ConfigError: if the number of classes is needed and not given.
+        ConfigError: if `outputs` is needed and None.
     """
     prepared = prepare_party(job, party, party.register)
     lead, schedule = next(iter(columns)), job.schedule(prepared.register)

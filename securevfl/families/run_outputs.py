@@ -1,4 +1,8 @@
-"""Everything that a run discloses, and the leaks that follow: for any family, from its outputs."""
+"""Everything that a run discloses, and the resulting leaks, for any protocol family.
+
+An output is something that a run discloses to a party (`securevfl.disclosure.outputs`); a leak is a disclosure that a
+job must accept by name.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ def run_outputs(family: Family[Any], job: JobOptions, shape: RunShape) -> tuple[
 
 
 def run_leaks(family: Family[Any], job: JobOptions, shape: RunShape, before: Sequence[Disclosure] = ()) -> list[Leak]:
-    """List what a job discloses beyond the purpose of its messages.
+    """List the leaks of a job: disclosures that it must accept by name.
 
     Args:
         family: the family of the job.

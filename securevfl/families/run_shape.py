@@ -1,4 +1,7 @@
-"""The public sizes of a run, derived from its job, its schedule and the tables that are available."""
+"""The public sizes of a run, derived from its job, its schedule and the tables that are available in this process.
+
+The active party has the labels, passive parties have none, and helpers have no columns.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.data.party import Party
-from securevfl.data.schedule import Rows, Schedule
+from securevfl.data.schedule import IterationIndices, Rows, Schedule
 from securevfl.data.woe import BinIndicators, Woe
 from securevfl.disclosure.column_recovery import MAX_SAMPLE_ROWS, numbers_for_recovery
 from securevfl.disclosure.counts import RunShape
@@ -41,11 +44,11 @@ def derive_run_shape(
         active: the active party.
         columns: d_k, number of columns of each party; a party without columns is a helper.
         outputs: c, number of outputs of a row.
-        module_parameters: p_k of the parties that bring a network module.
-        tables: content names of the parties' tables, for the basis of repeated equations.
+        module_parameters: number of weights of each party that brings a network module.
+        tables: digests of the parties' tables, by which equations that repeat are recognised.
         local_parties: the parties whose tables are available here; a party with labels is the first.
-        encoded_parties: the same parties with weights of evidence in place of bins. Without them, a party computes
-            facts about its columns later, when they are available.
+        encoded_parties: the same parties with weights of evidence in place of bins. If they are empty, facts about
+            columns are computed later, when weights of evidence are known.
 
     Returns:
         The shape, including facts about the columns that are available.
@@ -94,13 +97,12 @@ def derive_run_shape(
             if columns_final or shares is not None
         },
         rarest_label_rows=None if labels is None else _count_rarest_label(job, labels, schedule),
-        openings=job.optimizer.count_openings(job.model, [iteration.index for iteration in schedule.iterations()])
-        / max(1, len(schedule)),
+        openings=job.optimizer.count_openings(job.model, IterationIndices(schedule)) / max(1, len(schedule)),
     )
 
 
 def _count_rarest_label(job: JobOptions, labels: NDArray[Any], schedule: Schedule) -> int | None:
-    """Return the number of evaluated rows with the rarest label; None for a loss of numbers."""
+    """Return the number of evaluated rows with the rarest label; None for a regression."""
     if not job.model.loss.classifies:
         return None
     rows = schedule.test if len(schedule.test) else schedule.batch_order
@@ -108,9 +110,9 @@ def _count_rarest_label(job: JobOptions, labels: NDArray[Any], schedule: Schedul
 
 
 def positive_rows(job: JobOptions, lead: str, labels: NDArray[Any], train: Rows) -> NDArray[np.bool_]:
-    """Return which training rows are of the positive class.
+    """Return which training rows are of the positive class; both classes must occur.
 
-    Both classes must occur among them: a party that learned that one class is absent would know every label.
+    A party that learned that one class is absent would know every label, so LabelError is raised then.
 
     Args:
         job: the job.
@@ -119,7 +121,7 @@ def positive_rows(job: JobOptions, lead: str, labels: NDArray[Any], train: Rows)
         train: positions of the training rows.
 
     Returns:
-        Which training rows are of the positive class.
+        Whether each training row is of the positive class (n,).
     """
     classes = find_classes(lead, job.model.loss, labels, job.positive)
     check_split(job.model.loss, labels[train], labels[:0], classes)
@@ -127,5 +129,5 @@ def positive_rows(job: JobOptions, lead: str, labels: NDArray[Any], train: Rows)
 
 
 def count_singled_out_rows(party: Party, schedule: Schedule, woe: Woe) -> int:
-    """Return the number of rows that the class counts in the bins of this party would single out."""
+    """Return the number of rows that are alone in a bin, so that the bin's class count reveals their label."""
     return count_alone(BinIndicators(party.X[schedule.batch_order], woe.slots))

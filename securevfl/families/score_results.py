@@ -1,4 +1,4 @@
-"""The results of scoring and of measuring a model."""
+"""The results of scoring rows and of measuring a model's metrics. f (m, c) are the outputs for m rows."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class RowHistory:
     """Facts that a requesting party knows about new rows (m,) before it requests their scores.
 
     Attributes:
-        trained: whether the model was trained on the row.
-        changed: whether the party has already requested a score of the row with different columns.
+        trained: whether the model was trained on the row (m,).
+        changed: whether the party has already requested a score of the row with different columns (m,).
         scores: scores (m, c) that the party has received earlier; nan for all other rows.
     """
 

@@ -14,7 +14,7 @@ _ARRAY, _BYTES = "array", "bytes"  # keys of the JSON objects that encode an arr
 
 
 class State(dict[str, Any]):
-    """Values by name. Participants with equal states continue a training, or predict, in the same way."""
+    """Values by name, from which a participant continues a training or predicts."""
 
     def __repr__(self) -> str:
         """Return the names of the values, without the values."""

@@ -1,4 +1,4 @@
-"""The preparation of a party's columns, applied before anything is counted or sent."""
+"""The preparation of a party's columns (missing values, texts, bins), before anything is counted or sent."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ J = TypeVar("J", bound=JobOptions)
 
 
 def prepare_party(job: JobOptions, party: Party, register: Register) -> Party:
-    """Prepare a party's columns, fitted on its training rows.
+    """Prepare a party's columns; the preparation is fitted on its training rows.
 
-    A job that has to change columns on disk raises TableError.
+    TableError is raised if the table is read from disk and the job would have to change its columns.
 
     Args:
         job: the job.
         party: the party; one that is already prepared is returned unchanged.
-        register: the register of the rows, which determines the schedule.
+        register: the register of the rows' ids, which determines the training rows.
 
     Returns:
         The party with prepared columns.
@@ -49,7 +49,7 @@ def prepare_party(job: JobOptions, party: Party, register: Register) -> Party:
 
 
 def _check_stored(job: JobOptions, party: Party, *, dropped: bool, row_columns: bool) -> None:
-    """Check that the job needs no change of a table on disk."""
+    """Check that the job does not have to change a table that is read from disk."""
     code = "SVFL-TABLE-ON-DISK"
     if dropped:
         raise TableError(

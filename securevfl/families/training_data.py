@@ -1,6 +1,8 @@
 """The training data of one party: scaled columns, targets and the schedule.
 
-Rows are scaled when they are read. Of a table on disk, only the requested rows are read.
+Targets are labels in the encoding of the loss. The schedule states which rows form which batch. Rows are scaled when
+they are read; of a table on disk, only the requested rows are read. Rows may also be stored at worker processes (Dask);
+these are called remote.
 """
 
 from __future__ import annotations
@@ -37,10 +39,10 @@ class TrainingData:
 
     Args:
         party: the party with its prepared columns.
-        schedule: which rows are in which batch.
+        schedule: which rows form which batch.
         loss: the loss of the job.
         scale: "standard", "robust" or "none".
-        clip: scaled values are clipped to [-clip, clip]; None to keep them.
+        clip: scaled values are clipped to [-clip, clip]; None for no clipping.
         weights: row weights of the job.
         exposure: name of the exposure column.
         positive: name of the positive class.
@@ -50,11 +52,11 @@ class TrainingData:
         columns: d, number of columns.
         rows: number of rows of the whole table.
         scaling: the scaling, fitted on the training rows.
-        target_classes: classes from which the targets are computed; None without labels.
-        classes: classes for predictions, for one unit of exposure; None without labels.
+        target_classes: the result of `loss.classes` from which targets are computed; None without labels.
+        classes: the same for predictions, which are for one unit of exposure; None without labels.
         targets: targets (m, c); None without labels.
         weights: row weights (m,), if the job has any.
-        offsets: offsets (m,), if the job has an exposure.
+        offsets: logarithms of relative exposures (m,), which are added to outputs; None without an exposure.
         may_stay_remote: whether batches may be returned as a `ChunkedMatrix` of rows that stay where they are stored.
         evaluated: the rows on which metrics are measured.
     """
@@ -99,7 +101,7 @@ class TrainingData:
         self.evaluated = ScaledRows(self, schedule.test if len(schedule.test) else schedule.batch_order)
 
     def initial_rows(self, limit: int) -> tuple[Rows, Floats | None]:
-        """Return the data from which initial weights may be computed.
+        """Return the rows and targets from which initial weights may be computed.
 
         Args:
             limit: maximum number of rows.
@@ -148,14 +150,14 @@ class TrainingData:
         return None if weights is None else np.asarray(weights[rows], np.float64)
 
     def loss_targets(self, rows: Rows) -> Floats | None:
-        """Return the targets (k, c) of these rows as the job's loss takes them, followed by offsets and weights."""
+        """Return the targets of these rows (k, c + 0 to 2) for the job's loss, followed by offsets and weights."""
         if self.targets is None:
             return None
         extra = [values[rows] for values in (self.offsets, self.weights) if values is not None]
         return np.column_stack([self.targets[rows], *extra]) if extra else self.targets[rows]
 
     def loss_targets_by_output(self, rows: Rows, outputs: int) -> Floats | None:
-        """Return `loss_targets` with one line for each row and output (k c lines)."""
+        """Return `loss_targets` with one line for each row and output (k * c lines)."""
         targets = self.loss_targets(rows)
         if targets is None:
             return None
@@ -168,7 +170,7 @@ class TrainingData:
     def matrix(self, rows: Rows) -> Floats:
         """Return these rows, scaled.
 
-        The result is a `ChunkedMatrix` in place of an array if the rows are stored outside and may stay there.
+        The result is a `ChunkedMatrix` in place of an array if the rows are remote and may stay there.
         """
         table: Floats | ExternalTable = self._party.X
         if self.may_stay_remote and isinstance(table, ExternalTable):
@@ -220,18 +222,18 @@ class TrainingData:
         return self._party.has_ids
 
     def ids(self, rows: Rows) -> list[bytes]:
-        """Return an identifier of each row: the digest of its id, or its position in a table without ids."""
+        """Return an identifier for each row: the digest of its id, or its position if the table has no ids."""
         return self._party.keys_of(rows)
 
     def batch(self, iteration: Iteration, *, columns: bool = True) -> Batch:
-        """Return this party's side of a batch. If an epoch has only one batch, that batch is cached.
+        """Return this party's part of a batch. If an epoch has only one batch, that batch is cached.
 
         Args:
             iteration: the iteration that uses the batch.
             columns: whether to read the columns of the rows.
 
         Returns:
-            This party's side of a batch.
+            This party's part of the batch.
         """
         if self._only_batch is not None and columns:
             return replace(self._only_batch, index=iteration.index, epoch=iteration.epoch, rows=iteration.rows)
@@ -243,7 +245,7 @@ class TrainingData:
         return batch
 
     def first_batches(self, rows: int) -> list[Iteration]:
-        """Return the first batches of the partition with at least `rows` rows together, or all if there are fewer."""
+        """Return the first batches that have at least `rows` rows together, or all batches if there are fewer rows."""
         batches: list[Iteration] = []
         total = 0
         for index, batch in enumerate(self.schedule.partition(0)):
@@ -278,9 +280,9 @@ class ScaledRows:
 def _fit_scaling(party: Party, train: Rows, scale: str, clip: float | None) -> Scaling:
     """Fit location and scale of each column on the training rows.
 
-    Columns of codes keep their values, and all columns do if `scale` is "none". Columns of bins all get the same scale.
-    A column without variation gets an infinite scale, so that it is 0 in every row, new rows included. If training rows
-    are clipped, a DataNotice names the columns.
+    Columns of codes are not scaled; if `scale` is "none", no column is. All columns of bins get the same scale. A
+    column without variation gets an infinite scale, so that it is 0 in every row, new rows included. If training rows
+    are clipped, a DataNotice names their columns.
     """
     if not party.X.shape[1]:
         return Scaling.none(0)
@@ -305,7 +307,7 @@ def _fit_scaling(party: Party, train: Rows, scale: str, clip: float | None) -> S
 
 
 def _report_clipped_columns(party: Party, location: LocationScale, scaling: Scaling) -> None:
-    """Name in a DataNotice the columns that are clipped in the training rows, and their limits."""
+    """Issue a DataNotice that names the columns with clipped values in training rows, and their limits."""
     ends = zip(party.columns, *scaling.ends, location.low - location.high, location.low, location.high, strict=True)
     clipped = [
         f"{column} outside {first:.6g} to {last:.6g}"
@@ -314,5 +316,5 @@ def _report_clipped_columns(party: Party, location: LocationScale, scaling: Scal
     ]
     if clipped:
         notice = f"party {party.name}: secret sharing clips extreme values of these columns: {name_list(clipped)}"
-        remedy = 'To keep them apart, set prepare.tails = "squash" or use bins'
+        remedy = 'To keep extreme values distinct, set prepare.tails = "squash" or use bins'
         warnings.warn(f"{notice}. {remedy}.", DataNotice, stacklevel=2)

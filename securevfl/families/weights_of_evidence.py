@@ -1,7 +1,8 @@
 """Weights of evidence of a party's bins, computed before a training.
 
-A party without labels requests the class counts of its bins from the party with labels. The party with labels computes
-its weights from its labels.
+The weight of evidence of a bin is the logarithm of the odds of the positive class among its rows, relative to all rows.
+A party without labels requests the class counts of its bins from the party with labels, which computes its own weights
+from its labels.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from securevfl.protocols.party_context import PartyContext
 
 
 def encode_evidence(job: JobOptions, party: Party, train: Rows, context: PartyContext) -> Party:
-    """Replace the bins of a party by weights of evidence, together with the other parties.
+    """Replace the 0/1 columns of a party's bins by weights of evidence, together with the other parties.
 
     Args:
         job: the job.
@@ -37,7 +38,7 @@ def encode_evidence(job: JobOptions, party: Party, train: Rows, context: PartyCo
         The party with encoded columns, or unchanged if the job does not use weights of evidence.
 
     Raises:
-        ProtocolError: if the answer of the active party cannot be counts of rows.
+        ProtocolError: if the numbers from the active party cannot be counts of rows.
     """
     options, residual = job.prepare.woe, job.protocol.residual
     if options is None or residual is None:
@@ -62,7 +63,7 @@ def encode_evidence(job: JobOptions, party: Party, train: Rows, context: PartyCo
 
 
 def encode_evidence_pooled(job: JobOptions, parties: Sequence[Party], train: Rows) -> list[Party]:
-    """Replace bins by weights of evidence for parties in one process, directly from the labels of the first party."""
+    """Replace bins by weights of evidence for parties in one process, from the labels of the first party."""
     options = job.prepare.woe
     if options is None:
         return list(parties)

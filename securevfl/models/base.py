@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import Field
@@ -36,7 +37,7 @@ class Model(NamedOption, ABC):
     scales: ClassVar[bool] = True
     static_jacobian: ClassVar[bool]
     shares_outputs: ClassVar[bool]
-    l2: float = Field(default=0.0, ge=0)
+    l2: float = Field(default=0.0, ge=0, le=1e12)
     """The penalty l2 / 2 * |weights|^2 is added to the mean loss; the intercept is not penalised."""
 
     @property
@@ -80,6 +81,10 @@ class Model(NamedOption, ABC):
     @abstractmethod
     def parameters(self, columns: int, outputs: int) -> int:
         """Return p, the number of weights of a passive party with `columns` columns, for c = `outputs`."""
+
+    def named_module(self, party: str, folder: Path) -> object:
+        """Return the module that the job names for a party in files of this folder; None if it names none."""
+        return None
 
     def module_parameters(self, party: str, model: object) -> int:
         """Return the number of weights of a party's torch module (`Party.model`).

@@ -17,8 +17,6 @@ from securevfl.models.loss import Loss
 from securevfl.models.robust_losses import QuantileLoss
 
 LOWER_IS_BETTER = frozenset({"loss", "rmse", "error", "log_loss", "brier", "deviance", "pinball"})
-BOOTSTRAP_SAMPLES, MAX_BOOTSTRAP_ROWS = 40, 4096
-"""Number of bootstrap samples for a standard error, and maximum number of rows of a sample."""
 LIFT_SHARE = 0.1
 """The share of rows with the highest scores over which lift is computed."""
 MIN_PROBABILITY = 1e-15
@@ -226,42 +224,6 @@ def calibration(actual: NDArray[Any], predicted: Floats, bins: int = 10, weights
     groups = [rows for rows in np.array_split(order, min(bins, len(predicted))) if w[rows].any()]
     means = [[np.average(values[rows], weights=w[rows]) for values in (predicted, actual)] for rows in groups]
     return np.array([[*group_means, len(rows)] for group_means, rows in zip(means, groups, strict=True)])
-
-
-def standard_errors(
-    loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any], weights: Floats | None
-) -> dict[str, float]:
-    """Estimate the standard error of each metric by the bootstrap (Efron 1979).
-
-    It evaluates BOOTSTRAP_SAMPLES fixed samples of at most MAX_BOOTSTRAP_ROWS rows. If there are n > size rows, the
-    errors of samples of `size` rows are multiplied by sqrt(size / n). Samples that lack a class are left out.
-
-    Args:
-        loss: the loss.
-        f: the outputs (n, c).
-        y: the labels (n,).
-        classes: the classes of the labels.
-        weights: the weights of rows (n,), or None.
-
-    Returns:
-        The finite errors by the names of the metrics; empty if they cannot be estimated.
-    """
-    generator, n = np.random.default_rng(0), len(f)
-    size, samples = min(n, MAX_BOOTSTRAP_ROWS), list[list[float]]()
-    selected = np.sort(generator.permutation(n)[:size])
-    f, y, w = f[selected], y[selected], np.ones(size) if weights is None else weights[selected]
-    for _ in range(BOOTSTRAP_SAMPLES):
-        counts = np.bincount(generator.integers(0, size, size), minlength=size) * w
-        rows = counts > 0
-        if loss.classifies and len(np.unique(y[rows])) < min(2, len(classes)):
-            continue
-        with np.errstate(divide="ignore", invalid="ignore"):
-            samples.append(list(evaluate(loss, f[rows], y[rows], classes, counts[rows]).values()))
-    if len(samples) < 2:
-        return {}
-    with np.errstate(invalid="ignore"):
-        errors = np.std(np.array(samples), axis=0, ddof=1) * np.sqrt(size / n)
-    return {name: float(error) for name, error in zip(metric_names(loss), errors, strict=True) if np.isfinite(error)}
 
 
 def _cumulative(positive: NDArray[np.bool_], score: Floats, weights: Floats | None = None) -> tuple[Floats, Floats]:

@@ -13,21 +13,29 @@ nothing, and such a job is refused (`securevfl.consent.ledger_session`).
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
+from securevfl.errors import ConfigError
 from securevfl.models.block import Block, BlockModel, BlockSpec
 from securevfl.models.loss import Loss
 from securevfl.models.losses import LOSSES, known_loss
+from securevfl.untrusted import shortened
+
+MAX_MODULE_WEIGHTS = 10**9
+"""Largest number of weights of a module that a job may state."""
+_MODULE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\.py:[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 
 class Neural(BlockModel):
     """A sum of the parties' networks, or a top model on their outputs.
 
-    The option `modules` is for parties that do not pass a module as an object. All parties agree on the names; each
-    party runs
-    only its own file, and no file is sent.
+    The option `modules` is for parties that do not pass a module as an object. All parties agree on the names and on
+    the numbers of weights; no file is sent. A party runs only its own file, only if it has allowed the name, and only
+    after it has agreed to its consent sheet.
     """
 
     model_config = ConfigDict(populate_by_name=True)
@@ -38,15 +46,30 @@ class Neural(BlockModel):
     loss_name: Annotated[str, AfterValidator(known_loss)] = Field(default="logistic", alias="loss")
     """The name of the [loss](#loss)."""
     modules: dict[str, str] = Field(default_factory=dict)
-    """The module of each party, in a file of that party: "file.py:name"."""
+    """The module of each party, in a file of that party in the folder of the job: "file.py:name"."""
+    module_weights: dict[str, int] = Field(default_factory=dict)
+    """The number of trained weights of each of `modules`, which consent sheets count before the module is run."""
 
     joint: Literal["sum", "top"] = "sum"
     """"sum" adds up all outputs; "top" passes them to a top model of the active party, which sees the outputs of each
     party separately."""
-    width: int = Field(default=8, ge=1)
+    width: int = Field(default=8, ge=1, le=65_536)
     """Number of outputs of each passive party if `joint` is "top"."""
-    clip: float = Field(default=4.0, gt=0)
+    clip: float = Field(default=4.0, gt=0, le=1e12)
     """Bound of the residuals that a top model sends to passive parties; larger ones are clipped."""
+
+    @model_validator(mode="after")
+    def _check_modules(self) -> Neural:
+        for party, name in self.modules.items():
+            if not _MODULE_NAME.fullmatch(name):
+                raise ValueError(
+                    f"modules.{shortened(party)}: is not of the form file.py:name. Name a file without its folder"
+                )
+        if self.modules.keys() != self.module_weights.keys():
+            raise ValueError("module_weights: state the number of trained weights of each party in modules")
+        if not all(1 <= weights <= MAX_MODULE_WEIGHTS for weights in self.module_weights.values()):
+            raise ValueError(f"module_weights: a number is not between 1 and {MAX_MODULE_WEIGHTS:,}")
+        return self
 
     @property
     def loss(self) -> Loss:
@@ -76,14 +99,48 @@ class Neural(BlockModel):
         return (columns + 1) * self.output_width(outputs)
 
     def module_parameters(self, party: str, model: object) -> int:
-        """Return the number of weights of a party's module, or 0 if it has none."""
+        """Return the number of weights of a party's module, or 0 if it has none.
+
+        If the job names the module, this is the number that it states, and no code is run.
+        """
         from securevfl.models.torch_model import module_of_party
 
-        module = module_of_party(party, model, self.modules.get(party))
+        if party in self.module_weights:
+            return self.module_weights[party]
+        module = module_of_party(party, model, None)
         return 0 if module is None else module.parameters(party)
 
+    def named_module(self, party: str, folder: Path) -> object:
+        """Return the module that the job names for a party, as `Party.model`; its file is not run yet.
+
+        Args:
+            party: the party.
+            folder: the folder of the job, or of the model file.
+
+        Returns:
+            The module, or None if the job names none for this party.
+        """
+        if party not in self.modules:
+            return None
+        from securevfl.models.torch_model import allowed_module
+
+        return allowed_module(party, self.modules[party], folder)
+
     def build(self, spec: BlockSpec) -> Block:
-        """Build a party's block."""
+        """Build a party's block. ConfigError if its module has another number of weights than the job states."""
+        block = self._build(spec)
+        stated = self.module_weights.get(spec.party)
+        if stated is not None and block.parameters != stated:
+            raise ConfigError(
+                f"party {spec.party}: the module has {block.parameters:,} trained weights, and the job states "
+                f"{stated:,}",
+                f"set module_weights.{spec.party} = {block.parameters} in the job at all parties",
+                code="SVFL-JOB-MODULE",
+                party=spec.party,
+            )
+        return block
+
+    def _build(self, spec: BlockSpec) -> Block:
         from securevfl.models.torch_block import TorchBlock
         from securevfl.models.torch_model import TorchModel, module_of_party, torch
         from securevfl.models.torch_top import TorchBottom, TorchTop, default_top

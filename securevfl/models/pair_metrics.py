@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.models.log_link_losses import LogLinkLoss
 from securevfl.models.loss import Loss
-from securevfl.models.metrics import area_under_curve, evaluate, metric_names, standard_errors
+from securevfl.models.metrics import area_under_curve, evaluate, metric_names
+from securevfl.models.standard_errors import mean_influence, standard_errors
 from securevfl.models.standard_losses import LogisticLoss
 
 MULTICLASS_METRICS = ("auc", "loss")
@@ -78,7 +79,7 @@ def class_standard_errors(loss: Loss, f: Floats, marked: NDArray[np.bool_], clas
         return standard_errors(loss, f, np.where(marked[:, 0], classes[1], classes[0]), classes, None)
     binary, signs = LogisticLoss(), np.array([-1.0, 1.0])
     errors_of = [
-        standard_errors(binary, f[:, k, None], np.where(members, 1.0, -1.0), signs, None)
+        standard_errors(binary, f[:, k, None], np.where(members, 1.0, -1.0), signs, None, MULTICLASS_METRICS)
         for k, members in enumerate(marked.T)
     ]
     errors = {name: np.sqrt(sum(other.get(name, 0.0) ** 2 for other in errors_of)) for name in MULTICLASS_METRICS}
@@ -88,8 +89,11 @@ def class_standard_errors(loss: Loss, f: Floats, marked: NDArray[np.bool_], clas
 def residual_standard_errors(loss: Loss, r: Floats, targets: Floats, classes: NDArray[Any]) -> dict[str, float]:
     """Return the standard errors of `residual_metrics`."""
     errors = standard_errors(loss, r, np.full(len(r), classes[0]), classes, None)
-    r2_error = float(np.std(r**2) / np.sqrt(len(r)) / targets.var())
-    return errors | ({"r2": r2_error} if "rmse" in errors else {})
+    if "rmse" not in errors:
+        return errors
+    # pairs do not connect residuals with targets, so the error of the variance of the targets is left out
+    influence = mean_influence((r**2).ravel(), np.ones(len(r)))
+    return errors | {"r2": float(np.sqrt((influence**2).sum()) / targets.var())}
 
 
 def mean_average_precision(positive: NDArray[np.bool_], score: Floats) -> float:

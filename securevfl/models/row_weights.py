@@ -35,7 +35,7 @@ class Weights(Config):
     """"balanced" gives all classes the same total weight; otherwise a weight for each class by its label."""
     column: str | None = None
     """A column of the party with labels that holds the weights of rows; it is not a feature of the model."""
-    max_weight: float | None = Field(default=None, ge=1)
+    max_weight: float | None = Field(default=None, ge=1, le=1e6)
     """Maximum weight of a row, in units of the mean. All parties know it, because number ranges and step sizes depend
     on it. Default: 4; for class weights on one computer the smallest power of two that fits, which reveals roughly how
     rare the rarest class is."""

@@ -2,7 +2,8 @@
 
 The party that owns a module supplies it as an object, as a function that creates one, or as a name in one of its Python
 files. A module is never received from another party, and files of securevfl contain no code: a stored model consists of
-numbers.
+numbers. A name in a job selects no code by itself: `allowed_module` looks it up among the names that this party allows,
+and runs the file when a training or a prediction begins, after this party has agreed to it.
 
 Layers that make a row's output depend on the other rows of its batch (batch normalisation) are refused, because the
 gradient of one row's output would then depend on all rows. So are layers that draw at random (dropout), because a run
@@ -16,11 +17,13 @@ import hashlib
 import importlib.util
 import threading
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from securevfl.base.extensions import ALLOW_VARIABLE, allowed_names
 from securevfl.base.extras import import_extra
 from securevfl.errors import ConfigError
 
@@ -147,6 +150,57 @@ class TorchModel:
         return module
 
 
+class AllowedModule(TorchModel):
+    """A module in a file that is run when the module is needed for the first time, and not before.
+
+    Args:
+        path: the file.
+        attribute: the name of the module, or of a function that creates it, in the file.
+    """
+
+    def __init__(self, path: Path, attribute: str) -> None:
+        self._path, self._attribute = path, attribute
+
+    @cached_property
+    def _source(self) -> Any:  # type: ignore[override]
+        return TorchModel(f"{self._path}:{self._attribute}")._source
+
+
+def allowed_module(party: str, named: str, folder: Path) -> AllowedModule:
+    """Look up the module that a job names for a party. Its file is not run yet.
+
+    Args:
+        party: the party.
+        named: "file.py:name" without a folder, as the job states it.
+        folder: the folder of the job, or of the model file.
+
+    Returns:
+        The module.
+
+    Raises:
+        ConfigError: if this party has not allowed the name, or the folder has no such file.
+    """
+    if named not in allowed_names():
+        raise ConfigError(
+            f"party {party}: the job names the module {named}, and this computer does not allow it",
+            f"read that file; to allow that it is run, set {ALLOW_VARIABLE}={named}",
+            code="SVFL-JOB-MODULE",
+            party=party,
+            module=named,
+        )
+    file, _, attribute = named.partition(":")
+    path = folder / file
+    if not path.is_file():
+        raise ConfigError(
+            f"party {party}: there is no file {path}, which the job names",
+            "put the file of your module into this folder",
+            code="SVFL-JOB-MODULE",
+            party=party,
+            module=named,
+        )
+    return AllowedModule(path.resolve(), attribute)
+
+
 def module_of_party(party: str, brought: object, named: str | None) -> TorchModel | None:
     """Return the module of a party.
 
@@ -156,10 +210,10 @@ def module_of_party(party: str, brought: object, named: str | None) -> TorchMode
         named: the module that the job names for it, or None.
 
     Returns:
-        The module that it passes, otherwise the named one, otherwise None.
+        The module that it passes; None if the job names none.
 
     Raises:
-        ConfigError: if the object is no TorchModel.
+        ConfigError: if the object is no TorchModel, or is missing although the job names a module.
     """
     if brought is not None and not isinstance(brought, TorchModel):
         raise ConfigError(
@@ -168,7 +222,15 @@ def module_of_party(party: str, brought: object, named: str | None) -> TorchMode
             code="SVFL-JOB-MODULE",
             party=party,
         )
-    return brought if brought is not None or named is None else TorchModel(named)
+    if brought is None and named is not None:
+        raise ConfigError(
+            f"party {party}: the job names the module {named}, and the party does not pass it",
+            "pass it as model = vfl.TorchModel(...), with the party or with its part of a model",
+            code="SVFL-JOB-MODULE",
+            party=party,
+            module=named,
+        )
+    return brought
 
 
 def _named(name: str) -> Any:

@@ -60,13 +60,13 @@ class Trees(LinearModel):
     step_bits: ClassVar[int | None] = 18
     risen: ClassVar[float] = 1.1  # smaller rises of the loss are normal, since leaf weights overfit
 
-    trees: int | None = Field(default=None, ge=1)
+    trees: int | None = Field(default=None, ge=1, le=10_000)
     """Mean number of trees over all parties. Default: 100 up to 10,000 training rows, 50 up to 50,000, and 25 above.
     With a
     boosted score the party with labels has half of them, and the others have more."""
-    depth: int = Field(default=4, ge=1)
+    depth: int = Field(default=4, ge=1, le=MAX_DEPTH)
     """Number of questions of a tree, which has 2^depth leaves."""
-    bins: int = Field(default=16, ge=2)
+    bins: int = Field(default=16, ge=2, le=MAX_BINS)
     """Number of quantile bins of a column; questions compare it with up to bins - 1 quantiles."""
     linear: float = Field(default=0.3, ge=0, le=8)
     """Weight of linear features relative to the leaves; 0 leaves them out."""
@@ -83,10 +83,6 @@ class Trees(LinearModel):
 
     @model_validator(mode="after")
     def _check_sizes(self) -> Trees:
-        if self.depth > MAX_DEPTH:
-            raise ValueError(f"depth: must be at most {MAX_DEPTH}")
-        if self.bins > MAX_BINS:
-            raise ValueError(f"bins: must be at most {MAX_BINS}")
         if self.ridge != "auto" and not MIN_RIDGE <= self.ridge <= 1e3:
             raise ValueError(f'ridge: must be "auto" or a number from {MIN_RIDGE:g} to 1000')
         max_trees = self._max_trees

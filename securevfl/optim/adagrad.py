@@ -18,7 +18,7 @@ class AdaGrad(Rule):
     """AdaGrad: the step of each weight shrinks with the sum of its squared gradients."""
 
     name: ClassVar[str] = "adagrad"
-    eps: float = Field(default=1e-10, gt=0)
+    eps: float = Field(default=1e-10, gt=0, le=1e12)
     """Term in the denominator that keeps the first steps finite."""
 
     @property

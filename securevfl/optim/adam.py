@@ -25,7 +25,7 @@ class Adam(Rule):
     """Decay rate of the mean of gradients."""
     beta2: float = Field(default=0.999, ge=0, lt=1)
     """Decay rate of the mean of squared gradients."""
-    eps: float = Field(default=1e-8, gt=0)
+    eps: float = Field(default=1e-8, gt=0, le=1e12)
     """Term in the denominator that keeps steps finite."""
 
     @property

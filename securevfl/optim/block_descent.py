@@ -60,14 +60,14 @@ class BlockDescent(Optimizer):
     name: ClassVar[str] = "block_descent"
     family: ClassVar[str] = "shares"
     grows: ClassVar[bool] = True
-    lr: float = Field(default=1.0, gt=0)
+    lr: float = Field(default=1.0, gt=0, le=1e12)
     """Step size in units of the safe step. If it is larger than 1 and an evaluation shows that the loss has increased,
     the training rolls back to its best model and halves the step, down to 1. On most tables, 2 needs half the
     iterations."""
     decay: Literal["none"] = "none"
     momentum: bool = True
     """Whether steps have momentum: the heavy-ball method for safe steps on all rows, Nesterov's otherwise."""
-    ridge: float = Field(default=1e-2, gt=0)
+    ridge: float = Field(default=1e-2, gt=0, le=1e12)
     """Value that is added to the curvature; it damps directions in which a party's columns hardly vary."""
 
     @property

@@ -35,7 +35,7 @@ previous product with fresh blinding. Otherwise the active party could infer fro
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -54,20 +54,23 @@ from securevfl.protocols.link import ActiveLink, PassiveLink
 from securevfl.protocols.message_protocol import Release
 from securevfl.protocols.residuals.base import Batch, Reply
 
+MAX_SIMULATED_STEPS = 100_000
+"""Largest number of local steps for which the number of openings is computed exactly."""
+
 
 class CeluVFL(RoundsOptimizer):
     """Local steps on the latest exchanges while the next one is in flight."""
 
     name: ClassVar[str] = "celu"
-    R: int = Field(default=5, ge=1)
+    R: int = Field(default=5, ge=1, le=10_000)
     """Number of times that each exchange is used; the first time when it arrives."""
-    W: int = Field(default=5, ge=1)
+    W: int = Field(default=5, ge=1, le=10_000)
     """Number of exchanges that each party stores."""
     xi: float | None = Field(default=None, gt=0, le=90)
     """Maximal angle in degrees by which a row may have changed since its exchange; rows are weighed by the cosine.
     Without it, all rows have weight 1. With encrypted residuals, weighted gradients of linear models reveal more about
     the labels."""
-    depth: int = Field(default=1, ge=1)
+    depth: int = Field(default=1, ge=1, le=1_000)
     """Maximal number of exchanges in flight; 1, as in the paper, is one exchange during the local steps."""
 
     @property
@@ -90,10 +93,16 @@ class CeluVFL(RoundsOptimizer):
         """Number of exchanges in the table and in flight."""
         return self.W + self.depth
 
-    def count_openings(self, model: Model, visits: Sequence[int]) -> int:
-        """Return the number of gradients that are decrypted: one per iteration, and one per local step if J changes."""
+    def count_openings(self, model: Model, visits: Collection[int]) -> int:
+        """Return the number of gradients that are decrypted: one per iteration, and one per local step if J changes.
+
+        For very long runs the upper bound of R gradients per iteration is returned, because the exact number takes a
+        simulation of all steps.
+        """
         if self.agreement(model).openings == 1:
             return len(visits)
+        if len(visits) * self.R > MAX_SIMULATED_STEPS:
+            return len(visits) * self.R
         table, steps = Workset[int](self.W, self.R), 0
         for t, batch in enumerate(visits):
             steps += 0 if self.W == 1 else sum(table.sample() is not None for _ in range(self.R - 1))

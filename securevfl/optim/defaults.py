@@ -46,6 +46,7 @@ EVALUATE_SAFE_STEPS_EVERY = 20  # safe steps never roll back; the evaluation hal
 HELD_OUT_FRACTION = 0.25
 ADAM_STEP = 0.05  # for models without a curvature bound
 PRECISE_TABLE = {"table_bits": 8, "step": 2.0**-4}  # for models that report standard errors
+MAX_TABLE_BITS = 8
 RESIDUAL_FAMILIES = ("rounds", "transfer")  # families whose jobs have a residual
 
 
@@ -115,12 +116,20 @@ def _protocol_for(model: Model, optimizer: Training | None) -> Protocol | None:
 
 
 def _with_table(model: Model, protocol: Protocol) -> Protocol:
-    """Return the protocol with the lookup table that the model needs, for the keys that the job does not set."""
-    precise = isinstance(model, LinearModel) and model.loss.reports_standard_errors
-    if protocol.shares is None or not precise:
+    """Return the protocol with the lookup table that the model needs, for the keys that the job does not set.
+
+    A table with smaller steps than those of the loss has more entries, so that it covers the same sums.
+    """
+    shares = protocol.shares
+    if shares is None or not isinstance(model, LinearModel):
         return protocol
-    table = {key: value for key, value in PRECISE_TABLE.items() if key not in protocol.shares.model_fields_set}
-    return protocol.model_copy(update={"shares": protocol.shares.model_copy(update=table)})
+    table: dict[str, Any] = dict(PRECISE_TABLE) if model.loss.reports_standard_errors else {}
+    if shares.step is not None:
+        halvings = math.log2((table.get("step") or model.loss.spacing) / shares.step)
+        bits = table.get("table_bits", Shares.model_fields["table_bits"].default)
+        table["table_bits"] = min(MAX_TABLE_BITS, bits + max(0, round(halvings)))
+    missing = {key: value for key, value in table.items() if key not in shares.model_fields_set}
+    return protocol.model_copy(update={"shares": shares.model_copy(update=missing)}) if missing else protocol
 
 
 def _schedule(model: Model, protocol: Protocol, job_keys: Mapping[str, Any]) -> dict[str, Any]:

@@ -37,9 +37,9 @@ class FedBCD(RoundsOptimizer):
     name: ClassVar[str] = "fedbcd"
     own_size: ClassVar[bool] = True
 
-    lr: float | None = Field(default=None, gt=0)
+    lr: float | None = Field(default=None, gt=0, le=1e12)
     """eta, the first step size. Default for linear models: each party computes it from the curvature of its columns."""
-    local_steps: int = Field(default=5, ge=1)
+    local_steps: int = Field(default=5, ge=1, le=10_000)
     """Q, the number of steps that each party takes for one exchange."""
     mode: Literal["parallel", "sequential"] = "parallel"
     """Whether parties move at once or in turn. In turn, sums reveal the outputs of single parties."""
@@ -138,7 +138,7 @@ class FedPBCD(FedBCD):
     name: ClassVar[str] = "fedpbcd"
     mode: Literal["parallel"] = "parallel"
     """All parties move at once."""
-    mu: float = Field(gt=0)
+    mu: float = Field(gt=0, le=1e12)
     """Strength of the proximal term, which pulls the weights towards those at the exchange."""
 
     @property

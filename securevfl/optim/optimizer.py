@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -43,7 +43,7 @@ class Training(NamedOption, ABC):
         """Whether steps are longer than safe ones, so that evaluations may roll back the training."""
         return False
 
-    def count_openings(self, model: Model, visits: Sequence[int]) -> int:
+    def count_openings(self, model: Model, visits: Collection[int]) -> int:
         """Return the number of gradients that are decrypted for a passive party in a run with these batches."""
         return len(visits)
 
@@ -64,7 +64,7 @@ class Optimizer(Training, ABC):
 
     own_size: ClassVar[bool] = False
 
-    lr: float | None = Field(gt=0)
+    lr: float | None = Field(gt=0, le=1e12)
     """eta, the step size of the first round."""
     decay: Literal["none", "sqrt_t", "sqrt_tk", "inverse"] = "none"
     """Decay of the step size over rounds t with K parties: lr / sqrt(t + 1); lr / sqrt(t K) from t = 1; lr / (t +

@@ -36,7 +36,7 @@ class Pipeline(RoundsOptimizer):
     """One step for each exchange, with `depth` exchanges in flight."""
 
     name: ClassVar[str] = "pipeline"
-    depth: int = Field(default=2, ge=1)
+    depth: int = Field(default=2, ge=1, le=1_000)
     """Maximal number of batches in flight; outputs are at most depth - 1 steps old."""
 
     @property

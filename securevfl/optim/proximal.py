@@ -22,7 +22,7 @@ class Proximal(Rule):
     """Steps by an inner `rule`, with a gradient that pulls the weights back with strength `mu`."""
 
     name: ClassVar[str] = "proximal"
-    mu: float = Field(gt=0)
+    mu: float = Field(gt=0, le=1e12)
     """Strength of the pull towards the weights at the exchange."""
     rule: SerializeAsAny[Rule] = Field(default_factory=Sgd)
     """The inner rule, which takes the steps."""

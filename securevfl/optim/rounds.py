@@ -6,7 +6,7 @@ An optimizer uses sums, replies and its party's data. It does not depend on keys
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, ClassVar, Protocol
 
 from pydantic import Field
@@ -94,7 +94,7 @@ class RoundsTraining(Training, ABC):
         openings = 1 if model.static_jacobian and not self.weighs_instances else self.steps
         return Agreement(openings, max_open_exchanges=self.max_open_exchanges, shares_outputs=model.shares_outputs)
 
-    def count_openings(self, model: Model, visits: Sequence[int]) -> int:
+    def count_openings(self, model: Model, visits: Collection[int]) -> int:
         """Return the number of gradients that are decrypted for a passive party in a run with these batches."""
         return len(visits) * self.agreement(model).openings
 

@@ -1,4 +1,4 @@
-"""Time on the critical path, split into encryption, local computation and communication.
+"""Time on the critical path, split into encryption, oblivious transfers, local computation and communication.
 
 `VirtualClock` computes the time that separate computers would take although all parties share one. A party's clock
 advances by the CPU time of its thread, and by the measured CPU time of its tasks in an executor. A message arrives at
@@ -11,7 +11,7 @@ time that the threads between sender and receiver take to hand it on, most of it
 handed on meanwhile, so this cost delays a message and occupies nothing (L and o of LogP, Culler et al. 1993, seen from
 outside). `WallClock` has the same interface and measures real time; runs between organisations use it.
 
-A path is a 4 x 3 array of seconds, stage by kind. When a party waits for a message of another party, it takes over the
+A path is a 4 x 4 array of seconds, stage by kind. When a party waits for a message of another party, it takes over the
 path of that party. The last clock of the run therefore contains the split of the critical path.
 
 Two threads of a party have two paths. `fork` creates the second one, which starts as a copy of the first. A thread
@@ -42,7 +42,7 @@ MAX_TRANSFERS = 256  # transfers that a connection remembers
 
 
 Path = NDArray[np.float64]
-"""Seconds by stage and kind, shape (4, 3)."""
+"""Seconds by stage and kind, shape (4, 4)."""
 
 
 class Stamp(NamedTuple):

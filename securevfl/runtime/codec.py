@@ -8,15 +8,17 @@ sender, receiver, session, subchannel and sequence number.
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from functools import lru_cache
 from math import prod
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.errors import FrameError, ProtocolError
+from securevfl.untrusted import MAX_NAME, UntrustedInputError, check_text
 
 FRAME_FORMAT = 2
 SESSION_BYTES = 16
@@ -97,6 +99,28 @@ def _decoder(kind: type[Message]) -> msgspec.msgpack.Decoder[Any]:
         return msgspec.msgpack.Decoder(kind, dec_hook=_decode_array)
 
 
+@lru_cache(maxsize=256)
+def _has_texts(kind: type[Message]) -> bool:
+    """Return whether a class of messages declares texts in any of its fields."""
+    return "str" in repr(list(get_type_hints(kind).values()))
+
+
+def check_texts(value: object) -> None:
+    """Raise UntrustedInputError if a text in a message is too long or has control characters."""
+    if isinstance(value, str):
+        check_text(value)
+    elif isinstance(value, msgspec.Struct):
+        for name in value.__struct_fields__:
+            check_texts(getattr(value, name))
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            check_texts(key)
+            check_texts(item)
+    elif isinstance(value, tuple | list):
+        for item in value:
+            check_texts(item)
+
+
 def encode_message(message: Message) -> bytes:
     """Encode the message without a frame; its tag is first."""
     return _encoder.encode(message)
@@ -105,7 +129,12 @@ def encode_message(message: Message) -> bytes:
 def decode_message(kind: type[M], data: bytes | memoryview | msgspec.Raw) -> M:
     """Decode a message of this class. Raise FrameError if the bytes are not a well-formed message of it."""
     try:
-        return _decoder(kind).decode(data)
+        message: M = _decoder(kind).decode(data)
+        if _has_texts(kind):
+            check_texts(message)
+        return message
+    except UntrustedInputError as cause:
+        raise FrameError(f"received a malformed {kind.__name__} ({cause})", code="SVFL-FRAME") from None
     except (msgspec.DecodeError, ValueError, RecursionError) as cause:
         raise FrameError(f"received a malformed {kind.__name__} ({_describe(cause)})", code="SVFL-FRAME") from None
 
@@ -135,6 +164,11 @@ def decode_frame(data: bytes | memoryview) -> Frame:
         )
     if len(frame.session) != SESSION_BYTES or frame.seq < 0:
         raise FrameError("received a frame with an invalid session or a negative sequence number", code="SVFL-FRAME")
+    try:
+        for name in (frame.sender, frame.receiver, frame.subchannel, frame.kind):
+            check_text(name, MAX_NAME)
+    except UntrustedInputError as cause:
+        raise FrameError(f"received a frame with an invalid header ({cause})", code="SVFL-FRAME") from None
     return frame
 
 

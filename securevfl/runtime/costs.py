@@ -8,11 +8,12 @@ from enum import IntEnum
 
 
 class Kind(IntEnum):
-    """What time is spent on."""
+    """What time is spent on: homomorphic encryption, other computation, messages, and oblivious transfers."""
 
     ENCRYPTION = 0
     LOCAL = 1
     COMMUNICATION = 2
+    TRANSFERS = 3
 
 
 class Stage(IntEnum):

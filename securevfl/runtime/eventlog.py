@@ -14,6 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
 
+from securevfl.untrusted import printable
+
 LOGGER = logging.getLogger("securevfl")
 LOGGER.addHandler(logging.NullHandler())
 
@@ -38,8 +40,13 @@ def emit(party: str, event: str, facts: Mapping[str, str | int | float], level: 
     """Log an event of a party. Facts are names, counts, bytes and seconds, never values of a table."""
     if LOGGER.isEnabledFor(level):
         time = datetime.now(UTC).isoformat(timespec="milliseconds")
-        rounded = {key: round(fact, 6) if isinstance(fact, float) else fact for key, fact in facts.items()}
+        rounded = {key: _loggable(fact) for key, fact in facts.items()}
         LOGGER.log(level, json.dumps({"time": time, "event": event, "party": party, **rounded}, ensure_ascii=False))
+
+
+def _loggable(fact: str | int | float) -> str | int | float:
+    """Return a fact with at most 6 digits, or with escapes in place of control characters."""
+    return printable(fact) if isinstance(fact, str) else round(fact, 6) if isinstance(fact, float) else fact
 
 
 def warn(party: str, event: str, facts: Mapping[str, str | int | float]) -> None:

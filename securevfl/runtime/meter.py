@@ -1,8 +1,8 @@
 """Measure the operations of encryption schemes.
 
 `Meter.linear` and `Meter.additive` wrap a `LinearScheme` or an `AdditiveScheme`. They count the calls and seconds of
-key generation, encoding, encryption, computation, masking and decryption. The channel counts bytes and messages; all
-other time is local computation.
+key generation, encoding, encryption, computation, masking and decryption. The same meter counts oblivious transfers, as
+a kind of their own. The channel counts bytes and messages; all other time is local computation.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from securevfl.crypto.secret import Secret
 from securevfl.runtime.clock import Clock
 from securevfl.runtime.costs import CostCounters, Kind
 from securevfl.runtime.executor import T, TimedExecutor
+
+TRANSFER = "transfer"
+"""The operation that counts as oblivious transfers; all others count as homomorphic encryption."""
 
 
 class Meter:
@@ -39,13 +42,14 @@ class Meter:
 
     def __call__(self, op: str, fn: Callable[[], T]) -> T:
         """Call a function, add its time to the counters of operation `op`, and return its result."""
+        kind = Kind.TRANSFERS if op == TRANSFER else Kind.ENCRYPTION
         self._clock.tick(Kind.LOCAL)
-        before = self._clock.path()[self._clock.stage, Kind.ENCRYPTION]
+        before = self._clock.path()[self._clock.stage, kind]
         result = fn()
-        self._clock.tick(Kind.ENCRYPTION)
+        self._clock.tick(kind)
         if self.executor is not None:
-            self._clock.offloaded(Kind.ENCRYPTION, self.executor.makespan())
-        after = self._clock.path()[self._clock.stage, Kind.ENCRYPTION]
+            self._clock.offloaded(kind, self.executor.makespan())
+        after = self._clock.path()[self._clock.stage, kind]
         self._counters.add_seconds(self._clock.stage, op, float(after - before))
         return result
 

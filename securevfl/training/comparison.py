@@ -12,8 +12,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.base.arrays import Floats
 from securevfl.base.extras import is_installed
 from securevfl.base.files import write_atomic
 from securevfl.consent.forecast import check_together
@@ -23,18 +27,29 @@ from securevfl.display import html
 from securevfl.errors import ConfigError
 from securevfl.families.run_facts import pooled_run_facts
 from securevfl.job import Job
+from securevfl.models import metrics
 from securevfl.models.linear import Logistic
+from securevfl.models.paired_auc import (
+    auc_correlation,
+    correlation_within_classes,
+    difference_error,
+    score_correlation,
+    spread_within_classes,
+)
+from securevfl.models.standard_errors import standard_errors
 from securevfl.models.trees import Trees
 from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.protocols.shares.opened_loss import MAX_LOSS_ROWS
 from securevfl.runtime.network import Network
-from securevfl.training.local_baseline import local_metrics
+from securevfl.training.local_baseline import local_scores
 from securevfl.training.model_part import ModelPart
 from securevfl.training.simulate import simulate
 from securevfl.training.text_table import format_table
 
 DEFAULT_BINS = 10
+CRITICAL_VALUE = 1.645
+"""Standard errors above which a gain is not chance: the one-sided 5 % point of the normal distribution."""
 NOTHING = "nothing"
 """What a model of one party alone discloses."""
 
@@ -60,6 +75,22 @@ class ComparedModel:
     tells: str
 
 
+class MeasuredModel(NamedTuple):
+    """A compared model with the figures from which the error of the gain follows. They are not stored.
+
+    Attributes:
+        row: its line of the comparison.
+        auc_error: standard error of its AUC.
+        spread: standard deviation of its log odds within the classes.
+        f: its outputs (n,) for the held-out rows, if it is a model of the active party's columns alone.
+    """
+
+    row: ComparedModel
+    auc_error: float
+    spread: float
+    f: Floats | None = None
+
+
 @dataclass(frozen=True)
 class Comparison:
     """Models on the same held-out rows.
@@ -68,11 +99,13 @@ class Comparison:
         rows: the models, those of the active party alone first.
         held_out: number of held-out rows.
         positive: number of held-out rows of the rarer class.
+        gain_error: standard error of the gain (`securevfl.models.paired_auc`).
     """
 
     rows: tuple[ComparedModel, ...]
     held_out: int
     positive: int
+    gain_error: float
 
     @property
     def gain(self) -> float:
@@ -83,12 +116,9 @@ class Comparison:
         return best_joint - best_alone
 
     @property
-    def deviation(self) -> float:
-        """Standard deviation of the best AUC over held-out rows like these (Hanley, McNeil 1982)."""
-        a, p = max(row.auc for row in self.rows), self.positive
-        n = self.held_out - p
-        one, other = a / (2 - a) - a * a, 2 * a * a / (1 + a) - a * a
-        return float(max(0.0, (a * (1 - a) + (p - 1) * one + (n - 1) * other) / (p * n)) ** 0.5)
+    def is_certain(self) -> bool:
+        """Whether the gain is larger than chance explains, at a one-sided level of 5 % for equal models."""
+        return self.gain > CRITICAL_VALUE * self.gain_error
 
     @property
     def conclusion(self) -> str:
@@ -98,8 +128,8 @@ class Comparison:
         best_joint = max((row for row in self.rows if row.columns != alone), key=lambda row: row.auc)
         figures = f"{best_alone.auc:.3f} ({best_alone.columns}, {best_alone.model})"
         figures += f" to {best_joint.auc:.3f} ({best_joint.columns}, {best_joint.model})"
-        accuracy = f"An AUC of {self.held_out:,} held-out rows is accurate to about +-{2 * self.deviation:.3f}"
-        if self.gain <= 2 * self.deviation:
+        accuracy = f"On {self.held_out:,} held-out rows the difference has a standard error of {self.gain_error:.4f}"
+        if not self.is_certain:
             return f"The best AUC changes from {figures}. {accuracy}, so this may be chance."
         return f"The best AUC rises by {self.gain:.3f}, from {figures}. {accuracy}."
 
@@ -233,7 +263,7 @@ def _check(jobs: Sequence[Job], parties: Sequence[Party], ledgers: Mapping[str, 
             ScoreLedger(ledgers[party.name].path).check_evaluations(lead.name, party.keys_of(rows), len(jobs))
 
 
-def alone(jobs: Mapping[str, Job], lead: Party, on_model: Callable[[str], object]) -> Iterator[ComparedModel]:
+def alone(jobs: Mapping[str, Job], lead: Party, on_model: Callable[[str], object]) -> Iterator[MeasuredModel]:
     """Yield the models of the party with labels alone; nothing is sent.
 
     Args:
@@ -247,19 +277,46 @@ def alone(jobs: Mapping[str, Job], lead: Party, on_model: Callable[[str], object
     for name, job in jobs.items():
         on_model(f"{name}, {lead.name} alone")
         started = time.thread_time()
-        measured = local_metrics(job, lead)
+        f, labels, classes = local_scores(job, lead)
         seconds = time.thread_time() - started
-        yield ComparedModel(f"{lead.name} alone", name, measured["auc"], measured["log_loss"], seconds, NOTHING)
+        measured = metrics.evaluate(job.model.loss, f, labels, classes)
+        errors = standard_errors(job.model.loss, f, labels, classes, None, ("auc",))
+        points = metrics.calibration(labels == classes[1], job.model.loss.proba(f)[:, 1])
+        row = ComparedModel(f"{lead.name} alone", name, measured["auc"], measured["log_loss"], seconds, NOTHING)
+        yield MeasuredModel(row, errors.get("auc", 0.0), spread_within_classes(points.tolist()), f[:, 0])
 
 
-def joint_row(together: str, name: str, part: ModelPart, seconds: float) -> ComparedModel:
+def joint_row(together: str, name: str, part: ModelPart, seconds: float) -> MeasuredModel:
     """Return the line of a model on shares, from the part of the party with labels."""
     tells = f"{part.held_out:,} (score, label) pairs"
-    return ComparedModel(together, name, part.metrics["auc"], part.metrics["log_loss"], seconds, tells)
+    row = ComparedModel(together, name, part.metrics["auc"], part.metrics["log_loss"], seconds, tells)
+    return MeasuredModel(row, part.metric_std_errors.get("auc", 0.0), spread_within_classes(part.calibration))
 
 
-def build_comparison(rows: Sequence[ComparedModel], job: Job, lead: Party) -> Comparison:
+def build_comparison(models: Sequence[MeasuredModel], job: Job, lead: Party) -> Comparison:
     """Return the comparison of these models on the rows that the job holds out."""
     labels = lead.labels[job.schedule(lead.register).test]
-    rarest = min((labels == label).sum() for label in set(labels.tolist()))
-    return Comparison(tuple(rows), len(labels), int(rarest))
+    values, counts = np.unique(labels, return_counts=True)
+    error = gain_error(models, labels == values[-1])
+    return Comparison(tuple(model.row for model in models), len(labels), int(counts.min()), error)
+
+
+def gain_error(models: Sequence[MeasuredModel], positive: NDArray[np.bool_]) -> float:
+    """Return the standard error of the best joint AUC minus the best AUC of the active party alone.
+
+    Args:
+        models: all models; those of the active party alone have outputs.
+        positive: which held-out rows (n,) are of one of the two classes.
+
+    Returns:
+        The standard error.
+    """
+    best_alone = max((model for model in models if model.f is not None), key=lambda model: model.row.auc)
+    best_joint = max((model for model in models if model.f is None), key=lambda model: model.row.auc)
+    same_kind = next(model for model in models if model.f is not None and model.row.model == best_joint.row.model)
+    assert best_alone.f is not None, "models of one party alone have outputs"
+    assert same_kind.f is not None, "models of one party alone have outputs"
+    correlation = score_correlation(same_kind.spread, best_joint.spread)
+    correlation *= correlation_within_classes(best_alone.f, same_kind.f, positive)
+    of_areas = auc_correlation(best_alone.row.auc, best_joint.row.auc, correlation)
+    return difference_error(best_alone.auc_error, best_joint.auc_error, of_areas)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.data.party import Party
@@ -36,6 +39,20 @@ def baseline_metrics(job: JobOptions, party: Party) -> dict[str, float] | None:
 def local_metrics(job: JobOptions, party: Party) -> dict[str, float]:
     """Train the job's model on one party's columns, and return its metrics on the job's held-out rows.
 
+    Args:
+        job: see `local_scores`.
+        party: the party with labels.
+
+    Returns:
+        The metrics.
+    """
+    f, labels, classes = local_scores(job, party)
+    return metrics.evaluate(job.model.loss, f, labels, classes)
+
+
+def local_scores(job: JobOptions, party: Party) -> tuple[Floats, NDArray[Any], NDArray[Any]]:
+    """Train the job's model on one party's columns, and return its outputs for the job's held-out rows.
+
     Columns are prepared and steps are taken as in a training on shares, but in floats and without messages.
 
     Args:
@@ -44,7 +61,7 @@ def local_metrics(job: JobOptions, party: Party) -> dict[str, float]:
         party: the party with labels.
 
     Returns:
-        The metrics.
+        The outputs (n, c), the labels (n,) and the classes.
     """
     party, model, options = prepare_party(job, party, party.register), job.model, job.protocol.shares
     assert isinstance(model, LinearModel), "shares train no other"
@@ -63,7 +80,7 @@ def local_metrics(job: JobOptions, party: Party) -> dict[str, float]:
     X = inputs.trained(training_rows, np.arange(len(train))).clip(-options.clip, options.clip)
     Z = inputs(test_rows).clip(-options.clip, options.clip)
     theta = _block_descent(job, model, X, y, np.ones((len(y), 1)) if row_weights is None else row_weights[:, None])
-    return metrics.evaluate(loss, Z @ theta, np.asarray(party.y)[test], data.classes)
+    return Z @ theta, np.asarray(party.y)[test], data.classes
 
 
 def _block_descent(job: JobOptions, model: LinearModel, X: Floats, y: Floats, row_weights: Floats) -> Floats:

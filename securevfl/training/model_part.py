@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,12 +16,13 @@ from numpy.typing import ArrayLike, NDArray
 from securevfl.base.arrays import Floats
 from securevfl.base.checked_files import DamagedFileError, read_checked_json, write_checked_json
 from securevfl.base.config import to_plain
+from securevfl.base.files import sync_folder
 from securevfl.data.baseline import Baseline
 from securevfl.data.columns import Columns, columns_of, has_names
 from securevfl.data.preparation import FittedPreparation
 from securevfl.data.scaling import Scaling
 from securevfl.data.validation import check_finite, unmasked
-from securevfl.errors import ConfigError, DataError, TableError
+from securevfl.errors import ConfigError, DataError, StorageError, TableError
 from securevfl.families.state import State
 from securevfl.job import Job
 from securevfl.models import pair_metrics
@@ -31,6 +33,8 @@ from securevfl.models.tree_views import TreeViews, tree_views_of
 from securevfl.runtime.clock import Path as CriticalPath
 from securevfl.runtime.costs import CostCounters, Kind, Stage
 
+DIGEST_LENGTH = 16
+"""Number of hexadecimal digits in the name of a replaced model file."""
 PART_SCHEMA = "securevfl.part/6"
 
 PLAIN_FIELDS = (
@@ -80,8 +84,7 @@ class ModelPart:
         trained: number of training rows.
         held_out: number of held-out rows.
         status: which training it is from.
-        model: the module that the party passed as an object (`Party.model`). No file stores it, so set it after loading
-            unless the job names a file of it.
+        model: the module that the party passed (`Party.model`). No file stores it, so set it after loading.
     """
 
     name: str
@@ -314,8 +317,29 @@ class ModelPart:
         check_finite(self.name, np.asarray(np.isfinite(table).all(axis=0)), self.features)
         return table
 
+    def with_named_module(self, folder: Path) -> ModelPart:
+        """Bring the module that the job names for this party, if this computer allows its name.
+
+        Args:
+            folder: the folder with the file of the module.
+
+        Returns:
+            This part.
+
+        Raises:
+            ConfigError: the name is not allowed, or the folder has no such file.
+        """
+        self.model = Job.from_dict(self.job).model.named_module(self.name, folder)
+        return self
+
     def save(self, path: str | Path) -> None:
-        """Write this part atomically as JSON with a digest."""
+        """Write this part atomically as JSON with a digest.
+
+        A file is never overwritten: another file at this path is renamed to `NAME.<digest>.json` first.
+
+        Args:
+            path: the file.
+        """
         content = {"schema": PART_SCHEMA} | {name: getattr(self, name) for name in PLAIN_FIELDS}
         content |= {
             "columns": self.columns,
@@ -327,6 +351,7 @@ class ModelPart:
             "calibration": list(self.calibration),
             "baseline": [to_plain(item) for item in self.baseline],
         }
+        set_aside(Path(path))
         write_checked_json(Path(path), content)
 
     @classmethod
@@ -383,6 +408,49 @@ class ModelPart:
             )
         except (KeyError, TypeError, ValueError, AttributeError, ConfigError):
             raise _damaged(path) from None
+
+
+def set_aside(path: Path) -> Path | None:
+    """Rename the file at a path to `NAME.<digest>.json`, so that a new file can be written there.
+
+    Args:
+        path: the path, `NAME.json`.
+
+    Returns:
+        The new path; None if there is no file.
+
+    Raises:
+        StorageError: the file cannot be read or renamed.
+    """
+    if not path.is_file():
+        return None
+    try:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()[:DIGEST_LENGTH]
+        aside = path.with_name(f"{path.name.removesuffix('.json')}.{digest}.json")
+        path.rename(aside)
+        sync_folder(path.parent)
+    except OSError as cause:
+        raise StorageError(path, cause) from None
+    return aside
+
+
+def replaced_files(path: Path) -> list[Path]:
+    """Return the files that `set_aside` has renamed from this path."""
+    name = re.compile(re.escape(path.name.removesuffix(".json")) + rf"\.[0-9a-f]{{{DIGEST_LENGTH}}}\.json")
+    folder = path.parent
+    return sorted(other for other in folder.iterdir() if name.fullmatch(other.name)) if folder.is_dir() else []
+
+
+def check_unused(path: Path) -> None:
+    """Raise ConfigError if there is a file at a path at which a model is to be written."""
+    if path.exists():
+        raise ConfigError(
+            f"{path} exists already, and belongs to another job, or to another table than the current one",
+            "name another file with --save; or give --replace, which renames it to NAME.<digest>.json when the new "
+            "model is complete",
+            code="SVFL-FILE-EXISTS",
+            path=str(path),
+        )
 
 
 def _damaged(path: str | Path) -> DataError:

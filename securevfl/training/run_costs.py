@@ -12,9 +12,23 @@ from securevfl.runtime.costs import CostCounters, Kind, Stage
 from securevfl.training.model_part import ModelPart
 from securevfl.training.text_table import format_table
 
-COST_KINDS = {Kind.ENCRYPTION: "encryption", Kind.LOCAL: "other work", Kind.COMMUNICATION: "network"}
+COST_KINDS = {
+    Kind.ENCRYPTION: "encryption",
+    Kind.TRANSFERS: "transfers",
+    Kind.LOCAL: "other work",
+    Kind.COMMUNICATION: "network",
+}
+"""Kinds of work: homomorphic encryption, oblivious transfers, all other computation, and communication."""
 
-COST_COLUMNS = "encryption_s", "local_s", "communication_s", "ahead_s", "evaluation_s"  # columns of `Costs.parts`
+COST_PHASES = {
+    "preparation": (Stage.SETUP, Stage.OFFLINE),
+    "training": (Stage.TRAIN,),
+    "evaluation": (Stage.EVALUATE,),
+}
+"""Phases of a run. The preparation consists of the setup and the offline phase (`securevfl prepare`)."""
+
+Split = dict[str, dict[str, float]]
+"""Seconds by phase and kind of work, in the words of `COST_PHASES` and `COST_KINDS`."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +70,14 @@ class Costs:
         return float(self.path[stage, kind])
 
     @property
-    def parts(self) -> dict[str, float]:
-        """Seconds of the critical path by kind of work (`split_seconds`); they add up to `total`."""
+    def split(self) -> Split:
+        """Seconds of the critical path by phase and kind of work (`split_seconds`); they add up to `total`."""
         return split_seconds(self.path)
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """The seconds of `split` as one mapping, with names such as "training: encryption"."""
+        return {f"{phase}: {kind}": s for phase, kinds in self.split.items() for kind, s in kinds.items()}
 
     @property
     def measured(self) -> bool:
@@ -90,39 +109,55 @@ class Costs:
     def row(self) -> dict[str, str | int | float | None]:
         """Return one row of FedBCD Table 2, with the parts of the total, the protocol and the bytes.
 
-        Values that files do not store are None.
+        The parts have columns such as training_encryption_s, one for each phase and kind of work. Values that files do
+        not store are None.
         """
         row: dict[str, str | int | float | None] = {
             "algorithm": self.algorithm,
             "protocol": self.protocol,
             "Q": self.local_steps,
             "rounds": self.rounds,
-            **dict(zip(COST_COLUMNS, self.parts.values(), strict=True)),
+            **{f"{name.replace(': ', '_').replace(' ', '_')}_s": seconds for name, seconds in self.parts.items()},
             "total_s": self.total,
             "bytes": self.bytes,
         }
         return row if self.measured else row | dict.fromkeys([key for key in row if key.endswith("_s")] + ["bytes"])
 
     def table(self, *others: Costs) -> str:
-        """Return a text table of this run and others."""
-        return format_table([costs.row() for costs in (self, *others)])
+        """Return a text table of this run and others: a line for each phase, and one for the whole run."""
+        return format_table([line for costs in (self, *others) for line in costs.lines()])
+
+    def lines(self) -> list[dict[str, str | int | float | None]]:
+        """Return the seconds of each phase and of the whole run by kind of work; None for values of loaded runs."""
+        head: dict[str, str | int | float | None] = {
+            "algorithm": self.algorithm,
+            "protocol": self.protocol,
+            "Q": self.local_steps,
+            "rounds": self.rounds,
+        }
+        split = self.split
+        split["all"] = {kind: sum(kinds[kind] for kinds in split.values()) for kind in COST_KINDS.values()}
+        lines = []
+        for phase, kinds in split.items():
+            seconds: dict[str, float | None] = {f"{kind.replace(' ', '_')}_s": value for kind, value in kinds.items()}
+            seconds["total_s"] = sum(kinds.values())
+            if not self.measured:
+                seconds = dict.fromkeys(seconds)
+            sent = self.bytes if phase == "all" and self.measured else None
+            lines.append({**head, "phase": phase, **seconds, "bytes": sent})
+        return lines
 
     def _repr_html_(self) -> str:
-        row = self.row()
+        lines = self.lines()
         return html.table(
-            [key.replace("_s", " s") if key.endswith("_s") else key for key in row],
-            [["-" if value is None else value for value in row.values()]],
+            [key.replace("_", " ") for key in lines[0]],
+            [["-" if value is None else value for value in line.values()] for line in lines],
         )
 
 
-def split_seconds(path: LongestPath) -> dict[str, float]:
-    """Split the seconds of a path (stages, kinds) by kind of work.
-
-    Setup and training are split by kind. Preprocessing (`securevfl prepare`) and evaluation are listed separately,
-    because which of their parts are on the critical path differs from run to run.
-    """
-    by_kind = {word: float(path[[Stage.SETUP, Stage.TRAIN], kind].sum()) for kind, word in COST_KINDS.items()}
-    return by_kind | {
-        "offline phase": float(path[Stage.OFFLINE].sum()),
-        "evaluation": float(path[Stage.EVALUATE].sum()),
+def split_seconds(path: LongestPath) -> Split:
+    """Split the seconds of a path (stages, kinds) by phase and kind of work."""
+    return {
+        phase: {word: float(path[list(stages), kind].sum()) for kind, word in COST_KINDS.items()}
+        for phase, stages in COST_PHASES.items()
     }

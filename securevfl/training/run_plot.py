@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from securevfl.base.extras import import_extra
 from securevfl.display.svg import COLOURS
-from securevfl.training.run_costs import Costs
+from securevfl.training.run_costs import COST_KINDS, Costs
 from securevfl.training.run_page import AXES, LOSSES, curve, metric_names
 
 if TYPE_CHECKING:
@@ -44,9 +44,13 @@ def plot(history: list[dict[str, float]], costs: Costs) -> Figure:
         handles = list(dict.fromkeys([*axes.get_lines(), *other.get_lines()]))
         if handles:
             axes.legend(handles=handles, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, frameon=False)
-    seconds = costs.parts
-    bars = split.bar(list(seconds), list(seconds.values()), color=COLOURS[: len(seconds)])
-    split.bar_label(bars, fmt="%.3g", fontsize="small")
+    phases = costs.split
+    bottom = [0.0] * len(phases)
+    for word, colour in zip(COST_KINDS.values(), COLOURS, strict=False):
+        heights = [kinds[word] for kinds in phases.values()]
+        split.bar(list(phases), heights, bottom=bottom, color=colour, label=word)
+        bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
+    split.legend(fontsize="small", frameon=False)
     split.set(ylabel="seconds from start to end")
     split.tick_params(axis="x", labelsize="small", labelrotation=20)
     return figure

@@ -12,7 +12,7 @@ from __future__ import annotations
 import msgspec
 
 from securevfl.errors import FrameError
-from securevfl.runtime.codec import Message
+from securevfl.runtime.codec import Message, check_texts
 
 MAX_PIECE_BYTES = 1 << 20  # bytes of a packet in one message
 
@@ -81,6 +81,7 @@ def decode_line(me: str, data: bytes) -> LineMessage:
     """Decode a message of a line that party `me` received, or raise FrameError."""
     try:
         message: LineMessage = _decoder.decode(data)
+        check_texts(message)
     except (msgspec.DecodeError, ValueError, RecursionError):
         raise FrameError(f"party {me} received a malformed message", code="SVFL-FRAME", party=me) from None
     return message

@@ -16,7 +16,7 @@ import msgspec
 
 from securevfl.errors import FrameError
 from securevfl.runtime.abort import Abort
-from securevfl.runtime.codec import Frame, Message
+from securevfl.runtime.codec import Frame, Message, check_texts
 
 MAX_HANDSHAKE_BYTES = 1 << 20  # bytes of a packet that is not a frame
 
@@ -79,6 +79,8 @@ def decode_packet(me: str, neighbour: str, packet: bytes) -> Packet | EncryptedP
     """
     try:
         decoded: Packet | EncryptedPacket = _packets.decode(packet)
+        if not isinstance(decoded, SessionOffer):  # its handshake is JSON, which is bounded when it is parsed
+            check_texts(decoded)
     except (msgspec.DecodeError, ValueError, RecursionError):
         raise FrameError(
             f"party {me} received a malformed packet from {neighbour}", code="SVFL-FRAME", party=me, peer=neighbour

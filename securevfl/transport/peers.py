@@ -15,7 +15,6 @@ one of the parties, or a separate relay with a certificate of that name.
 from __future__ import annotations
 
 import ipaddress
-import tomllib
 from itertools import combinations
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from pydantic import Field, model_validator
 
 from securevfl.base.config import Config
 from securevfl.errors import ConfigError
+from securevfl.untrusted import MAX_NAME, MAX_TOML_BYTES, UntrustedInputError, parse_toml
 
 
 class Peers(Config):
@@ -43,7 +43,7 @@ class Peers(Config):
     @model_validator(mode="after")
     def _check(self) -> Peers:
         for name in self.everyone:
-            if not name.replace("-", "").replace("_", "").isalnum() or name == "ca":
+            if len(name) > MAX_NAME or not name.replace("-", "").replace("_", "").isalnum() or name == "ca":
                 raise ValueError(f"the name {name!r} is invalid. Use letters, digits, - and _; ca is reserved")
         if len(set(self.parties)) < len(self.parties):
             raise ValueError("active, passives: a name occurs twice. Give every party its own name")
@@ -96,7 +96,8 @@ class Peers(Config):
     def load(cls, path: str | Path) -> Peers:
         """Read a file of peers, or raise ConfigError with one line for each problem."""
         try:
-            keys = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+            with Path(path).open("rb") as file:
+                keys = parse_toml(file.read(MAX_TOML_BYTES + 1))
         except OSError as cause:
             raise ConfigError(
                 f"the file of peers {path} cannot be read ({cause.strerror})",
@@ -104,7 +105,7 @@ class Peers(Config):
                 code="SVFL-PEERS-FILE",
                 path=str(path),
             ) from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as cause:
+        except UntrustedInputError as cause:
             raise ConfigError(
                 f"the file of peers {path} is not valid TOML: {cause}",
                 "correct that line",

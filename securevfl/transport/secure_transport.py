@@ -54,6 +54,7 @@ from securevfl.transport.packets import (
 from securevfl.transport.peers import Peers
 from securevfl.transport.relay import route
 from securevfl.transport.tls import Credentials, verify_signature
+from securevfl.untrusted import UntrustedInputError, parse_json, shortened
 
 _HANDSHAKE_PACKETS = 2  # SessionOffer and SessionProof
 
@@ -368,11 +369,11 @@ def _difference(peer: str, theirs: str, me: str, ours: str) -> tuple[str, str]:
         FrameError: the peer's handshake is not JSON.
     """
     try:
-        left, right = json.loads(theirs), json.loads(ours)
-    except (ValueError, RecursionError):
+        left, right = parse_json(theirs.encode(errors="replace")), parse_json(ours.encode())
+    except UntrustedInputError:
         raise FrameError(f"{peer} sent a handshake that is not JSON", code="SVFL-FRAME", party=me, peer=peer) from None
     differences = list(_walk("", left, right))
-    texts = [f"{key} ({peer} {_describe(a)}, {me} {_describe(b)})" for key, a, b in differences]
+    texts = [f"{shortened(key)} ({peer} {_describe(a)}, {me} {_describe(b)})" for key, a, b in differences]
     if any(key == "task" for key, *_ in differences):
         remedy = "run the same command at all parties; `securevfl score` needs peers that run `securevfl serve`"
         return "; ".join(texts[:1]), remedy

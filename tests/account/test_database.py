@@ -270,7 +270,7 @@ def test_a_full_disk_and_a_foreign_lock_keep_their_cause(account: Account, monke
     database._connection.execute("PRAGMA busy_timeout = 10")
     with closing(sqlite3.connect(account.path, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
-        with raises_code(DataError, "SVFL-LEDGER-BUSY"):
+        with raises_code(StorageError, "SVFL-FILE-IN-USE"):
             account.add()
 
 

@@ -223,8 +223,9 @@ def test_on_a_terminal_it_is_a_question(tmp_path: Path, answer: bytes, code: int
     )
     os.close(theirs)
     screen = b""
-    while b"Do you agree?" not in screen:
+    while b"Do you agree to sheet" not in screen or b"?" not in screen.partition(b"Do you agree")[2]:
         screen += os.read(ours, 4096)
+    assert ConsentSheet("the disclosures").digest.encode() in screen.partition(b"Do you agree")[2]
     os.write(ours, answer)
     reader = threading.Thread(target=lambda: _drain(ours), daemon=True)
     reader.start()
@@ -232,6 +233,27 @@ def test_on_a_terminal_it_is_a_question(tmp_path: Path, answer: bytes, code: int
     assert b"the disclosures" in screen
     agreed = AgreedSheets(DisclosureLedger(tmp_path / "shop.ledger", "shop"))
     assert agreed.has_agreed(ConsentSheet("the disclosures")) == (code == 0)
+
+
+@pytest.mark.parametrize("typed", [b"y\n", b"y\ny\ny\n", b"y"])
+def test_input_that_was_typed_before_the_question_is_no_answer(tmp_path: Path, typed: bytes) -> None:
+    ours, theirs = pty.openpty()
+    os.write(ours, typed)
+    process = Forked(
+        [sys.executable, "-c", ASKED, str(tmp_path / "shop.ledger")],
+        stdin=theirs,
+        stderr=theirs,
+        env=os.environ | {"TERM": "xterm"},
+    )
+    screen = b""
+    while b"Do you agree to sheet" not in screen or b"?" not in screen.partition(b"Do you agree")[2]:
+        screen += os.read(ours, 4096)
+    threading.Thread(target=lambda: _drain(ours), daemon=True).start()
+    os.write(ours, b"\n")  # ends a line of which only the beginning was typed before
+    os.write(ours, b"n\n")
+    assert process.wait(240) == 1
+    assert not (tmp_path / "shop.ledger.agreed").exists()
+    os.close(theirs)
 
 
 def _drain(terminal: int) -> None:

@@ -41,13 +41,11 @@ def trains_on_shares(**keys: Any) -> vfl.Job:
 def test_opened_weights_as_many_as_labels_are_refused(rows: int, refused: bool) -> None:
     """As for a sealed gradient of this number of columns on one batch of all rows."""
     sheet = str(vfl.explain(trains_on_shares(), noise_tables(rows, 200)))
-    assert ("would be refused: shop: its weights, which are opened to it, are 200 numbers" in sheet) == refused
+    assert ("would be refused: shop: its opened weights are 200 numbers" in sheet) == refused
     if refused:
         with raises_code(LeakageError, "SVFL-LEAK-NOT-ACCEPTED", leaks=("rank",)):
             vfl.simulate(trains_on_shares(), noise_tables(rows, 200))
-    assert "which are opened to it, are" not in str(
-        vfl.explain(trains_on_shares(open_weights=()), noise_tables(rows, 200))
-    )
+    assert "its opened weights are" not in str(vfl.explain(trains_on_shares(open_weights=()), noise_tables(rows, 200)))
 
 
 def test_a_sheet_says_what_scores_are_to_who_knows_its_weights() -> None:
@@ -84,7 +82,7 @@ def test_codes_and_scores_are_weighed_together_before_a_run() -> None:
     [
         ({"protocol": "shares"}, "open_weights"),
         ({"protocol": "open", "model": vfl.Softmax()}, "one output"),
-        ({"protocol": "shares", "model": "trees"}, "weights of columns"),
+        ({"protocol": "shares", "model": "trees"}, "one weight for each column"),
     ],
     ids=["nobody knows weights", "several outputs", "no weights of columns"],
 )

@@ -43,7 +43,7 @@ def test_every_kind_and_every_key_is_on_it() -> None:
 
 def test_types_bounds_and_defaults_are_the_checked_ones() -> None:
     page = reference.page()
-    assert "| `gamma` | number > 0 | required |" in page
+    assert "| `gamma` | number > 0 ≤ 1e+12 | required |" in page
     assert "| `bits` | `16` or `32` | `32` |" in page
     assert "| `accepts` | list of text |" in page
     assert '| `rule` | [rule](#rule) | `"sgd"` |' in page

@@ -90,7 +90,7 @@ def test_the_sheet_states_coalitions_learners_and_noise() -> None:
     for phrase in (
         "the server and any worker that receives sums can together open",
         "the labels of all training rows, which the active party sends to all workers",
-        "is the change of that worker's part",
+        "is the change of that worker's outputs",
         "no output and no sum",
         "epsilon 8 at delta 0.0001\n            for all 4 pushes of a row",
     ):

@@ -7,6 +7,7 @@ import pytest
 
 from securevfl.models import metrics, pair_metrics
 from securevfl.models.losses import LOSSES
+from securevfl.models.standard_errors import standard_errors
 
 GENERATOR = np.random.default_rng(5)
 STEP = 1 / 16
@@ -88,7 +89,7 @@ def test_metrics_of_levels_are_off_by_less_than_the_error_that_is_said(rows: int
         y = (draw.random(rows) < share).astype(int)
         f = (draw.normal(size=rows) + 1.5 * y + np.log(share))[:, None]
         levels = np.floor(f / STEP + draw.random(f.shape)) * STEP
-        exact, errors = metrics.evaluate(loss, f, y, classes), metrics.standard_errors(loss, f, y, classes, None)
+        exact, errors = metrics.evaluate(loss, f, y, classes), standard_errors(loss, f, y, classes, None)
         measured = pair_metrics.class_metrics(loss, levels, (y == 1)[:, None], classes)
         std_errors = pair_metrics.class_standard_errors(loss, levels, (y == 1)[:, None], classes)
         for name in ("auc", "log_loss", "pr_auc", "brier"):
@@ -102,7 +103,7 @@ def test_standard_errors_of_classes_and_residuals_are_those_of_rows() -> None:
     f = draw.normal(size=(2000, 3)) + (y[:, None] == np.arange(3))
     loss = LOSSES["one_vs_rest"]
     std_errors = pair_metrics.class_standard_errors(loss, f, y[:, None] == np.arange(3), np.arange(3))
-    exact = metrics.standard_errors(loss, f, y, np.arange(3), None)
+    exact = standard_errors(loss, f, y, np.arange(3), None)
     assert std_errors["loss"] == pytest.approx(exact["loss"], rel=0.5)
     r, targets = draw.normal(size=(2, 2000, 1))
     std_errors = pair_metrics.residual_standard_errors(LOSSES["square"], r, targets, np.array([0.0, 2.0]))

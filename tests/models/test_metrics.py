@@ -7,6 +7,7 @@ from sklearn.calibration import calibration_curve
 
 from securevfl.models import metrics
 from securevfl.models.losses import LOSSES
+from securevfl.models.standard_errors import standard_errors
 
 GENERATOR = np.random.default_rng(3)
 N = 500
@@ -90,8 +91,8 @@ def test_standard_errors_are_those_of_the_rows_that_weigh(name: str) -> None:
     classes = loss.classes(y)
     f = draw.normal(size=(rows, loss.outputs(classes))) * 0.3
     heavy = np.arange(rows) % 10 == 0
-    alone = metrics.standard_errors(loss, f[heavy], y[heavy], classes, None)
-    weighted = metrics.standard_errors(loss, f, y, classes, np.where(heavy, 1.0, 1e-9))
+    alone = standard_errors(loss, f[heavy], y[heavy], classes, None)
+    weighted = standard_errors(loss, f, y, classes, np.where(heavy, 1.0, 1e-9))
     assert weighted.keys() == alone.keys()
     for metric, error in alone.items():
         assert 0.5 * error < weighted[metric] < 2.0 * error, metric
@@ -106,7 +107,7 @@ def test_standard_errors_are_the_deviations_over_other_rows(rows: int, share: fl
         y = (draw.random(rows) < share).astype(int)
         f = (draw.normal(size=rows) + y + np.log(share))[:, None]
         values.append(metrics.evaluate(loss, f, y, classes))
-        errors.append(metrics.standard_errors(loss, f, y, classes, None))
+        errors.append(standard_errors(loss, f, y, classes, None))
     for name in ("auc", "log_loss", "accuracy", "brier"):
         deviation = np.std([sample[name] for sample in values])
         assert np.mean([estimate[name] for estimate in errors]) == pytest.approx(deviation, rel=0.35), name

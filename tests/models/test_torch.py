@@ -179,9 +179,14 @@ def test_a_module_comes_from_a_file_of_its_owner(tmp_path: Path, monkeypatch: py
     for name in ("net.py", "net:shop", "none.py:shop", "net.py:bank", "net.py:number"):
         with raises_code(ConfigError, "SVFL-JOB-MODULE"):
             vfl.TorchModel(name)
-    model = vfl.Neural(modules={"shop": "net.py:shop"}, loss="softmax")
+    model = vfl.Neural(modules={"shop": "net.py:shop"}, module_weights={"shop": (D + 1) * C}, loss="softmax")
     assert model.module_parameters("shop", None) == (D + 1) * C
-    assert model.build(BlockSpec("shop", False, D, C)).parameters == (D + 1) * C
+    with raises_code(ConfigError, "SVFL-JOB-MODULE"):
+        model.build(BlockSpec("shop", False, D, C))
+    spec = BlockSpec("shop", False, D, C, model=vfl.TorchModel("net.py:shop"))
+    assert model.build(spec).parameters == (D + 1) * C
+    with raises_code(ConfigError, "SVFL-JOB-MODULE"):
+        model.model_copy(update={"module_weights": {"shop": 7}}).build(spec)
     assert (model.module_parameters("bank", None), model.build(BlockSpec("bank", True, 4, C)).parameters) == (0, 5 * C)
 
 

@@ -9,7 +9,7 @@ from securevfl.models.log_link_losses import GammaLoss, PoissonLoss
 from securevfl.models.robust_losses import HuberLoss, QuantileLoss
 from securevfl.models.standard_losses import LogisticLoss, SmoothHingeLoss, SquareLoss
 from securevfl.protocols.shares.fixed_point import FixedPointEncoding
-from securevfl.protocols.shares.projection import MARGIN, projected
+from securevfl.protocols.shares.projection import MARGIN_KNOTS, projected
 from securevfl.protocols.shares.residual_tables import ResidualTables
 
 SMOOTH = [(LogisticLoss(), 1.0, -1.0), (LogisticLoss(), 0.5, 1.0), (PoissonLoss(), 0.25, 2.0), (GammaLoss(), 0.25, 0.7)]
@@ -39,7 +39,7 @@ def test_coefficients_are_those_of_a_dense_solver(loss, spacing: float, target: 
 def test_a_line_is_its_own_projection() -> None:
     coefficients = projected(SquareLoss().residual, np.array([[3.0], [-1.0]]), np.array([-4.0, 2.0]), 9, 0.5)
     at = np.array([-4.0, 2.0])[:, None] + 0.5 * np.arange(9)
-    np.testing.assert_allclose(coefficients, at - np.array([[3.0], [-1.0]]), atol=1e-8 * MARGIN)
+    np.testing.assert_allclose(coefficients, at - np.array([[3.0], [-1.0]]), atol=1e-8 * MARGIN_KNOTS)
 
 
 @pytest.mark.parametrize("spread", [1.0, 1.5, 3.0])

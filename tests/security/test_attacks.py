@@ -18,6 +18,7 @@ from securevfl.audit.attacks.base import Score, auc_noise, by_row, label_auc
 from securevfl.audit.attacks.collusion import recovered_parts
 from securevfl.audit.attacks.rare_values import lonely_rows
 from securevfl.audit.recording.real_ideal_pair import RealIdealPair
+from securevfl.audit.report import MARGIN
 from securevfl.base.arrays import Floats
 from securevfl.crypto.sum_trees import SumTree, star_tree
 from securevfl.disclosure.label_auc import expected_label_auc
@@ -38,7 +39,6 @@ LABEL_ATTACKS = [  # the attack on forests is in test_trees_leaks.py
 FROM_RESIDUALS = ["residual_sign", "residual_direction", "batch_inversion", "cross_round", "transcript"]
 SEEDS = 5
 MANY_SEEDS = 20
-MARGIN = 0.03
 GUESSES = {"transcript"}  # attacks on random bytes, whose score varies by chance
 
 

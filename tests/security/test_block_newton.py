@@ -77,7 +77,7 @@ def test_few_exchanges_span_few_dimensions_of_the_columns() -> None:
     assert exchanges == 5
     trained = batch.numbers[:, :exchanges]
     assert np.linalg.matrix_rank(trained) == exchanges - 1  # the first exchange is zero
-    assert "T c = 5 x 1 numbers about each training row" in vfl.explain(
+    assert "5 x 1 numbers about each training row" in vfl.explain(
         job, noise_parties(1000)
     )  # 4 exchanges and the evaluation
 

@@ -124,4 +124,4 @@ def test_unreachable_limits_and_open_residuals_are_refused() -> None:
 
 def test_the_sheet_states_the_auc_of_columns_of_noise() -> None:
     sheet = vfl.explain(limited(None, batch_size=143), vfl.datasets.breast_cancer())
-    assert "columns of noise would predict labels with an AUC of 0.69" in sheet
+    assert "columns of pure noise they would rank labels with an AUC of 0.69" in sheet

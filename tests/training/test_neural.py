@@ -132,14 +132,18 @@ def test_equations_of_a_jacobian_that_moves_are_counted() -> None:
 
 def test_a_part_is_kept_and_predicts_with_its_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    modules = {"bank": "nets.py:bank", "shop": "nets.py:shop"}
     code = "from torch import nn\ndef {}():\n    return nn.Sequential(nn.Linear(15, 3), nn.ELU(), nn.Linear(3, 1))\n"
     Path("nets.py").write_text(code.format("bank") + code.format("shop"))
-    named = neural_job(model=vfl.Neural(modules={"bank": "nets.py:bank", "shop": "nets.py:shop"}))
+    named = neural_job(model=vfl.Neural(modules=modules, module_weights=dict.fromkeys(modules, 52)))
     tables = network_parties()
+    for party in tables:
+        party.model = vfl.TorchModel(modules[party.name])
     new = {party.name: party.X for party in tables}
     run = vfl.simulate(named, tables)
     run.save("parts")
-    np.testing.assert_array_equal(vfl.Run.load("parts").decision(new), run.decision(new))
+    loaded = vfl.Run.load("parts", models={name: vfl.TorchModel(named) for name, named in modules.items()})
+    np.testing.assert_array_equal(loaded.decision(new), run.decision(new))
     brought = network_parties(3, 3)
     run = vfl.simulate(neural_job(), brought)
     run.save("parts")

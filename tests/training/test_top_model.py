@@ -108,7 +108,7 @@ def test_what_it_shows_is_said_and_sums_that_would_hide_are_refused() -> None:
         top_model_job(protocol=vfl.Protocol(sum="pairwise", residual="open"))
     tables = standardized_parties(2)
     sheet = vfl.explain(top_model_job(), tables)
-    assert "T c = 2 x 3 numbers" in sheet
+    assert "2 x 3 numbers" in sheet
     assert "learns    f and every Z_k" in sheet
     tables[0].model = vfl.TorchModel(bottom(15))
     with pytest.raises(ConfigError, match="bank: the module fails on rows with 15 and 3 columns"):

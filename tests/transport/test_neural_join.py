@@ -1,6 +1,7 @@
 """Neural parties between organisations: modules from files of their owners, kept, and used again for predictions."""
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,9 @@ def net():
 """
 
 
+MODULES = {"bank": "bank_net.py:net", "shop": "shop_net.py:net"}
+
+
 def together(work: Any, names: list[str]) -> dict[str, Any]:
     """Run work(name) for each name in a separate thread."""
     results: dict[str, Any] = {}
@@ -38,7 +42,7 @@ def test_modules_stay_with_their_owners(meet: Any, tmp_path: Path, monkeypatch: 
     for name in ("bank", "shop"):
         Path(f"{name}_net.py").write_text(CODE)
     job = vfl.Job(
-        model=vfl.Neural(modules={"bank": "bank_net.py:net", "shop": "shop_net.py:net"}),
+        model=vfl.Neural(modules=MODULES, module_weights=dict.fromkeys(MODULES, 52)),
         optimizer=vfl.FedBCD(local_steps=2, lr=0.3),
         protocol=vfl.Protocol(residual="ckks"),
         batch_size=190,
@@ -49,6 +53,8 @@ def test_modules_stay_with_their_owners(meet: Any, tmp_path: Path, monkeypatch: 
     meeting = meet(job=job)
     assert vfl.Job.load(meeting.kit("shop") / "job.toml").digest == job.digest
     parties = {party.name: party for party in vfl.datasets.breast_cancer()}
+    for name, party in parties.items():
+        party.model = vfl.TorchModel(MODULES[name])
 
     def train(name: str) -> ModelPart:
         kit = meeting.kit(name)
@@ -63,7 +69,11 @@ def test_modules_stay_with_their_owners(meet: Any, tmp_path: Path, monkeypatch: 
     def predict(name: str) -> Any:
         kit, party = meeting.kit(name), parties[name]
         return vfl.predict_with(
-            ModelPart.load(kit / "part.json"), party.X, kit / "peers.toml", ids=party.ids, timeout=20
+            replace(ModelPart.load(kit / "part.json"), model=party.model),
+            party.X,
+            kit / "peers.toml",
+            ids=party.ids,
+            timeout=20,
         )
 
     predicted = together(predict, ["bank", "shop"])["bank"]

@@ -1,13 +1,15 @@
 """Asynchronous training (FDML, Hu et al. 2019): a server stores local predictions, and sums of them may be stale.
 
-1. Every worker k pushes H_k (n, c) on the batch of its iteration, and pulls the sum of all latest pushes of that batch.
+1. Every worker k pushes its outputs H_k (n, c) on the batch of its iteration, and pulls the sum of all workers' latest
+   pushes of that batch.
 2. The server delays the replies to a worker that is more than tau iterations ahead of the slowest one.
-3. A worker with labels computes g and updates its weights. A worker without labels updates its weights with the g that
-   the party with labels sends.
+3. A worker with labels computes the residual g, the derivative of the loss by the sum, and updates its weights. A
+worker
+   without labels updates its weights with the g that the party with labels sends.
 
-Workers are the parties with columns; the leading one has the labels. A `vfl.Helper(name, "server")` stores the
-predictions. Without a server, workers that all know the labels push to each other. See
-`securevfl.families.fdml.fdml_optimizer` for the steps, `securevfl.families.fdml.pulls` for the messages and
+Workers are the parties with columns; the leading one has the labels. A `vfl.Helper(name, "server")` is the server. It
+stores payloads: pushed outputs, masked or in the clear. Without a server, workers that all know the labels push to each
+other. See `securevfl.families.fdml.fdml_optimizer` for the steps, `securevfl.families.fdml.pulls` for the messages and
 `securevfl.families.fdml.fdml_worker` for a worker.
 """
 
@@ -45,7 +47,7 @@ from securevfl.protocols.sums.direct_sum import DirectSum
 
 
 class FdmlFamily(Family[FdmlJob]):
-    """Pushes to a server and pulls from it with bounded staleness."""
+    """Asynchronous training in which workers push outputs to a server and pull sums of bounded staleness."""
 
     name: ClassVar[str] = "fdml"
     options: ClassVar[type[JobOptions]] = FdmlJob
@@ -57,7 +59,7 @@ class FdmlFamily(Family[FdmlJob]):
         """Check that labels, residuals, noise and model fit together."""
         shows_labels = isinstance(job.optimizer, FDML) and job.optimizer.shows_labels
         if shows_labels and job.protocol.residual is not None:
-            raise ValueError("every party knows the labels and computes its residual; leave protocol.residual out")
+            raise ValueError("every party knows the labels and computes residuals itself; leave protocol.residual out")
         if not shows_labels and job.protocol.residual is None:
             raise ValueError(
                 "protocol.residual is missing; add it, or let all parties know the labels (optimizer.shows_labels)"
@@ -112,14 +114,14 @@ class FdmlFamily(Family[FdmlJob]):
             )
         if columns and not servers and job.optimizer.stored is not None and job.optimizer.stored.hides_parts:
             raise PartiesError(
-                f'the run needs a server to hide "{job.optimizer.stored.name}" payloads from',
-                'add vfl.Helper("server", "server"), or let workers see payloads (stored = "open")',
+                f'"{job.optimizer.stored.name}" hides outputs of workers from a server, and the run has no server',
+                'add vfl.Helper("server", "server"), or let workers see the outputs of others (stored = "open")',
                 code="SVFL-PARTIES-ROLE",
             )
         return roles
 
     def example_jobs(self) -> dict[str, dict[str, Any]]:
-        """Return jobs with masked and open payloads, with encrypted residuals and with shared labels."""
+        """Return example jobs with masked and open payloads, with encrypted residuals and with shared labels."""
         base = {"model": Logistic(l2=1e-3), "optimizer": FDML(lr=0.2, tau=2)}
         return {
             "fdml masks, sealed": base | {"protocol": Protocol(residual=Ckks())},
@@ -193,7 +195,7 @@ class FdmlFamily(Family[FdmlJob]):
                 return [
                     (
                         "learns",
-                        "the pace of every worker: who pushes which batch when, and its size; no output and no sum",
+                        "the pace of every worker: which batch each pushes when, and its size; no output and no sum",
                     )
                 ]
             return [("learns", "\n".join(["the forward outputs of every worker, in every iteration", *lines]))]

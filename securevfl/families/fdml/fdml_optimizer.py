@@ -1,22 +1,24 @@
 """FDML (Hu et al. 2019): asynchronous stochastic gradient descent on sums that may be stale.
 
-All parties iterate over one sequence of batches (Algorithm 1). In iteration t, party k
+All parties use the same sequence of batches (Algorithm 1). In iteration t, party k
 
-1. pushes H_k, its local predictions (n, c) on the batch of t
-2. pulls f, the sum of all parties' latest pushes of this batch, when the slowest party has pushed t - tau
-3. updates its weights: theta_k -= eta_t (J_k^T g / n + l2 theta_k), g = dloss/df at f
+1. pushes H_k, its local predictions (n, c) on the batch of t, to the server
+2. pulls f, the sum of all parties' latest pushes of this batch, as soon as the slowest party has pushed t - tau
+3. updates its weights: theta_k -= eta_t * (J_k^T g / n + l2 * theta_k)
+
+Here g is the derivative of the loss by f, J_k that of H_k by theta_k, eta_t the step size and n the number of rows.
 
 The paper's Algorithm 1 pulls, updates, and then pushes the predictions of the updated weights. Here the push is the
-first step. A sum then contains predictions of its own iteration as far as tau allows, and with tau = 0 the steps are
-those of FedSGD.
+first step, so a sum contains predictions of its own iteration from all parties that are far enough ahead, and with
+tau = 0 the steps are those of FedSGD.
 
-In the paper every party knows the labels and computes its own g. If only one party has labels, the others pull no sums.
-That party publishes g, and each other party updates its weights when the g of its iteration arrives, with the same
-bound tau.
+In the paper every party knows the labels and computes g itself. If only one party has labels, the others pull no sums.
+That party sends g, and each other party updates its weights when the g of its iteration arrives, with the same bound
+tau.
 
 In step 2 a party replaces its pushed prediction in the sum by its current one, as in the paper, so its own weights are
-never stale. In step 3, eta_t = lr / sqrt(t + 1) with decay "sqrt_t". For that step size Proposition 1 bounds the regret
-of a convex loss by O(1 / sqrt(T)), if gradients and distances are bounded.
+never stale. With decay "sqrt_t", eta_t = lr / sqrt(t + 1). For that step size Proposition 1 bounds the regret of a
+convex loss by O(1 / sqrt(T)) after T iterations, if gradients and distances are bounded.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ class FDML(Optimizer):
 
     name: ClassVar[str] = "fdml"
     family: ClassVar[str] = "fdml"
-    tau: int = Field(default=8, ge=0)
+    tau: int = Field(default=8, ge=0, le=10_000)
     """Maximum number of iterations between a party and the slowest one; 0 synchronises all parties."""
     rule: AnyRule = Field(default_factory=Sgd)
     """Update rule: how a gradient becomes a change of weights."""
@@ -57,7 +59,7 @@ class FDML(Optimizer):
 
     @property
     def label(self) -> str:
-        """The name for a cost table, with tau and the update rule."""
+        """The optimizer's name in a cost table, with tau and the update rule."""
         rule = "" if isinstance(self.rule, Sgd) else f" {self.rule.name}"
         return f"FDML tau={self.tau}{rule}"
 
@@ -70,12 +72,12 @@ class FdmlJob(JobOptions, defer_build=True):
 
 
 def stored_of(job: JobOptions) -> StoredSum:
-    """Return how a server stores local predictions; under masks by default."""
+    """Return how the server stores local predictions: as the job states, under masks by default."""
     return (job.optimizer.stored if isinstance(job.optimizer, FDML) else None) or StoredMasks()
 
 
 def pace_of(job: FdmlJob, schedule: Schedule, iterations: list[Iteration]) -> WorkerPace:
-    """Return how far the workers of a job may be apart on this schedule."""
+    """Return how many iterations the workers of a job may be apart on this schedule."""
     optimizer, epoch = job.optimizer, schedule.batches
     synchronous = epoch if optimizer.synchronous_first else 0
     batches = [iteration.index for iteration in iterations]

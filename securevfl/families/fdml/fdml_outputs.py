@@ -1,14 +1,16 @@
-"""What asynchronous training (FDML) discloses about columns.
+"""The disclosures of asynchronous training (FDML), as a list of outputs (`securevfl.disclosure.outputs`).
 
-A worker that pulls sums receives c numbers about each row of a batch in every iteration: the sum of all other workers'
-outputs, under changing weights. Over d iterations these span the d columns in the sum, as in training by rounds. Two
-rules are particular to FDML:
+Workers are the parties with columns. A worker pushes its model outputs on a batch, c numbers for each row, to a server,
+and pulls the sum of all workers' model outputs. It thus receives c numbers about each row of a batch in every
+iteration, under changing weights. d such numbers for each row determine the d columns in the sum, as in training by
+rounds. Two rules are particular to FDML:
 
-- With three workers or more, a single other worker may have pushed a batch again between two pulls of that batch. The
-  versions show this, and the difference of the two sums is then the change of that worker's part. Therefore each other
-  worker is also counted alone, with c numbers about a row in every iteration, although most iterations disclose less.
-- A server that stores local predictions in the clear receives the part of every worker and is counted under its name.
-  Without a server, every worker receives the parts of all others.
+- With three workers or more, it may happen that only one other worker has pushed a batch again between two pulls of
+  that batch. The versions in the replies show this, and the difference of the two sums is then the change of that
+  worker's model outputs. Therefore each other worker is also counted alone, with c numbers about a row in every
+  iteration, although most iterations disclose less.
+- A server that stores model outputs in the clear receives those of every worker and is counted under its name. Without
+  a server, every worker receives the model outputs of all others.
 """
 
 from __future__ import annotations
@@ -93,7 +95,7 @@ def _column_outputs(job: FdmlJob, shape: RunShape) -> list[Output]:
             outputs += [
                 each_epoch("pushed outputs", server, (name,), sent=True) for server in shape.helpers for name in workers
             ]
-    if not job.optimizer.shows_labels and not job.protocol.seals:  # f follows from g
+    if not job.optimizer.shows_labels and not job.protocol.seals:  # g in the clear determines f
         for receiver in shape.passives:
             others = tuple(name for name in workers if name != receiver)
             outputs.append(each_epoch("sums that follow from residuals", receiver, others, sent=False))
@@ -125,11 +127,11 @@ def _evaluation_outputs(job: FdmlJob, shape: RunShape) -> list[Output]:
 
 
 def single_worker_lines(job: FdmlJob, roles: Roles) -> list[str]:
-    """Return lines about the part of a single worker, if asynchronous pushes can reveal it; empty otherwise."""
+    """Return lines for the consent sheet if asynchronous pushes can reveal a single worker's outputs."""
     workers = [name for name in roles.parties if roles.role(name) != SERVER]
     if not job.optimizer.tau or len(workers) < 3 or not roles.with_role(SERVER):
         return []
     return [
-        "workers advance independently: if only one other worker pushed a batch between two pulls of it, the",
-        "difference of the sums is the change of that worker's part",
+        "workers advance independently: if only one other worker has pushed a batch between two pulls of it, the",
+        "difference of the two sums is the change of that worker's outputs",
     ]

@@ -1,4 +1,7 @@
-"""The server of FDML as a participant of a run."""
+"""The server of FDML as a participant of a run.
+
+Workers push their outputs on batches to the server and pull sums of them. A reader is a worker that receives sums.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ class FdmlServer(Participant):
         return True
 
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
-        """Answer pulls, and yield when an iteration is answered to all workers."""
+        """Answer pulls, and yield a round when all workers have the reply to an iteration."""
         iterations = list(data.schedule.iterations())
         pace, stored = pace_of(self._job, data.schedule, iterations), stored_of(self._job)
         context = self._context.sum_to(self._context.me, workers_of(self._context), subchannel=STORED_SUBCHANNEL)

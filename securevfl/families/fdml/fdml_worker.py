@@ -1,12 +1,14 @@
 """A worker of FDML: a party with a block of weights (see `securevfl.families.fdml.fdml_optimizer`).
 
-A worker continues while replies are in transit, and updates its weights in the order of its pushes:
+In iteration t, a worker pushes its outputs H on the batch of t to the server (or to all other workers) and pulls the
+sum f. It continues while replies are in transit, and updates its weights in the order of its pushes:
 
-    push t;  then for every push s that is answered, or must be:  f of s -> g -> an update of the local weights
+    push t;  then for every earlier push s with a reply, or that must wait for it:  f of s -> g -> update the weights
 
-The local state is enough to resume. A worker resumes from its own position, whatever the others have done, and pushes
-its predictions on the batches of earlier iterations again, since the server stores nothing on disk. If residuals are
-sent, all workers resume from the position of the party with labels, because its iterations number the residuals.
+g is the residual, the derivative of the loss by f. The local state is enough to resume. A worker resumes from its own
+position, whatever the others have done, and pushes its predictions on the batches of earlier iterations again, since
+the server stores nothing on disk. If residuals are sent, all workers resume from the position of the party with labels,
+because its iterations number the residuals.
 """
 
 from __future__ import annotations
@@ -44,7 +46,14 @@ from securevfl.runtime.costs import Kind
 
 @dataclass(frozen=True)
 class _PendingStep:
-    """A push whose update is pending: iteration, batch, pushed outputs H (n, c), and the number of updates before."""
+    """A push whose update is pending.
+
+    Attributes:
+        t: the iteration.
+        batch: the batch.
+        H: the pushed outputs (n, c).
+        steps: number of finished updates at the time of the push.
+    """
 
     t: int
     batch: Batch
@@ -111,7 +120,7 @@ class FdmlWorker(BatchParticipant):
         pulls = self._pull_client()
         pulls.begin(self._finished, self._restored_outputs())
         residual, context = self._job.protocol.residual, self._context
-        # No passive party is further behind than two staleness bounds.
+        # Two workers are at most 2 * tau iterations apart, so older residuals need not stay available.
         agreement = Agreement(
             1, max_open_exchanges=2 * (self._pace.tau + 1), shares_outputs=self._job.model.shares_outputs
         )
@@ -137,8 +146,8 @@ class FdmlWorker(BatchParticipant):
     def _set_position(self, start: int) -> None:
         """Set the first iteration of this worker.
 
-        It is the stored one, but before the next joint evaluation. If residuals are sent, it is that of the active
-        party.
+        It is the stored position, or an earlier one if the worker has stored its state after the next joint evaluation.
+        If residuals are sent, it is the position of the active party, the party with labels.
         """
         if self._pace.meeting_interval:
             next_meeting = (start // self._pace.meeting_interval + 1) * self._pace.meeting_interval
@@ -162,7 +171,7 @@ class FdmlWorker(BatchParticipant):
             )
 
     def _pull_client(self) -> PullClient:
-        """Create this worker's side of pushes and pulls, towards the server or towards all other workers."""
+        """Create this worker's client for pushes and pulls, to the server or to all other workers."""
         context, workers = self._context, workers_of(self._context)
         if not context.roles.with_role(SERVER):
             peer_context = context.sum_to(context.active, workers, subchannel=STORED_SUBCHANNEL)
@@ -173,14 +182,14 @@ class FdmlWorker(BatchParticipant):
         return ServerPullClient(server_context, self._pace, stored, readers=readers)
 
     def _restored_outputs(self) -> Iterator[tuple[int, int, Floats]]:
-        """Yield, for every batch of earlier iterations, its number, its last iteration, and the current outputs H."""
+        """Yield number, last iteration and current outputs H for every batch of earlier iterations."""
         earlier = range(max(0, self._finished - 2 * self._pace.epoch), self._finished)
         for index, t in {self._iterations[t].index: t for t in earlier}.items():
             batch = self.batch(self._iterations[t])
             yield index, t, self._pushable(self.model.forward(batch.X), batch)
 
     def _pushable(self, H: Floats, batch: Batch) -> Floats:
-        """Return the outputs H (n, c) of a batch as they may be pushed: rounded, with noise."""
+        """Return the outputs H (n, c) of a batch as they may be pushed: rounded, and with noise if the job has any."""
         H = self.sendable_batch_outputs(H, batch)
         return H if self._noise is None else self._noise(H)
 
@@ -198,8 +207,8 @@ class FdmlWorker(BatchParticipant):
         """Run the iterations of a worker that knows the labels.
 
         Args:
-            pulls: this worker's side of pushes and pulls.
-            link: the link to the workers without labels, which wait for residuals; None if all have labels.
+            pulls: this worker's client for pushes and pulls.
+            link: the link over which workers without labels receive residuals; None if all workers have labels.
 
         Yields:
             Each finished round.
@@ -242,8 +251,8 @@ class FdmlWorker(BatchParticipant):
                 reply = link.reply()
                 if reply.exchange != oldest.t - first:
                     raise ProtocolError(
-                        f"{self._context.me}: {self._context.active} published exchange {reply.exchange}; the next "
-                        f"one is {oldest.t - first}",
+                        f"{self._context.me}: {self._context.active} sent the residual of exchange {reply.exchange}; "
+                        f"the next one is {oldest.t - first}",
                         "check that both parties run the same job",
                         code="SVFL-PROTOCOL-MESSAGE",
                         peer=self._context.active,
@@ -258,11 +267,11 @@ class FdmlWorker(BatchParticipant):
         return Round(self._finished, len(self._iterations), pending.batch.epoch, self._batch_loss)
 
     def model_outputs(self, rows: RowSlices, request: RowsToScore | None = None) -> Floats | None:
-        """Compute the sum of all workers' outputs, which the active party receives."""
+        """Compute the sum of all workers' outputs; the active party receives it, all others return None."""
         return predict(self._context, self._sums, self.model, rows, self._context.outputs, self.output_filter(rows))
 
     def state(self) -> State:
-        """Return the weights, the position, the run key and the memory of the update rule."""
+        """Return the weights, the number of finished iterations, the run key and the update rule's memory."""
         return State(self.model_state(), iteration=self._finished, secret=self._run_key, update=self._memory.state)
 
     def model_state(self) -> State:

@@ -1,8 +1,9 @@
-"""Labels that all workers of FDML know: those of the training rows (Hu et al. 2019, section 3).
+"""The message with which the active party sends its labels to all workers of FDML (Hu et al. 2019, section 3).
 
-1. active -> passive   TrainingLabels   targets (m, c) of the training rows, in the order of the schedule
+1. active -> passive   TrainingLabels   targets (m, c) of the m training rows, in the order of the schedule
 
-Nothing is hidden. The family declares this message so that every party can compute its residuals.
+The message hides nothing; a job requests it with `shows_labels`. With the labels, each worker computes residuals
+itself.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ LABELS_SUBCHANNEL = "labels"
 
 
 class TrainingLabels(DisclosingMessage, frozen=True):
-    """Targets (m, c), as the loss takes them."""
+    """The targets (m, c) of the m training rows: the labels in the encoding of the loss."""
 
     targets: NDArray[np.float64]
 
@@ -54,7 +55,7 @@ def receive_labels(context: PartyContext, rows: int) -> Floats:
     targets = context.channel.recv(context.active, TrainingLabels, LABELS_SUBCHANNEL).targets  # 1
     if targets.shape != (rows, context.outputs) or not np.isfinite(targets).all():
         raise ProtocolError(
-            f"{context.me}: {context.active} sent labels of shape {targets.shape} that are not finite or not of shape "
+            f"{context.me}: {context.active} sent labels of shape {targets.shape}; expected finite numbers of shape "
             f"{(rows, context.outputs)}",
             "check that both parties run the same job",
             code="SVFL-PROTOCOL-VALUES",

@@ -1,20 +1,20 @@
-"""Gaussian noise on local predictions before they are concealed, with a privacy account over all pushes of a row.
+"""Gaussian noise on local predictions before they are pushed, with a privacy account over all pushes of a row.
 
-    every push     H_k (n, c): each row is clipped to L2 norm `clip`, then N(0, sigma^2) is added to every entry
+    every push     H_k (n, c): each row is clipped to L2 norm `clip`, then noise N(0, sigma^2) is added to every entry
 
-Two tables of one party are neighbours if they differ in one row. Given the weights, a push of that row changes by at
-most 2 clip (L2), and every iteration on the row's batch pushes it once. `sigma` makes all pushes of a row in a run
-(epsilon, delta)-private together, by the RDP accountant of dp-accounting (Mironov 2017; the library composes and
-converts). The account does not cover the party's updates: it computes them from its clean columns, so one row has a
-small influence on later predictions of other rows through the weights. Epsilon is the privacy loss of a row through its
-own pushes.
+A worker pushes its outputs H_k on a batch once in each iteration that uses the batch. Two tables of one party are
+neighbours if they differ in one row. With fixed weights, that row changes a push by at most 2 * clip in L2 norm.
+`sigma` is chosen so that all pushes of a row in a run together are (epsilon, delta)-private, by the RDP accountant of
+dp-accounting (Mironov 2017; the library composes and converts). The account does not cover the party's updates of its
+weights: they use columns without noise, so a row has a small influence on later predictions of other rows. Epsilon
+bounds the privacy loss of a row through its own pushes.
 
 A resumed run pushes rows again: those of batches of earlier iterations, and those of iterations that had not been
-stored. With checkpoints at least once an epoch, these are at most two more pushes of a row for each resume, possibly
-with different weights; `after` computes the resulting epsilon.
+stored. With checkpoints at least once an epoch, a row is pushed at most twice more for each resume, possibly with
+different weights; `after` computes the resulting epsilon.
 
-The noise is secret, because a party that could reproduce it could subtract it. It is drawn from a ChaCha20 stream. The
-key is drawn from the operating system in each session and is never stored, so no two pushes share noise.
+The noise must stay secret, because a party that could reproduce it could subtract it. It is drawn from a ChaCha20
+stream. The key is drawn from the operating system in each session and is never stored, so no two pushes share noise.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ PUSHES_PER_RESUME = 2  # maximum number of further pushes of a row for each resu
 
 
 class LocalNoise(Config):
-    """Noise on local predictions that achieves (epsilon, delta) for all pushes of a row in a run."""
+    """Noise that makes all pushes of a row in a run together (epsilon, delta)-private."""
 
-    epsilon: float = Field(gt=0)
+    epsilon: float = Field(gt=0, le=1e6)
     """Privacy budget (differential privacy, with `delta`) of all pushes of one row in a run together."""
     delta: float = Field(gt=0, lt=0.5)
     """Probability with which epsilon may fail; well below one divided by the number of rows."""
-    clip: float = Field(gt=0)
-    """L2 norm that each row of forward outputs is clipped to first."""
+    clip: float = Field(gt=0, le=1e12)
+    """L2 norm to which each row of outputs is clipped before noise is added."""
 
     @property
     def sensitivity(self) -> float:
-        """Maximum L2 distance that a change of one row moves a push, given the weights."""
+        """Maximum L2 distance by which a change of one row changes a push, with fixed weights."""
         return 2.0 * self.clip
 
     def sigma(self, visits: int) -> float:
@@ -54,7 +54,7 @@ class LocalNoise(Config):
         return self.sensitivity * _noise_multiplier(self.epsilon, self.delta, visits)
 
     def after(self, visits: int, resumed: int) -> float:
-        """Return epsilon, at the same delta, of a run of `visits` pushes of a row that was resumed `resumed` times."""
+        """Return epsilon, at the same delta, if a run with `visits` pushes of a row is resumed `resumed` times."""
         dp, rdp = _library()
         accountant = rdp.RdpAccountant()
         noise = dp.GaussianDpEvent(_noise_multiplier(self.epsilon, self.delta, visits))
@@ -66,7 +66,7 @@ class LocalNoise(Config):
         return (
             f"forward outputs are clipped to norm {self.clip:g}, and noise of sigma {self.sigma(visits):.3g} is added: "
             f"epsilon {self.after(visits, 0):.3g} at delta {self.delta:g}\n"
-            f"for all {visits} pushes of a row, given the weights; {self.after(visits, 1):.3g} if the run is resumed "
+            f"for all {visits} pushes of a row, with fixed weights; {self.after(visits, 1):.3g} if the run is resumed "
             "once from a state at most an epoch old"
         )
 
@@ -90,7 +90,7 @@ class LocalNoiseSampler:
 
 @lru_cache(maxsize=32)
 def _noise_multiplier(epsilon: float, delta: float, visits: int) -> float:
-    """Return sigma divided by the sensitivity."""
+    """Return sigma / sensitivity for `visits` pushes of a row."""
     dp, rdp = _library()
 
     def event(multiplier: float) -> Any:

@@ -1,14 +1,17 @@
-"""The stored sum under masks that readers can remove and the server cannot.
+"""The stored sum under masks: readers can remove the masks from a sum, and the server cannot.
+
+A worker pushes payloads, its masked outputs H_k (n, c) on a batch, to the server. A reader is a worker that receives
+sums. The version of a payload is the iteration in which it was pushed.
 
 0. worker <-> reader    X25519 public keys, and every worker's fresh key K_k, encrypted for each reader (`mask_keys`)
-1. worker k -> server   y_k = (H_k, 0, 0) + PRG(K_k; batch, version)      in Z_2^64, H_k in fixed point
+1. worker k -> server   payload y_k = (H_k, 0, 0) + PRG(K_k; batch, version)      in Z_2^64, H_k in fixed point
 2. server -> reader     sum of the latest y_k, and their versions
    reader               subtracts the masks of these versions: (sum of all H_k, 0, 0)
 
-To the server every y_k is uniform, alone and together with all others of a session, because a mask is used for one
-(worker, batch, version) only and every session has new keys. A reader learns the sum and nothing more: it could compute
-every mask, but it receives totals only. The two zero words are check words. A wrong key, payload or version, or a
-missing payload, leaves them non-zero except with probability 2^-128.
+To the server all y_k of a session together are uniform, because a mask is used for one (worker, batch, version) only
+and every session has new keys. A reader learns the sum and nothing more: it could compute every mask, but it receives
+sums only. The two zeros are check words. After a wrong key, payload or version, or a missing payload, they are not
+zero, except with probability 2^-128.
 """
 
 from __future__ import annotations
@@ -35,18 +38,18 @@ _DOMAIN = "stored sum under masks"
 
 
 class StoredMasks(StoredSum):
-    """Payloads under masks that readers can remove and the server cannot; sums are exact in fixed point."""
+    """Stores payloads under masks that readers can remove and the server cannot; sums are exact in fixed point."""
 
     name: ClassVar[str] = "masks"
     pushed: ClassVar[Reveal] = Reveal("uniform")
     pulled: ClassVar[Reveal] = Reveal("output", SUM_OF_OTHERS)
 
     def worker(self, context: PartyContext, readers: Collection[str]) -> StoredWorker:
-        """Exchange keys with the readers and create a worker's side."""
+        """Exchange keys with the readers, and create the object with which a worker masks and unmasks."""
         return MaskedWorker(context, exchange_mask_keys(context, readers, _DOMAIN))
 
     def server(self, context: PartyContext, readers: Collection[str]) -> StoredServer:
-        """Create the server's side."""
+        """Create the object with which the server adds payloads."""
         return MaskedServer(context, needs_all=True)
 
     def declares(self) -> list[MessageDeclaration]:
@@ -72,7 +75,7 @@ class PayloadMasks(Secret):
         self._keys = keys
 
     def of(self, worker: str, batch: int, version: int, words: int) -> NDArray[np.uint64]:
-        """Return `words` words of the mask of a payload, uniform over Z_2^64."""
+        """Return the mask of a payload: `words` words, uniform over Z_2^64."""
         key = derive_key(self._keys[worker], batch, version)
         return Prg(key, "mask of a stored payload").array(words, np.uint64)
 
@@ -102,7 +105,7 @@ class MaskedWorker(StoredWorker):
         count = shape[0] * shape[1] + CHECK_WORDS
         if len(total) != 8 * count:
             raise ProtocolError(
-                f"{self.me}: the server sent a masked sum of {len(total)} bytes; one of shape {shape} has {8 * count}",
+                f"{self.me}: the server sent a masked sum of {len(total)} bytes; shape {shape} needs {8 * count}",
                 "check that both parties run the same job",
                 code="SVFL-PROTOCOL-SIZE",
             )

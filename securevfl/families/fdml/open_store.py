@@ -1,4 +1,7 @@
-"""The stored sum in the clear: the server sees the local predictions of every worker."""
+"""The stored sum in the clear: the server can read the local predictions of every worker.
+
+A payload is what a worker pushes to the server: here its outputs H (n, c) on a batch, without a mask.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +26,11 @@ class StoredOpen(StoredSum):
     hides_parts: ClassVar[bool] = False
 
     def worker(self, context: PartyContext, readers: Collection[str]) -> StoredWorker:
-        """Create a worker's side, without keys."""
+        """Create the object with which a worker encodes outputs; it needs no keys."""
         return OpenWorker(context, needs_all=False)
 
     def server(self, context: PartyContext, readers: Collection[str]) -> StoredServer:
-        """Create the server's side."""
+        """Create the object with which the server adds payloads."""
         return OpenServer(context, needs_all=False)
 
     def declares(self) -> list[MessageDeclaration]:
@@ -46,7 +49,7 @@ class StoredOpen(StoredSum):
 
 
 class OpenWorker(StoredWorker):
-    """A worker that sends its outputs H in the clear."""
+    """The worker's object: it encodes the outputs H as bytes in the clear."""
 
     def size(self, H: Floats) -> int:
         """Return the number of bytes of a payload for H (n, c)."""
@@ -55,7 +58,7 @@ class OpenWorker(StoredWorker):
     def _conceal(self, H: Floats, batch: int, version: int) -> bytes:
         if not np.all(np.abs(H) <= OUTPUT_SPACE.bound):  # false for NaN too
             raise RangeError(
-                f"{self.me}: a forward output is not finite or beyond {OUTPUT_SPACE.bound:g}",
+                f"{self.me}: a forward output is not finite, or its absolute value exceeds {OUTPUT_SPACE.bound:g}",
                 "lower the step size",
                 code="SVFL-CRYPTO-RANGE",
             )

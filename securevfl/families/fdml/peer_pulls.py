@@ -1,15 +1,16 @@
-"""Pushes to all other workers, without a server: each worker stores all pushes and pulls from its own store.
+"""Pushes to all other workers, without a server: each worker stores all pushes and adds them up itself.
 
-FDML (Hu et al. 2019), Algorithm 1, with the table of local predictions at every worker:
+This is FDML (Hu et al. 2019), Algorithm 1, with a table of local predictions H_k (n, c) at every worker. In iteration t
+a worker pushes its H_k on the batch of t; it may be at most tau iterations ahead of the slowest worker.
 
 0. worker k -> worker j   RestoredOutputs   after a resume: H_k on every batch of earlier iterations
    worker k -> worker j   StartIteration    the worker's first iteration
-1. worker k -> worker j   Push              t, H_k (n, c) on the batch of t, and the number of finished iterations
-   worker j               delays its t until the slowest worker has pushed t - tau, then adds the outputs
+1. worker k -> worker j   Push              t, H_k on the batch of t, and the number of finished iterations
+   worker j               waits at its t until the slowest worker has pushed t - tau, then adds the outputs
 
-A push takes half a round trip and is sent to every other worker. Each worker sees the outputs of all others in the
-clear; a key that all workers share would hide nothing. Use this only if workers may see each other's local predictions,
-and otherwise a server with a stored sum that hides them (`securevfl.families.fdml.pulls`).
+A push takes half a round trip and is sent to every other worker. Each worker can read the outputs of all others; a key
+that all workers share would hide nothing. Use this only if workers may see each other's local predictions, and
+otherwise a server with a stored sum that hides them (`securevfl.families.fdml.pulls`).
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ def declare_peer_pulls() -> list[MessageDeclaration]:
 
 
 class PeerPullClient(PullClient):
-    """A worker that stores the pushes of all workers.
+    """The client of a worker that stores the pushes of all workers and pulls from its own store.
 
     Args:
         context: the context of a sum whose contributors are the workers.
-        pace: how far workers may be apart.
+        pace: how many iterations workers may be apart.
         lead: the leading party.
     """
 
@@ -82,7 +83,7 @@ class PeerPullClient(PullClient):
         self._unanswered.append(t)
 
     def pull(self, shape: tuple[int, int], *, wait: bool) -> PulledSum | None:
-        """Receive the pushes of other workers, and add the outputs of the oldest unanswered iteration."""
+        """Receive the pushes of other workers, and return the sum for this worker's oldest iteration without one."""
         while (arrived := self._channel.recv_due(self._peers, Push, self._subchannel)) is not None:
             self._payloads.take(*arrived)  # 1
         t, workers = self._unanswered[0], self._payloads.workers

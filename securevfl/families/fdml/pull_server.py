@@ -1,4 +1,10 @@
-"""The server of FDML: it stores the latest payload of every worker and batch, and answers pulls."""
+"""The server of FDML: it stores the latest payload of every worker and batch, and answers pulls.
+
+A worker pushes a payload, its concealed outputs on a batch, in each of its iterations, and pulls the sum of all
+workers' latest payloads of that batch. The version of a payload is the iteration in which it was pushed. A pull is
+answered only when the slowest worker is close enough behind (`WorkerPace.max_lead`). A reader is a worker that receives
+sums; the others receive replies without a sum.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +23,7 @@ from securevfl.runtime.channel import Channel
 
 @dataclass(frozen=True)
 class PullObservation:
-    """A fact for observers: a pull was answered.
+    """The record, for observers of a run, that a pull was answered.
 
     Attributes:
         worker: the worker whose pull was answered.
@@ -34,7 +40,14 @@ class PullObservation:
 
 @dataclass
 class _WorkerProgress:
-    """The last pushed and the last answered iteration, the number of finished ones, and the delayed pulls."""
+    """The state of one worker at the server.
+
+    Attributes:
+        pushed: the last iteration that the worker has pushed; -1 before the first.
+        answered: the last iteration whose pull was answered; -1 before the first.
+        finished: number of iterations that the worker has finished.
+        delayed: iterations whose pulls wait for an answer, in order.
+    """
 
     pushed: int = -1
     answered: int = -1
@@ -48,7 +61,7 @@ class PayloadTable:
     Args:
         channel: the channel of the party that stores the payloads.
         subchannel: the subchannel of pushes.
-        pace: how far workers may be apart.
+        pace: how many iterations workers may be apart.
         workers: the names of the workers.
     """
 
@@ -63,7 +76,7 @@ class PayloadTable:
         return min(worker.pushed for worker in self.workers.values())
 
     def begin(self, name: str) -> None:
-        """Receive a worker's first iteration, and its payloads of an earlier session.
+        """Receive a worker's first iteration, and its payloads on batches of earlier iterations.
 
         Args:
             name: the worker.
@@ -93,7 +106,7 @@ class PayloadTable:
                     )
 
     def put(self, name: str, batch: int, version: int, payload: bytes) -> None:
-        """Store a worker's payload in place of its earlier one of this batch."""
+        """Store a worker's payload; it replaces the worker's earlier payload of this batch."""
         self._payloads[name][batch] = version, payload
 
     def take(self, name: str, push: Push) -> int:
@@ -107,7 +120,7 @@ class PayloadTable:
             The iteration of the push.
 
         Raises:
-            ProtocolError: if it is not the worker's next push.
+            ProtocolError: if the message is not the worker's next push.
         """
         worker = self.workers[name]
         t = worker.pushed + 1
@@ -125,7 +138,7 @@ class PayloadTable:
         return t
 
     def parts(self, batch: int) -> tuple[dict[str, bytes], dict[str, int]]:
-        """Return the payloads that are stored of a batch, and their versions, both by worker."""
+        """Return the stored payloads of a batch and their versions, both by worker."""
         entries = {name: payloads[batch] for name, payloads in self._payloads.items() if batch in payloads}
         payloads_by_worker = {name: payload for name, (_, payload) in entries.items()}
         return payloads_by_worker, {name: version for name, (version, _) in entries.items()}
@@ -136,8 +149,8 @@ class PullServer:
 
     Args:
         context: the context of a sum whose collector is this server.
-        pace: how far workers may be apart.
-        stored: the server's side of the stored sum.
+        pace: how many iterations workers may be apart.
+        stored: the object that adds payloads.
         lead: the leading party.
         readers: the workers that receive sums.
         needs_all: whether a sum must contain a payload of every worker.
@@ -160,7 +173,7 @@ class PullServer:
         self._workers = self._payloads.workers
 
     def serve(self) -> Iterator[int]:
-        """Serve until all pushes are answered; yield the number of iterations that are answered to every worker."""
+        """Serve until all pulls are answered; yield each number of iterations that all workers have replies to."""
         for name in self._workers:
             self._payloads.begin(name)  # 0
         done = self._answered_iterations
@@ -176,11 +189,11 @@ class PullServer:
 
     @property
     def _answered_iterations(self) -> int:
-        """Number of iterations whose pulls are answered to every worker."""
+        """Number of iterations whose pulls are answered for every worker."""
         return 1 + min(worker.answered for worker in self._workers.values())
 
     def _next_senders(self, done: int) -> list[str]:
-        """Return the workers that push next without a reply, after all have finished `done` iterations."""
+        """Return the workers that can push again without a further reply; `done` iterations are answered for all."""
         senders = []
         for name, worker in self._workers.items():
             t = worker.pushed
@@ -190,14 +203,14 @@ class PullServer:
         return senders
 
     def _pushes_without_residual(self, name: str) -> bool:
-        """Whether a worker's next push also needs no residual that the leading party has yet to publish."""
+        """Whether a worker can push next without waiting for a residual of the leading party."""
         if name in self._readers:
             return True
         t = self._workers[name].pushed
         return self._workers[self._lead].finished > t - self._pace.max_unanswered(t)
 
     def _answer(self) -> None:
-        """Answer all pulls whose lead is small enough and whose batch has the payloads that the sum needs."""
+        """Answer all pulls that are not too far ahead and whose batch has all payloads that the sum needs."""
         slowest = self._payloads.slowest
         for name, worker in self._workers.items():
             while worker.delayed and worker.delayed[0] - slowest <= self._pace.max_lead(worker.delayed[0]):

@@ -1,23 +1,24 @@
 """Pushes to a server and pulls from it, at each worker's own pace (FDML, Hu et al. 2019, Algorithm 1).
 
-All workers iterate over the same batches in the same order; t counts the iterations from 0. For every batch, the server
-stores the latest push of each worker.
+All workers use the same batches in the same order; t counts the iterations from 0. For every batch, the server stores
+the latest push of each worker: its outputs H_k (n, c), concealed by the stored sum of the job. Such a concealed H_k is
+called a payload, and the iteration of its push is its version. A reader is a worker that receives sums.
 
 0. worker k -> server   RestoredOutputs   after a resume: H_k on every batch of earlier iterations
    worker k -> server   StartIteration    the worker's first iteration
-1. worker k -> server   Push              t, H_k (n, c) on the batch of t, concealed by the stored sum, and the number
-                                          of iterations that the worker has finished
-2. server -> worker k   PullReply         for this t: the versions that are stored of the batch, their sum if k is a
-                                          reader, and the number of iterations that the leading party has finished
+1. worker k -> server   Push              t, the payload of H_k on the batch of t, and the number of iterations that the
+                                          worker has finished
+2. server -> worker k   PullReply         for this t: the versions of the batch's payloads, their sum if k is a reader,
+                                          and the number of iterations that the leading party has finished
 
-An iteration takes one round trip. The server delays its reply to t until the slowest worker has pushed t - tau. A
-worker that is further ahead waits for the reply and does not send another request. While replies are in transit a
-worker continues to push, with at most tau unanswered pushes. That hides the latency of the network as far as the
-staleness bound allows (`WorkerPace.max_unanswered`). Two workers' pushes are therefore at most 2 tau iterations apart,
-and every sum for t contains outputs of workers that have reached at least t - tau.
+An iteration takes one round trip. The server delays its reply to t until the slowest worker has pushed t - tau; a
+worker that is further ahead waits for that reply. While replies are in transit a worker continues to push, with at most
+tau unanswered pushes. That hides the latency of the network as far as the staleness bound tau allows
+(`WorkerPace.max_unanswered`). Two workers' pushes are therefore at most 2 * tau iterations apart, and every sum for t
+contains outputs of workers that have reached at least t - tau.
 
 The stored sum determines what payloads and sums reveal (`securevfl.families.fdml.stored_sum`). Iteration numbers and
-counts of finished iterations are public: the server sees the pace of every worker, and all workers see that of the
+numbers of finished iterations are public: the server sees the pace of every worker, and all workers see that of the
 leading party.
 """
 
@@ -40,7 +41,7 @@ from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosurePermi
 
 
 class RestoredOutputs(DisclosingMessage, frozen=True):
-    """H_k, concealed, on a batch of an earlier session, whose last iteration was `version`."""
+    """The payload of H_k on a batch that an earlier session used, last in iteration `version`."""
 
     batch: int
     version: int
@@ -54,7 +55,7 @@ class StartIteration(DisclosingMessage, frozen=True):
 
 
 class Push(DisclosingMessage, frozen=True):
-    """H_k, concealed, on the batch of an iteration, and the number of iterations that the sender has finished."""
+    """The payload of H_k on the batch of an iteration, and the sender's number of finished iterations."""
 
     iteration: int
     batch: int
@@ -67,8 +68,8 @@ class PullReply(DisclosingMessage, frozen=True):
 
     Attributes:
         iteration: the iteration.
-        total: the sum of the payloads that are stored of the batch; empty for a worker that receives no sums.
-        versions: for each worker in the order of the cast, the iteration of its payload; -1 without one.
+        total: the sum of the batch's stored payloads; empty for a worker that receives no sums.
+        versions: for each worker, in the order of the run's roles, the iteration of its payload; -1 without a payload.
         finished: number of iterations that the leading party has finished.
     """
 
@@ -96,7 +97,7 @@ class PulledSum:
 
 
 class PullClient(ABC):
-    """A worker's side of pushes and pulls, wherever pushes are stored."""
+    """A worker's client for pushes and pulls, whether a server or each worker stores the pushes."""
 
     @abstractmethod
     def begin(self, iteration: int, restored: Iterable[tuple[int, int, Floats]]) -> None:
@@ -104,7 +105,7 @@ class PullClient(ABC):
 
         Args:
             iteration: the first iteration.
-            restored: batch, version and outputs H (n, c) of each restored push.
+            restored: (batch, version, outputs H (n, c)) of each push to restore.
         """
 
     @abstractmethod
@@ -139,12 +140,12 @@ def declare_pulls(stored: StoredSum, readers: Iterable[str]) -> list[MessageDecl
 
 
 class ServerPullClient(PullClient):
-    """A worker's side towards a server.
+    """A worker's client for pushes to a server and pulls from it.
 
     Args:
         context: the context of a sum whose collector is the server.
-        pace: how far workers may be apart.
-        stored: this worker's side of the stored sum.
+        pace: how many iterations workers may be apart.
+        stored: the object that conceals outputs and reveals sums.
         readers: the workers that receive sums.
     """
 
@@ -174,7 +175,7 @@ class ServerPullClient(PullClient):
         self._unanswered.append(t)
 
     def _permit(self, H: Floats) -> DisclosurePermit:
-        """Record the outputs as disclosed to the readers of their sum, and to a server that can read them."""
+        """Record that pushed outputs are disclosed to the readers of their sum, and to a server that can read them."""
         record, me = self._channel.permit, self._channel.me
         permit, max_bytes = record(DisclosureRecord(self._server, "sizes", 1, 64)), self._stored.size(H)
         for name in self._other_readers:
@@ -185,7 +186,7 @@ class ServerPullClient(PullClient):
         return record(DisclosureRecord(self._server, "columns", H.size, 64, about=(me,), max_bytes=max_bytes))
 
     def pull(self, shape: tuple[int, int], *, wait: bool) -> PulledSum | None:
-        """Receive the reply to the oldest unanswered push and reveal its sum."""
+        """Receive the reply to the oldest unanswered push and, at a reader, compute its sum in the clear."""
         if wait:
             message = self._channel.recv(self._server, PullReply, self._subchannel)  # 2
         elif (due := self._channel.recv_due((self._server,), PullReply, self._subchannel)) is not None:

@@ -1,26 +1,27 @@
 """Stored sums: a server stores the latest payload of each worker and batch, and sends sums (FDML, Hu et al. 2019).
 
-Workers of FDML advance independently. A worker pushes its local predictions H_k (n, c) on a batch. It pulls the sum of
-all workers' latest pushes of that batch, its own included:
+Workers of FDML advance independently. A worker pushes its local predictions H_k (n, c) on a batch to the server, as a
+payload. It pulls the sum of all workers' latest payloads of that batch, called the total. The version of a payload is
+the iteration of its push.
 
 1. worker k -> server   conceal(H_k, batch, version)     replaces the earlier payload of k and this batch
-2. server -> worker k   add(latest payloads), versions   `reveal` turns the total into the sum of all H_j
+2. server -> worker k   add(latest payloads), versions   `reveal` computes the sum of all H_j from the total
 
 The family's messages carry both. A stored sum states what a payload reveals to the server (`pushed`) and what a total
-reveals to a worker (`pulled`). Versions differ between workers, so pairwise masks would not cancel. A payload is hidden
-from the server by a key that all workers with access to sums (the *readers*) have and the server lacks. The assumption
-is therefore the same for all stored sums that hide payloads: *the server and a reader do not collude*. Together they
-open every payload. A worker without access to sums opens nothing in any coalition.
+reveals to a worker (`pulled`). Versions differ between workers, so pairwise masks would not cancel. Instead, payloads
+are hidden from the server by a key that the *readers*, the workers that receive sums, have and the server lacks. The
+assumption of every stored sum that hides payloads is therefore: *the server and a reader do not collude*. Together they
+can open every payload. Workers that receive no sums cannot open any, in any coalition.
 
-A key is used in one session only. After a resume, all workers meet again and generate a new key. A version that was
-pushed just before a state was stored is thus never used twice under one key, and payloads of an earlier session cannot
-be opened: the server starts empty. Within a session every version of a batch is single-use and versions increase; the
-worker's side enforces that.
+A key is used in one session only. After a resume, all workers generate new keys, and the server starts empty. A version
+that was pushed just before a state was stored is thus never used twice under one key, and payloads of an earlier
+session cannot be opened. Within a session every version of a batch is single-use and versions increase; the worker's
+object enforces that.
 
-A worker checks the versions that the server states: one of every worker, its own latest one, and none older than one
-that it has already seen. A server that presents a single worker's payload as a sum is detected by the names, or by
-check words: numbers that workers know and the server does not, which are added to every payload and must appear in
-every total.
+A worker checks the versions that the server reports: one for every worker, its own latest one, and none older than one
+that it has already seen. A server that presents a single worker's payload as a sum is detected by the reported names,
+or by check words: numbers that workers know and the server does not, which are added to every payload and must appear
+in every total.
 """
 
 from __future__ import annotations
@@ -49,11 +50,12 @@ _SAME_JOB = "check that both parties run the same job"
 
 
 class StoredWorker(ABC):
-    """One worker's side in one session. It must be used by one thread at a time.
+    """The object with which one worker conceals outputs and reveals sums in one session; not thread-safe.
 
     Args:
         context: the context of a sum whose collector is the server.
-        needs_all: whether a total must contain a payload of every worker, as required if payloads hide single parts.
+        needs_all: whether a total must contain a payload of every worker, as it must if payloads are hidden from the
+            server.
     """
 
     def __init__(self, context: PartyContext, *, needs_all: bool) -> None:
@@ -97,10 +99,9 @@ class StoredWorker(ABC):
         return self._conceal(values, batch, version)
 
     def reveal(self, total: bytes, versions: Mapping[str, int], batch: int, shape: tuple[int, int]) -> Floats:
-        """Return the sum (n, c) that a total contains, at a reader.
+        """Return the sum (n, c) that a total contains; only a reader can.
 
-        Versions that are impossible raise ProtocolError. A total that is not the sum of these payloads raises
-        CryptoError.
+        Impossible versions raise ProtocolError. A total that is not the sum of these payloads raises CryptoError.
 
         Args:
             total: the total of the server.
@@ -109,13 +110,13 @@ class StoredWorker(ABC):
             shape: (n, c).
 
         Returns:
-            The sum (n, c) that a total contains, at a reader.
+            The sum (n, c).
         """
         self._check_versions(versions, batch)
         return self._reveal(total, versions, batch, shape)
 
     def _check_versions(self, versions: Mapping[str, int], batch: int) -> None:
-        """Check that a total contains the required workers, the latest own payload and no outdated payload."""
+        """Check that a total contains all required workers, this worker's latest payload, and no outdated one."""
         missing = set(self.workers) - set(versions) if self._needs_all else {self.me} - set(versions)
         if missing or not set(versions) <= set(self.workers):
             raise ProtocolError(
@@ -127,8 +128,8 @@ class StoredWorker(ABC):
             )
         if versions[self.me] != self._concealed.get(batch):
             raise ProtocolError(
-                f"{self.me}: the server's sum of batch {batch} contains version {versions[self.me]} of this worker, "
-                "which is not its latest one",
+                f"{self.me}: the server's sum of batch {batch} contains version {versions[self.me]} of this worker's "
+                "outputs, which is not its latest one",
                 "check that both parties run the same session",
                 code="SVFL-PROTOCOL-CHEATING",
                 batch=batch,
@@ -156,7 +157,7 @@ class StoredWorker(ABC):
 
 
 class StoredServer(ABC):
-    """The server's side in one session. It has no secret.
+    """The object with which the server adds payloads in one session. It has no secret.
 
     Args:
         context: the context of a sum whose collector is the server.
@@ -195,7 +196,7 @@ class StoredServer(ABC):
 
 
 class StoredSum(MessageProtocol):
-    """How a server stores local predictions. All workers and the server create their sides at the same point."""
+    """How a server stores local predictions: in the clear, or concealed."""
 
     pushed: ClassVar[Reveal]
     """What a payload reveals to the server."""
@@ -204,7 +205,8 @@ class StoredSum(MessageProtocol):
     hides_parts: ClassVar[bool] = True
     """Whether payloads are hidden from the server; a total then needs a payload of every worker."""
     noise: LocalNoise | None = None
-    """Noise on local predictions before they are concealed, with a privacy account; a table of its keys."""
+    """Noise that workers add to local predictions before they conceal them, with a privacy account; a table of its
+    keys."""
 
     @field_validator("noise", mode="before")
     @classmethod
@@ -213,40 +215,40 @@ class StoredSum(MessageProtocol):
 
     @abstractmethod
     def worker(self, context: PartyContext, readers: Collection[str]) -> StoredWorker:
-        """Create a worker's side.
+        """Create a worker's object; all workers and the server do so at the same point, as keys may be exchanged.
 
         Args:
             context: the context of a sum whose collector is the server.
             readers: the workers that receive sums.
 
         Returns:
-            The worker's side.
+            The worker's object.
         """
 
     @abstractmethod
     def server(self, context: PartyContext, readers: Collection[str]) -> StoredServer:
-        """Create the server's side.
+        """Create the server's object, at the same point as the workers.
 
         Args:
             context: the context of a sum whose collector is the server.
             readers: the workers that receive sums.
 
         Returns:
-            The server's side.
+            The server's object.
         """
 
     @abstractmethod
     def declares(self) -> list[MessageDeclaration]:
-        """Declare what the messages of the key exchange reveal, in the roles of a sum and of its readers."""
+        """Declare what each message of the key exchange reveals."""
 
     @property
     def label(self) -> str:
-        """The name for a cost table."""
+        """The name in a cost table."""
         return self.name
 
     @property
     def pooling(self) -> str:
-        """The coalitions that learn more than is declared, in one line."""
+        """One line that states which groups of parties could together learn more than is declared."""
         return "the server and any worker that receives sums can together open the forward outputs of every worker"
 
 
@@ -257,7 +259,7 @@ def check_payloads(stored: Mapping[str, bytes]) -> None:
         stored: payloads by worker.
 
     Raises:
-        ProtocolError: if they are not.
+        ProtocolError: if a payload has another length.
     """
     (first, reference), *_ = stored.items()
     for name, payload in stored.items():

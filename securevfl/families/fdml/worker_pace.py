@@ -1,4 +1,8 @@
-"""How far the workers of FDML may be apart: the bounded staleness of Hu et al. 2019."""
+"""How many iterations the workers of FDML may be apart: the bounded staleness of Hu et al. 2019.
+
+In each iteration, a worker pushes its outputs on a batch and waits for a reply with the sum. The lead of an iteration
+is its distance from the slowest worker's latest push.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class WorkerPace:
-    """How far the workers of a run may be apart.
+    """The limits on how many iterations the workers of a run may be apart.
 
     Attributes:
-        batches: for every iteration, the number of its batch in the partition.
+        batches: for every iteration, the number of its batch.
         epoch: number of iterations of one epoch.
         tau: maximum number of iterations between a worker and the slowest worker.
         synchronous: number of iterations at the start in which all workers advance together.
@@ -25,17 +29,17 @@ class WorkerPace:
     meeting_interval: int = 0
 
     def max_lead(self, t: int) -> int:
-        """Return how far iteration `t` may be ahead of the slowest worker's push when it is answered."""
+        """Return how many iterations `t` may be ahead of the slowest worker's latest push when `t` is answered."""
         return 0 if t < self.synchronous else self.tau
 
     def meets_after(self, t: int) -> bool:
-        """Whether all workers meet after iteration `t`."""
+        """Whether all workers wait for each other after iteration `t`, for an evaluation or the end."""
         return t + 1 == len(self.batches) or (self.meeting_interval > 0 and (t + 1) % self.meeting_interval == 0)
 
     def max_unanswered(self, t: int) -> int:
         """Return how many pushes a worker may leave unanswered after the push of iteration `t`.
 
-        A worker never has two unanswered pushes of one batch.
+        The limit is low enough that a worker never has two unanswered pushes of one batch.
         """
         if t < 0 or self.meets_after(t):
             return 0

@@ -1,8 +1,13 @@
 """Training by sums of phases: the parties with labels cache random features of all columns (FDSKL, Gu et al. 2020).
 
-1. Every party l sends x_l w_l on the circle into a sum for each party with labels.
-2. Each party with labels caches the cosines of these phases, which are its features, and stores their coefficients.
-3. All parties with labels send f_l on a batch into a sum for the current one, which updates its coefficients.
+A phase is an angle: the product of party l's columns x_l with its random frequencies w_l, modulo a full turn. The
+cosine of the phases summed over all parties is one random Fourier feature of a kernel.
+
+1. Every party l sends its phases of a batch into a sum for each party with labels.
+2. Each party with labels caches the cosines of the summed phases, which are its features, and stores their
+coefficients. 3. All parties with labels send f_l, their features times coefficients, on a batch into a sum for one of
+them at a time,
+   which updates its coefficients.
 
 One party or more have labels; the first of them leads. No residual is sent. See
 `securevfl.families.fdskl.kernel_model` for the features and `securevfl.families.fdskl.phase_sums` for the messages.
@@ -45,14 +50,14 @@ rows as columns determine"""
 
 
 class PhasesFamily(Family[PhasesJob]):
-    """Sums of phases for every party with labels, for kernel models by random features."""
+    """Trains kernel models by random features; every party with labels receives sums of phases."""
 
     name: ClassVar[str] = "phases"
     options: ClassVar[type[JobOptions]] = PhasesJob
     components: ClassVar[tuple[type[Model] | type[Training], ...]] = (Kernel, FDSKL)
 
     def check_job(self, job: JobOptions) -> None:
-        """Check that the job has no residual, a known curvature for preconditioners, and fixed batches."""
+        """Check that the job has no residual, that preconditioners know a curvature, and that batches are fixed."""
         if job.protocol.residual is not None:
             raise ValueError(f"optimizer {job.optimizer.name} sends no residual; leave protocol.residual out")
         if isinstance(job.optimizer, FDSKL) and job.optimizer.precondition and job.model.loss.curvature is None:
@@ -77,7 +82,7 @@ class PhasesFamily(Family[PhasesJob]):
         }
 
     def declarations(self, job: PhasesJob, roles: Roles) -> list[MessageDeclaration]:
-        """Declare the messages of the sums and their windows."""
+        """Declare the messages of the sums and their acknowledgements."""
         declarations = []
         others = roles.others(roles.lead)
         space = None if len(roles.with_role(ACTIVE)) > 1 else Circle
@@ -88,8 +93,8 @@ class PhasesFamily(Family[PhasesJob]):
     def outputs(self, job: PhasesJob, shape: RunShape) -> list[Output]:
         """List the scores.
 
-        Phases disclose all their dimensions in the first exchange already, so they are not listed; `statements`
-        describes them in words.
+        Already the first exchange of phases discloses all their dimensions, so a number of phases would say nothing;
+        `statements` describes them in words.
         """
         return [score_output(job, shape)]
 
@@ -111,10 +116,10 @@ class PhasesFamily(Family[PhasesJob]):
             return [("learns", "nothing")]
         labelled = len(roles.with_role(ACTIVE))
         leading = "f = sum_k H_k on the rows predicted, and messages marked output or plain"
-        statements = [("learns", leading if party == roles.lead else "f on its minibatches")]
+        statements = [("learns", leading if party == roles.lead else "f on the batches that it updates on")]
         if labelled > 1:
             outputs = "the other's f" if labelled == 2 else "the sum of the others' f"
-            statements.append(("learns", f"{outputs} on the rows of its minibatches, which follows their labels"))
+            statements.append(("learns", f"{outputs} on the rows of its batches, which follows their labels"))
         statements.append(("learns", PHASES_STATEMENT.format(M=job.model.features)))
         return statements
 
@@ -137,6 +142,6 @@ class PhasesFamily(Family[PhasesJob]):
 
 
 def _sum_roles(roles: Roles) -> dict[Role, tuple[Role, ...]]:
-    """Return the roles of a run that collect sums (parties with labels) and contribute to them (all others)."""
+    """Map the roles of a sum to those of the run: parties with labels collect, all others contribute."""
     others = dict.fromkeys(roles.role(name) for name in reversed(roles.others(roles.lead)))
     return {COLLECTOR: (ACTIVE,), CONTRIBUTOR: tuple(others)}

@@ -1,22 +1,22 @@
 """FDSKL (Gu et al. 2020): doubly stochastic gradients for kernel models over vertically split data.
 
-A worker is a party with labels. Each worker has its own features and stores their coefficients alpha. Workers take
-turns:
+A worker is a party with labels. Each worker has its own random features, in blocks of D, and stores their coefficients
+alpha. Workers take turns:
 
-1. The next minibatch is selected, in an order that all parties share. The current worker a selects its next block k of
-   features, in an independent order. (If the minibatch determined the block, as by a seed of the sample alone, a block
-   would only ever be fitted on its own rows.)
-2. The phases of the minibatch are summed for all workers' features (Algorithms 1 and 3), once. A worker caches their
-   cosines in 2 bytes each.
-3. Worker a receives f on the minibatch, the sum over workers.
-4. Worker a computes g = dloss/df at f and alpha_k -= eta P_k (Phi_k^T g / n + l2 alpha_k)        (Algorithm 2).
+1. The next batch is selected, in an order that all parties share. The current worker selects its next block k of
+   features, in an independent order. (If the batch determined the block, a block would only ever be fitted on the same
+   rows.)
+2. The phases of the batch are summed for all workers' features (Algorithms 1 and 3), unless they are cached. A worker
+   caches their cosines in 2 bytes each.
+3. The worker receives f on the batch, the sum over workers of their features Phi times coefficients.
+4. The worker computes g, the derivative of the loss by f, and updates (Algorithm 2)
+   alpha_k -= eta * P_k (Phi_k^T g / n + l2 * alpha_k)
 
-P_k = 1 is the paper's step. With `precondition`, P_k = (c Phi_k(R)^T Phi_k(R) / |R| + rho I)^-1, for the first
-PRECONDITIONER_ROWS rows R of the partition and the largest curvature c of the loss. The step along a feature is then no
-longer reduced by correlated features of its block. Dai et al. 2014 also scale doubly stochastic gradients by a
-covariance.
+P_k = 1 is the paper's step. With `precondition`, P_k = (c * Phi_k(R)^T Phi_k(R) / |R| + rho * I)^-1, with the first
+PRECONDITIONER_ROWS training rows R and the largest curvature c of the loss. The step along a feature is then no longer
+reduced by correlated features of its block. Dai et al. 2014 also scale doubly stochastic gradients by a covariance.
 
-`lr` is eta; if it decays, t counts passes over the data.
+`lr` is eta, the step size; if it decays, t counts passes over the data.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ PRECONDITIONER_ROWS = 4096  # preconditioners are computed from these first rows
 
 
 class FDSKL(Optimizer):
-    """Doubly stochastic descent with step size `lr`, constant or decaying. Minibatches are the job's batches."""
+    """Stochastic gradient descent on random batches and random blocks of features, with step size `lr`."""
 
     name: ClassVar[str] = "fdskl"
     family: ClassVar[str] = "phases"
-    lr: float = Field(default=0.5, gt=0)
+    lr: float = Field(default=0.5, gt=0, le=1e12)
     """eta, the size of the first step."""
     precondition: bool = True
     """Divide each block's gradient by the curvature of its features, estimated on the first rows."""
-    rho: float = Field(default=1.0, gt=0)
-    """Ridge that is added to this curvature."""
+    rho: float = Field(default=1.0, gt=0, le=1e12)
+    """Ridge that `precondition` adds to the curvature."""
 
     @property
     def label(self) -> str:
-        """The name for a cost table."""
+        """The optimizer's name in a cost table."""
         return "FDSKL-p" if self.precondition else "FDSKL"
 
     def run(self, party: PhasesParticipant) -> Iterator[None]:
@@ -92,7 +92,7 @@ class FDSKL(Optimizer):
         expansion.alpha[k] -= np.float32(eta) * (gradient if P is None else P @ gradient)
 
     def _preconditioner(self, expansion: KernelExpansion, sample: list[Batch], k: int) -> Floats32:
-        """Return P_k (D, D)."""
+        """Return the preconditioner P_k (D, D) of block k."""
         D = expansion.model.block_size
         gram, rows = np.zeros((D, D)), 0
         for batch in sample:
@@ -105,7 +105,7 @@ class FDSKL(Optimizer):
 
 
 def block_order(K: int, seed: int, worker: int) -> Iterator[int]:
-    """Yield the blocks of a worker: all K in a new random order each time, the same at every party."""
+    """Yield the worker's blocks forever: all K in a random order, then in another one; the same at every party."""
     generator = np.random.default_rng([seed, 3, worker])
     while True:
         yield from generator.permutation(K).tolist()

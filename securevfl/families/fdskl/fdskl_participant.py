@@ -1,4 +1,7 @@
-"""One party of a training by sums of phases."""
+"""One party of a training by sums of phases (FDSKL; see `securevfl.families.fdskl.fdskl_family`).
+
+A worker is a party with labels: it caches random features of all parties' columns and stores their coefficients.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +73,7 @@ class PhasesParticipant(BatchParticipant):
         return self.data.batch(iteration, columns=not self.part.knows(iteration.index))
 
     def model_outputs(self, rows: RowSlices, request: RowsToScore | None = None) -> Floats | None:
-        """Compute the outputs of all workers' features, which the leading party receives."""
+        """Compute the model outputs f (m, 1); the leading party receives them, all others return None."""
         data = self._training
         evaluates = data is not None and rows is data.evaluated
         blocks = self._blocks(len(rows))
@@ -92,7 +95,7 @@ class PhasesParticipant(BatchParticipant):
         return np.concatenate(outputs) if outputs else None
 
     def _blocks(self, rows: int) -> dict[Hashable, slice]:
-        """Return the blocks in which rows are predicted, by name."""
+        """Return the blocks of rows that are predicted together, by the name under which they are cached."""
         return {
             ("asked", start): slice(start, min(start + PREDICTION_BLOCK_ROWS, rows))
             for start in range(0, rows, PREDICTION_BLOCK_ROWS)

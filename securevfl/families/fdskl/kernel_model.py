@@ -1,16 +1,17 @@
 """Kernel models by random Fourier features (FDSKL, Gu et al. 2020; Rahimi and Recht 2007).
 
-    f(x) = sum over workers of sum_k alpha_k . phi_k(x),    phi(x) = sqrt(2) cos(2 pi (b + sum_l x_l w_l))
+    f(x) = sum over workers and blocks k of alpha_k . phi_k(x),    phi(x) = sqrt(2) * cos(2 pi * (b + sum_l x_l w_l))
 
-There are K blocks of D features. Phases are measured in turns on the circle Z_2^32 (or Z_2^16), and the party with the
-columns x_l computes x_l w_l. The rbf kernel exp(-gamma |x - z|_2^2) has Gaussian frequencies, and the Laplace kernel
-exp(-gamma |x - z|_1) has Cauchy frequencies.
+A worker is a party with labels; it stores the coefficients alpha of K blocks of D features. x_l w_l is the phase that
+party l computes from its columns x_l and its random frequencies w_l. Phases are measured in turns and stored as
+integers modulo 2^32 (or 2^16). The rbf kernel exp(-gamma * |x - z|_2^2) has Gaussian frequencies, and the Laplace
+kernel exp(-gamma * |x - z|_1) has Cauchy frequencies.
 
 **Each party draws its w_l from a key that no other party has.** In the paper all parties draw w from a shared seed. A
-party that receives the sum of the others' phases then has M linear equations with known coefficients about their d
-columns in every row, and can solve them. The feature map is as good with private rows of w, because they are
-independent anyway. With several workers, every party draws separate frequencies for each of them. The worker that owns
-the features draws b uniformly; b completes the feature map and hides nothing.
+party that receives the sum of the others' phases then has K * D linear equations with known coefficients about their
+columns in every row, and can solve them. Private frequencies approximate the kernel equally well, because frequencies
+are independent anyway. With several workers, every party draws separate frequencies for each of them. The worker draws
+the offset b uniformly; b completes the feature map and hides nothing.
 """
 
 from __future__ import annotations
@@ -34,25 +35,26 @@ Bits = Literal[16, 32]
 class Kernel(Model):
     """A kernel machine of K = `blocks` blocks of D = `block_size` random features.
 
-    A worker's memory is 2 bytes for each training row and feature. `l2` weights ||alpha||^2 / 2.
+    A worker caches 2 bytes for each training row and feature. The penalty is l2 / 2 * ||alpha||^2.
     """
 
     model_config = ConfigDict(populate_by_name=True)
     name: ClassVar[str] = "kernel"
     kernel: Literal["rbf", "laplace"] = "rbf"
     """Gaussian (rbf) or Laplace kernel."""
-    gamma: float = Field(gt=0)
-    """Width: exp(-gamma |x - z|^2) for rbf, exp(-gamma |x - z|_1) for laplace, on scaled columns."""
+    gamma: float = Field(gt=0, le=1e12)
+    """Inverse width, on scaled columns: exp(-gamma * |x - z|_2^2) for rbf, exp(-gamma * |x - z|_1) for laplace."""
     loss_name: Annotated[str, AfterValidator(partial(known_loss, single=True))] = Field(
         default="logistic", alias="loss"
     )
-    """Which [loss](#loss); one with a single output."""
-    blocks: int = Field(default=8, ge=1)
+    """The name of the [loss](#loss), one with a single output."""
+    blocks: int = Field(default=8, ge=1, le=10_000)
     """K, number of blocks of random features; a round updates the coefficients of one block."""
-    block_size: int = Field(default=256, ge=1)
+    block_size: int = Field(default=256, ge=1, le=65_536)
     """D, number of random features in a block."""
     bits: Bits = 32
-    """Bits of a phase in messages: 32 takes 4 bytes; 16 takes 2 and rounds each party's part to 4.8e-5 radians."""
+    """Bits of a phase in messages: 32 takes 4 bytes; 16 takes 2 bytes and rounds each party's phases with an error of
+    up to 4.8e-5 radians."""
 
     @property
     def loss(self) -> Loss:
@@ -61,7 +63,7 @@ class Kernel(Model):
 
     @property
     def features(self) -> int:
-        """M = K D, number of features of one worker."""
+        """M = K * D, number of features of one worker."""
         return self.blocks * self.block_size
 
     def parameters(self, columns: int, outputs: int) -> int:

@@ -1,18 +1,19 @@
 """The sums of FDSKL: phases for each worker, and f over the workers (Gu et al. 2020, Algorithms 1 to 3).
 
-Parties with labels are workers. For every worker there is one instance of the job's sum protocol, with that worker as
-its collector and a separate subchannel. One channel carries all instances, and each worker learns its own sums only.
+Parties with labels are workers. Party l's phases are x_l w_l modulo a turn, its columns times its random frequencies;
+the worker adds offsets b. For every worker there is one instance of the job's sum protocol, with that worker as its
+collector and a separate subchannel. One channel carries all instances, and each worker learns its own sums only.
 
-1. all others l -> worker   x_l w_l on the circle, for some rows and blocks of features
-   worker                   adds its x w + b: the phases
-2. all others l -> worker   f_l on the same rows, as a sum of reals; 0 from a party that is not a worker
-   worker                   adds its own: f
+1. all others l -> worker   their phases of some rows and blocks of features
+   worker                   adds its phases and b
+2. all others l -> worker   f_l, their outputs on the same rows, as a sum of reals; 0 from a party that is no worker
+   worker                   adds its outputs: f
 
 With one worker there is no step 2. A worker learns the sums over the other parties and the values that the job's sum
 protocol declares; the others learn nothing.
 
-No message is acknowledged, so a party could send a whole table of phases to a worker that is busy. It stays within two
-windows of 2^23 phases, 32 MB each at 4 bytes a phase:
+Sums are not acknowledged, so without a limit a party could send a whole table of phases to a worker that is busy. At
+most two windows of 2^23 phases (32 MB each at 4 bytes a phase) may be in transit:
 
 3. worker -> all others l    a window of phases has been summed
 """
@@ -33,7 +34,7 @@ from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.sums.base import SumProtocol, SumRole
 from securevfl.runtime.codec import Message
 
-MESSAGE_PHASES = 2**19  # phases in one message, or one block of features if that is more; larger ones cost page faults
+MESSAGE_PHASES = 2**19  # target size of a message; larger ones cost page faults
 WINDOW_PHASES = 2**23  # phases in one window
 
 
@@ -57,7 +58,7 @@ def worker_of(subchannel: str) -> str | None:
 
 
 class PhaseSums:
-    """One party's side of all sums. Every party must create it and call it in the same order.
+    """One party's part in all sums. All parties must create it and call it in the same order.
 
     Args:
         protocol: the sum protocol of the job.
@@ -141,7 +142,7 @@ class PhaseSums:
         return f"{subchannel_to(worker)}/taken"
 
     def total(self, worker: str, outputs: Floats, index: int | None = None) -> Floats | None:
-        """Sum the outputs of all workers for one of them.
+        """Sum the outputs of all workers; `worker` receives the sum.
 
         Args:
             worker: the worker that receives the sum.

@@ -1,4 +1,9 @@
-"""Random Fourier features of a kernel model: frequencies of one party, and features and coefficients of a worker."""
+"""Random Fourier features of a kernel model: frequencies of one party, and features and coefficients of a worker.
+
+A phase is party l's product x_l w_l of columns and random frequencies, as an integer modulo 2^bits that stands for a
+fraction of a turn. A feature is sqrt(2) times the cosine of the phases summed over all parties. A worker is a party
+with labels; it has K blocks of D features and coefficients alpha (K, D).
+"""
 
 from __future__ import annotations
 
@@ -49,11 +54,11 @@ class RandomFrequencies(Secret):
         return self._cache[worker, k]
 
     def offset(self, worker: str, k: int) -> Phases:
-        """Return b (D,) of block k, which only the worker itself uses."""
+        """Return the offsets b (D,) of block k, which only the worker itself adds to its phases."""
         return Prg(derive_key(self.key, "fdskl", worker, k), "offset").array(self.model.block_size, np.uint32)
 
     def phases(self, X: Floats, worker: str, k: int, bits: Bits) -> Phases:
-        """Return x_l w_l (n, D) of each row on the circle Z_2^bits, rounded to the nearest residue.
+        """Return the phases (n, D) of rows X, rounded to the nearest integer modulo 2^bits.
 
         Args:
             X: scaled columns (n, d).
@@ -62,13 +67,13 @@ class RandomFrequencies(Secret):
             bits: number of bits of a phase.
 
         Returns:
-            X_l w_l (n, D) of each row on the circle Z_2^bits, rounded to the nearest residue.
+            The phases (n, D).
         """
         w = self.w(worker, k)
         steps: Floats = X @ w
         steps *= 2.0**bits
         if float(np.abs(X).sum(axis=1).max(initial=0.0)) * float(np.abs(w).max()) * 2.0**bits >= 2.0**51:
-            np.remainder(steps, 2.0**bits, out=steps)  # Cauchy frequencies may be very large
+            np.remainder(steps, 2.0**bits, out=steps)  # Cauchy frequencies may be large
         steps += 1.5 * 2.0**52  # the low bits are now the nearest integer in two's complement
         circle = steps.view(np.uint64).astype(np.uint32)
         if bits == 16:
@@ -77,7 +82,7 @@ class RandomFrequencies(Secret):
 
 
 def cosines(phases: Phases, bits: Bits) -> Cosines:
-    """Return the cosine of each phase in units of 1 / (2^15 - 1), with an error of at most pi 2^-16 + 2^-16."""
+    """Return the cosine of each phase in units of 1 / (2^15 - 1); the error is at most (pi + 1) * 2^-16."""
     steps = phases if bits == 16 else (phases + np.uint32(2**15)) >> np.uint32(16)
     return np.take(_COSINES, steps, mode="clip")  # always in range; clip avoids a check
 
@@ -102,17 +107,17 @@ class KernelExpansion:
         return self.alpha.astype(np.float64).reshape(-1, 1)
 
     def keep(self, rows: Hashable, k: int, cos: Cosines) -> None:
-        """Cache the cosines (n, D) of block k for these rows."""
+        """Cache the cosines (n, D) of block k under the name `rows`."""
         if rows not in self._cosines:
             self._cosines[rows] = np.empty((self.model.blocks, *cos.shape), np.int16)
         self._cosines[rows][k] = cos
 
     def drop(self, rows: Hashable) -> None:
-        """Remove these rows from the cache."""
+        """Remove the rows with this name from the cache."""
         del self._cosines[rows]
 
     def phi(self, rows: Hashable, k: int) -> Floats32:
-        """Return phi_k (n, D) of these rows."""
+        """Return the features phi_k (n, D) of block k for cached rows."""
         return np.multiply(self._cosines[rows][k], np.float32(math.sqrt(2)) / _COSINE_SCALE, dtype=np.float32)
 
     def forward(self, rows: Hashable) -> Floats:
@@ -126,7 +131,7 @@ class KernelExpansion:
 class KernelModelPart:
     """One party's part of a kernel model: its frequencies and, at a worker, coefficients and cached features.
 
-    The caller names sets of rows; every party uses the same names in the same order.
+    `rows` is a name that the caller gives to a set of rows; all parties use the same names in the same order.
 
     Args:
         frequencies: the frequencies of this party.
@@ -175,7 +180,7 @@ class KernelModelPart:
         self._rows[rows] = len(X)
 
     def drop(self, rows: Hashable) -> None:
-        """Remove these rows from the cache."""
+        """Remove the rows with this name from the cache."""
         del self._rows[rows]
         if self.expansion is not None:
             self.expansion.drop(rows)

@@ -1,12 +1,12 @@
 """Training by rounds: a sum of forward outputs and a residual (FedBCD, Liu et al. 2019, Algorithm 1).
 
-1. Every passive party k sends H_k (n, c), its forward outputs, into the sum protocol of the job.
-2. The active party computes f = sum of all H_k and g = dloss/df at f (n, c).
+1. Every passive party k sends H_k (n, c), its outputs on a batch, into the sum protocol of the job.
+2. The active party computes f, the sum of all H_k, and the residual g (n, c), the derivative of the loss by f.
 3. The active party sends g to the passive parties, in the clear or encrypted.
-4. Every party computes its parameter gradient J_k^T g and updates its block of weights.
+4. Every party computes its gradient J_k^T g, with the Jacobian J_k of its outputs by its weights, and updates them.
 
-One party has labels and all parties have columns. The optimizer determines the updates and how many exchanges they use.
-The sum protocol and the residual protocol determine which party can read H_k and g.
+The active party has the labels, and all parties have columns. The optimizer determines the updates and how many
+exchanges they use. The sum protocol and the residual protocol determine which party can read H_k and g.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ EVIDENCE_REVEAL = Reveal("output", "the receiver's own parameter gradient J^T g,
 
 
 class RoundsFamily(Family[RoundsJob]):
-    """Sums and residuals for models with a block of weights at every party."""
+    """Training by rounds: sums of outputs and residuals, for models with a block of weights at every party."""
 
     name: ClassVar[str] = "rounds"
     options: ClassVar[type[JobOptions]] = RoundsJob
@@ -119,7 +119,7 @@ class RoundsFamily(Family[RoundsJob]):
         return rounds_outputs(job, shape)
 
     def sum_rounding(self, job: RoundsJob, rows: int, parties: int) -> SumRounding | None:
-        """Return the rounding of the outputs of linear models under encryption."""
+        """Return how outputs are rounded if the model is linear and residuals are encrypted; None otherwise."""
         if not (job.protocol.seals and job.model.static_jacobian):
             return None
         remedy = "to reduce it, train with secret sharing (leave protocol out)"
@@ -138,7 +138,7 @@ class RoundsFamily(Family[RoundsJob]):
         return job.protocol.residual.strength
 
     def opened_values(self, job: RoundsJob, facts: RunFacts) -> str:
-        """State how many values of gradients and bins are opened."""
+        """State how many values of gradients and class counts are decrypted."""
         shape = facts.shape
         openings = job.optimizer.agreement(job.model).openings
         opened = shape.batches * openings * sum(shape.parameters.values())
@@ -160,8 +160,9 @@ class RoundsFamily(Family[RoundsJob]):
         sums = job.protocol.sum_for(len(passives))
         if sums.hides_parts and len(passives) > 1 and job.optimizer.exchanges(passives) > 1:
             return (
-                "needs nobody: one passive party moves between two sums, so their difference is that party's\n"
-                "part, and weights start at zero"
+                "needs nobody: only one passive party updates its weights between two sums, and weights start at "
+                "zero, so\n"
+                "the difference of two sums reveals that party's outputs"
             )
         return sums.coalition(passives)
 
@@ -170,7 +171,7 @@ class RoundsFamily(Family[RoundsJob]):
         return RoundsParticipant(job, context, columns, state)
 
     def ideal_job(self, job: J) -> J:
-        """Return the same job with a direct sum and an open residual that keeps its defence."""
+        """Return the same job with a direct sum and an unencrypted residual that keeps its defence."""
         defence = getattr(job.protocol.residual, "defence", None)
         residual = OpenResidual() if defence is None else OpenResidual(defence=defence)
         protocol = Protocol(sum=DirectSum(), residual=residual)

@@ -1,4 +1,4 @@
-"""The options of a job that trains by rounds."""
+"""The options of a job that trains by rounds of sums and residuals."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from securevfl.protocols.residuals.base import ResidualProtocol
 
 
 class ResidualMessages(Protocol, defer_build=True):
-    """The messages of a job that sends a residual to the passive parties."""
+    """The protocol options of a job that sends residuals to the parties without labels."""
 
     residual: ResidualProtocol
 

@@ -1,4 +1,9 @@
-"""What a run of training by rounds discloses, as outputs."""
+"""The disclosures of a training by rounds, as a list of outputs (`securevfl.disclosure.outputs`).
+
+The active party has the labels, passive parties have none. In each exchange passive parties send model outputs, c
+numbers for each row, and receive residuals in the clear or encrypted ("sealed"). From encrypted residuals a passive
+party obtains a gradient with p numbers, one for each weight: p linear equations about the residuals of a batch.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +30,7 @@ def rounds_outputs(job: JobOptions, shape: RunShape) -> list[Output]:
 
 
 def label_outputs(job: JobOptions, shape: RunShape) -> list[Output]:
-    """List what residuals disclose about labels to each passive party."""
+    """List the outputs about labels that residuals disclose to each passive party."""
     about, residuals = (shape.active,), shape.residuals
     defence = getattr(job.protocol.residual, "defence", None)
     rho = defence.rho(shape.epochs) if isinstance(defence, Gaussian) else 0.0
@@ -98,7 +103,7 @@ def bin_outputs(job: JobOptions, shape: RunShape) -> list[Output]:
 
 
 def _equation_basis(job: JobOptions, shape: RunShape, name: str) -> str:
-    """Name the equations that this passive party opens: the rows of its J^T on every batch; empty if J changes."""
+    """Name the equations that this passive party opens, so that equal ones count once; empty if they change."""
     table = shape.tables.get(name, "")
     if not (table and shape.partition and not job.equations_change):
         return ""
@@ -107,7 +112,7 @@ def _equation_basis(job: JobOptions, shape: RunShape, name: str) -> str:
 
 
 def _column_outputs(job: JobOptions, shape: RunShape) -> list[Output]:
-    """List what sums, and residuals in the clear, disclose about columns."""
+    """List the outputs about columns that sums, and residuals in the clear, disclose."""
     c, passives = job.model.output_width(shape.outputs), shape.passives
     hides_parts = job.protocol.sum_for(len(passives)).hides_parts and len(passives) > 1
     exchanges = job.optimizer.exchanges(passives)
@@ -148,7 +153,7 @@ def _column_outputs(job: JobOptions, shape: RunShape) -> list[Output]:
         for about in subjects
     ]
     if hides_parts and exchanges > 1:
-        # Weights start at zero and one party moves between two exchanges, so a difference is that party's part.
+        # Weights start at 0 and one party updates between two exchanges, so sums differ by its output.
         outputs += [
             Output(
                 "differences of sums, which follow from the sums",
@@ -188,7 +193,7 @@ def sum_from_residuals(shape: RunShape, receiver: str, outputs: int) -> Output:
 
 
 def _numbers_per_row(job: JobOptions, shape: RunShape) -> int:
-    """Return how many numbers a passive party sends for a row, and receives with a residual in the clear."""
+    """Return how many numbers a passive party sends for each row; a residual in the clear has as many."""
     if isinstance(job.model, BlockModel):
         return job.model.collected_width(shape.outputs, len(shape.passives))
     return shape.outputs

@@ -1,4 +1,7 @@
-"""One party of a training by rounds."""
+"""One party of a training by rounds.
+
+The active party has the labels; it receives sums of the parties' outputs and sends residuals to the passive parties.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,7 @@ class RoundsParticipant(BatchParticipant):
 
     @property
     def updater(self) -> Updater:
-        """The memory of an optimizer that applies an update rule."""
+        """The optimizer's memory, for optimizers that apply an update rule."""
         assert isinstance(self.memory, Updater), "only an optimizer with an update rule reads its updater"
         return self.memory
 
@@ -84,12 +87,12 @@ class RoundsParticipant(BatchParticipant):
                 yield from self.rounds(self._optimizer.passive(self, self._link))
 
     def model_outputs(self, rows: RowSlices, request: RowsToScore | None = None) -> Floats | None:
-        """Compute the sum of all parties' outputs, which the active party receives."""
+        """Compute the sum of all parties' outputs; the active party receives it, all others return None."""
         self._receive_pending()
         return predict(self._context, self._sums, self.model, rows, self._outputs, self.output_filter(rows))
 
     def _receive_pending(self) -> None:
-        """Receive the outputs that passive parties have sent early, so that the channel is free for other sums."""
+        """Receive the outputs that passive parties have sent ahead, so that the channel can carry other sums."""
         if isinstance(self._link, ActiveLink):
             self._optimizer.drain(self, self._link)
 

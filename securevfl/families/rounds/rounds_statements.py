@@ -1,4 +1,8 @@
-"""What a participant of training by rounds can infer from its messages, in words for the consent sheet."""
+"""What a party of a training by rounds can learn from its messages, in words for its consent sheet.
+
+The active party has the labels, passive parties have none. n is the number of rows of a batch, c the number of outputs
+of a row, p the number of weights of a party, d its number of columns.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from securevfl.families.family import SheetStatement
 from securevfl.families.rounds.rounds_job import RoundsJob
 from securevfl.options import JobOptions
 
-MEASURED_BATCHES = 8  # batches of a partition on which the share of variance is measured
+MEASURED_BATCHES = 8  # number of batches on which the share of variance is measured
 
 
 def active_statements(job: JobOptions, party: str, facts: RunFacts | None) -> list[SheetStatement]:
@@ -33,7 +37,7 @@ def active_statements(job: JobOptions, party: str, facts: RunFacts | None) -> li
 
 
 def passive_statements(job: RoundsJob, party: str, facts: RunFacts | None) -> list[SheetStatement]:
-    """State what a passive party learns from residuals, and what it can infer from its part of the model."""
+    """State what a passive party learns from residuals and from its part of the model."""
     residual = job.protocol.residual
     if residual.seals:
         lines = [*equation_lines(job, party, facts), *_bin_lines(job, party, facts)]
@@ -43,7 +47,7 @@ def passive_statements(job: RoundsJob, party: str, facts: RunFacts | None) -> li
 
 
 def classifier_statements(job: JobOptions) -> list[SheetStatement]:
-    """State what a party without labels can infer from its part of a classifier; empty for a loss of numbers."""
+    """State what a party without labels can infer from its part of a classifier; empty for a regression."""
     if not job.model.loss.classifies:
         return []
     return [
@@ -59,24 +63,24 @@ def equation_lines(job: JobOptions, party: str, facts: RunFacts | None) -> list[
     """State what an opened gradient discloses about labels to a passive party."""
     if facts is None:
         return [
-            "its gradient: p equations about the n x c residuals of a batch; the share p / (n c)",
-            "projects the labels, a leak that shrinks with larger batches",
+            "its gradient: p equations about the n x c residuals of a batch; the share p / (n * c)",
+            "of the labels' variance is revealed, less with larger batches",
         ]
     shape, schedule, X = facts.shape, facts.schedule, facts.table(party)
     p, share = shape.parameters[party], shape.parameters[party] / shape.residuals
     batches = "batch" if schedule.batches == 1 else f"{schedule.batches} batches"
     repetition = f"new in each of {job.epochs} epochs"
     if job.equations_change:
-        reason = "J changes" if not job.model.static_jacobian else "rows are weighted again"
+        reason = "J changes" if not job.model.static_jacobian else "rows get new weights"
         repetition = f"different in each of {job.equations} local steps of a run because {reason}"
     elif not job.reshuffle:
         repetition = f"the same {batches} every epoch"
     auc = expected_label_auc(p, shape.smallest_batch, shape.outputs, job.equations, job.equations > 1)
     return [
         f"its gradient: p = {p} equations about n x c = {shape.residuals} residuals a batch, {repetition};",
-        f"the share p / (n c) = {share:.3f} projects the labels, a leak that shrinks with larger batches.",
+        f"the share p / (n * c) = {share:.3f} of the labels' variance is revealed, less with larger batches.",
         f"In {job.epochs} epochs it opens {_opened_numbers(facts, party):,} numbers, about changing residuals;",
-        f"columns of noise would predict labels with an AUC of {auc:.2f}, real columns with a higher one",
+        f"with columns of pure noise they would rank labels with an AUC of {auc:.2f}, with real columns with more",
         *(_isolated_row_lines(job, X, schedule) if job.model.by_column and X is not None else ()),
     ]
 
@@ -93,7 +97,7 @@ def _bin_lines(job: JobOptions, party: str, facts: RunFacts | None) -> list[str]
         return []
     counts = "for each of its bins the number of rows of the positive class, for weights of evidence"
     if facts is None:
-        return [f"{counts}; a bin of one class", "discloses the labels of its rows"]
+        return [f"{counts}; if all rows of a bin have one class,", "the count discloses their labels"]
     shape = facts.shape
     bins = next(item for item in facts.outputs if item.group == "bins" and item.receiver == party)
     return [
@@ -118,8 +122,10 @@ def column_lines(job: JobOptions, learner: str, facts: RunFacts | None) -> list[
     """
     if facts is None:
         return [
-            "T c numbers about each row in T exchanges and evaluations: T c / d of the dimensions of the d",
-            "columns in the sum, and more of their variance; T c >= d / 2, or less, can be enough to find the columns",
+            "T * c numbers about each row in T exchanges and evaluations, which reveal T * c / d of the dimensions of "
+            "the",
+            "d columns in the sum, and more of their variance; d / 2 numbers, or fewer, can be enough to find the "
+            "columns",
         ]
     shape, schedule = facts.shape, facts.schedule
     groups = {"training": schedule.partition(0)[:MEASURED_BATCHES], "held out": [schedule.test[:MAX_SAMPLE_ROWS]]}
@@ -135,7 +141,7 @@ def column_lines(job: JobOptions, learner: str, facts: RunFacts | None) -> list[
             variance = f", up to {share:.2f} of their variance"
         enough = item.count >= shape.recovery_threshold(item.about)
         lines += [
-            f"T c = {item.count // c} x {c} numbers about each {item.group} row: "
+            f"{item.count // c} x {c} numbers about each {item.group} row: "
             f"{min(1.0, item.share):.2f} of the dimensions of the {item.capacity} columns",
             f"of {', '.join(item.about)}{variance}: "
             + (
@@ -165,7 +171,7 @@ def _isolated_rows_of_others(job: JobOptions, facts: RunFacts | None) -> list[st
 
 
 def _isolated_row_lines(job: JobOptions, X: Floats, schedule: Schedule) -> list[str]:
-    """Return a line if rows of the party are nearly unique in their batches; empty otherwise."""
+    """Return a line if rows of the party are nearly unique in their batches; otherwise no line."""
     mean, deviation = moments(X, schedule.batch_order)[:2] if job.scale == "standard" else (np.zeros(1), np.ones(1))
     leverage = measure_leverage(
         (X[rows] - mean) / np.where(deviation > 0, deviation, np.inf) for rows in schedule.partition(0)
@@ -174,5 +180,5 @@ def _isolated_row_lines(job: JobOptions, X: Floats, schedule: Schedule) -> list[
         return []
     return [
         f"{leverage.singled_out} rows of {leverage.rows} are nearly unique (rare values, leverage up to "
-        f"{leverage.largest:.2f}): their residual, and so their label, is nearly opened"
+        f"{leverage.largest:.2f}): the gradient nearly reveals their residuals, and so their labels"
     ]

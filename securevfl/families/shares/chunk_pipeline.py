@@ -1,4 +1,7 @@
-"""The chunks of a training on shares: the next one is generated while the current one trains."""
+"""The chunks of a training on secret shares: the next one is preprocessed while the current one trains.
+
+A chunk is a number of whole epochs. Its preprocessing is random material that the parties generate before they use it.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +26,16 @@ MAX_CHUNK_EPOCHS = 40
 class ChunkPipeline(Generic[T]):
     """Iterates over chunks and generates the next one in the background.
 
-    Use it as a context manager. On exit, a chunk that is being generated is completed if the training has stopped early
+    Use it as a context manager. On exit, a chunk whose preprocessing is being generated is completed if the training
+    has stopped early
     without an error, because the other parties depend on this party. If the training has failed, the channel fails.
 
     Args:
         channel: the channel of the party.
         chunks: the chunks in order.
         generate: generates the preprocessing of a chunk. It runs in a background thread for all but the first chunk.
-        has_room: whether a chunk may be generated while the one before is still in use. Otherwise it is generated
+        has_room: whether memory or disk allows a chunk to be generated while the one before is in use. If not, it is
+            generated
             afterwards. Parties may differ in this.
     """
 
@@ -64,7 +69,7 @@ class ChunkPipeline(Generic[T]):
             return
         if error is not None and not isinstance(error, GeneratorExit):
             self._channel.fail(error)
-        with suppress(Exception):  # the task has failed the channel, or the channel has failed the task
+        with suppress(Exception):  # the channel already carries the error of the task
             self._task.join()
 
 
@@ -77,7 +82,7 @@ def chunk_epochs(job: SharesJob, rows: int, outputs: int) -> int:
         outputs: c, number of outputs of a row.
 
     Returns:
-        The number of epochs in a chunk.
+        The number of epochs.
     """
     options = job.protocol.shares
     if options.chunk is not None:
@@ -95,8 +100,7 @@ def split_chunks(iterations: Sequence[Iteration], start: int, epochs: int) -> It
         epochs: number of epochs in a chunk.
 
     Yields:
-        The iterations from `start` on in chunks of whole epochs, with the number of each chunk's first
-        iteration.
+        (number of the chunk's first iteration, iterations of the chunk).
     """
     for _, group in groupby(enumerate(iterations), key=lambda item: item[1].epoch // epochs):
         chunk = list(group)

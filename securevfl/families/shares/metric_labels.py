@@ -1,8 +1,10 @@
-"""The labels for one measurement on shares, and the metrics that follow from the opened pairs.
+"""The labels for one measurement on secret shares, and the metrics that follow from the opened pairs.
 
-For classes, each pair is flagged by its label. For numbers, the targets are subtracted from the sums, so that the
-opened scores are residuals. Residuals wrap if a target is far from the centre. Therefore rows with such targets, on the
-side where most of them are, are flagged instead, unless they are too few, and their residuals are unwrapped.
+A measurement opens one pair (score, flag) for each row, in random order. For classes, the score is the model output and
+the flag is the label. For numbers, the targets are subtracted from the outputs, so the scores are residuals. Scores are
+integers modulo a range, so a residual wraps around if the target is far from 0. Therefore rows with far targets, on the
+side (positive or negative) with the farthest one, are flagged, unless they are too few, and their residuals are
+unwrapped.
 """
 
 from __future__ import annotations
@@ -26,11 +28,11 @@ class MetricLabels:
     Attributes:
         loss: the loss.
         classes: the classes of the training.
-        targets: targets (n, c).
+        targets: the labels in the encoding of the loss (n, c).
         flags: which pairs are flagged (n, c).
-        subtracted: values to subtract from the sums (n, c), if any.
-        reach: the largest score that can be represented, on either side.
-        side: the sign of the targets that are flagged.
+        subtracted: values that are subtracted from the outputs (n, c); None for classes.
+        reach: the largest absolute score that can be represented.
+        side: the sign of the targets that are flagged: 1 or -1.
     """
 
     loss: Loss
@@ -49,7 +51,7 @@ class MetricLabels:
             loss: the loss.
             labels: labels (n,).
             classes: the classes of the training.
-            reach: the largest score that can be represented, on either side.
+            reach: the largest absolute score that can be represented.
 
         Returns:
             Targets and flags of the rows.
@@ -63,7 +65,7 @@ class MetricLabels:
 
     @property
     def zero_model_loss(self) -> float:
-        """The mean loss of the zero model."""
+        """The mean loss of the zero model, whose output is 0 for every row."""
         return float(self.loss.value(np.zeros_like(self.targets), self.targets).mean())
 
     def metrics(self, pairs: ScoreLabelPairs) -> tuple[dict[str, float], list[list[float]]]:
@@ -83,6 +85,6 @@ class MetricLabels:
         return pair_metrics.class_standard_errors(self.loss, pairs.f, pairs.marked, self.classes)
 
     def _residuals(self, pairs: ScoreLabelPairs) -> Floats:
-        """Return the residuals (n, c), unwrapped."""
+        """Return the residuals (n, c); those of flagged rows that have wrapped around are corrected."""
         r = self.side * pairs.f
         return self.side * np.where(pairs.marked & (r > self.reach / 2), r - 2 * self.reach, r)

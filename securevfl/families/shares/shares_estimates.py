@@ -1,4 +1,8 @@
-"""Estimates of time, traffic, memory and disk of a training on shares, from public sizes alone."""
+"""Estimates of time, traffic, memory and disk of a training on secret shares, from public sizes alone.
+
+The two share holders are the active party (with labels) and its partner. Preprocessing is random material that they
+generate for a chunk of epochs before they use it. A block is a part of a batch that is processed at a time.
+"""
 
 from __future__ import annotations
 
@@ -10,28 +14,33 @@ from securevfl.data.load import MAX_IN_MEMORY_BYTES
 from securevfl.data.schedule import Schedule
 from securevfl.disclosure.counts import RunShape
 from securevfl.errors import ConfigError
-from securevfl.families.shares.chunk_pipeline import chunk_epochs, split_chunks
+from securevfl.families.shares.chunk_pipeline import chunk_epochs
 from securevfl.families.shares.shares_job import SharesJob
 from securevfl.families.shares.shares_plan import make_plan
 from securevfl.models.inputs import InputShape
 from securevfl.protocols.shares.shares_params import ROWS_PER_BLOCK
 
-# Measured for 16 iterations on 40,000 rows at a time, for each row, output and iteration:
-PRODUCT_BYTES = 47  # of a holder's query and its reply, for each other party
+# Measured for 16 iterations on 40,000 rows at a time; each figure is for one row, output and iteration:
+PRODUCT_BYTES = 47  # a share holder's query and its reply, for each other party
 BASE_SECONDS = 7.4e-6  # processor time of two parties
-COLUMN_SECONDS = 4.8e-8  # processor time of each column
-PARTY_SECONDS = 1.8e-6  # processor time of each party beyond two
-WIDE_COLUMNS = 100  # beyond this number, a column has other costs:
+COLUMN_SECONDS = 4.8e-8  # further processor time for each column
+PARTY_SECONDS = 1.8e-6  # further processor time for each party beyond two
+WIDE_COLUMNS = 100  # columns beyond this number cost:
 WIDE_COLUMN_SECONDS = 1.3e-8
 WIDE_COLUMN_BYTES = 0.35
 
-# Measured peak of processes between organisations, for trainings on 100,000 to 5,000,000 rows, in bytes:
+# Memory in bytes, fitted to the peaks of processes that trained on 100,000 to 5,000,000 rows:
 PROCESS_BYTES = 3.4e8
 TABLE_ROW_BYTES = 100  # for each row of the table
 BLOCK_ENTRY_BYTES = 12  # for each entry of a block
 BLOCK_TABLE_FACTOR = 8  # times the lookup tables of a block
 INTEGER_BYTES = 6  # for each entry as an integer on disk
 LINE_BYTES_PER_SECOND = 300e6 / 8
+
+
+def _rows_of(sizes: Counter[int]) -> int:
+    """Return the number of rows of all iterations together, from the number of iterations of each size."""
+    return sum(size * times for size, times in sizes.items())
 
 
 def resource_lines(job: SharesJob, schedule: Schedule, shape: RunShape) -> list[str]:
@@ -46,25 +55,24 @@ def resource_lines(job: SharesJob, schedule: Schedule, shape: RunShape) -> list[
         Lines about iterations and number formats, traffic and processor time, memory and disk; or one line that states
         why the run would be refused.
     """
-    iterations, parties = list(schedule.iterations()), len(shape.columns)
+    sizes, parties = schedule.count_sizes(range(job.epochs)), len(shape.columns)
     rows = max((len(batch) for batch in schedule.partition(0)), default=0)
     widths = {
         name: job.model.breadth(InputShape(name == shape.active, d, shape.outputs, parties, len(schedule.train)))
         for name, d in shape.columns.items()
     }
-    if not (iterations and rows):
+    if not (sizes and rows):
         return []
     try:
         numbers = make_plan(job, rows=rows, batches=schedule.batches, parties=parties).numbers
     except ConfigError as error:
         return [f"the run would be refused because its numbers need too many bits: {error}"]
-    sizes = Counter(len(iteration.rows) for iteration in iterations)
     varies = len(sizes) > 1 and max(sizes) > min(sizes) + 1
     by_size = " then ".join(f"{times:,} on {size:,}" for size, times in sorted(sizes.items())) + " rows"
-    row_iterations = sum(len(iteration.rows) for iteration in iterations) * shape.outputs
+    row_iterations = _rows_of(sizes) * shape.outputs
     epochs = chunk_epochs(job, len(schedule.train), shape.outputs)
-    chunks = split_chunks(iterations, 0, epochs)
-    chunk_rows = max(sum(len(iteration.rows) for iteration in chunk) for _, chunk in chunks)
+    starts = range(0, job.epochs, epochs) if schedule.uses_subsets else range(1)  # otherwise chunks are equal
+    chunk_rows = max(_rows_of(schedule.count_sizes(range(start, min(start + epochs, job.epochs)))) for start in starts)
     octets = ShareRing(numbers.bits).octets
     wide_columns = max(0, sum(widths.values()) / parties - WIDE_COLUMNS)
     row_bytes = float(numbers.entries * octets + octets + 1 + 16 * numbers.table_bits)
@@ -81,7 +89,7 @@ def resource_lines(job: SharesJob, schedule: Schedule, shape: RunShape) -> list[
     memory = PROCESS_BYTES + TABLE_ROW_BYTES * n + (table if in_memory else 0) + block
     disk = preprocessing + INTEGER_BYTES * rows * widest + (0 if in_memory else table / 2)
     return [
-        f"at most {len(iterations):,} iterations, {by_size if varies else f'on {rows:,} rows'}; {numbers.bits} bits a "
+        f"at most {sizes.total():,} iterations, {by_size if varies else f'on {rows:,} rows'}; {numbers.bits} bits a "
         f"number, w = {numbers.w}",
         f"about {_format_bytes(traffic)} sent, {_format_bytes(preprocessing)} of preprocessing at the active party at "
         f"a time (chunk = {epochs}), {seconds:,.0f} s of processor time at all parties, plus evaluations",
@@ -92,7 +100,7 @@ def resource_lines(job: SharesJob, schedule: Schedule, shape: RunShape) -> list[
 
 
 def _processor_seconds(columns: int, parties: int) -> float:
-    """Return the processor time of all parties for one row and iteration, with `columns` columns in all."""
+    """Return the seconds of processor time of all parties for one row, output and iteration."""
     seconds = BASE_SECONDS + COLUMN_SECONDS * min(columns, WIDE_COLUMNS)
     return seconds + WIDE_COLUMN_SECONDS * max(0, columns - WIDE_COLUMNS) + PARTY_SECONDS * (parties - 2)
 

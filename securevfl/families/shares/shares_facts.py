@@ -1,4 +1,8 @@
-"""The facts of one training on shares: sizes that its states contain, and the values that follow from them."""
+"""The facts of one training on secret shares: sizes that its stored states contain, and values that follow from them.
+
+A rollback returns the training to the model of an earlier iteration. The plan contains the coefficients of the updates
+and the number format (`securevfl.families.shares.shares_plan`).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from securevfl.protocols.shares.shares_params import SharesParams
 
 @dataclass(frozen=True, eq=False)
 class SharesFacts:
-    """The facts of one training on shares. The plan is computed once for each instance.
+    """The facts of one training on shares.
 
     Attributes:
         job: the job.
@@ -25,8 +29,8 @@ class SharesFacts:
         batches: number of batches of an epoch.
         trained_rows: number of training rows.
         has_ids: whether the rows of the table have ids.
-        information_bits: information content of a row of this party's columns.
-        rollbacks: where the training has rolled back.
+        information_bits: number of bits of information in a row of this party's columns.
+        rollbacks: for each rollback, the iteration before it and the iteration that it returned to.
     """
 
     job: SharesJob
@@ -41,7 +45,7 @@ class SharesFacts:
 
     @classmethod
     def restore(cls, job: SharesJob, stored: Mapping[str, Any], parties: int) -> SharesFacts:
-        """Restore the facts of a training from the return value of `plain`."""
+        """Restore the facts of a training from the dict that `plain` returned."""
         return cls(
             job,
             parties,
@@ -72,11 +76,11 @@ class SharesFacts:
 
     @cached_property
     def plan(self) -> Plan:
-        """The coefficients and the number format of the training."""
+        """The coefficients and the number format of the training, computed once."""
         return make_plan(self.job, rows=self.rows, batches=self.batches, parties=self.parties, rollbacks=self.rollbacks)
 
     def chunk_epochs(self, outputs: int) -> int:
-        """Return the number of epochs in a chunk, for c outputs of a row."""
+        """Return the number of epochs in a chunk; `outputs` is the number of outputs of a row."""
         return chunk_epochs(self.job, self.trained_rows, outputs)
 
     def params(self, batch_rows: tuple[int, ...], *, partner: str, active: str, outputs: int) -> SharesParams:
@@ -84,12 +88,12 @@ class SharesFacts:
 
         Args:
             batch_rows: number of rows of each batch.
-            partner: the partner.
-            active: the active party.
+            partner: the share holder without labels.
+            active: the share holder with labels.
             outputs: c, number of outputs of a row.
 
         Returns:
-            The parameters that both share holders use.
+            The parameters.
         """
         chunks = -(-self.job.epochs // self.chunk_epochs(outputs))
         plan = self.plan

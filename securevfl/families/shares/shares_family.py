@@ -1,9 +1,12 @@
-"""Training on additive secret shares: no party ever sees weights, forward sums, residuals or gradients.
+"""Training on additive secret shares: no party ever sees weights, outputs, residuals or gradients of single rows.
+
+The two share holders are the active party, which has the labels, and its partner, one of the passive parties.
 
 1. Offline phase: for a chunk of iterations, the share holders compute the products of random vectors with columns, and
    the oblivious transfers for lookup tables.
-2. Iteration: one round trip between the two share holders, the active party and its partner (three messages in a row
-   with more parties). A lookup table of the loss yields shares of the residual.
+2. Iteration: one round trip between the two share holders (three messages in a row with more parties). A lookup table
+of
+   the loss converts shares of the output of a row to shares of its residual.
 3. Scores: the active party, or the party that the job names, receives scores of agreed rows.
 
 All parties learn sizes. The active party also learns metrics and the agreed scores. See
@@ -13,7 +16,7 @@ the optimizers that fit, and `securevfl.families.shares.shares_participant` for 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from securevfl.base.arrays import Floats
@@ -40,7 +43,7 @@ from securevfl.families.shares.shares_outputs import (
     rounding_party,
     shares_outputs,
 )
-from securevfl.families.shares.shares_participant import SharesParticipant
+from securevfl.families.shares.shares_participant import SharesParticipant, count_trained_rows
 from securevfl.families.shares.shares_plan import sum_rounding
 from securevfl.families.shares.shares_statements import (
     SCORE_PARTS_TEXT,
@@ -61,6 +64,7 @@ from securevfl.options import JobOptions
 from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.protocol_options import Protocol
+from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.protocols.shares import (
     chunk_agreement,
     iteration,
@@ -73,9 +77,12 @@ from securevfl.protocols.shares import (
 )
 from securevfl.protocols.shares.shares_options import Shares
 
+MIN_REACH = 1.0
+"""Sums up to this distance from its centre must be in a lookup table. Counts could not detect a smaller range."""
+
 
 class SharesFamily(Family[SharesJob]):
-    """Shares at two holders, for linear models whose residual is a function of one sum."""
+    """Training on shares at two share holders, for linear models whose residual depends on one output."""
 
     name: ClassVar[str] = "shares"
     options: ClassVar[type[JobOptions]] = SharesJob
@@ -107,6 +114,14 @@ class SharesFamily(Family[SharesJob]):
                 f"protocol.shares.clip is below {largest_input:g}, the largest input of a {job.model.name} model; "
                 "leave it out, or lower model.linear"
             )
+        reach = (2 ** (job.protocol.shares.table_bits - 1) - 1) * 2.0 ** job.protocol.shares.step_bits(
+            job.model.loss.spacing
+        )
+        if reach < MIN_REACH:
+            raise ValueError(
+                f"protocol.shares.table_bits and step cover sums of up to {reach:g} only, and at least {MIN_REACH:g} "
+                "are needed; increase one of them"
+            )
         if job.reshuffle:
             raise ValueError("shares preprocess batches, which therefore must not change; set reshuffle = false")
         available = pair_metrics.pair_metric_names(job.model.loss)
@@ -122,7 +137,7 @@ class SharesFamily(Family[SharesJob]):
         return role == (ACTIVE if leads else PASSIVE)
 
     def complete_roles(self, job: SharesJob, roles: Roles, columns: Mapping[str, int]) -> Roles:
-        """Assign the role of partner to the passive party that the job names, or to the one with the most columns.
+        """Assign the role of partner to the passive party that the job names; by default to the widest table.
 
         Args:
             job: the job.
@@ -163,6 +178,10 @@ class SharesFamily(Family[SharesJob]):
     def score_requester(self, job: SharesJob, lead: str) -> str:
         """Return the party that receives scores."""
         return job.protocol.shares.scores_to or lead
+
+    def count_trained_rows(self, state: State, score_ledger: ScoreLedger, ids: Iterable[bytes]) -> int:
+        """Return how many rows get no score because the model was trained on them."""
+        return count_trained_rows(state, score_ledger, ids)
 
     def score_bits(self, job: SharesJob, shape: RunShape | None = None) -> int:
         """Return the number of bits of a score of a new row."""
@@ -242,7 +261,7 @@ class SharesFamily(Family[SharesJob]):
         )
 
     def opened_values(self, job: SharesJob, facts: RunFacts) -> str:
-        """State how many pairs, sums of losses and range counts are opened."""
+        """State how many pairs, sums of losses and counts of out-of-range rows are opened."""
         return opened_text(facts)
 
     def resource_estimates(self, job: SharesJob, facts: RunFacts) -> list[str]:
@@ -281,11 +300,11 @@ class SharesFamily(Family[SharesJob]):
         return SharesParticipant(job, context, columns, state)
 
     def ideal_job(self, job: J) -> J:
-        """Return the job itself: a party's result is uniform words and the agreed scores, whatever the messages."""
+        """Return the job itself: on shares, the messages reveal nothing that an ideal job would have to compute."""
         return job
 
     def final_weights(self, job: SharesJob, state: State, parties: int) -> Floats:
-        """Return a party's share of its own weights as numbers, or the weights if the job opens them."""
+        """Return the party's weights if the job opens them to it; otherwise its share of them, as numbers."""
         if "theta" in state:
             return super().final_weights(job, state, parties)
         plan = SharesFacts.restore(job, state["sizes"], parties).plan

@@ -1,4 +1,8 @@
-"""A party's inputs to a model on shares, computed when they are read."""
+"""A party's inputs to a model on secret shares, computed when they are read.
+
+Inputs are columns, or features that a model derives from them (`securevfl.models.inputs`). Rows of a table may be
+stored at worker processes (Dask); inputs are then computed there.
+"""
 
 from __future__ import annotations
 
@@ -80,13 +84,13 @@ def remote_inputs(
         width: number of inputs of a row.
 
     Returns:
-        A party's inputs of a chunk of its rows, at the worker process that stores them.
+        The inputs (m, width), which are computed at the worker process.
     """
     return RowChunk(_RemoteInputs(chunk.rows, inputs, positions, roots, clip, width))
 
 
 def read_inputs(file: Path) -> State:
-    """Read the inputs that stored preprocessing depends on.
+    """Read the fitted inputs that preprocessing on disk was generated for.
 
     Args:
         file: the file in the folder of preprocessing.
@@ -112,7 +116,7 @@ def read_inputs(file: Path) -> State:
 
 
 def fitted_positions(data: TrainingData, rows: Rows) -> Rows:
-    """Return the positions of rows (k,) among the rows that a party fits its inputs on; -1 for all other rows."""
+    """Return the position of each row (k,) among the rows to which inputs are fitted; -1 for all other rows."""
     fitted = data.schedule.fitting_rows
     positions = np.minimum(np.searchsorted(fitted, rows), len(fitted) - 1)
     return np.where(fitted[positions] == rows, positions, -1)

@@ -1,4 +1,4 @@
-"""The options of a job on shares, and which optimizers fit it."""
+"""The options of a job on secret shares, and the check that its optimizer can train on shares."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from securevfl.protocols.shares.shares_options import Shares
 
 
 class SharesMessages(Protocol, defer_build=True):
-    """The messages of a job on shares."""
+    """The protocol options of a job on shares."""
 
     shares: Shares
 
@@ -33,13 +33,13 @@ def trains_on_shares(job: JobOptions) -> TypeGuard[SharesJob]:
 
 
 def check_optimizer(job: JobOptions) -> None:
-    """Check that the steps of the optimizer are linear in residuals and are taken by all parties together.
+    """Check that the optimizer's steps are linear in residuals and that all parties take them at the same time.
 
     Args:
         job: the job.
 
     Raises:
-        ValueError: with a remedy, if they are not.
+        ValueError: with a remedy, if the optimizer cannot train on shares.
     """
     optimizer = job.optimizer
     if isinstance(optimizer, BlockDescent):

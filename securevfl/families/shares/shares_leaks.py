@@ -1,19 +1,19 @@
-"""Disclosures of a training on shares that a job must accept by name before it begins.
+"""Disclosures of a training on secret shares that a job must accept by name before it begins.
 
 *Opened weights.* Weights that were trained on shares depend on all labels and on the columns of all parties. A party
-that learns as many weights as there are labels can solve for every residual; the label holder can then compute the
-other parties' contribution to every row. A malicious party can encode arbitrary information in every bit of its
-weights. The job must accept `opened_weights` if they have at least half as many bits as the labels, or as the columns
-of another party.
+that learns as many weights as there are labels can solve for every residual; if it is the label party, it can then
+compute the other parties' contribution to every row. A malicious party can encode arbitrary information in every bit of
+its weights. The job must accept `opened_weights` if they have at least half as many bits as the labels, or as the
+columns of another party.
 
 *Small metrics.* Pairs of a score and a label in random order determine metrics, and do not reveal which pair belongs to
-which row. With few rows, or few rows of a label, the rows with the most extreme values of a party's own part can still
-be matched. A malicious party can distinguish rows by repeated measurements of the same rows.
+which row. But if there are few rows, or few rows of a label, a party can match pairs to the rows that are extreme in
+its own columns. A malicious party can distinguish rows by repeated measurements of the same rows.
 
-*Scores.* c scores of k bits of a row, with the reason codes of a party that learns its weights, are compared with the
-information in that party's columns. They disclose too much from a fourth of it on, if one column contains half of it,
-or if several scores belong to one row. The party that rounds the scores uses as many bits as its columns allow, unless
-the job names a number.
+*Scores.* A scored row discloses c scores of k bits, and reason codes of parties that learn their weights. That is too
+much if it is more than a fourth of the information in a row of another party's columns, if one of these columns
+contains more than half of that information, or if a row has several scores. The party that rounds the scores, the
+rounder, uses as many bits as its columns allow, unless the job names a number.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from securevfl.families.shares.shares_plan import reason_code_bits
 from securevfl.protocols.score_ledger.score_limits import ROWS_PER_EVALUATION, SCORE_BIT_BUDGET
 from securevfl.protocols.shares.score_label_pairs import MIN_PAIR_ROWS, MIN_ROWS_PER_LABEL
 
-MAX_COLUMN_SHARE = 0.5  # of the information in a row
+MAX_COLUMN_SHARE = 0.5  # one column may contain this share of the information in a row
 
 
 def weight_leaks(outputs: Sequence[Output], shape: RunShape, before: Sequence[Disclosure]) -> Iterator[Leak]:
-    """Yield the parties that learn too many weights.
+    """Yield a leak for each party that learns too many weights.
 
     Args:
         outputs: the outputs of the job.
@@ -50,7 +50,7 @@ def weight_leaks(outputs: Sequence[Output], shape: RunShape, before: Sequence[Di
         before: disclosures of earlier jobs.
 
     Yields:
-        The parties that learn too many weights.
+        The leaks.
     """
     remedy = (
         "leave it out of open_weights, or train fewer weights (fewer trees, a smaller depth, fewer columns) or on more "
@@ -68,11 +68,11 @@ def weight_leaks(outputs: Sequence[Output], shape: RunShape, before: Sequence[Di
             yield Leak(
                 RANK,
                 name,
-                f"its weights, which are opened to it, are {count} numbers for {equations} "
+                f"its opened weights are {count} numbers for {equations} "
                 + ("residuals" if is_active else "labels")
                 + (f" (with those of earlier jobs {total})" if total > count else "")
                 + ", and can determine them"
-                + (", and so the others' part of each row" if is_active else ""),
+                + (", and so the other parties' outputs for each row" if is_active else ""),
                 remedy,
             )
             continue
@@ -94,7 +94,7 @@ def weight_leaks(outputs: Sequence[Output], shape: RunShape, before: Sequence[Di
 
 
 def metric_leaks(outputs: Sequence[Output], shape: RunShape) -> Iterator[Leak]:
-    """Yield leaks of metrics of few rows, or of too many metrics of the same rows."""
+    """Yield leaks by metrics of few rows, or by too many measurements of the same rows."""
     for output in outputs:
         if SMALL_METRICS.name in output.guards:
             yield from _small_metrics(output, shape)
@@ -131,7 +131,7 @@ def _small_metrics(output: Output, shape: RunShape) -> Iterator[Leak]:
 
 
 def score_leaks(job: SharesJob, shape: RunShape, rounder: str) -> Iterator[Leak]:
-    """Yield leaks of scores that disclose too much about a row.
+    """Yield leaks by scores that disclose too much about a row.
 
     Args:
         job: the job.

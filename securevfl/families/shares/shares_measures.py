@@ -1,4 +1,8 @@
-"""The measurements of one training on shares: metrics, sums of losses and counts of out-of-range rows."""
+"""The measurements of one training on secret shares: metrics, sums of losses and counts of out-of-range rows.
+
+A lookup table converts the output of a row to its residual; outputs outside the table's range get wrong residuals. A
+shuffle is precomputed random material that lets the two share holders put rows in a random order that neither knows.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ import numpy as np
 
 from securevfl.base.roles import PARTNER
 from securevfl.data.schedule import Iteration, Rows
-from securevfl.errors import DataNotice
+from securevfl.errors import DataNotice, DivergenceError
 from securevfl.families.divergence import DIVERGENCE_FACTOR, raise_divergence
 from securevfl.families.evaluations import EvaluationSchedule
 from securevfl.families.score_results import Measurement
@@ -36,8 +40,9 @@ from securevfl.protocols.shares.word_shuffle import Shuffle, prepare_shuffle
 from securevfl.runtime import eventlog
 from securevfl.runtime.costs import Stage
 
-MAX_PRECOMPUTED_SHUFFLES = 4  # shuffles that are generated together with a chunk
-MAX_NEAR_END_SHARE = 0.01  # without a count, a larger share of rows near the end of the table causes a warning
+MAX_PRECOMPUTED_SHUFFLES = 4  # maximum number of shuffles generated with the preprocessing of a chunk
+MAX_WRAPPED_SHARE = 0.005  # a larger share of rows beyond the end of the table ends the training
+MAX_NEAR_END_SHARE = 0.01  # a larger share of rows near the range's end causes a warning
 OUTER_SHARE = 0.75  # rows beyond this share of the covered range suggest that others have wrapped
 
 _OUT_OF_RANGE = (
@@ -56,7 +61,7 @@ _LEVELS_WRAP = (
 
 
 class MeasuredTraining(Protocol):
-    """The training that is measured, as `Measurements` sees it."""
+    """The attributes of a training that `Measurements` reads."""
 
     @property
     def facts(self) -> SharesFacts:
@@ -75,7 +80,7 @@ class MeasuredTraining(Protocol):
         """This party's score ledger."""
 
     def inputs_of(self, data: TrainingData, rows: Rows) -> ColumnSource:
-        """Return this party's inputs of rows of its table."""
+        """Return this party's model inputs for rows of its table."""
 
 
 class Measurements:
@@ -87,7 +92,8 @@ class Measurements:
         context: the context of this party.
 
     Attributes:
-        zero_model_loss: loss of the zero model on the rows of the latest measurement, at the party with labels.
+        zero_model_loss: loss of the zero model (output 0 for every row) on the rows of the latest measurement, at the
+            party with labels.
     """
 
     def __init__(self, training: MeasuredTraining, job: SharesJob, context: PartyContext) -> None:
@@ -153,7 +159,7 @@ class Measurements:
         return Measurement(values, curve, metric_labels.standard_errors(pairs))
 
     def _measure_loss(self, data: TrainingData, rows: ScaledRows, state: SharedState, rounds: int) -> Measurement:
-        """Open the sum of the losses, for a loss whose metrics pairs do not determine."""
+        """Open the sum of the losses, if (score, label) pairs do not determine the metrics of the loss."""
         targets = data.loss_targets_by_output(rows.rows, self._context.outputs)
         table = None
         if targets is not None:
@@ -176,10 +182,13 @@ class Measurements:
         """Compare the loss with that of the zero model, unless the training can roll back."""
         self.zero_model_loss = zero_model_loss
         if loss > DIVERGENCE_FACTOR * zero_model_loss and not can_roll_back(self._job, self._training.facts.rollbacks):
-            raise_divergence(rounds)
+            remedy = "lower lr, or increase protocol.shares.table_bits so that the lookup table covers larger sums"
+            raise_divergence(rounds, remedy)
 
     def count_out_of_range(self, data: TrainingData, state: SharedState | None, iteration: Iteration) -> None:
-        """Count rows of an iteration whose sums are beyond the end of their table, and warn if there are any.
+        """Count rows of an iteration whose outputs are outside the lookup table's range, and warn if there are any.
+
+        A few of them cause a warning, and a share above MAX_WRAPPED_SHARE raises DivergenceError.
 
         The partner's ledger limits the number of counts.
 
@@ -209,12 +218,29 @@ class Measurements:
         if count is not None:
             share = count / (len(rows) * self._context.outputs)
             if numbers.has_headroom:
+                if share > MAX_WRAPPED_SHARE:
+                    self._refuse(share)
                 self._report(share, 0.0, _OUT_OF_RANGE)
             else:
                 self._report(share, MAX_NEAR_END_SHARE, _NEAR_RANGE_END)
 
+    def _refuse(self, share: float) -> None:
+        """Raise the error of a training in which a share of the rows is beyond the end of the lookup table."""
+        shares = self._job.protocol.shares
+        step = 2.0 ** shares.step_bits(self._job.model.loss.spacing)
+        raise DivergenceError(
+            f"party {self._context.me}: {share:.1%} of the counted rows have model outputs beyond the lookup table, "
+            f"which has 2^{shares.table_bits} entries at a distance of {step:g}. They get wrong residuals, so the "
+            "model would be biased",
+            "increase protocol.shares.table_bits by one or two (at most 8), double protocol.shares.step, or clip "
+            "extreme values (prepare.clip); no model was stored",
+            code="SVFL-TRAINING-RANGE",
+            party=self._context.me,
+            share=round(share, 4),
+        )
+
     def _report(self, share: float, limit: float, reason: str) -> None:
-        """Warn of a share of the rows if it exceeds a limit."""
+        """Log a warning that a share of the rows has the problem `reason`, if it exceeds `limit`."""
         if share > limit:
             facts: dict[str, str | int | float] = {"part": round(share, 4), "reason": reason}
             level = logging.ERROR if share > 2 * self._reported_share else logging.INFO
@@ -222,9 +248,9 @@ class Measurements:
             self._reported_share = share
 
     def _measured_rows(self, data: TrainingData) -> ScaledRows:
-        """Return the measured rows: all evaluated rows, or the maximum number spread evenly over the table.
+        """Return the measured rows: all evaluated rows, or the maximum number of them, evenly spaced over the table.
 
-        A table that is sorted by time is therefore not judged by its first months.
+        In a table that is sorted by time, the measured rows thus come from all periods.
         """
         rows, limit = np.sort(data.evaluated.rows), MAX_LOSS_ROWS // self._context.outputs
         positions = np.linspace(0, len(rows) - 1, min(len(rows), limit)).astype(np.intp)
@@ -248,7 +274,7 @@ class Measurements:
         return prepare_shuffle(session.products.context, peer, transfers, rows, bits, blocks=self._context.outputs)
 
     def enter_chunk(self, chunk: int) -> None:
-        """Continue with a chunk, named by its first iteration; unused shuffles of the chunk before are discarded."""
+        """Begin a chunk, identified by its first iteration; unused shuffles of the previous chunk are discarded."""
         self._shuffles.pop(self._chunk, None)
         self._chunk = chunk
 
@@ -272,7 +298,7 @@ class Measurements:
         self._shuffles[first] = deque(shuffle for shuffle in shuffles if shuffle is not None)
 
     def _record_evaluation(self, data: TrainingData, rows: ScaledRows) -> None:
-        """Record at every other party that the active one measures these rows, unless that is too often."""
+        """Record in this party's ledger that the active party measures these rows; refuse if that is too often."""
         context = self._context
         if not (context.me == context.active or context.resources.simulated or context.resources.evaluations_reserved):
             limited = "small_metrics" not in self._job.accepts
@@ -280,7 +306,7 @@ class Measurements:
             self._training.ledger.record_evaluation(context.active, ids, limited=limited, me=context.me)
 
     def check(self, data: TrainingData, start: int) -> None:
-        """Check that the ledger permits the measurements of a run. Too many raise LeakageError.
+        """Check that the ledger permits the measurements of a run, or raise LeakageError.
 
         A DataNotice reports that metrics ignore row weights.
 

@@ -1,4 +1,9 @@
-"""The outputs of a training on shares, and the leaks that a job must accept by name because of them."""
+"""The disclosures of a training on secret shares, as a list of outputs, and the leaks that a job must accept by name.
+
+An output is something that a run discloses to a party (`securevfl.disclosure.outputs`). Scores of new rows are rounded
+to a few bits by one party, the rounder. Measurements open (score, label) pairs, or sums of losses. Weights are opened
+only to the parties in the option `open_weights`.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +26,8 @@ from securevfl.protocols.shares.range_count import MAX_COUNTED_SUMS
 
 LARGE_SCORES = LeakKind(
     "scores",
-    "scores of new rows disclose more than a fourth of the others' columns, or one column dominates",
+    "scores of new rows disclose more than a fourth of the information in another party's columns, or one column "
+    "dominates",
     'fewer levels (score_bits), or scores = "none"',
     ("score_sums", "linked_outputs"),
 )
@@ -57,7 +63,7 @@ def disclosed_score_bits(job: SharesJob, shape: RunShape, rounder: str) -> int:
         rounder: the party that rounds scores; its table limits the bits if it is available.
 
     Returns:
-        The number of bits of each score of a new row.
+        The number of bits.
     """
     information = shape.information.get(rounder)
     codes = reason_code_bits(job, rounder, shape.columns[rounder])
@@ -74,21 +80,21 @@ def measured_rows(shape: RunShape) -> int:
 
 
 def count_weights(job: SharesJob, shape: RunShape, name: str) -> int:
-    """Return the number of weights of a party, of all outputs together."""
+    """Return the number of weights of a party, for all model outputs together."""
     active, opened = name == shape.active, name in job.protocol.shares.open_weights
     inputs = InputShape(active, shape.columns[name], shape.outputs, len(shape.columns), shape.rows, opened)
     return job.model.breadth(inputs) * shape.outputs
 
 
 def shares_outputs(job: SharesJob, shape: RunShape) -> list[Output]:
-    """List the opened pairs or sums of losses, the range counts, and the opened weights."""
+    """List the opened pairs or sums of losses, the counts of out-of-range rows, and the opened weights."""
     evaluation_output = pair_output if pair_metrics.supports_pairs(job.model.loss) else loss_output
     outputs = [range_count_output(job, shape), evaluation_output(job, shape), *weight_outputs(job, shape)]
     return [output for output in outputs if output.count]
 
 
 def range_count_output(job: SharesJob, shape: RunShape) -> Output:
-    """Return the counts of training rows whose scores are beyond the range of the lookup tables."""
+    """Return the output that counts training rows with scores outside the range of the lookup tables."""
     chunks = -(-job.epochs // chunk_epochs(job, shape.rows, shape.outputs))
     rows = min(shape.rows, MAX_COUNTED_SUMS // shape.outputs)
     return Output(
@@ -97,8 +103,8 @@ def range_count_output(job: SharesJob, shape: RunShape) -> Output:
 
 
 def pair_output(job: SharesJob, shape: RunShape) -> Output:
-    """Return the pairs of a rounded score and a label, in random order, from which metrics are computed."""
-    times, rows = len(EvaluationSchedule.of_run(job, shape).measured_rounds()), measured_rows(shape)
+    """Return the output of (rounded score, label) pairs in random order, which determine metrics."""
+    times, rows = EvaluationSchedule.of_run(job, shape).count_measured_rounds(), measured_rows(shape)
     pairs = rows * shape.outputs
     return Output(
         "pairs of a score and a label in random order",
@@ -118,9 +124,9 @@ def pair_output(job: SharesJob, shape: RunShape) -> Output:
 
 
 def loss_output(job: SharesJob, shape: RunShape) -> Output:
-    """Return the sums of losses and the shares of rows near the range's end, for losses without pairs."""
+    """Return the output of sums of losses and shares of rows near the range's end, for losses without pairs."""
     rows = measured_rows(shape)
-    times = len(EvaluationSchedule.of_run(job, shape).measured_rounds()) if rows else 0
+    times = EvaluationSchedule.of_run(job, shape).count_measured_rounds() if rows else 0
     return Output(
         "sums of losses",
         "scores",
@@ -137,8 +143,8 @@ def loss_output(job: SharesJob, shape: RunShape) -> Output:
 def weight_outputs(job: SharesJob, shape: RunShape) -> list[Output]:
     """List the opened weights, whose bits are about labels and about the columns of other parties.
 
-    Bits about labels are compared with the bits of all labels. Weights about the columns of another party are compared
-    with the number of such weights that would have as many bits as these columns in all rows.
+    Bits about labels are compared with the number of bits in all labels. For another party's columns, the capacity is
+    the number of weights that would have as many bits as these columns have in all rows.
     """
     outputs, bits = [], weight_levels(job, shape.rows).bits
     labels = max(1, int(shape.rows * shape.bits_of_a_label))

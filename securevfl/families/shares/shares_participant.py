@@ -1,7 +1,9 @@
-"""One party of a training on shares: the offline phase, the iterations, measurements, opened weights and scores.
+"""One party of a training on secret shares: offline phase, iterations, measurements, opened weights and scores.
 
-Measurements open pairs of a rounded score and a label in a random order. For losses whose metrics such pairs do not
-determine, they open one sum of losses. After each chunk, the parties count the sums beyond the end of the table.
+Every party has a share of its own weights; the two share holders, the active party (with labels) and its partner, also
+have shares of all other weights. Preprocessing is random material that is generated for a chunk of epochs at a time, in
+the offline phase. Measurements open pairs of a rounded score and a label in random order, or one sum of losses if such
+pairs do not determine the metrics. After each chunk, the parties count the outputs outside the lookup table's range.
 """
 
 from __future__ import annotations
@@ -67,15 +69,38 @@ from securevfl.runtime.worker_backend import RemotePart
 SCORE_BLOCK_ROWS = 16_384  # number of rows that are scored at a time
 INPUT_BLOCK_ROWS = 4096  # number of rows whose inputs are computed at a time
 INPUT_KEY_BYTES = 32
-IMPORTANCE_ROWS = 512  # training rows that determine the importance of columns, at a party that learns its weights
-LARGE_TABLE_NUMBERS = 1 << 18  # after reading a table of more numbers, freed memory is returned to the system
+IMPORTANCE_ROWS = 512  # number of training rows over which column importance is averaged
+LARGE_TABLE_NUMBERS = 1 << 18  # numbers; for larger tables, freed memory is returned to the system
 _ROLLBACK_REASON = (
     "the loss increased: steps of twice the safe size were too long for these columns; the step is halved"
 )
 
 
+def _model_name(shares: SharedState, run: str) -> bytes:
+    """Return the name of a model in score ledgers: a digest of this party's shares of it."""
+    digest = hashlib.sha256(run.encode())
+    for words in (shares.own_share, *(shares.peer_shares[name] for name in sorted(shares.peer_shares))):
+        digest.update(np.ascontiguousarray(words, "<u8").tobytes())
+    return digest.digest()[:NAME_BYTES]
+
+
+def count_trained_rows(state: State, score_ledger: ScoreLedger, ids: Iterable[bytes]) -> int:
+    """Return how many of these rows the model was trained on, as far as the party's score ledger has recorded it.
+
+    Args:
+        state: the party's state of the model.
+        score_ledger: its score ledger.
+        ids: digests of the ids.
+
+    Returns:
+        The number of rows.
+    """
+    shares = _restore_shares(state)
+    return 0 if shares is None else score_ledger.count_trained(_model_name(shares, state["run"]), ids)
+
+
 def _restore_shares(state: State) -> SharedState | None:
-    """Return the shares of a state, if it contains any."""
+    """Return the shares of weights in a stored state; None if it contains none."""
     return None if "own" not in state else SharedState(state["visits"], state["own"], state["others"])
 
 
@@ -109,7 +134,7 @@ class SharesParticipant(Participant):
         state: the state to resume from, or the model state to predict with; None to start a training.
 
     Raises:
-        ConfigError: if the state is of a training with other parties.
+        ConfigError: if the state comes from a training with another number of parties.
     """
 
     def __init__(self, job: SharesJob, context: PartyContext, columns: int, state: State | None) -> None:
@@ -132,7 +157,7 @@ class SharesParticipant(Participant):
             self._inputs = self._model.inputs(self._input_shape(columns, 0), stored.get("inputs"), _no_data)
             if len(self._facts.columns) != len(context.parties):
                 raise ConfigError(
-                    f"{context.me}: the model was trained by other parties than those of this run",
+                    f"{context.me}: the model was trained with other parties than those of this run",
                     "run the command with the parties of the training",
                     code="SVFL-MODEL-MISMATCH",
                 )
@@ -145,7 +170,7 @@ class SharesParticipant(Participant):
 
     @property
     def max_bits_per_row(self) -> float:
-        """Maximum number of bits of a new row that scores and reason codes may disclose."""
+        """Maximum number of bits about a new row that scores and reason codes may disclose."""
         options = self._options
         if "scores" in self._job.accepts or options.scores == "exact" or self._context.resources.simulated:
             return float("inf")
@@ -178,12 +203,12 @@ class SharesParticipant(Participant):
         return state if self._weights is None else State(state, theta=self._weights, **self._importance)
 
     def resume_from(self, best: State, create: Callable[[State], Participant]) -> Participant:
-        """Return this participant with the earlier shares: the end of a training needs its rows."""
+        """Return this participant with the earlier shares; a new one would lack the training rows that `_end` needs."""
         self._state = _restore_shares(best)
         return self
 
     def precompute(self, data: TrainingData) -> Generator[Round]:
-        """Generate every chunk of the training on disk, unless it exists; yield after each chunk.
+        """Generate the preprocessing of every chunk on disk, unless it exists; yield after each chunk.
 
         Args:
             data: the training data of this party.
@@ -233,7 +258,7 @@ class SharesParticipant(Participant):
 
         Args:
             rows: scaled columns of this party (m, d).
-            request: ids and unscaled columns of the rows, if the run has any.
+            request: ids and unscaled columns of the rows; None if the rows are not new.
 
         Returns:
             The scores, and which rows were scored.
@@ -305,7 +330,7 @@ class SharesParticipant(Participant):
                 channel.note(IterationStarted(chunk[done - first].index))
 
     def _chunk_number(self, training: _TrainingResources, first: int) -> int:
-        """Return the number of a chunk from its first iteration.
+        """Return the number that identifies a chunk, from its first iteration.
 
         No two chunks of a session have the same number, so no two have the same keys.
         """
@@ -317,7 +342,7 @@ class SharesParticipant(Participant):
         return can_roll_back(self._job, self.rollbacks)
 
     def should_roll_back(self, losses: Sequence[float]) -> bool:
-        """Whether the latest loss exceeds that of the zero model, or the smallest earlier one by too much."""
+        """Whether the latest loss exceeds the zero model's loss, or exceeds the smallest earlier loss by too much."""
         limits = [self._measurements.zero_model_loss, *(self._model.risen * loss for loss in losses[:-1])]
         return not losses[-1] <= min(limits)
 
@@ -345,7 +370,7 @@ class SharesParticipant(Participant):
         return self._stored_state(with_rows=True)
 
     def _stored_state(self, *, with_rows: bool) -> State:
-        """Return the shares and the facts; `with_rows` adds inputs that only this party's own rows need."""
+        """Return the shares and the facts; `with_rows` adds arrays that only the training rows need."""
         shares = self._state
         if shares is None:
             return State(run=self._run)
@@ -366,7 +391,7 @@ class SharesParticipant(Participant):
         return SharesSession(self._context, self._partner, self._share_scheme(numbers), numbers)
 
     def _share_scheme(self, numbers: FixedPointEncoding) -> ShareScheme:
-        """Return the scheme that multiplies shared vectors. Inexact linear algebra raises ConfigError."""
+        """Return the scheme that multiplies shared vectors; raise ConfigError if numpy's products are inexact here."""
         return SHARE_SCHEMES[self._options.library](numbers.bits)
 
     def _begin(self, data: TrainingData) -> _TrainingResources:
@@ -448,7 +473,7 @@ class SharesParticipant(Participant):
         return LocalColumns(numbers, rate, rows, P, self._context.resources.preprocessing)
 
     def inputs_of(self, data: TrainingData, rows: Rows) -> ColumnSource:
-        """Return this party's inputs of rows of its table, without moving remote rows."""
+        """Return this party's model inputs for rows of its table; rows at workers stay there."""
         if not data.is_remote:
             return InputRows(self._inputs_of_rows, data, rows)
         plan, inputs = self.facts.plan, self._remote_inputs(data, rows)
@@ -457,7 +482,7 @@ class SharesParticipant(Participant):
     def _remote_inputs(
         self, data: TrainingData, rows: Rows, roots: Floats | None = None, clip: float = np.inf
     ) -> ChunkedMatrix:
-        """Return this party's inputs (n, width) of rows at workers.
+        """Return this party's model inputs (n, width) for rows that are stored at worker processes.
 
         Args:
             data: the training data.
@@ -466,7 +491,7 @@ class SharesParticipant(Participant):
             clip: inputs are clipped to [-clip, clip].
 
         Returns:
-            This party's inputs (n, width) of rows at workers.
+            The inputs, which stay at the workers.
         """
         assert self._inputs is not None, "inputs are fitted first"
         width = self.facts.columns[self._context.me]
@@ -518,12 +543,12 @@ class SharesParticipant(Participant):
         return P
 
     def _inputs_of_rows(self, data: TrainingData, rows: Rows) -> Floats:
-        """Compute this party's inputs (m, width) of rows of its table."""
+        """Compute this party's model inputs (m, width) for rows of its table."""
         assert self._inputs is not None, "inputs are fitted first"
         return inputs_at(self._inputs, data.scaled(rows), fitted_positions(data, rows))
 
     def _fit_inputs(self, data: TrainingData) -> Inputs:
-        """Return the stored inputs that existing preprocessing depends on, or fit new ones."""
+        """Return the fitted inputs that existing preprocessing was generated for, or fit new ones."""
         rows, folder = data.schedule.fitting_rows, self._context.resources.preprocessing
         file = None if folder is None else folder / INPUTS_FILE
         stored = None if file is None or not file.exists() else read_inputs(file)
@@ -556,7 +581,7 @@ class SharesParticipant(Participant):
 
     @property
     def rollbacks(self) -> Rollbacks:
-        """Where the training has rolled back."""
+        """For each rollback so far, the iteration before it and the iteration that it returned to."""
         return () if self._facts is None else self._facts.rollbacks
 
     @property
@@ -569,7 +594,7 @@ class SharesParticipant(Participant):
         return self.facts.params(batch_rows, partner=self._partner, active=context.active, outputs=context.outputs)
 
     def _end(self) -> None:
-        """End the training: open the weights that the job names, and record the model in the ledger."""
+        """End the training: open weights to the parties that the job names, and record the model in the ledger."""
         shares = self._state
         assert shares is not None, "the model has been trained"
         params, learners = self.params, self._options.open_weights
@@ -629,13 +654,10 @@ class SharesParticipant(Participant):
         return ScoreLedger(self._context.resources.score_ledger)
 
     def _record_model(self) -> bytes:
-        """Record the finished model in this party's ledger, and return the model's name there."""
+        """Record the finished model in this party's score ledger, and return its name there, a digest."""
         shares, training, resources = self._state, self._training, self._context.resources
         assert shares is not None, "the model has been trained"
-        digest = hashlib.sha256(self._run.encode())
-        for words in (shares.own_share, *(shares.peer_shares[name] for name in sorted(shares.peer_shares))):
-            digest.update(np.ascontiguousarray(words, "<u8").tobytes())
-        model = digest.digest()[:NAME_BYTES]
+        model = _model_name(shares, self._run)
         can_record = not resources.simulated and (training is not None or resources.score_ledger is None)
         if can_record and not self.ledger.knows_model(model):
             if training is None:
@@ -651,7 +673,8 @@ class SharesParticipant(Participant):
     def _rows_to_score(self, rows: RowSlices, request: RowsToScore | None, block: slice, X: Floats) -> RowsToScore:
         """Return ids and columns of a block of rows.
 
-        Rows of the training table have ids there, requested rows bring them, and all others are new in this process.
+        Rows of the training table have their ids there. A request for scores contains ids. Other rows occur only in
+        simulations and get generated ids.
         """
         score_ledger = self._context.resources.score_ledger
         if request is not None and score_ledger is not None and not self.facts.has_ids:

@@ -1,14 +1,15 @@
-"""The coefficients of a training on shares: how weights are combined from gradients, which is known in advance.
+"""The plan of a training on secret shares: the coefficients that combine gradients into weights, known in advance.
 
-An optimizer fits if its steps are linear in the residual of an iteration, with coefficients that are fixed in advance.
-All Q local steps of an iteration use the residual of that iteration, at the active party as well, so together they are
-one linear map. Another local step costs nothing and is worth no more than a larger step. Each iteration computes
+Let X be a party's columns in a batch of n rows, g the residuals and theta its weights. An optimizer can train on shares
+if its steps are linear in g, with coefficients that are fixed in advance. All Q local steps of an iteration use the
+same g, at the active party as well, so together they are one linear map; Q local steps are worth no more than one
+larger step. Each iteration computes
 
-    theta' = a theta - b u,      u = X^T g / n
+    theta' = a * theta - b * u,      u = X^T g / n
 
-where a and b result from the update rule applied to numbers. If the rule remembers earlier iterations (momentum), theta
-is a combination of all u. The coefficients result from the same rule applied to vectors with one entry for each
-iteration.
+The numbers a and b result from applying the update rule to numbers. If the rule remembers earlier iterations
+(momentum), theta is a linear combination of all u; its coefficients result from applying the rule to vectors with one
+entry for each iteration. A rollback returns the training to the weights of an earlier iteration.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ from securevfl.protocols.shares.update_rules import (
 )
 
 RESIDUAL_BITS = 8  # fractional bits of residuals up to 64
-MEAN_WEIGHT_POWER = 2  # iteration t has the weight t^2 in the mean of all points
-MEAN_FRACTION = 5  # the result of the heavy-ball method is the mean of the latest points, a fifth of all
+MEAN_WEIGHT_POWER = 2  # exponent: iteration t has the weight t^2 in the mean of points
+MEAN_FRACTION = 5  # the result of the heavy-ball method is the mean of the latest fifth of all points
 ROUNDING_CARRY = 1.4  # momentum amplifies rounding by this factor (simulated: 1.24 to 1.55)
 MAX_REMEMBERED_ITERATIONS = 2048
 
@@ -61,9 +62,9 @@ class Plan:
     """The coefficients and number formats of a training.
 
     Attributes:
-        rate: the step size, which is a factor of the precomputed matrix W.
-        rule: combines changes into weights.
-        numbers: the bits of all numbers.
+        rate: the largest step size, with which the preprocessed matrices are multiplied.
+        rule: combines the gradients u into weights.
+        numbers: the fixed-point format of all numbers.
     """
 
     rate: float
@@ -74,14 +75,14 @@ class Plan:
 def make_plan(job: SharesJob, *, rows: int, batches: int, parties: int, rollbacks: Rollbacks = ()) -> Plan:
     """Compute the plan of a job.
 
-    Numbers that need too many bits, and momentum over more than `MAX_REMEMBERED_ITERATIONS`, raise ConfigError.
+    ConfigError is raised if numbers need too many bits, or momentum has over `MAX_REMEMBERED_ITERATIONS` iterations.
 
     Args:
         job: the job.
         rows: number of rows of the largest batch.
         batches: number of batches of an epoch.
         parties: number of parties.
-        rollbacks: where the training has rolled back.
+        rollbacks: see `Rollbacks`.
 
     Returns:
         The plan.
@@ -111,15 +112,15 @@ def make_plan(job: SharesJob, *, rows: int, batches: int, parties: int, rollback
 
 
 def sum_rounding(job: SharesJob) -> SumRounding:
-    """Return how sums f are rounded.
+    """Return the error with which a training on shares rounds the outputs f.
 
-    Each iteration rounds by sqrt(1/6) steps of the table, and the mean over late iterations removes most of it.
-    Momentum carries rounding from one iteration to the next and adds two fifths.
+    In each iteration, rounding to the steps of the lookup table has a standard deviation of step / sqrt(6). The mean
+    over late iterations removes most of it. Momentum carries it from one iteration to the next, which adds two fifths.
     """
     step = 2.0 ** job.protocol.shares.step_bits(job.model.loss.spacing)
     remedy = (
-        f"to reduce it, set protocol.shares.step below {step:g} and table_bits = 8, which cover sums of 128 steps; "
-        "for amounts, and for counts that vary far more than Poisson counts, use model = 'gamma'"
+        f"to reduce it, set protocol.shares.step below {step:g} and table_bits = 8, which cover outputs of up to 128 "
+        "steps; for amounts, and for counts that vary far more than Poisson counts, use model = 'gamma'"
     )
     return SumRounding(ROUNDING_CARRY * step / math.sqrt(6) * math.sqrt(2 / max(2, job.epochs)), remedy)
 
@@ -130,7 +131,7 @@ def weight_levels(job: SharesJob, rows: int) -> WeightQuantizer:
 
 
 def reason_code_bits(job: SharesJob, name: str, columns: int) -> float:
-    """Return how many bits of a scored row a party's reason codes disclose; 0 if it sends none.
+    """Return how many bits about a scored row a party's reason codes disclose; 0 if it sends none.
 
     Args:
         job: the job.
@@ -138,13 +139,13 @@ def reason_code_bits(job: SharesJob, name: str, columns: int) -> float:
         columns: number of columns of the party.
 
     Returns:
-        How many bits of a scored row a party's reason codes disclose.
+        The number of bits.
     """
     return code_bits(columns, job.reason_codes) if name in job.protocol.shares.open_weights else 0.0
 
 
 def _residual_bits(bound: float) -> int:
-    """Return f_g: one bit less for each doubling of the residual bound above 64."""
+    """Return the number of fractional bits of residuals: one less for each doubling of their bound above 64."""
     return RESIDUAL_BITS - max(0, math.ceil(math.log2(bound / 64)))
 
 
@@ -188,13 +189,13 @@ def _iterate(optimizer: FedBCD, eta: float, l2: float, theta: Any, g: Any, memor
 
 
 def _has_memory(optimizer: FedBCD) -> bool:
-    """Whether an iteration still moves the weights in the next one."""
+    """Whether the rule has memory: a gradient also changes the weights in the next iteration."""
     first, memory = _iterate(optimizer, 1.0, 0.0, 0.0, 1.0)
     return bool(_iterate(optimizer, 1.0, 0.0, first, 0.0, memory)[0] != first)
 
 
 def _responses(optimizer: FedBCD, etas: Sequence[float], l2: float) -> list[Floats]:
-    """Return, in row t, how much each of the first t gradients has reduced theta."""
+    """Return a list whose entry t (t,) states how much each of the first t gradients has reduced theta."""
     iterations, memory = len(etas), None
     theta, responses = np.zeros(iterations), [np.zeros(0)]
     for s, eta in enumerate(etas):
@@ -226,18 +227,18 @@ def _block_descent(
     """Return the step size and the rule of block descent.
 
     Gradients are computed at points y, and the result is the last y or a mean of the latest ones (`_mean_weights`).
-    After a rollback the training continues from the y of an earlier iteration with half the step, and momentum starts
-    again. Gradients since then have no effect.
+    After a rollback the training continues from the y of an earlier iteration with half the step size, and momentum
+    starts again. The gradients since that iteration have no effect.
 
     Args:
         optimizer: the optimizer.
         iterations: number of iterations.
         parties: number of parties.
-        rollbacks: where the training has rolled back.
+        rollbacks: see `Rollbacks`.
         momentum: the form of the momentum while steps are safe; longer ones use Nesterov's.
 
     Returns:
-        The step size and the rule of block descent.
+        The step size and the rule.
     """
     rate, targets = optimizer.first / parties, dict(rollbacks)
     if not optimizer.momentum:

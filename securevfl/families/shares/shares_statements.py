@@ -1,4 +1,4 @@
-"""The disclosures of a training on shares, in words for the consent sheet."""
+"""The disclosures of a training on secret shares, in words for the parties' consent sheets."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from securevfl.models.loss import Loss, NumberLoss
 from securevfl.protocols.shares.range_count import MAX_COUNTED_SUMS
 
 _WEIGHTS_TEXT = """\
-its own weights, as the job permits, and so its part X_k theta_k, which ranks the labels about as
-well as its columns can: with an AUC of 0.71 to 0.99 on public tables"""
+its own weights, as the job permits, and so the outputs X_k theta_k of its columns, which rank the labels
+about as well as its columns can: with an AUC of 0.71 to 0.99 on public tables"""
 
 _WEIGHT_BITS_TEXT = """\
 {numbers} of {bits} bits each, rounded at random; a
@@ -82,9 +82,9 @@ def quality_text(facts: RunFacts) -> str:
 
 
 def opened_text(facts: RunFacts) -> str:
-    """State how many pairs, sums of losses and range counts a run opens."""
+    """State how many pairs, sums of losses and counts of out-of-range rows a run opens."""
     rows, times, chunks, opens_pairs = _measurements(facts)
-    range_counts = f"{chunks} counts of rows near the table's end, one a chunk"
+    range_counts = f"{chunks} counts of rows near the end of the lookup table's range, one for each chunk"
     if not opens_pairs:
         return f"{times} sums of losses; {range_counts}"
     for_classes = " of each class" if facts.shape.outputs > 1 else ""
@@ -100,7 +100,7 @@ def _measurements(facts: RunFacts) -> tuple[int, int, int, bool]:
 
 
 def stop_decisions_text(job: SharesJob) -> str:
-    """State what a party without labels learns about the course of the training; empty if it learns nothing."""
+    """State which decisions during the training a party without labels learns; empty if there are none."""
     rolls_back = can_roll_back(job)
     facts = ["to stop"] * job.stops_early + ["the model is the best"] * (job.stops_early or rolls_back)
     facts += ["to roll back and halve the step"] * rolls_back
@@ -111,16 +111,16 @@ def stop_decisions_text(job: SharesJob) -> str:
 
 
 def table_error(loss: Loss, step: float) -> float:
-    """Return the largest error of linear interpolation of g between table entries.
+    """Return the largest error of residuals g that are interpolated linearly between entries of a lookup table.
 
-    It is computed for sums between -1 and 1 and for the mean label, or the label of a class.
+    It is computed for outputs between -1 and 1 and for the mean label, or the label of a class.
 
     Args:
         loss: the loss.
-        step: distance of two entries.
+        step: distance between two entries.
 
     Returns:
-        The largest error of linear interpolation of g between table entries.
+        The largest error.
     """
     f = np.linspace(-1, 1, 2049)[:, None]
     y = np.full_like(f, 0.0 if isinstance(loss, NumberLoss) else 1.0)

@@ -1,4 +1,8 @@
-"""Dense networks with tanh, and their derivatives with respect to the weights."""
+"""Dense networks with tanh, and the derivatives of their outputs with respect to the weights.
+
+The outputs U (n, d) of the last layer are called representations; its d outputs are called units. theta (p,) are the
+weights. A derivative matrix has n * d rows, unit by unit: row j * n + i belongs to unit j of row i.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +18,13 @@ from securevfl.models.inputs import private_stream
 
 
 class DenseNetwork:
-    """Dense layers with tanh.
+    """A network of dense layers, each followed by tanh.
 
     Args:
         widths: widths of all layers, beginning with the number of columns.
         l2: weight decay; it does not apply to offsets.
-        theta: weights (p,); zeros if None. They contain, layer by layer, a matrix (b, a + 1) with the offset last.
+        theta: weights (p,); zeros if None. They contain, for each layer with a inputs and b outputs, a matrix (b, a +
+            1) whose last column is the offset.
     """
 
     def __init__(self, widths: tuple[int, ...], l2: float, theta: Floats | None) -> None:
@@ -35,7 +40,7 @@ class DenseNetwork:
         return len(self.theta)
 
     def start(self, X: Floats, seed: int) -> None:
-        """Draw the weights by Glorot and Bengio 2010 from a hash of the party's columns.
+        """Draw the weights (Glorot and Bengio 2010) from a hash of the party's columns and the seed.
 
         No other party can compute them, and the same data and seed give the same network.
 
@@ -60,7 +65,7 @@ class DenseNetwork:
         return self._activations(X)[-1]
 
     def vjp(self, X: Floats, V: Floats) -> Floats:
-        """Return sum_ij V_ij dU_ij / dtheta (p,)."""
+        """Return the derivative by theta (p,) of the sum of all V_ij * U_ij."""
         activations = self._activations(X)
         gradient = np.empty(self.parameters)
         delta = V * (1 - activations[-1] ** 2)
@@ -71,7 +76,7 @@ class DenseNetwork:
         return gradient
 
     def derivatives(self, X: Floats) -> SparseRows:
-        """Return dU_ij / dtheta (n d, p), unit by unit: row j n + i."""
+        """Return the derivatives of all U_ij by theta (n * d, p): row j * n + i for unit j of row i."""
         return NetworkJacobian(self._activations(X), [self._weights(layer) for layer in range(len(self._shapes))])
 
     def _weights(self, layer: int) -> Floats:
@@ -86,7 +91,7 @@ class DenseNetwork:
 
 
 class NetworkJacobian(SparseRows):
-    """The derivatives of every representation with respect to the weights, computed unit by unit when they are read.
+    """The derivatives of every representation with respect to the weights, computed when they are read.
 
     A weight of the last layer affects one unit only. In the rows of that unit, the columns of all others are zero and
     are omitted.
@@ -104,11 +109,11 @@ class NetworkJacobian(SparseRows):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(n d, p)."""
+        """The shape (n * d, p)."""
         return self._n * self._d, self._hidden_weights + self._weights[-1].size
 
     def part(self, start: int, stop: int) -> tuple[NDArray[np.intp], Floats]:
-        """Return the non-zero columns of rows [start, stop), and their values."""
+        """Return the columns of rows [start, stop) that may not be zero, and their values."""
         n, width, columns = self._n, self._weights[-1].shape[1], self.columns(start, stop)
         values = np.zeros((stop - start, len(columns)))
         for position, j in enumerate(self._units(start, stop)):

@@ -1,16 +1,19 @@
-"""Several local steps on one opened gradient: a quadratic model of a party's objective about its current weights.
+"""Several local steps on one decrypted gradient: a quadratic model of a party's objective about its current weights.
 
-If a party's network is linearised in its weights, u(theta) = u + J (theta - theta_0), the objective of
-`securevfl.families.transfer.taylor` is a quadratic in theta. Its gradient at theta_0 is opened once. Its Hessian
-follows from the party's J and from d (d + 1) / 2 numbers of the other party. For a step s with E = J s (n, d) it is
+Let U (n, d) be the representations that a party's network with weights theta computes, and J the derivatives of U by
+theta. If the network is linearised about theta_0, U(theta) = U + J (theta - theta_0), the objective of
+`securevfl.families.transfer.taylor` is a quadratic in theta. Its gradient at theta_0 is decrypted once. Its Hessian
+follows from the party's J and from d * (d + 1) / 2 numbers of the other party. For a step s with E = J s (n, d), the
+Hessian times s is
 
-    host     J^T (E Phi^T Phi / 4 + 2 gamma E) / n             Phi^T Phi of the guest
-    guest    D^T S D s / 4 + 2 gamma J^T E / n                 S = mean u^B^T u^B of the host; D = dPhi / dtheta
+    host     J^T (E Phi^T Phi / 4 + 2 * gamma * E) / n             Phi^T Phi of the guest
+    guest    D^T S D s / 4 + 2 * gamma * J^T E / n                 S = mean of u^T u over the host's rows u of U
 
-The other steps of a round therefore need nothing from the other party. A step size is at most 1 over the largest
-eigenvalue of the Hessian, because larger steps overshoot on a quadratic. The steps end when the network is no longer
-nearly linear: when the neglected change of the representations exceeds `MAX_NONLINEARITY` times the linear change, in
-root mean square over the rows.
+The guest has the labels, and Phi is its mean representation; D (d, p) is the derivative of Phi by theta. The other
+steps of a round therefore need nothing from the other party. A step size is at most 1 over the largest eigenvalue of
+the Hessian, because larger steps overshoot on a quadratic. The steps end when the network is no longer nearly linear:
+when the neglected change of the representations exceeds `MAX_NONLINEARITY` times the linear change, in root mean square
+over the rows.
 """
 
 from __future__ import annotations
@@ -38,13 +41,13 @@ class LocalQuadratic:
     """The objective of one party as a quadratic about weights where its gradient is known.
 
     Args:
-        derivatives: the derivatives of the representations with respect to the weights (n d, p), unit by unit.
+        derivatives: the derivatives of the representations with respect to the weights (n * d, p), unit by unit.
         U: representations (n, d).
         theta: theta_0 (p,).
         gradient: the gradient at theta_0 (p,).
         gamma: weight of the distance of representations.
         moments: the other party's second moments (d, d).
-        mean: the derivatives of Phi (d, p) at the party with labels, None at the other.
+        mean: the derivatives D of Phi (d, p) at the guest, None at the host.
     """
 
     def __init__(
@@ -81,7 +84,7 @@ class LocalQuadratic:
 
         Args:
             theta: the weights (p,).
-            U: the representations of the network at these weights (n, d).
+            U: the representations (n, d) that the network computes with these weights.
 
         Returns:
             The gradient (p,); None if the network is no longer nearly linear.
@@ -118,7 +121,7 @@ class LocalQuadratic:
         return gradient
 
     def _unit(self, k: int) -> tuple[NDArray[np.intp], Floats]:
-        """Return the rows of J for representation k: the columns with entries, and the values."""
+        """Return the rows of J for unit k: the columns that may not be zero, and their values."""
         return self._read_unit(k) if self._cached_units is None else self._cached_units[k]
 
     def _read_unit(self, k: int) -> tuple[NDArray[np.intp], Floats]:

@@ -1,8 +1,8 @@
 """Rows of a Jacobian for pairs of units j <= k, and the positions of their zeros.
 
-Such a row is multiplied by one number of a symmetric matrix (d, d). It has entries in the columns that move
-representation k and in those that move representation j; all others are zero for any data. Pairs are ordered by squares
-of `SQUARE_UNITS` x `SQUARE_UNITS` units, so that consecutive pairs involve few units.
+A unit is one of the d outputs of a party's network. In the gradient, the row of a pair is multiplied by one number of
+the other party's symmetric matrix (d, d). It can have entries only in the columns (weights) that affect unit j or unit
+k. Pairs are ordered by squares of `SQUARE_UNITS` x `SQUARE_UNITS` units, so that consecutive pairs involve few units.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ SQUARE_UNITS = 16
 
 @functools.lru_cache(maxsize=8)
 def unit_pairs(d: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return all pairs j <= k below d, square by square: two arrays (d (d + 1) / 2,)."""
+    """Return all pairs j <= k < d, square by square: two arrays (d * (d + 1) / 2,)."""
     j, k = np.triu_indices(d)
     order = np.lexsort((k, j, k // SQUARE_UNITS, j // SQUARE_UNITS))
     return j[order], k[order]
 
 
 class PairRows(SparseRows):
-    """A matrix (d (d + 1) / 2, columns): row (j, k) is by_unit[k][j], plus by_unit[j][k] if j < k.
+    """A matrix (d * (d + 1) / 2, columns): row (j, k) is by_unit[k][j], plus by_unit[j][k] if j < k.
 
     Args:
-        by_unit: for every unit k its columns (w,) in order, and values (d, w).
+        by_unit: for every unit k, its columns (w,) in ascending order and values (d, w).
     """
 
     def __init__(self, by_unit: Sequence[tuple[NDArray[np.intp], Floats]]) -> None:
@@ -41,11 +41,11 @@ class PairRows(SparseRows):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(d (d + 1) / 2, number of columns)."""
+        """The shape (d * (d + 1) / 2, number of columns)."""
         return len(self._first), self._width
 
     def part(self, start: int, stop: int) -> tuple[NDArray[np.intp], Floats]:
-        """Return the non-zero columns of rows [start, stop), and their values."""
+        """Return the columns of rows [start, stop) that may not be zero, and their values."""
         columns, first, second = self.columns(start, stop), self._first[start:stop], self._second[start:stop]
         values = np.zeros((stop - start, len(columns)))
         for unit in self._units(start, stop):

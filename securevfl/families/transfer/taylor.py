@@ -1,23 +1,24 @@
 """The objective of transfer learning, written so that each unknown of the other party occurs once and linearly.
 
-Secure Federated Transfer Learning (Liu et al. 2018), sections 3 and 4, on n overlapping rows, representations u_i^A,
-u_i^B (d) and labels y_i in {-1, 1}, with Phi = mean of y_i u_i^A over the labelled rows of A:
+Secure Federated Transfer Learning (Liu et al. 2018), sections 3 and 4. The guest A has the labels y_i in {-1, 1}, the
+host B has none. For n overlapping rows, their networks compute representations u_i^A and u_i^B (d,). Phi is the mean of
+y_i u_i^A over the labelled rows of A. With the networks' weights theta, the objective is
 
     loss(theta) = 1/n sum_i [ log 2 - y_i Phi u_i^B / 2 + (Phi u_i^B)^2 / 8 + gamma |u_i^A - u_i^B|^2 ]
 
 The first three terms are log(1 + exp(-y_i Phi u_i^B)) to second order about 0. Because y_i^2 = 1, the host needs only
 one vector of the guest, and the guest needs only one vector of the host:
 
-    guest -> host    b_i = -y_i Phi / 2 - 2 gamma u_i^A (n d numbers)    Phi^T Phi, upper half (d (d + 1) / 2)
-    host -> guest    u_i^B (n d numbers)                                 sum_i u_i^B^T u_i^B / n, upper half
+    guest -> host    b_i = -y_i Phi / 2 - 2 gamma u_i^A (n * d numbers)  Phi^T Phi, upper half (d * (d + 1) / 2)
+    host -> guest    u_i^B (n * d numbers)                               sum_i u_i^B^T u_i^B / n, upper half
 
-Every parameter gradient is linear in these: it is J^T v for a matrix J that its owner computes from its own data. The
-encrypted vector-Jacobian product therefore serves transfer learning without changes. Existing code sends n (d^2 + 2 d)
-numbers.
+Every gradient by theta is linear in this vector v: it is J^T v for a matrix J that a party computes from its own data.
+The encrypted vector-Jacobian product therefore serves transfer learning without changes. Existing code sends
+n * (d^2 + 2 * d) numbers.
 
-A vector contains the numbers of representation 0 of all rows, then those of representation 1, and so on. The rows of J
-of one unit are adjacent, and a weight that feeds one unit has zeros in the blocks of all others. Rows for pairs of
-units follow (`securevfl.families.transfer.pair_rows`).
+A vector contains the numbers of unit 0 (the first of the d representations) of all rows, then those of unit 1, and so
+on. So the rows of J for one unit are adjacent, and a weight that affects one unit only has zeros in the rows of all
+other units. Rows for pairs of units follow (`securevfl.families.transfer.pair_rows`).
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ RowBlockReader = Callable[[int, int], tuple[NDArray[np.intp], Floats]]
 
 
 def vector_length(n: int, d: int) -> int:
-    """Return the length of either vector: n d + d (d + 1) / 2."""
+    """Return the length of either vector: n * d + d * (d + 1) / 2."""
     return n * d + d * (d + 1) // 2
 
 
 def largest_entry(largest: float, gamma: float) -> float:
-    """Return an upper bound of all numbers of both vectors, if no representation exceeds `largest`."""
+    """Return an upper bound of all numbers in both vectors, if no representation exceeds `largest`."""
     return max(largest * (0.5 + 2 * gamma), largest, largest**2)
 
 
@@ -59,24 +60,24 @@ def guest_vector(y: Floats, phi: Floats, U: Floats, gamma: float) -> Floats:
         gamma: weight of the distance of representations.
 
     Returns:
-        The vector that the host needs from the guest.
+        The vector (n * d + d * (d + 1) / 2,).
     """
     b = -0.5 * y[:, None] * phi - 2 * gamma * U
     return np.concatenate([b.T.ravel(), upper_half(np.outer(phi, phi))])
 
 
 def host_vector(U: Floats) -> Floats:
-    """Return the vector that the guest needs from the host, from U^B (n, d)."""
+    """Return the vector that the guest needs from the host; U (n, d) are the host's representations."""
     return np.concatenate([U.T.ravel(), upper_half(U.T @ U / len(U))])
 
 
 class HostJacobian(SparseRows):
-    """J (n d + d (d + 1) / 2, p) of the host: J^T v is the gradient, without `host_local_gradient`.
+    """J (n * d + d * (d + 1) / 2, p) of the host: J^T v + `host_local_gradient` is its gradient.
 
-    The row of Phi_j Phi_k is sum_i (u_ij J_ik + u_ik J_ij) / 4n, and half of it if j = k.
+    The row of Phi_j Phi_k is sum_i (u_ij * J_ik + u_ik * J_ij) / (4 * n), and half of it if j = k.
 
     Args:
-        derivatives: the derivatives of U^B (n d, p), unit by unit.
+        derivatives: the derivatives of U^B (n * d, p), unit by unit.
         U: U^B (n, d).
     """
 
@@ -88,11 +89,11 @@ class HostJacobian(SparseRows):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(n d + d (d + 1) / 2, p)."""
+        """The shape (n * d + d * (d + 1) / 2, p)."""
         return vector_length(self._n, self._d), self._derivatives.shape[1]
 
     def part(self, start: int, stop: int) -> tuple[NDArray[np.intp], Floats]:
-        """Return the non-zero columns of rows [start, stop), and their values."""
+        """Return the columns of rows [start, stop) that may not be zero, and their values."""
         return _joined(self._unit_rows, self._pairs, self._n * self._d, start, stop)
 
     def columns(self, start: int, stop: int) -> NDArray[np.intp]:
@@ -106,13 +107,13 @@ class HostJacobian(SparseRows):
 
 
 class GuestJacobian(SparseRows):
-    """J (n d + d (d + 1) / 2, p + 1) of the guest: J^T v is the gradient and the loss.
+    """J (n * d + d * (d + 1) / 2, p + 1) of the guest.
 
-    `guest_local_gradient` has to be added to both.
+    J^T v + `guest_local_gradient` is the gradient, followed by the loss.
 
     Args:
-        derivatives: the derivatives of U^A on the overlapping rows (n d, p), unit by unit.
-        mean: the derivatives of Phi (d, p), with zeros at the same positions.
+        derivatives: the derivatives of U^A on the overlapping rows (n * d, p), unit by unit.
+        mean: the derivatives of Phi (d, p), with zeros where `derivatives` has them.
         phi: Phi (d,).
         y: labels (n,) in {-1, 1}.
         U: U^A (n, d).
@@ -130,7 +131,7 @@ class GuestJacobian(SparseRows):
         p, units = derivatives.shape[1], []
         for k in range(self._d):
             columns = derivatives.columns(k * self._n, (k + 1) * self._n)
-            slope = np.append(mean[k, columns], phi[k] / 2)  # the loss is half a derivative with respect to Phi
+            slope = np.append(mean[k, columns], phi[k] / 2)  # (Phi u)^2 / 8 is half of Phi times its derivative by Phi
             by_unit = np.outer(phi, slope) / 4
             by_unit[k, -1] += gamma  # the trace: the mean of |u_i^B|^2
             units.append((np.append(columns, p), by_unit))

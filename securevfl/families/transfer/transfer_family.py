@@ -1,26 +1,29 @@
 """Transfer learning between two parties with few overlapping rows.
 
-Secure Federated Transfer Learning (Liu et al. 2018):
+Secure Federated Transfer Learning (Liu et al. 2018). The guest has the labels y_i in {-1, 1}, the host has none. Each
+party has a network that maps a row to a representation u, d numbers:
 
     guest (labels)   u_i^A = Net_A(x_i^A), Phi = mean of y_i u_i^A
-    host             u_i^B = Net_B(x_i^B);   f_i = Phi u_i^B
+    host             u_i^B = Net_B(x_i^B);   the score of row i is f_i = Phi u_i^B
 
-1. The guest sends [[b_i]] and [[Phi^T Phi]], encrypted under its key. The host sends [[u_i^B]] and [[mean u^T u]].
-2. Q times, each party computes J^T v for its own J, blinded. The other party opens it. The party obtains its parameter
-   gradient and takes a local step. If networks are linearised, only the first gradient is opened; the other steps use a
-   symmetric matrix (d, d) of the other party.
+1. Each party encrypts a vector v under its key and sends it: the guest b_i and Phi^T Phi, the host u_i^B and the mean
+of
+   u^T u (`securevfl.families.transfer.taylor` defines b_i).
+2. Q times, each party computes J^T v homomorphically for its own matrix J of p columns, adds a blinding value, and has
+   the other party decrypt it. The result is its gradient, and it takes a local step. If networks are linearised, only
+   the first gradient is decrypted; the other steps use a symmetric matrix (d, d) of the other party.
 
-Both directions are the encrypted vector-Jacobian product of a residual protocol, in which each party once has the key.
-`securevfl.families.transfer.taylor` defines v and J. Q local steps on one exchange are those of FedBCD (Liu et al.
-2019, sections 6 and 8), and with a proximal term those of FedPBCD. The guest also learns the loss.
+Both directions are the encrypted vector-Jacobian product of a residual protocol, in which each party has the key of one
+direction. Q local steps on one exchange are those of FedBCD (Liu et al. 2019, sections 6 and 8), and with a proximal
+term those of FedPBCD. The guest also learns the loss.
 
 Scores: the host encrypts u_j^B and the guest requests Phi u_j^B (Algorithm 2 of the paper). The guest learns one number
-a row and the host learns nothing.
+for each row and the host learns nothing.
 
 Accumulated leakage: the p + 1 numbers of a step are linear equations about the other party's encrypted vector. J
-changes, so the equations of Q steps and of many rounds are all new. They disclose labels to the host (see `statements`)
-and, over time, representations to the guest, for any columns. Repeated scores of one row under a changing Phi do so
-too.
+changes, so the equations of Q steps and of many rounds are all new. For any columns, they disclose labels to the host
+(see `statements`) and, over time, representations to the guest. Repeated scores of one row under a changing Phi also
+disclose its representation.
 """
 
 from __future__ import annotations
@@ -61,7 +64,7 @@ class TransferFamily(Family[TransferJob]):
     max_parties: ClassVar[int | None] = 2
 
     def check_job(self, job: JobOptions) -> None:
-        """Check that the job has a residual protocol without defence, and parallel local steps."""
+        """Check that the job has a residual protocol without a defence, and parallel local steps."""
         if job.protocol.residual is None:
             raise ValueError("protocol.residual is missing; add it")
         if not isinstance(job.optimizer, FedBCD) or job.optimizer.mode != "parallel":
@@ -73,11 +76,11 @@ class TransferFamily(Family[TransferJob]):
         if getattr(job.protocol.residual, "defence", None) is not None:
             raise ValueError(
                 "protocol.residual.defence adds noise to residuals, and transfer learning sends vectors of "
-                "representations instead; leave it out"
+                "representations instead; leave the defence out"
             )
 
     def example_jobs(self) -> dict[str, dict[str, Any]]:
-        """Return an encrypted job, one in the clear, and a linearised one."""
+        """Return three example jobs: encrypted, in the clear, and with linearised networks."""
         base: dict[str, Any] = {"model": Transfer(units=4), "optimizer": FedBCD(local_steps=2, lr=0.5)}
         base |= {"accepts": ("rank", "columns", "fresh_equations")}
         return {
@@ -91,7 +94,7 @@ class TransferFamily(Family[TransferJob]):
         """Declare the residual protocol's messages in both directions, and second moments."""
         revealed_vectors = {
             ACTIVE: "the representations of every row, d numbers a row in every exchange",
-            PASSIVE: "y Phi and the representations of every row, and so the labels",
+            PASSIVE: "y * Phi and the representations of every row, and so the labels",
         }
         declarations = []
         for sender, requester in ((ACTIVE, PASSIVE), (PASSIVE, ACTIVE)):
@@ -134,7 +137,7 @@ class TransferFamily(Family[TransferJob]):
         return job.protocol.residual.strength
 
     def opened_values(self, job: TransferJob, facts: RunFacts) -> str:
-        """State how many values of gradients are opened."""
+        """State how many values of gradients are decrypted."""
         shape = facts.shape
         values = sum(job.model.parameters(d, 1) for d in shape.columns.values()) + 1
         openings = shape.batches * job.model.openings(job.optimizer.steps)
@@ -161,7 +164,7 @@ class TransferFamily(Family[TransferJob]):
             f"its gradient, {p} numbers in each of {steps} steps an exchange, all of them new equations about\n"
             f"the {n} labels. Least squares ranks the labels after four steps, with an AUC of 0.99 on a public table"
             if sealed
-            else "y Phi of every row, whose sign is the label, and the guest's representations"
+            else "y * Phi of every row, whose sign is the label, and the guest's representations"
         )
         if moments:
             learned += (

@@ -1,4 +1,4 @@
-"""The options of a job of transfer learning."""
+"""The options of a job that trains by transfer learning."""
 
 from __future__ import annotations
 

@@ -1,14 +1,15 @@
-"""Two networks that are trained to agree on the overlapping rows of two parties, and to predict the labels of one.
+"""The model of transfer learning: two networks that agree on overlapping rows and predict the labels of one party.
 
-Secure Federated Transfer Learning (Liu et al. 2018), section 3. Each party maps its columns to a representation u of d
-numbers a row. The host predicts labels of the guest by f(x^B) = Phi u^B, where Phi is the mean of y u^A over the
-guest's labelled rows. `securevfl.families.transfer.taylor` contains the objective.
+Secure Federated Transfer Learning (Liu et al. 2018), section 3. The guest has the labels y, the host has none. The
+network of each party maps a row's columns x to a representation u of d numbers. The host's row x^B is predicted by
+f(x^B) = Phi u^B, where Phi is the mean of y u^A over the guest's labelled rows.
+`securevfl.families.transfer.taylor` contains the objective.
 """
 
 from __future__ import annotations
 
 import itertools
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -21,37 +22,38 @@ from securevfl.models.losses import LOSSES
 
 
 class Transfer(Model):
-    """The dense tanh networks of both parties. `l2` does not apply to offsets."""
+    """The dense networks with tanh of both parties. `l2` does not apply to offsets."""
 
     name: ClassVar[str] = "transfer"
     family: ClassVar[str | None] = "transfer"
     static_jacobian: ClassVar[bool] = False
     shares_outputs: ClassVar[bool] = False
-    units: int = Field(default=16, ge=1)
+    units: int = Field(default=16, ge=1, le=65_536)
     """d, width of the last layer, which is the representation."""
-    hidden: tuple[int, ...] = ()
+    hidden: tuple[Annotated[int, Field(ge=1, le=65_536)], ...] = Field(default=(), max_length=16)
     """Widths of the hidden layers."""
-    gamma: float = Field(default=0.05, ge=0)
+    gamma: float = Field(default=0.05, ge=0, le=1e12)
     """Weight of the squared distance between the two representations of a row."""
     linearised: bool = False
-    """Linearise both networks in their weights at each exchange, so that one opening is enough for all local steps."""
+    """Linearise both networks in their weights at each exchange, so that one decrypted gradient is enough for all local
+    steps."""
 
     @property
     def loss(self) -> Loss:
-        """The loss that evaluates scores."""
+        """The loss with which scores are evaluated."""
         return LOSSES["logistic"]
 
     @property
     def residual_bound(self) -> float:
-        """An upper bound of all encrypted numbers; tanh is below 1."""
+        """An upper bound of the absolute value of all encrypted numbers; tanh is below 1."""
         return taylor.largest_entry(1.0, self.gamma)
 
     def openings(self, steps: int) -> int:
-        """Return the number of opened gradients in an exchange with `steps` local steps."""
+        """Return how many gradients are decrypted in an exchange with `steps` local steps."""
         return 1 if self.linearised else steps
 
     def moments(self, steps: int) -> int:
-        """Return how many numbers of its second moments each party sends in an exchange with `steps` local steps."""
+        """Return how many numbers of second moments each party sends in an exchange with `steps` local steps."""
         return self.units * (self.units + 1) // 2 if self.linearised and steps > 1 else 0
 
     def widths(self, columns: int) -> tuple[int, ...]:

@@ -1,4 +1,8 @@
-"""What a run of transfer learning discloses, as outputs."""
+"""The disclosures of a training by transfer learning, as a list of outputs (`securevfl.disclosure.outputs`).
+
+The guest has the labels, the host has none. d is the number of representations of a row, n the number of rows of a
+batch, and p the number of weights of a party's network (`securevfl.families.transfer.taylor`).
+"""
 
 from __future__ import annotations
 
@@ -88,7 +92,7 @@ def _open_outputs(job: TransferJob, shape: RunShape, host: str) -> list[Output]:
 
 
 def _host_view(job: TransferJob, shape: RunShape, guest: str) -> list[Output]:
-    """List the representations of the guest, which follow from vectors in the clear."""
+    """List the output that the host can compute the guest's representations from vectors in the clear."""
     if job.protocol.residual.seals:
         return []
     (host,), d = shape.passives, job.model.units

@@ -1,4 +1,8 @@
-"""One party of a transfer training: its network and, at the guest, the mean representation Phi."""
+"""One party of a training by transfer learning: its network and, at the guest, the mean representation Phi.
+
+The guest has the labels, the host has none. Representations U (n, d) are the d outputs (units) of a party's network for
+n rows; the host's row with representation u has the score Phi u (`securevfl.families.transfer.taylor`).
+"""
 
 from __future__ import annotations
 
@@ -26,11 +30,13 @@ SCORE_BLOCK_ROWS = 512  # number of rows that are scored at a time
 
 
 class ScoreMatrix(SparseRows):
-    """A matrix J (m d, m) whose J^T times the representations of m rows, unit by unit, is Phi u_j for every row.
+    """The matrix J (m * d, m) with which the guest requests the scores Phi u_j of m rows as a product J^T v.
+
+    v are the host's representations of these rows, unit by unit.
 
     Args:
         phi: Phi (d,).
-        rows: m.
+        rows: m, number of rows.
     """
 
     def __init__(self, phi: Floats, rows: int) -> None:
@@ -38,11 +44,11 @@ class ScoreMatrix(SparseRows):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(m d, m)."""
+        """The shape (m * d, m)."""
         return self._rows * len(self._phi), self._rows
 
     def part(self, start: int, stop: int) -> tuple[NDArray[np.intp], Floats]:
-        """Return the non-zero columns of rows [start, stop), and their values."""
+        """Return the columns of rows [start, stop) that may not be zero, and their values."""
         columns = self.columns(start, stop)
         unit, row = np.divmod(np.arange(start, stop), self._rows)
         values = np.zeros((stop - start, len(columns)))
@@ -54,12 +60,12 @@ class ScoreMatrix(SparseRows):
         return np.unique(np.arange(start, min(stop, start + self._rows)) % self._rows)
 
     def backward(self, g: Floats) -> Floats:
-        """Return J^T g."""
+        """Return J^T g (m, 1)."""
         return (self._phi @ g.reshape(len(self._phi), self._rows))[:, None]
 
 
 class TransferParticipant(BatchParticipant):
-    """Either party: its network and, at the guest, Phi.
+    """The participant of the guest or of the host: its network and, at the guest, Phi.
 
     Args:
         job: the job.
@@ -113,7 +119,7 @@ class TransferParticipant(BatchParticipant):
             yield
 
     def _iterate(self, exchange: TwoWayExchange, batch: Batch, eta: float) -> None:
-        """Exchange vectors of a batch, and take the local steps of an iteration."""
+        """Exchange the encrypted vectors of a batch, and take the local steps of the iteration."""
         gamma, reply = self._model.gamma, None
         self.updater.begin()
         for _ in range(self._model.openings(self._optimizer.steps)):
@@ -147,7 +153,7 @@ class TransferParticipant(BatchParticipant):
                 self._phi = self._mean_representation()
 
     def _step_on_quadratic(self, quadratic: local_quadratic.LocalQuadratic, batch: Batch, eta: float) -> None:
-        """Take the local steps of an exchange on one opened gradient, until the quadratic is no longer valid."""
+        """Take the local steps of an exchange with one decrypted gradient, until the quadratic is no longer valid."""
         eta = quadratic.max_step_size(eta)
         for _ in range(self._optimizer.steps):
             gradient = quadratic.gradient(self.network.theta, self.network.forward(batch.X))
@@ -156,7 +162,7 @@ class TransferParticipant(BatchParticipant):
             self.updater.step(gradient, eta)
 
     def _mean_representation(self) -> Floats:
-        """Return Phi (d,) over the guest's labelled rows."""
+        """Return Phi (d,), the mean of label times representation over the guest's labelled rows."""
         return self._labels @ self.network.forward(self._labelled_rows) / len(self._labels)
 
     def _mean_derivatives(self) -> Floats:
@@ -169,7 +175,7 @@ class TransferParticipant(BatchParticipant):
         return slope
 
     def model_outputs(self, rows: RowSlices, request: RowsToScore | None = None) -> Floats | None:
-        """Compute Phi u_j^B (m, 1) at the guest, in blocks of equal size so that every block has the same request."""
+        """Compute the scores (m, 1) at the guest, in blocks of equal size so that one request fits all blocks."""
         context, size, d = self._context, min(SCORE_BLOCK_ROWS, len(rows)), self._model.units
         scores = []
         with TwoWayExchange(self._job.protocol.residual, context, "scores", {context.active: size}, 1) as exchange:

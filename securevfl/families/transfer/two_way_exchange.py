@@ -1,11 +1,14 @@
 """The messages of transfer learning: an encrypted vector in each direction, products with it, and second moments.
 
-    1. each -> the other   its vector, encrypted                                `TwoWayExchange.publish`
-    2. each                J^T v for its own matrix J, opened                   `TwoWayExchange.reply`
-    3. each -> the other   a symmetric matrix (d, d) in the clear, if linearised   `TwoWayExchange.exchange_moments`
+The guest has the labels, the host has none (`securevfl.families.transfer.taylor`).
 
-Step 3 discloses the guest's Phi^T Phi, which follows from labels, and the host's mean of u^T u, which follows from
-columns. One opened gradient discloses the direction of Phi almost as well, to a cosine of 0.99
+ 1. each party -> the other   its vector v, encrypted                                   `TwoWayExchange.publish`
+ 2. each party                J^T v for its own matrix J and the other's v, decrypted   `TwoWayExchange.reply`
+ 3. each party -> the other   a symmetric matrix (d, d) in the clear, if networks are linearised
+                                                                                 `TwoWayExchange.exchange_moments`
+
+The matrix of step 3 is the guest's Phi^T Phi, which depends on labels, or the host's mean of u^T u, which depends on
+columns. Already one decrypted gradient discloses the direction of Phi almost as well, to a cosine of 0.99
 (`tests/security/test_transfer_leaks.py`).
 """
 
@@ -30,13 +33,13 @@ from securevfl.runtime.disclosure_gate import DisclosingMessage, DisclosureRecor
 
 
 class SecondMoments(DisclosingMessage, frozen=True):
-    """The upper half of a symmetric matrix (d, d), for the Hessian of the other party's local steps."""
+    """The upper half of a symmetric matrix (d, d) that the other party needs for the Hessian of its local steps."""
 
     upper: Numbers
 
 
 class RequestedProduct:
-    """A matrix in a product request, in the form that residual protocols expect; it changes with the weights.
+    """A matrix J whose product with the other's vector is requested, as residual protocols expect it.
 
     Args:
         matrix: the matrix J.
@@ -54,28 +57,29 @@ class RequestedProduct:
         return self._matrix.shape[1]
 
     def rows(self, X: Floats) -> int:
-        """Return the number of rows of J."""
+        """Return the number of rows of J; X is ignored."""
         return len(self._matrix)
 
     def vjp(self, X: Floats, g: Floats) -> Floats:
-        """Return J^T g."""
+        """Return J^T g; X is ignored."""
         return self._matrix.backward(g)[:, 0]
 
     def jacobian(self, X: Floats) -> Jacobian:
-        """Return J."""
+        """Return J; X is ignored."""
         return Jacobian(materialize(self._matrix), shares_outputs=False)
 
 
 class TwoWayExchange(Link):
-    """Both directions between two parties: each encrypts a vector and requests products with the other's vector.
+    """The exchange of two parties: each encrypts a vector and requests products with the other's vector.
 
     Args:
         residual: the residual protocol.
         context: the context of this party.
         subchannel: the subchannel of the exchange.
-        asks: for each party, the number of values that it may open at a time. A party that is not listed requests
+        asks: for each party, the number of values that it may have decrypted at a time. A party that is not listed
+            requests
             nothing and receives no vector.
-        openings: number of openings of one vector.
+        openings: number of products with one vector that a party may have decrypted.
     """
 
     def __init__(
@@ -102,12 +106,12 @@ class TwoWayExchange(Link):
 
     def publish(self, v: Floats, epoch: int) -> None:
         """Send an encrypted vector (m,) to the other party."""
-        assert self._sender is not None, "the other party makes requests"
+        assert self._sender is not None, "only a party whose peer makes requests publishes a vector"
         self._sender.publish(v[:, None], epoch=epoch, to=[self._peer])
 
     def reply(self) -> Reply:
-        """Return the vector that the other party has encrypted for this one."""
-        assert self._requester is not None, "this party makes requests"
+        """Receive the vector that the other party has encrypted, as a reply that computes products with it."""
+        assert self._requester is not None, "only a party that makes requests receives a vector"
         return self._requester.reply()
 
     def exchange_moments(self, moments: Floats) -> Floats:
@@ -130,7 +134,7 @@ class TwoWayExchange(Link):
         if other.shape != upper.shape or not np.isfinite(other).all():
             raise ProtocolError(
                 f"{channel.me}: {self._peer} sent second moments that are not {upper.size} finite numbers",
-                "run the same release at both parties",
+                "run the same version of securevfl at both parties",
                 code="SVFL-PROTOCOL-VALUES",
                 peer=self._peer,
             )

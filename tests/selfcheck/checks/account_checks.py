@@ -47,7 +47,7 @@ from securevfl.protocols.score_ledger.row_ledger import NEW, ScoreLedger
 from securevfl.protocols.shares import column_correlations, group_counts
 from securevfl.protocols.shares.column_correlations import CORRELATION_LEVELS, RoundedProducts
 from securevfl.protocols.shares.fixed_point import FixedPointEncoding
-from securevfl.protocols.shares.group_counts import OUTCOMES, GroupCounts
+from securevfl.protocols.shares.group_counts import OUTCOME_CELLS, GroupCounts
 from securevfl.protocols.shares.opened_scores import ScoringSession
 from securevfl.protocols.shares.shares_options import Shares
 from securevfl.runtime.channel import Channel
@@ -120,7 +120,7 @@ def groups() -> Outcome:
     """Check counts by group: rounded at random, of groups of at least 100 rows, and recorded with all of their bits."""
     outcome, names = Outcome(), [f"g{k}" for k in range(10)]
     marks = np.eye(10, dtype=np.int64)[np.arange(_N) % 10]
-    cells = np.eye(OUTCOMES, dtype=np.int64)[np.arange(_N) % 7 % 4]
+    cells = np.eye(OUTCOME_CELLS, dtype=np.int64)[np.arange(_N) % 7 % 4]
     _, counts = _contexts(
         lambda context: group_counts.receive_group_counts(context, cells, 10),
         lambda context: group_counts.send_group_counts(context, marks, names),

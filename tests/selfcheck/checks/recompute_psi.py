@@ -33,7 +33,7 @@ from securevfl.crypto.share_ring import Words
 from securevfl.crypto.transfers import base_transfers, okvs, ot_extension, vole, vole_pieces, vole_prf
 from securevfl.crypto.transfers.binary_field import Multiplier
 from securevfl.protocols.alignment import psi_transfers
-from securevfl.protocols.alignment.psi import NONCE_BYTES
+from securevfl.protocols.alignment.psi import ALIGNMENT_NONCE_BYTES
 from securevfl.protocols.alignment.psi_many import StoreHeader, StoreSlots
 from securevfl.protocols.alignment.psi_work import AlignmentStart, Points
 from selfcheck.bits import bits_of, bitwise
@@ -84,7 +84,7 @@ def _stores(
 ) -> None:
     """Check that each store answers F_i'(y) ^ s_i(y), and that its free positions are drawn."""
     (nonce,) = {event.message.nonce for event in transcript.received if isinstance(event.message, AlignmentStart)}
-    if nonce not in drawn.of_size("P0", NONCE_BYTES):
+    if nonce not in drawn.of_size("P0", ALIGNMENT_NONCE_BYTES):
         outcome.add("derived", "P0", "the nonce of the alignment is not 16 bytes drawn for it")
     seeds: dict[str, bytes] = {}
     tables: dict[str, Words] = {}

@@ -1,0 +1,68 @@
+"""A reserve of file descriptors for the ledgers of this process.
+
+A process may open a limited number of files and sockets (1,024 by default). If connections or other files take all of
+them, a ledger could not record a disclosure, and the run would stop. A process that uses a ledger therefore holds some
+descriptors open on the null device, and closes them while a ledger opens its files.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+RESERVED_DESCRIPTORS = 16
+"""Number of descriptors that a ledger needs at most: its file, locks, row sets, drafts, folders and SQLite's files."""
+
+
+class DescriptorReserve:
+    """Descriptors that are held open, and closed while a ledger needs them.
+
+    Args:
+        size: number of descriptors.
+    """
+
+    def __init__(self, size: int = RESERVED_DESCRIPTORS) -> None:
+        self._size = size
+        self._lock = threading.Lock()
+        self._held: list[int] = []
+        self._users = 0
+        self._process = os.getpid()
+
+    def fill(self) -> None:
+        """Open the descriptors of the reserve, as far as this process may open files."""
+        with self._lock:
+            self._fill()
+
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """Close the reserve while the block runs, so that the block can open files, and fill it again afterwards."""
+        with self._lock:
+            self._users += 1
+            self._release()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                self._fill()
+
+    def _release(self) -> None:
+        held, self._held = self._held, []
+        if self._process == os.getpid():
+            for descriptor in held:
+                os.close(descriptor)
+
+    def _fill(self) -> None:
+        if self._process != os.getpid():  # a forked child has copies of the descriptors, which it keeps
+            self._process, self._held = os.getpid(), []
+        if self._users:
+            return
+        with suppress(OSError):
+            while len(self._held) < self._size:
+                self._held.append(os.open(os.devnull, os.O_RDONLY))
+
+
+RESERVE = DescriptorReserve()
+"""The reserve of this process."""

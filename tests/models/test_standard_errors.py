@@ -1,0 +1,78 @@
+"""Standard errors against bootstraps of all rows: rare classes, weights, many rows and all losses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from securevfl.models import metrics, standard_errors
+from securevfl.models.losses import LOSSES
+
+SAMPLES = 400
+
+
+def bootstrap(loss: Any, f: Any, y: Any, classes: Any, w: Any, names: list[str]) -> dict[str, float]:
+    """Return the deviations of metrics over bootstrap samples of all rows."""
+    draw, values = np.random.default_rng(5), []
+    for _ in range(SAMPLES):
+        rows = draw.integers(0, len(f), len(f))
+        measured = metrics.evaluate(loss, f[rows], y[rows], classes, w[rows])
+        values.append([measured[name] for name in names])
+    return dict(zip(names, np.std(values, axis=0, ddof=1).tolist(), strict=True))
+
+
+def scored(rows: int, positives: int) -> tuple[Any, Any]:
+    """Return outputs and labels, of which some are positive."""
+    draw = np.random.default_rng([rows, positives])
+    y = (draw.permutation(rows) < positives).astype(int)
+    f = (draw.normal(size=rows) * 1.2 + 1.3 * y + np.log(positives / rows))[:, None]
+    return f, y
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("rows", "positives"), [(300, 100), (7500, 66), (20_000, 66)])
+def test_errors_of_two_classes_are_within_a_fifth_of_a_bootstrap(rows: int, positives: int, weighted: bool) -> None:
+    loss, classes, (f, y) = LOSSES["logistic"], np.array([0, 1]), scored(rows, positives)
+    w = np.random.default_rng(7).gamma(0.7, size=rows) if weighted else np.ones(rows)
+    errors = standard_errors.standard_errors(loss, f, y, classes, w if weighted else None)
+    assert list(errors) == metrics.metric_names(loss)
+    right = bootstrap(loss, f, y, classes, w, list(errors))
+    for name, error in errors.items():
+        # the bootstrap of a maximum or of a rank itself varies by more
+        assert error == pytest.approx(right[name], rel=0.2 if name in standard_errors.INFLUENCES else 0.3), name
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("name", LOSSES)
+def test_errors_of_every_loss_are_those_of_a_bootstrap(name: str, weighted: bool) -> None:
+    loss, draw, rows = LOSSES[name], np.random.default_rng(8), 1500
+    y = draw.integers(0, 3 if not loss.single else 2, rows) if loss.classifies else draw.gamma(2.0, size=rows)
+    classes = loss.classes(y)
+    f = draw.normal(size=(rows, loss.outputs(classes))) * 0.3
+    w = draw.gamma(1.0, size=rows) if weighted else np.ones(rows)
+    errors = standard_errors.standard_errors(loss, f, y, classes, w if weighted else None)
+    assert list(errors) == metrics.metric_names(loss)
+    right = bootstrap(loss, f, y, classes, w, list(errors))
+    for metric, error in errors.items():
+        bound = 0.2 if metric in standard_errors.INFLUENCES else 0.3
+        assert error == pytest.approx(right[metric], rel=bound), metric
+
+
+def test_many_rows_are_resampled_in_strata(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All rows of the rare class count; of the other one a part, scaled to all."""
+    loss, classes, (f, y) = LOSSES["logistic"], np.array([0, 1]), scored(12_000, 66)
+    names = ["ks", "pr_auc", "lift"]
+    whole = standard_errors.standard_errors(loss, f, y, classes, None, names)
+    monkeypatch.setattr(standard_errors, "MAX_BOOTSTRAP_ROWS", 6000)
+    parts = standard_errors.standard_errors(loss, f, y, classes, None, names)
+    for name, bound in zip(names, (0.3, 0.6, 0.3), strict=True):  # few rows at the top decide on precision
+        assert parts[name] == pytest.approx(whole[name], rel=bound), name
+
+
+def test_a_class_of_one_row_has_no_error_of_rankings() -> None:
+    loss, classes, (f, y) = LOSSES["logistic"], np.array([0, 1]), scored(200, 1)
+    errors = standard_errors.standard_errors(loss, f, y, classes, None)
+    assert not {"auc", "ks", "pr_auc", "lift"} & errors.keys()
+    assert {"loss", "brier", "accuracy"} <= errors.keys()

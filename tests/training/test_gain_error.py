@@ -1,0 +1,86 @@
+"""The error of a gain in AUC, from unlinked scores of the joint model, against a bootstrap of linked scores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from securevfl.models import metrics
+from securevfl.models.losses import LOSSES
+from securevfl.models.paired_auc import auc_correlation, difference_error, spread_within_classes
+from securevfl.models.standard_errors import standard_errors
+from securevfl.training.comparison import ComparedModel, Comparison, MeasuredModel, gain_error
+
+linear_model = pytest.importorskip("sklearn.linear_model")
+LOSS, CLASSES = LOSSES["logistic"], np.array([0, 1])
+
+
+def scores(seed: int, *, worth: float, rows: int, rate: float = 0.3) -> tuple[Any, Any, Any]:
+    """Return held-out labels, and outputs of models of the bank's columns alone and of all columns."""
+    draw = np.random.default_rng([seed, rows])
+    X = draw.normal(size=(2 * rows, 8))
+    f = X[:, :4] @ [1.0, -0.7, 0.5, 0.3] + worth * X[:, 4:].sum(axis=1)
+    noise = draw.logistic(size=2 * rows)
+    y = (f + noise > np.quantile(f + noise, 1 - rate)).astype(int)
+    outputs = []
+    for columns in (slice(0, 4), slice(0, 8)):
+        model = linear_model.LogisticRegression(C=1e6).fit(X[:rows, columns], y[:rows])
+        outputs.append(model.decision_function(X[rows:, columns]))
+    return y[rows:], *outputs
+
+
+def measured(y: Any, f: Any, columns: str, *, linked: bool) -> MeasuredModel:
+    """Return a model as a comparison sees it: without outputs if it is joint."""
+    values = metrics.evaluate(LOSS, f[:, None], y, CLASSES)
+    error = standard_errors(LOSS, f[:, None], y, CLASSES, None, ("auc",))["auc"]
+    points = metrics.calibration(y == 1, LOSS.proba(f[:, None])[:, 1]).tolist()
+    row = ComparedModel(columns, "logistic", values["auc"], values["log_loss"], 0.0, "")
+    return MeasuredModel(row, error, spread_within_classes(points), f if linked else None)
+
+
+def compared(y: Any, local: Any, joint: Any) -> Comparison:
+    models = [measured(y, local, "bank alone", linked=True), measured(y, joint, "bank, shop", linked=False)]
+    return Comparison(tuple(model.row for model in models), len(y), int(y.sum()), gain_error(models, y == 1))
+
+
+def bootstrapped(y: Any, local: Any, joint: Any) -> float:
+    """Return the deviation of the gain over bootstrap samples of linked rows."""
+    draw, gains = np.random.default_rng(3), []
+    for _ in range(300):
+        rows = draw.integers(0, len(y), len(y))
+        areas = [metrics.area_under_curve(y[rows] == 1, f[rows]) for f in (local, joint)]
+        gains.append(areas[1] - areas[0])
+    return float(np.std(gains, ddof=1))
+
+
+@pytest.mark.parametrize("rate", [0.3, 0.05])
+@pytest.mark.parametrize("worth", [0.1, 0.25, 0.6])
+def test_the_error_is_that_of_a_bootstrap_of_linked_rows(worth: float, rate: float) -> None:
+    samples = [scores(seed, worth=worth, rows=4000, rate=rate) for seed in range(6)]
+    errors = [compared(*sample).gain_error / bootstrapped(*sample) for sample in samples]
+    assert np.mean(errors) == pytest.approx(1, abs=0.2)
+
+
+def test_a_gain_of_three_errors_is_stated_in_nine_of_ten_samples() -> None:
+    samples = [scores(seed, worth=0.2, rows=2500) for seed in range(10)]
+    comparisons = [compared(*sample) for sample in samples]
+    ratios = [result.gain / bootstrapped(*sample) for result, sample in zip(comparisons, samples, strict=True)]
+    assert np.mean(ratios) == pytest.approx(3, abs=0.5)
+    assert sum(result.is_certain for result in comparisons) >= 9
+    assert sum("rises" in result.conclusion for result in comparisons) >= 9
+
+
+@pytest.mark.parametrize("rate", [0.3, 0.05])
+def test_no_gain_is_stated_where_there_is_none(rate: float) -> None:
+    comparisons = [compared(*scores(seed, worth=0.0, rows=2500, rate=rate)) for seed in range(20)]
+    assert not any(result.is_certain for result in comparisons)
+    assert all("chance" in result.conclusion for result in comparisons)
+
+
+def test_equal_scores_have_equal_areas_and_independent_ones_do_not() -> None:
+    assert auc_correlation(0.7, 0.7, 1.0) == pytest.approx(1)
+    assert abs(auc_correlation(0.7, 0.8, 0.0)) < 0.05
+    assert difference_error(0.3, 0.4, 0.0) == pytest.approx(0.5)
+    assert difference_error(0.3, 0.3, 1.0) == 0
