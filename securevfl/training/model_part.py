@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -135,11 +136,15 @@ class ModelPart:
         """Whether this is the part of the leading party, which has metrics, history and predictions."""
         return self.name == self.parties[0]
 
+    @cached_property
+    def parsed_job(self) -> Job:
+        """The job of the training, parsed once for each part."""
+        return Job.from_dict(self.job)
+
     @property
     def asker(self) -> str:
         """The party that receives the scores of new rows."""
-        job = Job.from_dict(self.job)
-        return job.family.score_requester(job, self.parties[0])
+        return self.parsed_job.family.score_requester(self.parsed_job, self.parties[0])
 
     @property
     def label_classes(self) -> NDArray[Any]:
@@ -160,12 +165,12 @@ class ModelPart:
     @property
     def positive(self) -> str | None:
         """The class, of two, that metrics and probabilities refer to; None at parties without labels."""
-        return positive_class(Job.from_dict(self.job).model.loss, self.classes)
+        return positive_class(self.parsed_job.model.loss, self.classes)
 
     @property
     def evaluated_on(self) -> str:
         """The rows of the metrics, and how they are weighted if the job weights rows."""
-        job = Job.from_dict(self.job)
+        job = self.parsed_job
         rows = "held-out rows" if job.test_fraction else "training rows"
         if job.weights is None or job.weights.column is None:
             return rows
@@ -274,7 +279,7 @@ class ModelPart:
             )
 
     def _check_by_column(self) -> None:
-        if not Job.from_dict(self.job).model.by_column:
+        if not self.parsed_job.model.by_column:
             raise DataError(
                 f"{self.name}: the model has no weights of columns",
                 "use its predictions",
@@ -329,7 +334,7 @@ class ModelPart:
         Raises:
             ConfigError: the name is not allowed, or the folder has no such file.
         """
-        self.model = Job.from_dict(self.job).model.named_module(self.name, folder)
+        self.model = self.parsed_job.model.named_module(self.name, folder)
         return self
 
     def save(self, path: str | Path) -> None:

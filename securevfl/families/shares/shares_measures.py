@@ -92,16 +92,12 @@ class Measurements:
         job: the job.
         context: the context of this party.
 
-    Attributes:
-        zero_model_loss: loss of the zero model (output 0 for every row) on the rows of the latest measurement, at the
-            party with labels.
     """
 
     def __init__(self, training: MeasuredTraining, job: SharesJob, context: PartyContext) -> None:
         self._training, self._job, self._context = training, job, context
         self._chunk = -1
         self._shuffles: dict[int, deque[Shuffle]] = {}
-        self.zero_model_loss = np.inf
         self._reported_share = 0.0  # share of rows in the latest warning
         self._is_uncounted = False  # whether the partner did not permit a count of out-of-range rows
 
@@ -176,7 +172,12 @@ class Measurements:
                 stacklevel=2,
             )
         errors = metric_labels.standard_errors(pairs)
-        return Measurement(values, curve, {name: errors[name] for name in values if name in errors})
+        return Measurement(
+            values,
+            curve,
+            {name: errors[name] for name in values if name in errors},
+            zero_model_loss=metric_labels.zero_model_loss,
+        )
 
     def _measure_loss(
         self, loss: Loss, data: TrainingData, rows: ScaledRows, state: SharedState, rounds: int
@@ -201,11 +202,10 @@ class Measurements:
         values = {"loss": opened.loss * outputs / mean_weight}
         if isinstance(loss, LogLinkLoss) and self._job.exposure is None and data.classes is not None:
             values["deviance"] = values["loss"] * loss.deviance_scale(data.classes)
-        return Measurement(values)
+        return Measurement(values, zero_model_loss=zero_model_loss * outputs)
 
     def _check_divergence(self, loss: float, zero_model_loss: float, rounds: int) -> None:
         """Compare the loss with that of the zero model, unless the training can roll back."""
-        self.zero_model_loss = zero_model_loss
         if loss > DIVERGENCE_FACTOR * zero_model_loss and not can_roll_back(self._job, self._training.facts.rollbacks):
             remedy = "lower lr, or increase protocol.shares.table_bits so that the lookup table covers larger sums"
             raise_divergence(rounds, remedy)
