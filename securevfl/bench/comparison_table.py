@@ -1,4 +1,7 @@
-"""Measurements of every size by the baselines and by this library's engines."""
+"""The rows of a benchmark table: every size, measured with the baselines and with this library's engines.
+
+An engine is an encryption scheme of this library; a baseline is another library, such as phe (python-paillier).
+"""
 
 from __future__ import annotations
 

@@ -24,6 +24,7 @@ from securevfl.base.arrays import Floats
 from securevfl.base.config import NamedOption, mismatched_fields
 from securevfl.base.roles import ACTIVE, PASSIVE, Role, Roles
 from securevfl.data.party import Party
+from securevfl.data.schedule import Schedule
 from securevfl.disclosure.column_leaks import COLUMNS
 from securevfl.disclosure.counts import Disclosure, RunShape
 from securevfl.disclosure.gradient_leaks import FRESH_EQUATIONS, LABEL_AUC, RANK
@@ -33,6 +34,7 @@ from securevfl.disclosure.sum_leaks import SEQUENTIAL, SINGLE_PASSIVE
 from securevfl.errors import PartiesError
 from securevfl.families.facts import RunFacts
 from securevfl.families.participant import Participant
+from securevfl.families.run_files import RunFile
 from securevfl.families.state import State
 from securevfl.models.base import Model
 from securevfl.models.rounding_error import SumRounding
@@ -70,6 +72,7 @@ class Family(NamedOption, ABC, Generic[O]):
         uses_stored_sums: whether a server stores local predictions (`securevfl.families.fdml.stored_sum`).
         supports_single_precision: whether outputs and residuals may be sent in single precision.
         example_helpers: names and roles of the parties without a table in the example jobs.
+        run_files: the files that its participants write to the folder of a run; they write no others.
         components: models and optimizers that are registered with the family.
         reveals_only_outputs: whether messages reveal nothing but declared outputs. The audit then compares a run with
             one
@@ -88,6 +91,7 @@ class Family(NamedOption, ABC, Generic[O]):
     uses_stored_sums: ClassVar[bool] = False
     supports_single_precision: ClassVar[bool] = False
     example_helpers: ClassVar[tuple[tuple[str, Role], ...]] = ()
+    run_files: ClassVar[tuple[RunFile, ...]] = ()
     components: ClassVar[tuple[type[Model] | type[Training], ...]] = ()
     reveals_only_outputs: ClassVar[bool] = False
     repeatable_scores: ClassVar[bool] = False
@@ -263,6 +267,19 @@ class Family(NamedOption, ABC, Generic[O]):
     def opened_values(self, job: O, facts: RunFacts) -> str:
         """Return one line about the values that a run decrypts in addition to its outputs; empty if none."""
         return ""
+
+    def plan(self, job: O, schedule: Schedule, shape: RunShape) -> Any:
+        """Compute what a training needs to know in advance from public sizes; None for a family without a plan.
+
+        Args:
+            job: the job.
+            schedule: which rows are in which batch.
+            shape: the shape of the run.
+
+        Returns:
+            The plan, which the family alone reads (`TrainingData.plan`).
+        """
+        return None
 
     def resource_estimates(self, job: O, facts: RunFacts) -> list[str]:
         """Return lines about the time and memory that a run needs, or why it would be refused; empty if unknown."""

@@ -1,12 +1,13 @@
-"""Gradient steps that each party preconditions with a matrix of its columns, with fixed momentum.
+"""Block descent: each party multiplies its gradients by a matrix that it computes from its columns.
 
-All parties update their blocks of weights at once: theta_k -= lr / K P_k X_k^T g / n with
+All K parties update their blocks of weights theta_k at once: theta_k -= lr / K * P_k X_k^T g / n with
 
-    P_k = (c X_k^T X_k / n + ridge I)^-1
+    P_k = (c * X_k^T X_k / n + ridge * I)^-1
 
-and c the largest curvature of the loss. This is the step of Newton's method on one block under a bound on the Hessian
-(Boehning and Lindsay 1988). With lr = 1 the sum of K such steps never overshoots, for any columns. In other words, the
-eigenvalues of P H, with the Hessian H and the matrix P of all blocks, are between 0 and 1.
+where X_k are the party's columns in n rows, g the residuals and c the largest curvature of the loss. This is the step
+of Newton's method on one block, with a bound in place of the Hessian (Boehning and Lindsay 1988). With lr = 1 the sum
+of K such steps never overshoots, for any columns. In other words, the eigenvalues of P H, with the Hessian H and the
+matrix P of all blocks, are between 0 and 1.
 
 `momentum` has two forms, both with factors that are known in advance:
 
@@ -15,8 +16,9 @@ eigenvalues of P H, with the Hessian H and the matrix P of all blocks, are betwe
   extrapolated by (t - 1) / (t + 2) in iteration t, from 1 (Nesterov 1983). This form tolerates eigenvalues above 1.
 
 The weights are therefore a combination of all gradients so far with coefficients that are known in advance, and a party
-computes P_k alone: this optimizer trains on shares. It needs few iterations on large batches: batch_size = "all", or
-"growing". With "growing", P_k is of all training rows, and momentum continues from each subset of rows to the next.
+computes P_k alone; so this optimizer can train on secret shares. It needs few iterations on large batches: batch_size =
+"all", or "growing". With "growing", P_k is computed from all training rows, and momentum continues from each subset of
+rows to the next.
 """
 
 from __future__ import annotations
@@ -68,11 +70,11 @@ class BlockDescent(Optimizer):
     momentum: bool = True
     """Whether steps have momentum: the heavy-ball method for safe steps on all rows, Nesterov's otherwise."""
     ridge: float = Field(default=1e-2, gt=0, le=1e12)
-    """Value that is added to the curvature; it damps directions in which a party's columns hardly vary."""
+    """Value that is added to the curvature; it shortens steps in directions in which a party's columns hardly vary."""
 
     @property
     def label(self) -> str:
-        """Name in a cost table."""
+        """The optimizer's name in a cost table."""
         return "BlockDescent"
 
     @property

@@ -1,7 +1,8 @@
 """gRPC that accepts only TLS 1.3. All modules of this package import gRPC from here.
 
 gRPC for Python has no argument for the minimum TLS version of a channel or a server (grpc issue 37305). It reads a list
-of cipher suites for TLS 1.2 from the environment once, when it is first imported. A list that no certificate can use
+of cipher suites for TLS 1.2 from the environment once, when it is first imported. A list of suites that no certificate
+can use
 leaves only TLS 1.3. This module therefore sets the list while it imports gRPC and then restores the environment. The
 list applies to all users of gRPC in the process, because gRPC offers nothing narrower. Only a process that opens or
 inspects a connection imports this module. Processes that import the package, train locally or issue certificates are

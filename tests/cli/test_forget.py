@@ -99,6 +99,17 @@ def test_all_that_it_left_is_deleted_and_nothing_that_counts(place: Place) -> No
     assert (again.exit_code, again.output) == (0, "deleted: nothing\nretained:\n" + retained)
 
 
+def test_replaced_models_are_deleted_with_all(place: Place) -> None:
+    model = place.folder / "shop.model.json"
+    place.part.metrics = {"auc": 0.5}
+    place.part.save(model)
+    (place.folder / "shop.model.0123456789abcdef.json").write_text("precious")
+    retained = place.forget().output.split("retained:\n")[1]
+    assert retained.count("model of another training; --all deletes it") == 2
+    assert place.forget("--all").exit_code == 0
+    assert place.left() == {"shop.csv", "shop.model.0123456789abcdef.json"}
+
+
 def test_another_training_on_the_table_keeps_its_work_unless_all_is_forgotten(place: Place) -> None:
     place.leave(b"\x01" * 32)
     retained = place.forget().output.split("retained:\n")[1]

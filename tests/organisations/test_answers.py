@@ -13,6 +13,7 @@ import pytest
 import securevfl as vfl
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.organisations.predict import answer_rows
+from securevfl.organisations.prediction import ScoreCounts
 from securevfl.organisations.prediction_session import PredictionHandshake
 from securevfl.organisations.reason_codes import ReasonCodePolicy, ReasonCodes
 from securevfl.organisations.scoring import ScoreClient, ServedTable, ServerLimits, serve_requests
@@ -135,7 +136,7 @@ def test_all_ids_that_are_asked_about_are_entered_before_any_answer(ids_asked: i
         again.append(len(entered))
         asking.ask([f"new {number}" for number in range(7)], indexed.X[:7])  # in the same conversation
         asking.end()
-        return outcome.counts
+        return ScoreCounts.of(outcome.states)
 
     def answer(party: vfl.Party, channel: Channel) -> Any:
         part = trained.parts["shop"]

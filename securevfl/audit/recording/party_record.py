@@ -14,9 +14,10 @@ from securevfl.runtime.observer import Event
 
 @dataclass(frozen=True)
 class OpenedGradient:
-    """A gradient that a party learned: `gradient` (d, c) = J^T g for its columns J (n, d).
+    """A gradient that a party learned: `gradient` (d, c) = J^T g for its columns J (n, d) and the residuals g (n, c).
 
-    If the outputs of the model share no J, then J is (n c, p), `gradient` is (p, 1), and g has all n c residuals in one
+    If the outputs of the model have different J, then J is (n * c, p), `gradient` is (p, 1), and g has all n * c
+    residuals in one
     column.
 
     Attributes:
@@ -43,7 +44,7 @@ class SumValues:
 
 @dataclass(frozen=True)
 class PhaseSum:
-    """The sum of the other parties' phases of one block that a party learned: (n, D) residues modulo 2^bits."""
+    """The sum of the other parties' phases for one block of D features that a party learned: (n, D) modulo 2^bits."""
 
     iteration: int
     block: int

@@ -11,12 +11,10 @@ from collections.abc import Sequence
 
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.data.load import MAX_IN_MEMORY_BYTES
-from securevfl.data.schedule import Schedule
-from securevfl.disclosure.counts import RunShape
 from securevfl.errors import ConfigError
+from securevfl.families.facts import RunFacts
 from securevfl.families.shares.chunk_pipeline import chunk_epochs
 from securevfl.families.shares.shares_job import SharesJob
-from securevfl.families.shares.shares_plan import make_plan
 from securevfl.models.inputs import InputShape
 from securevfl.protocols.shares.shares_params import ROWS_PER_BLOCK
 
@@ -43,18 +41,18 @@ def _rows_of(sizes: Counter[int]) -> int:
     return sum(size * times for size, times in sizes.items())
 
 
-def resource_lines(job: SharesJob, schedule: Schedule, shape: RunShape) -> list[str]:
+def resource_lines(job: SharesJob, facts: RunFacts) -> list[str]:
     """Estimate the resources of a run.
 
     Args:
         job: the job.
-        schedule: the schedule of the run.
-        shape: the shape of the run.
+        facts: the facts of the run.
 
     Returns:
         Lines about iterations and number formats, traffic and processor time, memory and disk; or one line that states
         why the run would be refused.
     """
+    schedule, shape = facts.schedule, facts.shape
     sizes, parties = schedule.count_sizes(range(job.epochs)), len(shape.columns)
     rows = max((len(batch) for batch in schedule.partition(0)), default=0)
     widths = {
@@ -64,7 +62,7 @@ def resource_lines(job: SharesJob, schedule: Schedule, shape: RunShape) -> list[
     if not (sizes and rows):
         return []
     try:
-        numbers = make_plan(job, rows=rows, batches=schedule.batches, parties=parties).numbers
+        numbers = facts.plan().numbers
     except ConfigError as error:
         return [f"the run would be refused because its numbers need too many bits: {error}"]
     varies = len(sizes) > 1 and max(sizes) > min(sizes) + 1

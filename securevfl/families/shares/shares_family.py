@@ -16,12 +16,14 @@ the optimizers that fit, and `securevfl.families.shares.shares_participant` for 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import ACTIVE, PARTNER, PASSIVE, Role, Roles
 from securevfl.crypto.share_ring import ShareRing
+from securevfl.data.schedule import Schedule
 from securevfl.disclosure.counts import Disclosure, RunShape
 from securevfl.disclosure.leaks import Leak
 from securevfl.disclosure.outputs import Output
@@ -29,8 +31,10 @@ from securevfl.errors import PartiesError
 from securevfl.families.facts import RunFacts
 from securevfl.families.family import Family, J, MessageProtocol, SheetStatement
 from securevfl.families.participant import Participant
+from securevfl.families.run_files import RunFile
 from securevfl.families.shares.shares_estimates import resource_lines
 from securevfl.families.shares.shares_facts import SharesFacts
+from securevfl.families.shares.shares_inputs import INPUTS_FILE
 from securevfl.families.shares.shares_job import SharesJob, check_optimizer
 from securevfl.families.shares.shares_leaks import metric_leaks, score_leaks, weight_leaks
 from securevfl.families.shares.shares_outputs import (
@@ -44,7 +48,7 @@ from securevfl.families.shares.shares_outputs import (
     shares_outputs,
 )
 from securevfl.families.shares.shares_participant import SharesParticipant, count_trained_rows
-from securevfl.families.shares.shares_plan import sum_rounding
+from securevfl.families.shares.shares_plan import Plan, make_plan, sum_rounding
 from securevfl.families.shares.shares_statements import (
     SCORE_PARTS_TEXT,
     opened_text,
@@ -85,6 +89,15 @@ class SharesFamily(Family[SharesJob]):
     """Training on shares at two share holders, for linear models whose residual depends on one output."""
 
     name: ClassVar[str] = "shares"
+    run_files: ClassVar[tuple[RunFile, ...]] = (
+        RunFile(r"chunk-\d+\.(?:ready|bound|spent)", "random masks"),
+        RunFile("lock", "no data: a lock"),
+        RunFile(
+            re.escape(INPUTS_FILE),
+            "inputs of trees: cuts and ends of columns, numbers of rows of leaves and, at the party with labels, "
+            "boosted trees that were trained on its labels",
+        ),
+    )
     options: ClassVar[type[JobOptions]] = SharesJob
     supports_row_weights: ClassVar[bool] = True
     reveals_only_outputs: ClassVar[bool] = True
@@ -264,9 +277,14 @@ class SharesFamily(Family[SharesJob]):
         """State how many pairs, sums of losses and counts of out-of-range rows are opened."""
         return opened_text(facts)
 
+    def plan(self, job: SharesJob, schedule: Schedule, shape: RunShape) -> Plan:
+        """Compute the coefficients and number formats of the training."""
+        rows = max(map(len, schedule.partition(0)))
+        return make_plan(job, rows=rows, batches=schedule.batches, parties=len(shape.columns))
+
     def resource_estimates(self, job: SharesJob, facts: RunFacts) -> list[str]:
         """Estimate time, traffic, memory and disk of the run."""
-        return resource_lines(job, facts.schedule, facts.shape)
+        return resource_lines(job, facts)
 
     def statements(self, job: SharesJob, roles: Roles, party: str, facts: RunFacts | None) -> list[SheetStatement]:
         """State what a party learns from weights, scores and metrics."""

@@ -28,7 +28,7 @@ from securevfl.disclosure.column_recovery import MAX_SAMPLE_ROWS
 from securevfl.disclosure.information_content import InformationContent
 from securevfl.errors import ConfigError, LeakageError
 from securevfl.families.participant import Participant, Round
-from securevfl.families.score_results import Measurement, RowHistory, RowScores
+from securevfl.families.score_results import Measurement
 from securevfl.families.shares.chunk_pipeline import ChunkPipeline, split_chunks
 from securevfl.families.shares.shares_facts import SharesFacts
 from securevfl.families.shares.shares_inputs import INPUTS_FILE, InputRows, fitted_positions, read_inputs, remote_inputs
@@ -41,7 +41,7 @@ from securevfl.models.inputs import FittingData, IdentityInputs, Inputs, InputSh
 from securevfl.models.loss import Loss
 from securevfl.optim.block_descent import BlockDescent
 from securevfl.optim.curvature import preconditioner_of_rows
-from securevfl.protocols.joint_prediction import RowsToScore
+from securevfl.protocols.joint_prediction import RowsToScore, ScoreResult
 from securevfl.protocols.observations import IterationStarted
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.score_ledger.row_ledger import REFUSED, SELF, ScoreLedger
@@ -251,9 +251,9 @@ class SharesParticipant(Participant):
 
     def model_outputs(self, rows: RowSlices, request: RowsToScore | None = None) -> Floats | None:
         """Return the scores of rows (m, c) at the requesting party, None at all others."""
-        return self.score(rows, request).outputs
+        return self.score(rows, request).f
 
-    def score(self, rows: RowSlices, request: RowsToScore | None = None) -> RowScores:
+    def score(self, rows: RowSlices, request: RowsToScore | None = None) -> ScoreResult:
         """Score rows in blocks.
 
         Args:
@@ -272,21 +272,14 @@ class SharesParticipant(Participant):
             )
         if self._scoring is None:
             self._scoring = self._begin_scoring(min(SCORE_BLOCK_ROWS, len(rows)))
-        outputs, decisions = [], []
+        results = []
         for start in range(0, len(rows), SCORE_BLOCK_ROWS):
             X = rows[start : start + SCORE_BLOCK_ROWS]
             block = self._rows_to_score(rows, request, slice(start, start + len(X)), X)
             assert self._inputs is not None, "a model has its inputs"
-            scores = self._scoring.block(self._scored_blocks, self._inputs(X), block)
+            results.append(self._scoring.block(self._scored_blocks, self._inputs(X), block))
             self._scored_blocks += 1
-            decisions.append(self._scoring.decisions)
-            if scores is not None:
-                outputs.append(scores)
-        return RowScores(
-            np.concatenate(outputs) if outputs else None,
-            np.concatenate([decision.scored for decision in decisions]),
-            np.concatenate([decision.fresh for decision in decisions]),
-        )
+        return results[0] if len(results) == 1 else ScoreResult.joined(results)
 
     def _train_until_rollback(self, training: _TrainingResources, start: int) -> Generator[Round]:
         """Run the iterations from `start` on, until the last one or until the training rolls back."""
@@ -341,9 +334,9 @@ class SharesParticipant(Participant):
         """Whether an evaluation can make the training roll back."""
         return can_roll_back(self._job, self.rollbacks)
 
-    def should_roll_back(self, losses: Sequence[float]) -> bool:
-        """Whether the latest loss exceeds the zero model's loss, or exceeds the smallest earlier loss by too much."""
-        limits = [self._measurements.zero_model_loss, *(self._model.risen * loss for loss in losses[:-1])]
+    def should_roll_back(self, losses: Sequence[float], measurement: Measurement) -> bool:
+        """Return whether the latest loss exceeds that of the zero model, or the smallest earlier one by too much."""
+        limits = [measurement.zero_model_loss, *(self._model.risen * loss for loss in losses[:-1])]
         return not losses[-1] <= min(limits)
 
     def roll_back(self, best: State | None) -> None:
@@ -354,8 +347,8 @@ class SharesParticipant(Participant):
         event = {"visit": self.exchanges, "to": target, "reason": _ROLLBACK_REASON}
         eventlog.warn(self._context.me, "turned back", event)
 
-    def row_history(self, request: RowsToScore) -> RowHistory:
-        """Return facts from this party's ledger about rows before it requests their scores."""
+    def stored_scores(self, request: RowsToScore) -> ScoreResult:
+        """Return from this party's ledger what it knows about rows before it requests their scores."""
         ledger = self.ledger
         query = ledger.query(self._record_model(), SELF, request.ids, ledger.commitments(request.ids, request.raw))
         states, trained = ledger.row_states(query), ledger.is_trained_on(query)
@@ -363,7 +356,10 @@ class SharesParticipant(Participant):
         for row, score in enumerate(ledger.stored(query, of="score")):
             if score is not None:
                 scores[row] = np.frombuffer(score, "<f8")
-        return RowHistory(trained, (states == REFUSED) & ~trained, scores)
+        changed = (states == REFUSED) & ~trained
+        is_stored = ~np.isnan(scores).any(axis=1) & ~trained & ~changed
+        nothing = np.zeros(len(states), np.bool_)
+        return ScoreResult(scores, is_stored, nothing, trained, changed, ~nothing)
 
     def state(self) -> State:
         """Return the shares, the facts and the inputs of this party's rows."""
@@ -418,6 +414,7 @@ class SharesParticipant(Participant):
             data.has_ids,
             InformationContent.of(data.raw(schedule.sample(MAX_SAMPLE_ROWS))).bits,
             self.rollbacks,
+            data.plan(),
         )
         if self._inputs is None:
             self._inputs = self._fit_inputs(data)
