@@ -31,7 +31,7 @@ from securevfl.base.extras import import_extra
 from securevfl.crypto.prg import Prg
 from securevfl.protocols.residuals.defences import clip_rows, normals
 
-PUSHES_PER_RESUME = 2  # maximum number of further pushes of a row for each resume
+PUSHES_PER_RESUME = 2  # maximum number of additional pushes of a row after each resume
 
 
 class LocalNoise(Config):
