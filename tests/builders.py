@@ -10,6 +10,7 @@ zeros, repeated rows and ties.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from pyarrow import csv, parquet
 
 import securevfl as vfl
+from securevfl.data.preparation import FittedPreparation
 from securevfl.disclosure.counts import Disclosure, RunShape
 from securevfl.disclosure.outputs import disclosures_of
 from securevfl.errors import SecureVFLError
@@ -199,3 +201,9 @@ def raises_code(
     assert caught.value.code == code, f"{caught.value.code} instead of {code}: {caught.value}"
     for name, value in fields.items():
         assert caught.value.fields.get(name) == value, f"{name}: {caught.value.fields.get(name)!r} is not {value!r}"
+
+
+def reread(preparation: FittedPreparation) -> FittedPreparation:
+    """Return a preparation as it is read from the file of a part of a model."""
+    steps, types = json.dumps(preparation.plain()), json.dumps(preparation.plain_types())
+    return FittedPreparation.read(preparation.columns, json.loads(steps), json.loads(types))

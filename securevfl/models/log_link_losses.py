@@ -64,6 +64,19 @@ class LogLinkLoss(Loss):
     def deviance(self, y: Floats, mu: Floats) -> Floats:
         """Return the unit deviance (n,) of labels and means in the same units, as scikit-learn and statsmodels do."""
 
+    def deviance_scale(self, classes: NDArray[Any]) -> float:
+        """Return the factor from the mean loss to the mean unit deviance, in the units of the labels.
+
+        Args:
+            classes: the result of `classes`.
+
+        Returns:
+            The factor. It is the same for all labels and means, because the loss is half the deviance of scaled labels.
+        """
+        mean = np.array([float(classes[1])])
+        loss = self.value(np.zeros((1, 1)), self.targets(2 * mean, classes))
+        return float(self.deviance(2 * mean, mean)[0] / loss[0])
+
     def classes(self, y: NDArray[Any]) -> NDArray[Any]:
         """Return 0 and the mean of the labels, by which they are divided.
 
