@@ -31,7 +31,7 @@ _MAX_KEY_PARTS = 64  # maximum number of dots in a line of TOML; parsing a key o
 
 _UNSAFE = re.compile(
     "[\x00-\x09\x0b-\x1f\x7f-\x9f"  # control characters, except the line feed
-    "\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff\ufff9-\ufffb]"  # invisible, or change the writing direction
+    "\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff\ufff9-\ufffb]"  # invisible, or change direction
 )
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 

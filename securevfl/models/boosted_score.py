@@ -27,9 +27,9 @@ from securevfl.errors import ConfigError
 ROUNDS = 60
 FOLDS = 5
 SCORE_WEIGHT = 0.3
-"""Factor of the standardised score as an input of the model."""
+"""Factor by which the standardised score is multiplied before it becomes an input of the model."""
 MAX_SCORE_DEVIATIONS = 8.0
-"""Absolute value at which the score is clipped as an input of the model."""
+"""Absolute value at which the multiplied score is clipped."""
 
 
 def check_installed(party: str) -> None:

@@ -72,7 +72,7 @@ class BlockNewton(RoundsTraining):
 
     @property
     def label(self) -> str:
-        """Name in a cost table."""
+        """The optimizer's name in a cost table."""
         return "BlockNewton"
 
     def relative_tolerance(self, loss: Loss, rows: int) -> float:
