@@ -73,7 +73,7 @@ INPUT_BLOCK_ROWS = 4096  # number of rows whose inputs are computed at a time
 INPUT_KEY_BYTES = 32
 IMPORTANCE_ROWS = 512  # number of training rows over which column importance is averaged
 TOLERATED_SHARE = 0.8  # of the iterations that a training needs; fewer cause a notice
-LARGE_TABLE_NUMBERS = 1 << 18  # numbers; for larger tables, freed memory is returned to the system
+LARGE_TABLE_NUMBERS = 1 << 18  # freed memory is returned to the system if a table has more numbers than this
 _ROLLBACK_REASON = (
     "the loss increased: steps of twice the safe size were too long for these columns; the step is halved"
 )
@@ -189,7 +189,7 @@ class SharesParticipant(Participant):
         with single_threaded_blas():
             self._measurements.check(data, start)
             training = self._begin(data)
-            training.release_memory()  # memory that reading the table has used
+            training.release_memory()  # returns the memory that reading the table has used
             try:
                 while start < len(training.iterations):
                     yield from self._train_until_rollback(training, start)
@@ -534,7 +534,7 @@ class SharesParticipant(Participant):
         """Generate the preprocessing of a chunk, unless all parties already have it."""
         offline, number = training.offline, self._chunk_number(training, first)
         self._context.channel.clock.stage = Stage.OFFLINE
-        if offline.is_holder:  # in the first chunk, before measurements run concurrently
+        if offline.is_holder:  # done in the first chunk already, because measurements run concurrently later
             self.session.base.establish()
         if agree_on_chunk(offline.greet(), offline, number, len(chunk)):
             offline.skip_chunk(number)
