@@ -305,12 +305,11 @@ class LabelParty(TrainingRole):
             self.state = replace(self.state, own_share=own_share)
         self._tables = tables
         self._prg = Prg.fresh("rounding of table entries")
-        self._masks = _NO_WORDS
 
     def train(self, chunk: int, iterations: int) -> Iterator[SharedState]:
         """Run the iterations of a chunk as the party with labels; see `TrainingRole.train`."""
         partner, chunk_name = self._params.partner, self._begin(chunk)
-        material = self._take(chunk, 0, 0)
+        material, masks = self._take(chunk, 0, 0)
         request = self._recv(partner, LookupRequest)  # 7
         self._check_chunk(partner, chunk_name, request.chunk)
         for iteration in range(iterations):
@@ -324,13 +323,15 @@ class LabelParty(TrainingRole):
                 indices = self._encoding.index(self._ring.reduce(h)).ravel() + read_offsets(
                     partner, request.offsets, h.size, self._encoding.entries
                 )
-                self._send(partner, MaskedTables(self._mask_tables(material.block, indices)))  # 8
+                self._send(partner, MaskedTables(self._mask_tables(material.block, indices, masks)))  # 8
+                del masks  # as large as the tables, and used once
                 pending.append(material)
                 part += 1
                 if not last:
-                    material = self._take(chunk, iteration, part)  # now, because the partner computes at the same time
+                    # now, because the partner computes at the same time
+                    material, masks = self._take(chunk, iteration, part)
                 elif iteration + 1 < iterations:
-                    material = self._take(chunk, iteration + 1, 0)
+                    material, masks = self._take(chunk, iteration + 1, 0)
                 request = self._recv(partner, LookupRequest)  # 9, 7
                 answered = pending if last else pending[:-1]
                 for previous, delta in zip(answered, self._split(request.delta, answered), strict=True):
@@ -339,29 +340,29 @@ class LabelParty(TrainingRole):
                 pending = pending[len(answered) :]
             yield self.state
 
-    def _take(self, chunk: int, iteration: int, part: int) -> PreprocessedBlock:
-        """Return the material of a block, and compute psi + pad (2^b, n * c), the masks of its table entries."""
+    def _take(self, chunk: int, iteration: int, part: int) -> tuple[PreprocessedBlock, Words]:
+        """Return the material of a block, and psi + pad (2^b, n * c), the masks of its table entries."""
         material = self._offline.take(chunk, iteration, part)
-        self._masks = self._context.meter("transfer", lambda: table_transfers.pads(material.transfer, self._ring))
-        self._masks += material.psi.ravel()
-        return material
+        masks = self._context.meter("transfer", lambda: table_transfers.pads(material.transfer, self._ring))
+        masks += material.psi.ravel()
+        return material, masks
 
     def _split(self, deltas: bytes, blocks: Sequence[PreprocessedBlock]) -> list[bytes]:
         """Split the concatenated deltas of several blocks; the last block receives all remaining bytes."""
         ends = np.cumsum([self._ring.size(material.psi.size) for material in blocks[:-1]], dtype=int).tolist()
         return [deltas[start:stop] for start, stop in pairwise([0, *ends, len(deltas)])] if blocks else []
 
-    def _mask_tables(self, block: RowBlock, indices: TableIndices) -> bytes:
-        """Return the packed tables of a block, minus their masks; the masks are then discarded.
+    def _mask_tables(self, block: RowBlock, indices: TableIndices, masks: Words) -> bytes:
+        """Return the packed tables of a block, minus their masks.
 
         Args:
             block: the block of rows.
             indices: for each row and output (n * c,), the index of the table entry that is sent first.
+            masks: the masks of the entries (2^b, n * c).
 
         Returns:
             The bytes of a `MaskedTables` message.
         """
-        masks, self._masks = self._masks, _NO_WORDS
         tables, packing = self._tables(block), IncrementalPacking(self._ring, masks.shape)
         for start in range(0, len(indices), _ROWS_PER_TABLE_CHUNK):
             rows = slice(start, start + _ROWS_PER_TABLE_CHUNK)

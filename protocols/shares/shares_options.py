@@ -35,7 +35,8 @@ class Shares(MessageProtocol):
     partner: str | None = None
     """The second share holder, in addition to the party with labels. Default: the party with the most columns."""
     table_bits: int = Field(default=6, ge=3, le=8)
-    """The loss is read from a table of 2^table_bits entries. Default: 6, or 8 for models with a log link."""
+    """The loss is read from a table of 2^table_bits entries. Default: 6, or 8 for models with a log link;
+    for a smaller `step` as many as cover the same sums, up to 8."""
     step: float | None = Field(default=None, gt=0, le=1024)
     """Spacing of table entries, a power of two. Default: 1 for classes, 1/4 for numbers, 1/8 for quantiles,
     1/16 for models with a log link."""

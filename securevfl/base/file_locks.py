@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from securevfl.base.platform_files import lock_exclusive, lock_shared
-from securevfl.errors import ConfigError
+from securevfl.errors import ConfigError, StorageError
 
 
 @contextmanager
@@ -16,9 +17,54 @@ def shared_locks(*paths: Path) -> Iterator[None]:
     with ExitStack() as files:
         for path in paths:
             with suppress(OSError):
-                if path.is_file():  # opening a pipe a second time would take its data
+                if path.is_file():  # a pipe must not be opened twice: its data can be read only once
                     lock_shared(files.enter_context(path.open("rb")))
         yield
+
+
+@contextmanager
+def reserved_path(path: Path) -> Iterator[None]:
+    """Let no other command reserve a path, at which a file may be written later, while the block runs.
+
+    A file `.<name>.lock` next to it is locked, and removed when the block ends.
+
+    Args:
+        path: the path; a file need not exist there.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        ConfigError: another command has reserved the path.
+        StorageError: its folder cannot be written.
+    """
+    lock_path = path.with_name(f".{path.name}.lock")
+    while True:
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = os.open(lock_path, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as cause:
+            raise StorageError(path, cause) from None
+        try:
+            lock_exclusive(lock, wait=False)
+            if os.fstat(lock).st_ino == lock_path.stat().st_ino:
+                break
+        except FileNotFoundError:  # the last command has removed it after it was opened here
+            pass
+        except BlockingIOError:
+            os.close(lock)
+            raise ConfigError(
+                f"another command that is running writes {path}",
+                "name another file with --save, or wait until that command has finished",
+                code="SVFL-FILE-IN-USE",
+                path=str(path),
+            ) from None
+        os.close(lock)
+    try:
+        yield
+    finally:
+        lock_path.unlink(missing_ok=True)
+        os.close(lock)
 
 
 @contextmanager

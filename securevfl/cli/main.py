@@ -216,6 +216,7 @@ def train(
     save: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write each party's part of the model to DIR/NAME.json.")
     ] = None,
+    replace: options.Replace = False,
     predict: Annotated[
         list[str] | None,
         typer.Option(
@@ -254,11 +255,15 @@ def train(
     from securevfl.runtime.network import Network
     from securevfl.training.json_report import write_report
     from securevfl.training.local_baseline import baseline_metrics
+    from securevfl.training.model_part import check_unused
     from securevfl.training.simulate import simulate
 
     job, new_tables = _load(job_file), option_groups.named_files(predict)
     check_writable(report_json, html, predictions)
     check_writable(save, folder=True)
+    if save is not None and not replace:
+        for name in tables.files(job_file):
+            check_unused(save / f"{name}.json")
     parties, missing = tables.read(job_file, job)
     parties = _with_modules(job, job_file, _with_helpers(job, parties))
     network = Network(mbps=mbps, rtt_ms=rtt_ms, message_ms=message_ms)
@@ -326,7 +331,7 @@ def compare(
         from securevfl.training.comparison import compare as compare_models
 
         job = _load(job_file)
-        parties, _ = tables.read(job_file)
+        parties, _ = tables.read(job_file, drop=job.prepare.drop)
         with console(err=True).status("comparing") as status:
             ledgers = _ledgers_in(ledger, parties)
             comparison = compare_models(
@@ -342,7 +347,14 @@ def compare(
                 code="SVFL-COMMAND-USAGE",
                 party=party,
             )
-        table = option_groups.TableOptions(party, Path(data[0]), tables.id_columns([party])[party], tables.label_column)
+        columns = dict(option_groups.pair("--columns", item, "NAME=FILE.TOML", "") for item in tables.columns or ())
+        table = option_groups.TableOptions(
+            party,
+            Path(data[0]),
+            tables.id_columns([party])[party],
+            tables.label_column,
+            Path(columns[party]) if party in columns else None,
+        )
         consent = option_groups.ConsentOptions(ledger, accept)
         comparison = party_commands.compare_at(job_file, table, peers, consent, session)
     if html is not None and comparison is not None:
@@ -424,7 +436,7 @@ def audit(
         parties, noise_parties = noise_tables.with_noise_parties(job, party, others, tables.classes or 2), list(others)
         errors.print(f"audit: columns of noise and random labels replace the tables of {', '.join(noise_parties)}")
     else:
-        parties = _with_helpers(job, tables.read(job_file)[0])
+        parties = _with_helpers(job, tables.read(job_file, drop=job.prepare.drop)[0])
     parties = _with_modules(job, job_file, parties)
     audit_result = report.run_audit(
         job, parties, on_step=lambda step: errors.print(f"audit: {step}"), noise_parties=noise_parties

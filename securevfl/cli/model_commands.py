@@ -101,7 +101,7 @@ def reasons(
     part = ModelPart.load(model)
     check_writable(out)
     code_of = None if codes is None else codes_in(codes)
-    table = read_table(data, id_column=id_column, label_column="", chosen=part.columns, texts=part.preparation.texts)
+    table = read_table(data, id_column=id_column, label_column="", chosen=part.columns, known=part.preparation.types)
     reasons_by_row = explanations.reasons(part, table.columns, most=top, codes=code_of)
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")

@@ -89,7 +89,7 @@ def prepare(
 
     job, party_name, peers_file = Job.load(job_file), table.party, _peers_file(job_file, peers)
     folder = _preprocessing_folder(table.data, preprocessing)
-    party = table.aligned(job)
+    party = table.aligned(job, job_file)
     with shared_locks(table.data), session.events(party_name, peers_file), progress("preparing") as on_round:
         run_offline_phase(job, party, session.settings(peers_file), preprocessing=folder, on_round=on_round)
     typer.echo(f"the preprocessed material of {party_name} is in {folder}")
@@ -127,12 +127,14 @@ def join(
     peers: options.PeersByJob = None,
     id_column: options.IdColumn = "id",
     label_column: options.LabelColumn = "y",
+    columns: options.ColumnTypes = None,
     save: options.ModelFile = None,
     checkpoints: options.CheckpointDir = None,
     checkpoint_every: CheckpointEvery = 10,
     preprocessing: options.PreprocessingDir = None,
     consent: option_groups.ConsentOptions = option_groups.ConsentOptions(),
     retrain: Retrain = False,
+    replace: options.Replace = False,
     html: options.Html = None,
     session: option_groups.SessionOptions = option_groups.SessionOptions(),
 ) -> None:
@@ -140,7 +142,8 @@ def join(
 
     Once all parties are connected, your consent sheet is shown and you are asked to agree. Without a terminal, --accept
     names the sheet by its digest. You are not asked again about the same sheet. A training that has finished does not
-    start again without --retrain.
+    start again without --retrain. A model file is never overwritten: with --replace or --retrain the old file is
+    renamed to NAME.<digest>.json when the new model is complete.
 
     Rows are used in the order that `securevfl align` wrote next to the data. A large Parquet file is copied to a file
     with fixed-size rows next to it until the training has finished, so that it need not fit in memory.
@@ -170,7 +173,7 @@ def join(
     if data is None:
         member = _helper(job, party)
     else:
-        member = option_groups.TableOptions(party, data, id_column, label_column).aligned(job)
+        member = option_groups.TableOptions(party, data, id_column, label_column, columns).aligned(job, job_file)
     member.model = job.model.named_module(party, job_file.parent)
     key = run_key(job, member)
     sheets: list[ConsentSheet] = []
@@ -196,6 +199,7 @@ def join(
             ledger=ledger,
             preprocessing=_preprocessing_folder(table, preprocessing),
             retrain=retrain,
+            replace=replace,
             consent=ask,
             on_round=on_round,
         )
@@ -246,7 +250,7 @@ def compare_at(
 
     ledger, agree = consent.asking(table.party, f"securevfl compare {job_file} --party {table.party}")
     job, settings = Job.load(job_file), session.settings(_peers_file(job_file, peers))
-    party, errors = table.aligned(job), console(err=True)
+    party, errors = table.aligned(job, job_file), console(err=True)
     line = live([name for name in settings.peers.parties if name != table.party], step_of(job))
     with shared_locks(table.data), signals.exit_on_signal(), line as on_round, session.events():
         comparison = compare_with(

@@ -16,6 +16,14 @@ IdColumn = Annotated[
     str,
     typer.Option("--id", metavar="COLUMN", help="Column of ids; several columns, separated by commas, form one key."),
 ]
+ColumnTypes = Annotated[
+    Path | None,
+    typer.Option(
+        "--columns",
+        metavar="FILE.TOML",
+        help='The types of your columns, as in: branch = "category". By default those under columns in the job file.',
+    ),
+]
 LabelColumn = Annotated[str, typer.Option("--label", metavar="COLUMN", help="Column of labels, if you have them.")]
 PeersFile = Annotated[Path, typer.Option("--peers", metavar="FILE", help="The parties and their addresses.")]
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.TOML", help="The job: model, optimizer, protocol, batches.")]
@@ -47,6 +55,10 @@ PreprocessingDir = Annotated[
 ModelFile = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Your part of the model; by default NAME.model.json next to the data."),
+]
+Replace = Annotated[
+    bool,
+    typer.Option("--replace", help="Train although the model file exists; it is renamed to NAME.<digest>.json."),
 ]
 CheckpointDir = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Folder for your checkpoints; by default FILE.states.")

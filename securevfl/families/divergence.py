@@ -101,18 +101,19 @@ def check_final_loss(loss: Loss, f: Floats, y: Floats, rounds: int) -> None:
         raise_divergence(rounds)
 
 
-def raise_divergence(round_number: int) -> NoReturn:
+def raise_divergence(round_number: int, remedy: str = "lower lr") -> NoReturn:
     """Raise the error of a training that diverges in this round.
 
     Args:
         round_number: the current round.
+        remedy: what to do before the training is started again.
 
     Raises:
         DivergenceError: always.
     """
     raise DivergenceError(
         f"the training diverges in round {round_number}: the loss is not finite or far above that of the zero model",
-        "lower lr; no model was stored",
+        f"{remedy}; no model was stored",
         code="SVFL-TRAINING-DIVERGED",
         round=round_number,
     )

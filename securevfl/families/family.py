@@ -15,7 +15,7 @@ No code mentions a family by name, except its own files, the registry `FAMILIES`
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -24,6 +24,7 @@ from securevfl.base.arrays import Floats
 from securevfl.base.config import NamedOption, mismatched_fields
 from securevfl.base.roles import ACTIVE, PASSIVE, Role, Roles
 from securevfl.data.party import Party
+from securevfl.data.schedule import Schedule
 from securevfl.disclosure.column_leaks import COLUMNS
 from securevfl.disclosure.counts import Disclosure, RunShape
 from securevfl.disclosure.gradient_leaks import FRESH_EQUATIONS, LABEL_AUC, RANK
@@ -33,6 +34,7 @@ from securevfl.disclosure.sum_leaks import SEQUENTIAL, SINGLE_PASSIVE
 from securevfl.errors import PartiesError
 from securevfl.families.facts import RunFacts
 from securevfl.families.participant import Participant
+from securevfl.families.run_files import RunFile
 from securevfl.families.state import State
 from securevfl.models.base import Model
 from securevfl.models.rounding_error import SumRounding
@@ -41,6 +43,7 @@ from securevfl.options import JobOptions
 from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.residuals.base import ResidualProtocol
+from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.protocols.sums.base import SumProtocol
 
 MessageProtocol = SumProtocol | ResidualProtocol
@@ -69,10 +72,10 @@ class Family(NamedOption, ABC, Generic[O]):
         uses_stored_sums: whether a server stores local predictions (`securevfl.families.fdml.stored_sum`).
         supports_single_precision: whether outputs and residuals may be sent in single precision.
         example_helpers: names and roles of the parties without a table in the example jobs.
+        run_files: the files that its participants write to the folder of a run; they write no others.
         components: models and optimizers that are registered with the family.
         reveals_only_outputs: whether messages reveal nothing but declared outputs. The audit then compares a run with
-            one
-            on simulated tables.
+            one on simulated tables.
         repeatable_scores: whether the predictions that a party contributes depend only on its own part of the model
             and its own columns, so that a repeated request discloses nothing new.
         admits_rows_itself: whether the family decides row by row which requested rows receive a score, and charges
@@ -87,6 +90,7 @@ class Family(NamedOption, ABC, Generic[O]):
     uses_stored_sums: ClassVar[bool] = False
     supports_single_precision: ClassVar[bool] = False
     example_helpers: ClassVar[tuple[tuple[str, Role], ...]] = ()
+    run_files: ClassVar[tuple[RunFile, ...]] = ()
     components: ClassVar[tuple[type[Model] | type[Training], ...]] = ()
     reveals_only_outputs: ClassVar[bool] = False
     repeatable_scores: ClassVar[bool] = False
@@ -172,6 +176,19 @@ class Family(NamedOption, ABC, Generic[O]):
         """Return the party that receives scores of new rows; by default the leading party, `lead`."""
         return lead
 
+    def count_trained_rows(self, state: State, score_ledger: ScoreLedger, ids: Iterable[bytes]) -> int:
+        """Return how many rows get no score because the model was trained on them; by default 0.
+
+        Args:
+            state: the party's state of the model.
+            score_ledger: the party's score ledger.
+            ids: digests of the ids of the rows.
+
+        Returns:
+            The number of rows.
+        """
+        return 0
+
     def score_bits(self, job: O, shape: RunShape | None = None) -> int:
         """Return the number of bits that each score of a new row discloses; 0 if no score is disclosed.
 
@@ -249,6 +266,19 @@ class Family(NamedOption, ABC, Generic[O]):
     def opened_values(self, job: O, facts: RunFacts) -> str:
         """Return one line about the values that a run decrypts in addition to its outputs; empty if none."""
         return ""
+
+    def plan(self, job: O, schedule: Schedule, shape: RunShape) -> Any:
+        """Compute what a training needs to know in advance from public sizes; None for a family without a plan.
+
+        Args:
+            job: the job.
+            schedule: which rows are in which batch.
+            shape: the shape of the run.
+
+        Returns:
+            The plan, which the family alone reads (`TrainingData.plan`).
+        """
+        return None
 
     def resource_estimates(self, job: O, facts: RunFacts) -> list[str]:
         """Return lines about the time and memory that a run needs, or why it would be refused; empty if unknown."""

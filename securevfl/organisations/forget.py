@@ -1,7 +1,8 @@
 """Delete the files that trainings have left at a party, but never the records of its disclosures.
 
 Deleted: the party's part of a model, its checkpoints, its preprocessed material, the row order, the journal of an
-interrupted alignment, the copy of a large table, and named logs. Retained: the disclosure ledger and the files next to
+interrupted alignment, the copy of a large table, and named logs. The files of preprocessed material are those that
+families declare (`Family.run_files`). Retained: the disclosure ledger and the files next to
 it, which record disclosures, scored rows and used preprocessed material. Without them, limits would start from zero,
 and masks that were restored from a backup would be used twice.
 
@@ -24,14 +25,15 @@ from securevfl.data.row_order import rows_path
 from securevfl.data.store import table_path
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, DataError
+from securevfl.families import FAMILIES
+from securevfl.families.run_files import RunFile
 from securevfl.job import Job
-from securevfl.training.model_part import ModelPart
+from securevfl.training.model_part import ModelPart, replaced_files
 
 _PART_SCHEMA_PREFIX = b'"schema": "securevfl.part/'
 _KEY = "[0-9a-f]{16}"
 _CHECKPOINT = rf"\.?NAME\.({_KEY})\.(round-\d+|begun|final)\.json(\.\d+)?"
-_PREPROCESSED = re.compile(r"\.?chunk-\d+\.(ready|bound|spent)(\.\d+)?|lock")
-_JOURNAL = re.compile(r"\.?\w+\.\d+\.chunk(\.\d+)?")
+_JOURNAL = RunFile(r"\w+\.\d+\.chunk", "journal of an interrupted alignment: its secrets")
 _RETAINED = (
     "disclosures cannot be undone; without these files limits start from zero, rows are scored again, and masks could "
     "be used twice"
@@ -114,8 +116,8 @@ def _delete(files: TrainingFiles, key: str, every: bool, ledger: DisclosureLedge
     for folder in sorted(files.preprocessing.glob(f"{files.party}.*")):
         folder_key = folder.name.removeprefix(f"{files.party}.")
         if re.fullmatch(_KEY, folder_key) and (every or folder_key == key):
-            _empty(report, folder, _PREPROCESSED, "preprocessed material: masks")
-        elif re.fullmatch(_KEY, folder_key) and any(path.suffix == ".ready" for path in _files(folder)):
+            _empty(report, folder, _run_files())
+        elif re.fullmatch(_KEY, folder_key) and any(_is_declared(path) for path in _files(folder)):
             other_keys.add(folder_key)
     _remove(files.preprocessing)
     others = "1 more training has" if len(other_keys) == 1 else f"{len(other_keys)} more trainings have"
@@ -131,12 +133,16 @@ def _delete(files: TrainingFiles, key: str, every: bool, ledger: DisclosureLedge
             report.retained.append((path, reason))
         else:
             _unlink(report, path, description)
-    _empty(report, Path(f"{files.data}.align"), _JOURNAL, "journal of an interrupted alignment: its secrets")
+    _empty(report, Path(f"{files.data}.align"), [_JOURNAL])
     for log in files.logs:
         _unlink(report, log, "log")
-    _unlink(
-        report, files.model, "part of the model: weights or shares, and some hundred quantiles of each of your columns"
-    )
+    description = "part of the model: weights or shares, and some hundred quantiles of each of your columns"
+    _unlink(report, files.model, description)
+    for path in replaced_files(files.model):
+        if every and _is_part_of(path, files.party):
+            _unlink(report, path, f"replaced {description}")
+        else:
+            report.retained.append((path, "model of another training; --all deletes it"))
     if files.data.exists():
         report.retained.append((files.data, "your table"))
     if ledger.path.exists():
@@ -199,15 +205,35 @@ def _files(folder: Path) -> Iterator[Path]:
     return iter(sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else ())
 
 
-def _empty(report: DeletionReport, folder: Path, names: re.Pattern[str], description: str) -> None:
-    """Delete the files with these names in a folder, and the folder if it is empty then."""
-    before = len(report.deleted)
+def _run_files() -> list[RunFile]:
+    """Return the files that all families declare."""
+    return [file for family in FAMILIES.values() for file in family.run_files]
+
+
+def _is_declared(path: Path) -> bool:
+    """Return whether a file has data of a run, by its name; a lock has none."""
+    return path.name != "lock" and any(file.matches(path.name) for file in _run_files())
+
+
+def _is_part_of(path: Path, party: str) -> bool:
+    """Return whether a file is a part of a model of this party."""
+    try:
+        return ModelPart.load(path).name == party
+    except DataError:
+        return _PART_SCHEMA_PREFIX in path.read_bytes()
+
+
+def _empty(report: DeletionReport, folder: Path, declared: Sequence[RunFile]) -> None:
+    """Delete the declared files in a folder, and the folder if it is empty then."""
+    contents = dict[str, None]()
     for path in _files(folder):
-        if names.fullmatch(path.name):
-            _unlink(report, path, description)
-    del report.deleted[before + 1 :]
-    if len(report.deleted) > before:
-        report.deleted[before] = (folder, description)
+        for file in declared:
+            if file.matches(path.name):
+                path.unlink()
+                contents[file.content] = None
+                break
+    if contents:
+        report.deleted.append((folder, "; ".join(contents)))
     _remove(folder)
     if folder.exists():
         report.retained.append((folder, "it contains other files"))

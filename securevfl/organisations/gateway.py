@@ -232,12 +232,14 @@ class Gateway:
         return list(block.values())
 
     def _answer(self, client: ScoreClient, block: Sequence[_QueuedRow]) -> None:
-        result = client.ask([queued.row_id for queued in block], np.array([queued.X for queued in block]))
+        result = client.ask([queued.key for queued in block], np.array([queued.X for queued in block]))
+        assert result.f is not None, "the gateway is at the requesting party"
         prediction = prediction_of(self._part, np.nan_to_num(result.f))
+        states = result.states
         self.blocks += 1
         for index, queued in enumerate(block):
-            answer: dict[str, Any] = {"id": queued.row_id, "state": result.state[index]}
-            if result.state[index] == "scored":
+            answer: dict[str, Any] = {"id": queued.row_id, "state": states[index]}
+            if states[index] == "scored":
                 answer["prediction"] = prediction.label[index].item()
                 if prediction.proba is not None and len(prediction.classes) == 2:
                     answer["probability"] = float(prediction.proba[index, 1])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
 from securevfl.base.arrays import Floats
+from securevfl.base.file_locks import reserved_path
 from securevfl.consent.consent_sheet import ConsentSheet
 from securevfl.consent.settle_job import check_settled
 from securevfl.data.party import Party
@@ -22,7 +23,7 @@ from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import CostCounters, Kind, Stage
 from securevfl.training.checkpoint import Checkpoints
-from securevfl.training.model_part import ModelPart, PartStatus
+from securevfl.training.model_part import ModelPart, PartStatus, check_unused
 from securevfl.training.run_setup import run_key
 from securevfl.training.session import take_part
 from securevfl.training.simulate import pool_for
@@ -43,6 +44,7 @@ def join(
     ledger: DisclosureLedger | str | Path | None = None,
     preprocessing: str | Path | None = None,
     retrain: bool = False,
+    replace: bool = False,
     consent: Callable[[ConsentSheet], None] | None = None,
     executor: Executor | None = None,
     workers: int | None = None,
@@ -65,12 +67,15 @@ def join(
         patience: seconds without a connection after which a party is lost.
         checkpoints: a folder for this party's checkpoints. If every party has one, a party that was lost may be
             restarted within `timeout`, and the training resumes from the latest round of which all have a checkpoint.
-        save: a file for the part of the model. It is written before the checkpoints are removed.
+        save: a file for the part of the model. It is written before the checkpoints are removed. A file of another
+            training is never overwritten.
         ledger: this party's disclosure ledger; by default a file in the user's data folder
             (`securevfl.disclosure.ledger.default_ledger`).
         preprocessing: the folder with the material of `prepare`, which also stores further preprocessed material.
             Without it that material stays in memory.
-        retrain: train again, even if `save` contains a part of this job.
+        retrain: train again, even if `save` contains a part of this job. That file is renamed as with `replace`.
+        replace: train although `save` exists. When the new part is complete, the old file is renamed to
+            `NAME.<digest>.json`.
         consent: receives this party's consent sheet when all parties are connected and before anything about its data
             is disclosed. It raises ConsentError to refuse.
         executor: see `simulate`.
@@ -93,7 +98,11 @@ def join(
     party_ledger = DisclosureLedger.open(party.name, ledger)
     states = Checkpoints(checkpoints, party.name) if isinstance(checkpoints, str | Path) else checkpoints
     earlier = None if states is None else _EarlierRun(job, party, states, None if retrain else save)
-    with pool_for(job, executor, workers) as (pool, size), watched(job.optimizer.label, progress, on_round) as on_step:
+    if save is not None and not (replace or retrain) and _same(Path(save), job, party, states) is None:
+        check_unused(Path(save))
+    reservation = nullcontext() if save is None else reserved_path(Path(save))
+    workers_of_job = pool_for(job, executor, workers)
+    with reservation, workers_of_job as (pool, size), watched(job.optimizer.label, progress, on_round) as on_step:
         train = partial(
             take_part,
             job,
@@ -116,10 +125,10 @@ def join(
             resumes=earlier is not None,
             stored_result=None if earlier is None else earlier.stored_result,
         )
-    if save is not None and (earlier is None or part is not earlier.saved):
-        part.save(save)
-    if earlier is not None:
-        earlier.clear()
+        if save is not None and (earlier is None or part is not earlier.saved):
+            part.save(save)
+        if earlier is not None:
+            earlier.clear()
     if part.status is PartStatus.NEW:
         facts = {"rounds": part.rounds, "messages_sent": part.counters.messages_sent()}
         eventlog.emit(part.name, "finished", facts | _costs(part.path, part.counters))
@@ -162,8 +171,8 @@ class _EarlierRun:
         self._states = states
         self._key = run_key(job, party)
         self.saved: ModelPart | None = None
-        if save is not None and Path(save).is_file() and not states.rounds(self._key):
-            self.saved = _same(Path(save), job, party)
+        if save is not None and not states.rounds(self._key):
+            self.saved = _same(Path(save), job, party, states)
         if self.saved is not None:
             states.set_outcome(self._key, self.saved)
 
@@ -179,16 +188,16 @@ class _EarlierRun:
         self._states.clear(self._key)
 
 
-def _same(save: Path, job: Job, party: Party) -> ModelPart | None:
-    """Load the part in a file if it belongs to this job and exactly this table; otherwise log that and return None."""
+def _same(save: Path, job: Job, party: Party, states: Checkpoints | None) -> ModelPart | None:
+    """Load the part in a file if it belongs to this job and exactly this table, and there are checkpoints."""
+    if states is None or not save.is_file():
+        return None
     try:
         part = ModelPart.load(save)
         if Job.from_dict(part.job).digest == job.digest and (part.name, part.data) == (party.name, party.digest.hex()):
             return part
     except (ConfigError, DataError):
         pass
-    reason = f"the model in {save} belongs to another job, or to another table than the current one"
-    eventlog.emit(party.name, "trains again", {"reason": reason}, logging.ERROR)
     return None
 
 

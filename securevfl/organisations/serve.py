@@ -16,8 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from securevfl.data.id_keys import id_digest
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, LeakageError, PartiesError, SecureVFLError
+from securevfl.job import Job
 from securevfl.organisations.peer_session import run_session
 from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.organisations.predict import check_parties_of
@@ -26,6 +28,7 @@ from securevfl.organisations.reason_codes import ReasonCodePolicy
 from securevfl.organisations.scoring import ServedTable, scoring_handshake, scoring_settings, serve_requests
 from securevfl.organisations.session_manager import SessionManager
 from securevfl.protocols.alignment.online_lookup import TableServer
+from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel
 from securevfl.training.model_part import ModelPart
@@ -160,7 +163,12 @@ class Server:
         facts: dict[str, str | int | float] = {"rows": len(rows.ids), "most": max_ids}
         if policy is not None:
             facts |= {"codes": policy.codes_per_row, "bits_of_codes": round(policy.bits(self._part), 1)}
+        scorable = len(rows.ids) - self._count_trained_rows()
+        facts |= {"may_be_scored": scorable}
         eventlog.emit(self._part.name, "serving", facts)
+        if not scorable:
+            reason = "the model was trained on all rows of this table, so every row will be refused"
+            eventlog.warn(self._part.name, "no row may be scored", {"reason": reason})
         if self._settings.session_id:
             self._run_many()
             return
@@ -168,6 +176,14 @@ class Server:
             outcome = self._run_session(replace(self._settings, wait=math.inf))
             if outcome is not None and outcome.outcome == "failed":
                 time.sleep(FAILURE_PAUSE)
+
+    def _count_trained_rows(self) -> int:
+        """Return how many rows of the table get no score because the model was trained on them."""
+        part, ids = self._part, self.served.rows.ids
+        digests = (id_digest(part.name, row_id) for row_id in ids)
+        return Job.from_dict(part.job).family.count_trained_rows(
+            part.state, ScoreLedger(self._ledger.scores_path), digests
+        )
 
     def _run_many(self) -> None:
         """Accept clients in several sessions at a time."""

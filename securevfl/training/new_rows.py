@@ -140,9 +140,10 @@ def rows_of_file(
     Raises:
         IdError: if the file has no ids.
     """
-    if path.suffix == ".parquet" and not part.preparation.steps:
+    plain = all(kind.is_plain for kind in part.preparation.types.values())
+    if path.suffix == ".parquet" and not part.preparation.steps and plain:
         return _parquet(part, path, id_column, on_progress, ordered=ordered)
-    table = read_table(path, id_column=id_column, label_column="", chosen=part.columns, texts=part.preparation.texts)
+    table = read_table(path, id_column=id_column, label_column="", chosen=part.columns, known=part.preparation.types)
     if table.ids is None:
         raise IdError(f"{path}: the file has no ids", "add an array ids", code="SVFL-ID-MISSING", path=str(path))
     order = read_order(path, len(table.columns.X)) if ordered else None

@@ -364,7 +364,7 @@ class Run:
         return scorecard(self._lead_first, ScorecardScale(points, odds, double))
 
     def save(self, folder: str | Path) -> None:
-        """Write <folder>/<party>.json for each party, with its part only."""
+        """Write <folder>/<party>.json for each party, with its part only; earlier files are renamed (`set_aside`)."""
         for name, part in self.parts.items():
             part.save(Path(folder) / f"{name}.json")
 
@@ -383,7 +383,8 @@ class Run:
             PartiesError: if the part of a party is missing, or `models` names another party.
         """
         modules = models or {}
-        parts = [ModelPart.load(path) for path in sorted(Path(folder).glob("*.json"))]
+        files = sorted(path for path in Path(folder).glob("*.json") if path.name.count(".") == 1)
+        parts = [ModelPart.load(path) for path in files]
         parts = [replace(part, model=modules.get(part.name)) for part in parts]
         lead = next((part for part in parts if part.leads), None)
         if lead is None or {part.name for part in parts} != set(lead.parties):

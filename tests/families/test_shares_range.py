@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from builders import raises_code
 from typer.testing import CliRunner
 
 import securevfl as vfl
 from securevfl.cli.main import app
-from securevfl.errors import DivergenceError
+from securevfl.errors import ConfigError, DivergenceError
 from securevfl.families.shares.shares_measures import Measurements
 from securevfl.protocols.party_context import LocalResources
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
@@ -64,27 +65,39 @@ def test_one_count_is_opened_a_chunk(tmp_path: Any, parties: int) -> None:
     assert all(count < 2**COUNT_BITS for count in counts)  # shares of a sum, each under a separate mask
 
 
-def test_a_run_beyond_the_table_is_told_before_its_end(tmp_path: Any) -> None:
-    far, opened = played(whole_batch_job(40.0), tmp_path)
-    assert len(opened) >= 3
-    assert len(far) >= 2
-    assert all('"party": "bank"' in line or '"party":"bank"' in line for line in far)
+def test_a_run_beyond_the_table_ends_after_the_first_count(tmp_path: Any) -> None:
+    _, opened = played(whole_batch_job(40.0), tmp_path)
+    assert len(opened) == 1
 
 
-@pytest.mark.parametrize(("scale", "warned"), [(1.8, False), (6.0, True)])
-def test_sums_of_rows_that_a_model_is_sure_of_are_covered(scale: float, warned: bool, tmp_path: Any) -> None:
-    """Sums of the right sign beyond 32, half of the table, are read correctly, and no warning appears.
+@pytest.mark.parametrize("model", ["logistic", "one_vs_rest", "square"])
+def test_a_table_that_is_too_small_is_refused_or_covers_all_sums(model: str) -> None:
+    """Steps of a quarter with 64 entries wrapped in silence; without table_bits, the default covers the same sums."""
+    draw = np.random.default_rng(4)
+    X = draw.normal(size=(1500, 6))
+    f = X @ np.array([3.0, -2.0, 1.0, 2.0, -1.0, 1.0])
+    y = np.digitize(f, np.quantile(f, [0.02, 0.5])) if model == "one_vs_rest" else (f > np.quantile(f, 0.98)) * 1
+    y = f if model == "square" else y
+    tables = [vfl.Party("bank", X[:, :3], y, aligned=True), vfl.Party("shop", X[:, 3:], aligned=True)]
+    step = 1 / 16 if model == "square" else 0.25
+    small = vfl.Job(model=model, protocol={"shares": {"step": step, "table_bits": 6}}, accepts=["small_metrics"])
+    with pytest.raises(DivergenceError, match="table_bits"):
+        vfl.simulate(small, tables)
+    wide = vfl.Job(model=model, protocol={"shares": {"step": step}}, accepts=["small_metrics"])
+    assert wide.protocol.shares is not None
+    assert wide.protocol.shares.table_bits == 8
+    vfl.simulate(wide, tables)
 
-    Beyond 48 they are read as other sums, and the party with labels gets a warning with a remedy.
-    """
-    job = vfl.Job(model="logistic", test_fraction=0)
+
+def test_a_table_that_covers_next_to_nothing_is_refused() -> None:
+    with raises_code(ConfigError, "SVFL-JOB-OPTION"):
+        vfl.Job(model="square", protocol={"shares": {"step": 2.0**-6, "table_bits": 6}})
+
+
+@pytest.mark.parametrize(("scale", "refused"), [(1.5, False), (6.0, True)])
+def test_sums_of_rows_that_a_model_is_sure_of_are_covered(scale: float, refused: bool, tmp_path: Any) -> None:
+    """Sums of the right sign beyond 32, half of the table, are read correctly; a training with larger ones ends."""
     tables = sure(scale)
-    sums = np.abs(vfl.simulate(job, tables, workers=1).decision({party.name: party.X for party in tables}))
-    assert (sums > 32).any()
-    assert (sums > 49).any() == warned
-    far, _ = played(job, tmp_path, tables=tables)
-    assert bool(far) == warned
-    assert all("table_bits by one" in line for line in far)
     job_file, files = tmp_path / "job.toml", {party.name: tmp_path / f"{party.name}.csv" for party in tables}
     job_file.write_text('model = "logistic"\ntest_fraction = 0\n')
     for party in tables:
@@ -94,8 +107,13 @@ def test_sums_of_rows_that_a_model_is_sure_of_are_covered(scale: float, warned: 
         files[party.name].write_text("\n".join([",".join(heads), *lines]) + "\n")
     data = [word for name, file in files.items() for word in ("--data", f"{name}={file}")]
     printed = CliRunner().invoke(app, ["train", str(job_file), *data])
-    assert printed.exit_code == 0
-    assert ("table_bits by one" in printed.output) == warned
+    assert (printed.exit_code != 0) == refused
+    assert ("table_bits by one or two" in " ".join(printed.output.split())) == refused
+    if not refused:
+        run = vfl.simulate(vfl.Job(model="logistic", test_fraction=0), tables, workers=1)
+        sums = np.abs(run.decision({party.name: party.X for party in tables}))
+        assert (sums > 32).any()
+        assert not (sums > 49).any()
 
 
 def test_half_the_table_entries_suffice_for_sums_of_thirty() -> None:

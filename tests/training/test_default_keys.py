@@ -69,3 +69,18 @@ def test_tables_of_log_links_are_fine_whatever_else_is_named(model: str) -> None
     own = vfl.Job(model=model, protocol={"shares": {"table_bits": 6}}).protocol.shares
     assert own is not None
     assert (own.table_bits, own.step) == (6, 2.0**-4)
+
+
+@pytest.mark.parametrize("model", ALL)
+@pytest.mark.parametrize("step", [1.0, 0.25, 2.0**-6])
+def test_smaller_steps_have_more_entries(model: str, step: float) -> None:
+    """A table covers the same sums as the default, as far as 2^8 entries allow; a number of entries never changes."""
+    default, job = vfl.Job(model=model).protocol.shares, vfl.Job(model=model, protocol={"shares": {"step": step}})
+    shares, spacing = job.protocol.shares, job.model.loss.spacing
+    assert default is not None
+    assert shares is not None
+    covered = 2**default.table_bits * (default.step or spacing)
+    assert shares.table_bits == 8 or 2**shares.table_bits * step >= covered
+    fixed = vfl.Job(model=model, protocol={"shares": {"step": max(step, 0.25), "table_bits": 5}}).protocol.shares
+    assert fixed is not None
+    assert fixed.table_bits == 5

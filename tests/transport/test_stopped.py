@@ -199,6 +199,9 @@ def test_the_command_says_that_its_model_is_an_earlier_one(meeting: Any, start: 
     out, errors = (bank := start("bank", "--timeout", "3")).communicate(timeout=240)
     assert (bank.returncode, out) == (2, "")
     assert "belongs to another job, or to another table" in errors
+    assert "SVFL-FILE-EXISTS" in errors
+    out, errors = (bank := start("bank", "--timeout", "3", "--replace")).communicate(timeout=240)
+    assert (bank.returncode, out) == (2, "")
     assert "has waited 3 s for shop" in errors
 
 

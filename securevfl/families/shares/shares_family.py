@@ -16,12 +16,14 @@ the optimizers that fit, and `securevfl.families.shares.shares_participant` for 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import ACTIVE, PARTNER, PASSIVE, Role, Roles
 from securevfl.crypto.share_ring import ShareRing
+from securevfl.data.schedule import Schedule
 from securevfl.disclosure.counts import Disclosure, RunShape
 from securevfl.disclosure.leaks import Leak
 from securevfl.disclosure.outputs import Output
@@ -29,8 +31,10 @@ from securevfl.errors import PartiesError
 from securevfl.families.facts import RunFacts
 from securevfl.families.family import Family, J, MessageProtocol, SheetStatement
 from securevfl.families.participant import Participant
+from securevfl.families.run_files import RunFile
 from securevfl.families.shares.shares_estimates import resource_lines
 from securevfl.families.shares.shares_facts import SharesFacts
+from securevfl.families.shares.shares_inputs import INPUTS_FILE
 from securevfl.families.shares.shares_job import SharesJob, check_optimizer
 from securevfl.families.shares.shares_leaks import metric_leaks, score_leaks, weight_leaks
 from securevfl.families.shares.shares_outputs import (
@@ -43,8 +47,8 @@ from securevfl.families.shares.shares_outputs import (
     rounding_party,
     shares_outputs,
 )
-from securevfl.families.shares.shares_participant import SharesParticipant
-from securevfl.families.shares.shares_plan import sum_rounding
+from securevfl.families.shares.shares_participant import SharesParticipant, count_trained_rows
+from securevfl.families.shares.shares_plan import Plan, make_plan, sum_rounding
 from securevfl.families.shares.shares_statements import (
     SCORE_PARTS_TEXT,
     opened_text,
@@ -64,6 +68,7 @@ from securevfl.options import JobOptions
 from securevfl.protocols.declarations import MessageDeclaration
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.protocol_options import Protocol
+from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.protocols.shares import (
     chunk_agreement,
     iteration,
@@ -76,11 +81,23 @@ from securevfl.protocols.shares import (
 )
 from securevfl.protocols.shares.shares_options import Shares
 
+MIN_REACH = 1.0
+"""Sums up to this distance from its centre must be in a lookup table. Counts could not detect a smaller range."""
+
 
 class SharesFamily(Family[SharesJob]):
     """Training on shares at two share holders, for linear models whose residual depends on one output."""
 
     name: ClassVar[str] = "shares"
+    run_files: ClassVar[tuple[RunFile, ...]] = (
+        RunFile(r"chunk-\d+\.(?:ready|bound|spent)", "random masks"),
+        RunFile("lock", "no data: a lock"),
+        RunFile(
+            re.escape(INPUTS_FILE),
+            "inputs of trees: cuts and ends of columns, numbers of rows of leaves and, at the party with labels, "
+            "boosted trees that were trained on its labels",
+        ),
+    )
     options: ClassVar[type[JobOptions]] = SharesJob
     supports_row_weights: ClassVar[bool] = True
     reveals_only_outputs: ClassVar[bool] = True
@@ -109,6 +126,14 @@ class SharesFamily(Family[SharesJob]):
             raise ValueError(
                 f"protocol.shares.clip is below {largest_input:g}, the largest input of a {job.model.name} model; "
                 "leave it out, or lower model.linear"
+            )
+        reach = (2 ** (job.protocol.shares.table_bits - 1) - 1) * 2.0 ** job.protocol.shares.step_bits(
+            job.model.loss.spacing
+        )
+        if reach < MIN_REACH:
+            raise ValueError(
+                f"protocol.shares.table_bits and step cover sums of up to {reach:g} only, and at least {MIN_REACH:g} "
+                "are needed; increase one of them"
             )
         if job.reshuffle:
             raise ValueError("shares preprocess batches, which therefore must not change; set reshuffle = false")
@@ -167,8 +192,12 @@ class SharesFamily(Family[SharesJob]):
         """Return the party that receives scores."""
         return job.protocol.shares.scores_to or lead
 
+    def count_trained_rows(self, state: State, score_ledger: ScoreLedger, ids: Iterable[bytes]) -> int:
+        """Return how many rows get no score because the model was trained on them."""
+        return count_trained_rows(state, score_ledger, ids)
+
     def score_bits(self, job: SharesJob, shape: RunShape | None = None) -> int:
-        """Return the number of bits of a score of a new row."""
+        """Return the number of bits in a score of a new row."""
         options = job.protocol.shares
         if options.scores == "levels":
             if shape is not None:
@@ -248,9 +277,14 @@ class SharesFamily(Family[SharesJob]):
         """State how many pairs, sums of losses and counts of out-of-range rows are opened."""
         return opened_text(facts)
 
+    def plan(self, job: SharesJob, schedule: Schedule, shape: RunShape) -> Plan:
+        """Compute the coefficients and number formats of the training."""
+        rows = max(map(len, schedule.partition(0)))
+        return make_plan(job, rows=rows, batches=schedule.batches, parties=len(shape.columns))
+
     def resource_estimates(self, job: SharesJob, facts: RunFacts) -> list[str]:
         """Estimate time, traffic, memory and disk of the run."""
-        return resource_lines(job, facts.schedule, facts.shape)
+        return resource_lines(job, facts)
 
     def statements(self, job: SharesJob, roles: Roles, party: str, facts: RunFacts | None) -> list[SheetStatement]:
         """State what a party learns from weights, scores and metrics."""
