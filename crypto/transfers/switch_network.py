@@ -143,7 +143,7 @@ class _Level:
         return (smallest > smallest[positions ^ 1]).astype(np.uint8)
 
     def within(self, source: WireOrder, lower: SwitchSettings) -> WireOrder:
-        """Return the permutations of the two inner networks, concatenated; `lower` contains the colours of the values."""
+        """Return the permutations of the two inner networks, concatenated, from the colours `lower` of the values."""
         first = source[2 * self._pair]
         value = np.where(lower[first] == self._lower, first, source[2 * self._pair + 1])
         return self._entrance[self._lower, value // 2]
