@@ -187,7 +187,7 @@ class Job(FamilyJob):
 
     @classmethod
     def from_dict(cls, keys: Mapping[str, Any]) -> Job:
-        """Create a job from the plain data of `to_dict`; ConfigError lists every problem on a line."""
+        """Create a job from the plain data of `to_dict`; a ConfigError has one line for each problem."""
         try:
             check_plain(keys)
             return cls(**{str(key): value for key, value in keys.items()})
@@ -198,7 +198,7 @@ class Job(FamilyJob):
     def load(cls, path: str | Path) -> Job:
         """Load a job from a TOML file, without its data files (`tables_of`) and types (`column_types_of`).
 
-        ConfigError lists every problem on a line.
+        A ConfigError is raised with one line for each problem.
         """
         return cls.from_dict({key: value for key, value in _read(path).items() if key not in LOCAL_KEYS})
 

@@ -111,8 +111,8 @@ class Audit:
     Attributes:
         label: description of the job.
         roles: role of each party.
-        declared: declaration of all messages.
-        findings: messages and views that differ from the declaration.
+        declared: declarations of what each message reveals.
+        findings: facts about messages and views that contradict the declarations.
         inferences: results of the attacks.
         leaks: leaks that the job accepts.
         refused: leaks that the job does not accept.

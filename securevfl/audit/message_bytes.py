@@ -172,8 +172,8 @@ class _Wire(NamedTuple):
 
     Attributes:
         moduli: the moduli of the residues.
-        size: returns the number of bytes of a number of residues.
-        read: reads a number of residues.
+        size: a function from a number of residues to their size in bytes.
+        read: a function that reads a number of residues from bytes.
         on_seal: whether SEAL writes them.
     """
 

@@ -21,8 +21,7 @@ def with_noise_parties(job: Job, party: Party, others: Mapping[str, int], classe
     """Return the party together with parties that have columns of noise.
 
     If the party has no labels, the first of the others gets labels. These labels depend on a few columns of every party
-    and on
-    as much noise.
+    and on as much noise.
 
     Args:
         job: the job.

@@ -42,8 +42,8 @@ def summary(audit: Audit) -> list[str]:
     """Return the result in sentences.
 
     There is one sentence for each attacker and each kind of target, about the best attack. Then follow the attacks that
-    do
-    not exceed chance, by name, and for each party with labels the labels that rare values in others' columns disclose.
+    do not exceed chance, by name, and for each party with labels the labels that rare values in others' columns
+    disclose.
     """
     best: dict[tuple[str, str], Inference] = {}
     for inference in audit.inferences:
@@ -75,7 +75,7 @@ def _subject(attacker: str) -> str:
 
 
 def _target(inference: Inference) -> str:
-    """Return the kind of target of an attack, a key of `_SENTENCES`."""
+    """Return what kind of data an attack targets, as a key of `_SENTENCES`."""
     if inference.name == _RARE_VALUES:
         return _RARE_VALUES
     if "labels" in inference.measures:

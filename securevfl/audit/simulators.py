@@ -239,7 +239,7 @@ def residual_views(protocol: ResidualProtocol, *, rows: int = 60, batches: int =
 
 
 def _errors(real: Transcript, simulated: Transcript, receiver: str) -> Outcome:
-    """Test whether the errors of opened gradients distinguish the real g from the simulated one."""
+    """Test whether errors of decrypted gradients differ between the real and the simulated residuals g."""
     outcome, battery = Outcome(), Battery()
     errors = [
         np.concatenate([np.empty(0), *(error.ravel() for _, error in run.gradient_errors(receiver))])

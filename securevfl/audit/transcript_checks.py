@@ -39,7 +39,7 @@ from securevfl.runtime.codec import encode_message
 from securevfl.runtime.observer import Event
 
 _GRADIENT_TOLERANCE = 2e-3  # relative to the size of the gradient, as the engines document
-_COUNT_TOLERANCE = 0.8  # of a difference of two counts, of which a message states every second value
+_COUNT_TOLERANCE = 0.8  # for class counts, which messages contain doubled
 _SUM_TOLERANCE = 2e-3
 _PHASE_TOLERANCE = 2.0**-20  # as a share of a turn, for encrypted sums of phases, which are rounded
 

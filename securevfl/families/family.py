@@ -75,8 +75,7 @@ class Family(NamedOption, ABC, Generic[O]):
         run_files: the files that its participants write to the folder of a run; they write no others.
         components: models and optimizers that are registered with the family.
         reveals_only_outputs: whether messages reveal nothing but declared outputs. The audit then compares a run with
-            one
-            on simulated tables.
+            one on simulated tables.
         repeatable_scores: whether the predictions that a party contributes depend only on its own part of the model
             and its own columns, so that a repeated request discloses nothing new.
         admits_rows_itself: whether the family decides row by row which requested rows receive a score, and charges

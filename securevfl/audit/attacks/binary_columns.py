@@ -116,8 +116,7 @@ def hidden_spaces(numbers: Floats, columns: int) -> Iterator[Floats]:
     """Yield orthonormal bases of the space that may contain the columns.
 
     Each basis spans the orthogonal complement of short integer vectors u that are orthogonal to the numbers and to 1.
-    The number
-    of vectors u is the smallest possible one, or that before the largest increase in length.
+    The number of vectors u is the smallest possible one, or that before the largest increase in length.
 
     Args:
         numbers: received numbers (m, T * c), c for each of T exchanges.

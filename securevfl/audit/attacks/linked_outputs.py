@@ -58,7 +58,7 @@ def linked_together(rows: EvaluatedRows, seed: int) -> float:
         distance = ((scaled_parts[:, None] - scaled_tuples[None]) ** 2).sum(axis=2)
         distance[other_label] = np.inf
         nearest = distance.argmin(axis=1)
-        # the covariance of the others' parts, if the nearest tuples are right
+        # estimates the covariance of the others' parts as if all nearest tuples were right
         variances, axes = np.linalg.eigh(np.cov((tuples[nearest] - parts).T))
-        variances = np.maximum(variances, rows.levels.size**2 / 6)  # the variance of rounding alone
+        variances = np.maximum(variances, rows.levels.size**2 / 6)  # at least the variance that rounding causes
     return float((nearest == np.arange(len(parts))).mean())

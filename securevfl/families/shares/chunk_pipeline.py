@@ -27,16 +27,15 @@ class ChunkPipeline(Generic[T]):
     """Iterates over chunks and generates the next one in the background.
 
     Use it as a context manager. On exit, a chunk whose preprocessing is being generated is completed if the training
-    has stopped early
-    without an error, because the other parties depend on this party. If the training has failed, the channel fails.
+    has stopped early without an error, because the other parties depend on this party. If the training has failed, the
+    channel fails.
 
     Args:
         channel: the channel of the party.
         chunks: the chunks in order.
         generate: generates the preprocessing of a chunk. It runs in a background thread for all but the first chunk.
         has_room: whether memory or disk allows a chunk to be generated while the one before is in use. If not, it is
-            generated
-            afterwards. Parties may differ in this.
+            generated afterwards. Parties may differ in this.
     """
 
     def __init__(
