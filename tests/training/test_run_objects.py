@@ -86,10 +86,10 @@ def test_labels_that_are_texts_are_refused_without_a_value(model: str, form: str
 
 def test_labels_with_separators_are_numbers(tmp_path: Path) -> None:
     lines = [f'k{k},"1,23{k % 10},5{k % 7}0.50",{k}' for k in range(40)]
-    (tmp_path / "bank.csv").write_text("\n".join(["id,y,b", *(line.replace('50.50"', '500.50"') for line in lines)]))
+    (tmp_path / "bank.csv").write_text("\n".join(["id,y,b", *lines]))
     (tmp_path / "shop.csv").write_text("\n".join(["id,s", *(f"k{k},{k * k}" for k in range(40))]))
     (bank, _), _ = read_parties({name: tmp_path / f"{name}.csv" for name in ("bank", "shop")})
-    assert bank.labels.dtype.kind == "f"
+    assert bank.labels[:2].tolist() == [1_230_500.5, 1_231_510.5]
 
 
 def test_a_missing_label_column_names_the_flag_and_the_columns(tmp_path: Path) -> None:
