@@ -25,6 +25,7 @@ from securevfl.base.arrays import Floats
 from securevfl.crypto.identifiers import canonical_id
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import SecureVFLError, TableError
+from securevfl.organisations.http_requests import is_number
 from securevfl.organisations.peer_session import run_session
 from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.organisations.predict import check_parties_of
@@ -273,7 +274,7 @@ def _numbers(part: ModelPart, columns: Any) -> Floats:
             code="SVFL-TABLE-COLUMNS",
         )
     values = [columns[name] for name in part.columns]
-    if not all(value is None or (isinstance(value, int | float) and not isinstance(value, bool)) for value in values):
+    if not all(value is None or is_number(value) for value in values):
         raise TableError(
             "the columns of a row contain values that are not numbers",
             "send numbers, and null for missing values",

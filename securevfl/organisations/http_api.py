@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import json
 import time
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -23,21 +22,11 @@ from securevfl.base.extras import import_extra
 from securevfl.base.version import __version__
 from securevfl.errors import DataError, IdError, TableError
 from securevfl.organisations.gateway import Gateway, ServiceUnavailable
+from securevfl.organisations.http_requests import MAX_BODY_BYTES, ROW_SCHEMA, parse_rows
+from securevfl.untrusted import UntrustedInputError
 
-MAX_BODY_BYTES = 1 << 20  # bytes of a request
 _RETRY_SECONDS = 5  # seconds after which a client may retry
 
-_ROW: dict[str, Any] = {
-    "type": "object",
-    "required": ["id"],
-    "properties": {
-        "id": {
-            "type": ["string", "integer"],
-            "description": "Id of a row of the gateway's table, unless the request contains its columns.",
-        },
-        "columns": {"type": "object", "additionalProperties": {"type": ["number", "null"]}},
-    },
-}
 _STATES = {
     "scored": "The row has a score. A repeated request returns the same score.",
     "trained": "The model was trained on this row. It has no score.",
@@ -108,13 +97,9 @@ def application(gateway: Gateway, token: str, *, timeout: float = 60.0) -> Any:
         except ClientDisconnect:
             return refuse(400, "The client has disconnected.", "SVFL-HTTP-REQUEST")
         try:
-            rows = json.loads(body)["rows"]
-            if not (isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows)):
-                raise TypeError
-            if not all(isinstance(row.get("id"), str | int) and not isinstance(row["id"], bool) for row in rows):
-                raise TypeError
-        except (ValueError, KeyError, TypeError, RecursionError):
-            reason = 'The body is not JSON of the form {"rows": [{"id": "..."}]}. See /openapi.json.'
+            rows = parse_rows(body)
+        except UntrustedInputError as cause:
+            reason = f'The body is not JSON of the form {{"rows": [{{"id": "..."}}]}}: {cause}. See /openapi.json.'
             return refuse(422, reason, "SVFL-HTTP-REQUEST")
         try:
             answers = gateway.ask(rows)
@@ -196,7 +181,7 @@ def openapi() -> dict[str, Any]:
                 "post": {
                     "summary": "Scores of rows, by id",
                     "security": [{"token": []}],
-                    "requestBody": {"required": True} | content_of(list_of("rows", _ROW)),
+                    "requestBody": {"required": True} | content_of(list_of("rows", ROW_SCHEMA)),
                     "responses": answers,
                 }
             }
