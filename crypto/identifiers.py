@@ -24,7 +24,13 @@ _MAX_BULK_BYTES = 64  # longest id that `canonical_ids_in_bulk` converts
 _DIGEST_MARK = b"\x7e"  # last byte, 126, of a key that contains a digest instead of the id
 
 
-def canonical_id(value: Any) -> bytes:
+class CanonicalId(bytes):
+    """The canonical bytes of an id; `canonical_id` returns them as they are, so an id is made canonical once."""
+
+    __slots__ = ()
+
+
+def canonical_id(value: Any) -> CanonicalId:
     """Return the canonical bytes of an id.
 
     An id is text in Unicode NFC without surrounding white space, encoded in UTF-8. Therefore these are equal:
@@ -37,7 +43,7 @@ def canonical_id(value: Any) -> bytes:
     but the byte 255 is put before them.
 
     Args:
-        value: text, bytes, an integer, a float or decimal without fraction, or a UUID.
+        value: a canonical id, text, bytes, an integer, a float or decimal without fraction, or a UUID.
 
     Returns:
         The canonical bytes.
@@ -45,6 +51,10 @@ def canonical_id(value: Any) -> bytes:
     Raises:
         IdError: if the value is missing, empty, a fraction, too large to be exact, a boolean or of another type.
     """
+    return value if isinstance(value, CanonicalId) else CanonicalId(_canonical(value))
+
+
+def _canonical(value: Any) -> bytes:
     if isinstance(value, UUID):
         value = str(value)
     if isinstance(value, bytes):

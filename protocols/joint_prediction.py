@@ -7,15 +7,16 @@ which have only columns, learn nothing.
 1. passive k -> active   H_k as its summand, by the job's sum protocol
    active                adds its H, or passes the sum to its network, and obtains f (m, c)
 
+If a party requests scores of new rows, other parties may refuse some of them; `ScoreResult` has the state of each row.
 A sum protocol may disclose more than the sum; its declarations state that. Rows are processed in blocks, so that a
 table of any length fits in memory and in messages of limited size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +51,88 @@ class RowsToScore:
     ids: Sequence[bytes]
     raw: Floats
     barred: NDArray[np.bool_] | None = None
+
+
+RowState = Literal["scored", "trained", "changed", "refused", "beyond", "unknown"]
+"""State of a requested row.
+
+scored: it has a score. trained: it was a training row. changed: it was requested before with other columns. refused:
+another party refuses it. beyond: its score is outside the covered range. unknown: not all parties have its id.
+"""
+
+
+@dataclass(frozen=True)
+class ScoreResult:
+    """The result of one request for the scores of m rows, at any party and in any step of the request.
+
+    Attributes:
+        f: decision values (m, c), nan for rows without a score and infinite for scores beyond the covered range; None
+            at a party that receives no scores.
+        scored: whether the parties have agreed to score each row (m,); at the requesting party, whether it received a
+            score.
+        fresh: whether that score was computed now, not repeated from an earlier request (m,).
+        trained: whether the model was trained on the row (m,), as far as the requesting party knows.
+        changed: whether the requesting party has already requested the row with other columns (m,).
+        known: whether all parties have the row (m,).
+        reasons: reason codes of each row, empty for rows without codes, by name of the party that provides them.
+    """
+
+    f: Floats | None
+    scored: NDArray[np.bool_]
+    fresh: NDArray[np.bool_]
+    trained: NDArray[np.bool_]
+    changed: NDArray[np.bool_]
+    known: NDArray[np.bool_]
+    reasons: Mapping[str, list[list[str]]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, f: Floats | None, scored: NDArray[np.bool_], fresh: NDArray[np.bool_] | None = None) -> ScoreResult:
+        """Return the result of rows that all parties have, and about which nothing was known before."""
+        nothing = np.zeros(len(scored), np.bool_)
+        return cls(f, scored, scored if fresh is None else fresh, nothing, nothing, ~nothing)
+
+    @classmethod
+    def of_all(cls, rows: int, f: Floats | None) -> ScoreResult:
+        """Return the result of a request in which all rows were scored."""
+        return cls.of(f, np.ones(rows, np.bool_))
+
+    @property
+    def states(self) -> list[RowState]:
+        """State of each row, as far as this party can tell."""
+        states = np.full(len(self.scored), "refused", dtype=object)
+        states[~self.known] = "unknown"
+        if self.f is not None:
+            states[np.isinf(self.f).any(axis=1)] = "beyond"
+        states[self.scored] = "scored"
+        states[self.changed] = "changed"
+        states[self.trained] = "trained"
+        return list(states)
+
+    @classmethod
+    def joined(cls, results: Sequence[ScoreResult]) -> ScoreResult:
+        """Return the result of consecutive blocks of rows as one result, without reason codes."""
+        values = [result.f for result in results if result.f is not None]
+        masks = {name: np.concatenate([getattr(result, name) for result in results]) for name in _MASKS}
+        f = np.concatenate(values) if values else None
+        return replace(cls.of(f, masks["scored"], masks["fresh"]), **masks)
+
+    def updated(self, rows: NDArray[np.intp], other: ScoreResult) -> ScoreResult:
+        """Return this result with the rows (k,) replaced by those of another result, which has k rows."""
+        masks = {name: getattr(self, name).copy() for name in _MASKS}
+        for name, mask in masks.items():
+            mask[rows] = getattr(other, name)
+        f = None if self.f is None else self.f.copy()
+        if f is not None and other.f is not None:
+            f[rows] = other.f
+        reasons = {name: list(codes) for name, codes in self.reasons.items()}
+        for name, codes in other.reasons.items():
+            party_codes = reasons.setdefault(name, [[] for _ in self.scored])
+            for row, row_codes in zip(rows.tolist(), codes, strict=True):
+                party_codes[row] = row_codes
+        return ScoreResult(f, **masks, reasons=reasons)
+
+
+_MASKS = ("scored", "fresh", "trained", "changed", "known")
 
 
 def predict(

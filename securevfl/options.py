@@ -83,7 +83,7 @@ class JobOptions(Config):
     """Rows per batch, or "all" for one batch of all training rows. "growing", for block_descent, is "all" below 100,000
     training rows; above, the training uses nested subsets that grow. The ids of the rows determine the batches."""
     epochs: int = Field(default=10, ge=0, le=MAX_EPOCHS)
-    """Passes over all batches. 0 chooses the largest number, up to 10, whose disclosures about columns are accepted by
+    """Passes over all batches. 0 chooses the largest number, up to 50, whose disclosures about columns are accepted by
     the checks of all parties; this needs all tables on one computer, and is the default if the job names no
     optimizer."""
     seed: int = Field(default=0, ge=0, le=MAX_INTEGER)

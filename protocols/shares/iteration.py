@@ -3,13 +3,13 @@
 Party A has the labels (role "active"), B is its partner, and C is any further party (role "passive"). A and B are the
 share holders. Every party k has columns X_k (n, d) and weights theta_k (d, c), for n rows of a batch and c outputs of
 the model per row. W_k (n, d) is X_k scaled by the step size. All values are integers modulo 2^L in fixed point
-(fixed_point.py). Weights, forward sums H = sum_k X_k theta_k, residuals g (n, c) and gradients are additively shared:
+(fixed_point.py). Weights, forward sums H = sum_k X_k @ theta_k, residuals g (n, c) and gradients are additively shared:
 each party has a random-looking summand. The offline phase (offline_phase.py) has computed products with random vectors
 in advance, so that:
 
     theta_k = s_k + sum_h r_kh     party k has s_k, and every holder h other than k has r_kh
     g = psi_A + psi_B + delta      psi_h is a random mask (n, c) that only holder h knows; delta is sent in step 9
-    h_k                            k's share of H (n, c): X_k s_k, plus k's shares of the products X r
+    h_k                            k's share of H (n, c): X_k @ s_k, plus k's shares of the products X @ r
     chi, pad(j)                    for each row and output, an oblivious transfer gave B a random index chi below 2^b
                                    and the number pad(chi), and gave A all 2^b numbers pad(j)
 
@@ -33,7 +33,7 @@ is one round trip. With more parties it is three messages in sequence, whatever 
 All values that A receives are uniform, because of chi, psi_B and kappa. B can read one entry of each row's table, which
 is uniform because of psi_A. delta is uniform to C because of psi_B. So nobody learns more than n, d, c, the number of
 iterations, L and b. A coalition learns no more, unless it contains both A and B: these two together know g, every
-party's X_k theta_k, and their own weights.
+party's X_k @ theta_k, and their own weights.
 
 An interrupted training resumes from a checkpoint that all parties took after the same iteration. A resumed run draws
 fresh masks and keys, so replaying earlier iterations reveals nothing new; parties may resume from any common
@@ -305,12 +305,11 @@ class LabelParty(TrainingRole):
             self.state = replace(self.state, own_share=own_share)
         self._tables = tables
         self._prg = Prg.fresh("rounding of table entries")
-        self._masks = _NO_WORDS
 
     def train(self, chunk: int, iterations: int) -> Iterator[SharedState]:
         """Run the iterations of a chunk as the party with labels; see `TrainingRole.train`."""
         partner, chunk_name = self._params.partner, self._begin(chunk)
-        material = self._take(chunk, 0, 0)
+        material, masks = self._take(chunk, 0, 0)
         request = self._recv(partner, LookupRequest)  # 7
         self._check_chunk(partner, chunk_name, request.chunk)
         for iteration in range(iterations):
@@ -324,13 +323,15 @@ class LabelParty(TrainingRole):
                 indices = self._encoding.index(self._ring.reduce(h)).ravel() + read_offsets(
                     partner, request.offsets, h.size, self._encoding.entries
                 )
-                self._send(partner, MaskedTables(self._mask_tables(material.block, indices)))  # 8
+                self._send(partner, MaskedTables(self._mask_tables(material.block, indices, masks)))  # 8
+                del masks  # to free memory: the masks are as large as the tables
                 pending.append(material)
                 part += 1
                 if not last:
-                    material = self._take(chunk, iteration, part)  # now, because the partner computes at the same time
+                    # now, because the partner computes at the same time
+                    material, masks = self._take(chunk, iteration, part)
                 elif iteration + 1 < iterations:
-                    material = self._take(chunk, iteration + 1, 0)
+                    material, masks = self._take(chunk, iteration + 1, 0)
                 request = self._recv(partner, LookupRequest)  # 9, 7
                 answered = pending if last else pending[:-1]
                 for previous, delta in zip(answered, self._split(request.delta, answered), strict=True):
@@ -339,29 +340,29 @@ class LabelParty(TrainingRole):
                 pending = pending[len(answered) :]
             yield self.state
 
-    def _take(self, chunk: int, iteration: int, part: int) -> PreprocessedBlock:
-        """Return the material of a block, and compute psi + pad (2^b, n * c), the masks of its table entries."""
+    def _take(self, chunk: int, iteration: int, part: int) -> tuple[PreprocessedBlock, Words]:
+        """Return the material of a block, and psi + pad (2^b, n * c), the masks of its table entries."""
         material = self._offline.take(chunk, iteration, part)
-        self._masks = self._context.meter("transfer", lambda: table_transfers.pads(material.transfer, self._ring))
-        self._masks += material.psi.ravel()
-        return material
+        masks = self._context.meter("transfer", lambda: table_transfers.pads(material.transfer, self._ring))
+        masks += material.psi.ravel()
+        return material, masks
 
     def _split(self, deltas: bytes, blocks: Sequence[PreprocessedBlock]) -> list[bytes]:
         """Split the concatenated deltas of several blocks; the last block receives all remaining bytes."""
         ends = np.cumsum([self._ring.size(material.psi.size) for material in blocks[:-1]], dtype=int).tolist()
         return [deltas[start:stop] for start, stop in pairwise([0, *ends, len(deltas)])] if blocks else []
 
-    def _mask_tables(self, block: RowBlock, indices: TableIndices) -> bytes:
-        """Return the packed tables of a block, minus their masks; the masks are then discarded.
+    def _mask_tables(self, block: RowBlock, indices: TableIndices, masks: Words) -> bytes:
+        """Return the packed tables of a block, minus their masks.
 
         Args:
             block: the block of rows.
             indices: for each row and output (n * c,), the index of the table entry that is sent first.
+            masks: the masks of the entries (2^b, n * c).
 
         Returns:
             The bytes of a `MaskedTables` message.
         """
-        masks, self._masks = self._masks, _NO_WORDS
         tables, packing = self._tables(block), IncrementalPacking(self._ring, masks.shape)
         for start in range(0, len(indices), _ROWS_PER_TABLE_CHUNK):
             rows = slice(start, start + _ROWS_PER_TABLE_CHUNK)

@@ -45,7 +45,7 @@ from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing, Words
 from securevfl.errors import ProtocolError
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
-from securevfl.protocols.joint_prediction import RowsToScore
+from securevfl.protocols.joint_prediction import RowsToScore, ScoreResult
 from securevfl.protocols.score_ledger.row_digests import COMMITMENT_BYTES
 from securevfl.protocols.score_ledger.row_ledger import NEW, REFUSED, SELF, STORED, ScoreLedger, ScoreQuery
 from securevfl.protocols.shares import forward_sums
@@ -190,9 +190,6 @@ class ScoringSession:
             sum can be out of range.
         number: the number of this scoring in the session; no two may have the same.
         rows: the approximate number of rows of a block.
-
-    Attributes:
-        decisions: the parties' decision about the rows of the last block.
     """
 
     def __init__(
@@ -214,13 +211,11 @@ class ScoringSession:
         self._other = params.partner if self._rounding == context.active else context.active
         self._ring, self._score_ring = ShareRing(params.encoding.bits), ShareRing(scoring.quantizer.bits)
         rounds = context.me == self._rounding
-        self._lost = np.zeros(0, np.bool_)  # for each row with a stored score, whether the stored bytes are missing
         self._quantizer = scoring.coarser if rounds and scoring.coarser is not None else scoring.quantizer
         self._dither = Prg.fresh("dither of scores")
         self._sums: ForwardSums | None = None
-        self.decisions = RowDecisions(None, np.zeros(0, np.bool_), np.zeros(0, np.bool_))
 
-    def block(self, number: int, X: Floats, rows: RowsToScore) -> Floats | None:
+    def block(self, number: int, X: Floats, rows: RowsToScore) -> ScoreResult:
         """Score a block of rows.
 
         Args:
@@ -229,32 +224,35 @@ class ScoringSession:
             rows: the ids and unscaled columns of the rows.
 
         Returns:
-            At the requesting party, the scores (n, c): nan for a row without a score, and infinity for a score that is
-            out of range. None elsewhere.
+            Which rows have been scored, and at the requesting party the scores (n, c): nan for a row without a score,
+            and infinity for a score that is out of range.
 
         Raises:
             LeakageError: this party's ledger refuses the model or the peer.
         """
-        ledger = self._scoring.ledger
+        ledger, is_requester = self._scoring.ledger, self._context.me == self._requester
         if ledger is None:
             all_rows = np.ones(len(X), np.bool_)
-            self.decisions = RowDecisions(None, all_rows, ~all_rows)
-            return self._disclose(self._compute(number, X, None))
-        self._lost = np.zeros(0, np.bool_)
+            decisions = RowDecisions(None, all_rows, ~all_rows)
+            return ScoreResult.of_all(len(X), self._disclose(self._compute(number, X, None), decisions))
         with ledger.claim() as claim:
-            self.decisions = decisions = self._decide(rows, ledger, claim)  # 0, 1
+            decisions = self._decide(rows, ledger, claim)  # 0, 1
             if not decisions.scored.any():
-                requested = self._context.me == self._requester
-                return np.full((len(X), self._params.outputs), np.nan) if requested else None
-            shares = np.zeros((len(X), self._params.outputs), np.uint64)
+                scores = np.full((len(X), self._params.outputs), np.nan) if is_requester else None
+                return ScoreResult.of(scores, decisions.scored, decisions.fresh)
+            shares, lost = np.zeros((len(X), self._params.outputs), np.uint64), np.zeros(len(X), np.bool_)
             is_holder = self._context.me in (self._rounding, self._other)
             if decisions.stored.any() and is_holder:
-                shares[decisions.stored] = self._stored(decisions.query_of(decisions.stored))
+                shares[decisions.stored], lost[decisions.stored] = self._stored(decisions.query_of(decisions.stored))
             if decisions.fresh.any():
                 fresh = self._compute(number, X[decisions.fresh], decisions.query_of(decisions.fresh))
                 if fresh is not None:
                     shares[decisions.fresh] = fresh
-            return self._disclose(shares[decisions.scored] if is_holder else None)
+            scores = self._disclose(shares[decisions.scored] if is_holder else None, decisions)
+            if scores is not None:
+                scores[lost] = np.nan
+                self._store_scores(scores, decisions)
+            return ScoreResult.of(scores, decisions.scored, decisions.fresh)
 
     def _decide(self, rows: RowsToScore, ledger: ScoreLedger, claim: str) -> RowDecisions:
         """Run steps 0 and 1: agree with all parties on the rows that receive a score."""
@@ -370,19 +368,19 @@ class ScoringSession:
         shifts = look_up_shares(self._products, transfers, self._params.partner, index, encoding.top_bits, table, ring)
         return self._ring.reduce(h + (shifts << np.uint64(quantizer.shift(encoding))))
 
-    def _stored(self, query: ScoreQuery | None) -> Words:
-        """Return this holder's stored shares (n, c) of earlier scores; 0 for a share whose bytes are missing."""
+    def _stored(self, query: ScoreQuery | None) -> tuple[Words, NDArray[np.bool_]]:
+        """Return this holder's stored shares (n, c) of earlier scores, and which rows' shares are missing (n,)."""
         ledger, c = self._scoring.ledger, self._params.outputs
         assert ledger is not None, "only parties with a ledger have stored scores"
         assert query is not None, "only parties with a ledger have stored scores"
         shares = ledger.stored(query)
-        self._lost = np.array([share is None for share in shares], np.bool_)
+        lost = np.array([share is None for share in shares], np.bool_)
         octets = b"".join(share or bytes(8 * c) for share in shares)
-        return np.frombuffer(octets, "<u8").reshape(-1, c).astype(np.uint64)
+        return np.frombuffer(octets, "<u8").reshape(-1, c).astype(np.uint64), lost
 
-    def _disclose(self, share: Words | None) -> Floats | None:
+    def _disclose(self, share: Words | None, decisions: RowDecisions) -> Floats | None:
         """Run steps 4 and 5: send this holder's share (m, c) of the m scored rows, or return the scores (n, c) at Q."""
-        context, requester, products, decisions = self._context, self._requester, self._products, self.decisions
+        context, requester, products = self._context, self._requester, self._products
         ring, quantizer = self._score_ring, self._scoring.quantizer
         shape = (int(decisions.scored.sum()), self._params.outputs)
         if context.me == requester:
@@ -392,8 +390,6 @@ class ScoringSession:
             scores = np.full((len(decisions.scored), shape[1]), np.nan)
             sums = quantizer.dequantize(share + rounded, rounded_down=1)
             scores[decisions.scored] = quantizer.mark_overflow(sums)
-            scores[np.flatnonzero(decisions.stored)[np.flatnonzero(self._lost)]] = np.nan
-            self._store_scores(scores)
             return scores
         if share is not None and context.me == self._rounding:
             about = tuple(name for name in context.parties if name != requester)
@@ -417,16 +413,16 @@ class ScoringSession:
         ring = ShareRing(bits - message.finer)
         return unpack_words(self._rounding, message.words, ring, shape) << np.uint64(message.finer)
 
-    def _store_scores(self, scores: Floats) -> None:
+    def _store_scores(self, scores: Floats, decisions: RowDecisions) -> None:
         """Store the scores (n, c) that this party received, so that it need not request them again."""
         known = np.asarray(np.isfinite(scores).all(axis=1))
-        ledger, query = self._scoring.ledger, self.decisions.query_of(known)
+        ledger, query = self._scoring.ledger, decisions.query_of(known)
         if ledger is not None and query is not None:
             ledger.store(query, [row.tobytes() for row in scores[known].astype("<f8")], of="score")
 
 
 def _read_states(name: str, data: bytes, rows: int) -> NDArray[np.uint8]:
-    """Return the state of each row (rows,) that a party has sent. Raises ProtocolError if one is invalid."""
+    """Return the states of rows (refused, new or stored) that a party has sent. Raises ProtocolError if invalid."""
     states = np.frombuffer(data, np.uint8)
     if len(states) != rows:
         raise ProtocolError(

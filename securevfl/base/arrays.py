@@ -37,7 +37,7 @@ class SerializableFields:
         Infinite floats in arrays become the largest finite number.
 
         Args:
-            whole: False to leave out what only the training rows need.
+            whole: False to leave out values that only training needs.
 
         Returns:
             The values by field name.

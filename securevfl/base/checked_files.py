@@ -26,7 +26,7 @@ _JSON_TAIL = re.compile(rb', "(sha256)": "([0-9a-f]{64})"\}\Z')
 
 
 def write_checked(path: Path, data: bytes) -> None:
-    """Write data followed by its digest, for `read_checked`; StorageError as `write_atomic`."""
+    """Write data followed by its digest, for `read_checked`; raise StorageError as `write_atomic` does."""
     write_atomic(path, data + f"\nsecurevfl sha256 {hashlib.sha256(data).hexdigest()}\n".encode())
 
 
@@ -51,7 +51,7 @@ def read_checked(path: Path) -> bytes:
 
 
 def write_checked_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a mapping as JSON with the digest of its text as last entry `sha256`; StorageError as `write_atomic`."""
+    """Write a mapping as JSON whose last entry `sha256` is the digest of its text; raise StorageError on failure."""
     text = json.dumps(value).encode()
     write_atomic(path, text[:-1] + f', "sha256": "{hashlib.sha256(text).hexdigest()}"}}'.encode())
 
@@ -78,7 +78,7 @@ def read_checked_json(path: Path) -> tuple[Any, bool]:
 
 
 def _verified(data: bytes, tail: re.Match[bytes]) -> bytes:
-    """Return the data if its digest is that of the tail; otherwise raise DamagedFileError."""
+    """Return the data if it has the digest that the tail of the file states; else raise DamagedFileError."""
     if hashlib.sha256(data).hexdigest().encode() != tail[2]:
         raise DamagedFileError
     return data

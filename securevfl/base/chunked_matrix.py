@@ -1,12 +1,12 @@
 """Matrices with more rows than one process should hold, divided into chunks of rows that functions are sent to.
 
-A `ChunkedMatrix` (n, d) supports what training needs of an array: shape, length, X @ theta, X.T @ g and X.T @ X. Each
-operation runs on all parts of the matrix at the same time and returns an array; the rows stay where they are. A part is
-in this process, or wherever an executor keeps it (`securevfl.runtime.worker_backend`). An operation is a function of
-the chunk of rows and of arguments that are sent to the part.
+A `ChunkedMatrix` X (n, d) supports the operations that training needs: shape, length, X @ theta, X.T @ g and X.T @ X
+for weights theta (d, c) and residuals g (n, c). A part is one chunk of consecutive rows, in this process or at a worker
+process (`securevfl.runtime.worker_backend`). Each operation is sent to all parts at the same time as a function of the
+chunk, and returns an array; the rows stay where they are.
 
 The rows of a chunk are read in blocks of `BLOCK_NUMBERS` numbers, so that neither X nor a scaled copy of it is ever in
-memory as a whole.
+memory completely.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 BLOCK_NUMBERS = 1 << 21
-"""How many numbers of a matrix are in memory at a time."""
+"""Maximum number of matrix entries in memory at a time."""
 MAX_MATERIALIZED_NUMBERS = 1 << 23
-"""A matrix of at most this many numbers is computed once and stored as an array."""
+"""A matrix with at most this number of entries is computed once and stored as an array."""
 
 
 class RowSource(Protocol):
@@ -44,7 +44,7 @@ class RowSource(Protocol):
 
 
 class SparseRows(ABC):
-    """Rows (n, d) that are computed when they are read, with zeros at positions that every party may know."""
+    """Rows (n, d) that are computed when they are read; the positions of their zeros are public."""
 
     @property
     @abstractmethod
@@ -70,7 +70,7 @@ class SparseRows(ABC):
         return dense
 
     def backward(self, g: Floats) -> Floats:
-        """Return X^T g (d, c)."""
+        """Return X^T g (d, c) for these rows X and an array g (n, c)."""
         total = np.zeros((self.shape[1], g.shape[1]))
         step = max(1, BLOCK_NUMBERS // self.shape[1])
         for start in range(0, len(self), step):
@@ -81,7 +81,7 @@ class SparseRows(ABC):
 
 
 class RowChunk:
-    """Consecutive rows of a matrix in the process that holds them, with values that the process caches for them.
+    """Consecutive rows of a matrix in the process that stores them, with values that this process caches.
 
     Args:
         rows: the rows (k, d).
@@ -104,7 +104,7 @@ class RowChunk:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the rows that are in memory."""
+        """Number of bytes of the rows in memory; 0 if they are read from elsewhere."""
         return int(getattr(self.rows, "nbytes", 0))
 
     def blocks(self) -> Iterator[tuple[slice, Floats]]:
@@ -121,7 +121,7 @@ class MatrixPart(ABC):
     Attributes:
         start: number of the first row.
         stop: number of the row after the last one.
-        min_blocks: how many ciphertext blocks make a call worthwhile.
+        min_blocks: minimum number of ciphertext blocks for which a call to the part is worthwhile.
     """
 
     start: int
@@ -211,12 +211,12 @@ class ChunkedMatrix:
 
 
 def materialize(rows: RowSource) -> Floats | ChunkedMatrix:
-    """Return rows as an array if they are small and not sparse, and as a matrix with one part otherwise."""
+    """Return rows as an array if they are small and not sparse; otherwise as a matrix with one local part."""
     return rows[:] if is_small(rows) and not isinstance(rows, SparseRows) else ChunkedMatrix.local(rows)
 
 
 def is_small(rows: RowSource) -> bool:
-    """Return whether rows may be computed and stored all at once."""
+    """Return whether rows are small enough to be computed and stored as one array."""
     n, d = rows.shape
     return n * d <= MAX_MATERIALIZED_NUMBERS
 
@@ -232,7 +232,7 @@ def as_array(matrix: Floats | ChunkedMatrix) -> Floats | None:
 
 
 class TransposedMatrix:
-    """The transpose of a chunked matrix."""
+    """The transpose of a chunked matrix; it can only be multiplied."""
 
     def __init__(self, matrix: ChunkedMatrix) -> None:
         self._matrix = matrix

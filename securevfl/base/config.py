@@ -14,7 +14,7 @@ from securevfl.untrusted import shortened
 
 
 class Config(BaseModel):
-    """Keyword-only options.
+    """Base class of a set of options, which are keyword-only.
 
     Args:
         **options: the options by name.
@@ -53,7 +53,7 @@ class Config(BaseModel):
 
 
 class NamedOption(Config):
-    """An option that a job file selects by name: `sum = "tree"`, or `[sum] name = "tree"` with further keys."""
+    """Base class of options that a job file selects by name, as in `sum = "tree"` or `[sum] name = "tree"`."""
 
     name: ClassVar[str]
 
@@ -64,14 +64,14 @@ MAX_PROBLEMS = 50
 
 
 class Registry(dict[str, type[N]]):
-    """The kinds of one option by name.
+    """The classes that an option of a job can select, by name.
 
     Args:
         what: name of the option, for error messages.
-        *kinds: its kinds.
+        *kinds: the classes.
 
     Attributes:
-        more: loads kinds that other packages provide, and returns a hint about packages that may not be loaded.
+        more: loads classes that other packages provide, and returns a hint about packages that are not allowed.
     """
 
     def __init__(self, what: str, *kinds: type[N]) -> None:
@@ -89,7 +89,7 @@ class Registry(dict[str, type[N]]):
             The option; a value of another type is returned unchanged and fails in pydantic's validation.
 
         Raises:
-            ValueError: if there is no kind of this name.
+            ValueError: if no class has this name.
         """
         if isinstance(value, str):
             value = {"name": value}
@@ -105,7 +105,7 @@ class Registry(dict[str, type[N]]):
 
 
 def read_nested(kind: type[Config], keys: Any) -> Any:
-    """Read a nested table through its constructor, so that its problems are reported with their full keys.
+    """Read a nested table of options by its class, so that problems are reported with their full keys.
 
     Args:
         kind: the class of the option.
@@ -200,5 +200,5 @@ def describe_problems(error: ValidationError, kind: type[Config]) -> str:
 
 
 def _joint(line: str) -> str:
-    """Return the text between the key of a table and a problem within it, which may begin with another key."""
+    """Return "." if the problem `line` begins with another key, and ": " otherwise."""
     return "." if re.match(r"[\w.]+: ", line) else ": "

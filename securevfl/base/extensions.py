@@ -1,4 +1,4 @@
-"""Families of training, commands and attacks that other packages provide through Python entry points.
+"""Protocol families, commands and attacks that other packages provide through Python entry points.
 
 A package declares its contributions in one of three groups:
 
@@ -6,10 +6,10 @@ A package declares its contributions in one of three groups:
     securevfl.tools      a function that adds its commands to a `typer.Typer`
     securevfl.attacks    an `audit.attacks.base.Attack`
 
-An installed package is not loaded by itself. A family is loaded when a job names something unknown, and an attack when
-an audit begins, but only if the party allows the distribution by name in the environment variable SECUREVFL_ALLOW.
-Therefore a job that a peer wrote can request code but cannot run it. A command is loaded when its user types it. Names
-of securevfl have priority, and a name that two packages provide is an error.
+Installing a package does not load it. A family is loaded when a job names something unknown, and an attack when an
+audit begins, but only if the party allows the distribution by name in the environment variable SECUREVFL_ALLOW.
+Therefore a job that a peer wrote can name a package but cannot make this party run it. A command is loaded when its
+user types it. Names of securevfl have priority, and a name that two packages provide is an error.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ALLOW_VARIABLE = "SECUREVFL_ALLOW"
 
 @dataclass(frozen=True)
 class Extension:
-    """A package that extends securevfl. All parties that use it must agree on the three fields.
+    """A package that extends securevfl. The three fields must be equal at all parties that use it.
 
     Attributes:
         distribution: name of the distribution.
@@ -83,7 +83,7 @@ def allowed_entry_points(group: str) -> dict[str, EntryPoint]:
 
 
 def hint_for_disallowed(group: str) -> str:
-    """Return how to allow the installed packages of a group that are not allowed yet, or an empty text."""
+    """Return a hint that states how to allow installed packages of a group; empty if all are allowed."""
     allowed = allowed_entry_points(group)
     others = {_distribution(point) for name, point in available_entry_points(group).items() if name not in allowed}
     names = sorted(others)

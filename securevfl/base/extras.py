@@ -1,4 +1,4 @@
-"""Optional libraries, installed by extras such as `pip install securevfl[sklearn]`.
+"""Optional libraries. They are installed by extras, for example with `pip install securevfl[sklearn]`.
 
 sklearn   scikit-learn and scipy: audit, sample tables, baselines of the benchmark
 phe       python-paillier: conversion and comparison
@@ -36,7 +36,7 @@ def import_extra(module: str, name: str, what: str) -> Any:
     Args:
         module: name of the module.
         name: the extra that installs it.
-        what: the feature that needs it, for the error message.
+        what: the feature that needs the library, for the error message.
 
     Returns:
         The module.

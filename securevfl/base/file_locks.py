@@ -17,7 +17,7 @@ def shared_locks(*paths: Path) -> Iterator[None]:
     with ExitStack() as files:
         for path in paths:
             with suppress(OSError):
-                if path.is_file():  # opening a pipe a second time would take its data
+                if path.is_file():  # a pipe must not be opened twice: its data can be read only once
                     lock_shared(files.enter_context(path.open("rb")))
         yield
 

@@ -17,7 +17,7 @@ from securevfl.errors import ConfigError, StorageError
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write a file as a whole or not at all, readable by its owner only.
+    """Write a file completely or not at all; only its owner can read it.
 
     The data goes to a temporary file in the same folder, which is read back and then renamed. Temporary files that
     killed processes have left are removed first. A symbolic link remains, and its target is written. Pipes and devices
@@ -36,11 +36,11 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 @contextmanager
 def atomic_writer(path: Path, *, content: bytes | None = None) -> Iterator[BinaryIO]:
-    """Write a file piece by piece; it is renamed to `path` when the block ends, and removed if the block raises.
+    """Write a temporary file; it becomes `path` when the block ends, and is removed if the block raises.
 
     Args:
         path: the file, see `write_atomic`.
-        content: the whole content if it is known in advance; it is compared with the file read back.
+        content: the complete content if it is known in advance; it is compared with the file after writing.
 
     Yields:
         The temporary file, open for writing.
@@ -70,7 +70,7 @@ def atomic_writer(path: Path, *, content: bytes | None = None) -> Iterator[Binar
             draft.unlink(missing_ok=True)
     except OSError as cause:
         if cause.filename not in (None, str(draft), str(path), str(path.parent)):
-            raise  # an error about another file that the block has used
+            raise  # the block failed on another file, which its own error names
         raise StorageError(path, cause) from None
 
 
@@ -79,7 +79,7 @@ def append_atomic(file: int, data: bytes, path: Path) -> None:
 
     Args:
         file: descriptor of a file that is open for reading and writing.
-        data: what to append.
+        data: the bytes to append.
         path: the file's path, for the error message.
 
     Raises:
@@ -88,7 +88,7 @@ def append_atomic(file: int, data: bytes, path: Path) -> None:
     end = os.lseek(file, 0, os.SEEK_END)
     try:
         remaining = memoryview(data)
-        while remaining:  # an almost full disk accepts only a part
+        while remaining:  # an almost full disk may accept only a part of the data
             remaining = remaining[os.write(file, remaining) :]
         os.fsync(file)
         if read_at(file, len(data), end) != data:
@@ -124,7 +124,7 @@ def restrict_to_owner(folder: Path) -> None:
 
 
 def _target(path: Path) -> Path:
-    """Return the target of a symbolic link, which need not exist, or any other path unchanged."""
+    """Return the target of a symbolic link, even if it does not exist; other paths are returned unchanged."""
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
@@ -145,7 +145,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def _remove_stale_drafts(path: Path) -> None:
-    """Remove temporary files of this file by processes that no longer run."""
+    """Remove temporary files that processes which no longer run have left for this file."""
     if os.name != "posix":  # elsewhere signal 0 would end the process
         return
     for draft in path.parent.glob(f".{glob.escape(path.name)}.*"):
@@ -172,7 +172,7 @@ def check_writable(*paths: Path | None, folder: bool = False) -> None:
         folder: True if the paths are folders that files are written to.
 
     Raises:
-        ConfigError: if a path is of the other kind, or its folder cannot be written.
+        ConfigError: if a path is a folder instead of a file (or vice versa), or its folder cannot be written.
     """
     for path in filter(None, paths):
         path = _target(path)

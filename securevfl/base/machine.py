@@ -1,7 +1,7 @@
-"""Threads of linear algebra and freed memory of this process.
+"""Settings of this process: the number of threads of linear algebra, and how freed memory is returned.
 
-Products of thin matrices do not become faster with several BLAS threads, because the threads wait busily for each
-other. If other threads or processes use the cores as well, such products take twice the time.
+Products of thin matrices do not become faster with several BLAS threads, because the threads wait for each other in a
+busy loop. If other threads or processes use the cores as well, such products take twice the time.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-_ARENA_MAX, _MMAP_THRESHOLD = -8, -3  # parameters of mallopt
-_MMAP_BYTES = 8 << 20  # larger arrays return to the system when they are freed; for smaller ones that costs too much
+_ARENA_MAX, _MMAP_THRESHOLD = -8, -3  # numbers of two parameters of mallopt (malloc.h)
+_MMAP_BYTES = 8 << 20  # memory of larger arrays is returned when they are freed; for smaller ones that costs too much
 
 _lock = threading.Lock()
 _active_blocks = 0
@@ -23,7 +23,7 @@ _limit: Any = None
 
 @contextmanager
 def single_threaded_blas() -> Iterator[None]:
-    """Compute products of matrices of this process in the calling thread until all such blocks have ended."""
+    """Compute matrix products in the calling thread only, until all blocks of this kind in the process have ended."""
     global _active_blocks, _limit
     from threadpoolctl import threadpool_limits
 
@@ -41,9 +41,9 @@ def single_threaded_blas() -> Iterator[None]:
 
 
 def use_one_heap() -> None:
-    """Let all threads allocate from one heap, and map large arrays outside of it, if the C library is glibc.
+    """Let all threads allocate from one heap, and large arrays outside of it (with glibc only).
 
-    With one heap for each thread, memory that a thread has freed is of no use to the others, and large arrays leave
+    With one heap for each thread, other threads cannot reuse the memory that a thread has freed, and large arrays leave
     holes. A process then grows to a multiple of the memory that it uses.
     """
     with suppress(OSError, AttributeError):
@@ -52,7 +52,7 @@ def use_one_heap() -> None:
 
 
 def release_freed_memory() -> None:
-    """Return memory to the system that the C library and Arrow have cached; without glibc, only that of Arrow."""
+    """Return freed memory that glibc and Arrow have cached to the system; without glibc, only Arrow's."""
     if "pyarrow" in sys.modules:
         sys.modules["pyarrow"].default_memory_pool().release_unused()
     with suppress(OSError, AttributeError):

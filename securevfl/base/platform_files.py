@@ -10,7 +10,7 @@ import os
 import threading
 from typing import IO
 
-_seeking = threading.Lock()  # only where reads and writes at an offset have to move the file's position
+_seeking = threading.Lock()  # for systems on which such reads and writes move the file's position
 
 
 def lock_exclusive(file: int | IO[bytes], *, wait: bool = True) -> None:
@@ -42,7 +42,7 @@ def lock_shared(file: int | IO[bytes], *, wait: bool = True) -> None:
 
 
 def _lock(file: int | IO[bytes], *, exclusive: bool, wait: bool) -> None:
-    import portalocker  # most processes lock nothing
+    import portalocker  # imported late, because most processes lock nothing
 
     flags = portalocker.LockFlags.EXCLUSIVE if exclusive else portalocker.LockFlags.SHARED
     try:

@@ -15,22 +15,22 @@ from securevfl.errors import ProtocolError
 Role = str
 
 ACTIVE: Role = "active"
-"""Has the labels, and may have columns."""
+"""The party that has the labels, and may have columns."""
 PASSIVE: Role = "passive"
-"""Has columns and no labels."""
+"""A party that has columns and no labels."""
 SERVER: Role = "server"
-"""Has no table and relays or adds messages of the others."""
+"""A party without a table that relays or adds messages of the others."""
 PARTNER: Role = "partner"
-"""Has columns and no labels, and holds secret shares together with the active party."""
+"""A party that has columns and no labels, and holds secret shares together with the active party."""
 
 LEAD: Role = "lead"
-"""Role of the first party in addition to its other one: it stores the history and decides when to stop."""
+"""The first party's additional role: it stores the history of the training and decides when to stop."""
 COLLECTOR: Role = "collector"
-"""Receives a sum."""
+"""A party that receives a sum."""
 CONTRIBUTOR: Role = "contributor"
-"""Adds a summand to a sum."""
+"""A party that adds a summand to a sum."""
 READER: Role = "reader"
-"""Contributes to a stored sum and receives it."""
+"""A party that contributes to a stored sum and receives it."""
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,14 @@ class Roles:
     """The role of every party of a run.
 
     Attributes:
-        cast: pairs of party and role, in an order that all parties share; the first party leads.
+        cast: pairs (party, role) in an order that is the same at all parties; the first party leads.
     """
 
     cast: tuple[tuple[str, Role], ...]
 
     @classmethod
     def of(cls, cast: Mapping[str, Role] | Iterable[tuple[str, Role]]) -> Roles:
-        """Return the roles of a mapping or of pairs, in their order."""
+        """Create roles from a mapping or from (party, role) pairs; their order is kept."""
         return cls(tuple(cast.items() if isinstance(cast, Mapping) else cast))
 
     @classmethod
@@ -130,11 +130,11 @@ class Roles:
         return tuple(name for name in self.parties if name != party)
 
     def pairs(self) -> list[tuple[Role, Role]]:
-        """Return the roles of sender and receiver of all messages between two different parties, each pair once."""
+        """Return all pairs (sender's role, receiver's role) of two different parties, each pair once."""
         return list(dict.fromkeys((one, other) for a, one in self.cast for b, other in self.cast if a != b))
 
     def may_send(self, sender: Role, receiver: Role) -> bool:
-        """Return whether two different parties have these roles, so that one can send a message to the other."""
+        """Return whether two different parties of the run have these roles."""
         return any(
             sender in self.roles_of(one) and receiver in self.roles_of(other)
             for one in self.parties

@@ -40,7 +40,7 @@ class SpillFile(Generic[K]):
         return tempfile.TemporaryFile(dir=self._folder)
 
     def put(self, key: K, arrays: Sequence[NDArray[Any]]) -> None:
-        """Store arrays under a key that has none. A failing write leaves the key without arrays."""
+        """Store arrays under a new key. If the write fails, nothing is stored and `get` returns None."""
         with self._lock:
             start, contiguous = self._end, [np.ascontiguousarray(array) for array in arrays]
             self._end += sum(array.nbytes for array in contiguous)

@@ -1,10 +1,12 @@
-"""The baselines phe and tenseal, called as their documentation shows.
+"""Measurements of the baselines phe and tenseal, which are called as their documentation shows.
 
-    phe      one ciphertext a value; a column of J^T g is a sum of EncryptedNumber * float
+The measured product is J^T g for a matrix J (n, d) and an encrypted vector g (n,).
+
+    phe      one ciphertext for each value; an entry of J^T g is a sum of EncryptedNumber * float
     tenseal  CKKSVector.matmul with Galois keys, N = 8192; a vector longer than N / 2 does not fit
 
-A measurement of phe that would take more than a minute uses a slice and is scaled: encryption grows with n, the
-products with n d, decryption with d.
+A measurement of phe that would take more than a minute uses a part of J and g and is scaled: encryption grows with n,
+the products with n * d, decryption with d.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from securevfl.base.arrays import Floats
 from securevfl.bench.stopwatch import Stopwatch
 
 MAX_BASELINE_SECONDS = 60.0
-"""Time of a measurement, above which a slice is measured."""
+"""A measurement that would take more seconds uses a slice of the problem and is scaled."""
 
 _PROBE = 8
 
@@ -34,8 +36,8 @@ class BaselineFigures:
 
     Attributes:
         watch: the time of each step.
-        bytes_up: bytes sent to the key holder.
-        bytes_down: bytes sent by the key holder.
+        bytes_up: number of bytes sent to the key holder.
+        bytes_down: number of bytes sent by the key holder.
         max_abs_error: largest absolute error.
         repetitions: number of repetitions.
         estimated: whether the times are scaled from a slice.
@@ -68,7 +70,7 @@ def phe_keys(bits: int) -> tuple[Any, Any]:
 def _median(
     once: Callable[[], tuple[Stopwatch, float]], expected: float, seconds: float
 ) -> tuple[Stopwatch, float, int]:
-    """Return the repetition of median time, its error, and the number of repetitions, three at most."""
+    """Repeat a measurement up to three times; return the repetition with median time, its error, and their number."""
     count = max(1, min(3, int(seconds / expected)))
     return *sorted((once() for _ in range(count)), key=lambda run: run[0].total)[count // 2], count
 
@@ -99,7 +101,7 @@ def phe_product(J: Floats, g: Floats, bits: int, *, seconds: float = MAX_BASELIN
 
 
 def phe_sum(parts: Floats, bits: int, *, seconds: float = MAX_BASELINE_SECONDS) -> BaselineFigures:
-    """Measure the sum of the rows of `parts` (K, m) with phe, one ciphertext a value."""
+    """Measure the sum of the rows of `parts` (K, m) with phe, with one ciphertext for each value."""
     public, private = phe_keys(bits)
 
     def once(count: int) -> tuple[Stopwatch, float]:

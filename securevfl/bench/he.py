@@ -1,10 +1,10 @@
 """The encrypted gradient J^T [[g]] of one batch: encrypt, compute, blind, open; this library against phe and tenseal.
 
-J (n, d) is standard normal, g (n, 1) uniform in [-1, 1]. Errors are those of the sum over the rows, n times those of a
-mean gradient. Keys are not counted; preparing J has its own column `prepare_ms`, because J is prepared once. `blind_ms`
-contains blinding and unblinding, which the baselines do not do. `bytes_up` are sent from the owner of J to the key
-holder, `bytes_down` in the other direction. `cpu_ms` and `cpu_ratio_to_phe` are processor time (see `Stopwatch`), which
-sums tenseal's threads.
+J (n, d) is standard normal, g (n, 1) uniform in [-1, 1]. Errors are those of the sum over the n rows, which are n times
+those of a mean gradient. The time and size of keys are not counted; preparing J has a separate column `prepare_ms`,
+because J is prepared once. `blind_ms` contains blinding and unblinding, which the baselines do not do. `bytes_up` are
+sent from the owner of J to the key holder, `bytes_down` in the other direction. `cpu_ms` and `cpu_ratio_to_phe` are
+processor time (see `Stopwatch`), which sums tenseal's threads.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ BASELINES = ("phe", "tenseal")
 _STEPS = "encrypt_ms", "compute_ms", "blind_ms", "open_ms", "total_ms", "cpu_ms", "prepare_ms"
 _RESULTS = "bytes_up", "bytes_down", "max_abs_error", "ratio_to_phe", "cpu_ratio_to_phe"
 EMPTY: Row = dict.fromkeys((*_STEPS, *_RESULTS)) | {"repetitions": 0, "estimated": False, "error": None}
-"""A row without figures. `estimated` figures are measured on a slice and scaled; with an `error` there are none."""
+"""A row without figures. If `estimated`, figures are measured on a slice and scaled; if there is an `error`, there are
+none."""
 
 
 def problem(n: int, d: int, c: int = 1) -> tuple[Floats, Floats]:
@@ -45,7 +46,7 @@ def problem(n: int, d: int, c: int = 1) -> tuple[Floats, Floats]:
 
 
 def measure(name: str, engine: Engine, n: int, d: int, pool: TimedExecutor | None, *, seconds: float = 8.0) -> Row:
-    """Measure one of this library's engines, with both parties in this process.
+    """Measure one of this library's engines (encryption schemes), with both parties in this process.
 
     Args:
         name: name of the engine.

@@ -1,7 +1,7 @@
 """The start-up time of the command and of the package: medians over fresh processes, one after another.
 
-Wall-clock and processor seconds; the latter hardly change when the machine is busy. Every figure includes the start of
-the bare interpreter, which has a row of its own.
+Times are wall-clock and processor seconds; the latter hardly change if the machine is busy. Every figure includes the
+start of the bare interpreter, which has a row of its own.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _start(arguments: list[str]) -> tuple[float, float]:
 def _children_cpu() -> float:
     """Return the processor seconds of ended child processes.
 
-    The resolution is a microsecond. os.times counts ticks of 10 ms, and an interpreter may start within one.
+    The resolution is a microsecond. os.times would be too coarse: it counts ticks of 10 ms.
     """
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime

@@ -12,10 +12,10 @@ T = TypeVar("T")
 
 
 class Stopwatch:
-    """Milliseconds of the steps of one repetition, by name, and the processor time of all of them.
+    """Measures the milliseconds of each step of one repetition, by name, and their total processor time.
 
     Work in a pool counts in `cpu` as if it were spread evenly over the cores. So `cpu` is the wall-clock time on an
-    idle machine, and hardly changes when others use the machine.
+    idle machine, and hardly changes if other programs use the machine.
 
     Args:
         pool: the pool whose work is counted.
@@ -47,7 +47,7 @@ class Stopwatch:
         return steps | {"total_ms": self.total, "cpu_ms": self.cpu}
 
     def scale(self, **factors: float) -> None:
-        """Multiply the times of steps by factors, and the processor time by the growth of the total."""
+        """Multiply the times of steps by factors, and the processor time by the resulting factor of the total."""
         before = self.total
         for step, factor in factors.items():
             self.steps[step] *= factor

@@ -18,7 +18,7 @@ from securevfl.display.html import escape
 from securevfl.errors import ConfigError, LabelError
 from securevfl.families.facts import RunFacts
 from securevfl.families.message_declarations import run_declarations, run_roles
-from securevfl.families.run_facts import local_run_facts, pooled_run_facts
+from securevfl.families.run_facts import in_order, local_run_facts, pooled_run_facts
 from securevfl.families.table_preparation import prepare_party
 from securevfl.job import Job
 from securevfl.optim.defaults import why_not_on_shares
@@ -124,11 +124,9 @@ def sheet_for_party(
     columns: Mapping[str, int],
     *,
     outputs: int | None = None,
-    module_parameters: Mapping[str, int] | None = None,
     ledgers: Mapping[str, DisclosureLedger] | None = None,
-    run: str = "",
 ) -> ConsentSheet:
-    """Return the sheet of a party alone.
+    """Return the sheet of a party alone, before it has met the others.
 
     The same facts give the same text, in whatever order the other parties are named.
 
@@ -138,25 +136,57 @@ def sheet_for_party(
         cast: the roles of all parties.
         columns: number of columns d_k of each party.
         outputs: see `local_run_facts`.
-        module_parameters: see `local_run_facts`.
+        ledgers: the party's ledger by its name, if it has one.
+
+    Returns:
+        The sheet.
+    """
+    names = _in_sheet_order(cast)
+    party = prepare_party(job, party, party.register)
+    sizes = {name: columns[name] for name in names} | {party.name: len(party.columns)}
+    roles = job.family.complete_roles(job, Roles.of((name, cast.role(name)) for name in names), sizes)
+    if not party.columns:
+        return _sheet(job, roles, None, [], _heading_of_sheet(job, party))
+    try:
+        facts = local_run_facts(job, party, sizes, outputs=outputs)
+    except LabelError as error:
+        return _sheet(job, roles, None, ["", f"would be refused: {error}"], _heading_of_sheet(job, party))
+    return _sheet(job, roles, facts, _leak_lines(job, facts, ledgers or {}), _heading_of_sheet(job, party))
+
+
+def sheet_of_run(
+    job: Job, roles: Roles, facts: RunFacts, *, ledgers: Mapping[str, DisclosureLedger], run: str = ""
+) -> ConsentSheet:
+    """Return the sheet of a party that has met the others.
+
+    It has the same text as `sheet_for_party` if that function was given the same numbers of columns and outputs.
+
+    Args:
+        job: the job.
+        roles: the roles of all parties.
+        facts: the facts of the run, with the table of this party.
         ledgers: the party's ledger by its name, if it has one.
         run: the run that is resumed; its entries in the ledger do not count, because the party has agreed to them.
 
     Returns:
         The sheet.
     """
-    party = prepare_party(job, party, party.register)
-    names = [cast.lead, *sorted(cast.others(cast.lead))]
-    sizes = {name: columns[name] for name in names} | {party.name: len(party.columns)}
-    roles = job.family.complete_roles(job, Roles.of((name, cast.role(name)) for name in names), sizes)
-    heading = f"for {party.name}, by its own table ({len(party):,} x {len(party.columns)}), job {job.digest.hex()[:16]}"
+    (party,), names = facts.parties, _in_sheet_order(roles)
+    roles = Roles.of((name, roles.role(name)) for name in names)
     if not party.columns:
-        return _sheet(job, roles, None, [], f"for {party.name}, without a table, job {job.digest.hex()[:16]}")
-    try:
-        facts = local_run_facts(job, party, sizes, outputs=outputs, module_parameters=module_parameters)
-    except LabelError as error:
-        return _sheet(job, roles, None, ["", f"would be refused: {error}"], heading)
-    return _sheet(job, roles, facts, _leak_lines(job, facts, ledgers or {}, run), heading)
+        return _sheet(job, roles, None, [], _heading_of_sheet(job, party))
+    facts = in_order(job, facts, names)
+    return _sheet(job, roles, facts, _leak_lines(job, facts, ledgers, run), _heading_of_sheet(job, party))
+
+
+def _in_sheet_order(roles: Roles) -> list[str]:
+    """Return the names of all parties: the leading party, and the others in alphabetical order."""
+    return [roles.lead, *sorted(roles.others(roles.lead))]
+
+
+def _heading_of_sheet(job: Job, party: Party) -> str:
+    table = f"by its own table ({len(party):,} x {len(party.columns)})" if party.columns else "without a table"
+    return f"for {party.name}, {table}, job {job.digest.hex()[:16]}"
 
 
 def _sheet(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,6 +21,7 @@ from securevfl.models.class_labels import find_classes
 from securevfl.models.row_weights import Weights, with_max_weight
 from securevfl.models.trees import Trees
 from securevfl.optim.block_descent import BlockDescent
+from securevfl.optim.block_newton import BlockNewton
 from securevfl.optim.defaults import (
     EVALUATE_EVERY,
     EVALUATE_SAFE_STEPS_EVERY,
@@ -29,6 +31,7 @@ from securevfl.optim.defaults import (
 )
 
 MAX_EPOCHS = 10
+MAX_SELF_ENDING_EPOCHS = 50  # block newton ends by itself before that on all but hard tables
 """Epochs of a job that leaves their number open, before weights and standard errors are considered."""
 
 
@@ -63,9 +66,10 @@ def most_epochs(job: Job) -> int:
     It is larger if coefficients are reported with standard errors, and if weights make the safe steps shorter.
     """
     room = 1.0 if job.weights is None else job.weights.limit
+    epochs = MAX_SELF_ENDING_EPOCHS if isinstance(job.optimizer, BlockNewton) else MAX_EPOCHS
     if job.model.loss.reports_standard_errors:
-        return math.ceil(3 * MAX_EPOCHS * math.sqrt(room))
-    return math.ceil(MAX_EPOCHS * iteration_factor(room))
+        return math.ceil(3 * epochs * math.sqrt(room))
+    return math.ceil(epochs * iteration_factor(room))
 
 
 def _settle_classes(job: Job, parties: Sequence[Party]) -> Job:
@@ -106,11 +110,16 @@ def with_allowed_epochs(job: Job, facts: RunFacts) -> Job:
 
     If one epoch is refused already, the job is returned unchanged.
     """
-    for epochs in range(job.epochs, 0, -1):
-        shorter = job.model_copy(update={"epochs": epochs})
-        if not any(leak.name == "columns" for leak in leaks(shorter, replace(facts.shape, epochs=epochs))):
-            return shorter
-    return job
+
+    def with_epochs(epochs: int) -> Job:
+        return job.model_copy(update={"epochs": epochs})
+
+    def is_refused(epochs: int) -> bool:
+        found = leaks(with_epochs(epochs), replace(facts.shape, epochs=epochs))
+        return any(leak.name == "columns" for leak in found)
+
+    allowed = bisect_left(range(1, job.epochs + 1), True, key=is_refused)  # more epochs never disclose less
+    return with_epochs(allowed) if allowed else job
 
 
 def check_settled(job: Job, party: str) -> None:

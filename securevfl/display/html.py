@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 
 class Markup(str):
-    """Text that is HTML already and is not escaped."""
+    """Text that is already HTML, so that it is not escaped."""
 
     __slots__ = ()
 
@@ -113,7 +113,7 @@ def facts(values: Mapping[str, Cell]) -> str:
 
 
 def terms(meanings: Mapping[str, str]) -> str:
-    """Format terms and their meanings as a list of definitions."""
+    """Format terms and their meanings as an HTML list of definitions."""
     return (
         "<dl>" + "".join(f"<dt>{escape(term)}</dt><dd>{escape(text)}</dd>" for term, text in meanings.items()) + "</dl>"
     )

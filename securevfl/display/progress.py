@@ -14,20 +14,20 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 OnStep = Callable[[int, int], None]
-"""Receives the number of steps done and the total, which is 0 if it is unknown."""
+"""A function of the number of steps done and the total number of steps, which is 0 if unknown."""
 
 LINE_SECONDS = 30.0  # seconds between two lines where there is no terminal
 
 
 @contextmanager
 def progress(label: str) -> Iterator[OnStep]:
-    """Show progress while the context is entered.
+    """Show the progress of an operation while the `with` block runs.
 
-    On a terminal the bar disappears at the end. Without a terminal a line is printed every `LINE_SECONDS`, and nothing
-    for operations that take less.
+    On a terminal the bar disappears at the end. Without a terminal a line is printed every `LINE_SECONDS` seconds, and
+    none for operations that take less.
 
     Args:
-        label: what is running.
+        label: a name of the operation, for the display.
 
     Yields:
         A function that any thread may call with the number of steps done and the total.
@@ -44,12 +44,12 @@ def watched(label: str, enabled: bool, callback: OnStep | None) -> Iterator[OnSt
     """Combine a callback with a progress display.
 
     Args:
-        label: what is running.
+        label: a name of the operation, for the display.
         enabled: whether to show progress.
         callback: a function to call at each step.
 
     Yields:
-        A function that does both, or None if there is nothing to do.
+        A function that calls the callback and updates the display, or None if there is neither.
     """
     with progress(label) if enabled else nullcontext() as display:
         if display is None or callback is None:
@@ -105,10 +105,10 @@ def _lines(label: str) -> Iterator[OnStep]:
 
 
 class ProgressLines:
-    """Lines of progress on stderr, one every `LINE_SECONDS` at most, and a final one.
+    """Prints lines of progress on stderr: at most one every `LINE_SECONDS` seconds, and a final one.
 
     Args:
-        label: what is running.
+        label: a name of the operation, for the display.
     """
 
     def __init__(self, label: str) -> None:

@@ -1,4 +1,4 @@
-"""Charts as SVG inside a page: lines over an axis, and a bar split into shares.
+"""Charts as SVG for an HTML page: lines over an axis, and a bar that is divided into shares.
 
 They need no script, no font and no other file.
 """
@@ -17,7 +17,7 @@ WIDTH, HEIGHT = 480.0, 270.0
 
 LEFT, RIGHT, TOP, BOTTOM = 58.0, 14.0, 26.0, 40.0
 
-MAX_LINE_POINTS = 600  # of a line; more points would not be visible
+MAX_LINE_POINTS = 600  # maximum number of points of a line; more would not be visible
 
 Points = Sequence[tuple[float, float]]
 

@@ -6,7 +6,9 @@ something that the run discloses to a party (`securevfl.disclosure.outputs`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from securevfl.base.arrays import Floats
 from securevfl.data.party import Party
@@ -24,12 +26,14 @@ class RunFacts:
         schedule: which rows form which batch.
         shape: the public sizes of the run.
         outputs: what the run discloses.
+        plan: returns what the family computes from public sizes before the training (`Family.plan`), once for each run.
     """
 
     parties: tuple[Party, ...]
     schedule: Schedule
     shape: RunShape
     outputs: tuple[Output, ...]
+    plan: Callable[[], Any] = lambda: None
 
     def table(self, name: str) -> Floats | None:
         """Return the columns (n, d) of a party; None if its table is not available here."""

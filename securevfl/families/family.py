@@ -24,6 +24,7 @@ from securevfl.base.arrays import Floats
 from securevfl.base.config import NamedOption, mismatched_fields
 from securevfl.base.roles import ACTIVE, PASSIVE, Role, Roles
 from securevfl.data.party import Party
+from securevfl.data.schedule import Schedule
 from securevfl.disclosure.column_leaks import COLUMNS
 from securevfl.disclosure.counts import Disclosure, RunShape
 from securevfl.disclosure.gradient_leaks import FRESH_EQUATIONS, LABEL_AUC, RANK
@@ -74,8 +75,7 @@ class Family(NamedOption, ABC, Generic[O]):
         run_files: the files that its participants write to the folder of a run; they write no others.
         components: models and optimizers that are registered with the family.
         reveals_only_outputs: whether messages reveal nothing but declared outputs. The audit then compares a run with
-            one
-            on simulated tables.
+            one on simulated tables.
         repeatable_scores: whether the predictions that a party contributes depend only on its own part of the model
             and its own columns, so that a repeated request discloses nothing new.
         admits_rows_itself: whether the family decides row by row which requested rows receive a score, and charges
@@ -266,6 +266,19 @@ class Family(NamedOption, ABC, Generic[O]):
     def opened_values(self, job: O, facts: RunFacts) -> str:
         """Return one line about the values that a run decrypts in addition to its outputs; empty if none."""
         return ""
+
+    def plan(self, job: O, schedule: Schedule, shape: RunShape) -> Any:
+        """Compute what a training needs to know in advance from public sizes; None for a family without a plan.
+
+        Args:
+            job: the job.
+            schedule: which rows are in which batch.
+            shape: the shape of the run.
+
+        Returns:
+            The plan, which the family alone reads (`TrainingData.plan`).
+        """
+        return None
 
     def resource_estimates(self, job: O, facts: RunFacts) -> list[str]:
         """Return lines about the time and memory that a run needs, or why it would be refused; empty if unknown."""

@@ -16,13 +16,13 @@ from securevfl.base.arrays import Floats, RowSlices
 from securevfl.data.baseline import SCORE, Baseline, numeric_baseline
 from securevfl.errors import ConfigError
 from securevfl.families.divergence import check_final_loss
-from securevfl.families.score_results import Measurement, RowHistory, RowScores
+from securevfl.families.score_results import Measurement
 from securevfl.families.state import State
 from securevfl.families.training_data import TrainingData
 from securevfl.models import metrics
 from securevfl.models.loss import Loss
 from securevfl.models.standard_errors import standard_errors
-from securevfl.protocols.joint_prediction import RowsToScore
+from securevfl.protocols.joint_prediction import RowsToScore, ScoreResult
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Round:
 
     Attributes:
         number: counts from 1 and includes the rounds before a resume.
-        of: number of rounds of the whole training.
+        of: number of rounds in the complete training.
         epoch: the epoch of the round's batch.
         loss: mean loss of the batch, at a party that knows it.
     """
@@ -68,14 +68,21 @@ class Participant(ABC):
             Outputs (m, c), nan for rows that a party refused; None at a party that receives no outputs.
         """
 
-    def score(self, rows: RowSlices, request: RowsToScore | None = None) -> RowScores:
+    def score(self, rows: RowSlices, request: RowsToScore | None = None) -> ScoreResult:
         """Return the model outputs of these rows and which of the rows were scored; by default all of them."""
-        return RowScores.of_all(len(rows), self.model_outputs(rows, request))
+        return ScoreResult.of_all(len(rows), self.model_outputs(rows, request))
 
-    def row_history(self, request: RowsToScore) -> RowHistory:
-        """Return facts about m new rows that this party, which requests scores, knows before the request."""
-        nothing = np.zeros(len(request.ids), np.bool_)
-        return RowHistory(nothing, nothing, np.full((len(nothing), 1), np.nan))
+    def stored_scores(self, request: RowsToScore) -> ScoreResult:
+        """Return what this party, the requesting one, knows about new rows (m,) before it requests their scores.
+
+        Args:
+            request: the rows.
+
+        Returns:
+            Rows that the model was trained on or that were requested with other columns, and stored scores (m, c).
+        """
+        m = len(request.ids)
+        return ScoreResult.of(np.full((m, 1), np.nan), np.zeros(m, np.bool_))
 
     def measure(self, loss: Loss, data: TrainingData, rounds: int, *, last: bool) -> Measurement:
         """Measure the model on the evaluated rows, together with all other parties.
@@ -126,8 +133,16 @@ class Participant(ABC):
         """Whether the training can roll back: return to an earlier model and continue with shorter steps."""
         return False
 
-    def should_roll_back(self, losses: Sequence[float]) -> bool:
-        """Whether the losses of all evaluations so far call for a rollback; the last loss is the current model's."""
+    def should_roll_back(self, losses: Sequence[float], measurement: Measurement) -> bool:
+        """Return whether the training must return to an earlier model.
+
+        Args:
+            losses: the losses of all evaluations so far; the last one is of the current model.
+            measurement: the measurement of the current model.
+
+        Returns:
+            Whether to roll back.
+        """
         return False
 
     def roll_back(self, best: State | None) -> None:

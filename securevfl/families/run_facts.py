@@ -7,18 +7,21 @@ of the run (its public sizes, `securevfl.families.run_shape`). The leading party
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache, partial
 from typing import Any
 
 from numpy.typing import NDArray
 
 from securevfl.data.party import Party, register_of
 from securevfl.data.schedule import Schedule
+from securevfl.disclosure.counts import RunShape
 from securevfl.errors import ConfigError
 from securevfl.families.facts import RunFacts
 from securevfl.families.family import FamilyJob
 from securevfl.families.run_outputs import run_outputs
 from securevfl.families.run_shape import derive_run_shape
-from securevfl.families.table_preparation import prepare_parties, prepare_party
+from securevfl.families.table_preparation import prepare_rows
 from securevfl.families.weights_of_evidence import encode_evidence_pooled
 from securevfl.models.class_labels import find_classes
 from securevfl.models.loss import check_split
@@ -30,8 +33,9 @@ def pooled_run_facts(job: FamilyJob, parties: Sequence[Party]) -> RunFacts:
 
     LabelError reports labels that the loss cannot use.
     """
-    parties = prepare_parties(job, parties)
-    lead, schedule = parties[0], job.schedule(register_of(parties))
+    schedule = job.schedule(register_of(parties))
+    parties = [prepare_rows(job, party, schedule) for party in parties]
+    lead = parties[0]
     outputs = _count_outputs(job, lead, lead.labels, schedule)
     encoded = encode_evidence_pooled(job, parties, schedule.batch_order)
     shape = derive_run_shape(
@@ -46,7 +50,44 @@ def pooled_run_facts(job: FamilyJob, parties: Sequence[Party]) -> RunFacts:
         local_parties=parties,
         encoded_parties=encoded,
     )
-    return RunFacts(tuple(encoded), schedule, shape, run_outputs(job.family, job, shape))
+    return facts_of(job, encoded, schedule, shape)
+
+
+def facts_of(job: FamilyJob, parties: Sequence[Party], schedule: Schedule, shape: RunShape) -> RunFacts:
+    """Return the facts of a run with this schedule and this shape.
+
+    Args:
+        job: the job.
+        parties: the parties whose prepared tables are available here.
+        schedule: which rows are in which batch.
+        shape: the shape of the run.
+
+    Returns:
+        The facts. Their plan is computed when it is first needed.
+    """
+    family = job.family
+    plan = cache(partial(family.plan, job, schedule, shape))
+    return RunFacts(tuple(parties), schedule, shape, run_outputs(family, job, shape), plan)
+
+
+def in_order(job: FamilyJob, facts: RunFacts, names: Sequence[str]) -> RunFacts:
+    """Return the same facts with the parties in this order, which determines the order of outputs and lines.
+
+    Args:
+        job: the job.
+        facts: the facts.
+        names: names of all parties.
+
+    Returns:
+        The facts, with the same plan.
+    """
+    shape = facts.shape
+    columns = {name: shape.columns[name] for name in names if name in shape.columns}
+    parameters = {name: shape.parameters[name] for name in names if name in shape.parameters}
+    bins = {name: shape.bins[name] for name in names if name in shape.bins}
+    helpers = tuple(name for name in names if name in shape.helpers)
+    shape = replace(shape, columns=columns, parameters=parameters, bins=bins, helpers=helpers)
+    return replace(facts, shape=shape, outputs=run_outputs(job.family, job, shape))
 
 
 def _count_outputs(job: JobOptions, party: Party, labels: NDArray[Any], schedule: Schedule) -> int:
@@ -80,8 +121,8 @@ def local_run_facts(
     Raises:
         ConfigError: if `outputs` is needed and None.
     """
-    prepared = prepare_party(job, party, party.register)
-    lead, schedule = next(iter(columns)), job.schedule(prepared.register)
+    schedule, lead = job.schedule(party.register), next(iter(columns))
+    prepared = prepare_rows(job, party, schedule)
     if prepared.y is not None:
         outputs = _count_outputs(job, prepared, prepared.y, schedule)
     elif outputs is None and not job.model.loss.single:
@@ -101,4 +142,4 @@ def local_run_facts(
         module_parameters=dict(module_parameters or {}) | modules,
         local_parties=[prepared],
     )
-    return RunFacts((prepared,), schedule, shape, run_outputs(job.family, job, shape))
+    return facts_of(job, [prepared], schedule, shape)

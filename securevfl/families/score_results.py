@@ -2,49 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
-
-from securevfl.base.arrays import Floats
 from securevfl.data.baseline import Baseline
-
-
-@dataclass(frozen=True)
-class RowHistory:
-    """Facts that a requesting party knows about new rows (m,) before it requests their scores.
-
-    Attributes:
-        trained: whether the model was trained on the row (m,).
-        changed: whether the party has already requested a score of the row with different columns (m,).
-        scores: scores (m, c) that the party has received earlier; nan for all other rows.
-    """
-
-    trained: NDArray[np.bool_]
-    changed: NDArray[np.bool_]
-    scores: Floats
-
-
-@dataclass(frozen=True)
-class RowScores:
-    """The outcome of one request for scores of m rows.
-
-    Attributes:
-        outputs: model outputs f (m, c), nan for rows without a score; None at a party that receives no scores.
-        scored: whether the row received a score (m,).
-        fresh: whether that score was computed now, not repeated from an earlier request (m,).
-    """
-
-    outputs: Floats | None
-    scored: NDArray[np.bool_]
-    fresh: NDArray[np.bool_]
-
-    @classmethod
-    def of_all(cls, rows: int, outputs: Floats | None) -> RowScores:
-        """Return the result of a request in which all rows were scored."""
-        return cls(outputs, np.ones(rows, np.bool_), np.ones(rows, np.bool_))
 
 
 @dataclass(frozen=True)
@@ -55,6 +17,7 @@ class Measurement:
         metrics: values by name.
         calibration: points of the reliability curve (`securevfl.models.metrics.calibration`).
         standard_errors: standard errors of the metrics by name.
+        zero_model_loss: loss of the zero model (output 0 for every row) on the measured rows, if it is known.
         score_baseline: distribution of the scores, if this party receives scores.
     """
 
@@ -62,3 +25,4 @@ class Measurement:
     calibration: Sequence[list[float]] = ()
     standard_errors: Mapping[str, float] = field(default_factory=dict)
     score_baseline: Baseline | None = None
+    zero_model_loss: float = math.inf

@@ -9,6 +9,7 @@ from typing import TypeVar
 from securevfl.data.party import Party, register_of
 from securevfl.data.preparation import FittedPreparation, Preparation, fit_preparation
 from securevfl.data.register import Register
+from securevfl.data.schedule import Schedule
 from securevfl.data.store import StoredParty
 from securevfl.errors import TableError
 from securevfl.families.weights_of_evidence import encode_evidence_pooled
@@ -32,6 +33,13 @@ def prepare_party(job: JobOptions, party: Party, register: Register) -> Party:
     """
     if party.preparation is not None or not party.columns:
         return party
+    return prepare_rows(job, party, job.schedule(register))
+
+
+def prepare_rows(job: JobOptions, party: Party, schedule: Schedule) -> Party:
+    """Prepare a party's columns as `prepare_party` does, for a schedule that is already known."""
+    if party.preparation is not None or not party.columns:
+        return party
     column = None if job.weights is None or not party.active or party.weights is not None else job.weights.column
     exposure = job.exposure if party.active and party.exposure is None else None
     dropped = [name for name in job.prepare.drop if name in party.columns]
@@ -45,7 +53,7 @@ def prepare_party(job: JobOptions, party: Party, register: Register) -> Party:
     if exposure is not None:
         party = party.with_column_as("exposure", exposure)
     options = job.prepare if job.scaling != "none" else job.prepare.model_copy(update={"tails": "keep"})
-    return party.prepared(fit_preparation(party.name, party.table, job.schedule(register).batch_order, options))
+    return party.prepared(fit_preparation(party.name, party.table, schedule.batch_order, options))
 
 
 def _check_stored(job: JobOptions, party: Party, *, dropped: bool, row_columns: bool) -> None:
@@ -76,8 +84,8 @@ def _check_stored(job: JobOptions, party: Party, *, dropped: bool, row_columns: 
 
 def prepare_parties(job: JobOptions, parties: Sequence[Party]) -> list[Party]:
     """Prepare all parties of a run in one process; the leading party is the first."""
-    register = register_of(parties)
-    return [prepare_party(job, party, register) for party in parties]
+    schedule = job.schedule(register_of(parties))
+    return [prepare_rows(job, party, schedule) for party in parties]
 
 
 def with_prepared_tables(job: J, parties: Sequence[Party]) -> tuple[J, list[Party]]:

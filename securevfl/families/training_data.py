@@ -8,6 +8,7 @@ these are called remote.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
@@ -49,6 +50,7 @@ class TrainingData:
 
     Attributes:
         schedule: the schedule.
+        plan: returns the family's plan of the training (`securevfl.families.facts.RunFacts.plan`), if it is known.
         columns: d, number of columns.
         rows: number of rows of the whole table.
         scaling: the scaling, fitted on the training rows.
@@ -74,6 +76,7 @@ class TrainingData:
         positive: str | None = None,
     ) -> None:
         self.schedule = schedule
+        self.plan: Callable[[], Any] = lambda: None
         self.columns = party.X.shape[1]
         self.rows = len(party)
         self._party = party

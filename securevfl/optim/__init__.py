@@ -1,4 +1,4 @@
-"""The optimizers that a job can name. Register a new optimizer here."""
+"""The optimizers that a job can name. To add an optimizer, add its class to `OPTIMIZERS`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""AdaGrad: G += g^2, theta -= eta g / (sqrt(G) + eps), for each weight (Duchi, Hazan and Singer 2011, figure 1).
+"""AdaGrad, an update rule (Duchi, Hazan and Singer 2011, figure 1).
 
-Not linear: it squares gradients and divides by roots.
+For each weight theta with gradient g: G += g^2, theta -= eta * g / (sqrt(G) + eps). The rule is not linear in
+gradients, because it squares them and divides by roots; so it cannot run on secret shares (`securevfl.optim.rules`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class AdaGrad(Rule):
 
     @property
     def linear(self) -> bool:
-        """False: it squares gradients."""
+        """Always false: AdaGrad squares gradients."""
         return False
 
     def init(self, theta: Floats) -> Memory[Floats]:  # type: ignore[override]  # only floats

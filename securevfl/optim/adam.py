@@ -1,9 +1,10 @@
-"""Adam: steps by running means of gradients and of squared gradients (Kingma and Ba 2015, Algorithm 1).
+"""Adam, an update rule with running means of gradients and of squared gradients (Kingma and Ba 2015, Algorithm 1).
 
-    m = beta1 m + (1 - beta1) g          v = beta2 v + (1 - beta2) g^2
-    theta -= eta m' / (sqrt(v') + eps)   m' = m / (1 - beta1^t), v' = v / (1 - beta2^t), t counts steps from 1
+    m = beta1 * m + (1 - beta1) * g          v = beta2 * v + (1 - beta2) * g^2
+    theta -= eta * m' / (sqrt(v') + eps)     m' = m / (1 - beta1^t), v' = v / (1 - beta2^t), t counts steps from 1
 
-Not linear: it squares gradients and divides by roots.
+theta is a weight, g its gradient and eta the step size. The rule is not linear in gradients, because it squares them
+and divides by roots; so it cannot run on secret shares (`securevfl.optim.rules`).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Adam(Rule):
 
     @property
     def linear(self) -> bool:
-        """False: it squares gradients."""
+        """Always false: Adam squares gradients."""
         return False
 
     def init(self, theta: Floats) -> Memory[Floats]:  # type: ignore[override]  # only floats

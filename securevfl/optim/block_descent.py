@@ -1,12 +1,13 @@
-"""Gradient steps that each party preconditions with a matrix of its columns, with fixed momentum.
+"""Block descent: each party multiplies its gradients by a matrix that it computes from its columns.
 
-All parties update their blocks of weights at once: theta_k -= lr / K P_k X_k^T g / n with
+All K parties update their blocks of weights theta_k at once: theta_k -= lr / K * P_k X_k^T g / n with
 
-    P_k = (c X_k^T X_k / n + ridge I)^-1
+    P_k = (c * X_k^T X_k / n + ridge * I)^-1
 
-and c the largest curvature of the loss. This is the step of Newton's method on one block under a bound on the Hessian
-(Boehning and Lindsay 1988). With lr = 1 the sum of K such steps never overshoots, for any columns. In other words, the
-eigenvalues of P H, with the Hessian H and the matrix P of all blocks, are between 0 and 1.
+where X_k are the party's columns in n rows, g the residuals and c the largest curvature of the loss. This is the step
+of Newton's method on one block, with a bound in place of the Hessian (Boehning and Lindsay 1988). With lr = 1 the sum
+of K such steps never overshoots, for any columns. In other words, the eigenvalues of P H, with the Hessian H and the
+matrix P of all blocks, are between 0 and 1.
 
 `momentum` has two forms, both with factors that are known in advance:
 
@@ -15,12 +16,14 @@ eigenvalues of P H, with the Hessian H and the matrix P of all blocks, are betwe
   extrapolated by (t - 1) / (t + 2) in iteration t, from 1 (Nesterov 1983). This form tolerates eigenvalues above 1.
 
 The weights are therefore a combination of all gradients so far with coefficients that are known in advance, and a party
-computes P_k alone: this optimizer trains on shares. It needs few iterations on large batches: batch_size = "all", or
-"growing". With "growing", P_k is of all training rows, and momentum continues from each subset of rows to the next.
+computes P_k alone; so this optimizer can train on secret shares. It needs few iterations on large batches: batch_size =
+"all", or "growing". With "growing", P_k is computed from all training rows, and momentum continues from each subset of
+rows to the next.
 """
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -33,6 +36,10 @@ CONDITION_SHARE = 0.35
 """The largest root of the condition, relative to the number of iterations."""
 MAX_CONDITION_ROOT = 30.0
 """The largest root of the condition for any number of iterations: more would amplify the rounding of sums."""
+
+
+ITERATION_FACTOR, MIN_CURVATURE_SHARE = 8.0, 1e-4
+"""Iterations times the root of half the curvature share, and the smallest half of it, in `iterations_for`."""
 
 
 def heavy_ball(iterations: int) -> list[tuple[float, float]]:
@@ -54,6 +61,21 @@ def heavy_ball(iterations: int) -> list[tuple[float, float]]:
     return [(4 / (1 + 1 / root) ** 2, ((root - 1) / (root + 1)) ** 2) for root in roots]
 
 
+def iterations_for(curvature_share: float) -> int:
+    """Return the number of heavy-ball iterations that bring coefficients close to the optimum.
+
+    Fewer leave several standard errors in directions of small curvature; twice as many are enough for 150,000 rows.
+
+    Args:
+        curvature_share: mean curvature of the loss relative to its bound, such as 4 r (1 - r) for two classes with a
+            rate of r.
+
+    Returns:
+        The number: 40 for a rate of 0.02, and 80 for 0.005.
+    """
+    return math.ceil(ITERATION_FACTOR / math.sqrt(max(curvature_share / 2, MIN_CURVATURE_SHARE)))
+
+
 class BlockDescent(Optimizer):
     """Preconditioned block coordinate descent. The model's l2 is added to the ridge; there is no other weight decay."""
 
@@ -68,11 +90,11 @@ class BlockDescent(Optimizer):
     momentum: bool = True
     """Whether steps have momentum: the heavy-ball method for safe steps on all rows, Nesterov's otherwise."""
     ridge: float = Field(default=1e-2, gt=0, le=1e12)
-    """Value that is added to the curvature; it damps directions in which a party's columns hardly vary."""
+    """Value that is added to the curvature; it shortens steps in directions in which a party's columns hardly vary."""
 
     @property
     def label(self) -> str:
-        """Name in a cost table."""
+        """The optimizer's name in a cost table."""
         return "BlockDescent"
 
     @property

@@ -1,27 +1,33 @@
-"""BlockNewton: few rounds on all rows; each party scales its steps by the curvature of its block.
+"""BlockNewton: few rounds on all rows; each party scales its steps by the curvature of its block of weights.
 
-FedBCD (Liu et al. 2019) with Q = infinity on a quadratic model of each block, extrapolated over the rounds:
+The active party has the labels; K - 1 passive parties have none. Party k has columns X_k and weights theta_k; its
+outputs are H_k, and f is the sum of all outputs. g is the residual, the derivative of the loss by f. The method is
+FedBCD (Liu et al. 2019) with infinitely many local steps on a quadratic model of each block, and extrapolates over the
+rounds:
 
-1. passive k -> active    H_k = X_k z_k at the extrapolated point z_k = theta_k + a / (a + 3) (theta_k - previous
-   theta_k) active                 minimises over its block for fixed H_k, and computes g at the minimum
+1. passive k -> active    H_k = X_k z_k at the extrapolated point z_k = theta_k + a / (a + 3) * (theta_k - previous
+theta_k)
+   active                 minimises over its block for fixed H_k, and computes g at the minimum
 2. active -> passives     the pace: a multiple m of the safe step, or the end of the training
 3. active -> passive k    g, encrypted or in the clear
-   passive k              theta_k = z_k - m / (K - 1) P_k (X_k^T g / n + l2 z_k)
+   passive k              theta_k = z_k - m / (K - 1) * P_k (X_k^T g / n + l2 * z_k)
 
 P_k is the inverse of the bound on the curvature of the block (`securevfl.optim.curvature`; Boehning and Lindsay 1988).
-With 1 / (K - 1) of it, all K - 1 passive blocks can move at once and the objective does not increase (Richtarik and
-Takac 2016). Columns of different parties are rarely aligned, so m starts at INITIAL_MULTIPLE (times the loss's
-`step_factor`). It is reduced, to 1 at the least, whenever the active party's loss has increased.
+If each of the K - 1 passive parties takes 1 / (K - 1) of this step, all can move at once and the objective does not
+increase (Richtarik and Takac 2016). Columns of different parties are rarely aligned, so m starts at INITIAL_MULTIPLE
+(times the loss's `step_factor`). It is reduced, to 1 at the least, whenever the active party's loss has increased.
 
 The extrapolation is Nesterov's (1983); a counts the rounds since its latest restart. A passive party restarts it
-without a message when it would move against its gradient: (X_k^T g / n + l2 z_k) . (theta_k - previous theta_k) > 0,
-the gradient test of O'Donoghue and Candes (2015) on its block. This reveals nothing to anybody.
+without a message when it would move against its gradient, that is, if the inner product of X_k^T g / n + l2 * z_k with
+theta_k - previous theta_k is positive (the gradient test of O'Donoghue and Candes 2015, on its block). This reveals
+nothing to anybody.
 
 With smaller batches the same is done on each batch, with the curvature of its rows. Losses are compared batch by batch.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, cast
 
@@ -29,7 +35,7 @@ import numpy as np
 from pydantic import Field
 
 from securevfl.base.arrays import Floats
-from securevfl.errors import ProtocolError
+from securevfl.errors import DataNotice, ProtocolError
 from securevfl.models.base import Model
 from securevfl.models.block import Block
 from securevfl.models.linear_block import Linear
@@ -43,15 +49,15 @@ from securevfl.protocols.residuals import pace
 from securevfl.protocols.residuals.base import Batch
 from securevfl.protocols.residuals.pace import Pace
 
-DEFAULT_TOLERANCE = 1e-4  # relative decrease of the loss in 3 iterations
-TOLERANCE_ROWS = 1e-3  # the same times the number of rows, for losses with standard errors
+DEFAULT_TOLERANCE = 1e-4  # default tolerance: relative decrease of the loss in 3 rounds
+TOLERANCE_ROWS = 1e-3  # default tolerance times the number of rows, for losses with standard errors
 INITIAL_MULTIPLE = 1.5  # first value of m
 MULTIPLE_DECAY = 0.75  # factor on m after an increase of the loss
 MIN_RELATIVE_INCREASE = 1e-9  # smaller increases of the loss are rounding errors
 SOLVER_PRECISION = 1e-3  # precision of the active party's block, as a share of `tolerance`
 MIN_PRECISION = 1e-15  # precision of the block for a tolerance of 0
-MAX_FLAT_ITERATIONS = 3  # iterations on each batch without improvement before the training ends
-MAX_FLAT_ITERATIONS_PRECISE = 20  # the same for losses with standard errors
+MAX_FLAT_ITERATIONS = 3  # rounds on each batch without improvement before the training ends
+MAX_FLAT_ITERATIONS_PRECISE = 20  # the same limit for losses with standard errors
 
 
 class BlockNewton(RoundsTraining):
@@ -66,7 +72,7 @@ class BlockNewton(RoundsTraining):
 
     @property
     def label(self) -> str:
-        """Name in a cost table."""
+        """The optimizer's name in a cost table."""
         return "BlockNewton"
 
     def relative_tolerance(self, loss: Loss, rows: int) -> float:
@@ -96,7 +102,7 @@ class BlockNewton(RoundsTraining):
             )
 
     def declares(self) -> list[MessageDeclaration]:
-        """Declare the pace."""
+        """Declare the message with the pace."""
         return pace.declares()
 
     def init_state(self, model: Block, state: Mapping[str, Any] | None) -> BlockMemory:
@@ -106,7 +112,7 @@ class BlockNewton(RoundsTraining):
     def active(self, party: TrainingParty, link: ActiveLink) -> Iterator[None]:
         """Run the active party's rounds, and yield after each."""
         model, memory = _linear(party), cast(BlockMemory, party.memory)
-        preconditioners = Preconditioners(model, party.loss, link.me)
+        preconditioners, tolerance = Preconditioners(model, party.loss, link.me), 0.0
         for batch in party.batches():
             P_batch, others = preconditioners.of(batch), link.sum(batch)
             tolerance = self.relative_tolerance(party.loss, len(batch.labels))
@@ -121,6 +127,7 @@ class BlockNewton(RoundsTraining):
                 return
             link.publish(g, batch)
             yield
+        report_unconverged(link.me, memory.decrease, tolerance)
 
     def passive(self, party: TrainingParty, link: PassiveLink) -> Iterator[None]:
         """Run a passive party's rounds, and yield after each."""
@@ -130,7 +137,7 @@ class BlockNewton(RoundsTraining):
             theta = model.theta
             z = model.theta = memory.extrapolated(theta)
             link.contribute(model.forward(batch.X), batch)
-            P_batch = preconditioners.of(batch)  # computed while the active party solves its block
+            P_batch = preconditioners.of(batch)  # computed here, because the active party solves its block meanwhile
             decision = link.recv_broadcast(Pace, pace.PACE_SUBCHANNEL)
             if decision.stop:
                 return
@@ -146,15 +153,38 @@ class BlockNewton(RoundsTraining):
             yield
 
 
+def report_unconverged(party: str, decrease: float, tolerance: float) -> None:
+    """Give a notice that a training has used all of its rounds before its stopping rule was met.
+
+    Args:
+        party: the active party.
+        decrease: the relative decrease of the loss in the latest round.
+        tolerance: the decrease below which the training would end.
+    """
+    if tolerance == 0 or not decrease > tolerance:
+        return
+    warnings.warn(
+        f"party {party}: the training has not converged. It has used all of its rounds, and in the last one the loss "
+        f"still decreased by {decrease:.1g} of its value; it ends by itself below {tolerance:.1g}. Increase epochs, or "
+        'leave epochs out and accept the leak "columns", which limits the number of rounds.',
+        DataNotice,
+        stacklevel=2,
+    )
+
+
 class BlockMemory:
     """The optimizer's state between rounds.
 
-    A passive party stores the weights of the previous round, and a. The active party stores the multiple m, the latest
-    and the lowest loss of each batch, and the number of successive iterations without improvement.
+    A passive party stores the weights of the previous round and a, the rounds since the latest restart. The active
+    party stores the multiple m, the latest and the lowest loss of each batch, and the number of successive iterations
+    without improvement.
 
     Args:
         model: the party's model.
         state: the state of an earlier session, or None.
+
+    Attributes:
+        decrease: the relative decrease of the loss below the lowest so far, in the latest iteration; nan if unknown.
     """
 
     def __init__(self, model: Block, state: Mapping[str, Any] | None) -> None:
@@ -163,6 +193,7 @@ class BlockMemory:
         self._momentum: int = values.get("momentum", 0)
         self._multiple: float = values.get("multiple", INITIAL_MULTIPLE)
         self._flat: int = values.get("flat", 0)
+        self.decrease = np.nan
         batches = values.get("batches", [])
         self._latest: dict[int, float] = dict(zip(batches, values.get("last", []), strict=True))
         self._lowest: dict[int, float] = dict(zip(batches, values.get("lowest", []), strict=True))
@@ -181,16 +212,16 @@ class BlockMemory:
         }
 
     def extrapolated(self, theta: Floats) -> Floats:
-        """Return the extrapolated point z."""
+        """Return z, the weights theta extrapolated along their latest change."""
         return theta + self._momentum / (self._momentum + 3) * (theta - self._previous_theta)
 
     def record_step(self, previous: Floats, *, uphill: bool) -> None:
-        """Note that the weights of a round were `previous`; restart the extrapolation if the step went uphill."""
+        """Store the weights before the round's step; restart the extrapolation if the step went uphill."""
         self._previous_theta = previous
         self._momentum = 0 if uphill else self._momentum + 1
 
     def latest_loss(self, batch: int) -> float:
-        """Return the loss in the latest iteration on a batch; 1 before the first one."""
+        """Return the loss in the latest round on a batch; 1 before the first one."""
         return self._latest.get(batch, 1.0)
 
     def decide(
@@ -219,6 +250,7 @@ class BlockMemory:
             self._multiple = max(1.0, MULTIPLE_DECAY * self._multiple)
         lowest = self._lowest.get(batch, np.inf)
         improved = not np.isfinite(lowest) or lowest - loss > tolerance * abs(lowest)
+        self.decrease = float((lowest - loss) / abs(lowest)) if np.isfinite(lowest) and lowest else np.nan
         self._flat = 0 if improved else self._flat + 1
         self._latest[batch], self._lowest[batch] = loss, min(lowest, loss)
         return Pace(self._multiple, tolerance > 0 and self._flat >= limit * len(self._latest))
@@ -240,7 +272,7 @@ class Preconditioners:
         self._preconditioners: dict[int, Floats] = {}
 
     def of(self, batch: Batch) -> Floats:
-        """Return P (d x d) of the rows of a batch."""
+        """Return the preconditioner P (d, d) of the rows of a batch."""
         if batch.index not in self._preconditioners:
             model = self._model
             self._preconditioners[batch.index] = preconditioner_of_rows(

@@ -1,14 +1,16 @@
-"""Minimise the objective over one party's block of weights, with all others fixed: preconditioned conjugate gradients.
+"""Minimise the objective over one party's block of weights, with all other weights fixed.
 
-Nonlinear conjugate gradients (Polak and Ribiere 1969, restarted if beta would be negative) on the convex objective
+The method is nonlinear preconditioned conjugate gradients (Polak and Ribiere 1969, restarted if beta would be negative)
+on the convex objective
 
-    phi(theta) = mean loss(X theta + others) + l2 / 2 |theta|^2,     preconditioned by P of
-    `securevfl.optim.curvature`
+    phi(theta) = mean loss(X theta + others) + l2 / 2 * |theta|^2,     preconditioned by P of
+                                                                      `securevfl.optim.curvature`
 
-f moves along a line when theta does. A step therefore needs two passes over X, and its length needs none. The length is
-where the increasing slope of phi along the line is nearly 0. It is found by secants and, once it is bracketed, by false
-position with the Illinois rule (Dowell and Jarratt 1971). The search starts at a length that is never too long by the
-curvature bound of the loss.
+X (n, d) are the party's columns and `others` (n, c) the sum of the other parties' outputs. While theta moves along a
+line, f = X theta + others does too. A step therefore multiplies with X only twice, and the search for its length never
+does. The length is accepted where the slope of phi along the line is nearly 0. It is found by secants and, once it is
+bracketed, by false position with the Illinois rule (Dowell and Jarratt 1971). The search starts at a length that the
+curvature bound of the loss guarantees not to be too long.
 """
 
 from __future__ import annotations
@@ -23,9 +25,9 @@ from securevfl.models.loss import Loss
 from securevfl.optim.curvature import curvature_bound
 
 MAX_STEPS = 50
-MAX_LENGTHS = 20  # lengths tried in a step
-MAX_GROWTH = 9.0  # factor from one tried length to the next
-SLOPE_TOLERANCE = 1e-3  # a length is accepted if the slope there is this share of the first slope
+MAX_LENGTHS = 20  # maximum number of lengths that are tried in a step
+MAX_GROWTH = 9.0  # maximum factor between one tried length and the next
+SLOPE_TOLERANCE = 1e-3  # a length is accepted if the slope there is at most this share of the first slope
 
 
 def solve(model: Linear, loss: Loss, X: Floats, y: Floats, others: Floats, P: Floats, *, within: float) -> Floats:
@@ -34,15 +36,15 @@ def solve(model: Linear, loss: Loss, X: Floats, y: Floats, others: Floats, P: Fl
     Args:
         model: the party's model.
         loss: the loss.
-        X: the party's columns (n x d).
-        y: targets (n x c).
-        others: the sum of all other parties' outputs (n x c).
-        P: the preconditioner (d x d).
-        within: stop when a step of P times the gradient would reduce phi by at most this value, or after MAX_STEPS
+        X: the party's columns (n, d).
+        y: targets (n, c).
+        others: the sum of all other parties' outputs (n, c).
+        P: the preconditioner (d, d).
+        within: stop when the next step is predicted to reduce phi by at most this value, or after MAX_STEPS
             steps.
 
     Returns:
-        f (n x c) at the minimum.
+        f (n, c) at the minimum.
     """
     n = len(X)
     f = model.forward(X) + others
@@ -67,16 +69,16 @@ def solve(model: Linear, loss: Loss, X: Floats, y: Floats, others: Floats, P: Fl
 
 @dataclass(frozen=True)
 class SearchLine:
-    """phi along a direction from theta.
+    """The objective phi along a line from theta.
 
     Attributes:
         loss: the loss.
-        y: targets (n x c).
-        f: outputs at theta (n x c).
-        output_change: change of f per unit length (n x c).
+        y: targets (n, c).
+        f: outputs at theta (n, c).
+        output_change: change of f per unit length (n, c).
         theta: the weights.
         direction: change of the weights per unit length.
-        decay: weights of L2 (d x 1).
+        decay: the l2 penalty of each weight (d, 1).
     """
 
     loss: Loss
@@ -104,7 +106,7 @@ class SearchLine:
             if abs(slope_t) <= -SLOPE_TOLERANCE * slope:
                 break
             if slope_t > 0:
-                high, high_slope, low_slope = t, slope_t, low_slope / 2  # Illinois rule: the other end must move too
+                high, high_slope, low_slope = t, slope_t, low_slope / 2  # Illinois rule: else one end might never move
             elif np.isfinite(high):
                 low, low_slope, high_slope = t, slope_t, high_slope / 2
             else:

@@ -1,20 +1,24 @@
 """CELU-VFL (Fu et al. 2022): exchanges are stored and reused for local steps while the next exchange is in flight.
 
+The active party has the labels, passive parties have none. H_k (n, c) are party k's outputs on a batch, f is the sum of
+all outputs, g the residual, the derivative of the loss by f, and J the Jacobian of a party's outputs by its weights. An
+exchange consists of the H_k and g of one batch.
+
 Each party stores its latest W exchanges in a workset table and uses each exchange R times (Algorithms 1 and 2): once
-when it arrives, and in R - 1 local steps, one batch of the table after the other. Round t is
+when it arrives, and in R - 1 local steps, which use one stored exchange after the other. Round t is
 
 1. passive k -> active    H_k of batch t, with the current weights
-   both                   meanwhile R - 1 local steps on batches of the table, in turn (`securevfl.optim.workset`)
-2. active                 f from its outputs after the local steps and the sum of the H_k; g at f
+   both                   meanwhile R - 1 local steps on stored exchanges, in turn (`securevfl.optim.workset`)
+2. active                 f, from its outputs after the local steps and the sum of the H_k; g at f
    active -> passive k    g, encrypted or in the clear
-   both                   one step on batch t, which is then stored in the table; the oldest exchange is deleted
+   both                   one step on batch t, whose exchange is then stored; the oldest exchange is deleted
 
 In a local step the other parties' outputs and, at a passive party, g remain as exchanged; the active party computes g
 again with its weights. With `xi`, each row is weighed by the change of its direction since the exchange
 (`securevfl.optim.instance_weights`).
 
-With W = 1 the table contains only the batch of the latest exchange, so the local steps follow the exchange. This is
-FedBCD-p with Q = R, with identical weights. With R = 1 it is FedSGD.
+With W = 1 the table contains only the latest exchange, so the local steps follow the exchange. This is FedBCD-p with
+Q = R local steps, with identical weights. With R = 1 it is FedSGD.
 
 With `depth` above 1 several exchanges are in flight, as in `securevfl.optim.pipeline`. At the start of round t a
 passive party sends H_k of batch t + depth - 1, and a round takes as long as the slowest of its transfers and
@@ -26,10 +30,11 @@ weights, so the model does not depend on timing: a simulation, a run between org
 same model. When a run is resumed, the active party encrypts the residuals of its table again under the key of the new
 session. They reveal nothing new.
 
-With encrypted residuals a passive party stores [[g]]. A local step multiplies it by the current J with weighed rows,
-and has the product decrypted. A linear party without `xi` needs one product and one decryption per exchange. With `xi`
-it needs no product if it already has one for the same row weights. It requests a decryption nevertheless, of the
-previous product with fresh blinding. Otherwise the active party could infer from the messages how its outputs change.
+With encrypted residuals a passive party stores the encrypted g. A local step multiplies it by the current J with
+weighed rows, and has the product decrypted. A party with a linear model and without `xi` needs one product and one
+decryption for each exchange. With `xi`, it needs no new product if it already has one for the same row weights. It then
+nevertheless requests a decryption, of the earlier product with fresh blinding. Otherwise the active party could infer
+from the number of requests how the passive party's outputs change.
 """
 
 from __future__ import annotations
@@ -59,7 +64,7 @@ MAX_SIMULATED_STEPS = 100_000
 
 
 class CeluVFL(RoundsOptimizer):
-    """Local steps on the latest exchanges while the next one is in flight."""
+    """CELU-VFL: local steps on stored exchanges while the next exchange is in flight."""
 
     name: ClassVar[str] = "celu"
     R: int = Field(default=5, ge=1, le=10_000)
@@ -67,20 +72,20 @@ class CeluVFL(RoundsOptimizer):
     W: int = Field(default=5, ge=1, le=10_000)
     """Number of exchanges that each party stores."""
     xi: float | None = Field(default=None, gt=0, le=90)
-    """Maximal angle in degrees by which a row may have changed since its exchange; rows are weighed by the cosine.
-    Without it, all rows have weight 1. With encrypted residuals, weighted gradients of linear models reveal more about
-    the labels."""
+    """Maximum angle in degrees between a row's outputs (or derivatives) at the exchange and now. Within it, the row is
+    weighed by the cosine of the angle, beyond it by 0. If `xi` is not set, all rows have weight 1. With encrypted
+    residuals, weighted gradients of linear models reveal more about the labels."""
     depth: int = Field(default=1, ge=1, le=1_000)
-    """Maximal number of exchanges in flight; 1, as in the paper, is one exchange during the local steps."""
+    """Maximum number of exchanges in flight; 1, as in the paper, means one exchange during the local steps."""
 
     @property
     def label(self) -> str:
-        """Name in a cost table."""
+        """The optimizer's name in a cost table."""
         return self.labelled("CELU-VFL" if self.depth == 1 else "CELU-VFL, pipeline")
 
     @property
     def steps(self) -> int:
-        """Number of steps per exchange."""
+        """Number of steps for each exchange."""
         return self.R
 
     @property
@@ -115,7 +120,7 @@ class CeluVFL(RoundsOptimizer):
         return CeluMemory(self, model, state)
 
     def drain(self, party: TrainingParty, link: ActiveLink) -> None:
-        """Receive the outputs in flight."""
+        """Receive the outputs that passive parties have already sent."""
         receive_in_flight(party.memory.received, self.depth, party, link)
 
     def active(self, party: TrainingParty, link: ActiveLink) -> Iterator[None]:
@@ -210,8 +215,8 @@ class ActiveExchange:
 
     Attributes:
         batch: the batch.
-        others: the sum of all other parties' outputs (n x c).
-        down: the residual that was sent (n x c).
+        others: the sum of all other parties' outputs (n, c).
+        down: the residual that was sent (n, c).
     """
 
     batch: Batch
@@ -220,7 +225,7 @@ class ActiveExchange:
 
     @property
     def y(self) -> Floats:
-        """The targets of the batch (n x c)."""
+        """The targets of the batch (n, c)."""
         return self.batch.labels
 
     @property
@@ -235,8 +240,8 @@ class PassiveExchange:
 
     Attributes:
         batch: the batch.
-        reply: the residual, which may be encrypted.
-        H: the outputs that were sent (n x c), if rows are weighed by them.
+        reply: the received residual, which may be encrypted.
+        H: the outputs that were sent (n, c), if rows are weighed by them.
     """
 
     batch: Batch
@@ -246,17 +251,17 @@ class PassiveExchange:
 
     @property
     def saved(self) -> dict[str, Floats]:
-        """The arrays that a checkpoint stores.
+        """The arrays of this exchange that a checkpoint stores.
 
         When a run is resumed, the active party sends the residual again. If J is constant and all rows have weight 1,
-        the residual has no openings left, and the gradient is stored instead.
+        the residual may not be used for another decryption, so the gradient is stored instead.
         """
         if self.H is not None:
             return {"H": self.H}
         return {"gradient": self._learned[0][1]} if self._learned else {}
 
     def gradient(self, model: Block, weights: Floats | None) -> Floats:
-        """Return J^T (w g); without `weights` (n,) all rows have weight 1.
+        """Return the gradient J^T (w * g), with w = `weights` (n,), or 1 for all rows if None.
 
         If J is constant, no product is computed twice for the same weights.
         """
@@ -275,7 +280,7 @@ class PassiveExchange:
 
 
 class CeluMemory(Updater):
-    """The state of CELU-VFL between rounds: the state of the rule, the table, and the exchanges in flight.
+    """The state of CELU-VFL between rounds: that of the update rule, the table, and the exchanges in flight.
 
     Args:
         optimizer: the optimizer.

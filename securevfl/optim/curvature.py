@@ -1,13 +1,15 @@
 """Bounds on the curvature of the objective in one party's weights, which the party computes from its columns alone.
 
-If the second derivative of the loss by f is at most c (`Loss.curvature`), the Hessian of the objective by one party's
-weights theta_k, with all other weights fixed, is at most
+X_k (n, d) are the columns of party k, theta_k its weights and f the model's outputs. If the second derivative of the
+loss by f is at most c (`Loss.curvature`), the Hessian of the objective by theta_k, with all other weights fixed, is at
+most
 
-    B_k = c X_k^T X_k / n + l2 I            (Boehning and Lindsay 1988; for several outputs Boehning 1992)
+    B_k = c * X_k^T X_k / n + l2 * I            (Boehning and Lindsay 1988; for several outputs Boehning 1992)
 
-A step of P_k = B_k^-1 times the gradient therefore never increases the objective. No other party is needed to compute
-P_k. With several outputs the same P_k is used for each: c is then the largest eigenvalue of the bound over the outputs.
-Its other eigenvalue is 0, for equal changes of all outputs; no residual contributes to such changes.
+A step of P_k = B_k^-1 times the gradient therefore never increases the objective. P_k is called the preconditioner; a
+party computes it alone. With several outputs the same P_k is used for each: c is then the largest eigenvalue of the
+bound on the second derivatives by all outputs. The other eigenvalue is 0 and belongs to equal changes of all outputs,
+to which no residual contributes.
 """
 
 from __future__ import annotations
@@ -21,12 +23,12 @@ from securevfl.errors import TableError
 from securevfl.models.loss import Loss
 
 MIN_RELATIVE_CURVATURE = (
-    1e-6  # flatter directions, such as those of collinear columns, count as this share of the largest
+    1e-6  # smaller eigenvalues of the curvature, as of collinear columns, are raised to this share of the largest
 )
 
 
 def curvature_bound(loss: Loss) -> float:
-    """Return c of a loss; a job is only accepted if its loss has a bound."""
+    """Return c, the curvature bound of a loss; jobs whose loss has none are refused."""
     assert loss.curvature is not None, "jobs whose loss has no curvature bound are rejected"
     return loss.curvature
 
@@ -40,18 +42,19 @@ def preconditioner_of_rows(
     who: str,
     constant: Floats | None = None,
 ) -> Floats:
-    """Return the preconditioner P (d x d) of a party's rows, which are passed in chunks.
+    """Return the preconditioner P (d, d) for a party's rows, which are passed in chunks.
 
     Args:
-        chunks: chunks of rows (each n x d).
+        chunks: consecutive rows of the party's columns, each chunk (m, d).
         gram: computes X^T X of a chunk, with the columns that the model adds.
         loss: the loss.
-        decay: weights of L2 (d x 1).
+        decay: the l2 penalty of each weight (d, 1).
         who: name of the party, for errors.
-        constant: weights v (d,) with X v = 1, if they exist; steps then do not change the mean of X theta.
+        constant: weights v (d,) with X v = 1 for every row, or None; if they exist, steps do not change the mean of X
+            theta.
 
     Returns:
-        P.
+        The preconditioner.
     """
     total, rows = np.zeros((len(decay), len(decay))), 0
     for X in chunks:
@@ -59,10 +62,10 @@ def preconditioner_of_rows(
         rows += len(X)
     if constant is None:
         return preconditioner(total, rows, curvature_bound(loss), decay, who=who)
-    # P = T (c X_c^T X_c / n + diag(decay))^-1 T^T for centred columns X_c = X - 1 mu^T. If the active party has an
-    # intercept and the columns of another party sum to a constant, X v = 1, both would step along this direction, and
-    # together twice as far as intended. With T = I - v mu^T we have X T = X_c, so steps of this P are those of centred
-    # columns and change X theta by a vector of mean 0.
+    # If the columns of a party sum to a constant, X v = 1, its steps could change the intercept, as the steps of the
+    # active party do, and together they would move twice as far as intended. So its steps are those of centred columns
+    # X_c = X - 1 mu^T, with the column means mu, which change X theta by a vector of mean 0:
+    # P = T (c * X_c^T X_c / n + diag(decay))^-1 T^T with T = I - v mu^T, because X T = X_c.
     mean = total @ constant / rows
     P = preconditioner(total - rows * np.outer(mean, mean), rows, curvature_bound(loss), decay, who=who)
     projected = P - np.outer(constant, mean @ P)
@@ -70,21 +73,20 @@ def preconditioner_of_rows(
 
 
 def preconditioner(gram: Floats, rows: int, curvature: float, decay: Floats, *, who: str) -> Floats:
-    """Return P = (c X^T X / n + diag(decay))^-1 (d x d).
+    """Return P = (c * X^T X / n + diag(decay))^-1 (d, d).
 
-    Directions that are flatter than MIN_RELATIVE_CURVATURE times the steepest direction count as that steep. Along
-    collinear columns the gradient consists of rounding errors, which must not become a large step. This is a ridge on
-    the step, not on the objective.
+    Eigenvalues below MIN_RELATIVE_CURVATURE times the largest one are raised to that value. Along collinear columns the
+    gradient consists of rounding errors, which must not become a large step. This changes the step, not the objective.
 
     Args:
-        gram: X^T X (d x d).
-        rows: n.
-        curvature: c.
-        decay: weights of L2 (d x 1).
+        gram: X^T X (d, d).
+        rows: n, number of rows.
+        curvature: c, bound of the loss's second derivative.
+        decay: the l2 penalty of each weight (d, 1).
         who: name of the party, for errors.
 
     Returns:
-        P.
+        The preconditioner.
 
     Raises:
         TableError: if there are more weights than rows, and no L2.

@@ -1,12 +1,12 @@
 """Step sizes from the curvature of each party's columns, so that no user has to choose one.
 
-The Hessian of the objective by one party's weights is at most c lambda + l2. Here c bounds the second derivative of the
-loss, and lambda is the largest eigenvalue of X_k^T X_k / n on the rows of a batch (`securevfl.optim.curvature`). A
-passive party takes its Q local steps with one residual, so they are one step of Q eta. If K parties move at once, each
-by its curvature, the objective does not increase if each takes 1 / K of the step that is safe alone (Richtarik and
-Takac 2016):
+The Hessian of the objective by one party's weights is at most c * lambda + l2. Here c bounds the second derivative of
+the loss, and lambda is the largest eigenvalue of X_k^T X_k / n on the n rows of a batch (`securevfl.optim.curvature`).
+A passive party (one without labels) takes its Q local steps with one residual, so together they are one step of Q *
+eta. If K parties move at once, the objective does not increase if each takes 1 / K of the step that is safe alone
+(Richtarik and Takac 2016):
 
-    eta_k = 1 / (K Q (c lambda + l2))
+    eta_k = 1 / (K * Q * (c * lambda + l2))
 
 No party learns the step size of another. If the parties move in turn, K counts as 1.
 """
@@ -42,7 +42,7 @@ class CurvatureSteps(Updater):
         self._sizes: dict[int, float] = {}
 
     def size(self, batch: Batch, loss: Loss, *, steps: int, moving: int) -> float:
-        """Return eta on a batch.
+        """Return the safe step size eta on a batch.
 
         Args:
             batch: the batch.

@@ -1,4 +1,4 @@
-"""Defaults of a job: the protocol, the optimizer and the schedule that fit its model.
+"""Defaults of a job: the protocol, the optimizer and the number of iterations that fit its model.
 
     only a model                  shares, block descent on all rows, a quarter of the rows held out, a fixed number of
                                   iterations
@@ -10,8 +10,8 @@
     with
                                   long steps until evaluations show no improvement
 
-Residuals in the clear and leaks are never chosen for a user. An optimizer without a protocol trains on shares if it
-can, and otherwise with residuals encrypted under CKKS. Keys that the user has set are never changed.
+Defaults never send residuals in the clear and never accept a leak. An optimizer without a protocol trains on shares if
+it can, and otherwise with residuals encrypted under CKKS. Keys that the user has set are never changed.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from securevfl.protocols.engines import Ckks
 from securevfl.protocols.protocol_options import Protocol
 from securevfl.protocols.shares.shares_options import Shares
 
-MAX_ITERATIONS = 40  # enough for classes down to 2 % of 20,000 rows; AUC needs 10 to 30 iterations
-PRECISE_ITERATIONS = 100  # for losses whose coefficients have standard errors
+MAX_ITERATIONS = 40  # enough if the rarest class has 2 % of 20,000 rows; the AUC converges in 10 to 30 iterations
+PRECISE_ITERATIONS = 100  # for losses whose coefficients are published with standard errors
 EXPOSURE_FACTOR = 1.5  # more iterations for rows with exposures, because large exposures increase rounding errors
 LONG_STEP, LONG_STEP_ITERATIONS = (
     2.0,
     30,
-)  # if evaluations can detect a step that is too long; half of it is always safe
-EVALUATE_EVERY = 10  # iterations; models of fewer iterations are never used for scores
+)  # step size and iterations if evaluations can detect that a step is too long; half of it is always safe
+EVALUATE_EVERY = 10  # number of iterations between evaluations with long steps; no model with fewer is used
 EVALUATE_SAFE_STEPS_EVERY = 20  # safe steps never roll back; the evaluation half-way detects divergence
 HELD_OUT_FRACTION = 0.25
-ADAM_STEP = 0.05  # for models without a curvature bound
+ADAM_STEP = 0.05  # step size for models without a curvature bound
 PRECISE_TABLE = {"table_bits": 8, "step": 2.0**-4}  # for models that report standard errors
 MAX_TABLE_BITS = 8
 RESIDUAL_FAMILIES = ("rounds", "transfer")  # families whose jobs have a residual
@@ -79,12 +79,12 @@ def fill_defaults(keys: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def iteration_factor(room: float) -> float:
-    """Return the factor on the number of iterations for sample weights up to `room`: with momentum, its root."""
+    """Return the factor by which row weights up to `room` increase the number of iterations."""
     return math.sqrt(max(1.0, room / DEFAULT_MAX_WEIGHT))
 
 
 def why_not_on_shares(model: Model, optimizer: Training | None = None) -> str:
-    """Return why a model cannot be trained on shares, with this optimizer if one is given; empty if it can."""
+    """Return why a model cannot be trained on secret shares (with this optimizer); empty if it can."""
     if not isinstance(model, LinearModel):
         return f"a {model.name} model is not linear, and only linear models can be trained on shares"
     if not model.loss.elementwise:
@@ -98,7 +98,7 @@ def why_not_on_shares(model: Model, optimizer: Training | None = None) -> str:
     if optimizer.lr is None:
         return f"{optimizer.name} without lr uses step sizes that change with the batches"
     if optimizer.mode != "parallel":
-        return f"in {optimizer.name} of mode {optimizer.mode} parties step in turn, on shares they step at once"
+        return f"in mode {optimizer.mode} of {optimizer.name} parties update in turn, but on shares all update at once"
     return "" if optimizer.update.linear else f"rule {optimizer.update.name} is not linear in gradients"
 
 
@@ -108,7 +108,7 @@ def _placeholders() -> dict[str, Any]:
 
 
 def _protocol_for(model: Model, optimizer: Training | None) -> Protocol | None:
-    """Return the safest protocol that can train this model; None if the optimizer includes its protocol."""
+    """Return the safest protocol that can train this model; None if its family needs no such choice."""
     if not why_not_on_shares(model, optimizer):
         return Protocol(shares=Shares())
     family = model.family or (BlockNewton.family if optimizer is None else optimizer.family)
@@ -171,6 +171,6 @@ def _evaluated(keys: Mapping[str, Any]) -> bool:
 
 
 def _long_steps(factor: float) -> dict[str, Any]:
-    """Return a schedule with steps longer than safe ones, and evaluations that detect if they are too long."""
+    """Return options for steps longer than safe ones, with evaluations that detect whether they are too long."""
     keys = {"optimizer": BlockDescent(lr=LONG_STEP), "epochs": math.ceil(factor * LONG_STEP_ITERATIONS)}
     return keys | {"evaluate_every": math.ceil(factor * EVALUATE_EVERY)}

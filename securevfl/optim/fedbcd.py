@@ -1,16 +1,18 @@
 """FedBCD (Liu et al. 2019): block coordinate descent with Q local steps for each exchange.
 
-parallel     all parties take their Q steps at once, with the same exchange (FedBCD-p, Algorithm 1)
-sequential   the active party first, then each passive party in turn, each with a new exchange (FedBCD-s); with K
-parties
-             one pass over all of them takes K - 1 exchanges
-FedPBCD      parallel with a proximal term: the gradient of each local step includes mu (theta - theta at the exchange)
-FedSGD       Q = 1
+The active party has the labels, passive parties have none. In an exchange, passive parties send their outputs, and the
+active party sends g, the residual (derivative of the loss by the sum of outputs).
 
-Local steps use an update rule (`rule`); the default is gradient descent.
+    parallel     all parties take their Q steps at once, with the same exchange (FedBCD-p, Algorithm 1)
+    sequential   the active party first, then each passive party in turn, each with a new exchange (FedBCD-s); one pass
+                 over K parties takes K - 1 exchanges
+    FedPBCD      parallel, with a proximal term: the gradient of each local step includes
+                 mu * (theta - theta at the exchange) for the weights theta
+    FedSGD       Q = 1
 
-During the local steps the other parties' forward outputs and, at a passive party, g remain as exchanged. The active
-party computes g again with its new weights (section 3).
+Local steps use an update rule (`rule`); the default is gradient descent. During the local steps the other parties'
+outputs and, at a passive party, g remain as exchanged. The active party computes g again with its new weights
+(section 3).
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ class FedBCD(RoundsOptimizer):
     local_steps: int = Field(default=5, ge=1, le=10_000)
     """Q, the number of steps that each party takes for one exchange."""
     mode: Literal["parallel", "sequential"] = "parallel"
-    """Whether parties move at once or in turn. In turn, sums reveal the outputs of single parties."""
+    """Whether parties update at once ("parallel") or in turn; in turn, sums reveal the outputs of single parties."""
 
     def check(self, model: Model) -> None:
         """Raise ValueError if no step size is set and none can be computed."""
@@ -58,7 +60,7 @@ class FedBCD(RoundsOptimizer):
 
     @property
     def label(self) -> str:
-        """Name in a cost table."""
+        """The optimizer's name in a cost table."""
         return self.labelled("FedBCD-p" if self.mode == "parallel" else "FedBCD-s")
 
     @property
@@ -67,7 +69,7 @@ class FedBCD(RoundsOptimizer):
         return self.local_steps
 
     def receivers(self, passives: Iterable[str]) -> list[tuple[str, ...]]:
-        """Return the passive parties that receive the residual of each exchange of a pass."""
+        """Return, for each exchange of a pass over all parties, the passive parties that receive its residual."""
         return [tuple(passives)] if self.mode == "parallel" else [(name,) for name in passives]
 
     def exchanges(self, passives: Sequence[str]) -> int:
@@ -122,13 +124,13 @@ class FedSGD(FedBCD):
 
     name: ClassVar[str] = "fedsgd"
     local_steps: Literal[1] = 1
-    """Q is 1."""
+    """Always 1."""
     mode: Literal["parallel"] = "parallel"
-    """All parties move at once."""
+    """All parties update at once."""
 
     @property
     def label(self) -> str:
-        """Name in a cost table."""
+        """The optimizer's name in a cost table."""
         return self.labelled("FedSGD")
 
 
@@ -137,13 +139,13 @@ class FedPBCD(FedBCD):
 
     name: ClassVar[str] = "fedpbcd"
     mode: Literal["parallel"] = "parallel"
-    """All parties move at once."""
+    """All parties update at once."""
     mu: float = Field(gt=0, le=1e12)
     """Strength of the proximal term, which pulls the weights towards those at the exchange."""
 
     @property
     def label(self) -> str:
-        """Name in a cost table."""
+        """The optimizer's name in a cost table."""
         return self.labelled("FedPBCD-p")
 
     @property

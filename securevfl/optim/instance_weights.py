@@ -1,12 +1,13 @@
-"""Instance weighting: the weight of a row of an earlier exchange in a local step (CELU-VFL 2022, section 4).
+"""Instance weighting: the weight of each row in a local step on an earlier exchange (CELU-VFL 2022, section 4).
 
 Exchanged values become stale while the weights of the model change. Each row is weighed by the angle between a vector
-at the exchange and the same vector now: its forward outputs at a passive party, its derivatives at the active party.
+at the exchange and the same vector now: its outputs at a passive party, its derivatives at the active party (the one
+with labels).
 
-    w_i = cos(then_i, now_i) if that is at least cos xi, otherwise 0
+    w_i = cos(vector of row i at the exchange, vector now) if that is at least cos(xi), otherwise 0
 
-A weighted gradient is J^T (w g) = (w J)^T g, with row i multiplied by w_i. A party that only has g encrypted therefore
-multiplies it by a J with scaled rows.
+With the residual g and the Jacobian J, a weighted gradient is J^T (w * g) = (w * J)^T g, where row i is multiplied by
+w_i. A party that has g only encrypted therefore multiplies it by a J with scaled rows.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from securevfl.protocols.differentiable import Differentiable, Jacobian
 
 
 def cosines(then: Floats, now: Floats, xi: float) -> Floats:
-    """Return the weights w (n,) of some rows.
+    """Return the weights w (n,) of rows by the cosine of the angle between their earlier and current vectors.
 
-    A row of zeros has no direction: the weight is 1 if both rows are 0, and 0 if only one is. If k = 1, the cosine is
-    exactly 1 or -1.
+    A row of zeros has no direction: the weight is 1 if both vectors are 0, and 0 if only one is. If k = 1, the cosine
+    is exactly 1 or -1.
 
     Args:
-        then: the rows at the exchange (n x k).
-        now: the current rows (n x k).
-        xi: largest angle in degrees.
+        then: the vectors at the exchange (n, k).
+        now: the current vectors (n, k).
+        xi: maximum angle in degrees.
 
     Returns:
         The weights.
@@ -42,12 +43,12 @@ def cosines(then: Floats, now: Floats, xi: float) -> Floats:
 
 
 def _products(a: Floats, b: Floats) -> Floats:
-    """Return the inner products (n,) of the rows of two arrays (n x k)."""
+    """Return the inner products (n,) of the rows of two arrays (n, k)."""
     return np.einsum("ij,ij->i", a, b)
 
 
 class WeightedModel:
-    """A party's model with weighed rows of a batch, as a residual protocol uses it.
+    """A party's model with weighed rows, in the form that a residual protocol expects.
 
     Its Jacobian counts as variable, because it depends on the weights of the rows.
 
@@ -65,7 +66,7 @@ class WeightedModel:
 
     @property
     def parameters(self) -> int:
-        """p, the number of parameters of the model."""
+        """The number of weights of the model."""
         return self._model.parameters
 
     def rows(self, X: Floats) -> int:
@@ -73,7 +74,7 @@ class WeightedModel:
         return self._model.rows(X)
 
     def vjp(self, X: Floats, g: Floats) -> Floats:
-        """Return J^T (w g) for plain g (n x c)."""
+        """Return J^T (w * g) for an unencrypted g (n, c)."""
         return self._model.vjp(X, self._weights[:, None] * g)
 
     def jacobian(self, X: Floats) -> Jacobian:
@@ -92,7 +93,7 @@ def _scaled(J: Jacobian, weights: Floats) -> Floats | ChunkedMatrix:
 
 
 class WeightedRows:
-    """Rows (n x d) that are scaled when they are read."""
+    """Rows (n, d) that are multiplied by their weights when they are read."""
 
     def __init__(self, rows: RowSource, weights: Floats) -> None:
         self._rows, self._weights = rows, weights

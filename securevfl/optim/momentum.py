@@ -1,7 +1,8 @@
-"""Momentum (heavy ball): v = beta v + g, theta -= eta v (Polyak 1964, for a constant step size).
+"""Momentum (heavy ball), an update rule (Polyak 1964, for a constant step size).
 
-beta is a constant, so the weights are a combination of all gradients with coefficients that are known in advance: the
-rule is linear.
+For weights theta with gradient g: v = beta * v + g, theta -= eta * v. beta is a constant, so the weights are a
+combination of all gradients with coefficients that are known in advance. The rule is therefore linear and can run on
+secret shares (`securevfl.optim.rules`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class Momentum(Rule):
 
     @property
     def linear(self) -> bool:
-        """True."""
+        """Always true: the velocity is a sum of gradients with constant factors."""
         return True
 
     def init(self, theta: V) -> Memory[V]:

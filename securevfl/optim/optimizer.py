@@ -16,7 +16,7 @@ class Training(NamedOption, ABC):
     """Base class of everything that a job can name as its optimizer.
 
     Attributes:
-        family: the family of trainings that it belongs to (`securevfl.families`).
+        family: the protocol family that uses it (`securevfl.families`).
         grows: whether it supports batch_size = "growing", nested subsets of rows.
     """
 
@@ -25,7 +25,7 @@ class Training(NamedOption, ABC):
 
     @property
     def label(self) -> str:
-        """Name in a cost table."""
+        """The optimizer's name in a cost table."""
         return self.name
 
     @property
@@ -44,13 +44,14 @@ class Training(NamedOption, ABC):
         return False
 
     def count_openings(self, model: Model, visits: Collection[int]) -> int:
-        """Return the number of gradients that are decrypted for a passive party in a run with these batches."""
+        """Return how many gradients are decrypted for a passive party in a run; `visits` are its batches in order."""
         return len(visits)
 
     def exchanges(self, passives: Sequence[str]) -> int:
-        """Return the number of exchanges of forward outputs in one iteration.
+        """Return how often parties exchange outputs in one iteration.
 
-        If there are several, the parties take their steps in turn, so that only one party moves between two exchanges.
+        If there are several, the parties take their steps in turn, so that only one party changes its weights between
+        two exchanges.
         """
         return 1
 
@@ -59,7 +60,7 @@ class Optimizer(Training, ABC):
     """An optimizer with a step size.
 
     Attributes:
-        own_size: whether it can compute a step size itself, so that `lr` may be omitted.
+        own_size: whether parties can compute step sizes themselves, so that `lr` may be omitted.
     """
 
     own_size: ClassVar[bool] = False
@@ -67,9 +68,8 @@ class Optimizer(Training, ABC):
     lr: float | None = Field(gt=0, le=1e12)
     """eta, the step size of the first round."""
     decay: Literal["none", "sqrt_t", "sqrt_tk", "inverse"] = "none"
-    """Decay of the step size over rounds t with K parties: lr / sqrt(t + 1); lr / sqrt(t K) from t = 1; lr / (t +
-    1).
-    """
+    """Decay of the step size over rounds t, counted from 0, with K parties: "sqrt_t" is lr / sqrt(t + 1), "sqrt_tk" is
+    lr / sqrt((t + 1) * K), "inverse" is lr / (t + 1)."""
 
     def eta(self, t: int, parties: int) -> float:
         """Return the step size of round t, counted from 0."""
@@ -77,7 +77,7 @@ class Optimizer(Training, ABC):
 
     @property
     def first(self) -> float:
-        """The first step size; `check_set` has checked that it is set."""
+        """The step size of the first round, `lr`."""
         assert self.lr is not None, "`check_set` has checked it"
         return self.lr
 
@@ -89,7 +89,7 @@ class Optimizer(Training, ABC):
             )
 
     def shrunk(self, t: int, parties: int) -> float:
-        """Return the step size of round t, counted from 0, as a share of the first one."""
+        """Return the factor by which the step size of round t, counted from 0, is smaller than the first one."""
         if self.decay == "none":
             return 1.0
         if self.decay == "inverse":

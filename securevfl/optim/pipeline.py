@@ -1,15 +1,17 @@
 """A pipeline with bounded staleness: several batches are in flight, nothing is cached, and nothing is used twice.
 
-As in publish-and-subscribe training (PubSub-VFL, Liu et al. 2025) and earlier pipelines of split networks, a passive
-party continues with the next batches while the residual of an earlier batch is in flight:
+The active party has the labels, passive parties have none. H_k are party k's outputs on a batch, and g is the residual,
+the derivative of the loss by the sum of outputs. As in publish-and-subscribe training (PubSub-VFL, Liu et al. 2025) and
+earlier pipelines of split networks, a passive party continues with the next batches while the residual of an earlier
+batch is in flight:
 
 1. passive k -> active    H_k of batch t + depth - 1, with the weights after batch t - 1
 2. active -> passive k    g of batch t
    both                   one step on batch t
 
-Outputs and, at a passive party, g therefore belong to weights that are at most depth - 1 steps older than the weights
-they change. A round takes as long as the slowest of its transfers and computations, and not as long as their sum. With
-`depth` 1 the pipeline is FedSGD, with identical weights. It measures the benefit of overlap alone, without local steps.
+So H_k and, at a passive party, g were computed with weights that are at most depth - 1 steps older than the weights
+that they update. A round takes as long as the slowest of its transfers and computations, and not as long as their sum.
+With `depth` 1 the pipeline is FedSGD, with identical weights. Comparing both measures the benefit of overlap alone.
 
 The number of batches in flight at the end of a round is fixed, so the model does not depend on timing. Before other
 sums use the channel, such as those of an evaluation, and before a checkpoint, the active party receives the outputs in
@@ -37,11 +39,11 @@ class Pipeline(RoundsOptimizer):
 
     name: ClassVar[str] = "pipeline"
     depth: int = Field(default=2, ge=1, le=1_000)
-    """Maximal number of batches in flight; outputs are at most depth - 1 steps old."""
+    """Maximum number of batches in flight; outputs are at most depth - 1 steps old."""
 
     @property
     def label(self) -> str:
-        """Name in a cost table."""
+        """The optimizer's name in a cost table."""
         return self.labelled("Pipeline")
 
     @property
@@ -54,7 +56,7 @@ class Pipeline(RoundsOptimizer):
         return InFlight(self, model, state)
 
     def drain(self, party: TrainingParty, link: ActiveLink) -> None:
-        """Receive the outputs in flight."""
+        """Receive the outputs that passive parties have already sent."""
         receive_in_flight(party.memory.received, self.depth, party, link)
 
     def active(self, party: TrainingParty, link: ActiveLink) -> Iterator[None]:
@@ -69,9 +71,7 @@ class Pipeline(RoundsOptimizer):
 
     def passive(self, party: TrainingParty, link: PassiveLink) -> Iterator[None]:
         """Run a passive party's rounds, and yield after each."""
-        sent = (
-            self.depth - 1 if party.start else 0
-        )  # outputs of this batch and the next ones that an earlier session has sent
+        sent = self.depth - 1 if party.start else 0  # number of batches whose outputs an earlier session has sent
         for t, batch in enumerate(party.batches(), party.start):
             for k in range(sent, self.depth):
                 if (next_batch := party.upcoming_batch(k)) is not None:
@@ -86,7 +86,7 @@ class Pipeline(RoundsOptimizer):
 
 
 def receive_in_flight(received: deque[Floats], depth: int, party: TrainingParty, link: ActiveLink) -> None:
-    """Receive the sums of the batches up to depth - 1 rounds ahead, and append them to `received`."""
+    """Receive the sums of outputs for batches up to depth - 1 rounds ahead, and append them to `received`."""
     for k in range(len(received) + 1, depth):
         if (batch := party.upcoming_batch(k)) is not None:
             received.append(link.collect(batch))

@@ -1,7 +1,8 @@
-"""The proximal term of FedPBCD: mu (theta - theta at the exchange) is added to the gradient (FedBCD 2019, eq. 11).
+"""The proximal term of FedPBCD: mu * (theta - theta at the exchange) is added to the gradient (FedBCD 2019, eq. 11).
 
-It keeps the local steps of a round close to the weights that the other parties have last received outputs of. The
-distance from there is the sum of the changes since the exchange, so the rule is linear if its inner rule is linear.
+It keeps the local steps of a round close to the weights theta for which the other parties have received outputs. The
+distance from these weights is the sum of the changes since the exchange, so the rule is linear
+(`securevfl.optim.rules`) if its inner rule is linear.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from securevfl.optim.step_rules import STEP_RULES
 
 DISPLACEMENT = "moved"  # name of the change of the weights since the exchange
 
-INNER_PREFIX = "rule."  # prefix of the names of the inner rule's vectors
+INNER_PREFIX = "rule."  # the inner rule's vectors are stored under their names with this prefix
 
 
 class Proximal(Rule):
@@ -48,7 +49,7 @@ class Proximal(Rule):
         return change, _combine(displacement + change, inner)
 
     def begin(self, memory: Memory[V]) -> Memory[V]:
-        """Return the state at the start of the local steps on a new exchange."""
+        """Return the state at the start of the local steps on a new exchange: the distance is 0 again."""
         displacement = memory.vectors[DISPLACEMENT]
         return _combine(displacement - displacement, self.rule.begin(_inner(memory)))
 

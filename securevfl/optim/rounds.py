@@ -1,6 +1,8 @@
-"""Interface of optimizers of the family `rounds`: a schedule of exchanges and local steps.
+"""Interface of the optimizers for training by rounds: a schedule of exchanges and local steps.
 
-An optimizer uses sums, replies and its party's data. It does not depend on keys and messages.
+In an exchange, passive parties (without labels) send their outputs into a sum, and the active party (with labels) sends
+the residual g, the derivative of the loss by the sum f. A party's local steps update its weights with g. An optimizer
+uses sums, replies (received residuals) and its party's data; keys and messages are hidden from it.
 """
 
 from __future__ import annotations
@@ -24,11 +26,11 @@ from securevfl.protocols.residuals.base import Agreement, Batch
 
 
 class TrainingParty(Protocol):
-    """A party as its optimizer uses it.
+    """The attributes of a party that its optimizer uses.
 
     Attributes:
-        parties: K, the number of parties.
-        start: number of rounds in earlier sessions.
+        parties: number of parties.
+        start: number of rounds that were finished before a resume.
         model: the party's model.
         loss: the loss.
         memory: the optimizer's state; its attribute `state` is plain data and arrays for a checkpoint.
@@ -54,7 +56,7 @@ class TrainingParty(Protocol):
         """Return the batch k rounds after the current one; None after the end."""
 
     def residual(self, f: Floats, batch: Batch) -> Floats:
-        """Return g (n x c) for f (n x c), and note the loss of the round; only at the active party."""
+        """Return g (n, c) for f (n, c), and record the loss of the round; only at the active party."""
 
 
 class RoundsTraining(Training, ABC):
@@ -71,7 +73,7 @@ class RoundsTraining(Training, ABC):
         """Raise ValueError if the optimizer cannot train this model."""
 
     def declares(self) -> list[MessageDeclaration]:
-        """Declare the messages of the active party in addition to sums and residuals."""
+        """Declare messages that the active party sends in addition to those of sums and residuals."""
         return []
 
     @abstractmethod
@@ -87,7 +89,7 @@ class RoundsTraining(Training, ABC):
         """
 
     def agreement(self, model: Model) -> Agreement:
-        """Return the agreement about residuals.
+        """Return what the parties agree on about the use of residuals.
 
         If J depends on the weights, a gradient is decrypted in every local step.
         """
@@ -95,7 +97,7 @@ class RoundsTraining(Training, ABC):
         return Agreement(openings, max_open_exchanges=self.max_open_exchanges, shares_outputs=model.shares_outputs)
 
     def count_openings(self, model: Model, visits: Collection[int]) -> int:
-        """Return the number of gradients that are decrypted for a passive party in a run with these batches."""
+        """Return how many gradients are decrypted for a passive party in a run; `visits` are its batches in order."""
         return len(visits) * self.agreement(model).openings
 
     def drain(self, party: TrainingParty, link: ActiveLink) -> None:
@@ -121,11 +123,11 @@ class RoundsOptimizer(RoundsTraining, Optimizer):
 
     @property
     def update(self) -> Rule:
-        """The rule of local steps: the chosen one, or one that contains it."""
+        """The update rule of local steps: `rule`, or a rule that contains it."""
         return self.rule
 
     def labelled(self, name: str) -> str:
-        """Return the name of an algorithm for a cost table, with its update rule unless it is gradient descent."""
+        """Return the label of an algorithm in a cost table: its name, with its rule unless that is gradient descent."""
         return name if isinstance(self.rule, Sgd) else f"{name} {self.rule.name}"
 
     def init_state(self, model: Block, state: Mapping[str, Any] | None) -> Any:

@@ -1,4 +1,4 @@
-"""The update rules that a job can name. Register a new rule in `step_rules.py`."""
+"""The update rules that a job can name. To add a rule, add it to `STEP_RULES`."""
 
 from __future__ import annotations
 

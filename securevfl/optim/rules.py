@@ -1,23 +1,24 @@
-"""Update rules: how a gradient becomes a change of the weights.
+"""Update rules: how a gradient changes the weights.
 
 As in optax (DeepMind 2020), a rule is a pair of functions without mutable state:
 
     init(theta) -> memory
     step(gradient, memory, eta) -> (change, memory)        theta + change are the new weights
 
-eta is the step size of the optimizer's round. `begin` is called for every new exchange.
+theta are weights and eta is the step size of the round. `begin` is called at the start of the local steps on every new
+exchange of outputs and residuals.
 
 A *linear* rule uses only +, - and products with constants that are fixed in advance, on weights and gradients. It
 therefore runs on any type with these operations (`Vector`): on floats, and on additive shares, where the changes that
-the share holders compute add up to the change of the sum. A rule that is not linear squares, divides or takes roots of
-gradients, and runs only on floats (numpy arrays).
+the share holders compute add up to the change of the weights. A rule that is not linear squares, divides or takes roots
+of gradients, and runs only on floats (numpy arrays).
 
     SGD, proximal, momentum    linear
     AdaGrad, Adam              not linear
 
-L2 decay is part of the objective (FedBCD 2019, section 2): a rule receives the gradient of the mean loss plus l2 theta
-(`Linear.regularised`). It passes through momentum, and AdaGrad and Adam scale it like the rest of the gradient; it is
-not decoupled as in AdamW.
+The l2 penalty is part of the objective (FedBCD 2019, section 2): a rule receives the gradient of the mean loss plus
+l2 * theta (`Linear.regularised`). The penalty's gradient therefore passes through momentum, AdaGrad and Adam like the
+rest of the gradient; it is not decoupled as in AdamW.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Rule(NamedOption, ABC):
     @property
     @abstractmethod
     def linear(self) -> bool:
-        """Whether its operations are linear, so that it also runs on shares."""
+        """Whether the rule is linear, so that it also runs on additive shares."""
 
     @abstractmethod
     def init(self, theta: V) -> Memory[V]:
@@ -74,7 +75,7 @@ class Rule(NamedOption, ABC):
         """Take one step.
 
         Args:
-            gradient: gradient of the objective, L2 decay included.
+            gradient: gradient of the objective, l2 penalty included.
             memory: the state before the step.
             eta: the step size.
 
@@ -88,12 +89,12 @@ class Rule(NamedOption, ABC):
 
 
 class UpdatedModel(Protocol):
-    """A model as an update rule uses it."""
+    """The attributes of a model that an `Updater` uses."""
 
     theta: Floats
 
     def regularised(self, gradient: Floats) -> Floats:
-        """Return the gradient of the objective: the gradient of the mean loss plus that of the penalty."""
+        """Return the gradient of the objective: `gradient`, that of the mean loss, plus that of the penalty."""
 
 
 class Updater:
@@ -132,7 +133,7 @@ class Sgd(Rule):
 
     @property
     def linear(self) -> bool:
-        """True."""
+        """Always true."""
         return True
 
     def init(self, theta: V) -> Memory[V]:

@@ -1,4 +1,4 @@
-"""The update rules that can be used alone, or inside another rule such as `Proximal`."""
+"""The update rules that can be used alone or inside another rule such as `Proximal`, by name."""
 
 from __future__ import annotations
 

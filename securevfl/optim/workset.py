@@ -1,17 +1,19 @@
 """The workset table: exchanges that a party stores for further local steps (CELU-VFL 2022, section 3 and Algorithm 2).
 
-It contains the W newest exchanges, each until it has been used R times; the first use is when it arrives. Two clocks
+An exchange consists of the outputs and residuals that parties have sent each other for one batch. The table contains
+the W newest exchanges, each until it has been used R times; the first use is when it arrives. Two numbers of each row
 determine the order:
 
-inserted    the exchange in which a row was inserted; if there are more than W, the oldest one is deleted
-sampled     the local step in which a row was last used; for a new row, W steps before its insertion
+    inserted    the number of its exchange; if there are more than W, the oldest one is deleted
+    sampled     the local step in which the row was last used; for a new row, W steps before its insertion
 
-A local step uses, of the rows that were not used in the last W - 1 local steps, the one that has waited longest. This
-is the round robin of the paper: with R - 1 local steps per exchange every row is used R - 1 times before it is deleted.
-A step without such a row is skipped, which happens while the table is filled. (The published code of the paper draws
-rows at random and rejects those of the last W - 1 steps, so that some rows are deleted before they were used R times.)
+A local step uses the row that has waited longest, of all rows that were not used in the last W - 1 local steps. This is
+the round robin of the paper: with R - 1 local steps for each exchange, every row is used R - 1 times before it is
+deleted. While the table is being filled there may be no such row; then the step is skipped. (The published code of the
+paper draws rows at random and rejects those of the last W - 1 steps, so that some rows are deleted before they were
+used R times.)
 
-The selection depends only on the two clocks, so it is the same at all parties and in every run.
+The selection depends only on these two numbers, so it is the same at all parties and in every run.
 """
 
 from __future__ import annotations
@@ -45,8 +47,8 @@ class Workset(Generic[E]):
     """A table of at most W exchanges, each used at most R times. A new exchange of a batch replaces the older one.
 
     Args:
-        W: number of exchanges.
-        R: number of uses.
+        W: maximum number of exchanges in the table.
+        R: maximum number of uses of an exchange.
         steps: number of local steps so far.
         recent: batches of the last W - 1 local steps; None for a step that was skipped.
     """
@@ -58,7 +60,7 @@ class Workset(Generic[E]):
         self._rows: dict[int, WorksetRow[E]] = {}  # by batch, the oldest exchange first
 
     def put(self, batch: int, entry: E, exchange: int) -> list[E]:
-        """Insert an exchange that has just been used for the first time; return the entries that it replaces."""
+        """Insert an exchange that has just been used for the first time; return the entries that are deleted for it."""
         removed = [self._rows.pop(batch).entry] if batch in self._rows else []
         self._rows[batch] = WorksetRow(entry, exchange, self.steps - self._W)
         if len(self._rows) > self._W:

@@ -12,14 +12,17 @@ No id appears in a URL, a log or a metric.
 from __future__ import annotations
 
 import asyncio
+import copy
 import hmac
 import time
+from collections.abc import Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
 from securevfl.base.extras import import_extra
 from securevfl.base.version import __version__
+from securevfl.data.column_types import ColumnType, Kind
 from securevfl.errors import DataError, IdError, TableError
 from securevfl.organisations.gateway import Gateway, ServiceUnavailable
 from securevfl.organisations.http_requests import MAX_BODY_BYTES, ROW_SCHEMA, parse_rows
@@ -130,7 +133,7 @@ def application(gateway: Gateway, token: str, *, timeout: float = 60.0) -> Any:
         return Response(library.generate_latest(registry), media_type=library.CONTENT_TYPE_LATEST)
 
     async def description(request: Any) -> Response:
-        return JSONResponse(openapi())
+        return JSONResponse(openapi(gateway.types))
 
     return Starlette(
         routes=[
@@ -142,13 +145,37 @@ def application(gateway: Gateway, token: str, *, timeout: float = 60.0) -> Any:
     )
 
 
-def openapi() -> dict[str, Any]:
-    """Return the gateway's description in OpenAPI 3.1."""
+_JSON_TYPES: dict[Kind, dict[str, Any]] = {
+    "number": {"type": ["number", "null"]},
+    "category": {"type": ["string", "number", "null"]},
+    "date": {"type": ["string", "null"], "format": "date"},
+    "percent": {"type": ["string", "null"], "description": "A percentage with its sign, as in 12.5%."},
+    "currency": {"type": ["string", "null"], "description": "An amount with its unit."},
+}
+
+
+def openapi(types: Mapping[str, ColumnType] | None = None) -> dict[str, Any]:
+    """Return the gateway's description in OpenAPI 3.1.
+
+    Args:
+        types: the types of the columns of the model.
+
+    Returns:
+        The description.
+    """
+    row = copy.deepcopy(ROW_SCHEMA)
+    if types:
+        columns = {name: _JSON_TYPES[kind.kind] for name, kind in types.items()}
+        row["properties"]["columns"] |= {
+            "properties": columns,
+            "required": list(columns),
+            "additionalProperties": False,
+        }
     answer = {
         "type": "object",
         "required": ["id", "state"],
         "properties": {
-            "id": {"type": ["string", "integer"]},
+            "id": {"type": ["string", "integer", "object"]},
             "state": {
                 "enum": list(_STATES),
                 "description": " ".join(f"{name}: {meaning}" for name, meaning in _STATES.items()),
@@ -181,7 +208,7 @@ def openapi() -> dict[str, Any]:
                 "post": {
                     "summary": "Scores of rows, by id",
                     "security": [{"token": []}],
-                    "requestBody": {"required": True} | content_of(list_of("rows", ROW_SCHEMA)),
+                    "requestBody": {"required": True} | content_of(list_of("rows", row)),
                     "responses": answers,
                 }
             }

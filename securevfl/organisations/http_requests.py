@@ -6,25 +6,27 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from securevfl.untrusted import MAX_INTEGER, MAX_NAME, UntrustedInputError, check_text, parse_json
+from securevfl.untrusted import MAX_INTEGER, MAX_NAME, MAX_TEXT, UntrustedInputError, check_text, parse_json
 
 MAX_BODY_BYTES = 1 << 20  # bytes of a request
-_MAX_DEPTH = 4  # the body, its rows, a row, its columns
+_MAX_DEPTH = 4  # the body, its rows, a row, its columns or its id
 
 ROW_SCHEMA: dict[str, Any] = {
     "type": "object",
     "required": ["id"],
     "properties": {
         "id": {
-            "type": ["string", "integer"],
-            "description": "Id of a row of the gateway's table, unless the request contains its columns.",
+            "type": ["string", "integer", "object"],
+            "description": "Id of a row as your table writes it; an object if several columns form the id. The "
+            "gateway's table has this row, unless the request contains its columns.",
             "maxLength": MAX_NAME,
             "minimum": -MAX_INTEGER,
             "maximum": MAX_INTEGER,
         },
         "columns": {
             "type": "object",
-            "additionalProperties": {"type": ["number", "null"], "minimum": -1.7e308, "maximum": 1.7e308},
+            "additionalProperties": {"type": ["number", "string", "boolean", "null"], "maxLength": MAX_TEXT},
+            "description": "All columns of the model, with values as your table writes them; null if missing.",
         },
     },
 }
@@ -56,9 +58,19 @@ def parse_rows(body: bytes) -> list[dict[str, Any]]:
 
 
 def _check_id(row_id: Any) -> None:
-    if isinstance(row_id, str):
-        check_text(row_id, MAX_NAME)
-    elif isinstance(row_id, bool) or not isinstance(row_id, int) or abs(row_id) > MAX_INTEGER:
+    if isinstance(row_id, Mapping):
+        for name, value in row_id.items():
+            check_text(name, MAX_NAME)
+            if not (isinstance(value, float) and is_number(value)):
+                _check_id_value(value)
+    else:
+        _check_id_value(row_id)
+
+
+def _check_id_value(value: Any) -> None:
+    if isinstance(value, str):
+        check_text(value, MAX_NAME)
+    elif isinstance(value, bool) or not isinstance(value, int) or abs(value) > MAX_INTEGER:
         raise UntrustedInputError("an id is neither a text nor a whole number of at most 53 bits")
 
 
@@ -69,8 +81,10 @@ def _check_columns(columns: Any) -> None:
         raise UntrustedInputError("the columns of a row are not an object")
     for name, value in columns.items():
         check_text(name)
-        if value is not None and not is_number(value):
-            raise UntrustedInputError("a column is neither a finite number nor null")
+        if isinstance(value, str):
+            check_text(value)
+        elif not (value is None or isinstance(value, bool) or is_number(value)):
+            raise UntrustedInputError("a column is neither a finite number nor a text, a truth value or null")
 
 
 def is_number(value: Any) -> bool:

@@ -5,21 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.job import Job
+from securevfl.protocols.joint_prediction import RowState
 from securevfl.training.model_part import ModelPart
-
-RowState = Literal["scored", "trained", "changed", "refused", "beyond", "unknown"]
-"""State of a requested row.
-
-scored: it has a score. trained: it was a training row. changed: it was requested before with other columns. refused:
-another party refuses it. beyond: its score is outside the covered range. unknown: not all parties have its id.
-"""
 
 OnUnscored = Callable[[Any, RowState], None]
 
@@ -106,7 +99,7 @@ def prediction_of(part: ModelPart, f: Floats) -> Prediction:
     Returns:
         The prediction.
     """
-    loss, classes = Job.from_dict(part.job).model.loss, part.classes
+    loss, classes = part.parsed_job.model.loss, part.classes
     if not loss.classifies:
         scaling = np.array([0.0, 1.0]) if classes is None else classes
         return Prediction(f, np.asarray(loss.mean(f, scaling)), None, scaling)

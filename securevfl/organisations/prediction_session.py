@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import Roles
@@ -27,14 +26,12 @@ from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, TableError
 from securevfl.families.participant import Participant
-from securevfl.families.score_results import RowHistory
-from securevfl.job import Job
 from securevfl.organisations import reason_codes
 from securevfl.organisations.joint_statistics import check_order, keyed_order
-from securevfl.organisations.prediction import Prediction, RowState, prediction_of
+from securevfl.organisations.prediction import Prediction, prediction_of
 from securevfl.organisations.reason_codes import ReasonCodePolicy
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
-from securevfl.protocols.joint_prediction import RowsToScore
+from securevfl.protocols.joint_prediction import RowState, RowsToScore, ScoreResult
 from securevfl.protocols.party_context import LocalResources, PartyContext
 from securevfl.protocols.permits import permit_sizes
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
@@ -79,29 +76,6 @@ def declares(roles: Roles) -> list[MessageDeclaration]:
     ]
 
 
-@dataclass(frozen=True)
-class ScoreBatch:
-    """The result of a block of m rows.
-
-    Attributes:
-        scored: whether each row has a score (m,).
-        f: decision values of the scored rows (s, c) at the requesting party, None at the others.
-        reasons: reason codes of the scored rows, by name of the party that provides them.
-        beyond: whether each row's score is outside the covered range (m,), so that it has none.
-    """
-
-    scored: NDArray[np.bool_]
-    f: Floats | None
-    reasons: Mapping[str, list[list[str]]]
-    beyond: NDArray[np.bool_]
-
-    @property
-    def states(self) -> list[RowState]:
-        """State of each row, as far as the messages reveal it."""
-        pairs = zip(self.scored, self.beyond, strict=True)
-        return ["scored" if scored else "beyond" if beyond else "refused" for scored, beyond in pairs]
-
-
 class PredictionSession:
     """One party's role in joint predictions over a channel to the other parties.
 
@@ -127,14 +101,14 @@ class PredictionSession:
         self._part, self._channel, self._ledger, self._code_policy = part, channel, ledger, code_policy
         self._rows = rows
         self._disclosed_numbers = self._refused_rows = self.count = 0
-        self._basis, self._job = "", Job.from_dict(part.job)
+        self._basis, self._job = "", part.parsed_job
         self._participant, self._code_counts = self._exchange_handshakes()
         provides_codes = code_policy is not None and part.name != part.asker
-        self._score_ledger = ScoreLedger(ledger.scores_path) if provides_codes else None
+        self._score_ledger = ScoreLedger(ledger.path) if provides_codes else None
 
-    def history(self, ids: Sequence[Any], X: Floats) -> RowHistory:
+    def stored_scores(self, ids: Sequence[Any], X: Floats) -> ScoreResult:
         """Return what the requesting party knows about rows (m, d) before it requests them."""
-        return self._participant.row_history(RowsToScore([id_digest(self._part.name, row_id) for row_id in ids], X))
+        return self._participant.stored_scores(RowsToScore([id_digest(self._part.name, row_id) for row_id in ids], X))
 
     @property
     def receives_codes(self) -> bool:
@@ -154,18 +128,19 @@ class PredictionSession:
             The state of each row; and at the requesting party, which alone can tell apart why rows have no score, the
             ids and the prediction of the scored rows.
         """
-        batch = self.score(ids, X)
-        states = batch.states
-        if batch.f is None:
-            return states, None
-        if ids is not None and not batch.scored.all():
-            history = self.history(ids, X)
-            for index in np.flatnonzero(~batch.scored & (history.trained | history.changed)).tolist():
-                states[index] = "trained" if history.trained[index] else "changed"
-        scored_ids = None if ids is None else [ids[index] for index in np.flatnonzero(batch.scored).tolist()]
-        return states, (scored_ids, replace(prediction_of(self._part, batch.f), reasons=batch.reasons))
+        result = self.score(ids, X)
+        f = result.f
+        if f is None:
+            return result.states, None
+        if ids is not None and not result.scored.all():
+            known = self.stored_scores(ids, X)
+            result = replace(result, trained=known.trained & ~result.scored, changed=known.changed & ~result.scored)
+        rows = np.flatnonzero(result.scored).tolist()
+        scored_ids = None if ids is None else [ids[index] for index in rows]
+        reasons = {name: [codes[index] for index in rows] for name, codes in result.reasons.items()}
+        return result.states, (scored_ids, replace(prediction_of(self._part, f[rows]), reasons=reasons))
 
-    def score(self, ids: list[Any] | None, X: Floats) -> ScoreBatch:
+    def score(self, ids: list[Any] | None, X: Floats) -> ScoreResult:
         """Score one block of rows.
 
         Args:
@@ -191,14 +166,14 @@ class PredictionSession:
                 barred = ~reason_codes.admit(part, policy, score_ledger, ids, X, max_bits)
                 requested = None if requested is None else replace(requested, barred=barred)
             answered = self._participant.score(scaled, requested)  # 2
-            f = answered.outputs
             if policy is not None and score_ledger is not None:
                 if admits_rows_itself:
                     self._disclosed_numbers += int(answered.fresh.sum())
                     self._record_scores(self._disclosed_numbers)
                 reason_codes.send_codes(part, policy, channel, scaled[answered.scored])  # 3
+        f = answered.f
         if f is None:
-            return ScoreBatch(answered.scored, None, {}, np.zeros(len(X), np.bool_))
+            return answered
         rows = np.flatnonzero(answered.scored)
         local_codes = {} if policy is None else {part.name: reason_codes.coded(part, policy, scaled[rows])}
         received_codes = {
@@ -206,14 +181,14 @@ class PredictionSession:
             for name, count in self._code_counts.items()
         }
         scored = np.asarray(np.isfinite(f).all(axis=1))  # False if this party has lost its share of a score
-        reasons = {
-            name: [row_codes for row, row_codes in zip(rows.tolist(), codes, strict=True) if scored[row]]
-            for name, codes in (local_codes | received_codes).items()
-        }
-        beyond = np.asarray(np.isinf(f).any(axis=1))
-        if beyond.any():
-            eventlog.warn(part.name, "beyond", {"rows": int(beyond.sum()), "reason": BEYOND})
-        return ScoreBatch(scored, f[scored], reasons, beyond)
+        reasons: dict[str, list[list[str]]] = {}
+        for name, codes in (local_codes | received_codes).items():
+            reasons[name] = [[] for _ in f]
+            for row, row_codes in zip(rows.tolist(), codes, strict=True):
+                reasons[name][row] = row_codes if scored[row] else []
+        if count := int(np.isinf(f).any(axis=1).sum()):
+            eventlog.warn(part.name, "beyond", {"rows": count, "reason": BEYOND})
+        return replace(answered, scored=scored, reasons=reasons)
 
     @property
     def _numbers_per_row(self) -> int:
@@ -270,7 +245,7 @@ class PredictionSession:
                 self._basis = _question(part, rows, ledger, policy) if job.family.repeatable_scores else ""
                 self._record_scores(self.count * self._numbers_per_row)
         roles = Roles.of((name, handshakes[name].role) for name in part.parties)
-        resources = LocalResources(part.run, score_ledger=ledger.scores_path, charge_scores=self._charge)
+        resources = LocalResources(part.run, score_ledger=ledger.path, charge_scores=self._charge)
         meter = Meter(channel.clock, channel.counters)
         context = PartyContext(channel, roles, meter, outputs=part.outputs, resources=resources, model=part.model)
         code_counts = {name: handshakes[name].codes for name in others if handshakes[name].codes}

@@ -32,7 +32,6 @@ from securevfl.base.roles import Roles
 from securevfl.data.id_keys import id_digest
 from securevfl.disclosure.information_content import code_bits
 from securevfl.errors import ConfigError, ProtocolError
-from securevfl.job import Job
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
 from securevfl.protocols.score_ledger.row_ledger import ScoreLedger
 from securevfl.runtime.channel import Channel
@@ -91,7 +90,7 @@ class ReasonCodePolicy:
                 f"choose 1 to {limit}",
                 code="SVFL-JOB-OPTION",
             )
-        agreed = Job.from_dict(part.job).reason_codes
+        agreed = part.parsed_job.reason_codes
         if self.codes_per_row > agreed:
             raise ConfigError(
                 f"{self.codes_per_row} reason codes per row exceed the {agreed} to which all parties agreed in the "

@@ -26,7 +26,7 @@ all other rows are scored.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -36,7 +36,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.base.arrays import Floats
 from securevfl.base.roles import LEAD, Roles
 from securevfl.data.store import OnProgress
 from securevfl.disclosure.counts import Disclosure
@@ -46,11 +45,12 @@ from securevfl.organisations.align import align_privately
 from securevfl.organisations.peer_session import run_session
 from securevfl.organisations.peer_settings import PeerSettings
 from securevfl.organisations.predict import check_parties_of
-from securevfl.organisations.prediction import OnUnscored, Prediction, RowState, ScoreCounts, prediction_of
+from securevfl.organisations.prediction import OnUnscored, Prediction, ScoreCounts, prediction_of
 from securevfl.organisations.prediction_session import PredictionSession
 from securevfl.organisations.reason_codes import ReasonCodePolicy
 from securevfl.protocols.alignment.online_lookup import TableClient, TableServer
 from securevfl.protocols.declarations import MessageDeclaration, Reveal
+from securevfl.protocols.joint_prediction import ScoreResult
 from securevfl.protocols.permits import permit_sizes
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel
@@ -78,26 +78,6 @@ class ServerLimits(Message, frozen=True):
     """The maximum number of ids per request, which the server's operator has set."""
 
     max_ids: int
-
-
-@dataclass(frozen=True)
-class ScoreResult:
-    """The result of a request for m rows.
-
-    Attributes:
-        state: state of each row.
-        f: decision values (m, c); NaN for rows without a score.
-        reasons: reason codes of each row, empty for rows without codes, by name of the party that provides them.
-    """
-
-    state: Sequence[RowState]
-    f: Floats
-    reasons: Mapping[str, list[list[str]]]
-
-    @property
-    def counts(self) -> ScoreCounts:
-        """Numbers of rows by state."""
-        return ScoreCounts.of(self.state)
 
 
 def declares(roles: Roles) -> list[MessageDeclaration]:
@@ -186,7 +166,7 @@ def score_rows(
         client.end()
 
     run_session(part.name, scoring_settings(settings), scoring_handshake(part), talk, ledger=party_ledger)
-    counts = sum((result.counts for result in results), ScoreCounts(0, 0))
+    counts = sum((ScoreCounts.of(result.states) for result in results), ScoreCounts(0, 0))
     if counts.unknown == counts.requested:
         others = part.parties[1:]
         servers = others[0] if len(others) == 1 else f"all of {', '.join(others)}"
@@ -198,14 +178,13 @@ def score_rows(
         )
     remaining_ids = iter(rows.ids)
     for result in results:
-        ids, scored = list(islice(remaining_ids, len(result.state))), []
-        for index, state in enumerate(result.state):
-            if state == "scored":
-                scored.append(index)
-            elif on_unscored is not None:
+        ids = list(islice(remaining_ids, len(result.scored)))
+        for index, state in enumerate(result.states):
+            if state != "scored" and on_unscored is not None:
                 on_unscored(ids[index], state)
+        scored = np.flatnonzero(result.scored).tolist()
         reasons = {name: [codes[index] for index in scored] for name, codes in result.reasons.items()}
-        if scored:
+        if scored and result.f is not None:
             prediction = replace(prediction_of(part, result.f[scored]), reasons=reasons)
             on_block([ids[index] for index in scored], prediction)
     return counts
@@ -246,36 +225,24 @@ class ScoreClient:
         Returns:
             The result.
         """
-        history = self._prediction.history(ids, X)
-        state: list[RowState] = ["unknown"] * len(ids)
-        f, reasons = np.full((len(ids), self._part.outputs), np.nan), dict[str, list[list[str]]]()
-        left_out = history.trained | history.changed
-        has_stored_score = ~np.isnan(history.scores).any(axis=1) & (not self._prediction.receives_codes)
-        stored = ~left_out & has_stored_score
-        f[stored] = history.scores[stored] if stored.any() else np.nan
-        masks: dict[RowState, NDArray[np.bool_]] = {
-            "trained": history.trained,
-            "changed": history.changed,
-            "scored": stored,
-        }
-        for row_state, mask in masks.items():
-            for index in np.flatnonzero(mask).tolist():
-                state[index] = row_state
-        requested = np.flatnonzero(~left_out & ~stored)
-        if len(requested):
-            self._announce(len(requested))  # 1
-            common = self._common(requested, [ids[index] for index in requested.tolist()])  # 2
-            for start in range(0, len(common), ROWS_PER_BLOCK):
-                block = common[start : start + ROWS_PER_BLOCK]
-                batch = self._prediction.score([ids[index] for index in block.tolist()], X[block])  # 3
-                f[block[batch.scored]] = batch.f
-                for index, row_state in zip(block, batch.states, strict=True):
-                    state[index] = row_state
-                for name, codes in batch.reasons.items():
-                    party_reasons = reasons.setdefault(name, [[] for _ in ids])
-                    for index, row_codes in zip(block[batch.scored].tolist(), codes, strict=True):
-                        party_reasons[index] = row_codes
-        return ScoreResult(state, f, reasons)
+        result = self._prediction.stored_scores(ids, X)
+        requested = ~(result.trained | result.changed | result.scored)
+        if self._prediction.receives_codes:  # codes are not stored, so stored scores are requested again
+            requested |= result.scored
+        f, stored = np.full((len(ids), self._part.outputs), np.nan), result.scored & ~requested
+        positions = np.flatnonzero(requested)
+        if stored.any() and result.f is not None:
+            f[stored] = result.f[stored]
+        result = replace(result, f=f, scored=stored, known=~requested)
+        if not len(positions):
+            return result
+        self._announce(len(positions))  # 1
+        common = self._common(positions, [ids[index] for index in positions.tolist()])  # 2
+        for start in range(0, len(common), ROWS_PER_BLOCK):
+            block = common[start : start + ROWS_PER_BLOCK]
+            scores = self._prediction.score([ids[index] for index in block.tolist()], X[block])  # 3
+            result = result.updated(block, scores)
+        return result
 
     def _common(self, requested: NDArray[np.intp], ids: list[Any]) -> NDArray[np.intp]:
         """Return those of the requested rows whose ids all parties have."""
@@ -367,7 +334,7 @@ def serve_requests(
         scored = 0
         for start in range(0, len(common), ROWS_PER_BLOCK):
             block = common[start : start + ROWS_PER_BLOCK]
-            batch = prediction.score([rows.ids[index] for index in block.tolist()], rows.X[block])  # 3
-            scored += int(batch.scored.sum())
+            result = prediction.score([rows.ids[index] for index in block.tolist()], rows.X[block])  # 3
+            scored += int(result.scored.sum())
         eventlog.emit(part.name, "answered", {"asked": request.rows, "scored": scored})
         yield ScoreCounts(request.rows, scored)

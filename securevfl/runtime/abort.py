@@ -1,4 +1,4 @@
-"""The message by which a party that stops reports its reason to its peers."""
+"""The message with which a party that stops sends its peers the reason."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from securevfl.runtime.disclosure_gate import DisclosingMessage
 
 
 class Abort(DisclosingMessage, frozen=True):
-    """Report that the sender has stopped, with one reason of a closed set and no text of its error.
+    """Report that the sender has stopped, with a reason from a fixed list and no text of its error.
 
     Attributes:
         reason: one of `securevfl.errors.STOP_REASONS`.
         resumes: whether the sender has stored a checkpoint, so that the same command continues from it.
-        party: the party that the sender cannot reach; with any other reason, the party whose reason the sender
-            forwards. So all parties report the same reason, whichever message arrives first.
+        party: for the reason "away", the party that the sender cannot reach; otherwise the party whose reason the
+            sender forwards. So all parties report the same reason, whichever message arrives first.
     """
 
     reason: StopReason
@@ -29,7 +29,7 @@ class Abort(DisclosingMessage, frozen=True):
             return cls(error.stopped, False, error.party)
         away = error.away if isinstance(error, TransportError) else ""
         reason = stop_reason_of(error)
-        # a party that has refused refuses again, so its checkpoint is of no use
+        # a party that has refused would refuse again, so it cannot continue from its checkpoint
         return cls(reason, resumes and reason != "refused", away if away in parties else "")
 
     def error(self, sender: str, peers: Collection[str]) -> PeerStopped:

@@ -1,4 +1,4 @@
-"""A background thread of a party, which shares the party's channel and has a separate path in time."""
+"""A background thread of a party, which shares the party's channel and whose time is measured separately."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 class BackgroundTask(Generic[T]):
     """A function that runs in a new thread from the creation of this object on.
 
-    The thread's time is measured on a separate path (`Clock.fork`), which `join` merges with the path of its caller. An
+    The thread's time is measured on a separate path (`Clock.fork`); `join` continues with the longer of both paths. An
     error in the thread ends all waits on the channel, so that no other thread of the party waits in vain, and `join`
     raises it. When the party stops, the thread stops at its next operation on the channel.
 

@@ -1,7 +1,8 @@
 """A party's typed connection to its peers: send a message, receive a message of an expected type.
 
-    send: message with its permit (disclosure_gate) -> frame (codec) -> clock and cost counters -> transport
-    recv: inbox -> frame checked (session, receiver, order) -> clock and cost counters -> message of the expected type
+    send: message with its permit (disclosure_gate) -> frame, the encoded message (codec) -> clock and counters ->
+        transport
+    recv: inbox -> frame checked (session, receiver, order) -> clock and counters -> message of the expected type
 
 A *subchannel* is an ordered stream of messages between two parties. Several threads of one party share a channel by
 using different subchannels. `recv_any` receives from several parties on one subchannel, in the order of arrival. A
@@ -36,7 +37,7 @@ class Channel:
         clock: measures this party's time.
         counters: count this party's messages and bytes.
         timeout: seconds to wait for a message.
-        observe: receives every message of this party; an `Observer` receives its notes as well.
+        observe: called with every message of this party; an `Observer` also receives its notes (facts for observers).
         keys: fingerprints of all parties' certificate keys by name; empty if all parties run in one process.
     """
 
@@ -64,7 +65,7 @@ class Channel:
 
     @property
     def session(self) -> bytes:
-        """The 16 public bytes that identify this run at all its parties."""
+        """The 16 public bytes that identify this run; they are the same at all parties."""
         return self._inbox.session
 
     @property
@@ -73,7 +74,7 @@ class Channel:
         return isinstance(self._observe, Observer)
 
     def note(self, fact: object) -> None:
-        """Pass a fact to the observer in this process, if there is one. Nothing is sent."""
+        """Pass a fact about the run to the observer in this process, if there is one; nothing is sent to peers."""
         if isinstance(self._observe, Observer):
             self._observe.note(self.me, fact)
 
@@ -141,7 +142,7 @@ class Channel:
     ) -> tuple[str, M]:
         """Receive the next message of any of several peers, as `recv` does.
 
-        Of the messages that have arrived, it returns the one with the earliest virtual time of departure; without a
+        In a simulation, it returns the arrived message with the earliest simulated time of departure; without a
         virtual clock, the one that arrived first.
 
         Args:
@@ -179,13 +180,13 @@ class Channel:
         return self._decode_arrival(self._inbox.take(senders, subchannel, self.timeout, awaited=needed), kind)
 
     def recv_due(self, senders: Collection[str], kind: type[M], subchannel: str = "") -> tuple[str, M] | None:
-        """Receive the first message that has arrived by this party's clock; None, without waiting, if there is none."""
+        """Return the first message that has arrived by this party's clock, or None; never wait."""
         self.clock.tick(Kind.LOCAL)
         arrival = self._inbox.take_due(senders, subchannel, self.clock.due)
         return None if arrival is None else self._decode_arrival(arrival, kind)
 
     def _decode_arrival(self, arrival: Arrival, kind: type[M] | tuple[type[M], ...]) -> tuple[str, M]:
-        """Return the sender and the message of a frame. Raise ProtocolError unless it is of one of these classes."""
+        """Decode a received frame: return sender and message, or raise ProtocolError if its class is not expected."""
         self.clock.arrives(arrival.stamp, arrival.nbytes)
         frame = arrival.frame
         kinds = {k.__name__: k for k in (kind if isinstance(kind, tuple) else (kind,))}
@@ -200,7 +201,7 @@ class Channel:
         return frame.sender, message
 
     def fail(self, error: BaseException) -> None:
-        """End every wait of this party's threads with this error. Of several errors the first one is raised."""
+        """Raise `error` in all threads of this party that wait for a message; the first of several errors counts."""
         self._inbox.fail(error)
 
     def abort(self, peers: Iterable[str], error: BaseException, *, resumes: bool = False) -> None:

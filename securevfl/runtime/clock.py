@@ -1,23 +1,25 @@
-"""Time on the critical path, split into encryption, oblivious transfers, local computation and communication.
+"""The time of a run along its critical path: encryption, oblivious transfers, local computation and communication.
 
-`VirtualClock` computes the time that separate computers would take although all parties share one. A party's clock
-advances by the CPU time of its thread, and by the measured CPU time of its tasks in an executor. A message arrives at
+In a simulation, all parties share one computer. `VirtualClock` computes the time that separate computers would take. A
+party's clock advances by the CPU time of its thread, and by the measured CPU time of its tasks in an executor. A
+message arrives at
 
     max(receiver's clock, sender's clock + latency + cost of a message + bytes / bandwidth).
 
-A party has one connection. The bytes of two messages that it sends (or receives) at the same time follow each other. On
-a half-duplex connection the messages that it sends and receives follow each other too. The cost of a message is the
-time that the threads between sender and receiver take to hand it on, most of it for waking up. Other messages are
-handed on meanwhile, so this cost delays a message and occupies nothing (L and o of LogP, Culler et al. 1993, seen from
-outside). `WallClock` has the same interface and measures real time; runs between organisations use it.
+A party has one connection. If it sends (or receives) two messages at the same time, their bytes follow each other. On a
+half-duplex connection, messages that it sends and receives follow each other too. The cost of a message is the time
+that threads between sender and receiver take to pass it on, most of it for waking up. Other messages are passed on
+meanwhile, so this cost delays a message but does not occupy the connection (L and o of LogP, Culler et al. 1993, seen
+from outside). `WallClock` has the same interface and measures real time; runs between organisations use it.
 
-A path is a 4 x 4 array of seconds, stage by kind. When a party waits for a message of another party, it takes over the
-path of that party. The last clock of the run therefore contains the split of the critical path.
+A path is an array (4, 4) of seconds by stage of the run and kind of work. When a party waits for a message of another
+party, it replaces its path by a copy of that party's path. The last clock of the run therefore contains the seconds of
+the critical path, by stage and kind.
 
-Two threads of a party have two paths. `fork` creates the second one, which starts as a copy of the first. A thread
-inside `along` adds its time to that path. `join` waits for the thread and continues with the path that took longer, so
-that overlapping work counts once. The model assumes one processor for each thread of a party. A thread without a path
-adds its time to the path of the party.
+Two threads of a party have two paths, called branches. `fork` creates the second one, which starts as a copy of the
+first. A thread inside `along` adds its time to that path. `join` waits for the thread and continues with the path that
+took longer, so that overlapping work counts once. The model assumes one processor for each thread of a party. A thread
+without a path adds its time to the path of the party.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from numpy.typing import NDArray
 from securevfl.runtime.costs import Kind, Stage
 from securevfl.runtime.network import Network, Pauses
 
-MAX_TRANSFERS = 256  # transfers that a connection remembers
+MAX_TRANSFERS = 256  # number of past transfers that a connection stores
 
 
 Path = NDArray[np.float64]
@@ -46,7 +48,7 @@ Path = NDArray[np.float64]
 
 
 class Stamp(NamedTuple):
-    """What accompanies a frame in a simulation: time of departure and the sender's path until then."""
+    """The times that accompany a frame in a simulation: its departure, and the sender's path until then."""
 
     start: float
     path: Path
@@ -61,7 +63,7 @@ class Branch:
     now: float
 
     def spend(self, kind: Kind, seconds: float) -> None:
-        """Advance by some seconds."""
+        """Add seconds of this kind of work to the path."""
         self.path[self.stage, kind] += seconds
         self.now += seconds
 
@@ -99,7 +101,7 @@ class Clock(ABC):
         self._here.branch.stage = stage
 
     def tick(self, kind: Kind) -> None:
-        """Add the time since this thread's last call to `kind`."""
+        """Add the time since this thread's last call of `tick` to this kind of work."""
         here, now = self._here, self._now()
         if here.ticked is not None:
             with self._lock:
@@ -108,15 +110,15 @@ class Clock(ABC):
 
     @abstractmethod
     def offloaded(self, kind: Kind, seconds: float) -> None:
-        """Add the seconds that an executor has worked while this thread waited."""
+        """Add the seconds that an executor has computed while this thread waited."""
 
     @abstractmethod
     def departs(self, nbytes: int) -> Stamp | None:
-        """Note that a frame of `nbytes` bytes is sent now; return its stamp in a simulation."""
+        """Record that a frame of `nbytes` bytes is sent now; return its stamp in a simulation, else None."""
 
     @abstractmethod
     def arrives(self, stamp: Stamp | None, nbytes: int) -> None:
-        """Note that a frame has arrived for which this thread has waited."""
+        """Record that a frame has arrived for which this thread has waited."""
 
     @abstractmethod
     def due(self, stamp: Stamp | None, nbytes: int) -> bool:
@@ -136,7 +138,7 @@ class Clock(ABC):
 
     @contextmanager
     def along(self, branch: Branch) -> Iterator[None]:
-        """Add this thread's time to that path inside the block."""
+        """Add this thread's time to the path of `branch` inside the block."""
         previous = self._here.branch
         self._here.branch, self._here.ticked = branch, self._now()
         try:
@@ -160,7 +162,7 @@ class VirtualClock(Clock):
 
     Args:
         network: the connection between parties.
-        slowed: factor on the CPU seconds, or random pauses.
+        slowed: factor by which CPU seconds are multiplied, or random pauses.
     """
 
     virtual = True
@@ -220,8 +222,8 @@ class VirtualClock(Clock):
 class WallClock(Clock):
     """Real time. Waiting for a peer counts as communication.
 
-    The length of a path is the time that has passed since it began, whatever other threads did meanwhile. The time that
-    a thread waits in `join` is split like the time of the branch that it waits for.
+    The sum of a path is the time that has passed since it began, whatever other threads did meanwhile. The time that
+    a thread waits in `join` is divided among stages and kinds as the time of the branch that it waits for.
     """
 
     virtual = False
@@ -261,9 +263,9 @@ class WallClock(Clock):
 
 
 class _Connection:
-    """One direction of a connection: the time spans in which it is in use, in order.
+    """One direction of a simulated connection: the time spans in which it is in use, in order.
 
-    A transfer takes the first gap that is long enough. Threads may reserve spans in any order of their times; a thread
+    A transfer uses the first gap that is long enough. Threads may reserve spans in any order of time, because a thread
     that is ahead must not delay one that is behind.
     """
 
@@ -271,9 +273,9 @@ class _Connection:
         self._spans: list[tuple[float, float]] = []
 
     def reserve(self, earliest: float, seconds: float) -> float:
-        """Reserve a span of some seconds and return when it starts."""
+        """Reserve a span of `seconds` seconds that starts at `earliest` or later; return its start."""
         spans, start = self._spans, earliest
-        if not spans or spans[-1][1] <= earliest:  # the usual case
+        if not spans or spans[-1][1] <= earliest:  # the usual case: no transfer is in progress at that time
             spans.append((start, start + seconds))
             del spans[0 : len(spans) > MAX_TRANSFERS]
             return start

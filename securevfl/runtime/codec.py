@@ -25,11 +25,11 @@ SESSION_BYTES = 16
 
 
 Numbers = NDArray[np.float64 | np.float32]
-"""Floating-point numbers of a message, 8 or 4 bytes each as the parties agreed."""
+"""Floating-point numbers in a message: 8 or 4 bytes each, as the parties have agreed."""
 
 
 def to_wire_floats(values: NDArray[Any], bits: int) -> Numbers:
-    """Convert numbers to 32 or 64 bits each for sending; values too large for 32 bits become infinite."""
+    """Convert numbers to 32 or 64 bits each before they are sent; values too large for 32 bits become infinite."""
     if bits == 64:
         return values.astype(np.float64)
     with np.errstate(over="ignore"):
@@ -40,7 +40,7 @@ def check_bits(sender: str, values: NDArray[Any], bits: int) -> None:
     """Raise ProtocolError unless the numbers of a received message have the agreed number of bits."""
     if 8 * values.itemsize != bits:
         raise ProtocolError(
-            f"{sender} sent numbers of {8 * values.itemsize} bits, the job has numbers of {bits} bits",
+            f"{sender} sent numbers of {8 * values.itemsize} bits, and the job requires numbers of {bits} bits",
             code="SVFL-PROTOCOL-SIZE",
         )
 
@@ -122,12 +122,12 @@ def check_texts(value: object) -> None:
 
 
 def encode_message(message: Message) -> bytes:
-    """Encode the message without a frame; its tag is first."""
+    """Encode a message without a frame; the bytes begin with the name of its class."""
     return _encoder.encode(message)
 
 
 def decode_message(kind: type[M], data: bytes | memoryview | msgspec.Raw) -> M:
-    """Decode a message of this class. Raise FrameError if the bytes are not a well-formed message of it."""
+    """Decode a message of class `kind`, or raise FrameError if the bytes are no well-formed one."""
     try:
         message: M = _decoder(kind).decode(data)
         if _has_texts(kind):
@@ -142,8 +142,8 @@ def decode_message(kind: type[M], data: bytes | memoryview | msgspec.Raw) -> M:
 def encode_frame(
     message: Message, *, session: bytes, sender: str, receiver: str, subchannel: str = "", seq: int = 0
 ) -> bytes:
-    """Encode a message with its header. Cost counters count the bytes of the result."""
-    # writes the tag and fields of `Frame` in one call, because copying an encoded large message is expensive
+    """Encode a message with its header as a frame."""
+    # one call writes header and message, because copying an encoded large message is expensive
     kind = type(message).__name__
     return _encoder.encode((Frame.__name__, FRAME_FORMAT, session, sender, receiver, subchannel, seq, kind, message))
 
@@ -173,5 +173,5 @@ def decode_frame(data: bytes | memoryview) -> Frame:
 
 
 def _describe(cause: Exception) -> str:
-    """Return msgspec's description of an error without the path and the offending value."""
+    """Return msgspec's description of an error, without the value that it quotes."""
     return str(cause).split("`$")[0].strip(" -") if isinstance(cause, msgspec.ValidationError) else "not decodable"

@@ -8,7 +8,7 @@ from enum import IntEnum
 
 
 class Kind(IntEnum):
-    """What time is spent on: homomorphic encryption, other computation, messages, and oblivious transfers."""
+    """The kinds of work that take time: encryption, other computation, messages, and oblivious transfers."""
 
     ENCRYPTION = 0
     LOCAL = 1
@@ -17,7 +17,7 @@ class Kind(IntEnum):
 
 
 class Stage(IntEnum):
-    """Stages of a run. The offline phase needs no values that only arise during training."""
+    """Stages of a run. The offline phase precedes training and generates material that training uses."""
 
     SETUP = 0
     OFFLINE = 1
@@ -33,14 +33,14 @@ class Tally:
     count: int = 0
 
     def add(self, amount: float) -> None:
-        """Count one call or message with its seconds or bytes."""
+        """Add one call with its seconds, or one message with its bytes."""
         self.amount += amount
         self.count += 1
 
 
 @dataclass
 class CostCounters:
-    """One party's counters. Several threads may write to them.
+    """One party's counters of seconds, bytes and messages. They are thread-safe.
 
     Attributes:
         ops: seconds and calls by (stage, operation).

@@ -1,8 +1,9 @@
-"""Keep a party's data at the workers of a Dask cluster (`pip install securevfl[dask]`).
+"""Store a party's data at the workers of a Dask cluster (`pip install securevfl[dask]`).
 
-A result is the result of a Dask task. Dask keeps it where it was computed as long as this process keeps its future. A
-function on a result is a task that depends on it, so Dask runs it at the same worker. When a worker is lost, Dask runs
-the tasks of its results again at another worker, and then the tasks that were in progress.
+Every stored object is the result of a Dask task. Dask stores it at the worker that computed it, as long as this process
+has a reference to its future. A function on a result is another task that depends on it, so Dask runs it at the same
+worker. If a worker is lost, Dask runs the tasks of its results again at another worker, and then the tasks that were in
+progress.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class DaskBackend(WorkerBackend):
         return names
 
     def place(self, worker: str, make: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> RemoteObject[T]:
-        """Run a function at this worker, and keep its value there."""
+        """Run a function at this worker, and store its value there."""
         task = Task(make, *args, **kwargs)
         future = self._client.submit(_compute, task, workers=[worker], allow_other_workers=True, pure=False)
         return DaskObject(self._client, worker, future)
@@ -74,7 +75,7 @@ class DaskObject(RemoteObject[S]):
         return future
 
     def derive(self, make: Callable[Concatenate[S, P], T], /, *args: P.args, **kwargs: P.kwargs) -> RemoteObject[T]:
-        """Run a function on the result, and keep its value at the same worker."""
+        """Run a function on the result, and store its value at the same worker."""
         return DaskObject(self._client, self.worker, self._submit(_compute, Task(make, *args, **kwargs)))
 
     def _submit(self, call: Callable[..., Any], task: Task[Any]) -> Any:

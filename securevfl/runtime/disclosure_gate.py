@@ -1,19 +1,19 @@
-"""The disclosure gate: a party's data leaves only under a record that states what the receiver learns.
+"""The disclosure gate: a party's data leaves only under a record that states which values the receiver learns.
 
-    permit = channel.permit(DisclosureRecord("bank", "columns", H.size, 64, about=("shop",))) channel.send("bank",
-    Part(H), subchannel, permit=permit)
+    permit = channel.permit(DisclosureRecord("bank", "columns", H.size, 64, about=("shop",)))
+    channel.send("bank", Part(H), subchannel, permit=permit)
 
-A message that reveals more than random bits and ciphertexts is a `DisclosingMessage`. No channel sends one without the
-permit that `permit` returns, so the record exists before the first byte leaves:
+A message that reveals more than random bits and ciphertexts is a `DisclosingMessage`. A channel sends it only with a
+permit, and `permit` issues one only after it has stored the record. So the record exists before the first byte leaves:
 
 1. The party's recorder stores the record, or refuses it (`securevfl.consent.ledger_session` writes it to disk).
 2. An observer in this process receives the record.
 3. The message is sent.
 
-A message must not contain more bits than its record states. The receiver may have chosen the factor of each row, so a
-number reveals as much as it has bits. A blinded, encrypted or authenticated number is longer than the number itself;
-its record states the size of the message. A number that is sent in several messages, or that other parties forward as
-in a sum, needs one record; the party that contributes the number creates it.
+A message must not contain more bits than its record states. Each number counts with all its bits, because a malicious
+receiver may have scaled it so that every bit reveals something. A blinded, encrypted or authenticated number is longer
+than the number itself; its record states the size of the message. A number that is sent in several messages, or that
+other parties forward (as in a sum), needs one record, from the party that contributes the number.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class DisclosureRecord:
         numbers: the number of values.
         bits: bits of each value.
         about: the parties whose data the values are derived from.
-        group: the rows that the values are about. "bins", "weights" and "correlations" are about all rows. "verdicts"
-            are about the evaluated rows: a malicious peer can make a metric depend on single labels.
+        group: the rows that the values are about. "bins", "weights" and "correlations" mean all rows. "verdicts"
+            means the evaluated rows: a malicious peer can make a decision depend on single labels.
         iteration: the iteration that the party was in, counted from 1; 0 before the first.
-        max_bytes: upper bound on the size of the message when its values are blinded, encrypted or authenticated; 0
-            when they are sent as they are.
+        max_bytes: upper bound on the size of the message in bytes if its values are blinded, encrypted or
+            authenticated; 0 if they are sent as they are.
     """
 
     to: str
@@ -111,11 +111,12 @@ def _size(value: Any) -> int:
 
 
 DisclosureRecorder = Callable[[DisclosureRecord, int], None]
-"""Stores a record, given the total number of values of its kind; raises an error to refuse it."""
+"""A function of a record and of the total number of values with its kind and receiver. It stores the record, or raises
+an error to refuse it."""
 
 
 class DisclosureGate:
-    """Issues the permits for everything that one party discloses. Threads may share a gate.
+    """Issues the permits for everything that one party discloses. It is thread-safe.
 
     Args:
         me: name of the party.
@@ -124,7 +125,7 @@ class DisclosureGate:
     Attributes:
         me: name of the party.
         iteration: the latest iteration that this party has begun, counted from 1.
-        totals: numbers of values disclosed so far, by kind, receiver, parties and rows that they are about.
+        totals: number of values disclosed so far, by (kind, receiver, `about`, `group`).
     """
 
     def __init__(self, me: str, note: Callable[[DisclosureRecord], None] = lambda record: None) -> None:
@@ -142,7 +143,7 @@ class DisclosureGate:
             self._recorder = recorder
 
     def begin_iteration(self, iteration: int) -> None:
-        """Note that this party begins an iteration, counted from 1."""
+        """Record that this party begins an iteration, counted from 1."""
         self.iteration = max(self.iteration, iteration)
 
     @contextmanager

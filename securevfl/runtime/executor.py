@@ -3,11 +3,11 @@
 Any `concurrent.futures.Executor` can be used: threads, processes, `distributed.Client(...).get_executor()`. Tasks are
 pure functions. If a task fails in the executor or does not return, the thread that waits for its result runs it again:
 
-- When a worker process is killed, the pool fails all tasks that it has accepted. A cluster that loses its last worker
-  keeps waiting.
-- A cluster may log a failed call with its arguments, a key among them. The representation of a `Task` shows neither.
-- A cluster may answer equal calls from a cache, so that two encryptions would use the same randomness. No two tasks
-  are equal.
+- If a worker process is killed, its pool fails all tasks that it has accepted. A cluster that loses its last worker
+  waits without an error.
+- A cluster may log a failed call with its arguments, which may include a key. The repr of a `Task` shows no argument.
+- A cluster may answer equal calls from a cache; two encryptions would then use the same randomness. Therefore no two
+  `Task` objects are equal.
 
 Tasks contain secret keys. An executor must therefore belong to one party, and a cluster needs TLS.
 """
@@ -32,7 +32,7 @@ TASK_TIMEOUT = 120.0  # seconds until a task that does not return is run in the 
 
 
 class Task(Generic[T]):
-    """One call of a function. It shows neither function nor arguments, and is equal to no other task."""
+    """One call of a function. Its repr shows neither function nor arguments, and it equals no other task."""
 
     __slots__ = ("_args", "_kwargs", "_serial", "_work")
 
@@ -54,7 +54,7 @@ class Task(Generic[T]):
 
 
 def run_task(task: Task[T], *state: Any) -> tuple[T, float]:
-    """Run a task; the function that is submitted to an executor."""
+    """Run a task. This is the function that is submitted to executors."""
     return task.run(*state)
 
 
@@ -63,8 +63,8 @@ class TaskFuture(Future[T]):
 
     Args:
         task: the task.
-        add_seconds: receives the CPU seconds of the task if the executor returns its result.
-        report: receives the name of the error class if the task is lost.
+        add_seconds: called with the CPU seconds of the task if the executor returns its result.
+        report: called with the name of the error class if the executor loses the task.
     """
 
     def __init__(self, task: Task[T], add_seconds: Callable[[float], None], report: Callable[[str], None]) -> None:
@@ -76,7 +76,7 @@ class TaskFuture(Future[T]):
         self._lock = threading.Lock()
 
     def complete(self, inner: Future[tuple[T, float]]) -> None:
-        """Take over the result or the error of the executor's future."""
+        """Copy the result or the error from the executor's future."""
         try:
             result, seconds = inner.result()
         except SecureVFLError as error:
@@ -89,7 +89,7 @@ class TaskFuture(Future[T]):
         self._returned.set()
 
     def reject(self, error: Exception) -> None:
-        """Note that the executor has not accepted the task."""
+        """Record that the executor has not accepted the task, so that `result` runs it."""
         self._report(type(error).__name__)
         self._returned.set()
 
@@ -112,7 +112,7 @@ class TaskFuture(Future[T]):
             if not returned:
                 self._report("TimeoutError")
             try:
-                result, _ = self._task.run()  # this thread's clock measures it
+                result, _ = self._task.run()  # its time needs no report, because this thread's clock measures it
             except Exception as error:
                 self._set(error=error)
             else:
@@ -120,7 +120,7 @@ class TaskFuture(Future[T]):
         return super().result()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Return the error of the task, or None; as `result` does."""
+        """Return the error of the task, or None; wait or run the task as `result` does."""
         try:
             self.result(timeout)
         except Exception as error:
@@ -146,7 +146,7 @@ class TimedExecutor(Executor):
 
     Args:
         inner: the executor that runs the tasks.
-        workers: number of tasks that it runs at a time.
+        workers: number of tasks that `inner` runs at a time.
     """
 
     def __init__(self, inner: Executor, workers: int) -> None:
@@ -161,16 +161,16 @@ class TimedExecutor(Executor):
         future = TaskFuture(task, self._seconds().append, self._report)
         try:
             inner = self._inner.submit(run_task, task)
-        except Exception as error:  # broken, shut down or closed
+        except Exception as error:  # the inner executor is broken or shut down
             future.reject(error)
         else:
             inner.add_done_callback(future.complete)
         return future
 
     def in_threads(self) -> TimedExecutor:
-        """Return an executor of as many threads of this process if this is a `LazyPool`; otherwise this executor.
+        """Return an executor with threads of this process instead, if this one uses a `LazyPool`; else this executor.
 
-        The times of both are counted together.
+        The number of threads is that of the pool's processes. The times of both executors are counted together.
         """
         if not isinstance(self._inner, LazyPool):
             return self
@@ -179,7 +179,7 @@ class TimedExecutor(Executor):
         return threads
 
     def makespan(self) -> float:
-        """Return the seconds that this thread's tasks since the last call take on `workers` machines."""
+        """Return the seconds that this thread's tasks since the last call would take on `workers` machines."""
         seconds, self._thread_state.seconds = self._seconds(), []
         return max(max(seconds), sum(seconds) / self.workers) if seconds else 0.0
 

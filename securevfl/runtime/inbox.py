@@ -1,4 +1,8 @@
-"""Queues of received frames by sender and subchannel, and the interface of a transport."""
+"""Queues of received frames by sender and subchannel, and the interface of a transport.
+
+A frame is an encoded message with its header (`securevfl.runtime.codec`). In a simulation it has a stamp: its time of
+departure by the sender's simulated clock.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +16,14 @@ from securevfl.runtime.abort import Abort
 from securevfl.runtime.clock import Stamp
 from securevfl.runtime.codec import Frame, decode_frame, decode_message
 
-MAX_FRAME_BYTES = 1 << 30  # protocols split larger messages
+MAX_FRAME_BYTES = 1 << 30  # bytes; protocols split larger messages
 
 
 class Wire(Protocol):
     """Transport of frames. It must preserve the order of the frames between two parties."""
 
     def post(self, to: str, frame: bytes, stamp: Stamp | None) -> None:
-        """Send a frame; may return before the frame has arrived. Raise TransportError if the peer is away."""
+        """Send a frame, possibly without waiting for its arrival; raise TransportError if the peer is away."""
 
 
 class Arrival(NamedTuple):
@@ -32,12 +36,12 @@ class Arrival(NamedTuple):
 
     @property
     def order(self) -> tuple[float, int]:
-        """Sort key: virtual time of departure if there is one, then the order of arrival."""
+        """Sort key: time of departure in a simulation, then the order of arrival."""
         return (0.0 if self.stamp is None else self.stamp.start, self.number)
 
 
 class Inbox:
-    """The received frames of one party. A transport delivers frames, and the party's channel takes them.
+    """The received frames of one party. A transport puts frames in, and the party's channel takes them out.
 
     Args:
         me: name of the party.
@@ -62,7 +66,7 @@ class Inbox:
 
         Args:
             data: the encoded frame.
-            stamp: times of departure and transfer, in a simulation.
+            stamp: time of departure in a simulation; otherwise None.
             peer: the sender that the transport has authenticated; a frame that names another sender is rejected.
 
         Raises:
@@ -100,12 +104,12 @@ class Inbox:
                 self._changed.notify_all()
 
     def fail(self, error: BaseException) -> None:
-        """Raise this error in all waiting threads, unless an earlier error is already raised there."""
+        """Raise this error in all threads that wait for a frame, unless an earlier error is already raised there."""
         with self._changed:
             self._fail(error)
 
     def reason(self, error: TransportError) -> TransportError:
-        """Return why a message could not be sent: the error that has ended the session, otherwise `error`."""
+        """Return the error that has ended the session, which explains why sending failed; else `error`."""
         with self._changed:
             return self._failure if isinstance(self._failure, TransportError) else error
 
@@ -150,7 +154,7 @@ class Inbox:
     def take_due(
         self, senders: Collection[str], subchannel: str, due: Callable[[Stamp | None, int], bool]
     ) -> Arrival | None:
-        """Remove and return the first frame of these senders for which `due` is true; None if there is no such frame.
+        """Remove and return the first frame of these senders for which `due` is true; None if there is none.
 
         It does not wait.
         """

@@ -1,8 +1,8 @@
-"""Measure the operations of encryption schemes.
+"""Measure the time of operations with encryption schemes.
 
 `Meter.linear` and `Meter.additive` wrap a `LinearScheme` or an `AdditiveScheme`. They count the calls and seconds of
 key generation, encoding, encryption, computation, masking and decryption. The same meter counts oblivious transfers, as
-a kind of their own. The channel counts bytes and messages; all other time is local computation.
+a separate kind of work. The channel counts bytes and messages. All other time counts as local computation.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Meter:
         return result
 
     def add_worker_seconds(self, seconds: float) -> None:
-        """Add the seconds that other processes have spent on the last call while this thread waited for it."""
+        """Add the seconds that other processes have computed for the last call while this thread waited."""
         self._clock.offloaded(Kind.ENCRYPTION, seconds)
         self._counters.add_seconds(self._clock.stage, "elsewhere", seconds)
 
@@ -70,7 +70,7 @@ class Meter:
 FACTORIES = frozenset({"keygen", "evaluator", "sum_keygen", "adder"})
 """Methods that count as key generation, and whose results are measured as well."""
 
-OPERATIONS = {  # methods of a scheme, key holder, evaluator or adder, and the operation that they count as
+OPERATIONS = {  # by method of a scheme or one of its objects, the operation that it counts as
     "encrypt": "encrypt",
     "prepare": "encode",
     "encode": "encode",
@@ -84,7 +84,7 @@ OPERATIONS = {  # methods of a scheme, key holder, evaluator or adder, and the o
 
 
 class _Measured(Secret):
-    """A scheme, or one side of it, with its calls measured."""
+    """A wrapper of a scheme, or of an object that a scheme creates, that measures its calls."""
 
     def __init__(self, inner: Any, meter: Meter) -> None:
         self._inner, self._meter = inner, meter
@@ -104,6 +104,6 @@ class _Measured(Secret):
     def encrypt_pieces(self, g: Floats, *, bound: float) -> Iterator[tuple[bytes, bool]]:
         """Yield the pieces of a ciphertext, as the scheme does, and measure each."""
         pieces, last = self._inner.encrypt_pieces(g, bound=bound), False
-        while not last:  # one more `next` would be counted as an operation
+        while not last:  # a `for` loop would call `next` once more, which would be counted
             piece, last = self._meter("encrypt", lambda: next(pieces))
             yield piece, last

@@ -1,8 +1,8 @@
 """Model of a network connection, and of a party that pauses at random, for simulated times.
 
-A constant factor on all computation makes a party slow throughout, and such a party delays all others in the end,
-however far they may run ahead. Bounded staleness helps with a party that is slow now and then, like one that shares its
-processor (FDML, Hu et al. 2019): the others continue meanwhile, and the party catches up.
+If all computation of one party is slower by a constant factor, the party delays all others in the end, however far they
+may run ahead. Bounded staleness (parties may be a few iterations apart) helps only if a party is slow now and then, for
+example because it shares its processor (FDML, Hu et al. 2019): the others continue meanwhile, and the party catches up.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Interface of an observer, which sees the messages and the notes of all parties of its process."""
+"""Interface of an observer, which receives the messages and the notes of all parties in its process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from securevfl.runtime.codec import Message
 
 @dataclass(frozen=True)
 class Event:
-    """One message as one party sent or received it; the entries of a transcript."""
+    """One message that one party has sent or received; a transcript is a list of these."""
 
     direction: Literal["send", "recv"]
     me: str

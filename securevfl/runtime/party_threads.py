@@ -24,7 +24,7 @@ def run_threads(
     timeout: float = 600.0,
     observe: Callable[[Event], None] | None = None,
 ) -> dict[str, T]:
-    """Run every party's function in its thread and return the results by party.
+    """Run every party's function in a thread of its own and return the results by party.
 
     If one party fails, the others receive its reason and stop, and its error is raised here.
 

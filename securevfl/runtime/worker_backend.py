@@ -1,12 +1,12 @@
-"""Interface to engines that keep a party's data at their workers, so that one party can use several computers.
+"""Interface to engines that store a party's data at workers, so that one party can use several computers.
 
-A `WorkerBackend` runs a function at one of its workers and keeps the result there. Further functions can be run on that
-result at the same worker. This package never moves such a result. If a worker is lost, the engine computes its results
-again at another worker from the recorded calls. Functions that create results must therefore be pure functions of the
+A `WorkerBackend` runs a function at one of its workers and stores the result there. Further functions can be run on
+that result at the same worker; this package never moves it. If a worker is lost, the engine computes its results again
+at another worker by repeating the calls. Functions that create results must therefore be pure functions of the
 arguments that are sent to them, and functions on a result may only change caches inside it.
 
-`DaskBackend` is one implementation; any engine that keeps results where they were computed can be another. As with an
-executor, an engine must belong to one party, and its connections need TLS.
+`DaskBackend` is one implementation; any engine that stores results where they were computed can be another. An engine
+must belong to one party, because it sees this party's data, and its connections need TLS.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Concatenate, Generic, ParamSpec, TypeVar
 from securevfl.base.chunked_matrix import MatrixPart, RowChunk
 from securevfl.errors import TransportError
 
-WORKER_TIMEOUT = 240.0  # seconds; another worker can read the rows of a lost one again within this time
+WORKER_TIMEOUT = 240.0  # seconds; long enough for another worker to read a lost worker's rows again
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -59,7 +59,7 @@ class WorkerFuture(Future[T]):
 
 
 class RemoteObject(ABC, Generic[S]):
-    """A result that is kept at a worker until this object is deleted.
+    """A result that is stored at a worker until this object is deleted.
 
     Attributes:
         worker: name of the worker.
@@ -75,11 +75,11 @@ class RemoteObject(ABC, Generic[S]):
 
     @abstractmethod
     def derive(self, make: Callable[Concatenate[S, P], T], /, *args: P.args, **kwargs: P.kwargs) -> RemoteObject[T]:
-        """Run a function on the result, and keep its value at the same worker."""
+        """Run a function on the result, and store its value at the same worker."""
 
 
 class WorkerBackend(ABC):
-    """An engine that keeps results at its workers."""
+    """An engine that stores results at its workers."""
 
     @property
     @abstractmethod
@@ -88,11 +88,11 @@ class WorkerBackend(ABC):
 
     @abstractmethod
     def place(self, worker: str, make: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> RemoteObject[T]:
-        """Run a function at this worker, and keep its value there."""
+        """Run a function at this worker, and store its value there."""
 
 
 class RemotePart(MatrixPart):
-    """Consecutive rows of a matrix that are kept at a worker.
+    """Consecutive rows of a matrix that are stored at a worker.
 
     Args:
         start: index of the first row.
@@ -131,10 +131,10 @@ class RemotePart(MatrixPart):
     def derive(
         self, make: Callable[Concatenate[RowChunk, P], T], /, *args: P.args, **kwargs: P.kwargs
     ) -> RemoteObject[T]:
-        """Run a function on the rows, and keep its value at their worker."""
+        """Run a function on the rows, and store its value at their worker."""
         return self._chunk.derive(make, *args, **kwargs)
 
     def spent(self) -> float:
-        """Return the CPU seconds of the functions that have finished since the last call."""
+        """Return the CPU seconds of functions on these rows that have finished since the last call."""
         seconds, self._seconds = sum(self._seconds), []
         return seconds

@@ -22,7 +22,7 @@ class LazyPool(Executor):
         workers: number of the pool's workers.
 
     Attributes:
-        threads: the same number of threads of this process, for functions that release Python's lock.
+        threads: the same number of threads of this process, for functions that release Python's global lock.
     """
 
     def __init__(self, make: Callable[[], Executor], workers: int) -> None:
@@ -67,10 +67,10 @@ def process_pool(workers: int) -> LazyPool:
 
 
 def _begin(parent: int) -> None:
-    """Initialise a worker process: it ends soon after its parent process, and no earlier."""
+    """Initialise a worker process so that it ends soon after its parent process, and no earlier."""
     from joblib.externals.loky import process_executor
 
-    process_executor._USE_PSUTIL = False  # otherwise loky takes growing memory for a leak and ends the process
+    process_executor._USE_PSUTIL = False  # otherwise loky mistakes growing memory for a leak and ends the process
 
     def watch() -> None:
         while os.getppid() == parent:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from securevfl.base.checked_files import DamagedFileError, read_checked_json, wr
 from securevfl.base.config import to_plain
 from securevfl.base.files import sync_folder
 from securevfl.data.baseline import Baseline
-from securevfl.data.columns import Columns, columns_of, has_names
+from securevfl.data.columns import Columns, columns_of
+from securevfl.data.frames import is_frame
 from securevfl.data.preparation import FittedPreparation
 from securevfl.data.scaling import Scaling
 from securevfl.data.validation import check_finite, unmasked
@@ -35,7 +37,7 @@ from securevfl.runtime.costs import CostCounters, Kind, Stage
 
 DIGEST_LENGTH = 16
 """Number of hexadecimal digits in the name of a replaced model file."""
-PART_SCHEMA = "securevfl.part/6"
+PART_SCHEMA = "securevfl.part/7"
 
 PLAIN_FIELDS = (
     *("name", "role", "job", "parties", "outputs", "metrics", "metric_std_errors", "history", "rounds", "run", "data"),
@@ -135,11 +137,15 @@ class ModelPart:
         """Whether this is the part of the leading party, which has metrics, history and predictions."""
         return self.name == self.parties[0]
 
+    @cached_property
+    def parsed_job(self) -> Job:
+        """The job of the training, parsed once for each part."""
+        return Job.from_dict(self.job)
+
     @property
     def asker(self) -> str:
         """The party that receives the scores of new rows."""
-        job = Job.from_dict(self.job)
-        return job.family.score_requester(job, self.parties[0])
+        return self.parsed_job.family.score_requester(self.parsed_job, self.parties[0])
 
     @property
     def label_classes(self) -> NDArray[Any]:
@@ -160,12 +166,12 @@ class ModelPart:
     @property
     def positive(self) -> str | None:
         """The class, of two, that metrics and probabilities refer to; None at parties without labels."""
-        return positive_class(Job.from_dict(self.job).model.loss, self.classes)
+        return positive_class(self.parsed_job.model.loss, self.classes)
 
     @property
     def evaluated_on(self) -> str:
         """The rows of the metrics, and how they are weighted if the job weights rows."""
-        job = Job.from_dict(self.job)
+        job = self.parsed_job
         rows = "held-out rows" if job.test_fraction else "training rows"
         if job.weights is None or job.weights.column is None:
             return rows
@@ -274,7 +280,7 @@ class ModelPart:
             )
 
     def _check_by_column(self) -> None:
-        if not Job.from_dict(self.job).model.by_column:
+        if not self.parsed_job.model.by_column:
             raise DataError(
                 f"{self.name}: the model has no weights of columns",
                 "use its predictions",
@@ -298,7 +304,7 @@ class ModelPart:
         Raises:
             TableError: if the number of columns differs from the training.
         """
-        named = has_names(X)
+        named = isinstance(X, Columns) or is_frame(X)
         rows = X if named or hasattr(X, "toarray") else np.atleast_2d(np.asarray(unmasked(X)))
         shape = (0, len(self.columns)) if named else rows.shape  # type: ignore[union-attr]
         if len(shape) != 2 or shape[1] != len(self.columns):
@@ -312,7 +318,7 @@ class ModelPart:
         names = None if named else self.columns
         if not self.columns:  # a helper, which only knows the number of rows
             return np.empty(shape)
-        columns = columns_of(self.name, rows, names, chosen=self.columns, texts=self.preparation.texts)
+        columns = columns_of(self.name, rows, names, chosen=self.columns, known=self.preparation.types)
         table = self.preparation.apply(columns)
         check_finite(self.name, np.asarray(np.isfinite(table).all(axis=0)), self.features)
         return table
@@ -329,7 +335,7 @@ class ModelPart:
         Raises:
             ConfigError: the name is not allowed, or the folder has no such file.
         """
-        self.model = Job.from_dict(self.job).model.named_module(self.name, folder)
+        self.model = self.parsed_job.model.named_module(self.name, folder)
         return self
 
     def save(self, path: str | Path) -> None:
@@ -344,6 +350,7 @@ class ModelPart:
         content |= {
             "columns": self.columns,
             "preparation": self.preparation.plain(),
+            "types": self.preparation.plain_types(),
             "mean": self.scaling.mean.tolist(),
             "deviation": [value if np.isfinite(value) else None for value in self.scaling.deviation.tolist()],
             "classes": None if self.classes is None else self.classes.tolist(),
@@ -397,7 +404,9 @@ class ModelPart:
             classes, state = content.pop("classes"), State.read(content.pop("state"))
             baseline = [Baseline(**item) for item in content.pop("baseline")]
             job = Job.from_dict(content["job"])
-            preparation = FittedPreparation.read(content.pop("columns"), content.pop("preparation"))
+            preparation = FittedPreparation.read(
+                content.pop("columns"), content.pop("preparation"), content.pop("types")
+            )
             return cls(
                 **content,
                 preparation=preparation,

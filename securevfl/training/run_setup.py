@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from securevfl.base.roles import Roles
 from securevfl.data.party import Party
-from securevfl.data.register import Register
 from securevfl.data.schedule import Schedule
 from securevfl.disclosure.counts import RunShape
 from securevfl.disclosure.ledger import DisclosureLedger
@@ -19,8 +18,10 @@ from securevfl.errors import (
     ProtocolError,
     TableError,
 )
+from securevfl.families.facts import RunFacts
+from securevfl.families.run_facts import facts_of
 from securevfl.families.run_shape import derive_run_shape
-from securevfl.families.table_preparation import prepare_party
+from securevfl.families.table_preparation import prepare_rows
 from securevfl.job import Job
 from securevfl.protocols.handshake import RunHello, exchange_hellos
 from securevfl.runtime.channel import Channel
@@ -40,16 +41,24 @@ class RunSetup:
         party: this party with prepared columns.
         hellos: the hello messages of all parties.
         roles: the role of each party.
-        schedule: which rows are held out and which make a batch.
-        sizes: the public sizes of the run.
+        facts: the facts about the run that this party knows: schedule, shape, outputs and plan.
     """
 
     raw: Party
     party: Party
     hellos: Mapping[str, RunHello]
     roles: Roles
-    schedule: Schedule
-    sizes: RunShape
+    facts: RunFacts
+
+    @property
+    def schedule(self) -> Schedule:
+        """Which rows are held out and which make a batch."""
+        return self.facts.schedule
+
+    @property
+    def sizes(self) -> RunShape:
+        """The public sizes of the run."""
+        return self.facts.shape
 
 
 def set_up_run(
@@ -78,7 +87,8 @@ def set_up_run(
     Raises:
         IdError: if this party's table has ids, others' have none, and the columns depend on the order of rows.
     """
-    party, loss = prepare_party(job, raw, raw.register), job.model.loss
+    schedule = job.schedule(raw.register) if raw.columns else None
+    party, loss = raw if schedule is None else prepare_rows(job, raw, schedule), job.model.loss
     hello = RunHello(
         job=job.digest,
         role=job.family.role_of(party),
@@ -97,9 +107,11 @@ def set_up_run(
     roles = job.family.complete_roles(job, announced_roles, {name: d for name, d in columns.items() if d})
     lead, with_rows = hellos[roles.lead], [other for other in hellos.values() if other.rows]
     by_ids = len(party) > 0 and all(other.order for other in with_rows)
-    schedule = job.schedule(party.register if by_ids else lead.rows)
+    if schedule is None:
+        schedule = job.schedule(lead.rows)
     if party.order and not by_ids:  # this party has ids and others have none: rows are drawn by their numbers
-        announced, party = party, prepare_party(job, raw, Register.of_numbers(len(raw)))
+        schedule = job.schedule(lead.rows)
+        announced, party = party, prepare_rows(job, raw, schedule)
         if party.columns != announced.columns:
             raise IdError(
                 f"{raw.name} has ids and other parties have none",
@@ -118,7 +130,7 @@ def set_up_run(
         tables={name: other.content for name, other in hellos.items() if other.columns and name in trusts},
         local_parties=[party],
     )
-    return RunSetup(raw, party, hellos, roles, schedule, sizes)
+    return RunSetup(raw, party, hellos, roles, facts_of(job, [party], schedule, sizes))
 
 
 def run_key(job: Job, party: Party) -> bytes:

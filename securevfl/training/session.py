@@ -18,8 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from securevfl.base.roles import Roles
-from securevfl.consent.consent_sheet import ConsentSheet, sheet_for_party
+from securevfl.consent.consent_sheet import ConsentSheet, sheet_of_run
 from securevfl.consent.ledger_session import LedgerSession, SessionId
 from securevfl.data.baseline import baselines, max_baseline_rows
 from securevfl.data.party import Party
@@ -32,6 +31,7 @@ from securevfl.errors import (
     ConfigError,
     TransportError,
 )
+from securevfl.families.facts import RunFacts
 from securevfl.families.training_data import TrainingData
 from securevfl.families.weights_of_evidence import encode_evidence
 from securevfl.job import Job
@@ -113,8 +113,10 @@ def take_part(
             reason = "the parties have no common checkpoint of this job on an unchanged table"
             eventlog.warn(channel.me, "starts again", {"reason": reason})
     checkpoint = None if checkpoints is None or start is None else checkpoints.load(key, start)
+    data = None
     if job.prepare.woe is None:  # unsuitable labels, classes and exposures are refused before consent
-        _check_rounding(job, party.name, _training_data(job, party, schedule), len(parties))
+        data = _training_data(job, party, setup.facts)
+        _check_rounding(job, party.name, data, len(parties))
     run = channel.session.hex() if checkpoint is None else checkpoint.run
     # An attempt that ended before all parties had a checkpoint counts as the same run in the ledger.
     ledger_run = run if checkpoints is None else checkpoints.begin(key, run)
@@ -141,13 +143,14 @@ def take_part(
     resources = LocalResources(run, folder, simulated=True)
     if ledger is not None:
         resources = LocalResources(
-            run, folder, ledger.chunks_path, ledger.scores_path, simulated=False, evaluations_reserved=ledger.reserved
+            run, folder, ledger.path, ledger.path, simulated=False, evaluations_reserved=ledger.reserved
         )
     context = _party_context(job, channel, setup, meter, resources)
     messages_before = channel.counters.messages_sent()
     try:
-        party = _with_evidence(job, setup, context, ledger_session, checkpoint)
-        data = _training_data(job, party, schedule)
+        if data is None:
+            party = _with_evidence(job, setup, context, ledger_session, checkpoint)
+            data = _training_data(job, party, setup.facts)
         loop = TrainingLoop(job, party, context, data, run, on_round, None if checkpoints is None else save, checkpoint)
         channel.clock.stage = Stage.TRAIN
         loop.train()
@@ -167,10 +170,10 @@ def take_part(
     return part
 
 
-def _training_data(job: Job, party: Party, schedule: Schedule) -> TrainingData:
-    return TrainingData(
+def _training_data(job: Job, party: Party, facts: RunFacts) -> TrainingData:
+    data = TrainingData(
         party,
-        schedule,
+        facts.schedule,
         job.model.loss,
         scale=job.scaling,
         clip=job.family.column_clip(job),
@@ -178,6 +181,8 @@ def _training_data(job: Job, party: Party, schedule: Schedule) -> TrainingData:
         exposure=job.exposure,
         positive=job.positive,
     )
+    data.plan = facts.plan
+    return data
 
 
 def _check_rounding(job: Job, party: str, data: TrainingData, parties: int) -> None:
@@ -221,7 +226,7 @@ def run_offline_phase(
     resources = LocalResources(channel.session.hex(), _material_folder(folder, party, key))
     context = _party_context(job, channel, setup, Meter(channel.clock, channel.counters), resources)
     participant = job.family.participant(job, context, setup.party.X.shape[1], None)
-    data = _training_data(job, setup.party, setup.schedule)
+    data = _training_data(job, setup.party, setup.facts)
     for done in participant.precompute(data):
         if on_round is not None:
             on_round(done.number, done.of)
@@ -261,32 +266,24 @@ def view_before_consent(
         What this party then knows.
     """
     setup = set_up_run(job, party, channel, parties, run_key(job, party), None, ledger)
-    _training_data(job, setup.party, setup.schedule)
+    _training_data(job, setup.party, setup.facts)
     return PreConsentView(job, setup.party, setup.schedule, setup.sizes, _sheet(job, setup, ledger, ""))
 
 
 def _sheet(job: Job, setup: RunSetup, ledger: DisclosureLedger | None, run: str) -> ConsentSheet:
-    hellos = setup.hellos
-    return sheet_for_party(
-        job,
-        setup.party,
-        Roles.of((name, hello.role) for name, hello in hellos.items()),
-        {name: hello.columns for name, hello in hellos.items()},
-        outputs=hellos[setup.roles.lead].outputs,
-        module_parameters={name: hello.parameters for name, hello in hellos.items()},
-        ledgers={} if ledger is None else {setup.party.name: ledger},
-        run=run,
+    return sheet_of_run(
+        job, setup.roles, setup.facts, ledgers={} if ledger is None else {setup.party.name: ledger}, run=run
     )
 
 
 def _with_evidence(
     job: Job, setup: RunSetup, context: PartyContext, ledger_session: LedgerSession, checkpoint: Checkpoint | None
 ) -> Party:
-    """Return the party with weights of evidence if the job asks for them: computed now, or from a checkpoint."""
-    if job.prepare.woe is None:
-        return setup.party
+    """Return the party with weights of evidence: computed now, or from a checkpoint."""
     if checkpoint is not None:
-        return setup.party.with_woe_weights(FittedPreparation.read(setup.raw.columns, checkpoint.preparation))
+        stored = FittedPreparation.read(setup.raw.columns, checkpoint.preparation)
+        decided = {} if setup.party.preparation is None else setup.party.preparation.decided
+        return setup.party.with_woe_weights(replace(stored, decided=decided))
     party = encode_evidence(job, setup.party, setup.schedule.batch_order, context)
     ledger_session.check(
         replace(

@@ -255,10 +255,10 @@ class TrainingLoop:
         values = [*self._past(patience.metric), measured[patience.metric]]
         return metrics.stale(patience.metric, values, patience.evaluations, patience.tolerance)
 
-    def _is_lost(self, measured: dict[str, float]) -> bool:
+    def _is_lost(self, measurement: Measurement) -> bool:
         """Return whether the loss shows that the steps are too long; an unmeasured loss counts as infinite."""
         losses = [record["loss"] for record in self._history if "loss" in record]
-        return self._participant.should_roll_back([*losses, measured.get("loss", math.inf)])
+        return self._participant.should_roll_back([*losses, measurement.metrics.get("loss", math.inf)], measurement)
 
     def _improves(self, measured: dict[str, float]) -> bool:
         """Return whether the model is the best so far, by the metric of patience or else by the loss."""
@@ -281,10 +281,11 @@ class TrainingLoop:
         channel, roles = self.context.channel, self.context.roles
         channel.clock.tick(Kind.LOCAL)
         channel.clock.stage = Stage.EVALUATE
-        measured, decision = self._evaluate().metrics, StopDecision(stop=False, is_best=False, roll_back=False)
+        measurement = self._evaluate()
+        measured, decision = measurement.metrics, StopDecision(stop=False, is_best=False, roll_back=False)
         decides = self.job.stops_early or self._participant.can_roll_back
         if decides and self._leads:
-            roll_back = self._participant.can_roll_back and self._is_lost(measured)
+            roll_back = self._participant.can_roll_back and self._is_lost(measurement)
             decision = StopDecision(
                 stop=not roll_back and self._is_good_enough(measured),
                 is_best=not roll_back and self._improves(measured),

@@ -1,8 +1,9 @@
 """A party's port: accepts connections and passes each stream to its session.
 
-A client names the session by 16 random bytes, in hexadecimal, in the metadata of its gRPC call. It names no session if
-the party has only one. TLS alone identifies the client, so a client that names another client's session joins it under
-its own name.
+A stream is one gRPC call on which both sides send messages; a line (`securevfl.transport.line`) is the connection of
+two parties, which may use several streams one after the other. A client names the session by 16 random bytes, in
+hexadecimal, in the metadata of its gRPC call. It names no session if the party has only one. TLS alone identifies the
+client, so a client that names another client's session joins it under its own name, not under the other's.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ GRPC_OPTIONS = [
     ("grpc.enable_http_proxy", 0),
     ("grpc.enable_retries", 0),
 ]
-REFUSAL_SECONDS = 1.0  # seconds for a refusal to reach the client
+REFUSAL_SECONDS = 1.0  # seconds to wait until the client has received a refusal
 _SESSION_ID = re.compile("[0-9a-f]{32}")
 
 LineOf = Callable[[str, str], Line]
-"""Returns the line of a client, by session id (empty if the client sent none) and the client's name."""
+"""A function from a session id (empty if the client sent none) and a client's name to the client's line."""
 
 
 class Acceptor:
@@ -51,8 +52,9 @@ class Acceptor:
         credentials: key and certificate of this party.
         callers: names of the parties that may connect.
         address: host:port of this party in peers.toml.
-        line_of: returns the client's line in its session, which it may start. A SecureVFLError refuses the client.
-        refused: is called with the name of every refused client, empty if unknown, and the error.
+        line_of: returns the client's line in its session, which it may start. It raises SecureVFLError to refuse the
+            client.
+        refused: called with the name of every refused client (empty if unknown) and the error.
         listen: host:port to bind instead of `address`.
         streams: maximum number of streams at a time.
 

@@ -1,4 +1,4 @@
-"""The names in a certificate: the party, its hosts and the DNS name that stands for the party in TLS."""
+"""The names in a certificate: the party, its hosts, and a DNS name derived from the party's name for TLS."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _HOST = re.compile(r"(?=.{1,253}$)(?!-)[A-Za-z0-9_-]{1,63}(\.(?!-)[A-Za-z0-9_-]{
 def server_name(party: str) -> str:
     """Return the DNS name in a party's certificate.
 
-    The name is a hash, the same on every machine of the party, and is never resolved.
+    The name is derived from a hash of the party's name. It is the same on every machine of the party, and is never
+    resolved.
     """
     return f"{hashlib.sha256(valid_name(party).encode()).hexdigest()[:32]}{_DOMAIN}"
 

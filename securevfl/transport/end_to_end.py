@@ -1,7 +1,8 @@
 """End-to-end encryption between two parties that communicate through a hub.
 
-The hub learns who sends to whom, when and how many bytes, and nothing else. Two parties A and B without a line to each
-other agree on keys through the hub (SIGMA, Krawczyk 2003):
+A hub is a party or relay that forwards packets of others. It learns which party sends to which, when and how many
+bytes, and nothing else. Two parties A and B without a line (a direct connection) agree on keys through the hub (SIGMA,
+Krawczyk 2003):
 
     1. both   KeyOffer        an ephemeral X25519 key and the certificate
     2. both   IdentityProof   encrypted: a signature, with the certificate's key, of both offers and both names
@@ -9,7 +10,7 @@ other agree on keys through the hub (SIGMA, Krawczyk 2003):
 
 There is one key for each direction: HKDF-SHA256 of the X25519 secret, with both offers as salt. The nonce of a packet
 is its number, which is not sent. A packet that the hub replays, drops, reorders or alters therefore does not decrypt. A
-hub that replaces the key in an offer cannot sign for it.
+hub that replaces the key in an offer cannot sign the changed offer.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _CONTEXT = b"securevfl seal 1"
 
 
 class KeyOffer(Message, frozen=True):
-    """Step 1.
+    """The message of step 1.
 
     Attributes:
         public: ephemeral X25519 key, 32 bytes.
@@ -46,7 +47,7 @@ class KeyOffer(Message, frozen=True):
 
 
 class IdentityProof(Message, frozen=True):
-    """Step 2: proves that the sender made its offer for this receiver and has seen the receiver's offer."""
+    """The message of step 2: a signature over both offers and both names."""
 
     signature: bytes
 
@@ -57,7 +58,7 @@ class EndToEndSession(Secret):
     Args:
         credentials: key and certificate of this party.
         peer: name of the other party.
-        forward: sends bytes to the hub, in order. It must not block.
+        forward: a function that sends bytes to the hub, in order, without blocking.
     """
 
     def __init__(self, credentials: Credentials, peer: str, forward: Callable[[bytes], None]) -> None:
@@ -148,7 +149,7 @@ class EndToEndSession(Secret):
         self._cipher_out, self._cipher_in = cipher(me, self._peer), cipher(self._peer, me)
         self._peer_offer = offer
         claim = self._claim(me, self._peer, self._offer, offer)
-        self.send(encode_message(IdentityProof(self._credentials.identity.sign(claim))))  # step 2
+        self.send(encode_message(IdentityProof(self._credentials.identity.sign(claim))))  # step 2 of the protocol above
 
     @staticmethod
     def _claim(sender: str, receiver: str, own: KeyOffer, other: KeyOffer) -> bytes:

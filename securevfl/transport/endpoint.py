@@ -1,7 +1,9 @@
 """A party's lines to its neighbours over gRPC: one service, one bidirectional stream for each pair, mutual TLS 1.3.
 
-One of two neighbours calls (`Peers.calls`), and calls again when the stream breaks; both send and receive on it. No
-code is generated: messages are bytes for gRPC and structs of `transport.line_messages` for this package.
+A neighbour is a party (or hub) to which this party has a direct connection, called a line. A stream is one gRPC call
+that carries the line's packets. One of two neighbours calls (`Peers.calls`), and calls again when the stream breaks;
+both send and receive on it. gRPC sees messages as bytes, and `transport.line_messages` encodes them; no code is
+generated.
 """
 
 from __future__ import annotations
@@ -41,13 +43,13 @@ class Endpoint:
     Args:
         credentials: key and certificate of this party.
         peers: the parties and their addresses.
-        deliver: is called with the neighbour and each packet, from one thread per neighbour. A SecureVFLError that it
-            raises refuses the packet.
-        failed: is called with the neighbour and the error when a line fails.
+        deliver: called with the neighbour's name and each packet, from one thread for each neighbour. A SecureVFLError
+            that it raises refuses the packet.
+        failed: called with the neighbour's name and the error when a line fails.
         listen: host:port to bind instead of the port of this party's address.
         patience: seconds without a connection after which a neighbour is lost.
         router: a port that several sessions share; by default this endpoint opens its own.
-        session_id: the id by which this endpoint calls.
+        session_id: the session id that this endpoint sends when it calls.
     """
 
     def __init__(
@@ -150,7 +152,7 @@ class Endpoint:
             line.cause = f"it was refused: {error}"
 
     def _call(self, line: Line) -> None:
-        """Keep a stream open to a neighbour that waits to be called."""
+        """Call a neighbour, and call again whenever the stream breaks, until the line is over."""
         host, port = split_address(line.peer, self._peers.address[line.peer])
         target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         pause, previous_cause = 0.05, ""
@@ -181,7 +183,7 @@ class Endpoint:
                 diagnosis = diagnose(host, port, line.peer, self._credentials)
                 line.cause = str(diagnosis) if diagnosis is not None else stream.cause
                 if diagnosis is not None and not line.opened and str(diagnosis) == previous_cause:
-                    line.fail(diagnosis)  # seen twice, so the server was not just shutting down
+                    line.fail(diagnosis)  # the same cause twice, so the server was not just shutting down
                 previous_cause = line.cause
             self._stopped.wait(pause)
             pause = min(2 * pause, 1.0)

@@ -1,6 +1,6 @@
 """Check that a port is free before gRPC listens on it.
 
-gRPC listens on those addresses of a host that it can bind and does not report the others.
+gRPC listens on all addresses of a host that it can bind, and does not report those that it cannot bind.
 """
 
 from __future__ import annotations

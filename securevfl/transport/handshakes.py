@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 
-MIN_FAILED_HANDSHAKES = 3  # a client with a wrong certificate makes as many attempts within a second
+MIN_FAILED_HANDSHAKES = 3  # a client with a wrong certificate makes at least this number of attempts within a second
 HANDSHAKE_SECONDS = 1.0
 
 
@@ -31,7 +31,7 @@ class HandshakeCounter:
             self._started = self._started[1:]
 
     def forget(self) -> None:
-        """Forget all handshakes, because this party made them itself."""
+        """Forget all handshakes so far; this party calls it after it has tested its own port."""
         with self._lock:
             self._started = []
 

@@ -74,7 +74,7 @@ class Identity(Secret):
         """Return grpc.ServerCredentials that require a certificate of the same authority from every client.
 
         Args:
-            called: is called before each handshake. gRPC reports nothing else about handshakes.
+            called: a function that is called before each handshake; gRPC reports nothing else about handshakes.
 
         Returns:
             The credentials.

@@ -1,13 +1,14 @@
 """A line between two neighbours: packets arrive in order and exactly once, even if connections break.
 
-A line outlives the streams that carry it (`transport.stream`). At the start of every stream both ends identify their
-process and the next packet that they expect, and resend from there. A sent packet is stored until the neighbour has
-confirmed it. If an unexpected message arrives, the receiver refuses the stream and states the reason; the next stream
-resumes from the same packet. Damaged data are therefore resent, and a refused packet is never processed in part. The
-line fails after `MAX_REFUSALS` refusals without progress, or after `patience` seconds without a stream.
+A neighbour is a party (or hub) with a direct connection. A line outlives the streams (gRPC calls) that carry it
+(`transport.stream`). At the start of every stream both ends send an id of their process and the number of the next
+packet that they expect, and resend from there. A sent packet is stored until the neighbour has confirmed it. If an
+unexpected message arrives, the receiver refuses the stream and states the reason; the next stream resumes from the same
+packet. Damaged data are therefore resent, and a refused packet is never processed in part. The line fails after
+`MAX_REFUSALS` refusals without progress, or after `patience` seconds without a stream.
 
 A neighbour that was restarted has lost its state and is refused. The end that was not restarted then fails with
-PeerLost. The restarted end has nothing to lose yet and waits for a new process at the other end.
+PeerLost. The restarted end has no state to lose yet, and waits for a new process at the other end.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ from securevfl.runtime.inbox import MAX_FRAME_BYTES
 from securevfl.transport.stream import Stream
 
 MAX_REFUSALS = 5
-_OVERHEAD = 1 << 12  # bytes that a packet adds to a frame: names and encryption
+_OVERHEAD = 1 << 12  # maximum number of bytes that names and encryption add to a frame in a packet
 SENDER_WAITS_BYTES = 1 << 26  # unconfirmed bytes at which a sender waits
 MAX_UNCONFIRMED_BYTES = 1 << 31  # unconfirmed bytes at which the line fails; reached only by threads that cannot wait
 _LATECOMER = 2.0  # seconds that a line waits on closing for a neighbour that has never connected
 
 
 class Line:
-    """One end of a line: its state across streams, and the conditions under which it fails.
+    """One end of a line: the state that outlives its streams, and the conditions under which it fails.
 
     The condition `changed` guards all attributes and is notified of every change.
 
     Args:
         me: name of this party.
         peer: name of the neighbour.
-        deliver: receives each packet once, from one thread at a time.
-        failed: is called when the line fails.
+        deliver: called with each packet once, from one thread at a time.
+        failed: called with the error when the line fails.
         start: 16 random bytes that identify this process.
         patience: seconds without a connection after which the line fails.
         max_packet: maximum size of a packet in bytes.
@@ -61,7 +62,7 @@ class Line:
         self.start = start
         self.patience = patience
         self.max_packet = max_packet
-        self.cause = (  # why there is no stream, for people
+        self.cause = (  # for messages: the reason why there is no stream
             "it has not called, or not with a certificate of this authority"
         )
         self.peer_start = b""
@@ -70,7 +71,7 @@ class Line:
         self.unconfirmed_bytes = 0  # size of `out`
         self.expected = 0
         self.stream: Stream | None = None
-        self._newest_stream: Stream | None = None  # perhaps not open yet
+        self._newest_stream: Stream | None = None  # the latest stream, which may not be open yet
         self.down_since: float | None = None
         self.closing = False
         self.peer_done = False

@@ -14,15 +14,15 @@ import msgspec
 from securevfl.errors import FrameError
 from securevfl.runtime.codec import Message, check_texts
 
-MAX_PIECE_BYTES = 1 << 20  # bytes of a packet in one message
+MAX_PIECE_BYTES = 1 << 20  # maximum number of bytes of a packet in one message
 
 
 class OpenStream(Message, frozen=True):
-    """First message of each stream.
+    """The first message of each stream; a stream is one gRPC call that carries a line.
 
     Attributes:
         start: 16 random bytes that identify the sender's process.
-        known: the neighbour's `start` as the sender knows it, or empty.
+        known: the `start` that the neighbour sent on an earlier stream; empty on the first one.
         expected: number of the next packet that the sender expects.
     """
 
@@ -63,7 +63,7 @@ class RefuseStream(Message, frozen=True):
     """The sender ends this stream.
 
     Attributes:
-        reason: why.
+        reason: text for the neighbour's operator.
         final: whether the sender also refuses all later streams of this line.
         restarted: whether the reason is that one of the two processes was restarted, so that a new line may succeed.
     """

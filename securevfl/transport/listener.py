@@ -1,4 +1,4 @@
-"""A listening socket in front of a server that keeps strangers from exhausting its file descriptors.
+"""A listening socket in front of a server that prevents strangers from exhausting the server's file descriptors.
 
 The server (gRPC or uvicorn) listens on a Unix socket in a private folder. The listener accepts TCP connections, waits
 for the first byte, and only then connects to the server and relays bytes in both directions. TLS ends in the server, so
@@ -42,28 +42,28 @@ from securevfl.errors import ConfigError
 
 FIRST_BYTE_SECONDS = 5.0
 HANDSHAKE_SECONDS = 10.0
-GRACE_SECONDS = 1.0  # until an idle connection counts against its address, so that clients may come in bursts
+GRACE_SECONDS = 1.0  # seconds until an idle connection counts against its address; many clients may connect at once
 CONNECTIONS_PER_ADDRESS = 16
 CONNECTIONS_IN_ALL = 256
 ANSWER_SECONDS = 70.0  # until a request is answered; the gateway answers within 60 s
 _TLS_HANDSHAKE = 0x16  # the first byte of a TLS record that begins a handshake
 _BUFFER_BYTES = 1 << 18
 _BACKLOG = 512
-_RELEASE_SECONDS = 2.0  # until the kernel releases the port of a process that has just ended
+_RELEASE_SECONDS = 2.0  # seconds until the kernel releases the port of a process that has just ended
 
 
 @dataclass(eq=False)
 class _Connection:
-    """One client, with the server's side of it once there is one."""
+    """One client's connection, and the connection to the server once the client has sent a byte."""
 
     client: socket.socket
     address: str
     accepted: float
     upstream: socket.socket | None = None
-    active: float = 0.0  # when bytes were last relayed
-    replied: bool = False  # the server has sent something
-    answered: bool = False  # the client has sent something after that
-    requested: float | None = None  # when the client sent its first byte after the last reply
+    active: float = 0.0  # time at which bytes were last relayed
+    replied: bool = False  # the server has sent bytes to the client
+    answered: bool = False  # the client has sent bytes after the server's first reply
+    requested: float | None = None  # time at which the client sent its first byte after the last reply
     to_server: bytearray = field(default_factory=bytearray)
     to_client: bytearray = field(default_factory=bytearray)
     client_done: bool = False  # the client has sent its last byte
@@ -71,7 +71,7 @@ class _Connection:
 
     @property
     def phase(self) -> int:
-        """0 silent, 1 handshake, 2 established."""
+        """The phase: 0 for silent, 1 for handshake, 2 for established."""
         return 0 if self.upstream is None else 1 if not self.answered else 2
 
 
@@ -81,8 +81,8 @@ class Listener:
     Args:
         addresses: (family, address) of each socket to bind.
         tls: True if connections begin with a TLS handshake.
-        per_address: connections of one address that have not finished their handshake.
-        in_all: connections in all.
+        per_address: maximum number of connections of one address that have not finished their handshake.
+        in_all: maximum number of connections.
         request_seconds: seconds for a request to arrive completely; None does not limit it.
 
     Raises:
@@ -166,7 +166,7 @@ class Listener:
             self._close_sockets()
 
     def _accept(self, listening: socket.socket) -> None:
-        """Accept what is waiting, and close the connections that are then too many."""
+        """Accept the waiting connections, and close one if there are then too many."""
         for _ in range(_BACKLOG):
             try:
                 client, address = listening.accept()
@@ -297,7 +297,7 @@ class Listener:
         _send(connection.client, connection.to_client)
 
     def _update(self, connection: _Connection) -> None:
-        """Wait for what either side can do next; close the connection when both have finished."""
+        """Register the events that either side waits for; close the connection when both have finished."""
         if connection.server_done and not connection.to_client:
             self._close(connection)
             return
@@ -384,7 +384,7 @@ def _addresses(host: str, port: int) -> list[tuple[int, tuple[str, int]]]:
         Pairs of the address family and the address with its port.
 
     Raises:
-        OSError: the host has none.
+        OSError: this machine has no address of the host.
     """
     hosts = ["0.0.0.0", "::"] if host == "::" else [host]  # noqa: S104  all addresses were asked for
     bindable: dict[tuple[int, tuple[Any, ...]], None] = {}

@@ -1,4 +1,6 @@
-"""The packets that a line carries: to a neighbour, or encrypted for a party behind the hub.
+"""The packets that a line carries: for the neighbour at its other end, or encrypted for a party behind the hub.
+
+A line is the direct connection of two parties. A hub forwards packets between parties without a line.
 
     SessionOffer      a random nonce and the handshake                                  before the session
     SessionProof      the session id as the sender computed it, signed                  before the session
@@ -18,7 +20,7 @@ from securevfl.errors import FrameError
 from securevfl.runtime.abort import Abort
 from securevfl.runtime.codec import Frame, Message, check_texts
 
-MAX_HANDSHAKE_BYTES = 1 << 20  # bytes of a packet that is not a frame
+MAX_HANDSHAKE_BYTES = 1 << 20  # maximum size of a packet that is not a frame, in bytes
 
 
 class SessionOffer(Message, frozen=True):

@@ -46,7 +46,7 @@ class Peers(Config):
             if len(name) > MAX_NAME or not name.replace("-", "").replace("_", "").isalnum() or name == "ca":
                 raise ValueError(f"the name {name!r} is invalid. Use letters, digits, - and _; ca is reserved")
         if len(set(self.parties)) < len(self.parties):
-            raise ValueError("active, passives: a name occurs twice. Give every party its own name")
+            raise ValueError("active, passives: a name occurs twice. Give every party a different name")
         for name, address in self.address.items():
             if name not in self.everyone:
                 raise ValueError(f"address.{name}: {name} is not a party. Remove it, or add it to passives")
@@ -79,13 +79,13 @@ class Peers(Config):
         return (self.hub,)
 
     def calls(self, me: str, peer: str) -> bool:
-        """Whether `me` calls its neighbour `peer`, and not the reverse."""
+        """Whether `me` opens the connection to its neighbour `peer`, and not the reverse."""
         if self.hub is not None:
             return me != self.hub
         return peer in self.address and (me not in self.address or me < peer)
 
     def listens(self, me: str) -> bool:
-        """Whether any neighbour calls `me`."""
+        """Whether any neighbour opens a connection to `me`, so that `me` must listen."""
         return any(not self.calls(me, peer) for peer in self.neighbours(me))
 
     def is_relayed(self, me: str, peer: str) -> bool:

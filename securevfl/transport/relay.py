@@ -1,4 +1,8 @@
-"""The hub's task: forward encrypted packets. The hub may be a party, or a relay that is not a party."""
+"""The hub's task: forward encrypted packets between parties that have no direct connection.
+
+The hub may be one of the parties, or a relay that is not a party. A line is a direct connection, here from a party to
+the hub.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ from securevfl.transport.peers import Peers
 from securevfl.transport.tls import Credentials
 
 _POLL_SECONDS = 0.2  # seconds between checks of a relay's lines
-_ABORT_SECONDS = 2.0  # seconds for the reason of an early end to reach the parties
+_ABORT_SECONDS = 2.0  # seconds to wait until the parties have received the reason of an early end
 
 
 def route(endpoint: Endpoint, peers: Peers, neighbour: str, envelope: EncryptedPacket, packet: bytes) -> bool:
@@ -78,7 +82,7 @@ class Relay:
         """Serve one run, for at most `timeout` seconds after the start or after the latest loss of a party."""
         try:
             while not self._serve(timeout):
-                time.sleep(_POLL_SECONDS)  # so that the others receive the notice
+                time.sleep(_POLL_SECONDS)  # so that the other parties receive the notice
                 self._endpoint.abandon()
                 self._endpoint = self._open()
         except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""A party's connections to all others: a session that cannot be replayed, then frames.
+"""A party's connections to all others: they agree on a session that cannot be replayed, then carry its frames.
 
 `SecureTransport` is the `Wire` of a channel between organisations.
 
@@ -56,7 +56,7 @@ from securevfl.transport.relay import route
 from securevfl.transport.tls import Credentials, verify_signature
 from securevfl.untrusted import UntrustedInputError, parse_json, shortened
 
-_HANDSHAKE_PACKETS = 2  # SessionOffer and SessionProof
+_HANDSHAKE_PACKETS = 2  # number of packets before the session: SessionOffer and SessionProof
 
 
 class SecureTransport:
@@ -67,10 +67,10 @@ class SecureTransport:
         peers: the parties and their addresses.
         handshake: plain data on which all parties must agree, and which all parties may see.
         done: whether this party has its result already.
-        listen: host:port to bind instead of the port of this party's address.
+        listen: host:port to bind instead of the port in this party's address.
         patience: seconds without a connection after which a party is lost.
         router: a port that several sessions share.
-        session_id: the id by which this party calls.
+        session_id: the session id that this party sends when it calls.
 
     Attributes:
         keys: fingerprints of all parties' certificate keys by name, known once the transport is open.
@@ -113,7 +113,7 @@ class SecureTransport:
             if peers.is_relayed(self.me, name)
         }
         self._arrived: dict[str, deque[SessionOffer | SessionProof]] = {name: deque() for name in self._others}
-        self._arrived_count = dict.fromkeys(self._others, 0)  # of _HANDSHAKE_PACKETS
+        self._arrived_count = dict.fromkeys(self._others, 0)  # handshake packets received so far
         self._failure: SecureVFLError | None = None
         self._inbox: Inbox | None = None
         self._changed = threading.Condition()
@@ -276,7 +276,8 @@ class SecureTransport:
             self._fail(packet.error(f"{neighbour}, the hub,", ()))
         else:
             raise FrameError(
-                f"the hub {neighbour} sent {type(packet).__name__} of its own to {self.me}",
+                f"the hub {neighbour} sent {type(packet).__name__} to {self.me}, and a hub only forwards packets of "
+                f"parties",
                 code="SVFL-FRAME",
                 party=self.me,
                 peer=neighbour,

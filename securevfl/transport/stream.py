@@ -1,7 +1,8 @@
 """One gRPC stream of a line: it opens, resends unconfirmed packets and accepts packets in order.
 
-Neither end assumes that a stream is the first, the last or complete. Each message is compared with the state of the
-line (`transport.line`), and the first message that does not fit ends the stream with the reason.
+A line (`transport.line`) is the connection of two neighbours; it uses a new stream after each interruption. Neither end
+assumes that a stream is the first, the last or complete. Each message is compared with the state of the line, and the
+first message that does not fit ends the stream with the reason.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from securevfl.transport.line import Line
 
 _KEEPALIVE = 5.0  # seconds without a message after which an acknowledgement is sent as a sign of life
-_CONFIRM_AFTER = 0.02  # seconds that an acknowledgement waits for a packet to travel with
+_CONFIRM_AFTER = 0.02  # seconds that an acknowledgement waits for a packet that can carry it
 _CONFIRM_AT = 1 << 22  # unconfirmed bytes received at which an acknowledgement is sent at once
 
 
@@ -42,14 +43,14 @@ class Stream:
     def __init__(self, line: Line, calling: bool) -> None:
         self.ended = False
         self.last_received = time.monotonic()
-        self.hang_up: Callable[[], object] = lambda: None  # ends the stream at once
-        self.cause = ""  # why it ended
+        self.hang_up: Callable[[], object] = lambda: None  # a function that ends the stream at once
+        self.cause = ""  # the reason why it ended
         self._last_sent = self.last_received
         self._line = line
         self._calling = calling
         self._opened = False
         self._cursor = 0  # number of the next packet to send
-        self._offset = 0  # bytes of it that have been sent
+        self._offset = 0  # number of bytes of that packet that have been sent
         self._confirmed = 0  # number of packets that this end has confirmed
         self._unconfirmed_since = 0.0
         self._unconfirmed_bytes = 0
@@ -107,7 +108,7 @@ class Stream:
         return self._confirmed
 
     def _due(self) -> float:
-        """Return the seconds until the next acknowledgement, which may be only a sign of life."""
+        """Return the seconds until the next acknowledgement is due, if only as a sign of life."""
         now, keepalive = time.monotonic(), min(self._line.patience / 8, _KEEPALIVE)
         if self._confirmed == self._line.expected:
             return self._last_sent + keepalive - now
@@ -150,10 +151,10 @@ class Stream:
         """End the stream.
 
         Args:
-            cause: why, unless a cause is known already.
+            cause: the reason; it is ignored if a reason is already known.
 
         Returns:
-            Whether this interrupts an open line.
+            Whether this interrupts a line that is still in use.
         """
         line = self._line
         with line.changed:

@@ -1,8 +1,9 @@
 """Mutual TLS 1.3: a party's credentials, the identity of a client, and the reason why a handshake failed.
 
 Both sides check the name of the other. The server requires a certificate and reads the client's name from it. The
-client insists on the DNS name that stands for the party that it calls. gRPC reports little about a failed handshake, so
-the client then connects again with the ssl module, fetches the server's certificate and names the cause.
+client requires the DNS name that is derived from the name of the party that it calls. gRPC reports little about a
+failed handshake, so the client then connects again with the ssl module, fetches the server's certificate and names the
+cause.
 """
 
 from __future__ import annotations

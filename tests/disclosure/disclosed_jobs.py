@@ -128,13 +128,18 @@ def counted(job: Job, facts: RunFacts) -> dict[str, Any]:
     }
 
 
+def _without_estimates(sheet: str) -> str:
+    """Return a sheet without its lines about time, traffic and memory."""
+    return "\n".join(line for line in sheet.splitlines() if not line.startswith("takes:"))
+
+
 def record(job: Job, parties: list[vfl.Party | Helper]) -> dict[str, Any]:
     """Return everything that a job discloses, by count, in words, and in the ledgers after one run."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         result = counted(job, pooled_run_facts(job, parties))
         sheet = vfl.explain(job, parties)
-        result["numbers of the sheet"] = " ".join(_NUMBERS.findall(sheet))
+        result["numbers of the sheet"] = " ".join(_NUMBERS.findall(_without_estimates(sheet)))
         result["numbers of its first screen"] = " ".join(_NUMBERS.findall(sheet.first_screen))
         with tempfile.TemporaryDirectory() as folder:
             ledgers = {item.name: DisclosureLedger(Path(folder) / item.name, item.name) for item in parties}

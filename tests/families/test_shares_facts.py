@@ -1,13 +1,11 @@
 """The facts of a training on shares are computed once for each party."""
 
-from collections import Counter
 from typing import Any
 
 import pytest
 
 import securevfl as vfl
 from securevfl.families.evaluations import EvaluationSchedule
-from securevfl.families.shares import shares_facts
 from securevfl.families.shares.shares_facts import SharesFacts
 from securevfl.families.shares.shares_job import trains_on_shares
 
@@ -18,19 +16,6 @@ def shares_job(**options: Any) -> vfl.Job:
         **{"model": "logistic", "protocol": "shares", "epochs": 8, "evaluate_every": 2, "accepts": ["small_metrics"]}
         | options
     )
-
-
-def test_the_plan_is_computed_once_for_each_party(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = Counter[str]()
-    make_plan = shares_facts.make_plan
-
-    def counted(*args: Any, **options: Any) -> Any:
-        calls["make_plan"] += 1
-        return make_plan(*args, **options)
-
-    monkeypatch.setattr(shares_facts, "make_plan", counted)
-    vfl.simulate(shares_job(optimizer=vfl.BlockDescent(lr=1.0)), vfl.datasets.breast_cancer(parties=2))
-    assert calls["make_plan"] == 2
 
 
 def test_facts_are_restored_from_a_state() -> None:

@@ -1,6 +1,7 @@
 """BlockNewton against numpy: its solver, its rounds and its end."""
 
 import math
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 
 import securevfl as vfl
 from securevfl.base.arrays import Floats
-from securevfl.errors import ConfigError, TableError
+from securevfl.errors import ConfigError, DataNotice, TableError
 from securevfl.families.rounds.rounds_participant import INITIAL_WEIGHT_ROWS
 from securevfl.models.linear_block import Linear, starting_weights
 from securevfl.models.log_link_losses import MAX_LOG_MEAN
@@ -281,3 +282,24 @@ def test_invalid_combinations_are_rejected_with_a_remedy(monkeypatch: pytest.Mon
         vfl.simulate(newton_job(model=vfl.Logistic(), batch_size=3), [bank, few])
     with pytest.raises(ConfigError, match="lr: unknown option"):
         vfl.Job.from_dict(newton_job().to_dict() | {"optimizer": {"name": "block_newton", "lr": 0.1}})
+
+
+def hard_tables() -> list[vfl.Party]:
+    """Tables whose columns are nearly equal at both parties, so that few rounds do not reach the optimum."""
+    draw = np.random.default_rng(6)
+    X = draw.normal(size=(1500, 4))
+    Z = X + 0.3 * draw.normal(size=X.shape)
+    y = (3 * (X - Z).sum(axis=1) + X[:, 0] + draw.logistic(size=1500) > 0).astype(int)
+    return [vfl.Party("bank", X, y, ids=range(1500)), vfl.Party("shop", Z, ids=range(1500))]
+
+
+@pytest.mark.parametrize("protocol", ["open", "ckks"])
+def test_a_training_that_uses_all_rounds_reports_that_it_has_not_converged(protocol: str) -> None:
+    job = vfl.Job(model="logistic", protocol=protocol, accepts=["columns", "rank", "label_auc", "fresh_equations"])
+    with pytest.warns(DataNotice, match=r"has not converged.* still decreased by .* Increase epochs"):
+        short = vfl.simulate(job.model_copy(update={"epochs": 3}), hard_tables())
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*has not converged.*")
+        full = vfl.simulate(job, hard_tables())
+    assert full.costs.rounds > 10
+    assert full.metrics["loss"] < short.metrics["loss"]

@@ -13,6 +13,7 @@ import pytest
 import securevfl as vfl
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.organisations.predict import answer_rows
+from securevfl.organisations.prediction import ScoreCounts
 from securevfl.organisations.prediction_session import PredictionHandshake
 from securevfl.organisations.reason_codes import ReasonCodePolicy, ReasonCodes
 from securevfl.organisations.scoring import ScoreClient, ServedTable, ServerLimits, serve_requests
@@ -67,9 +68,9 @@ class Sent:
 
     def coded(self) -> int:
         """How many rows the ledger of scores has noted codes of."""
-        if not self.ledger.scores_path.exists():
+        if not self.ledger.path.exists():
             return 0
-        score_ledger = ScoreLedger(self.ledger.scores_path)
+        score_ledger = ScoreLedger(self.ledger.path)
         return int(score_ledger._file._connection.execute("SELECT count(DISTINCT row) FROM codes").fetchone()[0])
 
     def __call__(self, event: Event) -> None:
@@ -135,7 +136,7 @@ def test_all_ids_that_are_asked_about_are_entered_before_any_answer(ids_asked: i
         again.append(len(entered))
         asking.ask([f"new {number}" for number in range(7)], indexed.X[:7])  # in the same conversation
         asking.end()
-        return outcome.counts
+        return ScoreCounts.of(outcome.states)
 
     def answer(party: vfl.Party, channel: Channel) -> Any:
         part = trained.parts["shop"]

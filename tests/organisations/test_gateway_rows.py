@@ -27,7 +27,7 @@ def part() -> Any:
 
 
 @pytest.fixture
-def asked() -> list[list[Any]]:
+def requests() -> list[list[Any]]:
     return []
 
 
@@ -49,10 +49,10 @@ def patch_parties(part: Any, requests: list[list[Any]], gateway_: Gateway, monke
     """Parties that answer each block; the gateway stops after the first one."""
 
     def ask(ids: Any, X: Any) -> Any:
-        requests.append(list(ids))
+        requests.append([int(row_id) for row_id in ids])
         gateway_._stopping = True
         gateway_._queue.put(None)
-        return SimpleNamespace(f=np.zeros((len(ids), part.outputs)), state=["scored"] * len(ids), reasons={})
+        return SimpleNamespace(f=np.zeros((len(ids), part.outputs)), states=["scored"] * len(ids), reasons={})
 
     asker = SimpleNamespace(max_ids=4, ask=ask, stay=lambda: None, end=lambda: None)
     monkeypatch.setattr(gateway, "ScoreClient", lambda *arguments: asker)

@@ -120,7 +120,7 @@ class Model:
                     met.products, self.terms, self.states[name], asking, top_transfers=tops, rows=rows
                 )
                 return [
-                    side.block(i, block[name], RowsToScore(ids[i][: len(block[name])], (raw or block)[name]))
+                    side.block(i, block[name], RowsToScore(ids[i][: len(block[name])], (raw or block)[name])).f
                     for i, block in enumerate(blocks)
                 ]
 

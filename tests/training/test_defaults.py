@@ -19,7 +19,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import securevfl as vfl
-from securevfl.consent.settle_job import MAX_EPOCHS, settle_job
+from securevfl.consent.settle_job import most_epochs, settle_job
 from securevfl.data.location_scale import QUARTILES
 from securevfl.errors import ConfigError, DataNotice, LeakageError
 from securevfl.families.table_preparation import prepare_parties
@@ -240,11 +240,11 @@ def test_one_epoch_more_would_be_refused() -> None:
     parties = vfl.datasets.breast_cancer(3)
     job = vfl.Job(model="logistic", protocol="ckks", test_fraction=0.25)
     run = vfl.simulate(job, parties)
-    assert 0 < run.job.epochs < MAX_EPOCHS
+    assert 0 < run.job.epochs < most_epochs(job)
     assert "would be refused" not in vfl.explain(job, parties)
     with raises_code(LeakageError, "SVFL-LEAK-NOT-ACCEPTED"):
         vfl.simulate(job.model_copy(update={"epochs": run.job.epochs + 1}), parties)
-    assert settle_job(job.model_copy(update={"accepts": ("columns",)}), parties).epochs == MAX_EPOCHS
+    assert settle_job(job.model_copy(update={"accepts": ("columns",)}), parties).epochs == most_epochs(job)
     assert settle_job(job.model_copy(update={"epochs": 3}), parties).epochs == 3
 
 

@@ -1,10 +1,13 @@
 """The labels for one measurement on secret shares, and the metrics that follow from the opened pairs.
 
 A measurement opens one pair (score, flag) for each row, in random order. For classes, the score is the model output and
-the flag is the label. For numbers, the targets are subtracted from the outputs, so the scores are residuals. Scores are
-integers modulo a range, so a residual wraps around if the target is far from 0. Therefore rows with far targets, on the
-side (positive or negative) with the farthest one, are flagged, unless they are too few, and their residuals are
-unwrapped.
+the flag is the label. For numbers, the targets are subtracted from the outputs, so the scores are residuals.
+
+Scores are integers modulo a range. Targets are therefore clipped to half of it before they are subtracted, and rows
+beyond are flagged, unless they are too few. The clipped part of a target is known, but not to which flagged pair it
+belongs. Losses that are linear so far out, such as quantiles, do not depend on that. The sum of squares does: its least
+and largest values pair outputs and targets in equal and in opposite order. The metrics are the means of both, and R2
+and RMSE count as measured if half of the difference is below their standard error.
 """
 
 from __future__ import annotations
@@ -30,9 +33,8 @@ class MetricLabels:
         classes: the classes of the training.
         targets: the labels in the encoding of the loss (n, c).
         flags: which pairs are flagged (n, c).
-        subtracted: values that are subtracted from the outputs (n, c); None for classes.
-        reach: the largest absolute score that can be represented.
-        side: the sign of the targets that are flagged: 1 or -1.
+        subtracted: values to subtract from the sums (n, c), if any.
+        reach: the largest score that can be represented, on either side.
     """
 
     loss: Loss
@@ -41,7 +43,6 @@ class MetricLabels:
     flags: NDArray[np.bool_]
     subtracted: Floats | None
     reach: float
-    side: float = 1.0
 
     @classmethod
     def of(cls, loss: Loss, labels: NDArray[Any], classes: NDArray[Any], reach: float) -> MetricLabels:
@@ -59,9 +60,9 @@ class MetricLabels:
         targets = loss.targets(labels, classes)
         if loss.classifies:
             return cls(loss, classes, targets, targets > 0, None, reach)
-        side = 1.0 if targets.max() >= -targets.min() else -1.0
-        is_far = side * targets > reach / 2
-        return cls(loss, classes, targets, is_far & (is_far.sum() >= MIN_ROWS_PER_LABEL), targets, reach, side)
+        clipped = np.clip(targets, -reach / 2, reach / 2)
+        is_far = clipped != targets
+        return cls(loss, classes, targets, is_far & (is_far.sum() >= MIN_ROWS_PER_LABEL), clipped, reach)
 
     @property
     def zero_model_loss(self) -> float:
@@ -71,7 +72,8 @@ class MetricLabels:
     def metrics(self, pairs: ScoreLabelPairs) -> tuple[dict[str, float], list[list[float]]]:
         """Return all metrics that pairs determine and, for two classes, the reliability curve."""
         if self.subtracted is not None:
-            return pair_metrics.residual_metrics(self.loss, self._residuals(pairs), self.targets, self.classes), []
+            least, largest = self._residual_metrics(pairs)
+            return {name: (least[name] + largest[name]) / 2 for name in least}, []
         values = pair_metrics.class_metrics(self.loss, pairs.f, pairs.marked, self.classes)
         if not self.loss.single:
             return values, []
@@ -81,10 +83,44 @@ class MetricLabels:
     def standard_errors(self, pairs: ScoreLabelPairs) -> dict[str, float]:
         """Return the standard errors of the metrics that pairs determine."""
         if self.subtracted is not None:
-            return pair_metrics.residual_standard_errors(self.loss, self._residuals(pairs), self.targets, self.classes)
+            r = self._residuals(pairs, 1)
+            return pair_metrics.residual_standard_errors(self.loss, r, self.targets, self.classes)
         return pair_metrics.class_standard_errors(self.loss, pairs.f, pairs.marked, self.classes)
 
-    def _residuals(self, pairs: ScoreLabelPairs) -> Floats:
-        """Return the residuals (n, c); those of flagged rows that have wrapped around are corrected."""
-        r = self.side * pairs.f
-        return self.side * np.where(pairs.marked & (r > self.reach / 2), r - 2 * self.reach, r)
+    def unmeasured(self, pairs: ScoreLabelPairs) -> list[str]:
+        """Return the metrics that these pairs do not determine within one standard error."""
+        if self.subtracted is None:
+            return []
+        least, largest = self._residual_metrics(pairs)
+        errors = self.standard_errors(pairs)
+        limits = {name: 2 * errors[name] for name in least if name in errors}
+        return [name for name, limit in limits.items() if not abs(largest[name] - least[name]) <= limit]
+
+    def _residual_metrics(self, pairs: ScoreLabelPairs) -> tuple[dict[str, float], dict[str, float]]:
+        """Return the metrics if outputs and targets of far rows are in equal order, and in opposite order."""
+        equal, opposite = (
+            pair_metrics.residual_metrics(self.loss, self._residuals(pairs, order), self.targets, self.classes)
+            for order in (1, -1)
+        )
+        return equal, opposite
+
+    def _residuals(self, pairs: ScoreLabelPairs, order: int) -> Floats:
+        """Return the residuals (n, c), with the clipped parts of targets.
+
+        Args:
+            pairs: the opened pairs.
+            order: 1 pairs the smallest outputs of far rows with their smallest targets, -1 with their largest.
+
+        Returns:
+            The residuals. Without flags, the rows with the smallest scores count as those of the largest targets.
+        """
+        assert self.subtracted is not None, "scores are residuals"
+        r, excess = pairs.f.copy(), self.targets - self.subtracted
+        for side in (1.0, -1.0):
+            parts = np.sort(side * excess[side * excess > 0])
+            scores = side * r[:, 0]
+            if self.flags.any():
+                scores = np.where(pairs.marked[:, 0], scores, np.inf)
+            rows = np.argsort(scores, kind="stable")[: len(parts)]
+            r[rows, 0] -= side * parts[::order]
+        return r

@@ -11,12 +11,10 @@ from collections.abc import Sequence
 
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.data.load import MAX_IN_MEMORY_BYTES
-from securevfl.data.schedule import Schedule
-from securevfl.disclosure.counts import RunShape
 from securevfl.errors import ConfigError
+from securevfl.families.facts import RunFacts
 from securevfl.families.shares.chunk_pipeline import chunk_epochs
 from securevfl.families.shares.shares_job import SharesJob
-from securevfl.families.shares.shares_plan import make_plan
 from securevfl.models.inputs import InputShape
 from securevfl.protocols.shares.shares_params import ROWS_PER_BLOCK
 
@@ -31,10 +29,10 @@ WIDE_COLUMN_BYTES = 0.35
 
 # Memory in bytes, fitted to the peaks of processes that trained on 100,000 to 5,000,000 rows:
 PROCESS_BYTES = 3.4e8
-TABLE_ROW_BYTES = 100  # for each row of the table
-BLOCK_ENTRY_BYTES = 12  # for each entry of a block
-BLOCK_TABLE_FACTOR = 8  # times the lookup tables of a block
-INTEGER_BYTES = 6  # for each entry as an integer on disk
+TABLE_ROW_BYTES = 100  # bytes for each row of the table
+BLOCK_ENTRY_BYTES = 12  # bytes for each entry of a block
+BLOCK_TABLE_FACTOR = 8  # factor on the bytes of a block's lookup tables
+INTEGER_BYTES = 6  # bytes for each entry that is stored as an integer on disk
 LINE_BYTES_PER_SECOND = 300e6 / 8
 
 
@@ -43,18 +41,18 @@ def _rows_of(sizes: Counter[int]) -> int:
     return sum(size * times for size, times in sizes.items())
 
 
-def resource_lines(job: SharesJob, schedule: Schedule, shape: RunShape) -> list[str]:
+def resource_lines(job: SharesJob, facts: RunFacts) -> list[str]:
     """Estimate the resources of a run.
 
     Args:
         job: the job.
-        schedule: the schedule of the run.
-        shape: the shape of the run.
+        facts: the facts of the run.
 
     Returns:
         Lines about iterations and number formats, traffic and processor time, memory and disk; or one line that states
         why the run would be refused.
     """
+    schedule, shape = facts.schedule, facts.shape
     sizes, parties = schedule.count_sizes(range(job.epochs)), len(shape.columns)
     rows = max((len(batch) for batch in schedule.partition(0)), default=0)
     widths = {
@@ -64,14 +62,14 @@ def resource_lines(job: SharesJob, schedule: Schedule, shape: RunShape) -> list[
     if not (sizes and rows):
         return []
     try:
-        numbers = make_plan(job, rows=rows, batches=schedule.batches, parties=parties).numbers
+        numbers = facts.plan().numbers
     except ConfigError as error:
         return [f"the run would be refused because its numbers need too many bits: {error}"]
     varies = len(sizes) > 1 and max(sizes) > min(sizes) + 1
     by_size = " then ".join(f"{times:,} on {size:,}" for size, times in sorted(sizes.items())) + " rows"
     row_iterations = _rows_of(sizes) * shape.outputs
     epochs = chunk_epochs(job, len(schedule.train), shape.outputs)
-    starts = range(0, job.epochs, epochs) if schedule.uses_subsets else range(1)  # otherwise chunks are equal
+    starts = range(0, job.epochs, epochs) if schedule.uses_subsets else range(1)  # otherwise all chunks are equal
     chunk_rows = max(_rows_of(schedule.count_sizes(range(start, min(start + epochs, job.epochs)))) for start in starts)
     octets = ShareRing(numbers.bits).octets
     wide_columns = max(0, sum(widths.values()) / parties - WIDE_COLUMNS)

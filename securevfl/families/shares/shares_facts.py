@@ -29,8 +29,9 @@ class SharesFacts:
         batches: number of batches of an epoch.
         trained_rows: number of training rows.
         has_ids: whether the rows of the table have ids.
-        information_bits: number of bits of information in a row of this party's columns.
+        information_bits: information in one row of this party's columns, in bits.
         rollbacks: for each rollback, the iteration before it and the iteration that it returned to.
+        first_plan: the plan of the training before any rollback, if it is already known.
     """
 
     job: SharesJob
@@ -42,6 +43,7 @@ class SharesFacts:
     has_ids: bool
     information_bits: float
     rollbacks: Rollbacks = ()
+    first_plan: Plan | None = None
 
     @classmethod
     def restore(cls, job: SharesJob, stored: Mapping[str, Any], parties: int) -> SharesFacts:
@@ -77,6 +79,8 @@ class SharesFacts:
     @cached_property
     def plan(self) -> Plan:
         """The coefficients and the number format of the training, computed once."""
+        if self.first_plan is not None and not self.rollbacks:
+            return self.first_plan
         return make_plan(self.job, rows=self.rows, batches=self.batches, parties=self.parties, rollbacks=self.rollbacks)
 
     def chunk_epochs(self, outputs: int) -> int:

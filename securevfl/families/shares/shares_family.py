@@ -23,6 +23,7 @@ from typing import Any, ClassVar
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import ACTIVE, PARTNER, PASSIVE, Role, Roles
 from securevfl.crypto.share_ring import ShareRing
+from securevfl.data.schedule import Schedule
 from securevfl.disclosure.counts import Disclosure, RunShape
 from securevfl.disclosure.leaks import Leak
 from securevfl.disclosure.outputs import Output
@@ -47,7 +48,7 @@ from securevfl.families.shares.shares_outputs import (
     shares_outputs,
 )
 from securevfl.families.shares.shares_participant import SharesParticipant, count_trained_rows
-from securevfl.families.shares.shares_plan import sum_rounding
+from securevfl.families.shares.shares_plan import Plan, make_plan, sum_rounding
 from securevfl.families.shares.shares_statements import (
     SCORE_PARTS_TEXT,
     opened_text,
@@ -196,7 +197,7 @@ class SharesFamily(Family[SharesJob]):
         return count_trained_rows(state, score_ledger, ids)
 
     def score_bits(self, job: SharesJob, shape: RunShape | None = None) -> int:
-        """Return the number of bits of a score of a new row."""
+        """Return the number of bits in a score of a new row."""
         options = job.protocol.shares
         if options.scores == "levels":
             if shape is not None:
@@ -276,9 +277,14 @@ class SharesFamily(Family[SharesJob]):
         """State how many pairs, sums of losses and counts of out-of-range rows are opened."""
         return opened_text(facts)
 
+    def plan(self, job: SharesJob, schedule: Schedule, shape: RunShape) -> Plan:
+        """Compute the coefficients and number formats of the training."""
+        rows = max(map(len, schedule.partition(0)))
+        return make_plan(job, rows=rows, batches=schedule.batches, parties=len(shape.columns))
+
     def resource_estimates(self, job: SharesJob, facts: RunFacts) -> list[str]:
         """Estimate time, traffic, memory and disk of the run."""
-        return resource_lines(job, facts.schedule, facts.shape)
+        return resource_lines(job, facts)
 
     def statements(self, job: SharesJob, roles: Roles, party: str, facts: RunFacts | None) -> list[SheetStatement]:
         """State what a party learns from weights, scores and metrics."""

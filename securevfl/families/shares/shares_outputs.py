@@ -55,7 +55,7 @@ EXACT_SCORES = LeakKind(
 
 
 def disclosed_score_bits(job: SharesJob, shape: RunShape, rounder: str) -> int:
-    """Return the number of bits of each score of a new row.
+    """Return the number of bits in each score of a new row.
 
     Args:
         job: the job.
@@ -178,11 +178,22 @@ def weight_outputs(job: SharesJob, shape: RunShape) -> list[Output]:
 
 
 def partner_of(job: SharesJob, passives: Sequence[str], columns: Mapping[str, int]) -> str:
-    """Return the partner: the passive party that the job names, or the first one with the most columns."""
+    """Return the partner: the passive party that the job names, or the one with the most columns.
+
+    Of parties with equally many columns it is the first one by name, so that all parties and sheets agree on it.
+
+    Args:
+        job: the job.
+        passives: names of the passive parties.
+        columns: number of columns of each party; empty if unknown.
+
+    Returns:
+        The name of the partner.
+    """
     chosen = job.protocol.shares.partner
     if chosen is not None and chosen in passives:
         return chosen
-    return max(passives, key=lambda name: columns.get(name, 0))
+    return max(sorted(passives), key=lambda name: columns.get(name, 0))
 
 
 def rounding_party(job: SharesJob, shape: RunShape) -> str:

@@ -9,6 +9,7 @@ pairs do not determine the metrics. After each chunk, the parties count the outp
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -26,9 +27,9 @@ from securevfl.crypto.share_scheme import ShareScheme
 from securevfl.data.schedule import Iteration, Rows
 from securevfl.disclosure.column_recovery import MAX_SAMPLE_ROWS
 from securevfl.disclosure.information_content import InformationContent
-from securevfl.errors import ConfigError, LeakageError
+from securevfl.errors import ConfigError, DataNotice, LeakageError
 from securevfl.families.participant import Participant, Round
-from securevfl.families.score_results import Measurement, RowHistory, RowScores
+from securevfl.families.score_results import Measurement
 from securevfl.families.shares.chunk_pipeline import ChunkPipeline, split_chunks
 from securevfl.families.shares.shares_facts import SharesFacts
 from securevfl.families.shares.shares_inputs import INPUTS_FILE, InputRows, fitted_positions, read_inputs, remote_inputs
@@ -39,9 +40,10 @@ from securevfl.families.state import State
 from securevfl.families.training_data import ScaledRows, TrainingData
 from securevfl.models.inputs import FittingData, IdentityInputs, Inputs, InputShape, inputs_at, private_stream
 from securevfl.models.loss import Loss
-from securevfl.optim.block_descent import BlockDescent
+from securevfl.models.rounding_error import SLOPE_STEP
+from securevfl.optim.block_descent import BlockDescent, iterations_for
 from securevfl.optim.curvature import preconditioner_of_rows
-from securevfl.protocols.joint_prediction import RowsToScore
+from securevfl.protocols.joint_prediction import RowsToScore, ScoreResult
 from securevfl.protocols.observations import IterationStarted
 from securevfl.protocols.party_context import PartyContext
 from securevfl.protocols.score_ledger.row_ledger import REFUSED, SELF, ScoreLedger
@@ -70,7 +72,8 @@ SCORE_BLOCK_ROWS = 16_384  # number of rows that are scored at a time
 INPUT_BLOCK_ROWS = 4096  # number of rows whose inputs are computed at a time
 INPUT_KEY_BYTES = 32
 IMPORTANCE_ROWS = 512  # number of training rows over which column importance is averaged
-LARGE_TABLE_NUMBERS = 1 << 18  # numbers; for larger tables, freed memory is returned to the system
+TOLERATED_SHARE = 0.8  # of the iterations that a training needs; fewer cause a notice
+LARGE_TABLE_NUMBERS = 1 << 18  # freed memory is returned to the system if a table has more numbers than this
 _ROLLBACK_REASON = (
     "the loss increased: steps of twice the safe size were too long for these columns; the step is halved"
 )
@@ -186,7 +189,7 @@ class SharesParticipant(Participant):
         with single_threaded_blas():
             self._measurements.check(data, start)
             training = self._begin(data)
-            training.release_memory()  # memory that reading the table has used
+            training.release_memory()  # returns the memory that reading the table has used
             try:
                 while start < len(training.iterations):
                     yield from self._train_until_rollback(training, start)
@@ -251,9 +254,9 @@ class SharesParticipant(Participant):
 
     def model_outputs(self, rows: RowSlices, request: RowsToScore | None = None) -> Floats | None:
         """Return the scores of rows (m, c) at the requesting party, None at all others."""
-        return self.score(rows, request).outputs
+        return self.score(rows, request).f
 
-    def score(self, rows: RowSlices, request: RowsToScore | None = None) -> RowScores:
+    def score(self, rows: RowSlices, request: RowsToScore | None = None) -> ScoreResult:
         """Score rows in blocks.
 
         Args:
@@ -272,21 +275,14 @@ class SharesParticipant(Participant):
             )
         if self._scoring is None:
             self._scoring = self._begin_scoring(min(SCORE_BLOCK_ROWS, len(rows)))
-        outputs, decisions = [], []
+        results = []
         for start in range(0, len(rows), SCORE_BLOCK_ROWS):
             X = rows[start : start + SCORE_BLOCK_ROWS]
             block = self._rows_to_score(rows, request, slice(start, start + len(X)), X)
             assert self._inputs is not None, "a model has its inputs"
-            scores = self._scoring.block(self._scored_blocks, self._inputs(X), block)
+            results.append(self._scoring.block(self._scored_blocks, self._inputs(X), block))
             self._scored_blocks += 1
-            decisions.append(self._scoring.decisions)
-            if scores is not None:
-                outputs.append(scores)
-        return RowScores(
-            np.concatenate(outputs) if outputs else None,
-            np.concatenate([decision.scored for decision in decisions]),
-            np.concatenate([decision.fresh for decision in decisions]),
-        )
+        return results[0] if len(results) == 1 else ScoreResult.joined(results)
 
     def _train_until_rollback(self, training: _TrainingResources, start: int) -> Generator[Round]:
         """Run the iterations from `start` on, until the last one or until the training rolls back."""
@@ -341,9 +337,9 @@ class SharesParticipant(Participant):
         """Whether an evaluation can make the training roll back."""
         return can_roll_back(self._job, self.rollbacks)
 
-    def should_roll_back(self, losses: Sequence[float]) -> bool:
-        """Whether the latest loss exceeds the zero model's loss, or exceeds the smallest earlier loss by too much."""
-        limits = [self._measurements.zero_model_loss, *(self._model.risen * loss for loss in losses[:-1])]
+    def should_roll_back(self, losses: Sequence[float], measurement: Measurement) -> bool:
+        """Return whether the latest loss exceeds that of the zero model, or the smallest earlier one by too much."""
+        limits = [measurement.zero_model_loss, *(self._model.risen * loss for loss in losses[:-1])]
         return not losses[-1] <= min(limits)
 
     def roll_back(self, best: State | None) -> None:
@@ -354,8 +350,8 @@ class SharesParticipant(Participant):
         event = {"visit": self.exchanges, "to": target, "reason": _ROLLBACK_REASON}
         eventlog.warn(self._context.me, "turned back", event)
 
-    def row_history(self, request: RowsToScore) -> RowHistory:
-        """Return facts from this party's ledger about rows before it requests their scores."""
+    def stored_scores(self, request: RowsToScore) -> ScoreResult:
+        """Return from this party's ledger what it knows about rows before it requests their scores."""
         ledger = self.ledger
         query = ledger.query(self._record_model(), SELF, request.ids, ledger.commitments(request.ids, request.raw))
         states, trained = ledger.row_states(query), ledger.is_trained_on(query)
@@ -363,7 +359,10 @@ class SharesParticipant(Participant):
         for row, score in enumerate(ledger.stored(query, of="score")):
             if score is not None:
                 scores[row] = np.frombuffer(score, "<f8")
-        return RowHistory(trained, (states == REFUSED) & ~trained, scores)
+        changed = (states == REFUSED) & ~trained
+        is_stored = ~np.isnan(scores).any(axis=1) & ~trained & ~changed
+        nothing = np.zeros(len(states), np.bool_)
+        return ScoreResult(scores, is_stored, nothing, trained, changed, ~nothing)
 
     def state(self) -> State:
         """Return the shares, the facts and the inputs of this party's rows."""
@@ -418,6 +417,7 @@ class SharesParticipant(Participant):
             data.has_ids,
             InformationContent.of(data.raw(schedule.sample(MAX_SAMPLE_ROWS))).bits,
             self.rollbacks,
+            data.plan(),
         )
         if self._inputs is None:
             self._inputs = self._fit_inputs(data)
@@ -441,6 +441,7 @@ class SharesParticipant(Participant):
                 return ResidualTables(numbers, loss.residual, targets, loss.minimizer, smooth=loss.smooth)
 
             start = self._starting_intercepts(data)
+            self._check_iterations(data, start)
             role = LabelParty(context, params, columns, offline, tables, self._state, start)
         elif context.me == self._partner:
             role = PartnerParty(context, params, columns, offline, self._state)
@@ -449,6 +450,31 @@ class SharesParticipant(Participant):
         self._state = role.state
         self._training = _TrainingResources(data, offline, role, list(schedule.iterations()), params.rows)
         return self._training
+
+    def _check_iterations(self, data: TrainingData, start: Floats | None) -> None:
+        """Give a notice if the iterations are too few for rare classes or weights, whose mean curvature is small.
+
+        Args:
+            data: the training data of the active party.
+            start: the intercepts from which the training starts.
+        """
+        loss, outputs, rows = self._job.loss, self._context.outputs, data.schedule.train
+        targets = data.loss_targets_by_output(rows, outputs)
+        if start is None or targets is None or not loss.curvature or self._model.loss.reports_standard_errors:
+            return
+        f = np.tile(start, len(rows))[:, None]
+        slopes = loss.residual(f + SLOPE_STEP, targets) - loss.residual(f - SLOPE_STEP, targets)
+        share = float(slopes.reshape(len(rows), outputs).mean(axis=0).min()) / (2 * SLOPE_STEP * loss.curvature)
+        needed = iterations_for(share)
+        if self._job.epochs * self.facts.batches < TOLERATED_SHARE * needed:
+            cause = "the rarest class has few rows" if self._model.loss.classifies else "the residual is flat"
+            cause += "" if data.weights is None else ", or weights differ much"
+            warnings.warn(
+                f"party {self._context.me}: {cause}, so {self._job.epochs} iterations may leave coefficients some "
+                f"standard errors from the optimum. Set epochs to {needed} or more.",
+                DataNotice,
+                stacklevel=2,
+            )
 
     def _starting_intercepts(self, data: TrainingData) -> Floats | None:
         """Return the intercepts (c,) from which block descent starts, at the party with labels; None for 0.
@@ -508,7 +534,7 @@ class SharesParticipant(Participant):
         """Generate the preprocessing of a chunk, unless all parties already have it."""
         offline, number = training.offline, self._chunk_number(training, first)
         self._context.channel.clock.stage = Stage.OFFLINE
-        if offline.is_holder:  # in the first chunk, before measurements run concurrently
+        if offline.is_holder:  # done in the first chunk already, because measurements run concurrently later
             self.session.base.establish()
         if agree_on_chunk(offline.greet(), offline, number, len(chunk)):
             offline.skip_chunk(number)
