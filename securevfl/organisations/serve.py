@@ -182,7 +182,7 @@ class Server:
         part, ids = self._part, self.served.rows.ids
         digests = (id_digest(part.name, row_id) for row_id in ids)
         return Job.from_dict(part.job).family.count_trained_rows(
-            part.state, ScoreLedger(self._ledger.scores_path), digests
+            part.state, ScoreLedger(self._ledger.path), digests
         )
 
     def _run_many(self) -> None:
